@@ -1,0 +1,44 @@
+# Plain pip and venv. `make run` and `make test` set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: run test lint gpu-test real-input workloads schema clean
+.DEFAULT_GOAL := run
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[run,dev]'
+	touch $@
+
+# The smoke suites of all definitions, with every solution that this machine can run.
+run: $(STAMP)
+	$(BIN)/gdnspec check
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# On a machine with a CUDA GPU, with whatever torch and Triton it has.
+gpu-test:
+	$(PYTHON) -m pytest -m gpu
+
+# Generated data: the tensors of the real model, the suites, the schema.
+real-input: $(STAMP)
+	$(BIN)/python tools/make_real_input.py
+
+workloads: $(STAMP)
+	$(BIN)/python tools/make_workloads.py
+
+schema: $(STAMP)
+	$(BIN)/python tools/make_schema.py
+
+clean:
+	rm -rf $(VENV) build dist

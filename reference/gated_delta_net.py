@@ -1,0 +1,198 @@
+"""Gated Delta Net as a recurrence over tokens: the executable specification.
+
+Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks: Improving Mamba2 with Delta Rule", ICLR 2025
+(arXiv:2412.06464), equation 10. There, with a state S [V, K],
+
+    S_t = S_{t-1} alpha_t (I - beta_t k_t k_t^T) + beta_t v_t k_t^T,      o_t = S_t q_t.
+
+`step` is that equation, regrouped so that the error is taken from the decayed state. Everything else here binds
+it to the operator contracts in definitions/: heads, gates, normalisation, layouts, ragged batches.
+
+Arithmetic is done in the widest float type among the inputs, float32 at least: given bfloat16 inputs it computes
+in float32 and rounds once at the end; given float64 inputs it is the oracle that solutions are judged against.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+L2_EPSILON = 1e-6  # inside the root: x * rsqrt(sum(x^2) + eps)
+
+
+# --- the recurrence ---------------------------------------------------------------------------------------------
+
+
+def step(
+    S: Tensor, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """One token of the gated delta rule, for any number of leading (batch, head) dimensions.
+
+    S [..., V, K]; q, k [..., K]; v [..., V]; alpha, beta [...]. Returns the output o [..., V] and the new state.
+    """
+    S = alpha[..., None, None] * S  # decay
+    u = beta[..., None] * (v - read(S, k))  # error, of the decayed state
+    S = S + u[..., :, None] * k[..., None, :]  # write
+    o = scale * read(S, q)  # read, after the write
+    return o, S
+
+
+def read(S: Tensor, x: Tensor) -> Tensor:
+    """S x: what the associative memory S [..., V, K] holds under the key x [..., K]; [..., V]."""
+    return (S @ x[..., :, None])[..., 0]
+
+
+# --- gates and normalisation ------------------------------------------------------------------------------------
+
+
+def forget_gate_raw(A_log: Tensor, a: Tensor, dt_bias: Tensor) -> Tensor:
+    """alpha = exp(-exp(A_log) * softplus(a + dt_bias)), in [0, 1]: Mamba-2's gate (arXiv:2405.21060)."""
+    return torch.exp(-torch.exp(A_log) * softplus(a + dt_bias))
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)), exact for every x: no threshold above which it becomes the identity."""
+    return x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))
+
+
+def l2_normalise(x: Tensor) -> Tensor:
+    """x * rsqrt(sum(x^2) + 1e-6) over the last dimension."""
+    return x * torch.rsqrt((x * x).sum(dim=-1, keepdim=True) + L2_EPSILON)
+
+
+def default_scale(head_size: int, scale: float | None) -> float:
+    """An absent scale means 1 / sqrt(head_size); 0.0 means 0.0."""
+    return 1.0 / math.sqrt(head_size) if scale is None else float(scale)
+
+
+# --- heads and types --------------------------------------------------------------------------------------------
+
+
+def expand_heads(x: Tensor, num_sab_heads: int) -> Tensor:
+    """[..., heads, d] -> [..., num_sab_heads, d]: head h of the result is head h // (num_sab_heads / heads)."""
+    return x.repeat_interleave(num_sab_heads // x.shape[-2], dim=-2)
+
+
+def arithmetic_type(*tensors: Tensor | None) -> torch.dtype:
+    """The widest float type among the tensors, float32 at least."""
+    dtype = torch.float32
+    for tensor in tensors:
+        if tensor is not None:
+            dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
+
+
+def transposed(state: Tensor | None) -> Tensor | None:
+    """[..., V, K] <-> [..., K, V]: the one difference between k_last and k_first."""
+    return None if state is None else state.transpose(-1, -2).contiguous()
+
+
+# --- prefill ----------------------------------------------------------------------------------------------------
+
+
+def prefill_k_last(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    cu_seqlens: Tensor,
+    initial_state: Tensor | None,
+    scale: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Ragged batch of whole sequences, linear forget gate, states [num_seqs, num_sab_heads, V, K].
+
+    q [total_seq_len, num_q_heads, K], k [.., num_k_heads, K], v [.., num_v_heads, V]; g (alpha itself, in [0, 1])
+    and beta [total_seq_len, num_sab_heads]; cu_seqlens [num_seqs + 1]. Returns output [total_seq_len, num_o_heads,
+    V] in v's type and final_state in initial_state's type. An empty sequence ends in its initial state.
+    """
+    dtype = arithmetic_type(q, k, v, g, beta, initial_state)
+    num_sab_heads = max(q.shape[1], v.shape[1])
+    num_seqs = cu_seqlens.numel() - 1
+    size = q.shape[-1]
+    gate_shape = (q.shape[0], num_sab_heads)
+    Q, K, V = (expand_heads(x.to(dtype), num_sab_heads) for x in (q, k, v))
+    alpha = torch.ones(gate_shape, dtype=dtype, device=q.device) if g is None else g.to(dtype)
+    write = torch.ones(gate_shape, dtype=dtype, device=q.device) if beta is None else beta.to(dtype)
+    if initial_state is None:
+        states = torch.zeros(num_seqs, num_sab_heads, size, size, dtype=dtype, device=q.device)
+    else:
+        states = initial_state.to(dtype, copy=True)
+    factor = default_scale(size, scale)
+
+    output = torch.zeros(q.shape[0], num_sab_heads, size, dtype=dtype, device=q.device)
+    bounds = cu_seqlens.tolist()
+    for n in range(num_seqs):
+        S = states[n]  # [H, V, K]
+        for t in range(bounds[n], bounds[n + 1]):
+            output[t], S = step(S, Q[t], K[t], V[t], alpha[t], write[t], factor)
+        states[n] = S
+    state_type = dtype if initial_state is None else initial_state.dtype
+    return output.to(v.dtype), states.to(state_type)
+
+
+def prefill_k_first(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    cu_seqlens: Tensor,
+    initial_state: Tensor | None,
+    scale: float | None,
+) -> tuple[Tensor, Tensor]:
+    """`prefill_k_last` with states [.., K, V] and g in log space: alpha = exp(g); g = -inf is an exact reset."""
+    alpha = None if g is None else torch.exp(g.to(arithmetic_type(g)))
+    output, state = prefill_k_last(q, k, v, alpha, beta, cu_seqlens, transposed(initial_state), scale)
+    return output, state.transpose(-1, -2).contiguous()
+
+
+# --- decode -----------------------------------------------------------------------------------------------------
+
+
+def decode_k_last(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None,
+    use_qk_l2norm: bool,
+) -> tuple[Tensor, Tensor]:
+    """One token a sequence, raw gates, state [batch_size, num_sab_heads, V, K].
+
+    q [batch_size, 1, num_q_heads, K], k [.., num_k_heads, K], v [.., num_v_heads, V]; A_log, dt_bias
+    [num_sab_heads]; a, b [batch_size, 1, num_sab_heads]. Returns output [batch_size, 1, num_o_heads, V] in v's
+    type and new_state in state's type.
+    """
+    dtype = arithmetic_type(q, k, v, state, A_log, a, dt_bias, b)
+    num_sab_heads = state.shape[1]
+    Q, K, V = (x[:, 0].to(dtype) for x in (q, k, v))  # [B, H, d]
+    if use_qk_l2norm:
+        Q, K = l2_normalise(Q), l2_normalise(K)
+    Q, K, V = (expand_heads(x, num_sab_heads) for x in (Q, K, V))
+    alpha = forget_gate_raw(A_log.to(dtype), a[:, 0].to(dtype), dt_bias.to(dtype))  # [B, H]
+    beta = torch.sigmoid(b[:, 0].to(dtype))
+    o, S = step(state.to(dtype), Q, K, V, alpha, beta, default_scale(q.shape[-1], scale))
+    return o[:, None].to(v.dtype), S.to(state.dtype)
+
+
+def decode_k_first(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None,
+    use_qk_l2norm: bool,
+) -> tuple[Tensor, Tensor]:
+    """`decode_k_last` with state [batch_size, num_sab_heads, K, V]."""
+    S = state.transpose(-1, -2).contiguous()
+    output, S = decode_k_last(q, k, v, S, A_log, a, dt_bias, b, scale, use_qk_l2norm)
+    return output, S.transpose(-1, -2).contiguous()

@@ -1,0 +1,1 @@
+"""What there is: definitions, presets, workloads and solutions, found by a glob and loaded into models."""

@@ -1,0 +1,114 @@
+"""Definitions and presets, cross-checked: reference signatures without running them, constraints on every preset."""
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from gdnspec import paths
+from gdnspec.catalog.source import python_functions
+from gdnspec.model.definition import Definition
+from gdnspec.model.errors import Problem, SpecError, nearest
+from gdnspec.model.loading import load, parse_json, read_text, validate_root
+from gdnspec.model.preset import Preset, Presets
+
+DEFINITION_FILE = "definition.json"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A definition and the folder that it came from."""
+
+    definition: Definition
+    folder: Path = field(compare=False)
+
+    @property
+    def file(self) -> Path:
+        return self.folder / DEFINITION_FILE
+
+    @property
+    def workloads_file(self) -> Path:
+        return self.folder / "workloads.jsonl"
+
+
+def load_definition(file: Path) -> Found:
+    """One definition, checked against its folder's name and its reference."""
+    definition = load(Definition, file)
+    problems = []
+    if definition.name != file.parent.name:
+        problems.append(Problem(file, f"{definition.name!r} in a folder named {file.parent.name!r}", "/name"))
+    problems += _reference_problems(definition, file)
+    if problems:
+        raise SpecError(problems)
+    return Found(definition, file.parent)
+
+
+def _reference_problems(definition: Definition, file: Path) -> list[Problem]:
+    name, function = definition.reference.split("::")
+    source = paths.reference_dir() / name
+    if not source.is_file():
+        return [Problem(file, f"no file {name!r} in reference/", "/reference")]
+    functions = python_functions(source)
+    if function not in functions:
+        return [Problem(file, f"no function {function!r} in {name}", "/reference", nearest(function, functions))]
+    wanted = tuple(tensor.name for tensor in definition.inputs)
+    if functions[function].names != wanted:
+        has = ", ".join(functions[function].names)
+        return [Problem(file, f"{function}({has}) does not take ({', '.join(wanted)})", "/reference")]
+    return []
+
+
+@cache
+def presets() -> dict[str, Preset]:
+    """All presets, their names in the order of the file."""
+    return load_presets(paths.definitions_dir() / "presets.json")
+
+
+def load_presets(file: Path) -> dict[str, Preset]:
+    return validate_root(Presets, parse_json(read_text(file), file), file).root
+
+
+def preset_problems(found: Found, known: dict[str, Preset], file: Path) -> list[Problem]:
+    """The presets that break a constraint of this definition."""
+    problems = []
+    definition = found.definition
+    for name, preset in known.items():
+        if not applies(preset, definition):
+            continue
+        scope = definition.bind({axis: preset.axes[axis] for axis in definition.const_axes()})
+        for _, constraint, why in definition.broken(scope):
+            problems.append(
+                Problem(file, f"breaks {constraint.expression!r} of {definition.name}: {why}", f"/{name}/axes")
+            )
+    return problems
+
+
+def applies(preset: Preset, definition: Definition) -> bool:
+    """Whether a preset is meant for this definition and binds all of its const axes."""
+    bound = all(axis in preset.axes for axis in definition.const_axes())
+    return bound and (preset.stages is None or definition.stage in preset.stages)
+
+
+@cache
+def definitions() -> dict[str, Found]:
+    """All definitions by name; every problem of every file is raised together."""
+    found: dict[str, Found] = {}
+    problems: list[Problem] = []
+    for file in sorted(paths.definitions_dir().glob(f"*/{DEFINITION_FILE}")):
+        try:
+            item = load_definition(file)
+        except SpecError as error:
+            problems += error.problems
+            continue
+        problems += preset_problems(item, presets(), paths.definitions_dir() / "presets.json")
+        found[item.definition.name] = item
+    if problems:
+        raise SpecError(problems)
+    return found
+
+
+def definition(name: str) -> Found:
+    """One definition by name."""
+    known = definitions()
+    if name not in known:
+        raise SpecError(f"no definition {name!r} ({nearest(name, known)})")
+    return known[name]

@@ -1,0 +1,50 @@
+"""Reading Python and CUDA sources without running them: does a function exist, and what does it take?"""
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.loading import read_text
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A function's parameters as written. `line` is where it stands."""
+
+    line: int
+    names: tuple[str, ...]
+    required: frozenset[str]
+    open: bool  # takes **kwargs
+    positional_only: frozenset[str] = frozenset()
+
+
+def python_functions(path: Path) -> dict[str, Signature]:
+    """The functions at the top level of a Python file."""
+    try:
+        tree = ast.parse(read_text(path), filename=str(path))
+    except SyntaxError as error:
+        raise SpecError([Problem(path, f"not Python: {error.msg}", f"line {error.lineno}")]) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SpecError([Problem(path, f"not Python: {error}")]) from None
+    return {node.name: _signature(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def _signature(node: ast.FunctionDef) -> Signature:
+    args = node.args
+    positional = [*args.posonlyargs, *args.args]
+    without_default = positional[: len(positional) - len(args.defaults)]
+    keyword = [arg for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is None]
+    return Signature(
+        line=node.lineno,
+        names=tuple(arg.arg for arg in (*positional, *args.kwonlyargs)),
+        required=frozenset(arg.arg for arg in (*without_default, *keyword)),
+        open=args.kwarg is not None,
+        positional_only=frozenset(arg.arg for arg in args.posonlyargs),
+    )
+
+
+def cuda_exports(path: Path) -> set[str]:
+    """The names that a .cu file exports to tvm-ffi."""
+    return set(re.findall(r"TVM_FFI_DLL_EXPORT_TYPED_FUNC\(\s*([A-Za-z_]\w*)\s*,", read_text(path)))

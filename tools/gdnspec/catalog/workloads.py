@@ -1,0 +1,44 @@
+"""Workloads: the lines of a definition's workloads.jsonl, each checked against its definition."""
+
+from pathlib import Path
+
+from gdnspec.catalog.definitions import Found, presets
+from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
+from gdnspec.model.loading import load_lines
+from gdnspec.model.workload import Workload
+
+
+def load_workloads(file: Path, found: Found) -> list[Workload]:
+    """All lines of a file; raises `SpecError` with every problem."""
+    rows = load_lines(Workload, file)
+    problems = []
+    seen: dict[str, int] = {}
+    for number, workload in rows:
+        if workload.name in seen:
+            message = f"{workload.name!r} stands at line {seen[workload.name]} already"
+            problems.append(Problem(file, message, f"line {number}: /name"))
+        seen.setdefault(workload.name, number)
+        problems += problems_of(workload, found, file, number)
+    if problems:
+        raise SpecError(problems)
+    return [workload for _, workload in rows]
+
+
+def problems_of(workload: Workload, found: Found, file: Path, number: int) -> list[Problem]:
+    """What keeps one line from being a workload of this definition."""
+    if workload.preset not in presets():
+        hint = nearest(workload.preset, presets())
+        return [Problem(file, f"no preset {workload.preset!r}", f"line {number}: /preset", hint)]
+    if workload.tensors is not None and not (found.folder / workload.tensors).is_file():
+        return [Problem(file, f"no file {workload.tensors!r} in {found.folder.name}/", f"line {number}: /tensors")]
+    try:
+        workload.check(found.definition, presets()[workload.preset])
+    except PlacedError as error:
+        place = f"line {number}:" + (f" {error.pointer}" if error.pointer else "")
+        return [Problem(file, error.message, place.rstrip(":"), error.hint)]
+    return []
+
+
+def workloads(found: Found) -> list[Workload]:
+    """The workloads that a definition ships; none where it has no file."""
+    return load_workloads(found.workloads_file, found) if found.workloads_file.is_file() else []

@@ -1,0 +1,65 @@
+"""Entry point: the commands, and what becomes of their errors."""
+
+import os
+import sys
+
+import typer
+
+from gdnspec import __version__
+from gdnspec.cli import check, doctor, listing, new, show, validate, workloads
+from gdnspec.cli.console import complain
+from gdnspec.model.errors import SpecError
+
+EPILOG = (
+    "Exit codes: 0 all passed; 1 something failed; 2 the request or a file is invalid; 3 nothing could run here; "
+    "130 interrupted. Progress goes to stderr, results to stdout."
+)
+
+app = typer.Typer(
+    name="gdnspec",
+    help="The executable specification of Gated Delta Net: look up a definition, check a kernel against it.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("list", epilog=EPILOG)(listing.list_)
+app.command("show", epilog=EPILOG)(show.show)
+app.command("validate", epilog=EPILOG)(validate.validate)
+app.command("check", epilog=EPILOG)(check.check)
+app.command("new", epilog=EPILOG)(new.new)
+app.command("doctor", epilog=EPILOG)(doctor.doctor)
+app.add_typer(workloads.app, name="workloads")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"gdnspec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say it.")) -> None:
+    """The executable specification of Gated Delta Net: look up a definition, check a kernel against it."""
+
+
+def main() -> None:
+    """Runs the command; every error of a file or of the request is a message and exit code 2."""
+    try:
+        app()
+    except SpecError as error:
+        for line in map(str, error.problems or [error]):
+            complain(f"gdnspec: {line}")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        complain("gdnspec: interrupted")
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader has seen enough (`gdnspec list | head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        complain(f"gdnspec: {place}{error.strerror or error}")
+        sys.exit(2)

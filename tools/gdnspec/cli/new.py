@@ -1,0 +1,77 @@
+"""gdnspec new: the folder of a new solution, ready to be edited."""
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gdnspec import paths
+from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.solutions import MANIFEST, load_solution, solutions
+from gdnspec.cli.console import say
+from gdnspec.cli.scaffold import SCAFFOLDS
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.solution import Manifest
+
+
+class Language(str, Enum):
+    python = "python"
+    triton = "triton"
+    cuda = "cuda"
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="The solution's name: lower case, digits, underscores.")],
+    definition_names: Annotated[list[str], typer.Option("--definition", help="What it serves; may be repeated.")],
+    language: Annotated[Language, typer.Option(help="What it is written in.")] = Language.python,
+    solutions_dir: Annotated[Path | None, typer.Option(help="Where to make its folder; default: solutions/.")] = None,
+    author: Annotated[str, typer.Option(help="Who is to be credited.")] = "you",
+) -> None:
+    """Scaffold a solution: a manifest, and a kernel file with every argument and its shape."""
+    root = solutions_dir or paths.solutions_dir()
+    if solutions_dir is None and "site-packages" in root.parts:
+        raise SpecError("this gdnspec is installed, not a checkout: say --solutions-dir DIR")
+    found = [definition(item).definition for item in dict.fromkeys(definition_names)]
+    scaffold = SCAFFOLDS[language.value]
+    manifest = {
+        "schema_version": 1,
+        "name": name,
+        "language": language.value,
+        "authors": [author],
+        "license": "Apache-2.0",
+        "description": f"{', '.join(d.name for d in found)} in {language.value}: say here what sets it apart.",
+        "sources": [scaffold.file],
+        "requires": scaffold.requires,
+        "deterministic": True,
+        "entries": {
+            d.name: {"entry": f"{scaffold.file}::{d.name}", "call": scaffold.call, "prepare": None, "supports": []}
+            for d in found
+        },
+    }
+    folder = root / name
+    _refuse(name, folder, manifest)
+    try:
+        folder.mkdir(parents=True)
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        (folder / scaffold.file).write_text(scaffold.text(name, found), encoding="utf-8")
+    except OSError as error:
+        raise SpecError([Problem(folder, f"cannot be written: {error.strerror}")]) from None
+    load_solution(folder)
+    where = f" --solutions-dir {root}" if solutions_dir is not None else ""
+    say(f"made {paths.shown(folder)}/: {MANIFEST}, {scaffold.file}")
+    say(f"edit {paths.shown(folder / scaffold.file)}, then: gdnspec check --solution {name}{where}")
+
+
+def _refuse(name: str, folder: Path, manifest: dict[str, object]) -> None:
+    from pydantic import ValidationError
+
+    try:
+        Manifest.model_validate(manifest)
+    except ValidationError as error:
+        raise SpecError(f"{name!r}: {error.errors()[0]['msg']}") from None
+    if folder.exists():
+        raise SpecError([Problem(folder, "exists already", hint="choose another name")])
+    if name in solutions()[0]:
+        raise SpecError(f"the name {name!r} is taken: gdnspec list solutions")

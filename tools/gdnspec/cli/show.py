@@ -1,0 +1,110 @@
+"""gdnspec show NAME: one definition, solution, workload, preset or regime."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gdnspec import paths
+from gdnspec.catalog.definitions import Found, definitions, presets
+from gdnspec.catalog.solutions import Solution, solutions
+from gdnspec.catalog.workloads import workloads
+from gdnspec.cli.console import add_row, out, print_json, print_table, say, table, warn
+from gdnspec.model.definition import DerivedAxis, Tensor, VarAxis
+from gdnspec.model.errors import SpecError, nearest
+from gdnspec.model.regimes import REGIMES
+
+
+def show(
+    name: Annotated[
+        str, typer.Argument(help="A definition, solution, preset, regime, workload or DEFINITION/WORKLOAD.")
+    ],
+    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Show one thing in full."""
+    if name in definitions():
+        found = definitions()[name]
+        print_json(found.definition.model_dump(mode="json")) if as_json else _definition(found)
+        return
+    if name in presets():
+        print_json(presets()[name].model_dump(mode="json", exclude_none=True))
+        return
+    if name in REGIMES:
+        print_json({name: REGIMES[name]}) if as_json else say(f"{name}: {REGIMES[name]}")
+        return
+    known, problems = solutions(solutions_dir)
+    if name in known:
+        print_json(known[name].manifest.model_dump(mode="json")) if as_json else _solution(known[name])
+        return
+    lines = _workload_lines(name)
+    if lines:
+        print_json(lines if len(lines) > 1 else lines[0])
+        return
+    for problem in problems:
+        warn(str(problem))
+    everything = [*definitions(), *presets(), *REGIMES, *known]
+    raise SpecError(f"nothing is named {name!r} ({nearest(name, everything)})")
+
+
+def _workload_lines(name: str) -> list[dict[str, object]]:
+    definition, _, workload = name.rpartition("/")
+    return [
+        {"definition": found.definition.name, **line.model_dump(mode="json", exclude_none=True)}
+        for found in definitions().values()
+        if definition in ("", found.definition.name)
+        for line in workloads(found)
+        if line.name == workload
+    ]
+
+
+def _definition(found: Found) -> None:
+    d = found.definition
+    out.print(d.name, style="bold")
+    say(f"{d.stage}: {d.description}\n")
+    say("  ".join(f"{key}: {value}" for key, value in d.conventions.model_dump().items()) + "\n")
+    axes = table("", "axis", "kind", "binding", "description")
+    for axis in d.axes:
+        binding = "preset"
+        if isinstance(axis, VarAxis):
+            binding = f"workload, >= {axis.minimum}"
+        elif isinstance(axis, DerivedAxis):
+            binding = axis.expression
+        add_row(axes, axis.name, axis.kind, binding, axis.description)
+    print_table(axes)
+    say()
+    tensors = table("", "tensor", "", "shape", "dtype", "default", "domain", "description")
+    for side, group in (("in", d.inputs), ("out", d.outputs)):
+        for t in group:
+            shape = "scalar" if t.shape is None else "[" + ", ".join(map(str, t.shape)) + "]"
+            add_row(tensors, t.name, side, shape, t.dtype, t.default or "", _domain(t), t.description)
+    print_table(tensors)
+    say()
+    for constraint in d.constraints:
+        say(f"constraint  {constraint.expression}\n            {constraint.message}")
+    for symmetry in d.symmetries:
+        say(f"symmetry    {symmetry.name} ({', '.join(symmetry.dimension)})")
+    say(f"flops       {d.flops}\nreference   {paths.shown(paths.reference_dir())}/{d.reference}")
+    say(f"workloads   {len(workloads(found))}: gdnspec list workloads")
+
+
+def _domain(tensor: Tensor) -> str:
+    if tensor.domain is None:
+        return ""
+    low, high = tensor.domain
+    return f"{'-inf' if low is None else f'{low:g}'} .. {'inf' if high is None else f'{high:g}'}"
+
+
+def _solution(solution: Solution) -> None:
+    m = solution.manifest
+    out.print(m.name, style="bold")
+    say(f"{m.language}, {m.license}, by {', '.join(m.authors)}\n{m.description}\n")
+    needs = [f"device: {m.requires.device}", *m.requires.packages]
+    if m.requires.compute_capability:
+        needs.append(f"compute capability >= {m.requires.compute_capability}")
+    say(f"needs       {', '.join(needs)}")
+    say(f"sources     {', '.join(m.sources)} in {paths.shown(solution.folder)}")
+    say(f"hash        {solution.source_hash[:16]}")
+    for name, entry in m.entries.items():
+        limits = f"; supports {' and '.join(entry.supports)}" if entry.supports else ""
+        say(f"serves      {name} by {entry.entry} ({entry.call}){limits}")

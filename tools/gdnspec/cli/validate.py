@@ -1,0 +1,124 @@
+"""gdnspec validate: are these files what they say they are?"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gdnspec import paths
+from gdnspec.catalog import definitions as catalog
+from gdnspec.catalog.definitions import DEFINITION_FILE, Found, load_definition, preset_problems
+from gdnspec.catalog.solutions import MANIFEST, load_solution, solution_folders
+from gdnspec.catalog.workloads import load_workloads, workloads
+from gdnspec.cli.console import say
+from gdnspec.model.errors import Problem, SpecError, nearest
+from gdnspec.model.loading import jsonl, load_lines, parse_json
+from gdnspec.model.result import CheckResult
+
+KINDS = f"{DEFINITION_FILE}, presets.json, {MANIFEST}, *.jsonl, *.safetensors, or a folder of these"
+
+
+def validate(
+    path: Annotated[list[Path] | None, typer.Argument(help=f"Files: {KINDS}. None: all that gdnspec ships.")] = None,
+    definition: Annotated[
+        str | None, typer.Option(help="What workloads or tensors outside definitions/ belong to.")
+    ] = None,
+) -> None:
+    """Validate definitions, presets, workloads, solutions, results and captured tensors."""
+    files = list(_expand(path)) if path else list(_everything())
+    problems: list[Problem] = []
+    for file in files:
+        try:
+            _one(file, definition)
+        except SpecError as error:
+            problems += error.problems or [Problem(file, str(error))]
+    if problems:
+        raise SpecError(list(dict.fromkeys(problems)))
+    say(f"{len(files)} files valid")
+
+
+def _everything() -> Iterable[Path]:
+    root = paths.definitions_dir()
+    yield root / "presets.json"
+    yield from sorted(root.glob(f"*/{DEFINITION_FILE}"))
+    yield from sorted(root.glob("*/workloads.jsonl"))
+    yield from sorted(root.glob("*/tensors/*.safetensors"))
+    for folder in solution_folders():
+        yield folder / MANIFEST
+
+
+def _expand(given: list[Path]) -> Iterable[Path]:
+    for path in given:
+        if not path.is_dir():
+            yield path
+            continue
+        found = [f for name in (DEFINITION_FILE, "presets.json", MANIFEST) for f in sorted(path.rglob(name))]
+        found += [*sorted(path.rglob("*.jsonl")), *sorted(path.rglob("*.safetensors"))]
+        if not found:
+            raise SpecError([Problem(path, "holds nothing that can be validated", hint=KINDS)])
+        yield from found
+
+
+def _one(file: Path, definition: str | None) -> None:
+    if file.name == DEFINITION_FILE:
+        problems = preset_problems(load_definition(file), catalog.presets(), paths.definitions_dir() / "presets.json")
+        if problems:
+            raise SpecError(problems)
+    elif file.name == "presets.json":
+        _presets(file)
+    elif file.name == MANIFEST:
+        load_solution(file.resolve().parent)
+    elif file.suffix == ".jsonl":
+        if _holds_results(file):
+            load_lines(CheckResult, file)
+        else:
+            load_workloads(file, _owner(file, file.resolve().parent, definition))
+    elif file.suffix == ".safetensors":
+        _tensors(file, _owner(file, file.resolve().parents[1], definition))
+    elif not file.exists():
+        raise SpecError([Problem(file, "no such file")])
+    else:
+        raise SpecError([Problem(file, "not a file that gdnspec knows", hint=f"it reads {KINDS}")])
+
+
+def _presets(file: Path) -> None:
+    known = catalog.load_presets(file)
+    problems = []
+    for definition_file in sorted(paths.definitions_dir().glob(f"*/{DEFINITION_FILE}")):
+        problems += preset_problems(load_definition(definition_file), known, file)
+    if problems:
+        raise SpecError(problems)
+
+
+def _holds_results(file: Path) -> bool:
+    """Results of a check have a status; workloads have a suite and no status."""
+    for number, text in jsonl(file):
+        data = parse_json(text, file, number)
+        return isinstance(data, dict) and "status" in data
+    return False
+
+
+def _owner(file: Path, folder: Path, definition: str | None) -> Found:
+    if definition is not None:
+        return catalog.definition(definition)
+    if (folder / DEFINITION_FILE).is_file():
+        return load_definition(folder / DEFINITION_FILE)
+    hint = nearest(folder.name, catalog.definitions())
+    raise SpecError([Problem(file, "belongs to no definition's folder: say which with --definition", hint=hint)])
+
+
+def _tensors(file: Path, found: Found) -> None:
+    from gdnspec.inputs.files import read_inputs
+    from gdnspec.inputs.materialise import InvalidWorkload, materialise
+
+    users = [
+        line for line in workloads(found) if line.tensors and (found.folder / line.tensors).resolve() == file.resolve()
+    ]
+    if not users:
+        read_inputs(file, found.definition, [t.name for t in found.definition.inputs if t.optional])
+    for line in users:
+        try:
+            materialise(found, line)
+        except InvalidWorkload as error:
+            raise SpecError([Problem(file, f"workload {line.name!r}: {error}")]) from None

@@ -1,0 +1,104 @@
+"""Errors per (sequence, head), so that no large sequence hides a small one; the maximum counts.
+
+An output is seen as vectors (a token's output, a row of a state) that belong to a sequence and a head:
+
+- relative_l2: |got - expected| / |expected| over all vectors of a sequence and head;
+- worst_vector: the largest |got - expected| / |expected| of one vector, the denominator floored at a quarter of what
+  a vector of that sequence and head has on average (root mean square);
+- max_over_rms: the largest error of one element over the root mean square of that sequence and head.
+
+Where the expected vector is zero, the output must be zero: anything else is an infinite error. Magnitudes below the
+smallest normal float32 count as zero on both sides: hardware may flush them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gdnspec.model.definition import Definition, Scope
+from gdnspec.model.definition import Tensor as TensorModel
+
+TINY = 2.0**-126
+FLOOR = 0.25
+METRICS = ("relative_l2", "worst_vector", "max_over_rms")
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """An output as vectors: [rows, heads, elements], the sequence of each row [rows], how many sequences there are."""
+
+    values: Tensor
+    sequence: Tensor
+    sequences: int
+
+    def place(self, row: int) -> tuple[int, int]:
+        """(sequence, position in it) of a row: the rows of a sequence stand together."""
+        sequence = int(self.sequence[row])
+        return sequence, row - int((self.sequence < sequence).sum())
+
+
+def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scope: Scope) -> Vectors:
+    """Sorts the dimensions of an output by the names of its axes."""
+    names = [str(size) for size in tensor.shape or []]
+    head = next(i for i, name in enumerate(names) if name.endswith("heads"))
+    middle = [i for i in range(1, len(names) - 1) if i != head]
+    x = values.permute(0, *middle, head, len(names) - 1)
+    per_first = 1
+    for i in middle:
+        per_first *= values.shape[i]
+    x = x.reshape(values.shape[0] * per_first, values.shape[head], values.shape[-1])
+    if definition.conventions.packing == "ragged" and names[0] == "total_seq_len":
+        bounds = torch.tensor(scope["cu_seqlens"], device=values.device)
+        sequences = len(bounds) - 1
+        owner = torch.repeat_interleave(torch.arange(sequences, device=values.device), bounds.diff())
+    else:
+        sequences = values.shape[0]
+        owner = torch.arange(sequences, device=values.device)
+    return Vectors(x, owner.repeat_interleave(per_first), sequences)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The three metrics, and for each the (row, head) where it is worst."""
+
+    maxima: dict[str, float]
+    worst: dict[str, tuple[int, int]]
+
+
+def errors(got: Vectors, expected: Vectors) -> Errors:
+    """Both in float64; the expected values finite. What is not finite in `got` gives infinite errors."""
+    e, owner, sequences = expected.values, expected.sequence, expected.sequences
+    rows, heads, size = e.shape
+    if rows == 0 or heads == 0 or size == 0:
+        return Errors(dict.fromkeys(METRICS, 0.0), {})
+    e = torch.where(e.abs() < TINY, 0.0, e)
+    x = torch.where(got.values.abs() < TINY, 0.0, got.values)
+    difference = torch.nan_to_num((x - e).abs(), nan=torch.inf, posinf=torch.inf)
+
+    def per_group(row_sums: Tensor) -> Tensor:  # [rows, heads] -> [sequences, heads]
+        return row_sums.new_zeros(sequences, heads).index_add_(0, owner, row_sums)
+
+    error_sq, expected_sq = (difference**2).sum(-1), (e**2).sum(-1)  # [rows, heads]
+    count = per_group(torch.ones_like(error_sq))
+    mean_sq = per_group(expected_sq) / count.clamp(min=1)  # of a vector
+    group_error = ratio(per_group(error_sq).sqrt(), per_group(expected_sq).sqrt())
+
+    floor = FLOOR * mean_sq.sqrt()[owner]
+    vector_error = ratio(error_sq.sqrt(), torch.maximum(expected_sq.sqrt(), floor))
+    must_be_zero = (expected_sq == 0) & (error_sq > 0)
+    vector_error = torch.where(must_be_zero, torch.inf, vector_error)
+    element_error = ratio(difference.amax(-1), (mean_sq / size).sqrt()[owner])
+
+    fields = {"relative_l2": group_error[owner], "worst_vector": vector_error, "max_over_rms": element_error}
+    worst = {name: divmod(int(field.argmax()), heads) for name, field in fields.items()}
+    # Within the worst group, the worst vector is the place to look at.
+    row, head = worst["relative_l2"]
+    inside = torch.where(owner == owner[row], error_sq[:, head], -1.0)
+    worst["relative_l2"] = (int(inside.argmax()), head)
+    return Errors({name: float(field.max()) for name, field in fields.items()}, worst)
+
+
+def ratio(error: Tensor, scale: Tensor) -> Tensor:
+    """error / scale, 0 / 0 being 0 and x / 0 infinite."""
+    return torch.where(error == 0, 0.0, error / scale)

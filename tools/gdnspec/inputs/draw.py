@@ -1,0 +1,171 @@
+"""A workload line to its tensors."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdnspec.inputs.array import CARRIER, Array, encode, to_bfloat16
+from gdnspec.inputs.random import NORMAL_STD, Stream, on_grid
+from gdnspec.inputs.regimes import (
+    GENERATORS,
+    Floats,
+    Layout,
+    Regime,
+    inverse_softplus,
+    mamba,
+    mamba_parameters,
+    sigmoid_of_normal,
+)
+from gdnspec.model.definition import Definition, Scope, Tensor
+from gdnspec.model.workload import Workload
+
+BLOCK = 1 << 17  # elements drawn at a time: few enough for a core's cache
+NEAR = 24  # near-parallel keys: the common direction weighs this many times the noise
+NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
+
+
+class RegimeError(ValueError):
+    """A regime that a definition cannot express."""
+
+
+def draw(definition: Definition, workload: Workload, scope: Scope) -> dict[str, Array]:
+    """Every input tensor that the line does not omit, by name. Scalars are not drawn."""
+    assert workload.regime is not None
+    assert workload.seed is not None
+    painter = _Painter(definition, workload, scope, GENERATORS[workload.regime], workload.seed)
+    tensors = [t for t in definition.inputs if not t.is_scalar and t.name not in workload.omit]
+    return {tensor.name: painter.paint(tensor) for tensor in tensors}
+
+
+class _Painter:
+    """Draws one workload. Each input has a stream of its own, so omitting one changes no other."""
+
+    def __init__(self, definition: Definition, workload: Workload, scope: Scope, regime: Regime, seed: int) -> None:
+        self.definition, self.workload, self.scope, self.regime, self.seed = definition, workload, scope, regime, seed
+        lengths = workload.sequence_lengths or [1] * int(scope.get("batch_size", 0))
+        self.layout = Layout(np.array(lengths, dtype=np.int64), int(scope["num_sab_heads"]))
+        raw = definition.conventions.update_gate == "raw"
+        if raw and regime.beta_max > 1:
+            raise RegimeError(
+                f"{workload.regime} needs beta up to {regime.beta_max}: the sigmoid of {definition.name} ends at 1"
+            )
+        norm = definition.conventions.qk_norm
+        self.normalised_inside = norm == "l2" or (norm == "optional_l2" and workload.scalars.get("use_qk_l2norm", True))
+
+    def stream(self, name: str) -> Stream:
+        return Stream(self.seed, name)
+
+    def paint(self, tensor: Tensor) -> Array:
+        shape = self.definition.shape(tensor, self.scope)
+        if tensor.is_index:
+            values = self.workload.integer_inputs(self.definition)[tensor.name]
+            return Array(tensor.dtype, np.array(values, dtype=CARRIER[tensor.dtype]))
+        makers: dict[str, Callable[[str, tuple[int, ...]], NDArray[np.generic]]] = {
+            "q": self.vectors,
+            "k": self.vectors,
+            "v": self.values,
+            "initial_state": self.states,
+            "state": self.states,
+        }
+        if tensor.name in makers:
+            data = makers[tensor.name](tensor.name, shape)
+        else:
+            data = encode(self.gate(tensor.name).reshape(shape), tensor.dtype)
+        return Array(tensor.dtype, np.ascontiguousarray(data))
+
+    # --- vectors ------------------------------------------------------------------------------------------------
+
+    def vectors(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint16]:
+        """Queries and keys as bfloat16 bits: of unit norm, unless the norm is taken inside or the regime differs."""
+        stream = self.stream(name)
+        size = shape[-1]
+        out = np.empty((int(np.prod(shape[:-1], dtype=np.int64)), size), dtype=np.uint16)
+        heads = shape[-2]
+        directions = self._directions(name, heads, size)
+        rows = max(1, BLOCK // size)
+        for start in range(0, len(out), rows):
+            stop = min(start + rows, len(out))
+            x = stream.normal_integers((stop - start) * size).reshape(-1, size)
+            if directions is not None:
+                row = np.arange(start, stop)
+                common = directions[self.layout.sequence[row // heads], row % heads]
+                x = common if self.regime.keys == "repeated" else NEAR * common + x
+            out[start:stop] = self._scaled(x)
+        return out.reshape(shape)
+
+    def _directions(self, name: str, heads: int, size: int) -> NDArray[np.int64] | None:
+        """The common key of every (sequence, head), where the regime has one; queries are always independent."""
+        if name != "k" or self.regime.keys not in ("repeated", "near_parallel"):
+            return None
+        shape = (len(self.layout.lengths), heads, size)
+        return self.stream("k/direction").normal_integers(int(np.prod(shape))).reshape(shape)
+
+    def _scaled(self, x: NDArray[np.int64]) -> NDArray[np.uint16]:
+        if self.regime.keys == "tiny":
+            return to_bfloat16(x * (1e-4 / NORMAL_STD))
+        if self.normalised_inside:
+            return to_bfloat16(x / NORMAL_STD)
+        # The sum of squares is exact in int64 and below 2^53; toward zero, so that |k| <= 1 after rounding.
+        norm = np.sqrt((x * x).sum(axis=-1, keepdims=True).astype(np.float64))
+        return to_bfloat16(x / np.maximum(norm, 1.0), toward_zero=True)
+
+    def values(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint16]:
+        stream = self.stream(name)
+        out = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=np.uint16)
+        for start in range(0, len(out), BLOCK):
+            stop = min(start + BLOCK, len(out))
+            out[start:stop] = to_bfloat16(stream.normal_integers(stop - start) / NORMAL_STD)
+        return out.reshape(shape)
+
+    def states(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """Normal, times the regime's magnitude for the sequence. Elementwise: the layout makes no difference."""
+        stream = self.stream(name)
+        sizes = self.regime.state(self.layout)
+        out = np.empty(shape, dtype=np.float32)
+        for n, size in enumerate(sizes):
+            x = stream.normal_integers(int(np.prod(shape[1:])))
+            out[n] = (x * (size / NORMAL_STD)).reshape(shape[1:])
+        return out
+
+    # --- gates --------------------------------------------------------------------------------------------------
+
+    def gate(self, name: str) -> Floats:
+        """g, beta, A_log, a, dt_bias or b, in float64 on a grid of 2^-20."""
+        match name:
+            case "g":
+                log_alpha = (self.regime.log_alpha or mamba)(self.stream("gate"), self.layout)
+                log = self.definition.conventions.decay_gate == "log"
+                return on_grid(log_alpha if log else np.exp(log_alpha))
+            case "beta":
+                return on_grid((self.regime.beta or sigmoid_of_normal)(self.stream("beta"), self.layout))
+            case "A_log":
+                return on_grid(np.log(self._mamba_parameters()[0]))
+            case "dt_bias":
+                return on_grid(self._mamba_parameters()[1])
+            case "a":
+                return on_grid(self._raw_forget())
+            case "b":
+                return on_grid(self._raw_update())
+        raise RegimeError(f"no generator for the input {name!r} of {self.definition.name}")
+
+    def _mamba_parameters(self) -> tuple[Floats, Floats]:
+        return mamba_parameters(self.stream("mamba"), self.layout.heads)
+
+    def _raw_forget(self) -> Floats:
+        """a, such that exp(-A softplus(a + dt_bias)) is the regime's alpha up to a's rounding."""
+        if self.regime.log_alpha is None:
+            return self.stream("a").normal(*self.layout.gate_shape)
+        A, dt_bias = self._mamba_parameters()
+        rate = -self.regime.log_alpha(self.stream("gate"), self.layout) / A
+        inside = np.clip(rate, 1e-30, 1e6)
+        a = inverse_softplus(inside) - dt_bias
+        return np.where(rate == 0, NEVER, np.where(np.isinf(rate), ALWAYS, a))
+
+    def _raw_update(self) -> Floats:
+        """b, the logit of the regime's beta."""
+        if self.regime.beta is None:
+            return self.stream("b").normal(*self.layout.gate_shape)
+        beta = self.regime.beta(self.stream("beta"), self.layout)
+        inside = np.clip(beta, 1e-9, 1 - 1e-9)
+        return np.where(beta == 0, NOTHING, np.where(beta == 1, -NOTHING, np.log(inside) - np.log1p(-inside)))

@@ -1,0 +1,48 @@
+"""Whether drawn or recorded inputs may be used: values inside their domains, the recurrence bounded."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from gdnspec.inputs.array import Array
+from gdnspec.model.definition import Definition
+from gdnspec.model.dtypes import FLOATS
+
+# Two of the reference's own roundings of |k|^2; inputs of norm one are drawn with their norm rounded down.
+SLACK = 1e-5
+
+
+def problems(definition: Definition, arrays: Mapping[str, Array]) -> Iterator[str]:
+    """What makes these inputs an invalid workload, in words."""
+    for name, array in arrays.items():
+        tensor = definition.input(name)
+        values = array.values()
+        if array.dtype in FLOATS:
+            # Only a gate in log space may be infinite, and only downwards: alpha = 0.
+            legal = np.isfinite(values)
+            if tensor.domain is not None and tensor.domain[0] is None:
+                legal |= values == -np.inf
+            if not legal.all():
+                yield f"{name} has values that are not finite"
+                continue
+        if tensor.domain is None or values.size == 0:
+            continue
+        low, high = tensor.domain
+        if low is not None and values.min() < low:
+            yield f"{name} falls to {values.min()}, below {low}"
+        if high is not None and values.max() > high:
+            yield f"{name} rises to {values.max()}, above {high}"
+    yield from _unbounded(definition, arrays)
+
+
+def _unbounded(definition: Definition, arrays: Mapping[str, Array]) -> Iterator[str]:
+    """beta * |k|^2 <= 2 at every token, where keys arrive as they are used."""
+    if definition.conventions.qk_norm != "none" or "k" not in arrays:
+        return
+    k = arrays["k"].values().astype(np.float64)
+    norms = (k * k).sum(axis=-1)  # [T, num_k_heads]
+    beta = arrays["beta"].values().astype(np.float64) if "beta" in arrays else np.ones((1, 1))
+    heads = max(norms.shape[1], beta.shape[1])
+    product = np.repeat(norms, heads // norms.shape[1], axis=1) * beta
+    if product.size and product.max() > 2 + SLACK:
+        yield f"beta * |k|^2 reaches {product.max():.4g}: above 2 the recurrence is not bounded"

@@ -1,0 +1,253 @@
+"""A definition: the contract of one operator. Loaded from definitions/<name>/definition.json."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from gdnspec.model.base import Model
+from gdnspec.model.dtypes import INTEGERS, SIZES, DType
+from gdnspec.model.errors import PlacedError, nearest
+from gdnspec.model.expression import Expression, ExpressionError
+
+SCHEMA_VERSION = 1
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=64)]
+Text = Annotated[str, Field(min_length=1, max_length=4000)]
+Scope = dict[str, Any]
+
+
+class Conventions(Model):
+    """The choices in which public implementations differ, typed, so that none is left to prose."""
+
+    state_layout: Literal["k_last", "k_first", "none"]
+    decay_gate: Literal["raw", "log", "linear", "none"]
+    update_gate: Literal["raw", "sigmoid", "none"]
+    qk_norm: Literal["none", "l2", "optional_l2"]
+    packing: Literal["one_token", "ragged", "padded"]
+    state_update: Literal["functional", "in_place", "pool", "none"]
+
+
+class ConstAxis(Model):
+    """Bound by a preset; a solution may specialise on it."""
+
+    kind: Literal["const"]
+    name: Name
+    description: Text
+
+
+class VarAxis(Model):
+    """Bound by a workload."""
+
+    kind: Literal["var"]
+    name: Name
+    minimum: Annotated[int, Field(ge=0)]
+    description: Text
+
+
+class DerivedAxis(Model):
+    """An expression of axes named before it."""
+
+    kind: Literal["derived"]
+    name: Name
+    expression: str
+    description: Text
+
+
+Axis = Annotated[ConstAxis | VarAxis | DerivedAxis, Field(discriminator="kind")]
+Bound = float | None
+
+
+class Tensor(Model):
+    """An input or an output.
+
+    `shape` holds axis names, integers and expressions of axes (`num_seqs + 1`); null is a scalar. `domain` bounds the
+    values, null being unbounded.
+    """
+
+    name: Name
+    shape: list[str | Annotated[int, Field(ge=0)]] | None
+    dtype: DType
+    optional: bool = False
+    default: str | None = None
+    domain: Annotated[list[Bound], Field(min_length=2, max_length=2)] | None = None
+    mutates: bool = False
+    traffic: str | None = None
+    description: Text
+
+    @property
+    def is_scalar(self) -> bool:
+        return self.shape is None
+
+    @property
+    def is_index(self) -> bool:
+        """A 1-D integer tensor: its values may stand in constraints."""
+        return self.shape is not None and len(self.shape) == 1 and self.dtype in INTEGERS
+
+
+class Constraint(Model):
+    expression: str
+    message: Text
+
+
+class Symmetry(Model):
+    """An exact transformation of the inputs and what it does to the outputs.
+
+    The same indices of dimension `dimension[tensor]` of every tensor named are flipped in sign, scaled by a power of
+    two, or permuted (within `groups` equal contiguous groups). All other tensors stay as they are.
+    """
+
+    name: Name
+    transform: Literal["flip_sign", "scale_power_of_two", "permute"]
+    dimension: dict[Name, Annotated[int, Field(ge=0)]]
+    groups: str = "1"
+    when: str = "True"
+    description: Text
+
+
+class Definition(Model):
+    """The contract of one operator."""
+
+    schema_version: Literal[1]
+    name: Name
+    family: Literal["gated_delta_net"]
+    stage: Literal["prefill", "decode", "verify", "convolution", "layer", "backward", "chunk_stage"]
+    description: Text
+    conventions: Conventions
+    axes: Annotated[list[Axis], Field(min_length=1)]
+    inputs: Annotated[list[Tensor], Field(min_length=1)]
+    outputs: Annotated[list[Tensor], Field(min_length=1)]
+    constraints: list[Constraint]
+    flops: str
+    symmetries: list[Symmetry]
+    reference: Annotated[str, Field(pattern=r"^[a-z0-9_]+\.py::[A-Za-z_][A-Za-z0-9_]*$")]
+
+    @field_validator("inputs", "outputs", "axes")
+    @classmethod
+    def _distinct(cls, items: list[Any]) -> list[Any]:
+        names = [item.name for item in items]
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                raise PlacedError(f"/{i}/name", f"{name!r} stands twice")
+        return items
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Definition":
+        axes = {axis.name for axis in self.axes}
+        earlier: set[str] = set()
+        for i, axis in enumerate(self.axes):
+            if isinstance(axis, DerivedAxis):
+                self._expression(f"/axes/{i}/expression", axis.expression, earlier, "an axis named before it")
+            earlier.add(axis.name)
+        for side in ("inputs", "outputs"):
+            for i, tensor in enumerate(getattr(self, side)):
+                self._check_tensor(f"/{side}/{i}", tensor, axes, output=side == "outputs")
+        clash = {t.name for t in self.inputs} & {t.name for t in self.outputs}
+        if clash:
+            raise PlacedError("/outputs", f"{sorted(clash)[0]!r} is an input already")
+        for i, constraint in enumerate(self.constraints):
+            self._expression(
+                f"/constraints/{i}/expression", constraint.expression, self._scope_names, "an axis or value"
+            )
+        self._expression("/flops", self.flops, axes, "an axis")
+        for i, symmetry in enumerate(self.symmetries):
+            self._check_symmetry(f"/symmetries/{i}", symmetry, axes)
+        return self
+
+    @staticmethod
+    def _expression(pointer: str, text: str, names: "set[str] | frozenset[str]", what: str) -> None:
+        try:
+            expression = Expression(text)
+        except ExpressionError as error:
+            raise PlacedError(pointer, str(error)) from None
+        for name in sorted(expression.names - names):
+            raise PlacedError(pointer, f"{name!r} is not {what}", nearest(name, names))
+
+    def _check_tensor(self, pointer: str, tensor: Tensor, axes: set[str], output: bool) -> None:
+        for j, size in enumerate(tensor.shape or []):
+            if isinstance(size, str):
+                self._expression(f"{pointer}/shape/{j}", size, axes, "an axis")
+        if output and (tensor.optional or tensor.default or tensor.mutates or tensor.is_scalar):
+            raise PlacedError(pointer, "an output is a tensor, and neither optional nor mutated")
+        if tensor.optional != (tensor.default is not None):
+            raise PlacedError(pointer, "an optional input has a default, and only an optional one has")
+        if tensor.default is not None:
+            self._expression(f"{pointer}/default", tensor.default, axes, "an axis")
+        if tensor.traffic is not None:
+            self._expression(f"{pointer}/traffic", tensor.traffic, axes, "an axis")
+        if tensor.domain is not None:
+            low, high = tensor.domain
+            if low is not None and high is not None and low > high:
+                raise PlacedError(f"{pointer}/domain", f"{low} is above {high}")
+
+    def _check_symmetry(self, pointer: str, symmetry: Symmetry, axes: set[str]) -> None:
+        tensors = {tensor.name: tensor for tensor in (*self.inputs, *self.outputs)}
+        self._expression(f"{pointer}/groups", symmetry.groups, axes, "an axis")
+        self._expression(f"{pointer}/when", symmetry.when, axes, "an axis")
+        sizes = set()
+        for name, dimension in symmetry.dimension.items():
+            if name not in tensors:
+                raise PlacedError(f"{pointer}/dimension/{name}", f"{name!r} is no tensor", nearest(name, tensors))
+            shape = tensors[name].shape or []
+            if dimension >= len(shape):
+                raise PlacedError(f"{pointer}/dimension/{name}", f"{name!r} has {len(shape)} dimensions")
+            sizes.add(shape[dimension])
+        if len(sizes) == 0:
+            raise PlacedError(f"{pointer}/dimension", "it names no tensor")
+
+    # --- what a reader of a definition asks ---------------------------------------------------------------------
+
+    @cached_property
+    def _scope_names(self) -> frozenset[str]:
+        values = {tensor.name for tensor in self.inputs if tensor.is_index or tensor.is_scalar}
+        return frozenset({axis.name for axis in self.axes} | values)
+
+    def const_axes(self) -> list[str]:
+        return [axis.name for axis in self.axes if isinstance(axis, ConstAxis)]
+
+    def var_axes(self) -> list[VarAxis]:
+        return [axis for axis in self.axes if isinstance(axis, VarAxis)]
+
+    def input(self, name: str) -> Tensor:
+        return next(tensor for tensor in self.inputs if tensor.name == name)
+
+    def bind(self, values: Mapping[str, int]) -> Scope:
+        """The const and var axes in `values`, and every derived axis that follows from them."""
+        scope: Scope = dict(values)
+        for axis in self.axes:
+            if isinstance(axis, DerivedAxis):
+                expression = Expression(axis.expression)
+                if expression.names <= scope.keys():
+                    scope[axis.name] = expression.evaluate(scope)
+        return scope
+
+    def shape(self, tensor: Tensor, scope: Scope) -> tuple[int, ...]:
+        """The sizes of a tensor once the axes are bound; () for a scalar."""
+        return tuple(x if isinstance(x, int) else int(Expression(x).evaluate(scope)) for x in tensor.shape or [])
+
+    def broken(self, scope: Scope) -> Iterator[tuple[int, Constraint, str]]:
+        """The constraints that fail, of those whose names are all bound: (index, constraint, why)."""
+        for i, constraint in enumerate(self.constraints):
+            expression = Expression(constraint.expression)
+            if expression.names <= scope.keys():
+                try:
+                    if not expression.holds(scope):
+                        yield i, constraint, constraint.message
+                except ExpressionError as error:
+                    yield i, constraint, f"{constraint.message}: {error}"
+
+    def bytes_moved(self, scope: Scope, omitted: "frozenset[str] | set[str]" = frozenset()) -> int:
+        """Each input read once, each output written once; `traffic` where that is not what moves."""
+        total = 0
+        for tensor in (*self.inputs, *self.outputs):
+            if tensor.name in omitted or tensor.is_scalar:
+                continue
+            if tensor.traffic is not None:
+                total += int(Expression(tensor.traffic).evaluate(scope))
+                continue
+            count = SIZES[tensor.dtype]
+            for size in self.shape(tensor, scope):
+                count *= size
+            total += count
+        return total

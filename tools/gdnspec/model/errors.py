@@ -1,0 +1,48 @@
+"""What is wrong with a file, said so that it can be mended: file, place in it, message, hint."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdnspec import paths
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong. `place` is a JSON pointer, or `line 3` / `line 3: /axes` in a JSONL file."""
+
+    file: Path
+    message: str
+    place: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = paths.shown(self.file) + (f": {self.place}" if self.place else "")
+        return f"{where}: {self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+class SpecError(Exception):
+    """One or more problems in the files or in the request; the command ends with exit code 2."""
+
+    def __init__(self, problems: Iterable[Problem] | str) -> None:
+        self.problems = [] if isinstance(problems, str) else list(problems)
+        super().__init__(problems if isinstance(problems, str) else "\n".join(map(str, self.problems)))
+
+
+class PlacedError(ValueError):
+    """Raised inside a model's validator: a problem below the model's own place."""
+
+    def __init__(self, pointer: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.pointer, self.message, self.hint = pointer, message, hint
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """`did you mean X?`, or the list of what is valid where nothing is near."""
+    names = sorted(set(valid))
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return f"valid: {listed}" if names else "there are none"

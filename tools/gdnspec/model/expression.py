@@ -1,0 +1,201 @@
+"""A small safe evaluator for the expressions in definitions and manifests.
+
+Grammar: a subset of Python's expressions. Names, numbers, strings, True, False; + - * / // %; comparisons and `in`;
+`and`, `or`, `not`; `a if c else b`; indexing of 1-D integer inputs; the functions below. Nothing is executed: the
+syntax tree is walked. 1-D inputs are vectors; arithmetic and comparisons work on them element by element, and a
+vector has no truth value of its own (say `all(...)`).
+"""
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+MAX_LENGTH = 500
+MAX_INTEGER = 1 << 80  # bytes and operations of any workload fit; a runaway product does not
+
+Vector = tuple[Any, ...]
+
+
+class ExpressionError(ValueError):
+    """An expression that cannot be parsed, names nothing, or fails on its values."""
+
+
+def _all(x: Any) -> bool:
+    return all(x) if isinstance(x, tuple) else bool(x)
+
+
+def _extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
+    def function(*args: Any) -> Any:
+        values = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
+        if not values:
+            raise ExpressionError(f"{choose.__name__} of nothing")
+        return choose(values)
+
+    return function
+
+
+def _sqrt(x: Any) -> float:
+    if isinstance(x, tuple) or x < 0:
+        raise ExpressionError("sqrt takes a number that is not negative")
+    return math.sqrt(x)
+
+
+def _vector(name: str, x: Any) -> Vector:
+    if not isinstance(x, tuple):
+        raise ExpressionError(f"{name} takes a 1-D integer input")
+    return x
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": _extreme(min),
+    "max": _extreme(max),
+    "len": lambda x: len(_vector("len", x)),
+    "sqrt": _sqrt,
+    "nondecreasing": lambda x: all(a <= b for a, b in zip(x, _vector("nondecreasing", x)[1:], strict=False)),
+    "unique": lambda x: len(set(_vector("unique", x))) == len(x),
+    "all": _all,
+}
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+_ALLOWED = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.Name, ast.Constant,
+    ast.Subscript, ast.Tuple, ast.Load, ast.And, ast.Or, ast.Not, ast.USub, ast.UAdd, *_BINARY, *_COMPARE,
+)  # fmt: skip
+
+
+class Expression:
+    """A parsed expression: `names` it needs, `evaluate(scope)` its value."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        if len(text) > MAX_LENGTH:
+            raise ExpressionError(f"an expression of over {MAX_LENGTH} characters")
+        try:
+            self._tree = ast.parse(text, mode="eval")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise ExpressionError(f"cannot read the expression {text!r}") from None
+        for node in ast.walk(self._tree):
+            self._check(node)
+
+    def _check(self, node: ast.AST) -> None:
+        if not isinstance(node, _ALLOWED):
+            raise ExpressionError(f"{type(node).__name__} is not allowed in {self.text!r}")
+        if isinstance(node, ast.Constant) and not isinstance(node.value, bool | int | float | str):
+            raise ExpressionError(f"the constant {node.value!r} is not allowed in {self.text!r}")
+        if isinstance(node, ast.Call):
+            known = isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS
+            if not known or node.keywords:
+                raise ExpressionError(f"{ast.unparse(node)!r}: the functions are {', '.join(FUNCTIONS)}")
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names that a scope must bind."""
+        found = {node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)}
+        called = {
+            node.func.id
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        return frozenset(found - called)
+
+    def evaluate(self, scope: Mapping[str, Any]) -> Any:
+        """The value under `scope`; sequences in it become vectors. Raises `ExpressionError`."""
+        try:
+            return self._value(self._tree.body, scope)
+        except ExpressionError:
+            raise
+        except (ArithmeticError, TypeError, ValueError, IndexError, RecursionError) as error:
+            raise ExpressionError(f"{self.text!r}: {error}") from None
+
+    def holds(self, scope: Mapping[str, Any]) -> bool:
+        """The truth of a condition."""
+        return self._truth(self._tree.body, scope)
+
+    def _truth(self, node: ast.expr, scope: Mapping[str, Any]) -> bool:
+        value = self._value(node, scope)
+        if isinstance(value, tuple):
+            raise ExpressionError(f"{ast.unparse(node)!r} is a vector: say all(...)")
+        return bool(value)
+
+    def _value(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                if node.id not in scope:
+                    raise ExpressionError(f"{self.text!r} names {node.id!r}, which is not bound")
+                value = scope[node.id]
+                return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+            case ast.Tuple():
+                return tuple(self._value(item, scope) for item in node.elts)
+            case ast.BinOp():
+                left, right = self._value(node.left, scope), self._value(node.right, scope)
+                return self._bounded(_each(_BINARY[type(node.op)], left, right))
+            case ast.UnaryOp():
+                if isinstance(node.op, ast.Not):
+                    return not self._truth(node.operand, scope)
+                value = self._value(node.operand, scope)
+                return _each(operator.mul, value, -1) if isinstance(node.op, ast.USub) else value
+            case ast.BoolOp():
+                ends = isinstance(node.op, ast.Or)  # `or` ends at the first truth, `and` at the first falsehood
+                return ends if any(self._truth(item, scope) is ends for item in node.values) else not ends
+            case ast.Compare():
+                return self._compare(node, scope)
+            case ast.IfExp():
+                return self._value(node.body if self._truth(node.test, scope) else node.orelse, scope)
+            case ast.Call():
+                assert isinstance(node.func, ast.Name)
+                return FUNCTIONS[node.func.id](*(self._value(item, scope) for item in node.args))
+            case ast.Subscript():
+                return _vector("indexing", self._value(node.value, scope))[self._value(node.slice, scope)]
+        raise ExpressionError(f"{type(node).__name__} is not allowed in {self.text!r}")
+
+    def _compare(self, node: ast.Compare, scope: Mapping[str, Any]) -> Any:
+        values = [self._value(item, scope) for item in (node.left, *node.comparators)]
+        results = []
+        for op, left, right in zip(node.ops, values, values[1:], strict=False):
+            compare = _COMPARE[type(op)]
+            whole = isinstance(op, ast.In | ast.NotIn) or isinstance(left, str)
+            results.append(compare(left, right) if whole else _each(compare, left, right))
+        if len(results) == 1:
+            return results[0]
+        return all(_all(result) for result in results)
+
+    def _bounded(self, value: Any) -> Any:
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, str) or (isinstance(item, int) and abs(item) > MAX_INTEGER):
+                raise ExpressionError(f"{self.text!r}: a value out of range")
+        return value
+
+
+def _each(function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """`function` element by element: a number goes with every element of a vector."""
+    if isinstance(left, str) != isinstance(right, str):
+        raise ExpressionError(f"a string and a number do not go together: {left!r}, {right!r}")
+    if not isinstance(left, tuple) and not isinstance(right, tuple):
+        return function(left, right)
+    lefts = left if isinstance(left, tuple) else (left,) * len(right)
+    rights = right if isinstance(right, tuple) else (right,) * len(lefts)
+    if len(lefts) != len(rights):
+        raise ExpressionError(f"vectors of {len(lefts)} and {len(rights)} elements")
+    return tuple(function(a, b) for a, b in zip(lefts, rights, strict=True))

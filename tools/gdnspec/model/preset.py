@@ -1,0 +1,20 @@
+"""Presets: head configurations, by name. Loaded from definitions/presets.json."""
+
+from typing import Annotated
+
+from pydantic import Field, RootModel
+
+from gdnspec.model.base import Model
+from gdnspec.model.definition import Name, Text
+
+
+class Preset(Model):
+    """Binds const axes. `stages` limits it to definitions of those stages; absent, it serves all that it binds."""
+
+    axes: dict[Name, Annotated[int, Field(ge=1)]]
+    source: Text
+    stages: list[str] | None = None
+
+
+class Presets(RootModel[dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")], Preset]]):
+    """{name: preset}."""

@@ -1,0 +1,19 @@
+"""The regimes: named families of inputs. How each is drawn is in gdnspec.inputs.regimes."""
+
+REGIMES: dict[str, str] = {
+    "typical": "Mamba-style gates: A uniform in (0, 16], dt log-uniform in [1e-3, 1e-1]; beta a sigmoid of a normal",
+    "long_memory": "alpha = 1: nothing is forgotten",
+    "slow_decay": "alpha = 1 - 1e-3",
+    "fast_decay": "alpha between e^-12 and e^-2",
+    "hard_reset": "alpha exactly 0 at about one token in seven and at the first and last token of chunks of 64",
+    "repeated_keys": "one key repeated by all tokens of a head; alpha in [0.99, 1] and beta in [0, 1.95] drawn per token",
+    "near_parallel_keys": "keys within a small angle of one direction; alpha and beta drawn per token, beta up to 1.95",
+    "strict_keys": "one key repeated, beta in [1.9, 2], alpha in [0.999, 1]",
+    "beta_zero": "beta = 0: nothing is written",
+    "beta_one": "beta = 1: a write replaces what the key held",
+    "beta_two": "beta = 2: a write reflects; alpha in [0.9, 1]",
+    "large_initial_state": "initial states of magnitude 100",
+    "decayed_large_state": "initial states of magnitude 3e3 that decay by e^-11 over each sequence",
+    "tiny_keys": "query and key elements near 1e-4: shows where the epsilon of the L2 norm stands",
+    "one_large_state": "one sequence starts from a state of magnitude 1e3, all others from states of magnitude 1e-2",
+}

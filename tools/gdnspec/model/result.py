@@ -1,0 +1,68 @@
+"""What a check found: one line a (solution, definition, workload), as `gdnspec check --json` writes it."""
+
+from typing import Any, Literal
+
+from gdnspec.model.base import Model
+
+Status = Literal[
+    "PASSED",
+    "INCORRECT_SHAPE",
+    "INCORRECT_DTYPE",
+    "INCORRECT_NUMERICAL",
+    "NON_FINITE",
+    "MUTATED_INPUT",
+    "NOT_REPRODUCIBLE",
+    "TAMPERED",
+    "PROTOCOL_ERROR",
+    "COMPILE_ERROR",
+    "RUNTIME_ERROR",
+    "TIMEOUT",
+    "UNSUPPORTED",
+    "SUSPECT_TIMING",
+    "INVALID_WORKLOAD",
+]
+
+
+class Place(Model):
+    """Where an output is worst. `vector` is the token within the sequence, or the row of a state."""
+
+    sequence: int
+    head: int
+    vector: int
+    element: int
+    got: float | None  # None: not finite
+    expected: float
+
+
+class OutputErrors(Model):
+    """An output's errors: the maximum over (sequence, head), and the budget each is judged by."""
+
+    output: str
+    errors: dict[str, float | None]  # metric -> error; None: not finite
+    budget: dict[str, float]
+    worst: Place | None = None
+
+
+class CheckResult(Model):
+    """One verdict. `key` names everything it depends on: equal keys, equal question."""
+
+    schema_version: Literal[1] = 1
+    definition: str
+    workload: str
+    suite: str
+    solution: str
+    device: str
+    status: Status
+    message: str = ""
+    outputs: list[OutputErrors] = []
+    seconds: float = 0.0
+    prepare_seconds: float | None = None
+    isolation: str = ""
+    repeat: str = ""
+    key: str = ""
+    environment: dict[str, Any] = {}
+
+    @property
+    def failed(self) -> bool:
+        """UNSUPPORTED is no failure."""
+        return self.status not in ("PASSED", "UNSUPPORTED")

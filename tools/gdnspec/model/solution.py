@@ -1,0 +1,89 @@
+"""A solution's manifest: solutions/<name>/solution.json."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from gdnspec.model.base import Model
+from gdnspec.model.definition import Name, Text
+from gdnspec.model.errors import PlacedError
+from gdnspec.model.expression import Expression, ExpressionError
+
+Language = Literal["python", "triton", "cuda"]
+ENTRY = r"^[A-Za-z0-9_][A-Za-z0-9_.\-/]*\.(py|cu)::[A-Za-z_][A-Za-z0-9_]*$"
+
+
+class Requires(Model):
+    """What a machine must have. `compute_capability` is a minimum, such as "8.0"; packages are PEP 508 lines."""
+
+    device: Literal["any", "cpu", "cuda"]
+    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = None
+    packages: list[str] = []
+
+
+class Entry(Model):
+    """How one definition is served.
+
+    `call` "out": the outputs, allocated and filled with NaN, follow the inputs by keyword. "return": the function
+    returns a tuple in the definition's order. `supports`: conditions over axes, `<input>_dtype` and `device`.
+    """
+
+    entry: Annotated[str, Field(pattern=ENTRY)]
+    call: Literal["out", "return"]
+    prepare: Annotated[str, Field(pattern=ENTRY)] | None = None
+    supports: list[str] = []
+
+    @field_validator("supports")
+    @classmethod
+    def _readable(cls, conditions: list[str]) -> list[str]:
+        for i, text in enumerate(conditions):
+            try:
+                Expression(text)
+            except ExpressionError as error:
+                raise PlacedError(f"/{i}", str(error)) from None
+        return conditions
+
+    @property
+    def file(self) -> str:
+        return self.entry.split("::")[0]
+
+    @property
+    def function(self) -> str:
+        return self.entry.split("::")[1]
+
+
+class Manifest(Model):
+    """What a solution is, what it needs and which definitions it serves."""
+
+    schema_version: Literal[1]
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+    language: Language
+    authors: Annotated[list[Text], Field(min_length=1)]
+    license: Text
+    description: Text
+    sources: Annotated[list[str], Field(min_length=1, max_length=200)]
+    requires: Requires
+    deterministic: bool
+    entries: Annotated[dict[Name, Entry], Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _version_first(cls, data: Any) -> Any:
+        # Another version may have other keys: its number is the one thing worth saying then.
+        if isinstance(data, dict) and data.get("schema_version", 1) != 1:
+            raise PlacedError("/schema_version", f"version {data['schema_version']!r}; this gdnspec reads version 1")
+        return data
+
+    @model_validator(mode="after")
+    def _inside(self) -> "Manifest":
+        for i, source in enumerate(self.sources):
+            if source.startswith("/") or ".." in source.split("/") or "\\" in source:
+                raise PlacedError(f"/sources/{i}", f"{source!r} is not a path inside the solution's folder")
+        for name, entry in self.entries.items():
+            for key in ("entry", "prepare"):
+                spec = getattr(entry, key)
+                if spec is not None and spec.split("::")[0] not in self.sources:
+                    raise PlacedError(f"/entries/{name}/{key}", f"{spec.split('::')[0]!r} is not among the sources")
+            if entry.file.endswith(".cu") and (entry.call != "out" or entry.prepare):
+                raise PlacedError(f"/entries/{name}/call", 'a .cu entry is called with "out" and has no prepare')
+        return self

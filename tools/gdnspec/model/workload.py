@@ -1,0 +1,131 @@
+"""A workload: one line of definitions/<name>/workloads.jsonl, or of any file of the same form."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from gdnspec.model.base import Model
+from gdnspec.model.definition import Definition, Name, Scope
+from gdnspec.model.errors import PlacedError, nearest
+from gdnspec.model.preset import Preset
+from gdnspec.model.regimes import REGIMES
+
+Suite = Literal["smoke", "conformance", "strict", "performance"]
+SUITES: tuple[Suite, ...] = ("smoke", "conformance", "strict", "performance")
+
+Metric = Literal["relative_l2", "worst_vector", "max_over_rms"]
+Positive = Annotated[float, Field(gt=0, le=0.1, allow_inf_nan=False)]
+
+
+class Workload(Model):
+    """Everything that fixes the inputs of one call, and the error that it allows."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
+    suite: Suite
+    preset: str
+    axes: dict[Name, Annotated[int, Field(ge=0)]]
+    sequence_lengths: list[Annotated[int, Field(ge=0)]] | None = None
+    regime: str | None = None
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    omit: list[Name] = []
+    scalars: dict[Name, bool | float] = {}
+    integers: dict[Name, list[int]] = {}
+    device: Literal["any", "cuda"] = "any"
+    tensors: str | None = None
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    budget: dict[Name, dict[Metric, Positive]] | None = None
+
+    @field_validator("regime")
+    @classmethod
+    def _known_regime(cls, regime: str | None) -> str | None:
+        if regime is not None and regime not in REGIMES:
+            raise PlacedError("", f"no regime {regime!r}", nearest(regime, REGIMES))
+        return regime
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Workload":
+        drawn = self.regime is not None and self.seed is not None
+        if self.tensors is None and not drawn:
+            raise PlacedError("", "a workload has a regime and a seed, or a tensors file")
+        if self.tensors is not None and (self.regime is not None or self.seed is not None):
+            raise PlacedError("/tensors", "tensors are read, not drawn: leave out regime and seed")
+        if self.tensors is not None and (self.tensors.startswith("/") or ".." in self.tensors.split("/")):
+            raise PlacedError("/tensors", "a path below the definition's own folder")
+        return self
+
+    # --- against a definition -----------------------------------------------------------------------------------
+
+    def integer_inputs(self, definition: Definition) -> dict[str, list[int]]:
+        """The values of the 1-D integer inputs, as far as the line alone gives them."""
+        values = dict(self.integers)
+        if self.sequence_lengths is not None and any(t.name == "cu_seqlens" for t in definition.inputs):
+            values["cu_seqlens"] = [0]
+            for length in self.sequence_lengths:
+                values["cu_seqlens"].append(values["cu_seqlens"][-1] + length)
+        return values
+
+    def scope(self, definition: Definition, preset: Preset) -> Scope:
+        """The names of the definition's expressions, bound by this line."""
+        const = {name: preset.axes[name] for name in definition.const_axes() if name in preset.axes}
+        scope = definition.bind({**const, **self.axes})
+        scope.update(self.integer_inputs(definition))
+        scope.update(self.scalars)
+        return scope
+
+    def check(self, definition: Definition, preset: Preset) -> None:
+        """Raises `PlacedError` where this line does not fit the definition."""
+        variable = {axis.name: axis for axis in definition.var_axes()}
+        for name in self.axes:
+            if name not in variable:
+                raise PlacedError(f"/axes/{name}", f"{name!r} is not a var axis", nearest(name, variable))
+        for name, axis in variable.items():
+            if name not in self.axes:
+                raise PlacedError("/axes", f"axis {name!r} is not bound")
+            if self.axes[name] < axis.minimum:
+                raise PlacedError(f"/axes/{name}", f"{self.axes[name]} is below the minimum, {axis.minimum}")
+        for name in definition.const_axes():
+            if name not in preset.axes:
+                raise PlacedError("/preset", f"preset {self.preset!r} does not bind {name!r}")
+        if preset.stages is not None and definition.stage not in preset.stages:
+            raise PlacedError("/preset", f"preset {self.preset!r} is for {', '.join(preset.stages)}")
+        ragged = definition.conventions.packing == "ragged"
+        if ragged and self.tensors is None and self.sequence_lengths is None:
+            raise PlacedError("", "a ragged workload needs sequence_lengths")
+        if not ragged and self.sequence_lengths is not None:
+            raise PlacedError("/sequence_lengths", f"{definition.name} takes no sequences")
+        self._check_names(definition)
+        scope = self.scope(definition, preset)
+        for _, constraint, why in definition.broken(scope):
+            raise PlacedError("", f"breaks {constraint.expression!r}: {why}")
+
+    def _check_names(self, definition: Definition) -> None:
+        inputs = {tensor.name: tensor for tensor in definition.inputs}
+        optional = [name for name, tensor in inputs.items() if tensor.optional]
+        for i, name in enumerate(self.omit):
+            if name not in optional:
+                raise PlacedError(f"/omit/{i}", f"{name!r} is not an optional input", nearest(name, optional))
+        scalars = [name for name, tensor in inputs.items() if tensor.is_scalar]
+        for name, value in self.scalars.items():
+            if name not in scalars:
+                raise PlacedError(f"/scalars/{name}", f"{name!r} is not a scalar input", nearest(name, scalars))
+            if isinstance(value, bool) != (inputs[name].dtype == "bool"):
+                raise PlacedError(f"/scalars/{name}", f"{name!r} takes a {inputs[name].dtype}")
+        indices = [name for name, tensor in inputs.items() if tensor.dtype in ("int32", "int64")]
+        for name in self.integers:
+            if name not in indices:
+                raise PlacedError(f"/integers/{name}", f"{name!r} is not an integer input", nearest(name, indices))
+        outputs = [tensor.name for tensor in definition.outputs]
+        for name in self.budget or {}:
+            if name not in outputs:
+                raise PlacedError(f"/budget/{name}", f"{name!r} is not an output", nearest(name, outputs))
+
+    def omitted(self, definition: Definition) -> frozenset[str]:
+        """The inputs that arrive as None: those left out, and optional scalars without a value."""
+        absent = {t.name for t in definition.inputs if t.is_scalar and t.optional and t.name not in self.scalars}
+        # `use_qk_l2norm` has a default of True: left out it still arrives, as its default.
+        absent -= {t.name for t in definition.inputs if t.dtype == "bool"}
+        return frozenset(self.omit) | absent
+
+    def key(self) -> dict[str, Any]:
+        """What decides the inputs: everything but the name, the suite and the budget."""
+        return self.model_dump(exclude={"name", "suite", "budget", "device"})

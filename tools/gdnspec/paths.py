@@ -1,0 +1,53 @@
+"""Where things are: the data that the package reads, and the folders it may write to.
+
+An editable install reads the checkout; a wheel carries the same three folders inside the package.
+"""
+
+import os
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+_PACKED = PACKAGE / "data"
+
+
+def data_root() -> Path:
+    """The folder that holds definitions/, reference/ and solutions/."""
+    return _PACKED if _PACKED.is_dir() else PACKAGE.parents[1]
+
+
+def definitions_dir() -> Path:
+    return data_root() / "definitions"
+
+
+def reference_dir() -> Path:
+    return data_root() / "reference"
+
+
+def solutions_dir() -> Path:
+    return data_root() / "solutions"
+
+
+def cache_dir() -> Path:
+    """$GDNSPEC_CACHE, else $XDG_CACHE_HOME/gdnspec, else ~/.cache/gdnspec. Not created here."""
+    if explicit := os.environ.get("GDNSPEC_CACHE"):
+        return Path(explicit).absolute()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "gdnspec"
+
+
+def expected_cache() -> Path:
+    """Expected values: written by the judge alone, closed to the solutions it judges."""
+    return cache_dir() / "expected"
+
+
+def build_cache(source_hash: str) -> Path:
+    """What a solution's build leaves behind; one folder a source, so that none can poison another's."""
+    return cache_dir() / "build" / source_hash[:24]
+
+
+def shown(path: Path) -> str:
+    """A path as a person wants to read it: relative to the current folder where it lies below it."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)

@@ -1,0 +1,151 @@
+"""One block of memory that holds all tensors of a call: made by the parent, mapped by the child.
+
+On a CPU it is an anonymous file (memfd) whose descriptor travels over the socket: no name, nothing left behind. On a
+GPU it is an allocation opened in the child through CUDA IPC.
+"""
+
+import base64
+import ctypes
+import mmap
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gdnspec.model.dtypes import SIZES
+
+ALIGNMENT = 256
+TORCH: dict[str, torch.dtype] = {name: getattr(torch, name) for name in SIZES}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one tensor lies in the block."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        count = SIZES[self.dtype]
+        for size in self.shape:
+            count *= size
+        return count
+
+    def view(self, block: Tensor) -> Tensor:
+        """The tensor in a block of bytes."""
+        return block[self.offset : self.offset + self.nbytes].view(TORCH[self.dtype]).view(self.shape)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> "Slot":
+        return Slot(data["name"], data["dtype"], tuple(data["shape"]), data["offset"])
+
+
+def lay_out(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> tuple[list[Slot], int]:
+    """Slots for (name, dtype, shape), and the bytes that they take together."""
+    slots: list[Slot] = []
+    end = 0
+    for name, dtype, shape in tensors:
+        slot = Slot(name, dtype, shape, end)
+        slots.append(slot)
+        end += -(-slot.nbytes // ALIGNMENT) * ALIGNMENT
+    return slots, max(end, ALIGNMENT)
+
+
+class HostArena:
+    """Memory in an anonymous file. `fd` is what the child needs."""
+
+    def __init__(self, nbytes: int, fd: int | None = None) -> None:
+        self.nbytes = nbytes
+        if fd is None:
+            fd = os.memfd_create("gdnspec")
+            os.ftruncate(fd, nbytes)
+        self.fd = fd
+        self._map = mmap.mmap(fd, nbytes)
+        self.block: Tensor | None = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "host", "nbytes": self.nbytes}
+
+    def close(self) -> None:
+        # The map itself goes when the last tensor that views it does.
+        self.block = None
+        os.close(self.fd)
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_char * 64),)
+
+
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _call(function: str, *args: Any) -> None:
+    code = getattr(_driver(), function)(*args)
+    if code == 2:
+        raise MemoryError(f"{function}: the GPU's memory is full")
+    if code != 0:
+        raise RuntimeError(f"{function} failed with CUDA error {code}")
+
+
+class _Memory:
+    """A device pointer, as torch takes it without a copy."""
+
+    def __init__(self, pointer: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 3,
+        }  # fmt: skip
+
+
+class CudaArena:
+    """Device memory shared through CUDA IPC: allocated here, or opened from another process's handle."""
+
+    def __init__(self, nbytes: int, handle: str | None = None) -> None:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.current_stream().synchronize()  # makes the primary context, which torch uses, current
+        self.nbytes = nbytes
+        self._opened = handle is not None
+        pointer = ctypes.c_uint64()
+        if handle is None:
+            _call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(nbytes))
+        else:
+            opened = _IpcHandle.from_buffer_copy(base64.b64decode(handle))
+            lazy_peer_access = ctypes.c_uint(1)
+            _call("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), opened, lazy_peer_access)
+        self._pointer = pointer
+        self.block: Tensor | None = torch.as_tensor(_Memory(pointer.value, nbytes), device="cuda")
+
+    def describe(self) -> dict[str, Any]:
+        handle = _IpcHandle()
+        _call("cuIpcGetMemHandle", ctypes.byref(handle), self._pointer)
+        text = base64.b64encode(bytes(handle)).decode()
+        return {"kind": "cuda", "nbytes": self.nbytes, "handle": text}
+
+    def close(self) -> None:
+        self.block = None
+        torch.cuda.synchronize()
+        _call("cuIpcCloseMemHandle" if self._opened else "cuMemFree_v2", self._pointer)
+
+
+Arena = HostArena | CudaArena
+
+
+def create(device: str, nbytes: int) -> Arena:
+    """The parent's side."""
+    return CudaArena(nbytes) if device == "cuda" else HostArena(nbytes)
+
+
+def attach(description: dict[str, Any], fds: list[int]) -> Arena:
+    """The child's side."""
+    if description["kind"] == "cuda":
+        return CudaArena(description["nbytes"], description["handle"])
+    return HostArena(description["nbytes"], fds[0])

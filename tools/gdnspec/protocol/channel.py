@@ -1,0 +1,73 @@
+"""JSON lines over a Unix socket, with deadlines and a limit on their length."""
+
+import json
+import select
+import socket
+import time
+from typing import Any
+
+MAX_LINE = 4 * 1024 * 1024
+
+
+class ChannelClosed(Exception):
+    """The other side is gone."""
+
+
+class ChannelTimeout(Exception):
+    """No whole line before the deadline."""
+
+
+class ProtocolError(Exception):
+    """What arrived is no message."""
+
+
+class Channel:
+    """One end. A message is a JSON object with an "op"; descriptors may travel with it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._buffer = b""
+        self._fds: list[int] = []
+
+    def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        data = json.dumps(message).encode() + b"\n"
+        try:
+            if fds:
+                sent = socket.send_fds(self._socket, [data], fds)
+                data = data[sent:]
+            self._socket.sendall(data)
+        except OSError:
+            raise ChannelClosed from None
+
+    def receive(self, timeout: float | None = None) -> tuple[dict[str, Any], list[int]]:
+        """The next message and the descriptors that came with it."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while b"\n" not in self._buffer:
+            if len(self._buffer) > MAX_LINE:
+                raise ProtocolError(f"a line of over {MAX_LINE >> 20} MiB")
+            self._read(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        fds, self._fds = self._fds, []
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            raise ProtocolError(f"not JSON: {line[:80]!r}") from None
+        if not isinstance(message, dict) or not isinstance(message.get("op"), str):
+            raise ProtocolError(f"not a message: {line[:80]!r}")
+        return message, fds
+
+    def _read(self, timeout: float | None) -> None:
+        ready, _, _ = select.select([self._socket], [], [], timeout)
+        if not ready:
+            raise ChannelTimeout
+        try:
+            data, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, 4)
+        except OSError:
+            raise ChannelClosed from None
+        self._fds += fds
+        if not data:
+            raise ChannelClosed
+        self._buffer += data
+
+    def close(self) -> None:
+        self._socket.close()

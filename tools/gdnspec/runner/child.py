@@ -1,0 +1,261 @@
+"""One child process for one solution: started, spoken to with a deadline, ended."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from gdnspec import paths
+from gdnspec.catalog.solutions import Solution
+from gdnspec.model.result import Status
+from gdnspec.protocol.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
+
+START_SECONDS = 180.0
+BUILD_SECONDS = 600.0
+TAIL_BYTES = 16 * 1024
+
+
+class ChildFailed(Exception):
+    """The child is gone, or says that it could not; the status and what to tell the author."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status: Status = status
+        self.message = message
+
+
+ERROR_STATUS: dict[str, Status] = {
+    "compile": "COMPILE_ERROR",
+    "runtime": "RUNTIME_ERROR",
+    "shape": "INCORRECT_SHAPE",
+    "tampered": "TAMPERED",
+}
+
+
+class Child:
+    """Starts on the first request and again after a death. Use as a context manager."""
+
+    def __init__(self, solution: Solution, device: str, interpret: bool) -> None:
+        self.solution, self.device, self.interpret = solution, device, interpret
+        self.isolation = ""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._scratch: Path | None = None
+        self._output = _Tail()
+        self._loaded: set[str] = set()
+        self._unusable: dict[str, ChildFailed] = {}
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @property
+    def lost(self) -> bool:
+        """Whether no process runs: none was started yet, or the last one is gone."""
+        return self._process is None
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    def load(self, entry: dict[str, Any]) -> None:
+        """Imports or builds an entry point, once a process. Raises `ChildFailed`."""
+        if entry["entry"] in self._unusable:
+            raise self._unusable[entry["entry"]]
+        if self._process is None or entry["entry"] not in self._loaded:
+            try:
+                self._request({"op": "load", "entry": entry}, BUILD_SECONDS, "loaded")
+            except ChildFailed as failure:
+                self._unusable[entry["entry"]] = failure  # what cannot be built once is not built again
+                raise
+            self._loaded.add(entry["entry"])
+
+    def run(self, message: dict[str, Any], fds: list[int], timeout: float) -> dict[str, Any]:
+        """One call of the entry point; the reply. Raises `ChildFailed`."""
+        return self._request({**message, "op": "run"}, timeout, "done", fds)
+
+    def _request(
+        self, message: dict[str, Any], timeout: float, wanted: str, fds: list[int] | None = None
+    ) -> dict[str, Any]:
+        if self._process is None:
+            self._start()
+        assert self._channel is not None
+        try:
+            self._channel.send(message, fds)
+            reply, _ = self._channel.receive(timeout)
+        except ChannelTimeout:
+            self.end()
+            raise ChildFailed("TIMEOUT", f"no answer within {timeout:g} s; ended") from None
+        except ChannelClosed:
+            raise self._died() from None
+        except ProtocolError as error:
+            self.end()
+            raise ChildFailed("PROTOCOL_ERROR", f"the child sent what is no message: {error}") from None
+        if reply["op"] == "error":
+            failure = self._said_error(reply)
+            if reply.get("fatal"):
+                self.end()
+            raise failure
+        if reply["op"] != wanted:
+            self.end()
+            raise ChildFailed("PROTOCOL_ERROR", f"the child answered {reply['op']!r} where {wanted!r} was due")
+        return reply
+
+    def _said_error(self, reply: dict[str, Any]) -> ChildFailed:
+        status = ERROR_STATUS.get(str(reply.get("kind")), "PROTOCOL_ERROR")
+        trace = str(reply.get("trace", ""))
+        message = str(reply.get("message", ""))[:2000] + (f"\n{trace}" if trace else "")
+        return ChildFailed(status, self._in_place(message))
+
+    def _died(self) -> ChildFailed:
+        assert self._process is not None
+        try:
+            code = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            code = None  # it closed its socket and lives on
+        said = self._in_place(self._output.text())
+        self.end()
+        if code is None:
+            return ChildFailed("PROTOCOL_ERROR", "the child closed its channel")
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return ChildFailed(
+            "RUNTIME_ERROR", f"the process ended {how} before it answered" + (f"\n{said}" if said else "")
+        )
+
+    # --- life and death -----------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._scratch = Path(tempfile.mkdtemp(prefix="gdnspec-"))
+        build_dir = self._build_dir()
+        self._loaded = set()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "gdnspec.worker", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self._scratch,
+            env=self._environment(build_dir),
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the whole group
+        )
+        theirs.close()
+        assert self._process.stdout is not None
+        self._output.follow(self._process.stdout.fileno())
+        self._channel = Channel(ours)
+        hello = {
+            "op": "hello",
+            "folder": str(self._stage()),
+            "device": self.device,
+            "scratch": str(self._scratch),
+            "build_dir": str(build_dir),
+            "secret": str(paths.expected_cache()),
+        }
+        try:
+            self._channel.send(hello)
+            reply, _ = self._channel.receive(START_SECONDS)
+        except ChannelTimeout:
+            self.end()
+            raise ChildFailed("TIMEOUT", f"the child did not start within {START_SECONDS:g} s") from None
+        except ChannelClosed:
+            raise self._died() from None
+        self.isolation = str(reply.get("isolation", ""))
+
+    def _stage(self) -> Path:
+        """A copy of exactly the manifest's sources: what is not listed, and so not hashed, is not there."""
+        assert self._scratch is not None
+        staged = self._scratch / self.solution.name
+        for name in self.solution.manifest.sources:
+            target = staged / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.solution.folder / name, target)
+        return staged
+
+    def _in_place(self, text: str) -> str:
+        """Paths of the copy as paths of the solution's own folder."""
+        return text.replace(f"{self._scratch}/{self.solution.name}", paths.shown(self.solution.folder))
+
+    def _build_dir(self) -> Path:
+        assert self._scratch is not None
+        folder = paths.build_cache(self.solution.source_hash)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder
+        except OSError:
+            pass
+        # An unwritable cache costs a rebuild each time, nothing else.
+        return self._scratch
+
+    def _environment(self, build_dir: Path) -> dict[str, str]:
+        scratch = str(self._scratch)
+        environment = {k: v for k, v in os.environ.items() if k not in ("GDNSPEC_CACHE", "TRITON_INTERPRET")}
+        environment |= {
+            "HOME": scratch,
+            "TMPDIR": scratch,
+            "XDG_CACHE_HOME": scratch,
+            "TRITON_CACHE_DIR": str(build_dir / "triton"),
+            "TVM_FFI_CACHE_DIR": str(build_dir / "tvm-ffi"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONFAULTHANDLER": "1",
+        }
+        if self.interpret:
+            environment["TRITON_INTERPRET"] = "1"
+        return environment
+
+    def end(self) -> None:
+        """Ends the child and whatever it started in its process group."""
+        process, self._process = self._process, None
+        if self._channel is not None:
+            with contextlib.suppress(ChannelClosed):
+                self._channel.send({"op": "stop"})
+            self._channel.close()
+            self._channel = None
+        if process is not None:
+            # A child in good order ends by itself at "stop"; one that does not is not asked twice.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.5)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            self._output.finish()
+            if process.stdout is not None:
+                process.stdout.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+
+class _Tail:
+    """Reads all that a child prints and keeps the end: a gigabyte of it does no harm."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+        self._thread: threading.Thread | None = None
+
+    def follow(self, fd: int) -> None:
+        self._kept = b""
+        self._thread = threading.Thread(target=self._read, args=(os.dup(fd),), daemon=True)
+        self._thread.start()
+
+    def _read(self, fd: int) -> None:
+        try:
+            while data := os.read(fd, 1 << 16):
+                self._kept = (self._kept + data)[-TAIL_BYTES:]
+        finally:
+            os.close(fd)
+
+    def text(self, lines: int = 15) -> str:
+        self.finish()
+        return "\n".join(self._kept.decode(errors="replace").strip().split("\n")[-lines:])
+
+    def finish(self) -> None:
+        if self._thread is not None:
+            self._thread.join(timeout=2)

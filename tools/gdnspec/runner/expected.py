@@ -1,0 +1,122 @@
+"""Expected values: the reference in float64, cached on disk by content."""
+
+import hashlib
+import importlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from gdnspec import paths
+from gdnspec.catalog.definitions import Found
+from gdnspec.inputs.materialise import Inputs, InvalidWorkload
+from gdnspec.runner.tensors import to_torch
+
+LONG = 256  # tokens above which the chunkwise form, equal to 1e-12, takes the place of the loop over tokens
+LARGEST_CACHED = 256 * 1024 * 1024
+
+
+def _reference(module: str) -> ModuleType:
+    folder = str(paths.reference_dir())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(module)
+
+
+@cache
+def reference_hash() -> str:
+    """sha256 over reference/: part of every cache key."""
+    digest = hashlib.sha256()
+    for file in sorted(paths.reference_dir().glob("*.py")):
+        digest.update(f"{file.name}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def oracle(found: Found, tokens: int) -> Callable[..., tuple[Tensor, ...]]:
+    """The reference function; its chunkwise twin where it has one and the workload is long."""
+    file, function = found.definition.reference.split("::")
+    if tokens > LONG:
+        twin = getattr(_reference("chunkwise"), function, None)
+        if twin is not None:
+            return twin  # type: ignore[no-any-return]
+    return getattr(_reference(file.removesuffix(".py")), function)  # type: ignore[no-any-return]
+
+
+class Expected:
+    """Computes or remembers expected values. `warning` says, once, that the cache cannot be written."""
+
+    def __init__(self, device: str, warn: Callable[[str], None]) -> None:
+        self.device = device
+        self._warn = warn
+        self._warned = False
+
+    def values(self, found: Found, inputs: Inputs) -> dict[str, Tensor]:
+        """Every output in float64, on the device. Raises `InvalidWorkload` where one is not finite."""
+        file = self._file(found, inputs)
+        names = [tensor.name for tensor in found.definition.outputs]
+        values = self._read(file, names)
+        if values is None:
+            values = dict(zip(names, self._compute(found, inputs), strict=True))
+            for name, value in values.items():
+                if not bool(torch.isfinite(value).all()):
+                    raise InvalidWorkload(f"the expected {name} is not finite")
+            self._write(file, values)
+        return values
+
+    def _compute(self, found: Found, inputs: Inputs) -> tuple[Tensor, ...]:
+        arguments: dict[str, Any] = {}
+        for tensor in found.definition.inputs:
+            if tensor.is_scalar:
+                arguments[tensor.name] = inputs.scalars[tensor.name]
+            elif tensor.name in inputs.tensors:
+                value = to_torch(inputs.tensors[tensor.name]).to(self.device)
+                arguments[tensor.name] = value.to(torch.float64) if value.is_floating_point() else value
+            else:
+                arguments[tensor.name] = None
+        tokens = int(inputs.scope.get("total_seq_len", 1))
+        return oracle(found, tokens)(**arguments)
+
+    # --- the cache ----------------------------------------------------------------------------------------------
+
+    def _file(self, found: Found, inputs: Inputs) -> Path:
+        identity = json.dumps([found.definition.reference, inputs.key(), reference_hash()])
+        return paths.expected_cache() / f"{hashlib.sha256(identity.encode()).hexdigest()}.safetensors"
+
+    def _read(self, file: Path, names: list[str]) -> dict[str, Tensor] | None:
+        try:
+            values = load_file(file, device=self.device)
+        except (OSError, SafetensorError, RuntimeError):
+            return None  # not there, or cut short: computed again
+        whole = sorted(values) == sorted(names)
+        return values if whole and all(bool(torch.isfinite(v).all()) for v in values.values()) else None
+
+    def _write(self, file: Path, values: dict[str, Tensor]) -> None:
+        if sum(value.numel() * 8 for value in values.values()) > LARGEST_CACHED:
+            return
+        temporary = None
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle, temporary = tempfile.mkstemp(dir=file.parent)
+            os.close(handle)
+            save_file({name: value.contiguous().cpu() for name, value in values.items()}, temporary)
+            Path(temporary).replace(file)
+        except (OSError, SafetensorError) as error:
+            if temporary is not None:
+                Path(temporary).unlink(missing_ok=True)
+            if not self._warned:
+                self._warned = True
+                reason = getattr(error, "strerror", None) or error
+                self._warn(
+                    f"cannot write expected values to {file.parent} ({reason}): they are computed again each time; "
+                    "set GDNSPEC_CACHE to a folder that can be written"
+                )

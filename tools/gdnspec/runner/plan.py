@@ -1,0 +1,88 @@
+"""Which workloads are run on which solutions, and which of them cannot be."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gdnspec import __version__
+from gdnspec.build.machine import Device, environment, lacking
+from gdnspec.catalog.definitions import Found, presets
+from gdnspec.catalog.solutions import Solution
+from gdnspec.model.definition import Scope
+from gdnspec.model.expression import Expression, ExpressionError
+from gdnspec.model.solution import Entry
+from gdnspec.model.workload import Workload
+from gdnspec.runner.expected import reference_hash
+
+# The interpreter takes about 2.6 ms for a token of a (sequence, head).
+INTERPRETER_LIMIT = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One verdict to be had. `unsupported` says why there will be none."""
+
+    solution: Solution
+    found: Found
+    workload: Workload
+    device: Device
+    unsupported: str | None = None
+
+    @property
+    def entry(self) -> Entry:
+        return self.solution.manifest.entries[self.found.definition.name]
+
+    @property
+    def interpreted(self) -> bool:
+        return self.solution.manifest.language == "triton" and self.device.kind == "cpu"
+
+    def key(self) -> str:
+        """Names everything that the verdict depends on."""
+        parts = [
+            __version__,
+            reference_hash(),
+            self.solution.source_hash,
+            self.found.definition.model_dump(mode="json"),
+            self.workload.model_dump(mode="json"),
+            presets()[self.workload.preset].model_dump(mode="json"),
+            environment(self.device),
+        ]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def plan(solutions: list[Solution], selected: list[tuple[Found, list[Workload]]], device: Device) -> Iterator[Job]:
+    """Jobs, solution by solution: each has one child."""
+    for solution in solutions:
+        reason = lacking(solution.manifest, device)
+        for found, workloads in selected:
+            entry = solution.manifest.entries.get(found.definition.name)
+            if entry is None:
+                continue
+            for workload in workloads:
+                why = reason or _unsupported(solution, entry, found, workload, device)
+                yield Job(solution, found, workload, device, why)
+
+
+def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workload, device: Device) -> str | None:
+    if workload.device == "cuda" and device.kind != "cuda":
+        return "the workload is for a CUDA GPU"
+    scope = workload.scope(found.definition, presets()[workload.preset])
+    names: Scope = {**scope, **{f"{t.name}_dtype": t.dtype for t in found.definition.inputs}, "device": device.kind}
+    for text in entry.supports:
+        try:
+            if not Expression(text).holds(names):
+                return f"the solution supports {text}"
+        except ExpressionError as error:
+            return f"supports: {error}"
+    if solution.manifest.language == "triton" and device.kind == "cpu":
+        programs = token_programs(scope)
+        if programs > INTERPRETER_LIMIT:
+            return f"interpreter: {programs} token-programs, at most {INTERPRETER_LIMIT} are interpreted"
+    return None
+
+
+def token_programs(scope: Scope) -> int:
+    """Tokens times heads: what an interpreted kernel's time goes with."""
+    tokens: int = scope.get("total_seq_len", scope.get("batch_size", 0))
+    return tokens * int(scope["num_sab_heads"])

@@ -1,0 +1,51 @@
+"""Results as JSON lines: written as they come, so that an interrupted run goes on where it stopped."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.loading import build, jsonl, parse_json
+from gdnspec.model.result import CheckResult
+
+
+def earlier(path: Path, warn: Callable[[str], None]) -> dict[str, CheckResult]:
+    """The results a file holds already, by key; a line that is cut off is reported and passed over."""
+    if not path.exists():
+        return {}
+    results = {}
+    for number, text in jsonl(path):
+        try:
+            result = build(CheckResult, parse_json(text, path, number), path, number)
+        except SpecError as error:
+            warn(f"{error}; the line is passed over")
+            continue
+        results[result.key] = result
+    return results
+
+
+class Recorder:
+    """Appends results to a file, each flushed; a last line without an end gets one first."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file: TextIO = path.open("a", encoding="utf-8")
+            if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+                self._file.write("\n")
+        except OSError as error:
+            raise SpecError([Problem(path, f"cannot be written: {error.strerror}", hint="--json FILE")]) from None
+
+    def write(self, result: CheckResult) -> None:
+        self._file.write(json.dumps(result.model_dump(mode="json")) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()

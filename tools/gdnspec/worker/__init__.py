@@ -1,0 +1,1 @@
+"""The child: loads one solution, receives inputs, returns outputs. It decides nothing."""

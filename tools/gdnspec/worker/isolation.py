@@ -1,0 +1,51 @@
+"""What the child may still touch once it has shut itself in."""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gdnspec.worker import landlock
+
+_PR_SET_PDEATHSIG = 1
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/proc", "/sys", "/run", "/nix")
+
+
+def die_with_parent() -> None:
+    """A parent that is killed leaves no child behind."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def shut_in(hello: dict[str, Any]) -> str:
+    """Applies Landlock; returns how the child is isolated, for the report."""
+    readable = list(_readable(Path(hello["folder"])))
+    # /dev: the GPU's device files; /dev/shm inside it is what CUDA and multiprocessing use.
+    writable = [Path(hello["scratch"]), Path(hello["build_dir"]), Path("/dev")]
+    try:
+        version = landlock.restrict(readable, writable)
+    except OSError as error:
+        return f"none ({error.strerror})"
+    if version == 0:
+        return "none (this kernel has no Landlock)"
+    secret = Path(hello["secret"]).resolve()
+    open_to = next((folder for folder in (*readable, *writable) if folder in (secret, *secret.parents)), None)
+    if open_to is not None:
+        return f"landlock {version}, but expected values lie below {open_to}, which the child reads"
+    return f"landlock {version}"
+
+
+def _readable(solution: Path) -> Iterator[Path]:
+    """System folders, the interpreter and its packages, the toolchain on PATH, and the solution itself."""
+    named = [*SYSTEM, sys.prefix, sys.base_prefix, sys.exec_prefix, str(solution), *sys.path]
+    for variable in ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA_HOME", "CUDA_PATH"):
+        named += os.environ.get(variable, "").split(os.pathsep)
+    seen = set()
+    for name in named:
+        if name:
+            path = Path(name).resolve()
+            if path != Path("/") and path not in seen and path.is_dir():
+                seen.add(path)
+                yield path

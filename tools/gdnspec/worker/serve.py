@@ -1,0 +1,178 @@
+"""The child's loop: load an entry point, call it on shared inputs, say what came back."""
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gdnspec.build.loader import load_function
+from gdnspec.protocol.arena import TORCH, Arena, Slot, attach
+from gdnspec.protocol.channel import Channel, ChannelClosed
+from gdnspec.worker.isolation import die_with_parent, shut_in
+
+TRACE_FRAMES = 8
+
+
+class Refused(Exception):
+    """What the solution gave back cannot be judged; `kind` says why."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def serve(channel: Channel) -> None:
+    """Answers messages until "stop" or until the parent is gone."""
+    die_with_parent()
+    hello, _ = channel.receive()
+    worker = _Worker(hello)
+    channel.send({"op": "ready", "isolation": worker.isolation})
+    while True:
+        try:
+            message, fds = channel.receive()
+        except ChannelClosed:
+            return
+        if message["op"] == "stop":
+            return
+        reply = worker.answer(message, fds)
+        channel.send(reply)
+        if reply.get("fatal"):
+            sys.exit(1)
+
+
+class _Worker:
+    """One solution."""
+
+    def __init__(self, hello: dict[str, Any]) -> None:
+        self.folder = Path(hello["folder"])
+        self.build_dir = Path(hello["build_dir"])
+        self.device: str = hello["device"]
+        if self.device == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+        self.isolation = shut_in(hello)
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            from gdnspec.build.interpreter import correct_interpreter
+
+            correct_interpreter()
+
+    def answer(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Runs one request; whatever the solution raises becomes an "error" reply."""
+        loading = message["op"] == "load"
+        try:
+            return self._load(message) if loading else self._run(message, fds)
+        except Refused as error:
+            return {"op": "error", "kind": error.kind, "message": str(error)}
+        except (Exception, SystemExit) as error:
+            kind = "compile" if loading or _is_compile_error(error) else "runtime"
+            return {
+                "op": "error",
+                "kind": kind,
+                "message": f"{type(error).__name__}: {error}"[:2000],
+                "trace": self._trace(error),
+                "fatal": self._device_is_lost(),
+            }
+
+    def _trace(self, error: BaseException) -> str:
+        """Where in the solution it happened: frames of this package say nothing to its author."""
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [i for i, frame in enumerate(frames) if Path(frame.filename).is_relative_to(self.folder)]
+        kept = frames[own[0] :] if own else frames
+        return "".join(traceback.format_list(kept)[-TRACE_FRAMES:]).rstrip()[:8000]
+
+    def _device_is_lost(self) -> bool:
+        """After some CUDA errors no call of this process works again: it must end."""
+        if self.device != "cuda":
+            return False
+        try:
+            torch.cuda.synchronize()
+        except Exception:
+            return True
+        return False
+
+    def _load(self, message: dict[str, Any]) -> dict[str, Any]:
+        entry = message["entry"]
+        for spec in (entry["entry"], entry["prepare"]):
+            if spec is not None:
+                load_function(self.folder, spec, self.build_dir)
+        return {"op": "loaded"}
+
+    def _run(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        arena = attach(message["arena"], fds)
+        try:
+            return self._call(message, arena)
+        finally:
+            arena.close()
+
+    def _call(self, message: dict[str, Any], arena: Arena) -> dict[str, Any]:
+        assert arena.block is not None
+        block = arena.block
+        entry = message["entry"]
+        function = load_function(self.folder, entry["entry"], self.build_dir)
+        slots = {name: Slot.from_json(slot) for name, slot in message["slots"].items()}
+        inputs: dict[str, Any] = dict.fromkeys(message["inputs"])
+        inputs.update(message["scalars"])
+        inputs.update({name: slots[name].view(block) for name in inputs if name in slots})
+        outputs = {name: slots[name].view(block) for name in message["outputs"]}
+
+        prepare_seconds = None
+        if entry["prepare"] is not None:
+            prepare = load_function(self.folder, entry["prepare"], self.build_dir)
+            started = time.perf_counter()
+            prepared = prepare(**inputs)
+            self._wait()
+            prepare_seconds = time.perf_counter() - started
+        started = time.perf_counter()
+        extra = {} if entry["prepare"] is None else {"prepared": prepared}
+        if entry["call"] == "return":
+            returned = function(**inputs, **extra)
+            described = _accept(returned, outputs)
+        else:
+            _call_out(function, entry["entry"], inputs, outputs, extra)
+            described = None
+        self._wait()
+        seconds = time.perf_counter() - started
+        return {"op": "done", "returned": described, "seconds": seconds, "prepare_seconds": prepare_seconds}
+
+    def _wait(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def _call_out(
+    function: Callable[..., Any], spec: str, inputs: dict[str, Any], outputs: dict[str, Any], extra: dict[str, Any]
+) -> None:
+    if spec.split("::")[0].endswith(".cu"):
+        function(*inputs.values(), *outputs.values())  # an exported C++ function has no keywords
+    else:
+        function(**inputs, **outputs, **extra)
+
+
+def _accept(returned: Any, outputs: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
+    """Copies returned tensors to where the parent looks; says what they were, so that it can judge their form."""
+    values = [returned] if isinstance(returned, torch.Tensor) else returned
+    if not isinstance(values, tuple | list):
+        raise Refused("shape", f"returned {type(returned).__name__}, not a tuple of {', '.join(outputs)}")
+    if len(values) != len(outputs):
+        raise Refused("shape", f"returned {len(values)} outputs, not {len(outputs)}: {', '.join(outputs)}")
+    names = {dtype: name for name, dtype in TORCH.items()}
+    described = []
+    for (name, target), value in zip(outputs.items(), values, strict=True):
+        if type(value) is not torch.Tensor:
+            kind = "tampered" if isinstance(value, torch.Tensor) else "shape"
+            raise Refused(kind, f"{name} is a {type(value).__name__}, not a torch.Tensor")
+        dtype = names.get(value.dtype, str(value.dtype))
+        described.append({"shape": list(value.shape), "dtype": dtype})
+        if value.shape == target.shape and value.dtype == target.dtype:
+            target.copy_(value)
+    return described
+
+
+def _is_compile_error(error: BaseException) -> bool:
+    """Triton compiles at the first call."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"CompilationError", "CompileTimeAssertionFailure", "PTXASError", "OutOfResources"})

@@ -1,0 +1,221 @@
+"""Writes definitions/*/workloads.jsonl: the suites that gdnspec ships.
+
+    python tools/make_workloads.py            writes the files, with the sha256 of every workload's inputs
+    python tools/make_workloads.py --fast     leaves the hashes of the performance suite as they are
+
+Frozen budgets stay where a line's inputs have not changed.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gdnspec import paths
+from gdnspec.catalog.definitions import Found, definitions, presets
+from gdnspec.inputs.materialise import materialise
+from gdnspec.model.workload import Workload
+
+Line = dict[str, Any]
+
+# The least heads that can tell each thing apart; names of real models where size matters.
+SMALL, SMALL_128 = "synthetic-gva-1x2-d64", "synthetic-gva-1x2-d128"
+GROUPS, GROUPS_128, GROUPS_OF_3 = "synthetic-gva-2x4-d64", "synthetic-gva-2x4-d128", "synthetic-gva-2x6-d128"
+GQA, GQA_128 = "synthetic-gqa-4x2-d64", "synthetic-gqa-4x2-d128"
+D120, GVA_D120 = "synthetic-mha-2x2-d120", "synthetic-gva-1x2-d120"
+QWEN3_NEXT, QWEN_TP4 = "qwen3-next-80b-a3b-tp1", "qwen3-next-80b-a3b-tp4"
+QWEN_397B, QWEN_397B_TP4 = "qwen3.5-397b-a17b-tp1", "qwen3.5-397b-a17b-tp4"
+
+REGIMES = (
+    "typical", "long_memory", "slow_decay", "fast_decay", "hard_reset", "repeated_keys", "near_parallel_keys",
+    "beta_zero", "beta_one", "beta_two", "large_initial_state", "decayed_large_state", "tiny_keys", "one_large_state",
+)  # fmt: skip
+ONE_TOKEN_REGIMES = tuple(r for r in REGIMES if r not in ("repeated_keys", "near_parallel_keys", "beta_two"))
+RAGGED_16 = (37, 1300, 64, 513, 2048, 1, 700, 129, 3000, 255, 64, 90, 1111, 5, 800, 2000)
+
+
+def prefill(name: str, preset: str, regime: str, lengths: tuple[int, ...], **more: Any) -> Line:
+    axes = {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}
+    return {"name": name, "preset": preset, "axes": axes, "sequence_lengths": list(lengths), "regime": regime, **more}
+
+
+def decode(name: str, preset: str, regime: str, batch: int, **more: Any) -> Line:
+    return {"name": name, "preset": preset, "axes": {"batch_size": batch}, "regime": regime, **more}
+
+
+# --- prefill ----------------------------------------------------------------------------------------------------
+
+
+def prefill_smoke() -> Iterator[Line]:
+    """About 2,000 tokens times heads: what an interpreted kernel does in seconds."""
+    yield prefill("ragged", SMALL_128, "typical", (1, 63, 65))
+    yield prefill("empty_sequences", GROUPS, "typical", (0, 17, 0, 20, 0))
+    yield prefill("resets", SMALL, "hard_reset", (130,))
+    yield prefill("same_key", SMALL_128, "repeated_keys", (96,))
+    yield prefill("gqa", GQA, "typical", (33, 31))
+    yield prefill("head_size_120", D120, "slow_decay", (40,))
+    yield prefill("only_required", SMALL, "typical", (50,), omit=["g", "beta", "initial_state"])
+    yield {
+        "name": "qwen3_next_model", "preset": GROUPS, "axes": {"total_seq_len": 143, "num_seqs": 3},
+        "tensors": "tensors/qwen3_next.safetensors",
+    }  # fmt: skip
+
+
+def prefill_conformance() -> Iterator[Line]:
+    for regime in REGIMES:
+        yield prefill(f"regime_{regime}", GROUPS_128, regime, (65, 1, 130, 64))
+    for length in (0, 1, 63, 64, 65, 127, 1000):
+        yield prefill(f"length_{length}", SMALL, "typical", (length,))
+    yield prefill("empty_first", SMALL_128, "typical", (0, 64, 70))
+    yield prefill("empty_middle", SMALL_128, "typical", (64, 0, 0, 70))
+    yield prefill("empty_last", SMALL_128, "typical", (64, 70, 0))
+    yield prefill("empty_without_state", SMALL, "typical", (0, 5, 0), omit=["initial_state"])
+    yield prefill("all_empty", SMALL, "typical", (0, 0, 0))
+    yield prefill("single_tokens", GROUPS, "hard_reset", (1,) * 24)
+    yield prefill("mixed_lengths", SMALL, "typical", (127, 1, 0, 300, 63, 64, 65, 2, 128))
+    yield prefill("ragged_16", SMALL_128, "typical", RAGGED_16)
+    yield prefill("drift_long_memory", SMALL_128, "long_memory", (16384,))
+    yield prefill("drift_slow_decay", SMALL, "slow_decay", (20000, 100))
+    yield prefill("drift_typical", SMALL_128, "typical", (16385,))
+    yield prefill("resets_long", GROUPS, "hard_reset", (1000, 449))
+    yield prefill("same_key_512", SMALL_128, "repeated_keys", (512,))
+    yield prefill("near_parallel_512", SMALL_128, "near_parallel_keys", (512,))
+    yield prefill("decayed_state_short", SMALL_128, "decayed_large_state", (20, 64, 200))
+    yield prefill("one_large_state_many", SMALL, "one_large_state", (64, 33, 65, 1, 100))
+    yield prefill("gqa_128", GQA_128, "typical", (65, 64))
+    yield prefill("gqa_resets", GQA, "hard_reset", (129, 0, 20))
+    yield prefill("groups_of_three", GROUPS_OF_3, "typical", (65, 30))
+    yield prefill("head_size_120_mha", D120, "repeated_keys", (129, 64))
+    yield prefill("head_size_120_gva", GVA_D120, "hard_reset", (65, 127, 0))
+    yield prefill("head_size_64", GROUPS, "typical", (129, 65))
+    yield prefill("qwen3_next_heads", QWEN3_NEXT, "typical", (20, 41))
+    yield prefill("qwen3_next_heads_ragged", QWEN3_NEXT, "typical", (130, 0, 1, 300))
+    yield prefill("qwen3.5_397b_heads", QWEN_397B, "typical", (31,))
+    yield prefill("qwen3.5_397b_heads_ragged", QWEN_397B, "hard_reset", (65, 129))
+    yield prefill("no_gate", SMALL_128, "typical", (65, 64), omit=["g"])
+    yield prefill("no_beta", SMALL_128, "typical", (65, 64), omit=["beta"])
+    yield prefill("no_initial_state", SMALL_128, "typical", (65, 64), omit=["initial_state"])
+    yield prefill("only_required_ragged", GROUPS, "typical", (65, 0, 64), omit=["g", "beta", "initial_state"])
+    yield prefill("scale_zero", SMALL, "typical", (70,), scalars={"scale": 0.0})
+    yield prefill("scale_given", SMALL, "typical", (70, 65), scalars={"scale": 0.3})
+    yield prefill("scale_negative", SMALL, "typical", (70,), scalars={"scale": -1.5})
+
+
+def prefill_strict() -> Iterator[Line]:
+    yield prefill("strict_64", SMALL_128, "strict_keys", (64,))
+    yield prefill("strict_ragged", SMALL_128, "strict_keys", (200, 65, 1))
+    yield prefill("strict_512", SMALL_128, "strict_keys", (512,))
+
+
+def prefill_performance() -> Iterator[Line]:
+    for label, preset in (("4x16", QWEN_397B_TP4), ("16x32", QWEN3_NEXT), ("16x64", QWEN_397B)):
+        yield prefill(f"{label}_1x2048", preset, "typical", (2048,))
+        yield prefill(f"{label}_1x8192", preset, "typical", (8192,))
+        yield prefill(f"{label}_4x2048", preset, "typical", (2048,) * 4)
+        yield prefill(f"{label}_ragged_16", preset, "typical", RAGGED_16)
+
+
+# --- decode -----------------------------------------------------------------------------------------------------
+
+
+def decode_smoke() -> Iterator[Line]:
+    """About 500 (sequence, head) pairs."""
+    yield decode("batch_8", GROUPS_128, "typical", 8)
+    yield decode("resets", SMALL_128, "hard_reset", 16)
+    yield decode("qwen3_next_tp4", QWEN_TP4, "typical", 4)
+    yield decode("no_l2norm", GROUPS, "typical", 8, scalars={"use_qk_l2norm": False})
+    yield decode("scale_zero", SMALL, "typical", 4, scalars={"scale": 0.0})
+    yield decode("head_size_120", GVA_D120, "typical", 8)
+    yield decode("tiny_keys", GROUPS_128, "tiny_keys", 8)
+    yield decode("long_memory", GROUPS_128, "long_memory", 16)
+    yield decode("one_row", SMALL, "slow_decay", 1)
+    yield {
+        "name": "qwen3_next_model", "preset": GROUPS, "axes": {"batch_size": 4},
+        "tensors": "tensors/qwen3_next.safetensors",
+    }  # fmt: skip
+
+
+def decode_conformance() -> Iterator[Line]:
+    for regime in ONE_TOKEN_REGIMES:
+        yield decode(f"regime_{regime}", GROUPS_128, regime, 7)
+    for batch in (1, 2, 3, 17, 64):
+        yield decode(f"batch_{batch}", SMALL_128, "typical", batch)
+    yield decode("head_size_64", GROUPS, "hard_reset", 5)
+    yield decode("head_size_120_mha", D120, "typical", 5)
+    yield decode("head_size_120_gva", GVA_D120, "slow_decay", 9)
+    yield decode("groups_of_three", GROUPS_OF_3, "typical", 5)
+    yield decode("qwen3_next_heads", QWEN3_NEXT, "typical", 6)
+    yield decode("qwen3.5_397b_heads", QWEN_397B, "typical", 3)
+    yield decode("qwen3.5_27b_tp2", "qwen3.5-27b-tp2", "typical", 3)
+    yield decode("scale_given", SMALL, "typical", 5, scalars={"scale": 0.3})
+    yield decode("scale_negative", SMALL, "typical", 3, scalars={"scale": -1.5})
+    yield decode("l2norm_explicit", SMALL, "typical", 3, scalars={"use_qk_l2norm": True})
+    yield decode("no_l2norm_128", GROUPS_128, "slow_decay", 5, scalars={"use_qk_l2norm": False})
+    yield decode("no_l2norm_tiny_keys", SMALL_128, "tiny_keys", 5, scalars={"use_qk_l2norm": False})
+    yield decode("scale_zero_no_l2norm", SMALL, "typical", 3, scalars={"scale": 0.0, "use_qk_l2norm": False})
+
+
+def decode_performance() -> Iterator[Line]:
+    for batch in (1, 4, 16, 64, 256):
+        yield decode(f"16x32_batch_{batch}", QWEN3_NEXT, "typical", batch)
+    for label, preset in (("4x8", QWEN_TP4), ("16x64", QWEN_397B)):
+        yield decode(f"{label}_batch_64", preset, "typical", 64)
+
+
+SUITES = {
+    "prefill": {
+        "smoke": prefill_smoke, "conformance": prefill_conformance, "strict": prefill_strict,
+        "performance": prefill_performance,
+    },
+    "decode": {"smoke": decode_smoke, "conformance": decode_conformance, "performance": decode_performance},
+}  # fmt: skip
+
+
+def lines(found: Found) -> Iterator[Workload]:
+    """Every workload of a definition; seeds count up, so that no two rows draw the same numbers."""
+    seed = 1
+    for suite, rows in SUITES[found.definition.stage].items():
+        for row in rows():
+            drawn = {} if "tensors" in row else {"seed": seed}
+            device = {"device": "cuda"} if suite == "performance" else {}
+            seed += 1
+            # The order of the keys is the order in the file.
+            yield Workload.model_validate({"name": row.pop("name"), "suite": suite, **row, **drawn, **device})
+
+
+def write(found: Found, fast: bool) -> None:
+    file = found.workloads_file
+    known: dict[str, Line] = {}
+    if file.is_file():
+        known = {row["name"]: row for row in map(json.loads, file.read_text().splitlines())}
+    text = []
+    for workload in lines(found):
+        workload.check(found.definition, presets()[workload.preset])
+        row = workload.model_dump(mode="json", exclude_defaults=True)
+        before = known.get(workload.name, {})
+        same = {k: v for k, v in before.items() if k not in ("sha256", "budget")} == row
+        if fast and same and workload.suite == "performance":
+            row["sha256"] = before["sha256"]
+        else:
+            row["sha256"] = materialise(found, workload).sha256
+        if same and "budget" in before and before["sha256"] == row["sha256"]:
+            row["budget"] = before["budget"]
+        text.append(json.dumps(row) + "\n")
+        print(found.definition.name, workload.name, row["sha256"][:12], flush=True)
+    file.write_text("".join(text), encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fast", action="store_true", help="do not draw the performance suite again")
+    parser.add_argument("definition", nargs="*", help="none: all")
+    options = parser.parse_args()
+    for name, found in definitions().items():
+        if not options.definition or name in options.definition:
+            write(found, options.fast)
+    print(f"written below {Path(paths.definitions_dir()).name}/")
+
+
+if __name__ == "__main__":
+    main()
