@@ -23,6 +23,8 @@ The functions take and return what their namesakes in gated_delta_net.py do. In 
 All chunks are prepared together; only the walk of the state over the chunks is serial.
 """
 
+from itertools import pairwise
+
 import torch
 from gated_delta_net import arithmetic_type, default_scale, expand_heads
 from torch import Tensor
@@ -100,7 +102,7 @@ def prefill_k_last(
 
     output = torch.zeros(q.shape[0], H, size, dtype=dtype, device=q.device)
     bounds = cu_seqlens.tolist()
-    for n, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for n, (start, stop) in enumerate(pairwise(bounds)):
         if start == stop:
             continue
         Q, K, V = (expand_heads(x[start:stop].to(dtype), H).transpose(0, 1) for x in (q, k, v))  # [H, T, d]

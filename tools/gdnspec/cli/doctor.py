@@ -9,6 +9,8 @@ import typer
 from gdnspec import __version__, paths
 from gdnspec.cli.console import add_row, print_json, print_table, say, table
 
+UNWRITABLE = " (cannot be written: set GDNSPEC_CACHE)"
+
 
 def doctor(
     solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
@@ -28,7 +30,7 @@ def doctor(
         "nvcc": machine.nvcc() or "none: CUDA solutions cannot be built",
         "triton on a CPU": f"interpreted, workloads of at most {_limit()} token-programs",
         "isolation": f"Landlock {landlock.abi()}" if landlock.abi() else "none: this kernel has no Landlock",
-        "cache": f"{paths.cache_dir()}{'' if _writable(paths.cache_dir()) else ' (cannot be written: set GDNSPEC_CACHE)'}",
+        "cache": str(paths.cache_dir()) + ("" if _writable(paths.cache_dir()) else UNWRITABLE),
     }
     known, problems = solutions(solutions_dir)
     devices = [device for device in (machine.device("cpu"), gpu) if device is not None]

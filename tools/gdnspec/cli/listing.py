@@ -1,6 +1,6 @@
 """gdnspec list: what there is."""
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, print_json, print_table, table, warn
 
 
-class What(str, Enum):
+class What(StrEnum):
     definitions = "definitions"
     solutions = "solutions"
     workloads = "workloads"

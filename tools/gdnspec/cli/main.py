@@ -49,7 +49,7 @@ def main() -> None:
     try:
         app()
     except SpecError as error:
-        for line in map(str, error.problems or [error]):
+        for line in [str(problem) for problem in error.problems] or [str(error)]:
             complain(f"gdnspec: {line}")
         sys.exit(2)
     except KeyboardInterrupt:

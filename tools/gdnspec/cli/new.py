@@ -1,7 +1,7 @@
 """gdnspec new: the folder of a new solution, ready to be edited."""
 
 import json
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.solution import Manifest
 
 
-class Language(str, Enum):
+class Language(StrEnum):
     python = "python"
     triton = "triton"
     cuda = "cuda"

@@ -104,12 +104,22 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC({d.name}, {d.name});
         for d in definitions
     )
     head = f"// {name}: say here how it works.\n// An entry takes the definition's inputs, then its outputs, by position.\n"
-    includes = "#include <cuda_runtime.h>\n#include <tvm/ffi/container/tensor.h>\n#include <tvm/ffi/extra/c_env_api.h>\n#include <tvm/ffi/function.h>\n#include <tvm/ffi/optional.h>\n"
+    includes = "".join(f"#include <{header}>\n" for header in CUDA_HEADERS)
     return "\n".join([head, includes, kernels, *functions])
 
 
+CUDA_HEADERS = (
+    "cuda_runtime.h",
+    "tvm/ffi/container/tensor.h",
+    "tvm/ffi/extra/c_env_api.h",
+    "tvm/ffi/function.h",
+    "tvm/ffi/optional.h",
+)
+TORCH, TRITON = "torch>=2.11", "triton>=3.6"
+CUDA = {"device": "cuda", "compute_capability": "8.0", "packages": ["apache-tvm-ffi>=0.1.12", "ninja"]}
+
 SCAFFOLDS = {
-    "python": Scaffold("kernel.py", "return", {"device": "any", "packages": ["torch>=2.11"]}, _python),
-    "triton": Scaffold("kernel.py", "out", {"device": "any", "packages": ["torch>=2.11", "triton>=3.6"]}, _triton),
-    "cuda": Scaffold("kernel.cu", "out", {"device": "cuda", "compute_capability": "8.0", "packages": ["apache-tvm-ffi>=0.1.12", "ninja"]}, _cuda),
-}  # fmt: skip
+    "python": Scaffold("kernel.py", "return", {"device": "any", "packages": [TORCH]}, _python),
+    "triton": Scaffold("kernel.py", "out", {"device": "any", "packages": [TORCH, TRITON]}, _triton),
+    "cuda": Scaffold("kernel.cu", "out", CUDA, _cuda),
+}

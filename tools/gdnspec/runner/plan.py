@@ -84,5 +84,5 @@ def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workl
 
 def token_programs(scope: Scope) -> int:
     """Tokens times heads: what an interpreted kernel's time goes with."""
-    tokens: int = scope.get("total_seq_len", scope.get("batch_size", 0))
-    return tokens * int(scope["num_sab_heads"])
+    tokens = scope["total_seq_len"] if "total_seq_len" in scope else scope.get("batch_size", 0)
+    return int(tokens or 0) * int(scope["num_sab_heads"])

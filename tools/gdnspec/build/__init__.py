@@ -1,0 +1,1 @@
+"""From a solution's sources to something that can be called."""

@@ -1,0 +1,154 @@
+"""Triton's interpreter, corrected where it gives a right kernel wrong numbers on a CPU.
+
+The worker calls `correct_interpreter()` once, before it loads a Triton solution, when TRITON_INTERPRET=1. The
+interpreter (triton.runtime.interpreter, 3.6 to 3.9) keeps bfloat16 as uint16 bit patterns, and forgets it:
+
+- `tl.dot` multiplies the bit patterns of bfloat16 operands, as do `+`, `*`, `<` and the like on bfloat16 tensors;
+- float32 to bfloat16 truncates where every GPU rounds to nearest even, and other types (float64, integers) become
+  bfloat16 by writing their integer value into the bits;
+- Triton 3.6 turns a one-element array into an integer by `int(array)`, which NumPy 2.4 refuses, so a loop over
+  `range(tensor)` raises.
+
+tests/test_interpreter.py shows each of them. Left as they are: reductions of bfloat16 tensors (`tl.sum` of one; convert
+to float32 first, as an accurate kernel does anyway) and the rounding to 8-bit floats.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MARK = "_gdnspec_corrected"
+
+
+def correct_interpreter() -> None:
+    """Patch Triton's interpreter in this process; calling it again changes nothing."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    if getattr(interpreter, MARK, False):
+        return
+    builder = _attribute(interpreter, "InterpreterBuilder")
+    handle = _attribute(interpreter, "TensorHandle")
+    _attribute(builder, "create_fp_trunc")  # goes through cast_impl; were it gone, so would be our rounding
+    # All looked up before the first is replaced: a Triton that lacks one is left untouched.
+    replaced: list[tuple[Any, str, Any]] = [
+        (builder, "cast_impl", _casting(_attribute(builder, "cast_impl"), handle, tl, interpreter)),
+        (builder, "create_fp_to_fp", _rounding(_attribute(builder, "create_fp_to_fp"), handle, tl, interpreter)),
+        (builder, "create_dot", _multiplying(_attribute(builder, "create_dot"), handle, tl)),
+        (builder, "binary_op", _computing(_attribute(builder, "binary_op"), handle, tl)),
+        (builder, "unary_op", _computing(_attribute(builder, "unary_op"), handle, tl)),
+        (interpreter, "_patch_lang_tensor", _indexing(_attribute(interpreter, "_patch_lang_tensor"))),
+    ]
+    for owner, name, correction in replaced:
+        setattr(owner, name, correction)
+    setattr(interpreter, MARK, True)
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    try:
+        return getattr(owner, name)
+    except AttributeError:
+        import triton
+
+        where = getattr(owner, "__name__", str(owner))
+        raise RuntimeError(
+            f"Triton {triton.__version__}: {where} has no {name}, so its interpreter cannot be corrected "
+            "(gdnspec knows Triton 3.6 to 3.9); install one of those, or run Triton solutions on a GPU"
+        ) from None
+
+
+# --- bfloat16 as bits -------------------------------------------------------------------------------------------
+
+
+def bfloat16_values(bits: NDArray[Any]) -> NDArray[np.float32]:
+    """The float32 values of bfloat16 bit patterns; exact."""
+    return (np.asarray(bits).view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def bfloat16_bits(values: NDArray[Any], truncate: bool = False) -> NDArray[np.uint16]:
+    """Values rounded to bfloat16 (to nearest, ties to even; or toward zero), as bit patterns."""
+    with np.errstate(over="ignore"):  # a float64 beyond float32 is an infinity here too
+        single = np.ascontiguousarray(values, dtype=np.float32).reshape(np.shape(values))
+    bits = single.view(np.uint32)
+    upper = bits >> np.uint32(16)
+    # Half a unit, less one bit when the result is even: the carry runs into the exponent, as it should, and so
+    # subnormals and the overflow to infinity come out right. Infinities have no low bits and stay.
+    nearest = (bits + np.uint32(0x7FFF) + (upper & np.uint32(1))) >> np.uint32(16)
+    rounded = upper if truncate else nearest
+    # A NaN may have all its payload in the low bits: the quiet bit keeps it one.
+    return np.where(np.isnan(single), upper | np.uint32(0x40), rounded).astype(np.uint16)
+
+
+def _widened(value: Any, handle: Any, tl: ModuleType) -> Any:
+    """A bfloat16 handle as the float32 one of equal values; any other as it is."""
+    if value.dtype.scalar != tl.bfloat16:
+        return value
+    return handle(bfloat16_values(value.data), tl.float32)
+
+
+# --- the corrections --------------------------------------------------------------------------------------------
+
+
+def _casting(original: Callable[..., Any], handle: Any, tl: ModuleType, interpreter: ModuleType) -> Callable[..., Any]:
+    numpy_type = _attribute(interpreter, "_get_np_dtype")
+
+    def cast_impl(self: Any, src: Any, dst_type: Any, *args: Any, **kwargs: Any) -> Any:
+        source, target = src.dtype.scalar, dst_type.scalar
+        if source == target or tl.bfloat16 not in (source, target):
+            return original(self, src, dst_type, *args, **kwargs)
+        values = bfloat16_values(src.data) if source == tl.bfloat16 else src.data
+        if target == tl.bfloat16:
+            return handle(bfloat16_bits(values), target)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return handle(values.astype(numpy_type(target)), target)
+
+    return cast_impl
+
+
+def _rounding(original: Callable[..., Any], handle: Any, tl: ModuleType, interpreter: ModuleType) -> Callable[..., Any]:
+    modes = _attribute(_attribute(interpreter, "_ir"), "ROUNDING_MODE")
+
+    def create_fp_to_fp(self: Any, src: Any, dst_type: Any, rounding_mode: Any = None, *args: Any) -> Any:
+        source, target = src.dtype.scalar, dst_type.scalar
+        narrow = source.primitive_bitwidth == 8 or target.primitive_bitwidth == 8
+        if source == target or narrow or tl.bfloat16 not in (source, target):
+            return original(self, src, dst_type, rounding_mode, *args)
+        if target == tl.bfloat16 and rounding_mode == modes.RTZ:
+            return handle(bfloat16_bits(src.data, truncate=True), target)
+        return self.cast_impl(src, dst_type)
+
+    return create_fp_to_fp
+
+
+def _multiplying(original: Callable[..., Any], handle: Any, tl: ModuleType) -> Callable[..., Any]:
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *args: Any, **kwargs: Any) -> Any:
+        # The interpreter accumulates in the type of d, as a GPU does; only the operands need their values.
+        return original(self, _widened(a, handle, tl), _widened(b, handle, tl), d, *args, **kwargs)
+
+    return create_dot
+
+
+def _computing(original: Callable[..., Any], handle: Any, tl: ModuleType) -> Callable[..., Any]:
+    def compute(self: Any, *args: Any) -> Any:
+        """binary_op(lhs, rhs, op) and unary_op(arg, op): bfloat16 operands as their values."""
+        *operands, op = args
+        if all(operand.dtype.scalar != tl.bfloat16 for operand in operands):
+            return original(self, *args)
+        result = original(self, *(_widened(operand, handle, tl) for operand in operands), op)
+        if result.data.dtype == np.bool_:  # a comparison
+            return result
+        return handle(bfloat16_bits(result.data), tl.bfloat16)
+
+    return compute
+
+
+def _indexing(original: Callable[..., Any]) -> Callable[..., Any]:
+    def patch_lang_tensor(tensor: Any, scope: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(tensor, scope, *args, **kwargs)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+        return result
+
+    return patch_lang_tensor

@@ -1,0 +1,114 @@
+"""What this machine can run, and why not."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from packaging.requirements import InvalidRequirement, Requirement
+
+from gdnspec.model.solution import Manifest
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where solutions run: "cpu" or "cuda", its name, and a GPU's compute capability."""
+
+    kind: str
+    name: str
+    capability: tuple[int, int] | None = None
+
+    @property
+    def slug(self) -> str:
+        """`nvidia-h200`: the name of a trace file."""
+        return "-".join("".join(c if c.isalnum() else " " for c in self.name.lower()).split())
+
+
+@cache
+def device(kind: str) -> Device | None:
+    """The device of that kind, None where there is none."""
+    if kind == "cpu":
+        return Device("cpu", platform.processor() or platform.machine())
+    if not torch.cuda.is_available():
+        return None
+    return Device("cuda", torch.cuda.get_device_name(), torch.cuda.get_device_capability())
+
+
+def best_device() -> Device:
+    found = device("cuda") or device("cpu")
+    assert found is not None
+    return found
+
+
+@cache
+def version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def environment(where: Device) -> dict[str, str | None]:
+    """What a result depends on beside the sources."""
+    return {
+        "device": where.name,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": version("triton"),
+        "numpy": version("numpy"),
+        "cuda": torch.version.cuda,
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def nvcc() -> str | None:
+    """The CUDA compiler that a build would use."""
+    found = shutil.which("nvcc")
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if found is None and (home := os.environ.get(variable)):
+            found = shutil.which("nvcc", path=str(Path(home) / "bin"))
+    return found
+
+
+def lacking(manifest: Manifest, where: Device) -> str | None:
+    """Why this machine cannot run the solution; None where it can."""
+    requires = manifest.requires
+    if requires.device not in ("any", where.kind):
+        if requires.device == "cuda":
+            return "needs a CUDA GPU: " + ("run with --device cuda" if device("cuda") else "this machine has none")
+        return f"runs on a {requires.device} only"
+    if requires.compute_capability is not None and where.capability is not None:
+        major, minor = (int(x) for x in requires.compute_capability.split("."))
+        if where.capability < (major, minor):
+            return f"needs compute capability {requires.compute_capability}, this GPU has {where.capability}"
+    for line in requires.packages:
+        reason = _package(line)
+        if reason is not None:
+            return reason
+    if any(source.endswith(".cu") for source in manifest.sources) and nvcc() is None:
+        return "needs nvcc to build: install the CUDA toolkit, or set CUDA_HOME"
+    return None
+
+
+def _package(line: str) -> str | None:
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement:
+        return f"requires.packages: {line!r} is no requirement"
+    if requirement.marker is not None and not requirement.marker.evaluate():
+        return None
+    have = version(requirement.name)
+    if have is None:
+        return f'needs {line}: pip install "{line}"'
+    if not requirement.specifier.contains(have, prereleases=True):
+        return f'needs {line}, {have} is installed: pip install "{line}"'
+    return None
+
+
+def python_version() -> str:
+    return sys.version.split()[0]
