@@ -103,7 +103,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC({d.name}, {d.name});
         f"__global__ void {d.name}_kernel(float* {d.outputs[-1].name}) {{\n  // Write the kernel here.\n}}\n"
         for d in definitions
     )
-    head = f"// {name}: say here how it works.\n// An entry takes the definition's inputs, then its outputs, by position.\n"
+    head = f"// {name}: say here how it works.\n// An entry takes the definition's inputs, then outputs, by position.\n"
     includes = "".join(f"#include <{header}>\n" for header in CUDA_HEADERS)
     return "\n".join([head, includes, kernels, *functions])
 

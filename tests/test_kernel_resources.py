@@ -1,0 +1,87 @@
+"""Every compiled kernel keeps its state in registers: none spills. `pytest -s` prints the table."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+pytest.importorskip("tvm_ffi")
+
+from gdnspec.build.resources import KernelResources, cuda_resources, parse_ptxas, triton_resources  # noqa: E402
+
+SOLUTIONS = Path(__file__).resolve().parents[1] / "solutions"
+HEAD_SIZES = (64, 120, 128)
+HEADS = (16, 16, 32)  # query, key, value
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def prefill_arguments(D: int) -> dict[str, object]:
+    HQ, HK, HV = HEADS
+    T, N, H = 1000, 3, HV
+    q, k, v, output = (meta(T, heads, D, dtype=torch.bfloat16) for heads in (HQ, HK, HV, H))
+    return {
+        "q": q, "k": k, "v": v, "g": meta(T, H), "beta": meta(T, H), "cu_seqlens": meta(N + 1, dtype=torch.int64),
+        "initial_state": meta(N, H, D, D), "scale": None, "output": output, "final_state": meta(N, H, D, D),
+    }  # fmt: skip
+
+
+def decode_arguments(D: int) -> dict[str, object]:
+    HQ, HK, HV = HEADS
+    B, H = 8, HV
+    q, k, v, output = (meta(B, 1, heads, D, dtype=torch.bfloat16) for heads in (HQ, HK, HV, HV))
+    a, b = (meta(B, 1, H, dtype=torch.bfloat16) for _ in range(2))
+    return {
+        "q": q, "k": k, "v": v, "state": meta(B, H, D, D), "A_log": meta(H), "a": a,
+        "dt_bias": meta(H, dtype=torch.bfloat16), "b": b, "scale": None, "use_qk_l2norm": True,
+        "output": output, "new_state": meta(B, H, D, D),
+    }  # fmt: skip
+
+
+def show(title: str, kernels: list[KernelResources]) -> None:
+    for x in kernels:
+        print(f"\n{title:28} {x.name:40} {x.registers:4} registers, {x.spill_stores} + {x.spill_loads} bytes spilled, "
+              f"{x.shared_bytes} bytes shared", end="")  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", ["prefill_k_last", "prefill_k_first", "decode_k_last", "decode_k_first"])
+@pytest.mark.parametrize("head_size", HEAD_SIZES)
+def test_triton_kernels_do_not_spill(entry: str, head_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # must not reach the process that compiles
+    arguments = prefill_arguments(head_size) if entry.startswith("prefill") else decode_arguments(head_size)
+    kernels = triton_resources(SOLUTIONS / "triton_recurrent", f"kernel.py::{entry}", arguments)
+    show(f"triton {entry} {head_size}", kernels)
+    assert [kernel.name for kernel in kernels] == [entry.split("_")[0] + "_kernel"]
+    for kernel in kernels:
+        assert kernel.spill_stores == kernel.spill_loads == 0
+        assert kernel.registers <= 128
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_cuda_kernels_do_not_spill() -> None:
+    kernels = cuda_resources(SOLUTIONS / "cuda_recurrent" / "kernel.cu")
+    show("cuda sm_90a", kernels)
+    assert len(kernels) == 2 * len(HEAD_SIZES)
+    for kernel in kernels:
+        assert kernel.spill_stores == kernel.spill_loads == 0
+        assert kernel.registers <= 128
+
+
+def test_an_entry_that_raises_is_reported() -> None:
+    arguments = decode_arguments(64) | {"q": meta(64, 16, 1, 8, dtype=torch.bfloat16), "state": None}
+    with pytest.raises(RuntimeError, match="AttributeError"):
+        triton_resources(SOLUTIONS / "triton_recurrent", "kernel.py::decode_k_last", arguments)
+
+
+def test_spills_are_read() -> None:
+    log = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'f' for 'sm_90a'
+ptxas info    : Function properties for f
+    16 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 16 bytes cumulative stack size, 1024 bytes smem
+"""
+    assert parse_ptxas(log) == [KernelResources("f", 255, 12, 20, 1024)]
