@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -9,7 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-CUDA_FLAGS = ["-O3", "-std=c++17", "-lineinfo", "--expt-relaxed-constexpr"]
+from gdnspec.build.machine import nvcc
+
+CUDA_FLAGS = ["-std=c++17", "-lineinfo", "--expt-relaxed-constexpr"]
 
 
 def load_function(folder: Path, spec: str, build_dir: Path) -> Callable[..., Any]:
@@ -47,6 +50,18 @@ def _cuda_module(path: Path, build_dir: Path) -> Any:
         name=f"{path.parent.name}_{path.stem}",
         cuda_files=[str(path)],
         extra_cuda_cflags=CUDA_FLAGS,
+        extra_ldflags=_cudart_folders(),
         extra_include_paths=[str(path.parent)],
         build_directory=str(build_dir / path.stem),
     )
+
+
+def _cudart_folders() -> list[str]:
+    """Where libcudart is, when nvcc on PATH is a link or a script that stands outside its toolkit."""
+    compiler = nvcc()
+    if compiler is None:
+        return []
+    said = subprocess.run([compiler, "--dryrun", "-x", "cu", "/dev/null"], capture_output=True, text=True).stderr
+    top = next((line.split("TOP=", 1)[1].strip() for line in said.splitlines() if "TOP=" in line), "")
+    candidates = [Path(top) / name for name in ("lib64", "lib", "targets/x86_64-linux/lib")] if top else []
+    return [f"-L{folder}" for folder in candidates if any(folder.glob("libcudart.so*"))]

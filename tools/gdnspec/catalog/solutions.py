@@ -10,7 +10,7 @@ from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.source import Signature, cuda_exports, python_functions
 from gdnspec.model.definition import Definition
 from gdnspec.model.errors import Problem, SpecError, nearest
-from gdnspec.model.expression import Expression
+from gdnspec.model.expression import parse
 from gdnspec.model.loading import load
 from gdnspec.model.solution import Entry, Manifest
 
@@ -73,7 +73,7 @@ def _entry_problems(folder: Path, file: Path, name: str, entry: Entry) -> list[P
     problems = [
         Problem(file, f"{unknown!r} is not an axis, a dtype or `device`", f"{at}/supports/{i}")
         for i, text in enumerate(entry.supports)
-        for unknown in sorted(Expression(text).names - support_names(definition))
+        for unknown in sorted(parse(text).names - support_names(definition))
     ]
     try:
         if entry.file.endswith(".cu"):

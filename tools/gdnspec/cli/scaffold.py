@@ -47,10 +47,22 @@ def _python(name: str, definitions: list[Definition]) -> str:
     return f'"""{name}: say here how it works."""\n\nimport torch  # noqa: F401\n\n\n' + "\n\n".join(functions)
 
 
+def _kernel_parameters(definition: Definition) -> str:
+    # A Python bool is a constexpr: it selects code, and the interpreter takes it no other way.
+    return ",\n    ".join(
+        f"{tensor.name}: tl.constexpr" if tensor.dtype == "bool" else tensor.name
+        for tensor in (*definition.inputs, *definition.outputs)
+    )
+
+
 def _triton(name: str, definitions: list[Definition]) -> str:
     functions = [
         f'''@triton.jit
-def {d.name}_kernel({_names(d.inputs)}, {_names(d.outputs)}, num_heads, HEAD_SIZE: tl.constexpr):
+def {d.name}_kernel(
+    {_kernel_parameters(d)},
+    num_heads,
+    HEAD_SIZE: tl.constexpr,
+):
     """One program a (sequence, head). Absent inputs are None, which a constexpr `if` can ask for."""
     pid = tl.program_id(0)
     sequence, head = pid // num_heads, pid % num_heads

@@ -26,7 +26,7 @@ def validate(
     ] = None,
 ) -> None:
     """Validate definitions, presets, workloads, solutions, results and captured tensors."""
-    files = list(_expand(path)) if path else list(_everything())
+    files = [file.resolve() for file in (_expand(path) if path else _everything())]
     problems: list[Problem] = []
     for file in files:
         try:
@@ -109,16 +109,22 @@ def _owner(file: Path, folder: Path, definition: str | None) -> Found:
 
 
 def _tensors(file: Path, found: Found) -> None:
-    from gdnspec.inputs.files import read_inputs
-    from gdnspec.inputs.materialise import InvalidWorkload, materialise
+    from gdnspec.inputs.raw import digest, hold_to, read_inputs
 
-    users = [
-        line for line in workloads(found) if line.tensors and (found.folder / line.tensors).resolve() == file.resolve()
-    ]
-    if not users:
-        read_inputs(file, found.definition, [t.name for t in found.definition.inputs if t.optional])
-    for line in users:
-        try:
-            materialise(found, line)
-        except InvalidWorkload as error:
-            raise SpecError([Problem(file, f"workload {line.name!r}: {error}")]) from None
+    definition = found.definition
+    lines = [line for line in workloads(found) if line.tensors and (found.folder / line.tensors).resolve() == file]
+    if not lines:  # recorded, and not yet in a workload: what is there must fit, optional inputs may be left out
+        read_inputs(file, definition, _absent(file, found))
+    for line in lines:
+        tensors = read_inputs(file, definition, line.omit)
+        hold_to(file, tensors, definition, line.scope(definition, catalog.presets()[line.preset]))
+        found_hash = digest((name, t.dtype, t.shape, t.data) for name, t in tensors.items())
+        if line.sha256 is not None and line.sha256 != found_hash:
+            message = f"workload {line.name!r} says sha256 {line.sha256[:12]}.., the inputs have {found_hash[:12]}.."
+            raise SpecError([Problem(file, message)])
+
+
+def _absent(file: Path, found: Found) -> list[str]:
+    from gdnspec.inputs.raw import read_raw
+
+    return [t.name for t in found.definition.inputs if t.optional and t.name not in read_raw(file)]

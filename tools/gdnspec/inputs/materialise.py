@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gdnspec.catalog.definitions import Found, presets
-from gdnspec.inputs import validity
-from gdnspec.inputs.array import Array
+from gdnspec.inputs import raw, validity
+from gdnspec.inputs.array import CARRIER, Array
 from gdnspec.inputs.draw import RegimeError, draw
-from gdnspec.inputs.files import read_inputs, shape_problems
 from gdnspec.model.definition import Scope
 from gdnspec.model.errors import SpecError
-from gdnspec.model.expression import Expression
+from gdnspec.model.expression import parse
 from gdnspec.model.workload import Workload
 
 
@@ -37,11 +36,10 @@ class Inputs:
 
 def digest(tensors: dict[str, Array]) -> str:
     """sha256 over names, types, shapes and bytes."""
-    result = hashlib.sha256()
-    for name, array in tensors.items():
-        result.update(f"{name} {array.dtype} {list(array.shape)}\n".encode())
-        result.update(np.ascontiguousarray(array.data).view(np.uint8).data if array.data.size else b"")
-    return result.hexdigest()
+    return raw.digest(
+        (name, array.dtype, array.shape, np.ascontiguousarray(array.data).reshape(-1).view(np.uint8).data)
+        for name, array in tensors.items()
+    )
 
 
 def materialise(found: Found, workload: Workload) -> Inputs:
@@ -49,18 +47,7 @@ def materialise(found: Found, workload: Workload) -> Inputs:
     definition = found.definition
     scope = workload.scope(definition, presets()[workload.preset])
     try:
-        if workload.tensors is not None:
-            path = found.folder / workload.tensors
-            tensors = read_inputs(path, definition, workload.omit)
-            for name, array in tensors.items():
-                if definition.input(name).is_index:
-                    scope[name] = [int(x) for x in array.data]
-            broken = [why for _, _, why in definition.broken(scope)]
-            wrong = shape_problems(path, tensors, definition, scope)
-            if broken or wrong:
-                raise InvalidWorkload("; ".join([*broken, *map(str, wrong)]))
-        else:
-            tensors = draw(definition, workload, scope)
+        tensors = _read(found, workload, scope) if workload.tensors else draw(definition, workload, scope)
     except (SpecError, RegimeError) as error:
         raise InvalidWorkload(str(error)) from None
     sha256 = digest(tensors)
@@ -68,12 +55,26 @@ def materialise(found: Found, workload: Workload) -> Inputs:
         raise InvalidWorkload(f"the inputs have sha256 {sha256[:12]}.., the line says {workload.sha256[:12]}..")
     for problem in validity.problems(definition, tensors):
         raise InvalidWorkload(problem)
+    return Inputs(tensors, _scalars(found, workload, scope), scope, sha256)
+
+
+def _read(found: Found, workload: Workload, scope: Scope) -> dict[str, Array]:
+    path = found.folder / str(workload.tensors)
+    tensors = raw.read_inputs(path, found.definition, workload.omit)
+    raw.hold_to(path, tensors, found.definition, scope)
+    return {
+        name: Array(tensor.dtype, np.frombuffer(tensor.data, dtype=CARRIER[tensor.dtype]).reshape(tensor.shape))
+        for name, tensor in tensors.items()
+    }
+
+
+def _scalars(found: Found, workload: Workload, scope: Scope) -> dict[str, float | bool | None]:
     scalars: dict[str, float | bool | None] = {}
-    absent = workload.omitted(definition)
-    for tensor in definition.inputs:
+    absent = workload.omitted(found.definition)
+    for tensor in found.definition.inputs:
         if tensor.is_scalar:
             value = workload.scalars.get(tensor.name)
             if value is None and tensor.name not in absent:
-                value = Expression(tensor.default or "0").evaluate(scope)
+                value = parse(tensor.default or "0").evaluate(scope)
             scalars[tensor.name] = value
-    return Inputs(tensors, scalars, scope, sha256)
+    return scalars

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from gdnspec.model.base import Model
 from gdnspec.model.dtypes import INTEGERS, SIZES, DType
 from gdnspec.model.errors import PlacedError, nearest
-from gdnspec.model.expression import Expression, ExpressionError
+from gdnspec.model.expression import ExpressionError, parse
 
 SCHEMA_VERSION = 1
 
@@ -158,7 +158,7 @@ class Definition(Model):
     @staticmethod
     def _expression(pointer: str, text: str, names: "set[str] | frozenset[str]", what: str) -> None:
         try:
-            expression = Expression(text)
+            expression = parse(text)
         except ExpressionError as error:
             raise PlacedError(pointer, str(error)) from None
         for name in sorted(expression.names - names):
@@ -217,19 +217,19 @@ class Definition(Model):
         scope: Scope = dict(values)
         for axis in self.axes:
             if isinstance(axis, DerivedAxis):
-                expression = Expression(axis.expression)
+                expression = parse(axis.expression)
                 if expression.names <= scope.keys():
                     scope[axis.name] = expression.evaluate(scope)
         return scope
 
     def shape(self, tensor: Tensor, scope: Scope) -> tuple[int, ...]:
         """The sizes of a tensor once the axes are bound; () for a scalar."""
-        return tuple(x if isinstance(x, int) else int(Expression(x).evaluate(scope)) for x in tensor.shape or [])
+        return tuple(x if isinstance(x, int) else int(parse(x).evaluate(scope)) for x in tensor.shape or [])
 
     def broken(self, scope: Scope) -> Iterator[tuple[int, Constraint, str]]:
         """The constraints that fail, of those whose names are all bound: (index, constraint, why)."""
         for i, constraint in enumerate(self.constraints):
-            expression = Expression(constraint.expression)
+            expression = parse(constraint.expression)
             if expression.names <= scope.keys():
                 try:
                     if not expression.holds(scope):
@@ -244,7 +244,7 @@ class Definition(Model):
             if tensor.name in omitted or tensor.is_scalar:
                 continue
             if tensor.traffic is not None:
-                total += int(Expression(tensor.traffic).evaluate(scope))
+                total += int(parse(tensor.traffic).evaluate(scope))
                 continue
             count = SIZES[tensor.dtype]
             for size in self.shape(tensor, scope):

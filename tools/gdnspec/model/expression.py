@@ -10,7 +10,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
 
 MAX_LENGTH = 500
@@ -83,8 +83,14 @@ _ALLOWED = (
 )  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
+def parse(text: str) -> "Expression":
+    """The expression of a text: the same few stand in every workload of a definition."""
+    return Expression(text)
+
+
 class Expression:
-    """A parsed expression: `names` it needs, `evaluate(scope)` its value."""
+    """A parsed expression: `names` it needs, `evaluate(scope)` its value. `parse` remembers them."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -94,8 +100,14 @@ class Expression:
             self._tree = ast.parse(text, mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise ExpressionError(f"cannot read the expression {text!r}") from None
+        named, called = set(), set()
         for node in ast.walk(self._tree):
             self._check(node)
+            if isinstance(node, ast.Name):
+                named.add(node.id)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                called.add(node.func.id)
+        self.names = frozenset(named - called)  # what a scope must bind
 
     def _check(self, node: ast.AST) -> None:
         if not isinstance(node, _ALLOWED):
@@ -106,17 +118,6 @@ class Expression:
             known = isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS
             if not known or node.keywords:
                 raise ExpressionError(f"{ast.unparse(node)!r}: the functions are {', '.join(FUNCTIONS)}")
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """The names that a scope must bind."""
-        found = {node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)}
-        called = {
-            node.func.id
-            for node in ast.walk(self._tree)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        }
-        return frozenset(found - called)
 
     def evaluate(self, scope: Mapping[str, Any]) -> Any:
         """The value under `scope`; sequences in it become vectors. Raises `ExpressionError`."""

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from gdnspec.model.base import Model
 from gdnspec.model.definition import Name, Text
 from gdnspec.model.errors import PlacedError
-from gdnspec.model.expression import Expression, ExpressionError
+from gdnspec.model.expression import ExpressionError, parse
 
 Language = Literal["python", "triton", "cuda"]
 ENTRY = r"^[A-Za-z0-9_][A-Za-z0-9_.\-/]*\.(py|cu)::[A-Za-z_][A-Za-z0-9_]*$"
@@ -38,7 +38,7 @@ class Entry(Model):
     def _readable(cls, conditions: list[str]) -> list[str]:
         for i, text in enumerate(conditions):
             try:
-                Expression(text)
+                parse(text)
             except ExpressionError as error:
                 raise PlacedError(f"/{i}", str(error)) from None
         return conditions

@@ -204,6 +204,7 @@ class Child:
             "TRITON_CACHE_DIR": str(build_dir / "triton"),
             "TVM_FFI_CACHE_DIR": str(build_dir / "tvm-ffi"),
             "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin at a barrier slow every other process down tenfold
             "PYTHONFAULTHANDLER": "1",
         }
         if self.interpret:

@@ -10,7 +10,7 @@ from gdnspec.build.machine import Device, environment, lacking
 from gdnspec.catalog.definitions import Found, presets
 from gdnspec.catalog.solutions import Solution
 from gdnspec.model.definition import Scope
-from gdnspec.model.expression import Expression, ExpressionError
+from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.solution import Entry
 from gdnspec.model.workload import Workload
 from gdnspec.runner.expected import reference_hash
@@ -71,7 +71,7 @@ def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workl
     names: Scope = {**scope, **{f"{t.name}_dtype": t.dtype for t in found.definition.inputs}, "device": device.kind}
     for text in entry.supports:
         try:
-            if not Expression(text).holds(names):
+            if not parse(text).holds(names):
                 return f"the solution supports {text}"
         except ExpressionError as error:
             return f"supports: {error}"

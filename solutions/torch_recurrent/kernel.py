@@ -1,0 +1,88 @@
+"""Gated delta rule in plain PyTorch, token by token: at step t, the t-th token of every sequence that still has one.
+
+States are [.., V, K] inside; float32 throughout, outputs rounded once. S x is written as a product and a sum, not as a
+matrix product: those may round their operands to TensorFloat-32 on a GPU when the caller has allowed it, sums never do.
+"""
+
+import torch
+from torch import Tensor
+
+
+def step(S: Tensor, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """One token of N sequences. S [N, H, V, K]; q, k [N, H, K]; v [N, H, V]; alpha, beta [N, H]. Returns (S q, S)."""
+    S = alpha[..., None, None] * S
+    u = beta[..., None] * (v - (S * k[..., None, :]).sum(-1))  # the error, of the decayed state
+    S = S + u[..., :, None] * k[..., None, :]
+    return (S * q[..., None, :]).sum(-1), S
+
+
+# --- prefill ----------------------------------------------------------------------------------------------------
+
+
+def prefill(q, k, v, alpha, beta, cu_seqlens, S, scale):
+    """S: float32 [num_seqs, H, V, K], or None. alpha, beta: [T, H], or None for ones. Returns output, S."""
+    T, D = q.shape[0], q.shape[-1]
+    H = max(q.shape[1], v.shape[1])
+    factor = D**-0.5 if scale is None else float(scale)
+    Q, K, V = (expand_heads(x.float(), H) for x in (q, k, v))  # [T, H, D]
+    alpha, beta = (torch.ones(T, H, device=q.device) if x is None else x.float() for x in (alpha, beta))
+    lengths = (cu_seqlens[1:] - cu_seqlens[:-1]).tolist()
+    starts = cu_seqlens[:-1]
+    S = torch.zeros(len(lengths), H, D, D, device=q.device) if S is None else S.clone()
+
+    # Longest first, the sequences alive at step t are the first so many: a slice, not a mask.
+    order = sorted(range(len(lengths)), key=lambda n: -lengths[n])
+    order_index = torch.tensor(order, dtype=torch.int64, device=q.device)
+    S, starts = S[order_index], starts[order_index]
+    output = torch.empty(T, H, D, device=q.device)
+    alive = len(order)
+    for t in range(max(lengths, default=0)):
+        while lengths[order[alive - 1]] <= t:
+            alive -= 1
+        rows = starts[:alive] + t  # of the packed tensors, one a sequence
+        o, S[:alive] = step(S[:alive], Q[rows], K[rows], V[rows], alpha[rows], beta[rows])
+        output[rows] = factor * o
+    return output.to(v.dtype), S[torch.argsort(order_index)]
+
+
+def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale):
+    """gdn_prefill_k_last: states [num_seqs, H, V, K]; g is alpha itself."""
+    return prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale)
+
+
+def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale):
+    """gdn_prefill_k_first: states [num_seqs, H, K, V]; alpha = exp(g)."""
+    alpha = None if g is None else torch.exp(g.float())
+    initial = None if initial_state is None else initial_state.mT.contiguous()
+    output, S = prefill(q, k, v, alpha, beta, cu_seqlens, initial, scale)
+    return output, S.mT.contiguous()
+
+
+# --- decode -----------------------------------------------------------------------------------------------------
+
+
+def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
+    """gdn_decode_k_last: state [batch_size, H, V, K]."""
+    H, D = state.shape[1], q.shape[-1]
+    Q, K, V = (x[:, 0].float() for x in (q, k, v))  # [B, heads, D]
+    if use_qk_l2norm is None or use_qk_l2norm:
+        Q, K = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (Q, K))
+    Q, K, V = (expand_heads(x, H) for x in (Q, K, V))
+    x = a[:, 0].float() + dt_bias.float()
+    softplus = x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))  # torch's own has a threshold
+    alpha = torch.exp(-torch.exp(A_log.float()) * softplus)
+    o, S = step(state, Q, K, V, alpha, torch.sigmoid(b[:, 0].float()))
+    factor = D**-0.5 if scale is None else float(scale)
+    return (factor * o)[:, None].to(v.dtype), S
+
+
+def decode_k_first(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
+    """gdn_decode_k_first: state [batch_size, H, K, V]."""
+    S = state.mT.contiguous()
+    output, S = decode_k_last(q, k, v, S, A_log, a, dt_bias, b, scale, use_qk_l2norm)
+    return output, S.mT.contiguous()
+
+
+def expand_heads(x: Tensor, heads: int) -> Tensor:
+    """[.., n, D] -> [.., heads, D]: head h of the result is head h // (heads / n)."""
+    return x.repeat_interleave(heads // x.shape[-2], dim=-2)

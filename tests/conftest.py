@@ -1,0 +1,92 @@
+"""Shared fixtures: a cache of its own, the command, and a factory of solutions."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Two test processes share two cores; the solutions they start would take four threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Expected values of this test run alone: no verdict of a test depends on an earlier one's cache."""
+    folder = tmp_path_factory.mktemp("cache")
+    before = os.environ.get("GDNSPEC_CACHE")
+    os.environ["GDNSPEC_CACHE"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["GDNSPEC_CACHE"]
+    else:
+        os.environ["GDNSPEC_CACHE"] = before
+
+
+@pytest.fixture
+def gdnspec() -> Run:
+    """Runs the command as a user would; asserts that whatever happens, no traceback is shown."""
+
+    def run(*arguments: str | Path, env: dict[str, str] | None = None, timeout: float = 240, **more: Any) -> Any:
+        process = subprocess.run(
+            [sys.executable, "-m", "gdnspec", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env={**os.environ, **(env or {})},
+            **more,
+        )
+        assert "Traceback" not in process.stderr, process.stderr
+        assert "Traceback" not in process.stdout, process.stdout
+        return process
+
+    return run
+
+
+PREFILL = "q, k, v, g, beta, cu_seqlens, initial_state, scale"
+DECODE = "q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm"
+
+# A right answer for decode, for solutions that are to be wrong in one respect only.
+RIGHT_DECODE = (ROOT / "reference" / "gated_delta_net.py").read_text().split("# --- prefill")[0] + (
+    "def decode_k_last"
+    + (ROOT / "reference" / "gated_delta_net.py")
+    .read_text()
+    .split("def decode_k_last")[1]
+    .split("def decode_k_first")[0]
+)
+
+
+@pytest.fixture
+def make_solution(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a solution of gdn_decode_k_last below tmp_path/solutions; returns its folder."""
+
+    def make(code: str, name: str = "under_test", call: str = "return", **manifest: Any) -> Path:
+        folder = tmp_path / "solutions" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "kernel.py").write_text(RIGHT_DECODE + "\n\n" + code)
+        entry = {"entry": "kernel.py::run", "call": call, "prepare": None, "supports": []}
+        content = {
+            "schema_version": 1,
+            "name": name,
+            "language": "python",
+            "authors": ["a test"],
+            "license": "Apache-2.0",
+            "description": "made by a test",
+            "sources": ["kernel.py"],
+            "requires": {"device": "any", "compute_capability": None, "packages": ["torch>=2.11"]},
+            "deterministic": False,
+            "entries": {"gdn_decode_k_last": entry},
+            **manifest,
+        }
+        (folder / "solution.json").write_text(json.dumps(content))
+        return folder
+
+    return make

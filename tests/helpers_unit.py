@@ -1,0 +1,63 @@
+"""What several unit tests need: the reference's modules, and drawn inputs as its arguments."""
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+import torch
+from gdnspec import paths
+from gdnspec.catalog.definitions import Found, presets
+from gdnspec.inputs.materialise import Inputs, materialise
+from gdnspec.model.workload import Workload
+from gdnspec.runner.tensors import to_torch
+from torch import Tensor
+
+GVA, GQA = "synthetic-gva-2x4-d64", "synthetic-gqa-4x2-d64"
+
+
+def reference(module: str) -> ModuleType:
+    """A module of reference/, which is no package."""
+    folder = str(paths.reference_dir())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(module)
+
+
+def line(found: Found, preset: str = GVA, regime: str = "typical", seed: int = 1, **more: Any) -> Workload:
+    """A workload of the definition: `lengths` of sequences, or `batch` size."""
+    if found.definition.conventions.packing == "ragged":
+        lengths = list(more.pop("lengths", (5, 0, 3)))
+        size: dict[str, Any] = {"axes": {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}}
+        size["sequence_lengths"] = lengths
+    else:
+        size = {"axes": {"batch_size": more.pop("batch", 3)}}
+    row = {"name": "test", "suite": "smoke", "preset": preset, "regime": regime, "seed": seed, **size, **more}
+    workload = Workload.model_validate(row)
+    workload.check(found.definition, presets()[preset])
+    return workload
+
+
+def drawn(found: Found, preset: str = GVA, regime: str = "typical", seed: int = 1, **more: Any) -> Inputs:
+    return materialise(found, line(found, preset, regime, seed, **more))
+
+
+def arguments(found: Found, inputs: Inputs, dtype: torch.dtype | None = None) -> dict[str, Any]:
+    """The reference's keyword arguments; floating tensors in `dtype` where it is given."""
+    result: dict[str, Any] = {}
+    for tensor in found.definition.inputs:
+        if tensor.is_scalar:
+            result[tensor.name] = inputs.scalars[tensor.name]
+        elif tensor.name in inputs.tensors:
+            value = to_torch(inputs.tensors[tensor.name])
+            result[tensor.name] = value.to(dtype) if dtype and value.is_floating_point() else value
+        else:
+            result[tensor.name] = None
+    return result
+
+
+def run_reference(found: Found, keywords: dict[str, Any]) -> dict[str, Tensor]:
+    """The outputs of the definition's reference, by name."""
+    file, function = found.definition.reference.split("::")
+    values = getattr(reference(file.removesuffix(".py")), function)(**keywords)
+    return dict(zip([tensor.name for tensor in found.definition.outputs], values, strict=True))

@@ -1,0 +1,98 @@
+"""The tree is what the design says: imports point one way, contributions stand alone."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+REFERENCE = sorted((ROOT / "reference").glob("*.py"))
+KERNELS = sorted((ROOT / "solutions").glob("*/*.py"))
+
+
+def imports(file: Path) -> set[str]:
+    """The top-level names of what a file imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names)
+
+
+def test_import_contracts_hold() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("file", REFERENCE, ids=lambda f: f.name)
+def test_the_reference_imports_torch_alone(file: Path) -> None:
+    assert imports(file) <= {"torch", *(f.stem for f in REFERENCE)}
+
+
+@pytest.mark.parametrize("file", KERNELS, ids=lambda f: f"{f.parent.name}/{f.name}")
+def test_a_solution_imports_neither_the_judge_nor_the_reference(file: Path) -> None:
+    assert not imports(file) & {"gdnspec", "reference", "gated_delta_net", "chunkwise"}
+
+
+def test_the_pinned_versions_satisfy_the_bounds() -> None:
+    import tomllib
+
+    from packaging.requirements import Requirement
+
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    pins = {name.lower().replace("_", "-"): version for name, version in pins.items()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    for line in (line for group in groups for line in group):
+        requirement = Requirement(line)
+        assert requirement.name in pins, f"{requirement.name} is not pinned"
+        assert requirement.specifier.contains(pins[requirement.name]), line
+    assert pins["torch"] == "2.13.0"
+
+
+def test_every_tracked_file_is_small_and_names_no_machine() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    for name in filter(None, listed.stdout.split("\0")):
+        file = ROOT / name
+        if file.is_file():
+            assert file.stat().st_size <= 2_000_000, name
+
+
+def test_documented_commands_exist(tmp_path: Path) -> None:
+    """Every `gdnspec ...` line of the documents names commands and options that the program has."""
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "definitions/README.md"]
+    seen = 0
+    helps: dict[tuple[str, ...], str] = {}
+    for document in documents:
+        for line in document.read_text().splitlines():
+            words = line.strip().removeprefix("$ ").split("#")[0].split()
+            if words[:1] != ["gdnspec"] or len(words) < 2:
+                continue
+            command = tuple(words[1:3]) if words[1] == "workloads" else (words[1],)
+            if command not in helps:
+                done = subprocess.run(
+                    [sys.executable, "-m", "gdnspec", *command, "--help"], capture_output=True, text=True
+                )
+                assert done.returncode == 0, f"{document.name}: {line}"
+                helps[command] = done.stdout
+            for option in (word.split("=")[0] for word in words if word.startswith("--")):
+                assert option in helps[command], f"{document.name}: {line}"
+            seen += 1
+    assert seen >= 8
+
+
+def test_documented_schema_versions_match() -> None:
+    for file in [*ROOT.glob("definitions/*/definition.json"), *ROOT.glob("solutions/*/solution.json")]:
+        assert json.loads(file.read_text())["schema_version"] == 1

@@ -1,0 +1,373 @@
+"""The command line as a stranger meets it: answers, refusals, exit codes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Run
+
+RIGHT = "def run{args}:\n    return decode_k_last{args}\n".format(
+    args="(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"
+)
+SMALL = ("gdn_decode_k_last", "--workload", "one_row", "--workload", "scale_zero", "--device", "cpu")
+
+
+def results(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# --- reading -------------------------------------------------------------------------------------------------
+
+
+READING = {
+    "list": ("list",),
+    "list solutions": ("list", "solutions"),
+    "list workloads": ("list", "workloads"),
+    "list presets": ("list", "presets"),
+    "show": ("show", "gdn_prefill_k_last"),
+    "validate": ("validate",),
+}
+
+
+@pytest.mark.parametrize("arguments", READING.values(), ids=READING)
+def test_reading_json_never_imports_torch(arguments: tuple[str, ...]) -> None:
+    code = (
+        "import sys\nfrom gdnspec.cli.main import main\n"
+        f"sys.argv = ['gdnspec', *{arguments!r}]\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 0, end.code\n"
+        "heavy = {'torch', 'triton'} & set(sys.modules)\nassert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("arguments", [READING["list"], READING["show"], READING["validate"]], ids=str)
+def test_reading_json_takes_under_half_a_second(arguments: tuple[str, ...]) -> None:
+    def processor_seconds() -> float:
+        # Processor time of the child, not the wall's: other tests run beside this one.
+        before = os.times()
+        subprocess.run([sys.executable, "-m", "gdnspec", *arguments], check=True, capture_output=True)
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    assert min(processor_seconds() for _ in range(3)) < 0.5
+
+
+def test_list_and_show_speak_json(gdnspec: Run) -> None:
+    rows = json.loads(gdnspec("list", "--json").stdout)
+    assert {row["definition"] for row in rows} >= {"gdn_prefill_k_last", "gdn_decode_k_first"}
+    shown = json.loads(gdnspec("show", "gdn_decode_k_last", "--json").stdout)
+    assert shown == json.loads((ROOT / "definitions/gdn_decode_k_last/definition.json").read_text()) | {
+        key: shown[key] for key in ("axes", "inputs", "outputs", "symmetries")
+    }
+    assert json.loads(gdnspec("show", "qwen3-next-80b-a3b-tp1").stdout)["axes"]["num_v_heads"] == 32
+    assert json.loads(gdnspec("show", "gdn_decode_k_last/one_row").stdout)["axes"] == {"batch_size": 1}
+
+
+def test_show_prints_brackets_as_they_are(gdnspec: Run) -> None:
+    assert "rows cu_seqlens[n] to cu_seqlens[n + 1]" in " ".join(gdnspec("show", "gdn_prefill_k_last").stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("show", "gdn_prefil_k_last"), "did you mean 'gdn_prefill_k_last'?"),
+        (("check", "gdn_decode"), "no definition 'gdn_decode'"),
+        (("check", "--solution", "torch_recurent"), "did you mean 'torch_recurrent'?"),
+        (("check", "--suite", "smok"), "did you mean 'smoke'?"),
+        (("check", "--workload", "one_rwo"), "did you mean 'one_row'?"),
+        (("check", "--device", "tpu"), "no device 'tpu'"),
+        (("check", "--solutions-dir", "no/such/folder"), "no folder no/such/folder"),
+        (("check", "--workloads", "x.jsonl"), "--workloads goes with one definition"),
+        (("validate", "no/such/file.json"), "no such file"),
+        (("new", "Bad-Name", "--definition", "gdn_decode_k_last"), "'Bad-Name'"),
+        (("new", "mine", "--definition", "gdn_decode"), "no definition 'gdn_decode'"),
+        (("new", "torch_recurrent", "--definition", "gdn_decode_k_last"), "exists already"),
+        (("workloads", "generate", "gdn_decode_k_last", "--preset", "none", "-o", "-"), "no preset 'none'"),
+        (("workloads", "generate", "gdn_decode_k_last", "--preset", "qwen3.5-9b-tp1", "--lengths", "3", "-o", "-"),
+         "--batch SPEC"),
+        (("workloads", "generate", "gdn_prefill_k_last", "--preset", "qwen3.5-9b-tp1", "-o", "-"), "--lengths SPEC"),
+    ],
+)  # fmt: skip
+def test_a_wrong_request_is_one_line_and_exit_code_2(gdnspec: Run, arguments: tuple[str, ...], says: str) -> None:
+    done = gdnspec(*arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_an_unknown_option_or_command_is_exit_code_2(gdnspec: Run) -> None:
+    assert gdnspec("chekc").returncode == 2
+    assert gdnspec("check", "--solutoin", "x").returncode == 2
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m gdnspec list workloads | head -1", shell=True, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+
+
+def test_help_names_the_exit_codes(gdnspec: Run) -> None:
+    for command in ((), ("check",)):
+        text = " ".join(gdnspec(*command, "--help").stdout.split())
+        assert "0 all passed; 1 something failed; 2 the request or a file is invalid; 3 nothing could run here" in text
+
+
+# --- validate ------------------------------------------------------------------------------------------------
+
+
+def test_validate_names_file_place_and_remedy(gdnspec: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "gdn_decode_k_last"
+    shutil.copytree(ROOT / "definitions/gdn_decode_k_last", folder)
+    definition = json.loads((folder / "definition.json").read_text())
+    definition["inputs"][3]["optionl"] = True
+    (folder / "definition.json").write_text(json.dumps(definition))
+    done = gdnspec("validate", folder / "definition.json")
+    assert done.returncode == 2
+    assert "definition.json: /inputs/3/optionl: unknown key 'optionl' (did you mean 'optional'?)" in done.stderr
+
+
+def test_validate_reports_every_bad_line_of_a_workload_file(gdnspec: Run, tmp_path: Path) -> None:
+    good = (ROOT / "definitions/gdn_prefill_k_last/workloads.jsonl").read_text().splitlines()[0]
+    line = json.loads(good)
+    short = {**line, "name": "short", "sequence_lengths": [1, 2]}
+    twice = {**line, "sufite": "smoke"}
+    file = tmp_path / "mine.jsonl"
+    file.write_text("\n".join([good, json.dumps(short), json.dumps(twice), good, "{", ""]))
+    done = gdnspec("validate", file, "--definition", "gdn_prefill_k_last")
+    assert done.returncode == 2
+    assert "line 3: /sufite: unknown key 'sufite'" in done.stderr
+    assert "line 5" in done.stderr
+    file.write_text("\n".join([good, json.dumps(short), good]))
+    done = gdnspec("validate", file, "--definition", "gdn_prefill_k_last")
+    assert "line 2" in done.stderr
+    assert "cu_seqlens ends at total_seq_len" in done.stderr
+    assert "'ragged' stands at line 1 already" in done.stderr
+    orphan = gdnspec("validate", file)
+    assert orphan.returncode == 2
+    assert "--definition" in orphan.stderr
+
+
+def test_validate_reads_solutions_results_and_tensors(
+    gdnspec: Run, make_solution: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = make_solution(RIGHT)
+    assert gdnspec("validate", folder).returncode == 0
+    manifest = json.loads((folder / "solution.json").read_text())
+    for change, says in (
+        ({"entries": {"gdn_decode_k_last": {"entry": "kernel.py::ran", "call": "return"}}}, "did you mean 'run'?"),
+        (
+            {"entries": {"gdn_decode_k_last": {"entry": "kernel.py::step", "call": "return"}}},
+            "step does not take state, A_log",
+        ),
+        (
+            {"entries": {"gdn_decode_k_last": {"entry": "kernel.py::run", "call": "out"}}},
+            "does not take output, new_state",
+        ),
+        ({"entries": {"gdn_decode_k_last": {"entry": "other.py::run", "call": "return"}}}, "'other.py' is not among"),
+        ({"sources": ["kernel.py", "gone.py"]}, "no file 'gone.py'"),
+        ({"sources": ["../kernel.py"]}, "not a path inside"),
+        ({"schema_version": 2}, "this gdnspec reads version 1"),
+        ({"entries": {"gdn_decode": {"entry": "kernel.py::run", "call": "return"}}}, "no definition 'gdn_decode'"),
+        ({"name": "other"}, "in a folder named 'under_test'"),
+    ):
+        (folder / "solution.json").write_text(json.dumps({**manifest, **change}))
+        done = gdnspec("validate", folder)
+        assert done.returncode == 2, change
+        assert says in done.stderr, (change, done.stderr)
+    tensors = ROOT / "definitions/gdn_decode_k_last/tensors/qwen3_next.safetensors"
+    assert gdnspec("validate", tensors).returncode == 0
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(tensors.read_bytes()[:100_000])
+    done = gdnspec("validate", cut, "--definition", "gdn_decode_k_last")
+    assert done.returncode == 2
+    assert "cut.safetensors: not a whole safetensors file" in done.stderr
+    done = gdnspec("validate", tensors, "--definition", "gdn_prefill_k_last")
+    assert done.returncode == 2
+    assert "'A_log' is no input of gdn_prefill_k_last" in done.stderr
+
+
+# --- workloads generate ----------------------------------------------------------------------------------------
+
+
+def test_generated_workloads_are_the_same_each_time_and_can_be_checked(gdnspec: Run, tmp_path: Path) -> None:
+    base = (
+        "workloads",
+        "generate",
+        "gdn_prefill_k_first",
+        "--preset",
+        "synthetic-gva-1x2-d64",
+        "--regime",
+        "hard_reset",
+    )
+    options = ("--lengths", "lognormal:20:0.8", "--batch", "uniform:1:4", "--count", "3", "--seed", "7")
+    first = gdnspec(*base, *options, "-o", "-")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == gdnspec(*base, *options, "-o", "-").stdout
+    assert first.stdout != gdnspec(*base, *options[:-1], "8", "-o", "-").stdout
+    file = tmp_path / "more.jsonl"
+    written = gdnspec(*base, *options, "-o", file)
+    assert written.returncode == 0
+    assert file.read_text() == first.stdout
+    assert len({line["sha256"] for line in results(file)}) == 3
+    assert gdnspec("validate", file, "--definition", "gdn_prefill_k_first").returncode == 0
+    done = gdnspec(
+        "check", "gdn_prefill_k_first", "--workloads", file, "--solution", "torch_chunkwise", "--device", "cpu"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "3 of 3" in done.stdout
+    again = gdnspec(*base, *options, "-o", file)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+
+# --- check -----------------------------------------------------------------------------------------------------
+
+
+def test_exit_codes_of_a_check(gdnspec: Run, make_solution: Callable[..., Path]) -> None:
+    root = make_solution(RIGHT).parent
+    here = ("--solutions-dir", root, "--solution", "under_test")
+    assert gdnspec("check", *SMALL, *here).returncode == 0
+    make_solution(RIGHT.replace("return", "o, s =") + "    return o, s * 2\n")
+    failed = gdnspec("check", *SMALL, *here)
+    assert failed.returncode == 1
+    assert "INCORRECT_NUMERICAL" in failed.stdout
+    assert "repeat: gdnspec check gdn_decode_k_last --solution under_test --workload one_row" in failed.stderr
+    make_solution(RIGHT, requires={"device": "any", "packages": ["no-such-package"]})
+    nothing = gdnspec("check", *SMALL, *here)
+    assert nothing.returncode == 3
+    assert "needs no-such-package" in nothing.stdout
+    make_solution(RIGHT, schema_version=9)
+    assert gdnspec("check", *SMALL, *here).returncode == 2
+
+
+def test_one_broken_folder_does_not_hide_the_others(gdnspec: Run, make_solution: Callable[..., Path]) -> None:
+    make_solution(RIGHT, name="right")
+    root = make_solution(RIGHT, name="broken", sources=["kernel.py", "gone.py"]).parent
+    done = gdnspec("check", *SMALL, "--solutions-dir", root)
+    assert done.returncode == 2
+    assert "no file 'gone.py'" in done.stderr
+    assert "2 of 2" in next(line for line in done.stdout.splitlines() if " right " in line)
+
+
+def test_the_repeat_command_repeats(gdnspec: Run, make_solution: Callable[..., Path]) -> None:
+    root = make_solution(RIGHT.replace("return", "o, s =") + "    return o, s * 2\n").parent
+    failed = gdnspec("check", *SMALL, "--solutions-dir", root, "--solution", "under_test")
+    command = next(line for line in failed.stderr.splitlines() if "repeat:" in line).split("repeat: gdnspec ")[1]
+    again = gdnspec(*command.split())
+    assert again.returncode == 1
+    assert "0 of 1" in again.stdout
+
+
+def test_results_are_recorded_and_an_interrupted_run_resumes(
+    gdnspec: Run, make_solution: Callable[..., Path], tmp_path: Path
+) -> None:
+    root = make_solution(RIGHT).parent
+    file = tmp_path / "results.jsonl"
+    command = ("check", *SMALL, "--solutions-dir", root, "--solution", "under_test", "--json", file)
+    assert gdnspec(*command).returncode == 0
+    lines = file.read_text().splitlines()
+    assert [json.loads(line)["status"] for line in lines] == ["PASSED", "PASSED"]
+    assert gdnspec("validate", file).returncode == 0
+    # As if the power had gone in the middle of the second line.
+    file.write_text(lines[0] + "\n" + lines[1][:40])
+    resumed = gdnspec(*command)
+    assert resumed.returncode == 0
+    assert "1 of 2 results taken from" in resumed.stderr
+    assert "line 2" in resumed.stderr, "the cut line is reported"
+    assert "2 of 2" in resumed.stdout
+    # A changed solution is another question.
+    make_solution(RIGHT + "# changed\n")
+    changed = gdnspec(*command)
+    assert "taken from" not in changed.stderr
+
+
+def test_json_to_stdout_is_json_alone(gdnspec: Run, make_solution: Callable[..., Path]) -> None:
+    root = make_solution(RIGHT).parent
+    done = gdnspec("check", *SMALL, "--solutions-dir", root, "--solution", "under_test", "--json", "-")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["status"] for row in rows] == ["PASSED", "PASSED"]
+    assert rows[0]["outputs"][0]["budget"]
+
+
+def test_ctrl_c_keeps_what_was_measured(make_solution: Callable[..., Path], tmp_path: Path) -> None:
+    slow = RIGHT.replace(":\n", ":\n    import time\n    if q.shape[0] == 1: time.sleep(600)\n", 1)
+    root = make_solution(slow).parent
+    file = tmp_path / "results.jsonl"
+    workloads = ("--workload", "scale_zero", "--workload", "one_row")  # scale_zero comes first in the file
+    command = ["check", "gdn_decode_k_last", *workloads, "--device", "cpu", "--solutions-dir", str(root)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gdnspec", *command, "--solution", "under_test", "--json", str(file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (file.exists() and file.read_text()):
+        time.sleep(0.1)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted after 1 of 2" in err
+    assert "Traceback" not in err
+    assert "1 of 1" in out, "what was measured is shown"
+    assert [row["workload"] for row in results(file)] == ["scale_zero"]
+
+
+def test_an_unwritable_cache_costs_time_and_nothing_else(
+    gdnspec: Run, make_solution: Callable[..., Path], tmp_path: Path
+) -> None:
+    root = make_solution(RIGHT).parent
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where a folder should be")
+    done = gdnspec(
+        "check", *SMALL, "--solutions-dir", root, "--solution", "under_test", env={"GDNSPEC_CACHE": str(blocked)}
+    )
+    assert done.returncode == 0
+    assert done.stderr.count("cannot write expected values") == 1
+    assert "set GDNSPEC_CACHE" in done.stderr
+
+
+def test_an_unwritable_results_file_is_refused_before_anything_runs(gdnspec: Run, tmp_path: Path) -> None:
+    done = gdnspec("check", *SMALL, "--solution", "torch_recurrent", "--json", tmp_path / "no" / "such" / "r.jsonl")
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+
+
+def test_an_invalid_workload_is_never_a_pass(gdnspec: Run, tmp_path: Path) -> None:
+    line = json.loads((ROOT / "definitions/gdn_decode_k_last/workloads.jsonl").read_text().splitlines()[0])
+    file = tmp_path / "w.jsonl"
+    file.write_text(json.dumps({**line, "sha256": "0" * 64}))
+    done = gdnspec(
+        "check", "gdn_decode_k_last", "--workloads", file, "--solution", "torch_recurrent", "--device", "cpu"
+    )
+    assert done.returncode == 1
+    assert "INVALID_WORKLOAD" in done.stdout
+    assert "the line says 000000000000" in done.stderr
+
+
+def test_cuda_asked_for_where_there_is_none(gdnspec: Run) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    done = gdnspec("check", "--device", "cuda")
+    assert done.returncode == 3
+    assert "no CUDA GPU" in done.stderr
+
+
+def test_doctor_says_what_runs_here(gdnspec: Run) -> None:
+    done = gdnspec("doctor", "--json")
+    said = json.loads(done.stdout)
+    assert said["solutions"]["torch_recurrent"]["cpu"] == "yes"
+    assert "needs a CUDA GPU" in said["solutions"]["cuda_recurrent"]["cpu"]
+    assert said["machine"]["torch"]

@@ -1,0 +1,304 @@
+"""What becomes of a solution that is wrong, breaks, or lies: one status each, and the next workload still runs."""
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from gdnspec.build import machine
+from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.solutions import load_solution
+from gdnspec.catalog.workloads import workloads
+from gdnspec.model.result import CheckResult
+from gdnspec.runner.check import Checker, Options
+from gdnspec.runner.plan import plan
+
+HEAD = "def run(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):\n"
+OUT_HEAD = HEAD.replace("):", ", output, new_state):")
+ARGS = "(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"
+
+
+def check(folder: Path, *names: str, timeout: float = 60.0, device: str = "cpu") -> list[CheckResult]:
+    """The verdicts of one solution on the named smoke workloads of gdn_decode_k_last."""
+    found = definition("gdn_decode_k_last")
+    lines = [line for line in workloads(found) if line.name in (names or ("one_row",))]
+    where = machine.device(device)
+    assert where is not None
+    warnings: list[str] = []
+    checker = Checker(device, Options(timeout=timeout), warnings.append)
+    return list(checker.run(list(plan([load_solution(folder)], [(found, lines)], where))))
+
+
+def body(text: str, head: str = HEAD) -> str:
+    return head + textwrap.indent(textwrap.dedent(text), "    ")
+
+
+RIGHT = f"return decode_k_last{ARGS}"
+
+CASES: dict[str, tuple[str, str, str]] = {
+    # name: (code, status, what the message says)
+    "right": (body(RIGHT), "PASSED", ""),
+    "raises": (body('raise ValueError("no such luck")'), "RUNTIME_ERROR", "ValueError: no such luck"),
+    "exits": (body("raise SystemExit(0)"), "RUNTIME_ERROR", "SystemExit"),
+    "kills_itself": (
+        body("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"),
+        "RUNTIME_ERROR",
+        "ended by SIGKILL before it answered",
+    ),
+    "leaves": (body("import os\nos._exit(0)"), "RUNTIME_ERROR", "ended with exit code 0 before it answered"),
+    "crashes": (body("import ctypes\nctypes.string_at(0)"), "RUNTIME_ERROR", "SIGSEGV"),
+    "does_not_import": ("import no_such_module\n" + body(RIGHT), "COMPILE_ERROR", "No module named 'no_such_module'"),
+    "too_few_outputs": (body(f"return decode_k_last{ARGS}[0]"), "INCORRECT_SHAPE", "returned 1 outputs, not 2"),
+    "too_many_outputs": (body(f"return *decode_k_last{ARGS}, q"), "INCORRECT_SHAPE", "returned 3 outputs, not 2"),
+    "returns_nothing": (body("pass"), "INCORRECT_SHAPE", "returned NoneType"),
+    "returns_a_list_of_floats": (body(f"o, s = decode_k_last{ARGS}\nreturn o, s.tolist()"), "INCORRECT_SHAPE", "list"),
+    "wrong_shape": (
+        body(f"o, s = decode_k_last{ARGS}\nreturn o[:, 0], s"),
+        "INCORRECT_SHAPE",
+        "output has shape [1, 2, 64], not [1, 1, 2, 64]",
+    ),
+    "wrong_dtype": (
+        body(f"o, s = decode_k_last{ARGS}\nreturn o.float(), s"),
+        "INCORRECT_DTYPE",
+        "output is float32, not bfloat16",
+    ),
+    "wrong_number": (
+        body(f"o, s = decode_k_last{ARGS}\nreturn o, s * 1.01"),
+        "INCORRECT_NUMERICAL",
+        "new_state: relative_l2 0.01",
+    ),
+    "not_a_number": (
+        body(f"o, s = decode_k_last{ARGS}\ns[0, 1, 3, 5] = float('nan')\nreturn o, s"),
+        "NON_FINITE",
+        "head 1, row 3",
+    ),
+    "writes_into_an_input": (
+        body(f"r = decode_k_last{ARGS}\nk.zero_()\nreturn r"),
+        "MUTATED_INPUT",
+        "k was written to",
+    ),
+    "tensor_subclass": (
+        body(f"class Lazy(torch.Tensor): pass\no, s = decode_k_last{ARGS}\nreturn o.as_subclass(Lazy), s"),
+        "TAMPERED",
+        "output is a Lazy",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_fault_has_its_status(make_solution: Callable[..., Path], name: str) -> None:
+    code, status, says = CASES[name]
+    (result,) = check(make_solution(code, name=name))
+    assert result.status == status, result.message
+    assert says in result.message
+    if name != "crashes":  # there the interpreter itself dumps its stack
+        assert "serve.py" not in result.message, "frames of the runner say nothing to the author"
+
+
+def test_a_failure_carries_all_that_a_person_needs(make_solution: Callable[..., Path]) -> None:
+    code = body(f"o, s = decode_k_last{ARGS}\ns[0, 1, 7, 3] += 5.0\nreturn o, s")
+    (result,) = check(make_solution(code))
+    state = next(output for output in result.outputs if output.output == "new_state")
+    assert state.worst is not None
+    assert (state.worst.sequence, state.worst.head, state.worst.vector, state.worst.element) == (0, 1, 7, 3)
+    assert state.worst.got == pytest.approx(state.worst.expected + 5.0, rel=1e-4)
+    assert state.budget == {"relative_l2": 5e-4, "worst_vector": 1e-3}
+    assert "sequence 0, head 1, row 7, element 3: got" in result.message
+    assert result.repeat.startswith("gdnspec check gdn_decode_k_last --solution under_test --workload one_row")
+
+
+def test_outputs_never_written_are_found(make_solution: Callable[..., Path]) -> None:
+    (result,) = check(make_solution(body("pass", OUT_HEAD), call="out"))
+    assert result.status == "NON_FINITE"
+    assert "never written" in result.message
+
+
+def test_a_writer_that_finishes_later_is_found(make_solution: Callable[..., Path]) -> None:
+    code = body(
+        f"""
+        import threading, time
+        o, s = decode_k_last{ARGS}
+        def later():
+            time.sleep(0.3)
+            output.copy_(o); new_state.copy_(s)
+        threading.Thread(target=later).start()
+        """,
+        OUT_HEAD,
+    )
+    (result,) = check(make_solution(code, call="out"))
+    assert result.status == "NON_FINITE"
+
+
+def test_a_hang_ends_and_the_next_workload_runs(make_solution: Callable[..., Path]) -> None:
+    code = body(f"import time\nif q.shape[0] == 1: time.sleep(600)\n{RIGHT}")
+    results = {r.workload: r for r in check(make_solution(code), "one_row", "scale_zero", timeout=3.0)}
+    assert results["one_row"].status == "TIMEOUT"
+    assert "no answer within 3 s" in results["one_row"].message
+    assert results["scale_zero"].status == "PASSED", results["scale_zero"].message
+
+
+def test_a_solution_that_always_dies_is_given_up(make_solution: Callable[..., Path]) -> None:
+    names = ("batch_8", "resets", "no_l2norm", "scale_zero", "one_row")
+    results = check(make_solution(body("import os\nos._exit(3)")), *names)
+    assert [r.status for r in results] == ["RUNTIME_ERROR"] * 5
+    assert "lost 3 times in a row" in results[-1].message
+
+
+def test_a_gigabyte_of_output_does_no_harm(make_solution: Callable[..., Path]) -> None:
+    code = body(f"import os\nfor _ in range(1024): os.write(1, b'x' * 2**20)\n{RIGHT}")
+    (result,) = check(make_solution(code))
+    assert result.status == "PASSED", result.message
+
+
+def test_what_a_dying_process_said_is_shown(make_solution: Callable[..., Path]) -> None:
+    (result,) = check(make_solution(body("import os\nos.write(2, b'out of luck\\n')\nos._exit(7)")))
+    assert "exit code 7" in result.message
+    assert "out of luck" in result.message
+
+
+FIND_SOCKET = """
+import os, socket, stat
+for fd in range(3, 64):
+    try:
+        if stat.S_ISSOCK(os.fstat(fd).st_mode):
+            break
+    except OSError:
+        pass
+"""
+
+
+def test_a_forged_success_is_judged_by_the_outputs(make_solution: Callable[..., Path]) -> None:
+    forged = b'{"op": "done", "returned": null, "seconds": 0.001, "prepare_seconds": null}\n'
+    (result,) = check(
+        make_solution(body(f"{FIND_SOCKET}\nos.write(fd, {forged!r})\nos._exit(0)", OUT_HEAD), call="out")
+    )
+    assert result.status == "NON_FINITE"
+
+
+@pytest.mark.parametrize("line", [b"nonsense\n", b"[1, 2]\n", b'{"op": 3}\n', b'{"op": "surprise"}\n', b"\xff\xfe\n"])
+def test_what_is_no_message_is_a_protocol_error(make_solution: Callable[..., Path], line: bytes) -> None:
+    (result,) = check(make_solution(body(f"{FIND_SOCKET}\nos.write(fd, {line!r})\n{RIGHT}")))
+    assert result.status == "PROTOCOL_ERROR"
+
+
+def test_two_calls_must_agree_when_the_manifest_says_so(make_solution: Callable[..., Path]) -> None:
+    call = f"calls.append(1)\no, s = decode_k_last{ARGS}\nreturn o, s * (1 + 1e-6 * len(calls))"
+    code = "calls = []\n" + body(call)
+    (declared,) = check(make_solution(code, name="declared", deterministic=True))
+    assert declared.status == "NOT_REPRODUCIBLE"
+    assert "new_state" in declared.message
+    (undeclared,) = check(make_solution(code, name="undeclared", deterministic=False))
+    assert undeclared.status == "PASSED"
+
+
+def test_only_listed_sources_exist_for_the_solution(make_solution: Callable[..., Path]) -> None:
+    folder = make_solution("import helper\n" + body(RIGHT))
+    (folder / "helper.py").write_text("x = 1\n")
+    (hidden,) = check(folder)
+    assert hidden.status == "COMPILE_ERROR"
+    folder = make_solution("import helper\n" + body(RIGHT), sources=["kernel.py", "helper.py"])
+    (listed,) = check(folder)
+    assert listed.status == "PASSED", listed.message
+
+
+def test_prepare_runs_once_before_the_call(make_solution: Callable[..., Path]) -> None:
+    code = (
+        "def ready(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):\n    return state.clone()\n\n"
+        + HEAD.replace("):", ", prepared):")
+        + f"    state = prepared\n    {RIGHT}\n"
+    )
+    entry = {"entry": "kernel.py::run", "call": "return", "prepare": "kernel.py::ready", "supports": []}
+    (result,) = check(make_solution(code, entries={"gdn_decode_k_last": entry}))
+    assert result.status == "PASSED", result.message
+    assert result.prepare_seconds is not None
+
+
+def test_unsupported_is_said_and_is_no_failure(make_solution: Callable[..., Path]) -> None:
+    entry = {"entry": "kernel.py::run", "call": "return", "prepare": None, "supports": ["head_size in (128, 256)"]}
+    (result,) = check(make_solution(body(RIGHT), entries={"gdn_decode_k_last": entry}))
+    assert (result.status, result.failed) == ("UNSUPPORTED", False)
+    assert "head_size in (128, 256)" in result.message
+    missing = {"device": "any", "compute_capability": None, "packages": ["no-such-package>=1"]}
+    (result,) = check(make_solution(body(RIGHT), requires=missing))
+    assert result.message == 'needs no-such-package>=1: pip install "no-such-package>=1"'
+
+
+def test_the_child_can_read_neither_expected_values_nor_the_parent(
+    make_solution: Callable[..., Path], cache: Path
+) -> None:
+    from gdnspec.worker import landlock
+
+    if landlock.abi() == 0:
+        pytest.skip("this kernel has no Landlock")
+    (warm_up,) = check(make_solution(body(RIGHT), name="warm_up"))
+    assert list((cache / "expected").iterdir()), "expected values are cached on disk"
+    assert warm_up.isolation.startswith("landlock ")
+    code = body(
+        f"""
+        import os
+        caught = []
+        for path in ({str(cache / "expected")!r}, "/proc/%d/mem" % os.getppid(), os.path.expanduser("~root")):
+            try:
+                os.listdir(path) if os.path.isdir(path) else open(path, "rb").read(1)
+                caught.append(path)
+            except OSError:
+                pass
+        try:
+            open("/tmp/gdnspec-escaped", "w")
+            caught.append("/tmp")
+        except OSError:
+            pass
+        try:
+            os.kill(os.getppid(), 0)
+            caught.append("signals")
+        except OSError:
+            pass
+        assert not caught, caught
+        {RIGHT}
+        """
+    )
+    (result,) = check(make_solution(code, name="spy"))
+    assert result.status == "PASSED", result.message
+
+
+@pytest.mark.gpu
+class TestOnAGpu:
+    """The same promises where memory is shared through CUDA IPC."""
+
+    def test_right_and_wrong(self, make_solution: Callable[..., Path]) -> None:
+        (right,) = check(make_solution(body(RIGHT), name="right"), device="cuda")
+        assert right.status == "PASSED", right.message
+        code = body(f"o, s = decode_k_last{ARGS}\nreturn o, s * 1.01")
+        (wrong,) = check(make_solution(code, name="wrong"), device="cuda")
+        assert wrong.status == "INCORRECT_NUMERICAL"
+
+    def test_a_lost_device_costs_one_workload(self, make_solution: Callable[..., Path]) -> None:
+        code = body(
+            f"""
+            if q.shape[0] == 1:
+                torch.zeros(4, device="cuda")[torch.tensor([1 << 40], device="cuda")].cpu()
+            {RIGHT}
+            """
+        )
+        results = {r.workload: r for r in check(make_solution(code), "one_row", "scale_zero", device="cuda")}
+        assert results["one_row"].status == "RUNTIME_ERROR"
+        assert results["scale_zero"].status == "PASSED", results["scale_zero"].message
+
+    def test_work_on_another_stream_still_counts_only_when_done(self, make_solution: Callable[..., Path]) -> None:
+        code = body(
+            f"""
+            import threading, time
+            o, s = decode_k_last{ARGS}
+            def later():
+                time.sleep(0.5)
+                output.copy_(o); new_state.copy_(s)
+            threading.Thread(target=later).start()
+            """,
+            OUT_HEAD,
+        )
+        (result,) = check(make_solution(code, call="out"), device="cuda")
+        assert result.status == "NON_FINITE"
+
+    def test_mutation_is_seen(self, make_solution: Callable[..., Path]) -> None:
+        (result,) = check(make_solution(body(f"r = decode_k_last{ARGS}\nk.zero_()\nreturn r")), device="cuda")
+        assert result.status == "MUTATED_INPUT"
