@@ -1,6 +1,5 @@
 """The evaluator of expressions: what it computes, what it refuses, and that nothing else can come out of it."""
 
-import math
 from typing import Any
 
 import pytest
@@ -195,13 +194,9 @@ def test_what_is_outside_the_grammar_is_refused_when_read(text: str) -> None:
         ("1 if cu else 2", "all"),
         ("n * 1000000000000000000000000000000", "out of range"),
         ("1" + "0" * 30 + " * n", "out of range"),
-        ("1e308 * n // 1", "nan|infinity|overflow|range|inf"),
     ],
 )
 def test_what_has_no_value_says_why(text: str, said: str) -> None:
-    if text.startswith("1e308"):
-        assert value(text) == math.inf or math.isnan(value(text))  # floats overflow as floats do
-        return
     with pytest.raises(ExpressionError, match=said):
         value(text)
 
@@ -230,13 +225,10 @@ def test_length_is_limited() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["-" * 490 + "1", "not " * 120 + "1", "(" * 240 + "1" + ")" * 240, "+".join("1" * 250)]
+    ("text", "result"), [("-" * 400 + "n", 6), ("not " * 100 + "n", True), ("(" * 90 + "n" + ")" * 90, 6)]
 )
-def test_nesting_is_evaluated_or_refused(text: str) -> None:
-    try:
-        assert value(text) in (1, 250)
-    except ExpressionError:
-        pass
+def test_nesting_is_evaluated(text: str, result: Any) -> None:
+    assert value(text) == result
 
 
 @pytest.mark.parametrize("text", ["f(" + "-" * 490 + "1)", "cu if " + "-" * 480 + "cu else 1"])
@@ -262,21 +254,23 @@ TOKENS = [
 ]  # fmt: skip
 
 # Well-formed expressions, most of them with operands of the wrong kind: they reach deeper than tokens at random.
-ATOMS = st.sampled_from(
-    ["n", "zero", "scale", "kind", "cu", "slots", "flag", "unknown", "2", "0.5", "'a'", "()", "(1,)"]
-)
-TREES = st.recursive(
-    ATOMS,
-    lambda inner: st.one_of(
-        st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", "%", "<", "==", "in", "and", "or"]), inner).map("({0[0]} {0[1]} {0[2]})".format),
-        st.tuples(st.sampled_from(sorted(FUNCTIONS)), inner).map("{0[0]}({0[1]})".format),
-        st.tuples(inner, inner).map("{0[0]}[{0[1]}]".format),
-        st.tuples(inner, inner).map("({0[0]}, {0[1]})".format),
-        st.tuples(st.sampled_from(["not ", "-", "+"]), inner).map("({0[0]}{0[1]})".format),
-        st.tuples(inner, inner, inner).map("({0[0]} if {0[1]} else {0[2]})".format),
-    ),
-    max_leaves=12,
-)  # fmt: skip
+ATOMS = ["n", "zero", "scale", "kind", "cu", "slots", "flag", "unknown", "2", "0.5", "'a'", "()", "(1,)"]
+OPERATORS = ["+", "-", "*", "/", "//", "%", "<", "==", "in", "and", "or"]
+
+
+def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    operators, functions = st.sampled_from(OPERATORS), st.sampled_from(sorted(FUNCTIONS))
+    return st.one_of(
+        st.tuples(inner, operators, inner).map(lambda x: f"({x[0]} {x[1]} {x[2]})"),
+        st.tuples(functions, inner).map(lambda x: f"{x[0]}({x[1]})"),
+        st.tuples(inner, inner).map(lambda x: f"{x[0]}[{x[1]}]"),
+        st.tuples(inner, inner).map(lambda x: f"({x[0]}, {x[1]})"),
+        st.tuples(st.sampled_from(["not ", "-", "+"]), inner).map(lambda x: f"({x[0]}{x[1]})"),
+        st.tuples(inner, inner, inner).map(lambda x: f"({x[0]} if {x[1]} else {x[2]})"),
+    )
+
+
+TREES = st.recursive(st.sampled_from(ATOMS), larger, max_leaves=12)
 TEXTS = st.text(max_size=60) | st.lists(st.sampled_from(TOKENS), max_size=14).map(" ".join) | TREES
 
 
@@ -289,14 +283,14 @@ def outcome(text: str, how: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
-@settings(max_examples=1500, deadline=2000)
+@settings(max_examples=800, deadline=2000)
 @given(TEXTS)
 def test_any_text_evaluates_or_raises_an_expression_error(text: str) -> None:
     outcome(text, "evaluate")
 
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
-@settings(max_examples=1500, deadline=2000)
+@settings(max_examples=800, deadline=2000)
 @given(TEXTS)
 def test_any_text_holds_or_not_or_raises_an_expression_error(text: str) -> None:
     outcome(text, "holds")

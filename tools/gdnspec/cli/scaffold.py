@@ -24,7 +24,8 @@ def _shape(tensor: Tensor) -> str:
 def _arguments(definition: Definition, indent: str) -> str:
     rows = []
     for tensor in (*definition.inputs, *definition.outputs):
-        absent = f"; None: {tensor.default}" if tensor.optional else ""
+        word = "default" if tensor.dtype == "bool" else "None"  # a bool always arrives
+        absent = f"; {word}: {tensor.default}" if tensor.optional else ""
         rows.append(f"{indent}{tensor.name} {_shape(tensor)} {tensor.dtype}{absent}. {tensor.description}")
     return "\n".join(rows)
 

@@ -50,8 +50,7 @@ class _Painter:
             raise RegimeError(
                 f"{workload.regime} needs beta up to {regime.beta_max}: the sigmoid of {definition.name} ends at 1"
             )
-        norm = definition.conventions.qk_norm
-        self.normalised_inside = norm == "l2" or (norm == "optional_l2" and workload.scalars.get("use_qk_l2norm", True))
+        self.normalised_inside = workload.normalises(definition)
 
     def stream(self, name: str) -> Stream:
         return Stream(self.seed, name)

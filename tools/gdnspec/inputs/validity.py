@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gdnspec.inputs.array import Array
 from gdnspec.model.definition import Definition
@@ -12,8 +13,8 @@ from gdnspec.model.dtypes import FLOATS
 SLACK = 1e-5
 
 
-def problems(definition: Definition, arrays: Mapping[str, Array]) -> Iterator[str]:
-    """What makes these inputs an invalid workload, in words."""
+def problems(definition: Definition, arrays: Mapping[str, Array], normalised: bool) -> Iterator[str]:
+    """What makes these inputs an invalid workload, in words. `normalised`: the operator normalises keys itself."""
     for name, array in arrays.items():
         tensor = definition.input(name)
         values = array.values()
@@ -32,17 +33,24 @@ def problems(definition: Definition, arrays: Mapping[str, Array]) -> Iterator[st
             yield f"{name} falls to {values.min()}, below {low}"
         if high is not None and values.max() > high:
             yield f"{name} rises to {values.max()}, above {high}"
-    yield from _unbounded(definition, arrays)
+    if not normalised:
+        yield from _unbounded(arrays)
 
 
-def _unbounded(definition: Definition, arrays: Mapping[str, Array]) -> Iterator[str]:
+def _unbounded(arrays: Mapping[str, Array]) -> Iterator[str]:
     """beta * |k|^2 <= 2 at every token, where keys arrive as they are used."""
-    if definition.conventions.qk_norm != "none" or "k" not in arrays:
-        return
     k = arrays["k"].values().astype(np.float64)
-    norms = (k * k).sum(axis=-1)  # [T, num_k_heads]
-    beta = arrays["beta"].values().astype(np.float64) if "beta" in arrays else np.ones((1, 1))
+    norms = (k * k).sum(axis=-1).reshape(-1, k.shape[-2])  # [tokens, num_k_heads]
+    beta = _write_strength(arrays)
     heads = max(norms.shape[1], beta.shape[1])
     product = np.repeat(norms, heads // norms.shape[1], axis=1) * beta
     if product.size and product.max() > 2 + SLACK:
         yield f"beta * |k|^2 reaches {product.max():.4g}: above 2 the recurrence is not bounded"
+
+
+def _write_strength(arrays: Mapping[str, Array]) -> NDArray[np.float64]:
+    """beta [tokens, heads]: as given, the sigmoid of b, or one."""
+    if "b" in arrays:
+        b = arrays["b"].values().astype(np.float64)
+        return 1.0 / (1.0 + np.exp(-b.reshape(-1, b.shape[-1])))
+    return arrays["beta"].values().astype(np.float64) if "beta" in arrays else np.ones((1, 1))

@@ -5,7 +5,7 @@ REGIMES: dict[str, str] = {
     "long_memory": "alpha = 1: nothing is forgotten",
     "slow_decay": "alpha = 1 - 1e-3",
     "fast_decay": "alpha between e^-12 and e^-2",
-    "hard_reset": "alpha exactly 0 at about one token in seven and at the first and last token of chunks of 64",
+    "hard_reset": "alpha exactly 0 at one token in seven and at half of the first and last tokens of chunks of 64",
     "repeated_keys": "one key repeated by all tokens of a head; alpha in [0.99, 1], beta in [0, 1.95], per token",
     "near_parallel_keys": "keys within a small angle of one direction; alpha and beta drawn per token, beta up to 1.95",
     "strict_keys": "one key repeated, beta in [1.9, 2], alpha in [0.999, 1]",

@@ -1,6 +1,6 @@
 """A workload: one line of definitions/<name>/workloads.jsonl, or of any file of the same form."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -126,6 +126,7 @@ class Workload(Model):
         absent -= {t.name for t in definition.inputs if t.dtype == "bool"}
         return frozenset(self.omit) | absent
 
-    def key(self) -> dict[str, Any]:
-        """What decides the inputs: everything but the name, the suite and the budget."""
-        return self.model_dump(exclude={"name", "suite", "budget", "device"})
+    def normalises(self, definition: Definition) -> bool:
+        """Whether q and k are normalised inside the operator."""
+        norm = definition.conventions.qk_norm
+        return norm == "l2" or (norm == "optional_l2" and bool(self.scalars.get("use_qk_l2norm", True)))
