@@ -125,7 +125,7 @@ def prefill_k_first(
     chunk_size: int = 64,
 ) -> tuple[Tensor, Tensor]:
     """As `gated_delta_net.prefill_k_first`, in chunks of `chunk_size` tokens."""
-    alpha = None if g is None else torch.exp(g.to(arithmetic_type(g)))
+    alpha = None if g is None else torch.exp(g.to(arithmetic_type(q, k, v, g, beta, initial_state)))
     initial = None if initial_state is None else initial_state.mT.contiguous()
     output, state = prefill_k_last(q, k, v, alpha, beta, cu_seqlens, initial, scale, chunk_size)
     return output, state.mT.contiguous()

@@ -142,7 +142,7 @@ def prefill_k_first(
     scale: float | None,
 ) -> tuple[Tensor, Tensor]:
     """`prefill_k_last` with states [.., K, V] and g in log space: alpha = exp(g); g = -inf is an exact reset."""
-    alpha = None if g is None else torch.exp(g.to(arithmetic_type(g)))
+    alpha = None if g is None else torch.exp(g.to(arithmetic_type(q, k, v, g, beta, initial_state)))
     output, state = prefill_k_last(q, k, v, alpha, beta, cu_seqlens, transposed(initial_state), scale)
     return output, state.transpose(-1, -2).contiguous()
 

@@ -79,7 +79,26 @@ def preset_problems(found: Found, known: dict[str, Preset], file: Path) -> list[
             problems.append(
                 Problem(file, f"breaks {constraint.expression!r} of {definition.name}: {why}", f"/{name}/axes")
             )
+        for symmetry in definition.symmetries:
+            sizes = set(definition.symmetry_sizes(symmetry, scope))
+            if len(sizes) > 1:
+                message = f"symmetry {symmetry.name!r} does not hold with it: sizes {sorted(sizes)}"
+                problems.append(Problem(found.file, message, f"preset {name}"))
+    problems += _unknown_axes(found, known, file)
     return problems
+
+
+def _unknown_axes(found: Found, known: dict[str, Preset], file: Path) -> list[Problem]:
+    """Axes of presets that no const axis could mean, but for a slip."""
+    names = found.definition.const_axes()
+    return [
+        Problem(
+            file, f"{axis!r} is not an axis of {found.definition.name}", f"/{preset}/axes/{axis}", nearest(axis, names)
+        )
+        for preset, item in known.items()
+        for axis in item.axes
+        if axis not in names and nearest(axis, names).startswith("did you mean")
+    ]
 
 
 def applies(preset: Preset, definition: Definition) -> bool:

@@ -46,7 +46,7 @@ def judge(
         what = "nothing but NaN: never written?" if unwritten else "not finite"
         return Verdict("NON_FINITE", f"{tensor.name}: {what}{at}", record)
     if exceeded:
-        said = ", ".join(f"{m} {found.maxima[m]:.3g} > {limits[m]:.3g}" for m in exceeded)
+        said = ", ".join(f"{m} {found.maxima[m]:.4g} > {limits[m]:.4g}" for m in exceeded)
         return Verdict("INCORRECT_NUMERICAL", f"{tensor.name}: {said}{at}", record)
     return Verdict("PASSED", "", record)
 

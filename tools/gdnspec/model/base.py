@@ -1,10 +1,20 @@
 """The base of every model: frozen, closed, strict, and helpful about a misspelt key."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, model_validator
 
 from gdnspec.model.errors import PlacedError, nearest
+
+
+def _version_1(version: Any) -> Any:
+    if type(version) is not int or version != 1:  # True == 1 == 1.0
+        raise PlacedError("", f"version {version!r}; this gdnspec reads version 1")
+    return version
+
+
+# Not Literal[1], which takes true and 1.0 for it.
+Version1 = Annotated[int, BeforeValidator(_version_1), WithJsonSchema({"const": 1, "type": "integer"})]
 
 
 class Model(BaseModel):

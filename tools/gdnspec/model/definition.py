@@ -6,16 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from gdnspec.model.base import Model
+from gdnspec.model.base import Model, Version1
 from gdnspec.model.dtypes import INTEGERS, SIZES, DType
 from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.expression import ExpressionError, parse
 
-SCHEMA_VERSION = 1
-
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=64)]
 Text = Annotated[str, Field(min_length=1, max_length=4000)]
 Scope = dict[str, Any]
+Stage = Literal["prefill", "decode", "verify", "convolution", "layer", "backward", "chunk_stage"]
 
 
 class Conventions(Model):
@@ -109,10 +108,10 @@ class Symmetry(Model):
 class Definition(Model):
     """The contract of one operator."""
 
-    schema_version: Literal[1]
+    schema_version: Version1
     name: Name
     family: Literal["gated_delta_net"]
-    stage: Literal["prefill", "decode", "verify", "convolution", "layer", "backward", "chunk_stage"]
+    stage: Stage
     description: Text
     conventions: Conventions
     axes: Annotated[list[Axis], Field(min_length=1)]
@@ -192,9 +191,16 @@ class Definition(Model):
             shape = tensors[name].shape or []
             if dimension >= len(shape):
                 raise PlacedError(f"{pointer}/dimension/{name}", f"{name!r} has {len(shape)} dimensions")
-            sizes.add(shape[dimension])
-        if len(sizes) == 0:
-            raise PlacedError(f"{pointer}/dimension", "it names no tensor")
+            size = shape[dimension]
+            # Axes of heads differ in name where they are equal in number; presets show whether they are.
+            sizes.add("heads" if str(size).endswith("heads") else size)
+        if len(sizes) != 1:
+            what = (
+                f"dimensions of different sizes: {', '.join(map(str, sorted(sizes, key=str)))}"
+                if sizes
+                else "no tensor"
+            )
+            raise PlacedError(f"{pointer}/dimension", f"it names {what}")
 
     # --- what a reader of a definition asks ---------------------------------------------------------------------
 
@@ -236,6 +242,15 @@ class Definition(Model):
                         yield i, constraint, constraint.message
                 except ExpressionError as error:
                     yield i, constraint, f"{constraint.message}: {error}"
+
+    def symmetry_sizes(self, symmetry: Symmetry, scope: Scope) -> list[int]:
+        """The sizes of a symmetry's dimensions, as far as the axes are bound; none where it does not apply."""
+        if not parse(symmetry.when).holds(scope):
+            return []
+        tensors = {tensor.name: tensor for tensor in (*self.inputs, *self.outputs)}
+        sizes = [(tensors[name].shape or [])[dimension] for name, dimension in symmetry.dimension.items()]
+        texts = [parse(str(size)) for size in sizes]
+        return [int(text.evaluate(scope)) for text in texts if text.names <= scope.keys()]
 
     def bytes_moved(self, scope: Scope, omitted: "frozenset[str] | set[str]" = frozenset()) -> int:
         """Each input read once, each output written once; `traffic` where that is not what moves."""

@@ -99,7 +99,7 @@ class Expression:
         try:
             self._tree = ast.parse(text, mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise ExpressionError(f"cannot read the expression {text!r}") from None
+            raise ExpressionError(f"cannot read the expression {shortened(text)}") from None
         named, called = set(), set()
         for node in ast.walk(self._tree):
             self._check(node)
@@ -111,31 +111,34 @@ class Expression:
 
     def _check(self, node: ast.AST) -> None:
         if not isinstance(node, _ALLOWED):
-            raise ExpressionError(f"{type(node).__name__} is not allowed in {self.text!r}")
+            raise ExpressionError(f"{type(node).__name__} is not allowed in {shortened(self.text)}")
         if isinstance(node, ast.Constant) and not isinstance(node.value, bool | int | float | str):
-            raise ExpressionError(f"the constant {node.value!r} is not allowed in {self.text!r}")
+            raise ExpressionError(f"the constant {node.value!r} is not allowed in {shortened(self.text)}")
         if isinstance(node, ast.Call):
             known = isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS
             if not known or node.keywords:
-                raise ExpressionError(f"{ast.unparse(node)!r}: the functions are {', '.join(FUNCTIONS)}")
+                raise ExpressionError(f"{shortened(self.text)}: the functions are {', '.join(FUNCTIONS)}")
 
     def evaluate(self, scope: Mapping[str, Any]) -> Any:
         """The value under `scope`; sequences in it become vectors. Raises `ExpressionError`."""
+        return self._guarded(self._value, scope)
+
+    def holds(self, scope: Mapping[str, Any]) -> bool:
+        """The truth of a condition. Raises `ExpressionError`."""
+        return bool(self._guarded(self._truth, scope))
+
+    def _guarded(self, walk: Callable[[ast.expr, Mapping[str, Any]], Any], scope: Mapping[str, Any]) -> Any:
         try:
-            return self._value(self._tree.body, scope)
+            return walk(self._tree.body, scope)
         except ExpressionError:
             raise
         except (ArithmeticError, TypeError, ValueError, IndexError, RecursionError) as error:
-            raise ExpressionError(f"{self.text!r}: {error}") from None
-
-    def holds(self, scope: Mapping[str, Any]) -> bool:
-        """The truth of a condition."""
-        return self._truth(self._tree.body, scope)
+            raise ExpressionError(f"{shortened(self.text)}: {error}") from None
 
     def _truth(self, node: ast.expr, scope: Mapping[str, Any]) -> bool:
         value = self._value(node, scope)
         if isinstance(value, tuple):
-            raise ExpressionError(f"{ast.unparse(node)!r} is a vector: say all(...)")
+            raise ExpressionError(f"{shortened(self.text)}: a vector has no truth value, say all(...)")
         return bool(value)
 
     def _value(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
@@ -144,13 +147,16 @@ class Expression:
                 return node.value
             case ast.Name():
                 if node.id not in scope:
-                    raise ExpressionError(f"{self.text!r} names {node.id!r}, which is not bound")
+                    raise ExpressionError(f"{shortened(self.text)} names {node.id!r}, which is not bound")
                 value = scope[node.id]
                 return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
             case ast.Tuple():
-                return tuple(self._value(item, scope) for item in node.elts)
+                items = tuple(self._value(item, scope) for item in node.elts)
+                if any(isinstance(item, tuple) for item in items):
+                    raise ExpressionError(f"{shortened(self.text)}: a vector within a vector")
+                return items
             case ast.BinOp():
-                left, right = self._value(node.left, scope), self._value(node.right, scope)
+                left, right = self._number(node.left, scope), self._number(node.right, scope)
                 return self._bounded(_each(_BINARY[type(node.op)], left, right))
             case ast.UnaryOp():
                 if isinstance(node.op, ast.Not):
@@ -169,7 +175,14 @@ class Expression:
                 return FUNCTIONS[node.func.id](*(self._value(item, scope) for item in node.args))
             case ast.Subscript():
                 return _vector("indexing", self._value(node.value, scope))[self._value(node.slice, scope)]
-        raise ExpressionError(f"{type(node).__name__} is not allowed in {self.text!r}")
+        raise ExpressionError(f"{type(node).__name__} is not allowed in {shortened(self.text)}")
+
+    def _number(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
+        """An operand of arithmetic: a number, or a vector of numbers. Python would repeat or format a string."""
+        value = self._value(node, scope)
+        if any(isinstance(item, str) for item in (value if isinstance(value, tuple) else (value,))):
+            raise ExpressionError(f"{shortened(self.text)}: arithmetic with a string")
+        return value
 
     def _compare(self, node: ast.Compare, scope: Mapping[str, Any]) -> Any:
         values = [self._value(item, scope) for item in (node.left, *node.comparators)]
@@ -184,9 +197,14 @@ class Expression:
 
     def _bounded(self, value: Any) -> Any:
         for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, str) or (isinstance(item, int) and abs(item) > MAX_INTEGER):
-                raise ExpressionError(f"{self.text!r}: a value out of range")
+            if isinstance(item, int) and abs(item) > MAX_INTEGER:
+                raise ExpressionError(f"{shortened(self.text)}: a value out of range")
         return value
+
+
+def shortened(text: str) -> str:
+    """The text as a message quotes it."""
+    return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
 def _each(function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:

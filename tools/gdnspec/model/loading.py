@@ -44,11 +44,18 @@ def _no_constants(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"{text} is too large for a number")
+    return value
+
+
 def parse_json(text: str, path: Path, line: int | None = None) -> Any:
-    """Strict JSON: no NaN, no duplicate keys."""
+    """Strict JSON: no NaN, no infinity, no duplicate keys."""
     at = f"line {line}" if line else ""
     try:
-        return json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
+        return json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constants, parse_float=_finite)
     except json.JSONDecodeError as error:
         place = f"line {line or error.lineno}, column {error.colno}"
         raise SpecError([Problem(path, f"not JSON: {error.msg}", place)]) from None
@@ -58,23 +65,58 @@ def parse_json(text: str, path: Path, line: int | None = None) -> Any:
         raise SpecError([Problem(path, str(error), at)]) from None
 
 
-def _problem(path: Path, line: int | None, error: Any) -> Problem:
-    # pydantic adds a union's tag to the location ("axes", 0, "var", "minimum"): it is no key of the file, but as
-    # tags are told apart only by the union's own error, they are kept and read well enough.
-    pointer = "".join(f"/{part}" for part in error["loc"])
+def _pointer(loc: tuple[int | str, ...], data: Any, missing: bool) -> str:
+    """A JSON pointer into the file: pydantic's location less what it says of unions and keys."""
+    parts: list[str] = []
+    for i, part in enumerate(loc):
+        in_list = isinstance(data, list) and isinstance(part, int) and part < len(data)
+        if in_list or (isinstance(data, dict) and part in data):
+            data = data[part]
+        elif not (missing and i == len(loc) - 1):
+            continue  # the tag of a union, or "[key]"
+        parts.append(str(part).replace("~", "~0").replace("/", "~1"))
+    return "".join(f"/{part}" for part in parts)
+
+
+def _problem(path: Path, line: int | None, error: Any, data: Any) -> Problem:
+    pointer = _pointer(error["loc"], data, missing=error["type"] == "missing")
     message, hint = error["msg"], ""
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, PlacedError):
         pointer, message, hint = pointer + cause.pointer, cause.message, cause.hint
     elif error["type"] == "missing":
         message = f"missing key {error['loc'][-1]!r}"
-    elif error["type"] not in ("value_error",):
-        shown = json.dumps(error.get("input"), default=str)
-        message += f", not {shown if len(shown) < 60 else shown[:57] + '...'}"
-    else:
+    elif error["type"] == "union_tag_not_found":
+        message = "missing key 'kind'"
+    elif error["type"] == "value_error":
         message = message.removeprefix("Value error, ")
-    place = " ".join(part for part in (f"line {line}:" if line else "", pointer) if part)
-    return Problem(path, message, place.rstrip(":") if not pointer else place, hint)
+    else:
+        message += f", not {shortened(error.get('input'))}"
+    place = f"line {line}" if line else ""
+    place += (": " if line and pointer else "") + pointer
+    return Problem(path, message, place, hint)
+
+
+def shortened(value: Any) -> str:
+    """What stands there, as a message quotes it."""
+    try:
+        text = json.dumps(value, default=str)
+    except (ValueError, RecursionError):
+        text = str(type(value).__name__)
+    return text if len(text) < 60 else text[:57] + "..."
+
+
+def _problems(path: Path, line: int | None, error: ValidationError, data: Any) -> list[Problem]:
+    """One problem a place: a union complains once for each thing that the value is not."""
+    found: dict[str, Problem] = {}
+    for entry in error.errors():
+        problem = _problem(path, line, entry, data)
+        known = found.get(problem.place)
+        if known is not None and known.message.startswith("Input should be") and problem.message not in known.message:
+            either = known.message.split(", not ")[0] + " or " + problem.message.removeprefix("Input should be ")
+            problem = Problem(path, either, problem.place, problem.hint)
+        found[problem.place] = problem
+    return list(found.values())
 
 
 def build(model: type[M], data: Any, path: Path, line: int | None = None) -> M:
@@ -82,7 +124,7 @@ def build(model: type[M], data: Any, path: Path, line: int | None = None) -> M:
     try:
         return model.model_validate_json(json.dumps(data))
     except ValidationError as error:
-        raise SpecError([_problem(path, line, entry) for entry in error.errors()]) from None
+        raise SpecError(_problems(path, line, error, data)) from None
     except RecursionError:
         raise SpecError([Problem(path, MAX_DEPTH_MESSAGE, f"line {line}" if line else "")]) from None
 
@@ -92,7 +134,7 @@ def validate_root(model: type[R], data: Any, path: Path) -> R:
     try:
         return model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        raise SpecError([_problem(path, None, entry) for entry in error.errors()]) from None
+        raise SpecError(_problems(path, None, error, data)) from None
 
 
 def load(model: type[M], path: Path) -> M:

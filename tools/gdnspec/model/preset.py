@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, RootModel
 
 from gdnspec.model.base import Model
-from gdnspec.model.definition import Name, Text
+from gdnspec.model.definition import Name, Stage, Text
 
 
 class Preset(Model):
@@ -13,7 +13,7 @@ class Preset(Model):
 
     axes: dict[Name, Annotated[int, Field(ge=1)]]
     source: Text
-    stages: list[str] | None = None
+    stages: list[Stage] | None = None
 
 
 class Presets(RootModel[dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")], Preset]]):

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from gdnspec.model.base import Model
+from gdnspec.model.base import Model, Version1
 
 Status = Literal[
     "PASSED",
@@ -46,7 +46,7 @@ class OutputErrors(Model):
 class CheckResult(Model):
     """One verdict. `key` names everything it depends on: equal keys, equal question."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Version1 = 1
     definition: str
     workload: str
     suite: str

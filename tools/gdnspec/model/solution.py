@@ -1,10 +1,10 @@
 """A solution's manifest: solutions/<name>/solution.json."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from gdnspec.model.base import Model
+from gdnspec.model.base import Model, Version1
 from gdnspec.model.definition import Name, Text
 from gdnspec.model.errors import PlacedError
 from gdnspec.model.expression import ExpressionError, parse
@@ -55,7 +55,7 @@ class Entry(Model):
 class Manifest(Model):
     """What a solution is, what it needs and which definitions it serves."""
 
-    schema_version: Literal[1]
+    schema_version: Version1
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
     language: Language
     authors: Annotated[list[Text], Field(min_length=1)]
@@ -65,14 +65,6 @@ class Manifest(Model):
     requires: Requires
     deterministic: bool
     entries: Annotated[dict[Name, Entry], Field(min_length=1)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _version_first(cls, data: Any) -> Any:
-        # Another version may have other keys: its number is the one thing worth saying then.
-        if isinstance(data, dict) and data.get("schema_version", 1) != 1:
-            raise PlacedError("/schema_version", f"version {data['schema_version']!r}; this gdnspec reads version 1")
-        return data
 
     @model_validator(mode="after")
     def _inside(self) -> "Manifest":

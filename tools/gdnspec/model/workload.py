@@ -42,6 +42,15 @@ class Workload(Model):
             raise PlacedError("", f"no regime {regime!r}", nearest(regime, REGIMES))
         return regime
 
+    @field_validator("budget")
+    @classmethod
+    def _limits_both(cls, budget: dict[str, dict[str, float]] | None) -> dict[str, dict[str, float]] | None:
+        for output, limits in (budget or {}).items():
+            for metric in ("relative_l2", "worst_vector"):
+                if metric not in limits:
+                    raise PlacedError(f"/{output}", f"no limit for {metric}: a budget judges by it")
+        return budget
+
     @model_validator(mode="after")
     def _one_source(self) -> "Workload":
         drawn = self.regime is not None and self.seed is not None
@@ -104,6 +113,8 @@ class Workload(Model):
         for i, name in enumerate(self.omit):
             if name not in optional:
                 raise PlacedError(f"/omit/{i}", f"{name!r} is not an optional input", nearest(name, optional))
+            if name in self.scalars:
+                raise PlacedError(f"/omit/{i}", f"{name!r} is given under scalars: one or the other")
         scalars = [name for name, tensor in inputs.items() if tensor.is_scalar]
         for name, value in self.scalars.items():
             if name not in scalars:
@@ -112,6 +123,8 @@ class Workload(Model):
                 raise PlacedError(f"/scalars/{name}", f"{name!r} takes a {inputs[name].dtype}")
         indices = [name for name, tensor in inputs.items() if tensor.dtype in ("int32", "int64")]
         for name in self.integers:
+            if name == "cu_seqlens" and self.sequence_lengths is not None:
+                raise PlacedError(f"/integers/{name}", "it follows from sequence_lengths: one or the other")
             if name not in indices:
                 raise PlacedError(f"/integers/{name}", f"{name!r} is not an integer input", nearest(name, indices))
         outputs = [tensor.name for tensor in definition.outputs]
@@ -122,9 +135,10 @@ class Workload(Model):
     def omitted(self, definition: Definition) -> frozenset[str]:
         """The inputs that arrive as None: those left out, and optional scalars without a value."""
         absent = {t.name for t in definition.inputs if t.is_scalar and t.optional and t.name not in self.scalars}
-        # `use_qk_l2norm` has a default of True: left out it still arrives, as its default.
-        absent -= {t.name for t in definition.inputs if t.dtype == "bool"}
-        return frozenset(self.omit) | absent
+        # A switch always arrives: left out, as its default.
+        return (frozenset(self.omit) | absent) - {
+            t.name for t in definition.inputs if t.is_scalar and t.dtype == "bool"
+        }
 
     def normalises(self, definition: Definition) -> bool:
         """Whether q and k are normalised inside the operator."""
