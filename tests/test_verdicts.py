@@ -1,6 +1,7 @@
 """What becomes of a solution that is wrong, breaks, or lies: one status each, and the next workload still runs."""
 
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -179,6 +180,53 @@ def test_a_forged_success_is_judged_by_the_outputs(make_solution: Callable[..., 
 def test_what_is_no_message_is_a_protocol_error(make_solution: Callable[..., Path], line: bytes) -> None:
     (result,) = check(make_solution(body(f"{FIND_SOCKET}\nos.write(fd, {line!r})\n{RIGHT}")))
     assert result.status == "PROTOCOL_ERROR"
+
+
+LYING = [
+    "[1, 2]",
+    '[{"shape": "x", "dtype": []}, {}]',
+    '[{"shape": [1, 1, 2, 64], "dtype": "bfloat16"}]',
+    '{"shape": NaN}',
+]
+
+
+@pytest.mark.parametrize("returned", LYING)
+def test_a_lie_about_what_was_returned_hurts_nobody(make_solution: Callable[..., Path], returned: str) -> None:
+    line = f'{{"op": "done", "returned": {returned}, "seconds": 1e400, "prepare_seconds": "soon"}}\n'.encode()
+    (result,) = check(make_solution(body(f"{FIND_SOCKET}\nos.write(fd, {line!r})\nos._exit(0)")))
+    assert result.status in ("PROTOCOL_ERROR", "INCORRECT_SHAPE", "NON_FINITE")
+    assert result.seconds == 0.0
+
+
+def test_shared_memory_cannot_be_shrunk_under_the_judge(make_solution: Callable[..., Path]) -> None:
+    code = body(
+        f"""
+        import os
+        for fd in os.listdir("/proc/self/fd"):
+            try:
+                if "memfd:gdnspec" in os.readlink(f"/proc/self/fd/{{fd}}"):
+                    os.ftruncate(int(fd), 0)
+            except OSError:
+                pass
+        {RIGHT}
+        """
+    )
+    (result,) = check(make_solution(code))
+    assert result.status == "PASSED", result.message
+
+
+def test_a_process_left_behind_does_not_hold_up_the_judge(make_solution: Callable[..., Path]) -> None:
+    code = body(
+        f"""
+        import subprocess
+        subprocess.Popen(["sleep", "30"], start_new_session=True)
+        {RIGHT}
+        """
+    )
+    started = time.monotonic()
+    (result,) = check(make_solution(code))
+    assert result.status == "PASSED", result.message
+    assert time.monotonic() - started < 20
 
 
 def test_two_calls_must_agree_when_the_manifest_says_so(make_solution: Callable[..., Path]) -> None:

@@ -1,6 +1,7 @@
 """Entry point: the commands, and what becomes of their errors."""
 
 import os
+import signal
 import sys
 
 import typer
@@ -44,8 +45,14 @@ def options(version: bool = typer.Option(False, "--version", callback=_version, 
     """The executable specification of Gated Delta Net: look up a definition, check a kernel against it."""
 
 
+def _as_interrupt(*_: object) -> None:
+    """A polite end is like Ctrl-C: children are ended and what was judged is kept."""
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Runs the command; every error of a file or of the request is a message and exit code 2."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         app()
     except SpecError as error:

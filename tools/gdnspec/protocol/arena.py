@@ -6,6 +6,7 @@ GPU it is an allocation opened in the child through CUDA IPC.
 
 import base64
 import ctypes
+import fcntl
 import mmap
 import os
 from collections.abc import Iterable
@@ -66,8 +67,10 @@ class HostArena:
     def __init__(self, nbytes: int, fd: int | None = None) -> None:
         self.nbytes = nbytes
         if fd is None:
-            fd = os.memfd_create("gdnspec")
+            fd = os.memfd_create("gdnspec", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(fd, nbytes)
+            # A child that could shrink it would kill the parent at its next read.
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self.fd = fd
         self._map = mmap.mmap(fd, nbytes)
         self.block: Tensor | None = torch.frombuffer(self._map, dtype=torch.uint8)

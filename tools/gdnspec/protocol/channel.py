@@ -24,8 +24,9 @@ class ProtocolError(Exception):
 class Channel:
     """One end. A message is a JSON object with an "op"; descriptors may travel with it."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, accept_fds: bool = False) -> None:
         self._socket = sock
+        self._accept_fds = accept_fds
         self._buffer = b""
         self._fds: list[int] = []
 
@@ -61,10 +62,13 @@ class Channel:
         if not ready:
             raise ChannelTimeout
         try:
-            data, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, 4)
+            if self._accept_fds:
+                data, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, 4)
+                self._fds += fds
+            else:
+                data = self._socket.recv(1 << 16)
         except OSError:
             raise ChannelClosed from None
-        self._fds += fds
         if not data:
             raise ChannelClosed
         self._buffer += data

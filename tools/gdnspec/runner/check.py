@@ -230,13 +230,15 @@ class _Call:
         returned = reply.get("returned")
         if not isinstance(returned, list) or len(returned) != len(self.outputs):
             return Verdict("PROTOCOL_ERROR", "the child did not say what was returned")
+        if not all(isinstance(got, dict) for got in returned):
+            return Verdict("PROTOCOL_ERROR", "the child did not say what was returned")
         for output, got in zip(self.outputs, returned, strict=True):
             wanted = list(self.slots[output.name].shape)
             if got.get("shape") != wanted:
-                return Verdict("INCORRECT_SHAPE", f"{output.name} has shape {got.get('shape')}, not {wanted}")
+                return Verdict("INCORRECT_SHAPE", f"{output.name} has shape {str(got.get('shape'))[:80]}, not {wanted}")
         for output, got in zip(self.outputs, returned, strict=True):
             if got.get("dtype") != output.dtype:
-                return Verdict("INCORRECT_DTYPE", f"{output.name} is {got.get('dtype')}, not {output.dtype}")
+                return Verdict("INCORRECT_DTYPE", f"{output.name} is {str(got.get('dtype'))[:40]}, not {output.dtype}")
         return None
 
     def _mutated(self, after: dict[str, Tensor]) -> Verdict | None:
@@ -260,4 +262,5 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 def _number(value: Any) -> float | None:
     """What a child says of its own time is shown, never trusted."""
-    return float(value) if isinstance(value, int | float) else None
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
+    return float(value) if known else None

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import socket
@@ -239,17 +240,25 @@ class _Tail:
 
     def __init__(self) -> None:
         self._kept = b""
+        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def follow(self, fd: int) -> None:
         self._kept = b""
-        self._thread = threading.Thread(target=self._read, args=(os.dup(fd),), daemon=True)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read, args=(os.dup(fd), self._stop), daemon=True)
         self._thread.start()
 
-    def _read(self, fd: int) -> None:
+    def _read(self, fd: int, stop: threading.Event) -> None:
         try:
-            while data := os.read(fd, 1 << 16):
+            while True:
+                ready, _, _ = select.select([fd], [], [], 0.1)
+                data = os.read(fd, 1 << 16) if ready else b""
                 self._kept = (self._kept + data)[-TAIL_BYTES:]
+                if ready and not data:
+                    return
+                if stop.is_set() and not ready:
+                    return  # a process that the child left behind still holds the other end
         finally:
             os.close(fd)
 
@@ -258,5 +267,6 @@ class _Tail:
         return "\n".join(self._kept.decode(errors="replace").strip().split("\n")[-lines:])
 
     def finish(self) -> None:
+        self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=2)

@@ -8,7 +8,7 @@ from gdnspec.worker.serve import serve
 
 
 def main() -> None:
-    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])), accept_fds=True)
     serve(channel)
 
 
