@@ -86,6 +86,8 @@ def _problem(path: Path, line: int | None, error: Any, data: Any) -> Problem:
         pointer, message, hint = pointer + cause.pointer, cause.message, cause.hint
     elif error["type"] == "missing":
         message = f"missing key {error['loc'][-1]!r}"
+    elif error["type"] == "json_invalid":
+        message = MAX_DEPTH_MESSAGE  # the text is JSON already: depth is all that pydantic's parser can mind
     elif error["type"] == "union_tag_not_found":
         message = "missing key 'kind'"
     elif error["type"] == "value_error":
