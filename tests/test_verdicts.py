@@ -169,7 +169,8 @@ for fd in range(3, 64):
 
 
 def test_a_forged_success_is_judged_by_the_outputs(make_solution: Callable[..., Path]) -> None:
-    forged = b'{"op": "done", "returned": null, "seconds": 0.001, "prepare_seconds": null}\n'
+    # Request 1 loads the entry point, request 2 calls it.
+    forged = b'{"op": "done", "id": 2, "returned": null, "seconds": 0.001, "prepare_seconds": null}\n'
     (result,) = check(
         make_solution(body(f"{FIND_SOCKET}\nos.write(fd, {forged!r})\nos._exit(0)", OUT_HEAD), call="out")
     )
@@ -192,7 +193,7 @@ LYING = [
 
 @pytest.mark.parametrize("returned", LYING)
 def test_a_lie_about_what_was_returned_hurts_nobody(make_solution: Callable[..., Path], returned: str) -> None:
-    line = f'{{"op": "done", "returned": {returned}, "seconds": 1e400, "prepare_seconds": "soon"}}\n'.encode()
+    line = f'{{"op": "done", "id": 2, "returned": {returned}, "seconds": 1e400, "prepare_seconds": "soon"}}\n'.encode()
     (result,) = check(make_solution(body(f"{FIND_SOCKET}\nos.write(fd, {line!r})\nos._exit(0)")))
     assert result.status in ("PROTOCOL_ERROR", "INCORRECT_SHAPE", "NON_FINITE")
     assert result.seconds == 0.0
@@ -227,6 +228,144 @@ def test_a_process_left_behind_does_not_hold_up_the_judge(make_solution: Callabl
     (result,) = check(make_solution(code))
     assert result.status == "PASSED", result.message
     assert time.monotonic() - started < 20
+
+
+def test_replies_sent_ahead_are_out_of_turn(make_solution: Callable[..., Path]) -> None:
+    flood = b'{"op": "done", "returned": null, "seconds": 0, "prepare_seconds": null}\n'
+    code = body(f"{FIND_SOCKET}\nfor _ in range(3000): os.write(fd, {flood!r})\n{RIGHT}")
+    started = time.monotonic()
+    results = check(make_solution(code), "one_row", "scale_zero", timeout=10.0)
+    assert {result.status for result in results} <= {"PROTOCOL_ERROR", "TIMEOUT"}
+    assert time.monotonic() - started < 40
+
+
+def test_a_socket_held_by_a_grandchild_hides_no_death(make_solution: Callable[..., Path]) -> None:
+    code = body(
+        f"""
+        {FIND_SOCKET.strip().replace(chr(10), chr(10) + "        ")}
+        import subprocess
+        subprocess.Popen(["sleep", "60"], start_new_session=True, pass_fds=[fd])
+        os._exit(3)
+        """
+    )
+    started = time.monotonic()
+    (result,) = check(make_solution(code), timeout=50.0)
+    assert result.status == "RUNTIME_ERROR"
+    assert "exit code 3" in result.message
+    assert time.monotonic() - started < 25
+
+
+def test_what_a_solution_starts_ends_with_it(make_solution: Callable[..., Path], tmp_path: Path) -> None:
+    marker = f"{tmp_path.name}-left-behind"
+    start = f"subprocess.Popen(['sh', '-c', 'sleep 97; : {marker}'], start_new_session=True)"
+    (result,) = check(make_solution(body(f"import subprocess\n{start}\n{RIGHT}")))
+    assert result.status == "PASSED", result.message
+    lines = [f.read_bytes() for f in Path("/proc").glob("[0-9]*/cmdline") if f.exists()]
+    assert not any(marker.encode() in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import os\nos.kill(os.getpid(), 40)", "signal 40"),
+        ("raise ValueError('\\ud800 \\x1b[31mred')", "[31mred"),
+        ("raise ValueError('x' * 3_000_000)", "xxx"),
+    ],
+    ids=["a signal without a name", "no text for a terminal", "a novel"],
+)
+def test_odd_failures_are_told_plainly(make_solution: Callable[..., Path], text: str, says: str) -> None:
+    (result,) = check(make_solution(body(text)))
+    assert result.status == "RUNTIME_ERROR"
+    assert says in result.message
+    assert "\x1b" not in result.message
+    assert len(result.message) < 30_000
+    result.model_dump_json()
+
+
+def test_folders_nested_beyond_measure_are_cleared_away(make_solution: Callable[..., Path]) -> None:
+    code = body(
+        f"""
+        import os
+        os.chdir(os.environ["TMPDIR"])
+        for _ in range(3000):
+            os.mkdir("d"); os.chdir("d")
+        {RIGHT}
+        """
+    )
+    (result,) = check(make_solution(code))
+    assert result.status == "PASSED", result.message
+
+
+def test_a_write_past_an_output_is_found(make_solution: Callable[..., Path]) -> None:
+    code = body(
+        f"""
+        o, s = decode_k_last{ARGS}
+        output.copy_(o)
+        beyond = torch.as_strided(output, (output.numel() + 4096,), (1,), output.storage_offset())
+        beyond[output.numel():] = 1.0
+        new_state.copy_(s)
+        """,
+        OUT_HEAD,
+    )
+    (result,) = check(make_solution(code, call="out"))
+    assert result.status == "RUNTIME_ERROR"
+    assert "wrote outside of every tensor, behind output" in result.message
+
+
+def test_one_entry_that_dies_condemns_no_other(make_solution: Callable[..., Path]) -> None:
+    args = "(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"
+    code = body(RIGHT) + f"\ndef dies{args}:\n    import os\n    os._exit(3)\n"
+    entry = {"call": "return", "prepare": None, "supports": []}
+    entries = {
+        "gdn_decode_k_first": {**entry, "entry": "kernel.py::dies"},
+        "gdn_decode_k_last": {**entry, "entry": "kernel.py::run"},
+    }
+    solution = load_solution(make_solution(code, entries=entries))
+    names = ("batch_8", "resets", "no_l2norm", "scale_zero", "one_row")
+    selected = [
+        (found, [line for line in workloads(found) if line.name in names])
+        for found in (definition("gdn_decode_k_first"), definition("gdn_decode_k_last"))
+    ]
+    where = machine.device("cpu")
+    assert where is not None
+    results = list(Checker("cpu", Options(), print).run(list(plan([solution], selected, where))))
+    assert {r.status for r in results if r.definition == "gdn_decode_k_first"} == {"RUNTIME_ERROR"}
+    assert {r.status for r in results if r.definition == "gdn_decode_k_last"} == {"PASSED"}
+
+
+def test_an_expected_value_of_another_shape_is_computed_again(make_solution: Callable[..., Path], cache: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = make_solution(body(f"o, s = decode_k_last{ARGS}\nreturn o * 2, s"))
+    (before,) = check(folder)
+    for file in (cache / "expected").iterdir():
+        save_file({name: value[:0].clone() for name, value in load_file(file).items()}, file)
+    (after,) = check(folder)
+    assert before.status == after.status == "INCORRECT_NUMERICAL"
+
+
+def test_a_workload_that_does_not_fit_says_what_it_needs(make_solution: Callable[..., Path]) -> None:
+    found = definition("gdn_decode_k_last")
+    line = next(line for line in workloads(found) if line.name == "one_row")
+    huge = line.model_copy(update={"axes": {"batch_size": 1 << 36}, "sha256": None})
+    where = machine.device("cpu")
+    assert where is not None
+    jobs = list(plan([load_solution(make_solution(body(RIGHT)))], [(found, [huge])], where))
+    (result,) = Checker("cpu", Options(), print).run(jobs)
+    assert result.status == "UNSUPPORTED"
+    assert "GiB" in result.message
+
+
+def test_expected_values_outside_the_output_type_are_an_invalid_workload(make_solution: Callable[..., Path]) -> None:
+    found = definition("gdn_decode_k_last")
+    line = next(line for line in workloads(found) if line.name == "one_row")
+    loud = line.model_copy(update={"scalars": {"scale": 1e300}})
+    where = machine.device("cpu")
+    assert where is not None
+    jobs = list(plan([load_solution(make_solution(body(RIGHT)))], [(found, [loud])], where))
+    (result,) = Checker("cpu", Options(), print).run(jobs)
+    assert result.status == "INVALID_WORKLOAD"
+    assert "output" in result.message
 
 
 def test_two_calls_must_agree_when_the_manifest_says_so(make_solution: Callable[..., Path]) -> None:
@@ -272,12 +411,13 @@ def test_unsupported_is_said_and_is_no_failure(make_solution: Callable[..., Path
 
 
 def test_the_child_can_read_neither_expected_values_nor_the_parent(
-    make_solution: Callable[..., Path], cache: Path
+    make_solution: Callable[..., Path], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gdnspec.worker import landlock
 
     if landlock.abi() == 0:
         pytest.skip("this kernel has no Landlock")
+    monkeypatch.setenv("MY_SECRET", "known to the parent")
     (warm_up,) = check(make_solution(body(RIGHT), name="warm_up"))
     assert list((cache / "expected").iterdir()), "expected values are cached on disk"
     assert warm_up.isolation.startswith("landlock ")
@@ -285,17 +425,21 @@ def test_the_child_can_read_neither_expected_values_nor_the_parent(
         f"""
         import os
         caught = []
-        for path in ({str(cache / "expected")!r}, "/proc/%d/mem" % os.getppid(), os.path.expanduser("~root")):
+        parent = os.getppid()
+        private = ["/proc/%d/%s" % (parent, name) for name in ("mem", "environ", "maps", "cmdline")]
+        for path in ({str(cache / "expected")!r}, *private, "/proc", "/dev/shm", os.path.expanduser("~root")):
             try:
                 os.listdir(path) if os.path.isdir(path) else open(path, "rb").read(1)
                 caught.append(path)
             except OSError:
                 pass
-        try:
-            open("/tmp/gdnspec-escaped", "w")
-            caught.append("/tmp")
-        except OSError:
-            pass
+        for path in ("/tmp/gdnspec-escaped", "/dev/shm/gdnspec-escaped"):
+            try:
+                open(path, "w")
+                caught.append(path)
+            except OSError:
+                pass
+        caught += [name for name in os.environ if "SECRET" in name]
         try:
             os.kill(os.getppid(), 0)
             caught.append("signals")

@@ -49,5 +49,5 @@ def shown(path: Path) -> str:
     """A path as a person wants to read it: relative to the current folder where it lies below it."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
-    except (ValueError, OSError):
+    except (ValueError, OSError, RuntimeError):  # RuntimeError: a loop of links
         return str(path)

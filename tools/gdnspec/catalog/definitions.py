@@ -7,7 +7,7 @@ from pathlib import Path
 from gdnspec import paths
 from gdnspec.catalog.source import python_functions
 from gdnspec.model.definition import Definition
-from gdnspec.model.errors import Problem, SpecError, nearest
+from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.loading import load, parse_json, read_text, validate_root
 from gdnspec.model.preset import Preset, Presets
 
@@ -74,7 +74,11 @@ def preset_problems(found: Found, known: dict[str, Preset], file: Path) -> list[
     for name, preset in known.items():
         if not applies(preset, definition):
             continue
-        scope = definition.bind({axis: preset.axes[axis] for axis in definition.const_axes()})
+        try:
+            scope = definition.bind({axis: preset.axes[axis] for axis in definition.const_axes()})
+        except PlacedError as error:
+            problems.append(Problem(found.file, f"with preset {name!r}: {error.message}", error.pointer))
+            continue
         for _, constraint, why in definition.broken(scope):
             problems.append(
                 Problem(file, f"breaks {constraint.expression!r} of {definition.name}: {why}", f"/{name}/axes")

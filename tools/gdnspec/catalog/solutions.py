@@ -128,6 +128,7 @@ def solution_folders(extra: Path | None = None) -> list[Path]:
     if extra is not None:
         if not extra.is_dir():
             raise SpecError(f"no folder {extra} (--solutions-dir)")
+        extra = extra.resolve()  # "." has no name
         # A folder that is itself a solution is taken as one.
         if (extra / MANIFEST).is_file():
             return [*_below(roots[0]), extra]

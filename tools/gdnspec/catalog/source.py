@@ -23,7 +23,7 @@ class Signature:
 def python_functions(path: Path) -> dict[str, Signature]:
     """The functions at the top level of a Python file."""
     try:
-        tree = ast.parse(read_text(path), filename=str(path))
+        tree = ast.parse(read_text(path).removeprefix("\ufeff"), filename=str(path))
     except SyntaxError as error:
         raise SpecError([Problem(path, f"not Python: {error.msg}", f"line {error.lineno}")]) from None
     except (ValueError, RecursionError, MemoryError) as error:

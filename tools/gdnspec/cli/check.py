@@ -26,21 +26,30 @@ Selected = list[tuple[Found, list[Workload]]]
 
 def check(
     names: Annotated[list[str] | None, typer.Argument(metavar="[DEFINITION]...", help="None named: all.")] = None,
-    solution: Annotated[list[str] | None, typer.Option(help="Only these solutions.")] = None,
+    solution: Annotated[list[str] | None, typer.Option(help="Only this solution; may be repeated.")] = None,
     suite: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(SUITES)} or all.", show_default="smoke, or all with --workload"),
+        typer.Option(
+            help=f"{', '.join(SUITES)} or all; may be repeated.", show_default="smoke, or all with --workload"
+        ),
     ] = None,
-    workload: Annotated[list[str] | None, typer.Option(help="Only these workloads, of any suite.")] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Only this workload, of any suite; may be repeated.")
+    ] = None,
     workloads_file: Annotated[
         Path | None, typer.Option("--workloads", help="Take workloads from this file (one definition).")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Append each result as a line of JSON; - is stdout.")
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Append each result as a line of JSON, and take from it what was judged before; - is stdout.",
+        ),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Take results that FILE holds already for the same question.")] = True,
+    resume: Annotated[bool, typer.Option(help="Take results that FILE holds for the same question.")] = True,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one call may take.")] = 120.0,
 ) -> None:
     """Check solutions for correctness on a definition's workloads."""
@@ -56,9 +65,10 @@ def check(
     if not jobs:
         served = ", ".join(f.definition.name for f, _ in selected)
         raise SpecError(f"no solution serves {served}: gdnspec list solutions")
-    flags = f" --solutions-dir {solutions_dir.resolve()}" if solutions_dir else ""
-    flags += f" --workloads {workloads_file}" if workloads_file else ""
-    checker = Checker(where.kind, Options(timeout, flags), warn)
+    flags = ["--solutions-dir", str(solutions_dir.resolve())] if solutions_dir else []
+    flags += ["--workloads", str(workloads_file.resolve())] if workloads_file else []
+    flags += ["--timeout", f"{timeout:g}"] if timeout != Options.timeout else []
+    checker = Checker(where.kind, Options(timeout, tuple(flags)), warn)
     summary = Summary(where.name)
     to_stdout = str(json_file) == "-"
     with contextlib.ExitStack() as stack:
@@ -115,7 +125,7 @@ def _solutions(wanted: list[str] | None, extra: Path | None) -> tuple[list[Solut
         return list(known.values()), list(problems)
     for name in wanted:
         mine = [problem for problem in problems if name in (problem.file.parent.name, problem.file.name)]
-        if name not in known and mine:
+        if mine:  # a name that is taken is one of these: which of the two was meant, nobody knows
             raise SpecError(mine)
         if name not in known:
             raise SpecError(f"no solution {name!r} ({nearest(name, known)})")
@@ -170,6 +180,8 @@ def _follow(
     said: set[str] = set()
     for result in done.values():
         summary.add(result)
+        if result.failed:
+            print_failure(result, said)
     with _progress(len(jobs), len(done)) as advance:
         for result in results:
             write(result)

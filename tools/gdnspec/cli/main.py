@@ -50,9 +50,20 @@ def _as_interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def _usable_streams() -> None:
+    """A closed stream swallows what is said; a character that a terminal cannot show does not end the run."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Runs the command; every error of a file or of the request is a message and exit code 2."""
     signal.signal(signal.SIGTERM, _as_interrupt)
+    _usable_streams()
     try:
         app()
     except SpecError as error:
@@ -63,9 +74,9 @@ def main() -> None:
         complain("gdnspec: interrupted")
         sys.exit(130)
     except BrokenPipeError:
-        # The reader has seen enough (`gdnspec list | head`).
+        # The reader has seen enough (`gdnspec list | head`); whatever else was to come is not done.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        sys.exit(1)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         complain(f"gdnspec: {place}{error.strerror or error}")

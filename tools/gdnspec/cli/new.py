@@ -1,6 +1,7 @@
 """gdnspec new: the folder of a new solution, ready to be edited."""
 
 import json
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -59,7 +60,7 @@ def new(
     except OSError as error:
         raise SpecError([Problem(folder, f"cannot be written: {error.strerror}")]) from None
     load_solution(folder)
-    where = f" --solutions-dir {root}" if solutions_dir is not None else ""
+    where = f" --solutions-dir {shlex.quote(str(root))}" if solutions_dir is not None else ""
     say(f"made {paths.shown(folder)}/: {MANIFEST}, {scaffold.file}")
     say(f"edit {paths.shown(folder / scaffold.file)}, then: gdnspec check --solution {name}{where}")
 
@@ -70,6 +71,10 @@ def _refuse(name: str, folder: Path, manifest: dict[str, object]) -> None:
     try:
         Manifest.model_validate(manifest)
     except ValidationError as error:
+        if error.errors()[0]["loc"] == ("name",):
+            raise SpecError(
+                f"{name!r}: a name has lower-case letters, digits and underscores, a letter first"
+            ) from None
         raise SpecError(f"{name!r}: {error.errors()[0]['msg']}") from None
     if folder.exists():
         raise SpecError([Problem(folder, "exists already", hint="choose another name")])

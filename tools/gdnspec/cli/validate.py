@@ -26,16 +26,23 @@ def validate(
     ] = None,
 ) -> None:
     """Validate definitions, presets, workloads, solutions, results and captured tensors."""
-    files = [file.resolve() for file in (_expand(path) if path else _everything())]
+    files = list(_expand(path) if path else _everything())
     problems: list[Problem] = []
     for file in files:
         try:
-            _one(file, definition)
+            _one(_resolved(file), definition)
         except SpecError as error:
             problems += error.problems or [Problem(file, str(error))]
     if problems:
         raise SpecError(list(dict.fromkeys(problems)))
     say(f"{len(files)} files valid")
+
+
+def _resolved(file: Path) -> Path:
+    try:
+        return file.resolve()
+    except RuntimeError:
+        raise SpecError([Problem(file, "a loop of links")]) from None
 
 
 def _everything() -> Iterable[Path]:

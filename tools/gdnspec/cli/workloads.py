@@ -1,6 +1,8 @@
 """gdnspec workloads: make more of them."""
 
+import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -46,12 +48,12 @@ def generate(
         raise SpecError([Problem(output, "exists already", hint="--force overwrites it")])
     if not to_stdout and not output.parent.is_dir():
         raise SpecError([Problem(output, "its folder does not exist")])
-    lines = [_with_hash(found, line) for line in _lines(found, preset, regime, lengths, batch, count, seed)]
-    text = "".join(json.dumps(line.model_dump(mode="json", exclude_defaults=True)) + "\n" for line in lines)
-    if to_stdout:
-        print(text, end="")
-    else:
-        output.write_text(text, encoding="utf-8")
+    lines = _lines(found, preset, regime, lengths, batch, count, seed)
+    with contextlib.nullcontext(sys.stdout) if to_stdout else output.open("w", encoding="utf-8") as file:
+        for line in lines:
+            text = json.dumps(_with_hash(found, line).model_dump(mode="json", exclude_defaults=True))
+            print(text, file=file, flush=True)
+    if not to_stdout:
         complain(f"{len(lines)} workloads in {output}; check them with: gdnspec check {name} --workloads {output}")
 
 
@@ -93,7 +95,11 @@ def _lines(
 
 def _with_hash(found: Found, line: Workload) -> Workload:
     from gdnspec.inputs.materialise import InvalidWorkload, materialise
+    from gdnspec.inputs.memory import available
 
+    need, have = 3 * found.definition.bytes_moved(line.scope(found.definition, presets()[line.preset])), available()
+    if have is not None and need > have:
+        raise SpecError(f"workload {line.name!r} needs about {need / 2**30:.1f} GiB, {have / 2**30:.1f} GiB are free")
     try:
         return line.model_copy(update={"sha256": materialise(found, line).sha256})
     except InvalidWorkload as error:

@@ -13,5 +13,5 @@ def budget(definition: Definition, output: Tensor, workload: Workload) -> dict[s
     if workload.budget is not None and output.name in workload.budget:
         return {str(metric): limit for metric, limit in workload.budget[output.name].items()}
     one_token = definition.conventions.packing == "one_token"
-    state = bool(output.shape) and len(output.shape or []) == 4 and output.dtype == "float32"
-    return dict(ONE_TOKEN_STATE if one_token and state else DEFAULT)
+    exact = one_token and output.is_state and output.dtype == "float32"
+    return dict(ONE_TOKEN_STATE if exact else DEFAULT)

@@ -25,6 +25,8 @@ def judge(
     got: Tensor, expected: Tensor, tensor: TensorModel, definition: Definition, scope: Scope, limits: dict[str, float]
 ) -> Verdict:
     """`got` has the definition's shape and type already; `expected` is float64 and finite."""
+    if got.shape != expected.shape:
+        raise ValueError(f"{tensor.name}: shape {tuple(got.shape)} against expected {tuple(expected.shape)}")
     have = as_vectors(got.to(torch.float64), tensor, definition, scope)
     want = as_vectors(expected, tensor, definition, scope)
     found = errors(have, want)
@@ -73,7 +75,6 @@ def _place(found: Errors, metric: str, have: Vectors, want: Vectors, finite: boo
 def _at(place: Place | None, tensor: TensorModel) -> str:
     if place is None:
         return ""
-    state = len(tensor.shape or []) == 4 and "heads" in str((tensor.shape or [""])[1])
     got = "not finite" if place.got is None else f"{place.got:.6g}"
-    where = f"sequence {place.sequence}, head {place.head}, {'row' if state else 'token'} {place.vector}"
+    where = f"sequence {place.sequence}, head {place.head}, {'row' if tensor.is_state else 'token'} {place.vector}"
     return f"; worst at {where}, element {place.element}: got {got}, expected {place.expected:.6g}"

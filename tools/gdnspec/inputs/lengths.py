@@ -36,6 +36,8 @@ class Spec:
 def parse(text: str, option: str) -> Spec:
     """Raises `SpecError` naming the option where the text is none of the three forms."""
     try:
+        if not text.isascii() or "_" in text:
+            raise ValueError
         kind, *rest = text.split(":")
         if kind in ("uniform", "lognormal"):
             a, b = (float(x) for x in rest)

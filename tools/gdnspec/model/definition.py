@@ -80,6 +80,11 @@ class Tensor(Model):
         return self.shape is None
 
     @property
+    def is_state(self) -> bool:
+        """A tensor of matrices: its vectors are rows of a state, not tokens."""
+        return self.shape is not None and len(self.shape) >= 3 and self.shape[-1] == self.shape[-2]
+
+    @property
     def is_index(self) -> bool:
         """A 1-D integer tensor: its values may stand in constraints."""
         return self.shape is not None and len(self.shape) == 1 and self.dtype in INTEGERS
@@ -225,11 +230,14 @@ class Definition(Model):
             if isinstance(axis, DerivedAxis):
                 expression = parse(axis.expression)
                 if expression.names <= scope.keys():
-                    scope[axis.name] = expression.evaluate(scope)
+                    try:
+                        scope[axis.name] = int(expression.evaluate(scope))
+                    except (ExpressionError, TypeError, ValueError, OverflowError) as error:
+                        raise PlacedError("/axes", f"axis {axis.name!r}: {error}") from None
         return scope
 
     def shape(self, tensor: Tensor, scope: Scope) -> tuple[int, ...]:
-        """The sizes of a tensor once the axes are bound; () for a scalar."""
+        """The sizes of a tensor once the axes are bound; () for a scalar. Raises `ExpressionError`."""
         return tuple(x if isinstance(x, int) else int(parse(x).evaluate(scope)) for x in tensor.shape or [])
 
     def broken(self, scope: Scope) -> Iterator[tuple[int, Constraint, str]]:

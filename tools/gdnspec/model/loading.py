@@ -1,6 +1,7 @@
 """JSON text to models, every failure as a `Problem` with its file and place."""
 
 import json
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +21,10 @@ MAX_DEPTH_MESSAGE = "nested too deeply"
 def read_text(path: Path) -> str:
     """The file's text, or a `SpecError` that says why it cannot be had."""
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise SpecError([Problem(path, "is a folder" if path.is_dir() else "is not a regular file")])
+        if status.st_size > MAX_FILE_BYTES:
             raise SpecError([Problem(path, f"larger than {MAX_FILE_BYTES >> 20} MiB")])
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -61,7 +61,7 @@ class Manifest(Model):
     authors: Annotated[list[Text], Field(min_length=1)]
     license: Text
     description: Text
-    sources: Annotated[list[str], Field(min_length=1, max_length=200)]
+    sources: Annotated[list[Annotated[str, Field(max_length=200)]], Field(min_length=1, max_length=200)]
     requires: Requires
     deterministic: bool
     entries: Annotated[dict[Name, Entry], Field(min_length=1)]

@@ -14,6 +14,7 @@ Suite = Literal["smoke", "conformance", "strict", "performance"]
 SUITES: tuple[Suite, ...] = ("smoke", "conformance", "strict", "performance")
 
 Metric = Literal["relative_l2", "worst_vector", "max_over_rms"]
+LARGEST = 1 << 40  # of an axis: past any machine, within 64 bits when multiplied out
 Positive = Annotated[float, Field(gt=0, le=0.1, allow_inf_nan=False)]
 
 
@@ -23,15 +24,15 @@ class Workload(Model):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
     suite: Suite
     preset: str
-    axes: dict[Name, Annotated[int, Field(ge=0)]]
-    sequence_lengths: list[Annotated[int, Field(ge=0)]] | None = None
+    axes: dict[Name, Annotated[int, Field(ge=0, le=LARGEST)]]
+    sequence_lengths: list[Annotated[int, Field(ge=0, le=LARGEST)]] | None = None
     regime: str | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     omit: list[Name] = []
     scalars: dict[Name, bool | float] = {}
     integers: dict[Name, list[int]] = {}
     device: Literal["any", "cuda"] = "any"
-    tensors: str | None = None
+    tensors: Annotated[str, Field(max_length=200)] | None = None
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     budget: dict[Name, dict[Metric, Positive]] | None = None
 

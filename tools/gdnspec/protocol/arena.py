@@ -19,6 +19,8 @@ from torch import Tensor
 from gdnspec.model.dtypes import SIZES
 
 ALIGNMENT = 256
+GUARD = 64 * 1024  # bytes before and after every tensor that nobody may write to
+GUARD_BYTE = 0xFF  # NaN in every float type: what reads past an end shows as well
 TORCH: dict[str, torch.dtype] = {name: getattr(torch, name) for name in SIZES}
 
 
@@ -39,7 +41,7 @@ class Slot:
         return count
 
     def view(self, block: Tensor) -> Tensor:
-        """The tensor in a block of bytes."""
+        """The tensor in `block`, a uint8 tensor that holds the whole arena."""
         return block[self.offset : self.offset + self.nbytes].view(TORCH[self.dtype]).view(self.shape)
 
     def to_json(self) -> dict[str, Any]:
@@ -51,14 +53,23 @@ class Slot:
 
 
 def lay_out(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> tuple[list[Slot], int]:
-    """Slots for (name, dtype, shape), and the bytes that they take together."""
+    """Slots for (name, dtype, shape), and the bytes that they take together; a guard zone before and after each."""
     slots: list[Slot] = []
-    end = 0
+    end = GUARD
     for name, dtype, shape in tensors:
         slot = Slot(name, dtype, shape, end)
         slots.append(slot)
-        end += -(-slot.nbytes // ALIGNMENT) * ALIGNMENT
-    return slots, max(end, ALIGNMENT)
+        end += -(-slot.nbytes // ALIGNMENT) * ALIGNMENT + GUARD
+    return slots, end
+
+
+def zones(slots: list[Slot], nbytes: int) -> list[tuple[str, slice]]:
+    """The guard zones, each with what it stands behind: all bytes that no slot holds."""
+    result, start, name = [], 0, "the first tensor's start"
+    for slot in slots:
+        result.append((name, slice(start, slot.offset)))
+        start, name = slot.offset + slot.nbytes, slot.name
+    return [*result, (name, slice(start, nbytes))]
 
 
 class HostArena:

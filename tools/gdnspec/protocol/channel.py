@@ -30,23 +30,30 @@ class Channel:
         self._buffer = b""
         self._fds: list[int] = []
 
-    def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+    def send(self, message: dict[str, Any], fds: list[int] | None = None, timeout: float | None = None) -> None:
+        """Raises `ChannelTimeout` where the other side does not read within `timeout` seconds."""
         data = json.dumps(message).encode() + b"\n"
+        self._socket.settimeout(timeout)
         try:
             if fds:
                 sent = socket.send_fds(self._socket, [data], fds)
                 data = data[sent:]
             self._socket.sendall(data)
+        except TimeoutError:
+            raise ChannelTimeout from None
         except OSError:
             raise ChannelClosed from None
 
-    def receive(self, timeout: float | None = None) -> tuple[dict[str, Any], list[int]]:
-        """The next message and the descriptors that came with it."""
+    def receive(self, timeout: float | None = None, alive: int | None = None) -> tuple[dict[str, Any], list[int]]:
+        """The next message and the descriptors that came with it.
+
+        `alive` is a pidfd: once that process is gone no message will come, whoever still holds the socket.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while b"\n" not in self._buffer:
             if len(self._buffer) > MAX_LINE:
                 raise ProtocolError(f"a line of over {MAX_LINE >> 20} MiB")
-            self._read(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            self._read(None if deadline is None else max(0.0, deadline - time.monotonic()), alive)
         line, self._buffer = self._buffer.split(b"\n", 1)
         fds, self._fds = self._fds, []
         try:
@@ -57,10 +64,13 @@ class Channel:
             raise ProtocolError(f"not a message: {line[:80]!r}")
         return message, fds
 
-    def _read(self, timeout: float | None) -> None:
-        ready, _, _ = select.select([self._socket], [], [], timeout)
+    def _read(self, timeout: float | None, alive: int | None) -> None:
+        mine = self._socket.fileno()
+        ready, _, _ = select.select([mine] if alive is None else [mine, alive], [], [], timeout)
         if not ready:
             raise ChannelTimeout
+        if mine not in ready:
+            raise ChannelClosed
         try:
             if self._accept_fds:
                 data, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, 4)

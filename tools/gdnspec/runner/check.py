@@ -1,5 +1,6 @@
 """Runs jobs and judges them: one child a solution, one verdict a job."""
 
+import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from gdnspec.compare.judge import Verdict, judge
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.definition import Tensor as TensorModel
 from gdnspec.model.result import CheckResult, OutputErrors, Status
-from gdnspec.protocol.arena import Arena, Slot, create, lay_out
+from gdnspec.protocol.arena import GUARD_BYTE, Arena, Slot, create, lay_out, zones
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.expected import Expected
+from gdnspec.runner.memory import check_memory
 from gdnspec.runner.plan import Job
 from gdnspec.runner.tensors import to_torch
 
@@ -30,7 +32,7 @@ class Options:
     """`timeout`: seconds for one call. `extra_flags`: what the repeat command needs beside names."""
 
     timeout: float = 120.0
-    extra_flags: str = ""
+    extra_flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,30 +61,31 @@ class Checker:
         for _, group in groupby(jobs, key=lambda job: id(job.solution)):
             batch = list(group)
             with Child(batch[0].solution, self.device, batch[0].interpreted) as child:
-                deaths: list[ChildFailed] = []
+                deaths: dict[str, int] = {}  # in a row, by definition
                 for job in batch:
                     yield self._result(job, child, deaths)
 
-    def _result(self, job: Job, child: Child, deaths: list[ChildFailed]) -> CheckResult:
+    def _result(self, job: Job, child: Child, deaths: dict[str, int]) -> CheckResult:
         verdicts: list[Verdict] = []
         seconds: dict[str, float | None] = {}
         if job.unsupported is not None:
             return self._record(job, "UNSUPPORTED", job.unsupported, verdicts, seconds, child)
-        if len(deaths) >= DEATHS_IN_A_ROW:
-            last = deaths[-1]
-            message = f"not run: its process was lost {len(deaths)} times in a row, last: {last.message}"
+        entry, before = job.found.definition.name, child.deaths
+        if deaths.get(entry, 0) >= DEATHS_IN_A_ROW:
+            last = child.last_failure
+            message = f"not run: its process was lost {deaths[entry]} times in a row, last: {last.message}"
             return self._record(job, last.status, message, verdicts, seconds, child)
         try:
             case = self._case(job)
             verdict = _Call(job, case, child, self.device, self.options, seconds).judged(verdicts)
-            deaths.clear()
+            deaths[entry] = 0
         except InvalidWorkload as error:
             verdict = Verdict("INVALID_WORKLOAD", str(error))
         except ChildFailed as failure:
-            deaths[:] = [*deaths, failure] if child.lost else []
+            deaths[entry] = deaths.get(entry, 0) + 1 if child.deaths > before else 0
             verdict = Verdict(failure.status, failure.message)
         except (torch.OutOfMemoryError, MemoryError) as error:
-            verdict = Verdict("UNSUPPORTED", f"out of memory: {(str(error).splitlines() or [''])[0]}")
+            verdict = Verdict("UNSUPPORTED", f"out of memory: {(str(error).splitlines() or ['no more is said'])[0]}")
         return self._record(job, verdict.status, verdict.message, verdicts, seconds, child)
 
     def _case(self, job: Job) -> Case:
@@ -90,6 +93,7 @@ class Checker:
         known = self._cases.get(key)
         if known is None:
             try:
+                check_memory(job.found, job.workload, self.device)
                 inputs = materialise(job.found, job.workload)
                 known = Case(inputs, self._expected.values(job.found, inputs))
             except InvalidWorkload as error:
@@ -117,7 +121,7 @@ class Checker:
     ) -> CheckResult:
         errors: list[OutputErrors] = [verdict.errors for verdict in verdicts if verdict.errors is not None]
         definition, workload, name = job.found.definition.name, job.workload.name, job.solution.name
-        command = f"gdnspec check {definition} --solution {name} --workload {workload} --device {self.device}"
+        command = ["gdnspec", "check", definition, "--solution", name, "--workload", workload, "--device", self.device]
         return CheckResult(
             definition=definition,
             workload=workload,
@@ -130,7 +134,7 @@ class Checker:
             seconds=seconds.get("call") or 0.0,
             prepare_seconds=seconds.get("prepare"),
             isolation=child.isolation,
-            repeat=command + self.options.extra_flags,
+            repeat=shlex.join([*command, *self.options.extra_flags]),
             key=job.key(),
             environment=dict(environment(job.device)),
         )
@@ -151,6 +155,7 @@ class _Call:
         tensors = [(n, definition.input(n).dtype, tuple(x.shape)) for n, x in self.inputs.items()]
         tensors += [(t.name, t.dtype, definition.shape(t, scope)) for t in self.outputs]
         slots, self.nbytes = lay_out(tensors)
+        self.zones = zones(slots, self.nbytes)
         self.slots: dict[str, Slot] = {slot.name: slot for slot in slots}
 
     def judged(self, verdicts: list[Verdict]) -> Verdict:
@@ -199,7 +204,10 @@ class _Call:
 
     def _call(self, entry: dict[str, Any], arena: Arena) -> Verdict:
         assert arena.block is not None
-        views = {name: slot.view(arena.block) for name, slot in self.slots.items()}
+        block = arena.block
+        for _, zone in self.zones:
+            block[zone] = GUARD_BYTE
+        views = {name: slot.view(block) for name, slot in self.slots.items()}
         for name, value in self.inputs.items():
             views[name].copy_(value)
         for output in self.outputs:
@@ -219,8 +227,11 @@ class _Call:
         # At once, before anything else: what is written after "done" does not count.
         self.snapshot = {output.name: views[output.name].clone() for output in self.outputs}
         after = {name: views[name].clone() for name in self.inputs}
+        overrun = [name for name, zone in self.zones if not bool((block[zone] == GUARD_BYTE).all())]
         self.seconds["call"] = _number(reply.get("seconds"))
         self.seconds["prepare"] = _number(reply.get("prepare_seconds"))
+        if overrun:
+            return Verdict("RUNTIME_ERROR", f"wrote outside of every tensor, behind {', '.join(overrun)}")
         return self._form(reply, entry) or self._mutated(after) or Verdict("PASSED", "")
 
     def _form(self, reply: dict[str, Any], entry: dict[str, Any]) -> Verdict | None:

@@ -17,10 +17,32 @@ from gdnspec import paths
 from gdnspec.catalog.solutions import Solution
 from gdnspec.model.result import Status
 from gdnspec.protocol.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
+from gdnspec.runner import descendants
 
 START_SECONDS = 180.0
 BUILD_SECONDS = 600.0
 TAIL_BYTES = 16 * 1024
+
+
+# What a child's environment is made of: the tools and libraries that it needs, and nothing private.
+PASSED_ON = (
+    "PATH", "LANG", "LC_", "TZ", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA", "NVIDIA", "NVCC", "CC", "CXX",
+    "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_", "MKL_", "TORCH", "TRITON", "TVM_FFI", "FLA_", "FLASHINFER",
+)  # fmt: skip
+
+
+def printable(text: str, limit: int) -> str:
+    """What a child said, fit for a terminal and for JSON: no control characters, no lone surrogates, no novel."""
+    clean = text.encode("utf-8", "replace").decode()
+    clean = "".join(c for c in clean if c in "\n\t" or (c.isprintable()))
+    return clean if len(clean) <= limit else clean[:limit] + " ..."
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class ChildFailed(Exception):
@@ -51,7 +73,11 @@ class Child:
         self._scratch: Path | None = None
         self._output = _Tail()
         self._loaded: set[str] = set()
-        self._unusable: dict[str, ChildFailed] = {}
+        self._unusable: dict[str, tuple[Status, str]] = {}
+        self._requests = 0
+        self._pidfd = -1
+        self.deaths = 0
+        self.last_failure = ChildFailed("RUNTIME_ERROR", "")
 
     def __enter__(self) -> "Child":
         return self
@@ -59,22 +85,18 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    @property
-    def lost(self) -> bool:
-        """Whether no process runs: none was started yet, or the last one is gone."""
-        return self._process is None
-
     # --- requests -----------------------------------------------------------------------------------------------
 
     def load(self, entry: dict[str, Any]) -> None:
         """Imports or builds an entry point, once a process. Raises `ChildFailed`."""
         if entry["entry"] in self._unusable:
-            raise self._unusable[entry["entry"]]
+            raise ChildFailed(*self._unusable[entry["entry"]])
         if self._process is None or entry["entry"] not in self._loaded:
             try:
                 self._request({"op": "load", "entry": entry}, BUILD_SECONDS, "loaded")
             except ChildFailed as failure:
-                self._unusable[entry["entry"]] = failure  # what cannot be built once is not built again
+                # What cannot be built once is not built again. The exception itself would keep its frames alive.
+                self._unusable[entry["entry"]] = (failure.status, failure.message)
                 raise
             self._loaded.add(entry["entry"])
 
@@ -87,32 +109,40 @@ class Child:
     ) -> dict[str, Any]:
         if self._process is None:
             self._start()
+        self._requests += 1
+        reply = self._exchange({**message, "id": self._requests}, timeout, fds)
+        if reply.get("id") != self._requests or reply["op"] not in (wanted, "error"):
+            raise self._lost("PROTOCOL_ERROR", f"the child answered {printable(str(reply['op']), 40)!r} out of turn")
+        if reply["op"] == "error":
+            failure = self._said_error(reply)
+            raise self._lost(failure.status, failure.message) if reply.get("fatal") else failure
+        return reply
+
+    def _exchange(self, message: dict[str, Any], timeout: float, fds: list[int] | None = None) -> dict[str, Any]:
+        """Sends, and waits for what comes back. Whatever goes wrong ends the child."""
         assert self._channel is not None
         try:
-            self._channel.send(message, fds)
-            reply, _ = self._channel.receive(timeout)
+            self._channel.send(message, fds, timeout)
+            reply, _ = self._channel.receive(timeout, self._pidfd)
         except ChannelTimeout:
-            self.end()
-            raise ChildFailed("TIMEOUT", f"no answer within {timeout:g} s; ended") from None
+            raise self._lost("TIMEOUT", f"no answer within {timeout:g} s; ended") from None
         except ChannelClosed:
             raise self._died() from None
         except ProtocolError as error:
-            self.end()
-            raise ChildFailed("PROTOCOL_ERROR", f"the child sent what is no message: {error}") from None
-        if reply["op"] == "error":
-            failure = self._said_error(reply)
-            if reply.get("fatal"):
-                self.end()
-            raise failure
-        if reply["op"] != wanted:
-            self.end()
-            raise ChildFailed("PROTOCOL_ERROR", f"the child answered {reply['op']!r} where {wanted!r} was due")
+            raise self._lost("PROTOCOL_ERROR", f"the child sent what is no message: {error}") from None
         return reply
+
+    def _lost(self, status: Status, message: str) -> ChildFailed:
+        """Ends the child; the failure to raise."""
+        self.end()
+        self.deaths += 1
+        self.last_failure = ChildFailed(status, message)
+        return ChildFailed(status, message)
 
     def _said_error(self, reply: dict[str, Any]) -> ChildFailed:
         status = ERROR_STATUS.get(str(reply.get("kind")), "PROTOCOL_ERROR")
-        trace = str(reply.get("trace", ""))
-        message = str(reply.get("message", ""))[:2000] + (f"\n{trace}" if trace else "")
+        trace = printable(str(reply.get("trace", "")), 8000)
+        message = printable(str(reply.get("message", "")), 2000) + (f"\n{trace}" if trace else "")
         return ChildFailed(status, self._in_place(message))
 
     def _died(self) -> ChildFailed:
@@ -121,12 +151,11 @@ class Child:
             code = self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             code = None  # it closed its socket and lives on
-        said = self._in_place(self._output.text())
-        self.end()
+        said = self._in_place(printable(self._output.text(), TAIL_BYTES))
         if code is None:
-            return ChildFailed("PROTOCOL_ERROR", "the child closed its channel")
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        return ChildFailed(
+            return self._lost("PROTOCOL_ERROR", "the child closed its channel")
+        how = f"by {_signal_name(-code)}" if code < 0 else f"with exit code {code}"
+        return self._lost(
             "RUNTIME_ERROR", f"the process ended {how} before it answered" + (f"\n{said}" if said else "")
         )
 
@@ -135,6 +164,7 @@ class Child:
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._scratch = Path(tempfile.mkdtemp(prefix="gdnspec-"))
+        descendants.adopt()
         build_dir = self._build_dir()
         self._loaded = set()
         self._process = subprocess.Popen(
@@ -148,6 +178,8 @@ class Child:
             start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the whole group
         )
         theirs.close()
+        descendants.keep(self._process.pid)
+        self._pidfd = os.pidfd_open(self._process.pid)
         assert self._process.stdout is not None
         self._output.follow(self._process.stdout.fileno())
         self._channel = Channel(ours)
@@ -159,14 +191,9 @@ class Child:
             "build_dir": str(build_dir),
             "secret": str(paths.expected_cache()),
         }
-        try:
-            self._channel.send(hello)
-            reply, _ = self._channel.receive(START_SECONDS)
-        except ChannelTimeout:
-            self.end()
-            raise ChildFailed("TIMEOUT", f"the child did not start within {START_SECONDS:g} s") from None
-        except ChannelClosed:
-            raise self._died() from None
+        reply = self._exchange(hello, START_SECONDS)
+        if reply["op"] != "ready":
+            raise self._lost("PROTOCOL_ERROR", "the child did not say that it is ready")
         self.isolation = str(reply.get("isolation", ""))
 
     def _stage(self) -> Path:
@@ -197,7 +224,8 @@ class Child:
 
     def _environment(self, build_dir: Path) -> dict[str, str]:
         scratch = str(self._scratch)
-        environment = {k: v for k, v in os.environ.items() if k not in ("GDNSPEC_CACHE", "TRITON_INTERPRET")}
+        environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+        environment.pop("TRITON_INTERPRET", None)
         environment |= {
             "HOME": scratch,
             "TMPDIR": scratch,
@@ -216,8 +244,8 @@ class Child:
         """Ends the child and whatever it started in its process group."""
         process, self._process = self._process, None
         if self._channel is not None:
-            with contextlib.suppress(ChannelClosed):
-                self._channel.send({"op": "stop"})
+            with contextlib.suppress(ChannelClosed, ChannelTimeout):
+                self._channel.send({"op": "stop"}, timeout=0.1)
             self._channel.close()
             self._channel = None
         if process is not None:
@@ -227,11 +255,14 @@ class Child:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            descendants.end_orphans()
+            os.close(self._pidfd)
             self._output.finish()
             if process.stdout is not None:
                 process.stdout.close()
         if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            # Not shutil.rmtree: it follows the child into folders nested deeper than Python's stack.
+            subprocess.run(["rm", "-rf", "--", str(self._scratch)], stderr=subprocess.DEVNULL, check=False)
             self._scratch = None
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from gdnspec import paths
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload
+from gdnspec.protocol.arena import TORCH
 from gdnspec.runner.tensors import to_torch
 
 LONG = 256  # tokens above which the chunkwise form, equal to 1e-12, takes the place of the loop over tokens
@@ -63,13 +64,18 @@ class Expected:
     def values(self, found: Found, inputs: Inputs) -> dict[str, Tensor]:
         """Every output in float64, on the device. Raises `InvalidWorkload` where one is not finite."""
         file = self._file(found, inputs)
-        names = [tensor.name for tensor in found.definition.outputs]
-        values = self._read(file, names)
+        outputs = found.definition.outputs
+        shapes = {tensor.name: found.definition.shape(tensor, inputs.scope) for tensor in outputs}
+        values = self._read(file, shapes)
         if values is None:
-            values = dict(zip(names, self._compute(found, inputs), strict=True))
-            for name, value in values.items():
-                if not bool(torch.isfinite(value).all()):
-                    raise InvalidWorkload(f"the expected {name} is not finite")
+            values = dict(zip(shapes, self._compute(found, inputs), strict=True))
+            for tensor in outputs:
+                value = values[tensor.name]
+                if tuple(value.shape) != shapes[tensor.name] or value.dtype != torch.float64:
+                    raise RuntimeError(f"the reference of {found.definition.name} returned another {tensor.name}")
+                largest = torch.finfo(TORCH[tensor.dtype]).max
+                if not bool((value.abs() <= largest).all()):  # NaN is not below anything
+                    raise InvalidWorkload(f"the expected {tensor.name} is not finite in {tensor.dtype}")
             self._write(file, values)
         return values
 
@@ -92,13 +98,14 @@ class Expected:
         identity = json.dumps([found.definition.reference, inputs.key(), reference_hash()])
         return paths.expected_cache() / f"{hashlib.sha256(identity.encode()).hexdigest()}.safetensors"
 
-    def _read(self, file: Path, names: list[str]) -> dict[str, Tensor] | None:
+    def _read(self, file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor] | None:
         try:
             values = load_file(file, device=self.device)
         except (OSError, SafetensorError, RuntimeError):
             return None  # not there, or cut short: computed again
-        whole = sorted(values) == sorted(names)
-        return values if whole and all(bool(torch.isfinite(v).all()) for v in values.values()) else None
+        whole = {name: tuple(value.shape) for name, value in values.items()} == shapes
+        sound = all(v.dtype == torch.float64 and bool(torch.isfinite(v).all()) for v in values.values())
+        return values if whole and sound else None  # written by something else: computed again
 
     def _write(self, file: Path, values: dict[str, Tensor]) -> None:
         if sum(value.numel() * 8 for value in values.values()) > LARGEST_CACHED:

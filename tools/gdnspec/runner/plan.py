@@ -4,8 +4,9 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
-from gdnspec import __version__
+from gdnspec import __version__, paths
 from gdnspec.build.machine import Device, environment, lacking
 from gdnspec.catalog.definitions import Found, presets
 from gdnspec.catalog.solutions import Solution
@@ -42,13 +43,29 @@ class Job:
         parts = [
             __version__,
             reference_hash(),
+            judge_hash(),
             self.solution.source_hash,
             self.found.definition.model_dump(mode="json"),
             self.workload.model_dump(mode="json"),
             presets()[self.workload.preset].model_dump(mode="json"),
             environment(self.device),
+            self._tensors_hash(),
         ]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+    def _tensors_hash(self) -> str | None:
+        if self.workload.tensors is None or self.workload.sha256 is not None:
+            return None
+        return hashlib.sha256((self.found.folder / self.workload.tensors).read_bytes()).hexdigest()
+
+
+@cache
+def judge_hash() -> str:
+    """sha256 over this package's own sources: another judge, another verdict."""
+    digest = hashlib.sha256()
+    for file in sorted(paths.PACKAGE.rglob("*.py")):
+        digest.update(str(file.relative_to(paths.PACKAGE)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
 
 
 def plan(solutions: list[Solution], selected: list[tuple[Found, list[Workload]]], device: Device) -> Iterator[Job]:

@@ -10,6 +10,10 @@ from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import build, jsonl, parse_json
 from gdnspec.model.result import CheckResult
 
+LASTING = frozenset(
+    {"PASSED", "INCORRECT_SHAPE", "INCORRECT_DTYPE", "INCORRECT_NUMERICAL", "NON_FINITE", "MUTATED_INPUT"}
+)
+
 
 def earlier(path: Path, warn: Callable[[str], None]) -> dict[str, CheckResult]:
     """The results a file holds already, by key; a line that is cut off is reported and passed over."""
@@ -22,15 +26,30 @@ def earlier(path: Path, warn: Callable[[str], None]) -> dict[str, CheckResult]:
         except SpecError as error:
             warn(f"{error}; the line is passed over")
             continue
-        results[result.key] = result
+        # What depends on the machine's mood or on what is installed is asked again.
+        if result.status in LASTING:
+            results[result.key] = result
     return results
+
+
+def _refuse_other_files(path: Path) -> None:
+    """Results are appended to results, never to somebody's source."""
+    for _, text in jsonl(path):
+        try:
+            data = json.loads(text)
+        except ValueError:
+            data = None
+        if isinstance(data, dict) and "status" in data:
+            return
+        raise SpecError([Problem(path, "holds something other than results", hint="--json appends; name another file")])
 
 
 class Recorder:
     """Appends results to a file, each flushed; a last line without an end gets one first."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        if path.exists():
+            _refuse_other_files(path)
         try:
             self._file: TextIO = path.open("a", encoding="utf-8")
             if path.stat().st_size and not path.read_bytes().endswith(b"\n"):

@@ -11,7 +11,10 @@ from typing import Any
 from gdnspec.worker import landlock
 
 _PR_SET_PDEATHSIG = 1
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/proc", "/sys", "/run", "/nix")
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/sys", "/run", "/nix")
+# Of /proc its own entry and the machine's; never the folders of other processes, whose environment they would show.
+PROC = ("self", "cpuinfo", "meminfo", "stat", "devices", "driver", "filesystems", "version", "loadavg", "sys")
+DEVICES = ("null", "zero", "full", "random", "urandom", "dri", "kfd")
 
 
 def die_with_parent() -> None:
@@ -22,8 +25,7 @@ def die_with_parent() -> None:
 def shut_in(hello: dict[str, Any]) -> str:
     """Applies Landlock; returns how the child is isolated, for the report."""
     readable = list(_readable(Path(hello["folder"])))
-    # /dev: the GPU's device files; /dev/shm inside it is what CUDA and multiprocessing use.
-    writable = [Path(hello["scratch"]), Path(hello["build_dir"]), Path("/dev")]
+    writable = [Path(hello["scratch"]), Path(hello["build_dir"]), *_devices(hello["device"])]
     try:
         version = landlock.restrict(readable, writable)
     except OSError as error:
@@ -37,11 +39,18 @@ def shut_in(hello: dict[str, Any]) -> str:
     return f"landlock {version}"
 
 
+def _devices(device: str) -> list[Path]:
+    """Harmless device files; the GPU's where it is used, and /dev/shm, through which CUDA shares memory."""
+    found = [Path("/dev") / name for name in DEVICES]
+    return [*found, *Path("/dev").glob("nvidia*"), Path("/dev/shm")] if device == "cuda" else found
+
+
 def _readable(solution: Path) -> Iterator[Path]:
     """System folders, the interpreter and its packages, the toolchain on PATH, and the solution itself."""
     named = [*SYSTEM, sys.prefix, sys.base_prefix, sys.exec_prefix, str(solution), *sys.path]
     for variable in ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA_HOME", "CUDA_PATH"):
         named += os.environ.get(variable, "").split(os.pathsep)
+    yield from (Path("/proc") / name for name in PROC)
     seen = set()
     for name in named:
         if name:

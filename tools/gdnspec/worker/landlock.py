@@ -7,6 +7,7 @@ A landlocked process cannot trace a process outside its domain, so the parent's 
 import ctypes
 import os
 import platform
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +21,8 @@ _FILE_RIGHTS_ABI_1 = (1 << 13) - 1
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
 _SCOPE_ABSTRACT_SOCKET, _SCOPE_SIGNAL = 1 << 0, 1 << 1
 _READING = _EXECUTE | _READ_FILE | _READ_DIR
+_OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
+_BIND_TCP, _CONNECT_TCP = 1 << 0, 1 << 1
 
 
 class _Ruleset(ctypes.Structure):
@@ -43,7 +46,10 @@ def abi() -> int:
 
 
 def restrict(readable: Iterable[Path], writable: Iterable[Path]) -> int:
-    """Limits this process, for good, to the given folders; returns the ABI used, 0 if the kernel has no Landlock."""
+    """Limits this process, for good, to the given folders and files, without TCP where the kernel can forbid it.
+
+    Returns the ABI used, 0 if the kernel has no Landlock. Raises `OSError`.
+    """
     version = abi()
     if version == 0:
         return 0
@@ -51,13 +57,13 @@ def restrict(readable: Iterable[Path], writable: Iterable[Path]) -> int:
     handled = _FILE_RIGHTS_ABI_1 | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
     scoped = (_SCOPE_ABSTRACT_SOCKET | _SCOPE_SIGNAL) if version >= 6 else 0
     size = 24 if version >= 6 else (16 if version >= 4 else 8)
-    attributes = _Ruleset(fs=handled, net=0, scoped=scoped)
+    attributes = _Ruleset(fs=handled, net=(_BIND_TCP | _CONNECT_TCP) if version >= 4 else 0, scoped=scoped)
     ruleset = _checked(libc.syscall(_CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(size), 0))
     try:
-        for folder in readable:
-            _allow(libc, ruleset, folder, _READING)
-        for folder in writable:
-            _allow(libc, ruleset, folder, handled)
+        for path in readable:
+            _allow(libc, ruleset, path, _READING)
+        for path in writable:
+            _allow(libc, ruleset, path, handled)
         _checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         _checked(libc.syscall(_RESTRICT_SELF, ruleset, 0))
     finally:
@@ -65,12 +71,14 @@ def restrict(readable: Iterable[Path], writable: Iterable[Path]) -> int:
     return version
 
 
-def _allow(libc: ctypes.CDLL, ruleset: int, folder: Path, rights: int) -> None:
+def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
     try:
-        fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return  # not there: nothing to allow
     try:
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            rights &= _OF_A_FILE
         rule = _PathBeneath(allowed=rights, fd=fd)
         _checked(libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0))
     finally:

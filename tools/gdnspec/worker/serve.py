@@ -39,7 +39,7 @@ def serve(channel: Channel) -> None:
             return
         if message["op"] == "stop":
             return
-        reply = worker.answer(message, fds)
+        reply = {**worker.answer(message, fds), "id": message.get("id")}
         channel.send(reply)
         if reply.get("fatal"):
             sys.exit(1)
