@@ -355,6 +355,113 @@ def test_an_invalid_workload_is_never_a_pass(gdnspec: Run, tmp_path: Path) -> No
     assert "the line says 000000000000" in done.stderr
 
 
+def test_a_name_that_is_taken_is_never_judged_in_silence(gdnspec: Run, make_solution: Callable[..., Path]) -> None:
+    root = make_solution(RIGHT, name="torch_recurrent").parent
+    done = gdnspec("check", *SMALL, "--solutions-dir", root, "--solution", "torch_recurrent")
+    assert done.returncode == 2
+    assert "'torch_recurrent' is taken by" in done.stderr
+
+
+def test_what_may_change_is_not_resumed(gdnspec: Run, make_solution: Callable[..., Path], tmp_path: Path) -> None:
+    root = make_solution(RIGHT.replace(":\n", ":\n    import time; time.sleep(2)\n", 1)).parent
+    file = tmp_path / "results.jsonl"
+    command = ("check", "gdn_decode_k_last", "--workload", "one_row", "--device", "cpu", "--solutions-dir", root)
+    options = ("--solution", "under_test", "--json", file)
+    assert gdnspec(*command, *options, "--timeout", "0.5").returncode == 1
+    longer = gdnspec(*command, *options, "--timeout", "60")
+    assert longer.returncode == 0, longer.stderr
+    again = gdnspec(*command, *options)
+    assert "1 of 1 results taken from" in again.stderr
+
+
+def test_a_failure_taken_from_a_file_is_told_again(
+    gdnspec: Run, make_solution: Callable[..., Path], tmp_path: Path
+) -> None:
+    root = make_solution(RIGHT.replace("return", "o, s =") + "    return o, s * 2\n").parent
+    command = ("check", *SMALL, "--solutions-dir", root, "--solution", "under_test", "--json", tmp_path / "r.jsonl")
+    first, second = gdnspec(*command), gdnspec(*command)
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert "2 of 2 results taken from" in second.stderr
+    assert second.stderr.count("INCORRECT_NUMERICAL  under_test") == 2
+
+
+def test_results_are_never_appended_to_something_else(gdnspec: Run, tmp_path: Path) -> None:
+    victim = tmp_path / "victim.py"
+    victim.write_text("precious = 1\n")
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path, says in ((victim, "other than results"), (Path("/dev/full"), "regular file"), (tmp_path, "folder")):
+        done = gdnspec("check", *SMALL, "--solution", "torch_recurrent", "--json", path, timeout=60)
+        assert done.returncode == 2, path
+        assert says in done.stderr
+    assert victim.read_text() == "precious = 1\n"
+    for command in (("validate", loop), ("check", *SMALL, "--solution", "torch_recurrent", "--json", loop)):
+        assert gdnspec(*command).returncode == 2
+
+
+def test_the_repeat_command_survives_a_shell(gdnspec: Run, make_solution: Callable[..., Path], tmp_path: Path) -> None:
+    spaced = tmp_path / "two words"
+    make_solution(RIGHT.replace("return", "o, s =") + "    return o, s * 2\n").parent.rename(spaced)
+    failed = gdnspec("check", *SMALL, "--solutions-dir", spaced, "--solution", "under_test", "--timeout", "50")
+    command = next(line for line in failed.stderr.splitlines() if "repeat:" in line).split("repeat: gdnspec ")[1]
+    done = subprocess.run(f"{sys.executable} -m gdnspec {command}", shell=True, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "0 of 1" in done.stdout
+    assert "--timeout 50" in command
+
+
+def test_a_solutions_folder_may_be_the_current_one(gdnspec: Run, make_solution: Callable[..., Path]) -> None:
+    folder = make_solution(RIGHT)
+    done = gdnspec("check", *SMALL, "--solutions-dir", ".", "--solution", "under_test", cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("supports", ["head_size % (num_q_heads - num_q_heads) == 0", "1 in 5", "sqrt() == 1"])
+def test_a_condition_without_a_value_concerns_its_solution_alone(
+    gdnspec: Run, make_solution: Callable[..., Path], supports: str
+) -> None:
+    make_solution(RIGHT, name="right")
+    entry = {"entry": "kernel.py::run", "call": "return", "supports": [supports]}
+    root = make_solution(RIGHT, name="odd", entries={"gdn_decode_k_last": entry}).parent
+    done = gdnspec("check", *SMALL, "--solutions-dir", root, "--solution", "right", "--solution", "odd")
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2" in next(line for line in done.stdout.splitlines() if " right " in line)
+    assert "unsupported: odd" in done.stdout
+
+
+def test_a_terminal_that_knows_no_unicode_is_served(gdnspec: Run, make_solution: Callable[..., Path]) -> None:
+    root = make_solution(RIGHT, description="größer").parent
+    environment = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    assert gdnspec("show", "under_test", "--solutions-dir", root, env=environment).returncode == 0
+
+
+def test_a_closed_stderr_costs_no_verdict(make_solution: Callable[..., Path]) -> None:
+    root = make_solution(RIGHT).parent
+    command = f"{sys.executable} -m gdnspec check {' '.join(SMALL)} --solutions-dir {root} --solution under_test 2>&-"
+    done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0
+    assert "2 of 2" in done.stdout
+
+
+def test_a_polite_end_leaves_nothing_behind(make_solution: Callable[..., Path], tmp_path: Path) -> None:
+    root = make_solution(RIGHT.replace(":\n", ":\n    import time; time.sleep(600)\n", 1)).parent
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gdnspec", "check", *SMALL, "--solutions-dir", str(root), "--solution", "under_test"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(scratch)},
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not list(scratch.glob("gdnspec-*/under_test")):
+        time.sleep(0.1)
+    time.sleep(3)
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in err
+    assert not list(scratch.glob("gdnspec-*"))
+
+
 def test_cuda_asked_for_where_there_is_none(gdnspec: Run) -> None:
     import torch
 
