@@ -56,7 +56,7 @@ def test_reading_json_takes_under_half_a_second(arguments: tuple[str, ...]) -> N
         after = os.times()
         return after.children_user + after.children_system - before.children_user - before.children_system
 
-    assert min(processor_seconds() for _ in range(3)) < 0.5
+    assert any(processor_seconds() < 0.5 for _ in range(5))
 
 
 def test_list_and_show_speak_json(gdnspec: Run) -> None:

@@ -505,7 +505,7 @@ def test_bytes_that_are_no_utf8_are_refused(file: Path) -> None:
 def test_a_missing_file_and_a_folder_in_its_place_are_refused(file: Path) -> None:
     assert problems_of(file)[0].message == "no such file"
     file.mkdir()
-    assert problems_of(file)[0].message == "Is a directory"
+    assert problems_of(file)[0].message == "is a folder"
 
 
 def test_all_problems_of_a_file_are_told_together(file: Path) -> None:

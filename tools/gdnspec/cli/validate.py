@@ -1,6 +1,7 @@
 """gdnspec validate: are these files what they say they are?"""
 
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from gdnspec.cli.console import say
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.loading import jsonl, load_lines, parse_json
 from gdnspec.model.result import CheckResult
+from gdnspec.model.workload import Workload
 
 KINDS = f"{DEFINITION_FILE}, presets.json, {MANIFEST}, *.jsonl, *.safetensors, or a folder of these"
 
@@ -69,31 +71,43 @@ def _expand(given: list[Path]) -> Iterable[Path]:
 
 def _one(file: Path, definition: str | None) -> None:
     if file.name == DEFINITION_FILE:
-        problems = preset_problems(load_definition(file), catalog.presets(), paths.definitions_dir() / "presets.json")
+        problems = preset_problems(_found(file), catalog.presets(), paths.definitions_dir() / "presets.json")
         if problems:
             raise SpecError(problems)
     elif file.name == "presets.json":
         _presets(file)
     elif file.name == MANIFEST:
-        load_solution(file.resolve().parent)
+        load_solution(file.parent)
     elif file.suffix == ".jsonl":
         if _holds_results(file):
             load_lines(CheckResult, file)
         else:
-            load_workloads(file, _owner(file, file.resolve().parent, definition))
+            owner = _owner(file, file.parent, definition)
+            _lines(owner.file) if file == owner.workloads_file else load_workloads(file, owner)
     elif file.suffix == ".safetensors":
-        _tensors(file, _owner(file, file.resolve().parents[1], definition))
+        _tensors(file, _owner(file, file.parents[1], definition))
     elif not file.exists():
         raise SpecError([Problem(file, "no such file")])
     else:
         raise SpecError([Problem(file, "not a file that gdnspec knows", hint=f"it reads {KINDS}")])
 
 
+@cache
+def _found(file: Path) -> Found:
+    """One run reads a definition once, however many files belong to it."""
+    return load_definition(file)
+
+
+@cache
+def _lines(file: Path) -> list[Workload]:
+    return workloads(_found(file))
+
+
 def _presets(file: Path) -> None:
     known = catalog.load_presets(file)
     problems = []
     for definition_file in sorted(paths.definitions_dir().glob(f"*/{DEFINITION_FILE}")):
-        problems += preset_problems(load_definition(definition_file), known, file)
+        problems += preset_problems(_found(definition_file), known, file)
     if problems:
         raise SpecError(problems)
 
@@ -110,7 +124,7 @@ def _owner(file: Path, folder: Path, definition: str | None) -> Found:
     if definition is not None:
         return catalog.definition(definition)
     if (folder / DEFINITION_FILE).is_file():
-        return load_definition(folder / DEFINITION_FILE)
+        return _found(folder / DEFINITION_FILE)
     hint = nearest(folder.name, catalog.definitions())
     raise SpecError([Problem(file, "belongs to no definition's folder: say which with --definition", hint=hint)])
 
@@ -119,7 +133,7 @@ def _tensors(file: Path, found: Found) -> None:
     from gdnspec.inputs.raw import digest, hold_to, read_inputs
 
     definition = found.definition
-    lines = [line for line in workloads(found) if line.tensors and (found.folder / line.tensors).resolve() == file]
+    lines = [line for line in _lines(found.file) if line.tensors and (found.folder / line.tensors).resolve() == file]
     if not lines:  # recorded, and not yet in a workload: what is there must fit, optional inputs may be left out
         read_inputs(file, definition, _absent(file, found))
     for line in lines:

@@ -91,7 +91,9 @@ def _problem(path: Path, line: int | None, error: Any, data: Any) -> Problem:
     elif error["type"] == "missing":
         message = f"missing key {error['loc'][-1]!r}"
     elif error["type"] == "json_invalid":
-        message = MAX_DEPTH_MESSAGE  # the text is JSON already: depth is all that pydantic's parser can mind
+        # Python's parser has taken the text; pydantic's minds depth earlier, and halves of surrogate pairs.
+        deep = "recursion" in message
+        message = MAX_DEPTH_MESSAGE if deep else f"not JSON: {message.removeprefix('Invalid JSON: ')}"
     elif error["type"] == "union_tag_not_found":
         message = "missing key 'kind'"
     elif error["type"] == "value_error":
