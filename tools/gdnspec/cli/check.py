@@ -25,7 +25,7 @@ Selected = list[tuple[Found, list[Workload]]]
 
 
 def check(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[DEFINITION]...", help="None named: all.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="DEFINITION", help="None named: all.")] = None,
     solution: Annotated[list[str] | None, typer.Option(help="Only this solution; may be repeated.")] = None,
     suite: Annotated[
         list[str] | None,

@@ -78,7 +78,7 @@ def print_summary(summary: Summary) -> None:
 
 def _print_notes(summary: Summary) -> None:
     everything = [result for results in summary.rows.values() for result in results]
-    reasons = Counter((r.solution, r.message.split(":")[0] if r.message.startswith("interpreter") else r.message)
+    reasons = Counter((r.solution, r.message.split(" (")[0] if r.message.startswith("interpreted") else r.message)
                       for r in everything if r.status == "UNSUPPORTED")  # fmt: skip
     for (solution, reason), count in reasons.items():
         say(f"unsupported: {solution}, {count} workloads: {reason}")

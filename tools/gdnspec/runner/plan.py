@@ -95,7 +95,7 @@ def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workl
     if solution.manifest.language == "triton" and device.kind == "cpu":
         programs = token_programs(scope)
         if programs > INTERPRETER_LIMIT:
-            return f"interpreter: {programs} token-programs, at most {INTERPRETER_LIMIT} are interpreted"
+            return f"interpreted on a CPU only up to {INTERPRETER_LIMIT} token-programs ({programs} here)"
     return None
 
 
