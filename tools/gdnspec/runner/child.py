@@ -2,14 +2,12 @@
 
 import contextlib
 import os
-import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,10 @@ from gdnspec.catalog.solutions import Solution
 from gdnspec.model.result import Status
 from gdnspec.protocol.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
 from gdnspec.runner import descendants
+from gdnspec.runner.output import TAIL_BYTES, Tail, printable
 
 START_SECONDS = 180.0
 BUILD_SECONDS = 600.0
-TAIL_BYTES = 16 * 1024
 
 
 # What a child's environment is made of: the tools and libraries that it needs, and nothing private.
@@ -29,13 +27,6 @@ PASSED_ON = (
     "PATH", "LANG", "LC_", "TZ", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA", "NVIDIA", "NVCC", "CC", "CXX",
     "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_", "MKL_", "TORCH", "TRITON", "TVM_FFI", "FLA_", "FLASHINFER",
 )  # fmt: skip
-
-
-def printable(text: str, limit: int) -> str:
-    """What a child said, fit for a terminal and for JSON: no control characters, no lone surrogates, no novel."""
-    clean = text.encode("utf-8", "replace").decode()
-    clean = "".join(c for c in clean if c in "\n\t" or (c.isprintable()))
-    return clean if len(clean) <= limit else clean[:limit] + " ..."
 
 
 def _signal_name(number: int) -> str:
@@ -71,7 +62,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._scratch: Path | None = None
-        self._output = _Tail()
+        self._output = Tail()
         self._loaded: set[str] = set()
         self._unusable: dict[str, tuple[Status, str]] = {}
         self._requests = 0
@@ -264,40 +255,3 @@ class Child:
             # Not shutil.rmtree: it follows the child into folders nested deeper than Python's stack.
             subprocess.run(["rm", "-rf", "--", str(self._scratch)], stderr=subprocess.DEVNULL, check=False)
             self._scratch = None
-
-
-class _Tail:
-    """Reads all that a child prints and keeps the end: a gigabyte of it does no harm."""
-
-    def __init__(self) -> None:
-        self._kept = b""
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def follow(self, fd: int) -> None:
-        self._kept = b""
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._read, args=(os.dup(fd), self._stop), daemon=True)
-        self._thread.start()
-
-    def _read(self, fd: int, stop: threading.Event) -> None:
-        try:
-            while True:
-                ready, _, _ = select.select([fd], [], [], 0.1)
-                data = os.read(fd, 1 << 16) if ready else b""
-                self._kept = (self._kept + data)[-TAIL_BYTES:]
-                if ready and not data:
-                    return
-                if stop.is_set() and not ready:
-                    return  # a process that the child left behind still holds the other end
-        finally:
-            os.close(fd)
-
-    def text(self, lines: int = 15) -> str:
-        self.finish()
-        return "\n".join(self._kept.decode(errors="replace").strip().split("\n")[-lines:])
-
-    def finish(self) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=2)

@@ -1,0 +1,124 @@
+"""One call of a solution: memory laid out and poisoned, inputs in, outputs copied the moment it ends."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gdnspec.compare.judge import Verdict
+from gdnspec.inputs.materialise import Inputs
+from gdnspec.protocol.arena import GUARD_BYTE, Arena, Slot, create, lay_out, zones
+from gdnspec.runner.child import Child
+from gdnspec.runner.plan import Job
+from gdnspec.runner.tensors import to_torch
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What came back. `fault` is what is wrong with it before any number is looked at; seconds are the child's word."""
+
+    outputs: dict[str, Tensor]
+    fault: Verdict | None
+    seconds: float | None
+    prepare_seconds: float | None
+
+
+class Call:
+    """A job's call, to be made once or again: `make` gives each its own memory."""
+
+    def __init__(self, job: Job, inputs: Inputs, device: str) -> None:
+        self.definition, self.entry = job.found.definition, job.entry.model_dump()
+        self.device, self.scalars = device, inputs.scalars
+        self.inputs = {name: to_torch(array).to(device) for name, array in inputs.tensors.items()}
+        tensors = [(n, self.definition.input(n).dtype, tuple(x.shape)) for n, x in self.inputs.items()]
+        tensors += [(t.name, t.dtype, self.definition.shape(t, inputs.scope)) for t in self.definition.outputs]
+        slots, self.nbytes = lay_out(tensors)
+        self.zones = zones(slots, self.nbytes)
+        self.slots: dict[str, Slot] = {slot.name: slot for slot in slots}
+
+    def make(self, child: Child, timeout: float) -> Answer:
+        """Raises `ChildFailed`, and `MemoryError` where the device is full."""
+        arena = create(self.device, self.nbytes)
+        try:
+            return self._make(child, timeout, arena)
+        finally:
+            arena.close()
+
+    def _make(self, child: Child, timeout: float, arena: Arena) -> Answer:
+        assert arena.block is not None
+        block = arena.block
+        for _, zone in self.zones:
+            block[zone] = GUARD_BYTE
+        views = {name: slot.view(block) for name, slot in self.slots.items()}
+        for name, value in self.inputs.items():
+            views[name].copy_(value)
+        for output in self.definition.outputs:
+            _poison(views[output.name])
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        message = {
+            "entry": self.entry,
+            "arena": arena.describe(),
+            "slots": {name: slot.to_json() for name, slot in self.slots.items()},
+            "inputs": [tensor.name for tensor in self.definition.inputs],
+            "outputs": [output.name for output in self.definition.outputs],
+            "scalars": self.scalars,
+        }
+        fds = [arena.fd] if self.device == "cpu" else []  # type: ignore[union-attr]
+        reply = child.run(message, fds, timeout)
+        # At once, before anything else: what is written after "done" does not count.
+        outputs = {output.name: views[output.name].clone() for output in self.definition.outputs}
+        after = {name: views[name].clone() for name in self.inputs}
+        overrun = [name for name, zone in self.zones if not bool((block[zone] == GUARD_BYTE).all())]
+        fault = _overrun(overrun) or self._form(reply) or self._mutated(after)
+        return Answer(outputs, fault, _number(reply.get("seconds")), _number(reply.get("prepare_seconds")))
+
+    def _form(self, reply: dict[str, Any]) -> Verdict | None:
+        """Shape and type of what was returned, against the definition."""
+        if self.entry["call"] == "out":
+            return None  # the parent made the outputs
+        returned: Any = reply.get("returned")
+        outputs = self.definition.outputs
+        told = isinstance(returned, list) and all(isinstance(got, dict) for got in returned)
+        if not told or len(returned) != len(outputs):
+            return Verdict("PROTOCOL_ERROR", "the child did not say what was returned")
+        for output, got in zip(outputs, returned, strict=True):
+            wanted = list(self.slots[output.name].shape)
+            if got.get("shape") != wanted:
+                return Verdict("INCORRECT_SHAPE", f"{output.name} has shape {str(got.get('shape'))[:80]}, not {wanted}")
+        for output, got in zip(outputs, returned, strict=True):
+            if got.get("dtype") != output.dtype:
+                return Verdict("INCORRECT_DTYPE", f"{output.name} is {str(got.get('dtype'))[:40]}, not {output.dtype}")
+        return None
+
+    def _mutated(self, after: dict[str, Tensor]) -> Verdict | None:
+        for name, value in after.items():
+            if not self.definition.input(name).mutates and not same_bits(value, self.inputs[name]):
+                return Verdict("MUTATED_INPUT", f"{name} was written to")
+        return None
+
+
+def _poison(tensor: Tensor) -> None:
+    """What an output holds before the call: nothing that a kernel could have meant."""
+    if tensor.is_floating_point():
+        tensor.fill_(torch.nan)
+    else:
+        tensor.fill_(torch.iinfo(tensor.dtype).min if tensor.dtype != torch.bool else True)
+
+
+def _overrun(names: list[str]) -> Verdict | None:
+    if not names:
+        return None
+    return Verdict("RUNTIME_ERROR", f"wrote outside of every tensor, behind {', '.join(names)}")
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Equal as bits: NaN equals itself, and +0 is not -0."""
+    return bool(torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)))
+
+
+def _number(value: Any) -> float | None:
+    """What a child says of its own time is shown, never trusted."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
+    return float(value) if known else None

@@ -1,0 +1,51 @@
+"""What a child says: read to the end, kept at the tail, made fit to be shown."""
+
+import os
+import select
+import threading
+
+TAIL_BYTES = 16 * 1024
+
+
+def printable(text: str, limit: int) -> str:
+    """What a child said, fit for a terminal and for JSON: no control characters, no lone surrogates, no novel."""
+    clean = text.encode("utf-8", "replace").decode()
+    clean = "".join(c for c in clean if c in "\n\t" or (c.isprintable()))
+    return clean if len(clean) <= limit else clean[:limit] + " ..."
+
+
+class Tail:
+    """Reads all that a child prints and keeps the end: a gigabyte of it does no harm."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def follow(self, fd: int) -> None:
+        self._kept = b""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read, args=(os.dup(fd), self._stop), daemon=True)
+        self._thread.start()
+
+    def _read(self, fd: int, stop: threading.Event) -> None:
+        try:
+            while True:
+                ready, _, _ = select.select([fd], [], [], 0.1)
+                data = os.read(fd, 1 << 16) if ready else b""
+                self._kept = (self._kept + data)[-TAIL_BYTES:]
+                if ready and not data:
+                    return
+                if stop.is_set() and not ready:
+                    return  # a process that the child left behind still holds the other end
+        finally:
+            os.close(fd)
+
+    def text(self, lines: int = 15) -> str:
+        self.finish()
+        return "\n".join(self._kept.decode(errors="replace").strip().split("\n")[-lines:])
+
+    def finish(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2)
