@@ -135,6 +135,18 @@ def test_validate_names_file_place_and_remedy(gdnspec: Run, tmp_path: Path) -> N
     assert "definition.json: /inputs/3/optionl: unknown key 'optionl' (did you mean 'optional'?)" in done.stderr
 
 
+def test_a_derived_axis_without_a_value_is_one_message(gdnspec: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "gdn_decode_k_last"
+    folder.mkdir()
+    text = (ROOT / "definitions/gdn_decode_k_last/definition.json").read_text()
+    text = text.replace('"expression": "num_v_heads"', '"expression": "num_v_heads // (head_size - head_size)"')
+    (folder / "definition.json").write_text(text)
+    done = gdnspec("validate", folder / "definition.json")
+    assert done.returncode == 2
+    assert "axis 'num_o_heads'" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 def test_validate_reports_every_bad_line_of_a_workload_file(gdnspec: Run, tmp_path: Path) -> None:
     good = (ROOT / "definitions/gdn_prefill_k_last/workloads.jsonl").read_text().splitlines()[0]
     line = json.loads(good)

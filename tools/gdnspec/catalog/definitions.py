@@ -78,7 +78,7 @@ def preset_problems(found: Found, known: dict[str, Preset], file: Path) -> list[
             scope = definition.bind({axis: preset.axes[axis] for axis in definition.const_axes()})
         except PlacedError as error:
             problems.append(Problem(found.file, f"with preset {name!r}: {error.message}", error.pointer))
-            continue
+            break  # the axis is at fault, and would be with every other preset
         for _, constraint, why in definition.broken(scope):
             problems.append(
                 Problem(file, f"breaks {constraint.expression!r} of {definition.name}: {why}", f"/{name}/axes")
