@@ -62,9 +62,6 @@ def gdnspec() -> Run:
     return run
 
 
-PREFILL = "q, k, v, g, beta, cu_seqlens, initial_state, scale"
-DECODE = "q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm"
-
 # A right answer for decode, for solutions that are to be wrong in one respect only.
 RIGHT_DECODE = (ROOT / "reference" / "gated_delta_net.py").read_text().split("# --- prefill")[0] + (
     "def decode_k_last"

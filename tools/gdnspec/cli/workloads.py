@@ -95,14 +95,10 @@ def _lines(
 
 def _with_hash(found: Found, line: Workload) -> Workload:
     from gdnspec.inputs.materialise import InvalidWorkload, materialise
-    from gdnspec.inputs.memory import available
+    from gdnspec.inputs.memory import require
 
-    need, have = 3 * found.definition.bytes_moved(line.scope(found.definition, presets()[line.preset])), available()
-    if have is not None and need > have:
-        raise SpecError(f"workload {line.name!r} needs about {need / 2**30:.1f} GiB, {have / 2**30:.1f} GiB are free")
     try:
+        require(found, line)
         return line.model_copy(update={"sha256": materialise(found, line).sha256})
-    except InvalidWorkload as error:
+    except (InvalidWorkload, MemoryError) as error:
         raise SpecError(f"workload {line.name!r}: {error}") from None
-    except MemoryError:
-        raise SpecError(f"workload {line.name!r} does not fit into memory") from None

@@ -1,6 +1,19 @@
-"""How much memory there is."""
+"""Whether a workload fits, before anything is drawn."""
 
 from pathlib import Path
+
+from gdnspec.catalog.definitions import Found, presets
+from gdnspec.model.workload import Workload
+
+DRAWING = 3  # times a workload's bytes: drawn in blocks, held, and hashed or copied once
+
+
+def require(found: Found, workload: Workload, times: int = DRAWING) -> None:
+    """Raises `MemoryError` where `times` its bytes, inputs and outputs, are more than is free."""
+    scope = workload.scope(found.definition, presets()[workload.preset])
+    need, have = times * found.definition.bytes_moved(scope, workload.omitted(found.definition)), available()
+    if have is not None and need > have:
+        raise MemoryError(f"it needs about {need / 2**30:.1f} GiB, {have / 2**30:.1f} GiB are free")
 
 
 def available() -> int | None:

@@ -1,4 +1,7 @@
-"""Processes that a child leaves behind: adopted when it ends, and ended with it."""
+"""Processes that a child leaves behind: adopted when it ends, and ended with it.
+
+A process that judges has no other children meanwhile: one that another thread starts would be taken for an orphan.
+"""
 
 import ctypes
 import os

@@ -36,7 +36,7 @@ class Job:
 
     @property
     def interpreted(self) -> bool:
-        return self.solution.manifest.language == "triton" and self.device.kind == "cpu"
+        return interpreted(self.solution, self.device)
 
     def key(self) -> str:
         """Names everything that the verdict depends on."""
@@ -92,11 +92,16 @@ def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workl
                 return f"the solution supports {text}"
         except ExpressionError as error:
             return f"supports: {error}"
-    if solution.manifest.language == "triton" and device.kind == "cpu":
+    if interpreted(solution, device):
         programs = token_programs(scope)
         if programs > INTERPRETER_LIMIT:
             return f"interpreted on a CPU only up to {INTERPRETER_LIMIT} token-programs ({programs} here)"
     return None
+
+
+def interpreted(solution: Solution, device: Device) -> bool:
+    """Triton without a GPU."""
+    return solution.manifest.language == "triton" and device.kind == "cpu"
 
 
 def token_programs(scope: Scope) -> int:
