@@ -6,12 +6,17 @@ from typing import Any
 import pytest
 import torch
 from gdnspec.catalog.definitions import Found, definition
+from gdnspec.catalog.workloads import workloads
 from gdnspec.compare.budget import budget
 from gdnspec.compare.judge import Verdict, judge
 from gdnspec.compare.metrics import Vectors, as_vectors, errors
+from gdnspec.inputs.materialise import materialise
+from gdnspec.model.budget import METRICS, freeze
 from gdnspec.model.definition import Tensor as TensorModel
+from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
-from helpers_unit import line
+from gdnspec.runner.expected import oracle
+from helpers_unit import arguments, line
 from torch import Tensor
 
 F64 = torch.float64
@@ -281,39 +286,39 @@ def test_tokens_belong_to_their_sequence_and_rows_of_a_state_to_theirs() -> None
 # --- budgets ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("found", [PREFILL, definition("gdn_prefill_k_first")], ids=lambda f: f.definition.name)
-def test_without_a_frozen_budget_a_prefill_is_judged_by_the_default(found: Found) -> None:
-    for output in found.definition.outputs:
-        assert budget(found.definition, output, line(found)) == {"relative_l2": 0.01, "worst_vector": 0.03}
+SHIPPED = {w.name: w for w in workloads(DECODE)}
 
 
-@pytest.mark.parametrize("found", [DECODE, definition("gdn_decode_k_first")], ids=lambda f: f.definition.name)
-def test_without_a_frozen_budget_the_state_of_a_decode_is_judged_more_strictly(found: Found) -> None:
-    limits = {output.name: budget(found.definition, output, line(found)) for output in found.definition.outputs}
-    assert limits == {
-        "output": {"relative_l2": 0.01, "worst_vector": 0.03},
-        "new_state": {"relative_l2": 5e-4, "worst_vector": 1e-3},
-    }
+def test_without_a_budget_nothing_is_judged() -> None:
+    for output in DECODE.definition.outputs:
+        with pytest.raises(SpecError, match="has no error budget for output, new_state"):
+            budget(DECODE.definition, output, line(DECODE))
 
 
-def test_a_state_that_went_through_bfloat16_exceeds_the_budget_of_a_decode() -> None:
-    state, scope = expected_of(DECODE, "new_state")
-    output = output_of(DECODE, "new_state")
-    limits = budget(DECODE.definition, output, line(DECODE))
-    assert judge(state.float(), state, output, DECODE.definition, scope, limits).status == "PASSED"
-    rounded = state.to(torch.bfloat16).float()
-    assert judge(rounded, state, output, DECODE.definition, scope, limits).status == "INCORRECT_NUMERICAL"
-
-
-def test_a_frozen_budget_takes_the_place_of_the_default_for_its_output_alone() -> None:
+def test_a_budget_for_one_output_is_none_for_the_other() -> None:
     frozen = {"new_state": {"relative_l2": 1e-6, "worst_vector": 2e-6, "max_over_rms": 3e-6}}
     workload = Workload.model_validate(line(DECODE).model_dump(exclude_defaults=True) | {"budget": frozen})
     output, state = DECODE.definition.outputs
     assert budget(DECODE.definition, state, workload) == frozen["new_state"]
-    assert budget(DECODE.definition, output, workload) == {"relative_l2": 0.01, "worst_vector": 0.03}
+    with pytest.raises(SpecError, match="no error budget for output:"):
+        budget(DECODE.definition, output, workload)
 
 
-def test_a_caller_cannot_change_the_default_budget() -> None:
-    output = PREFILL.definition.outputs[0]
-    budget(PREFILL.definition, output, line(PREFILL))["relative_l2"] = 9.0
-    assert budget(PREFILL.definition, output, line(PREFILL))["relative_l2"] == 0.01
+@pytest.mark.parametrize("name", ["batch_8", "regime_typical", "no_l2norm"])
+def test_a_state_that_went_through_bfloat16_exceeds_the_budget_of_a_decode(name: str) -> None:
+    inputs = materialise(DECODE, SHIPPED[name])
+    _, state = oracle(DECODE, 1)(**arguments(DECODE, inputs, torch.float64))
+    output = output_of(DECODE, "new_state")
+    limits = budget(DECODE.definition, output, SHIPPED[name])
+    assert judge(state.float(), state, output, DECODE.definition, inputs.scope, limits).status == "PASSED"
+    rounded = state.to(torch.bfloat16).float()
+    assert judge(rounded, state, output, DECODE.definition, inputs.scope, limits).status == "INCORRECT_NUMERICAL"
+
+
+def test_a_budget_is_twice_the_largest_emulator_and_never_below_the_floor() -> None:
+    state, output = output_of(DECODE, "new_state"), output_of(DECODE, "output")
+    figures = {m: {"one": 0.002, "other": 0.003} for m in METRICS}
+    assert freeze(state, figures) == dict.fromkeys(METRICS, 0.006)
+    exact = {m: {"one": 1e-8, "other": 0.0} for m in METRICS}
+    assert freeze(state, exact) == {"relative_l2": 5e-4, "worst_vector": 1e-3, "max_over_rms": 5e-3}
+    assert freeze(output, exact)["relative_l2"] == pytest.approx(2**-8, rel=1e-3)

@@ -258,7 +258,7 @@ ALPHA_RANGES = {
     "slow_decay": (0.999, 0.999),
     "fast_decay": (math.exp(-12), math.exp(-2)),
     "repeated_keys": (0.99, 1),
-    "near_parallel_keys": (0.9, 1),
+    "near_parallel_keys": (0.99, 1),
     "strict_keys": (0.999, 1),
     "beta_two": (0.9, 1),
     "one_large_state": (0.99, 1),

@@ -1,6 +1,6 @@
 """Where things are: the data that the package reads, and the folders it may write to.
 
-An editable install reads the checkout; a wheel carries the same three folders inside the package.
+An editable install reads the checkout; a wheel carries the same folders inside the package.
 """
 
 import os
@@ -11,7 +11,7 @@ _PACKED = PACKAGE / "data"
 
 
 def data_root() -> Path:
-    """The folder that holds definitions/, reference/ and solutions/."""
+    """The folder that holds definitions/, reference/, solutions/ and tests/."""
     return _PACKED if _PACKED.is_dir() else PACKAGE.parents[1]
 
 
@@ -25,6 +25,16 @@ def reference_dir() -> Path:
 
 def solutions_dir() -> Path:
     return data_root() / "solutions"
+
+
+def known_bad_dir() -> Path:
+    """Wrong and cheating solutions, every one of which must be rejected."""
+    return data_root() / "tests" / "known_bad"
+
+
+def honest_dir() -> Path:
+    """Right solutions in the arithmetic of tensor cores, every one of which must pass with a margin."""
+    return data_root() / "tests" / "honest"
 
 
 def cache_dir() -> Path:

@@ -1,6 +1,7 @@
 """gdnspec check: is a solution correct?"""
 
 import contextlib
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,13 +13,13 @@ from gdnspec.catalog.definitions import Found, definition, definitions
 from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.cli.console import complain, err, warn
+from gdnspec.cli.device import chosen_device
 from gdnspec.cli.verdicts import Summary, print_failure, print_summary
 from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import SUITES, Workload
 
 if TYPE_CHECKING:
-    from gdnspec.build.machine import Device
     from gdnspec.runner.plan import Job
 
 Selected = list[tuple[Found, list[Workload]]]
@@ -51,16 +52,23 @@ def check(
     ] = None,
     resume: Annotated[bool, typer.Option(help="Take results that FILE holds for the same question.")] = True,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one call may take.")] = 120.0,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, max=(1 << 62) - 1, help="Of the second call's content.", show_default="a new one each run"),
+    ] = None,
 ) -> None:
     """Check solutions for correctness on a definition's workloads."""
     found = [definition(name) for name in names] if names else list(definitions().values())
     selected = _select(found, suite, workload, workloads_file)
     chosen, broken = _solutions(solution, solutions_dir)
 
+    from gdnspec.compare.budget import require
     from gdnspec.runner.check import Checker, Options
     from gdnspec.runner.plan import plan
 
-    where = _device(device)
+    for item, lines in selected:
+        require(item.definition, lines)
+    where = chosen_device(device)
     jobs = list(plan(chosen, selected, where))
     if not jobs:
         served = ", ".join(f.definition.name for f, _ in selected)
@@ -68,7 +76,9 @@ def check(
     flags = ["--solutions-dir", str(solutions_dir.resolve())] if solutions_dir else []
     flags += ["--workloads", str(workloads_file.resolve())] if workloads_file else []
     flags += ["--timeout", f"{timeout:g}"] if timeout != Options.timeout else []
-    checker = Checker(where.kind, Options(timeout, tuple(flags)), warn)
+    # Nobody can prepare for content that nobody knew.
+    options = Options(timeout, secrets.randbits(62) if seed is None else seed, tuple(flags))
+    checker = Checker(where.kind, options, warn)
     summary = Summary(where.name)
     to_stdout = str(json_file) == "-"
     with contextlib.ExitStack() as stack:
@@ -130,20 +140,6 @@ def _solutions(wanted: list[str] | None, extra: Path | None) -> tuple[list[Solut
         if name not in known:
             raise SpecError(f"no solution {name!r} ({nearest(name, known)})")
     return [known[name] for name in dict.fromkeys(wanted)], []
-
-
-def _device(name: str) -> "Device":
-    from gdnspec.build import machine
-
-    if name == "auto":
-        return machine.best_device()
-    if name not in ("cpu", "cuda"):
-        raise SpecError(f"no device {name!r} (auto, cpu or cuda)")
-    found = machine.device(name)
-    if found is None:
-        complain("gdnspec: this machine has no CUDA GPU: gdnspec doctor says what it can run")
-        raise typer.Exit(3)
-    return found
 
 
 def _writer(stack: contextlib.ExitStack, file: Path | None, to_stdout: bool) -> Callable[[CheckResult], None]:

@@ -1,104 +1,14 @@
-"""gdnspec workloads: make more of them."""
-
-import contextlib
-import json
-import sys
-from pathlib import Path
-from typing import Annotated
+"""gdnspec workloads: make more of them, and freeze what error each allows."""
 
 import typer
 
-from gdnspec.catalog.definitions import Found, definition, presets
-from gdnspec.cli.console import complain
-from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
-from gdnspec.model.regimes import REGIMES
-from gdnspec.model.workload import Workload
+from gdnspec.cli import freeze, generate
 
-app = typer.Typer(help="Make workloads.", no_args_is_help=True, rich_markup_mode=None)
-SPEC = "a list (1,63,1000), uniform:LO:HI or lognormal:MEDIAN:SIGMA"
+app = typer.Typer(help="Make workloads, and freeze their error budgets.", no_args_is_help=True, rich_markup_mode=None)
+app.command("generate")(generate.generate)
+app.command("freeze")(freeze.freeze)
 
 
 @app.callback()
 def workloads() -> None:
-    """Make workloads."""
-
-
-@app.command()
-def generate(
-    name: Annotated[str, typer.Argument(metavar="DEFINITION", help="The definition to make workloads for.")],
-    preset: Annotated[str, typer.Option(help="Head configuration: gdnspec list presets.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The JSONL file to write; - is stdout.")],
-    regime: Annotated[str, typer.Option(help=f"How values are drawn: {', '.join(REGIMES)}.")] = "typical",
-    lengths: Annotated[str | None, typer.Option(help=f"Sequence lengths of one workload: {SPEC}.")] = None,
-    batch: Annotated[
-        str | None, typer.Option(help=f"Sequences in a workload, or batch sizes of a decode: {SPEC}.")
-    ] = None,
-    count: Annotated[int, typer.Option(min=1, max=100_000, help="How many workloads.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="Same seed, same workloads.")] = 0,
-    force: Annotated[bool, typer.Option(help="Overwrite the file.")] = False,
-) -> None:
-    """Draw workloads: the same options give the same lines and the same tensors on any machine."""
-    found = definition(name)
-    if preset not in presets():
-        raise SpecError(f"no preset {preset!r} ({nearest(preset, presets())})")
-    if regime not in REGIMES:
-        raise SpecError(f"no regime {regime!r} ({nearest(regime, REGIMES)})")
-    to_stdout = str(output) == "-"
-    if not to_stdout and output.exists() and not force:
-        raise SpecError([Problem(output, "exists already", hint="--force overwrites it")])
-    if not to_stdout and not output.parent.is_dir():
-        raise SpecError([Problem(output, "its folder does not exist")])
-    lines = _lines(found, preset, regime, lengths, batch, count, seed)
-    with contextlib.nullcontext(sys.stdout) if to_stdout else output.open("w", encoding="utf-8") as file:
-        for line in lines:
-            text = json.dumps(_with_hash(found, line).model_dump(mode="json", exclude_defaults=True))
-            print(text, file=file, flush=True)
-    if not to_stdout:
-        complain(f"{len(lines)} workloads in {output}; check them with: gdnspec check {name} --workloads {output}")
-
-
-def _lines(
-    found: Found, preset: str, regime: str, lengths: str | None, batch: str | None, count: int, seed: int
-) -> list[Workload]:
-    from gdnspec.inputs.lengths import parse
-    from gdnspec.inputs.random import Stream
-
-    ragged = found.definition.conventions.packing == "ragged"
-    if ragged and lengths is None:
-        raise SpecError(f"{found.definition.name} takes sequences: --lengths SPEC, {SPEC}")
-    if not ragged and lengths is not None:
-        raise SpecError(f"{found.definition.name} takes one token a sequence: --batch SPEC in place of --lengths")
-    length_spec = parse(lengths, "--lengths") if lengths is not None else None
-    fixed = length_spec is not None and length_spec.fixed is not None
-    if fixed and batch is not None:
-        raise SpecError("--lengths with a list fixes the sequences already: leave out --batch")
-    batch_spec = parse(batch or "8", "--batch")
-    length_stream, batch_stream = Stream(seed, "lengths"), Stream(seed, "batch")
-    sizes = batch_spec.draw(batch_stream, count)
-    lines = []
-    for i in range(count):
-        values: dict[str, object]
-        if length_spec is not None:
-            drawn = list(length_spec.fixed or ()) if fixed else length_spec.draw(length_stream, max(sizes[i], 1))
-            values = {"axes": {"total_seq_len": sum(drawn), "num_seqs": len(drawn)}, "sequence_lengths": drawn}
-        else:
-            values = {"axes": {"batch_size": sizes[i]}}
-        line = {"name": f"{regime}_{i}", "suite": "conformance", "preset": preset, "regime": regime, "seed": seed + i}
-        try:
-            workload = Workload.model_validate({**line, **values})
-            workload.check(found.definition, presets()[preset])
-        except PlacedError as error:
-            raise SpecError(f"workload {i}: {error.message}") from None
-        lines.append(workload)
-    return lines
-
-
-def _with_hash(found: Found, line: Workload) -> Workload:
-    from gdnspec.inputs.materialise import InvalidWorkload, materialise
-    from gdnspec.inputs.memory import require
-
-    try:
-        require(found, line)
-        return line.model_copy(update={"sha256": materialise(found, line).sha256})
-    except (InvalidWorkload, MemoryError) as error:
-        raise SpecError(f"workload {line.name!r}: {error}") from None
+    """Make workloads, and freeze their error budgets."""

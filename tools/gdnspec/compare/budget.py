@@ -1,17 +1,29 @@
-"""The error that is allowed: what a workload's line has frozen, else a default by the kind of output."""
+"""The error that is allowed: what a workload's line has frozen. There is no default to fall back on."""
 
+from gdnspec.model.budget import missing
 from gdnspec.model.definition import Definition, Tensor
+from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
-
-DEFAULT = {"relative_l2": 0.01, "worst_vector": 0.03}
-# One token from a float32 state: plain float32 arithmetic is near 1e-7, a state stored in bfloat16 shows as 1.7e-3.
-ONE_TOKEN_STATE = {"relative_l2": 5e-4, "worst_vector": 1e-3}
 
 
 def budget(definition: Definition, output: Tensor, workload: Workload) -> dict[str, float]:
-    """Metric to limit, for one output."""
-    if workload.budget is not None and output.name in workload.budget:
-        return {str(metric): limit for metric, limit in workload.budget[output.name].items()}
-    one_token = definition.conventions.packing == "one_token"
-    exact = one_token and output.is_state and output.dtype == "float32"
-    return dict(ONE_TOKEN_STATE if exact else DEFAULT)
+    """Metric to limit, for one output. Raises `SpecError` where the line has none."""
+    if workload.budget is None or output.name not in workload.budget:
+        raise unfrozen(definition, workload)
+    return {str(metric): limit for metric, limit in workload.budget[output.name].items()}
+
+
+def unfrozen(definition: Definition, workload: Workload) -> SpecError:
+    """The error for a line that cannot be judged by."""
+    names = ", ".join(missing(definition, workload.budget))
+    return SpecError(
+        f"workload {workload.name!r} of {definition.name} has no error budget for {names}: nothing can be judged by it "
+        "(gdnspec workloads freeze writes one from honest emulators)"
+    )
+
+
+def require(definition: Definition, workloads: list[Workload]) -> None:
+    """Raises `SpecError` for the first line without a budget."""
+    for workload in workloads:
+        if missing(definition, workload.budget):
+            raise unfrozen(definition, workload)

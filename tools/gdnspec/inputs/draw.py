@@ -22,6 +22,7 @@ from gdnspec.model.workload import Workload
 
 BLOCK = 1 << 17  # elements drawn at a time: few enough for a core's cache
 NEAR = 24  # near-parallel keys: the common direction weighs this many times the noise
+NEAR_VALUES = 16  # the same of near values
 NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
 
 
@@ -97,8 +98,12 @@ class _Painter:
         """The common key of every (sequence, head), where the regime has one; queries are always independent."""
         if name != "k" or self.regime.keys not in ("repeated", "near_parallel"):
             return None
+        return self._common(name, heads, size)
+
+    def _common(self, name: str, heads: int, size: int) -> NDArray[np.int64]:
+        """One vector for each (sequence, head)."""
         shape = (len(self.layout.lengths), heads, size)
-        return self.stream("k/direction").normal_integers(int(np.prod(shape))).reshape(shape)
+        return self.stream(f"{name}/direction").normal_integers(int(np.prod(shape))).reshape(shape)
 
     def _scaled(self, x: NDArray[np.int64]) -> NDArray[np.uint16]:
         if self.regime.keys == "tiny":
@@ -111,10 +116,18 @@ class _Painter:
 
     def values(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint16]:
         stream = self.stream(name)
-        out = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=np.uint16)
-        for start in range(0, len(out), BLOCK):
-            stop = min(start + BLOCK, len(out))
-            out[start:stop] = to_bfloat16(stream.normal_integers(stop - start) / NORMAL_STD)
+        size = shape[-1]
+        out = np.empty((int(np.prod(shape[:-1], dtype=np.int64)), size), dtype=np.uint16)
+        heads = shape[-2]
+        common = self._common(name, heads, size) if self.regime.values == "near" else None
+        rows = max(1, BLOCK // size)
+        for start in range(0, len(out), rows):
+            stop = min(start + rows, len(out))
+            x = stream.normal_integers((stop - start) * size).reshape(-1, size)
+            if common is not None:
+                row = np.arange(start, stop)
+                x = common[self.layout.sequence[row // heads], row % heads] + x / NEAR_VALUES
+            out[start:stop] = to_bfloat16(x / NORMAL_STD)
         return out.reshape(shape)
 
     def states(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:

@@ -16,6 +16,7 @@ from gdnspec.model.regimes import REGIMES
 
 Floats = NDArray[np.float64]
 Keys = Literal["independent", "repeated", "near_parallel", "tiny"]
+Values = Literal["independent", "near"]
 CHUNK = 64  # resets fall on the edges of chunks of this size, too
 
 
@@ -53,6 +54,7 @@ class Regime:
     beta: Gate | None = None
     beta_max: float = 1.0
     keys: Keys = "independent"
+    values: Values = "independent"
     state: Callable[[Layout], Floats] = lambda layout: np.ones(len(layout.lengths))
 
 
@@ -122,8 +124,9 @@ GENERATORS: dict[str, Regime] = {
     "fast_decay": Regime(log_alpha=between(-12.0, -2.0)),
     "hard_reset": Regime(log_alpha=resets),
     "repeated_keys": Regime(between(np.log(0.99), 0.0), between(0.0, 1.95), beta_max=1.95, keys="repeated"),
-    "near_parallel_keys": Regime(between(np.log(0.9), 0.0), between(0.0, 1.95), beta_max=1.95, keys="near_parallel"),
-    "strict_keys": Regime(between(np.log(0.999), 0.0), between(1.9, 2.0), beta_max=2.0, keys="repeated"),
+    "near_parallel_keys": Regime(between(np.log(0.99), 0.0), between(0.0, 1.95), beta_max=1.95, keys="near_parallel"),
+    # One key, and values near one another: what T adds up cancels, and the rounding of T is what remains of it.
+    "strict_keys": Regime(between(np.log(0.999), 0.0), between(1.9, 2.0), beta_max=2.0, keys="repeated", values="near"),
     "beta_zero": Regime(beta=constant(0.0)),
     "beta_one": Regime(beta=constant(1.0)),
     "beta_two": Regime(between(np.log(0.9), 0.0), constant(2.0), beta_max=2.0),

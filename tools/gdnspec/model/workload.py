@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from gdnspec.model.base import Model
-from gdnspec.model.definition import Definition, Name, Scope
+from gdnspec.model.budget import LIMITS, METRICS, Metric, freeze
+from gdnspec.model.definition import Definition, Name, Scope, Text
 from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.preset import Preset
 from gdnspec.model.regimes import REGIMES
@@ -13,9 +14,10 @@ from gdnspec.model.regimes import REGIMES
 Suite = Literal["smoke", "conformance", "strict", "performance"]
 SUITES: tuple[Suite, ...] = ("smoke", "conformance", "strict", "performance")
 
-Metric = Literal["relative_l2", "worst_vector", "max_over_rms"]
 LARGEST = 1 << 40  # of an axis: past any machine, within 64 bits when multiplied out
-Positive = Annotated[float, Field(gt=0, le=0.1, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Budget = dict[Name, dict[Metric, Positive]]
 
 
 class Workload(Model):
@@ -34,7 +36,9 @@ class Workload(Model):
     device: Literal["any", "cuda"] = "any"
     tensors: Annotated[str, Field(max_length=200)] | None = None
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    budget: dict[Name, dict[Metric, Positive]] | None = None
+    budget: Budget | None = None
+    emulators: dict[Name, dict[Metric, dict[Name, Figure]]] | None = None  # what the budget was frozen from
+    covers: Text | None = None  # why the row is kept where another kills the same faults with a wider margin
 
     @field_validator("regime")
     @classmethod
@@ -45,11 +49,14 @@ class Workload(Model):
 
     @field_validator("budget")
     @classmethod
-    def _limits_both(cls, budget: dict[str, dict[str, float]] | None) -> dict[str, dict[str, float]] | None:
+    def _limited(cls, budget: Budget | None) -> Budget | None:
         for output, limits in (budget or {}).items():
-            for metric in ("relative_l2", "worst_vector"):
-                if metric not in limits:
+            for metric in METRICS:
+                if metric not in limits and metric != "max_over_rms":
                     raise PlacedError(f"/{output}", f"no limit for {metric}: a budget judges by it")
+                if limits.get(metric, 0) > LIMITS[metric]:
+                    message = f"{limits[metric]} is above {LIMITS[metric]}: what it lets pass is not right"
+                    raise PlacedError(f"/{output}/{metric}", message)
         return budget
 
     @model_validator(mode="after")
@@ -129,9 +136,25 @@ class Workload(Model):
             if name not in indices:
                 raise PlacedError(f"/integers/{name}", f"{name!r} is not an integer input", nearest(name, indices))
         outputs = [tensor.name for tensor in definition.outputs]
-        for name in self.budget or {}:
-            if name not in outputs:
-                raise PlacedError(f"/budget/{name}", f"{name!r} is not an output", nearest(name, outputs))
+        for key in ("budget", "emulators"):
+            for name in getattr(self, key) or {}:
+                if name not in outputs:
+                    raise PlacedError(f"/{key}/{name}", f"{name!r} is not an output", nearest(name, outputs))
+        self._check_frozen(definition)
+
+    def _check_frozen(self, definition: Definition) -> None:
+        """A budget that says what it was frozen from follows from that."""
+        if self.emulators is None:
+            return
+        for output in definition.outputs:
+            figures, at = self.emulators.get(output.name, {}), f"/emulators/{output.name}"
+            for metric in METRICS:
+                if not figures.get(metric):
+                    raise PlacedError(at, f"no figure of {metric}: gdnspec workloads freeze writes them")
+            budget = (self.budget or {}).get(output.name)
+            if budget != freeze(output, figures):
+                message = f"not twice the largest of its emulators, {freeze(output, figures)}"
+                raise PlacedError(f"/budget/{output.name}", message, "freeze it again: gdnspec workloads freeze")
 
     def omitted(self, definition: Definition) -> frozenset[str]:
         """The inputs that arrive as None: those left out, and optional scalars without a value."""

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -21,7 +20,7 @@ from gdnspec import paths
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload
 from gdnspec.protocol.arena import TORCH
-from gdnspec.runner.tensors import to_torch
+from gdnspec.runner.arguments import arguments
 
 LONG = 256  # tokens above which the chunkwise form, equal to 1e-12, takes the place of the loop over tokens
 LARGEST_CACHED = 256 * 1024 * 1024
@@ -80,17 +79,8 @@ class Expected:
         return values
 
     def _compute(self, found: Found, inputs: Inputs) -> tuple[Tensor, ...]:
-        arguments: dict[str, Any] = {}
-        for tensor in found.definition.inputs:
-            if tensor.is_scalar:
-                arguments[tensor.name] = inputs.scalars[tensor.name]
-            elif tensor.name in inputs.tensors:
-                value = to_torch(inputs.tensors[tensor.name]).to(self.device)
-                arguments[tensor.name] = value.to(torch.float64) if value.is_floating_point() else value
-            else:
-                arguments[tensor.name] = None
         tokens = int(inputs.scope.get("total_seq_len", 1))
-        return oracle(found, tokens)(**arguments)
+        return oracle(found, tokens)(**arguments(found, inputs, self.device, torch.float64))
 
     # --- the cache ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,152 @@
+"""The family of prefill: chunks, bfloat16 operands and float32 sums, as kernels on tensor cores have them.
+
+Notation of reference/chunkwise.py: (I + A) U = diag(beta) (V - diag(gamma) K S^T). With T = (I + A)^-1 diag(beta),
+
+- chunks of 16, 64 and 128 tokens;
+- "ahead": u = T V and w = T diag(gamma) K are formed before the state is known, and w is stored in bfloat16;
+  "direct": T meets V - diag(gamma) K S^T;
+- T becomes an operand: rounded "after" diag(beta), or "before" it, diag(beta) going to the other operand;
+- `terms`: T is one bfloat16 operand; in the strict family it is a sum of two.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gdnspec.model.definition import Definition
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """One member of the family."""
+
+    chunk: int
+    order: Literal["ahead", "direct"]
+    rounding: Literal["after", "before"]
+    terms: int  # bfloat16 terms that T is carried in
+
+    @property
+    def name(self) -> str:
+        return f"chunk_{self.chunk}_{self.order}_{self.rounding}" + ("_two_terms" if self.terms == 2 else "")
+
+
+def family(strict: bool) -> list[Emulator]:
+    """The twelve emulators of an ordinary workload, or of a strict one; those of one chunk size together."""
+    return [
+        Emulator(chunk, order, rounding, 2 if strict else 1)
+        for chunk in (16, 64, 128)
+        for order in ("ahead", "direct")
+        for rounding in ("after", "before")
+    ]
+
+
+def emulate(
+    definition: Definition, arguments: dict[str, Any], members: Iterable[Emulator]
+) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
+    """(name, (output, final_state)) of each member, in the types of the definition; `arguments` as stored."""
+    heads = _Heads(definition, arguments)
+    for chunk, same in groupby(members, key=lambda e: e.chunk):
+        sequences = [_Chunks(heads, n, chunk) for n in range(len(heads.bounds) - 1)]
+        for e in same:
+            output = torch.zeros(heads.H, heads.T, heads.D, device=heads.Q.device)
+            states = heads.states.clone()
+            for n, sequence in enumerate(sequences):
+                if len(sequence):
+                    start, stop = heads.bounds[n], heads.bounds[n + 1]
+                    output[:, start:stop], states[n] = _run(e, sequence, states[n], heads.scale)
+            states = states.mT.contiguous() if heads.k_first else states
+            yield e.name, (output.transpose(0, 1).contiguous().to(arguments["v"].dtype), states)
+
+
+class _Heads:
+    """A call's arguments in float32 with all heads, [H, T, ..], alpha linear and states [V, K]."""
+
+    def __init__(self, definition: Definition, arguments: dict[str, Any]) -> None:
+        q, v, g, beta = (arguments[name] for name in ("q", "v", "g", "beta"))
+        self.T, self.D = q.shape[0], q.shape[-1]
+        self.H = max(q.shape[1], v.shape[1])
+        self.Q, self.K, self.V = (
+            x.float().repeat_interleave(self.H // x.shape[1], dim=1).transpose(0, 1) for x in (q, arguments["k"], v)
+        )
+        ones = torch.ones(self.T, self.H, device=q.device)
+        log = definition.conventions.decay_gate == "log"
+        self.alpha = (ones if g is None else torch.exp(g) if log else g).T
+        self.beta = (ones if beta is None else beta).T
+        self.bounds: list[int] = arguments["cu_seqlens"].tolist()
+        self.k_first = definition.conventions.state_layout == "k_first"
+        S = arguments["initial_state"]
+        if S is None:
+            S = torch.zeros(len(self.bounds) - 1, self.H, self.D, self.D, device=q.device)
+        self.states: Tensor = S.mT.contiguous() if self.k_first else S
+        given = arguments["scale"]
+        self.scale = self.D**-0.5 if given is None else float(given)
+
+
+class _Chunks:
+    """What all members of one chunk size share, for one sequence: [H, n, C, ..]."""
+
+    def __init__(self, heads: _Heads, n: int, chunk: int) -> None:
+        self.rows = slice(heads.bounds[n], heads.bounds[n + 1])
+        self.length = heads.bounds[n + 1] - heads.bounds[n]
+        self.chunk = max(1, min(chunk, self.length))
+        # A token that pads the last chunk does nothing: alpha = 1 keeps the state, beta = 0 writes nothing.
+        self.Q, self.K, self.V = (self._cut(x, 0.0) for x in (heads.Q, heads.K, heads.V))
+        alpha, self.beta = self._cut(heads.alpha, 1.0), self._cut(heads.beta, 0.0)
+        below = torch.ones(self.chunk, self.chunk, dtype=torch.bool, device=alpha.device).tril(-1)
+        # Ratios as products of gates: alpha = 0 is exact.
+        Gamma = torch.where(below, alpha[..., :, None], 1.0).cumprod(-2).tril()
+        self.gamma = alpha.cumprod(-1)[..., None]
+        A = self.beta[..., None] * (Gamma * (self.K @ self.K.mT)).tril(-1)
+        eye = torch.eye(self.chunk, device=A.device).expand_as(A)
+        self.inverse = torch.linalg.solve_triangular(A, eye, upper=False, unitriangular=True)
+        self.attention = bfloat16(Gamma * (self.Q @ self.K.mT))
+        self.to_end = Gamma[..., -1, :, None]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def _cut(self, x: Tensor, fill: float) -> Tensor:
+        """[H, T, ..] -> [H, n, C, ..]."""
+        part = x[:, self.rows]
+        missing = -self.length % self.chunk
+        if missing:
+            part = torch.cat([part, part.new_full((part.shape[0], missing, *part.shape[2:]), fill)], dim=1)
+        return part.reshape(part.shape[0], -1, self.chunk, *part.shape[2:])
+
+
+def _run(e: Emulator, c: _Chunks, S: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """O [H, T, V] and the new S [H, V, K] of one sequence."""
+    if e.rounding == "after":
+        T, right = bfloat16_sum(c.inverse * c.beta[..., None, :], e.terms), torch.ones_like(c.beta)[..., None]
+    else:
+        T, right = bfloat16_sum(c.inverse, e.terms), c.beta[..., None]
+    if e.order == "ahead":
+        u, w = T @ bfloat16(right * c.V), bfloat16(T @ bfloat16(right * c.gamma * c.K))
+    O = torch.empty_like(c.V)
+    for n in range(c.V.shape[1]):
+        Q, K, gamma = c.Q[:, n], c.K[:, n], c.gamma[:, n]
+        held = bfloat16(S).mT
+        if e.order == "ahead":
+            U = u[:, n] - w[:, n] @ held
+        else:
+            U = T[:, n] @ bfloat16(right[:, n] * (c.V[:, n] - gamma * (K @ held)))
+        O[:, n] = gamma * (Q @ held) + c.attention[:, n] @ bfloat16(U)
+        S = gamma[:, -1:] * S + bfloat16(c.to_end[:, n] * U).mT @ K
+    return scale * O.flatten(1, 2)[:, : c.length], S
+
+
+def bfloat16(x: Tensor) -> Tensor:
+    """As a bfloat16 operand of a matrix product whose sums are float32."""
+    return x.to(torch.bfloat16).to(torch.float32)
+
+
+def bfloat16_sum(x: Tensor, terms: int) -> Tensor:
+    """As the sum of `terms` bfloat16 operands."""
+    total = bfloat16(x)
+    for _ in range(terms - 1):
+        total = total + bfloat16(x - total)
+    return total

@@ -1,0 +1,44 @@
+"""What error a workload allows: twice the largest of its honest emulators, within floors and limits."""
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from gdnspec.model.definition import Definition, Tensor
+
+Metric = Literal["relative_l2", "worst_vector", "max_over_rms"]
+METRICS: tuple[Metric, ...] = ("relative_l2", "worst_vector", "max_over_rms")
+
+ALLOWANCE = 2.0  # times the largest emulator
+# Above these a workload tells right from wrong no longer, and is refused. The last is an error of one element against
+# the root mean square of all: four times the others for the largest of a few thousand normal numbers, and more where
+# a few tokens outweigh the rest.
+LIMITS: dict[Metric, float] = {"relative_l2": 0.1, "worst_vector": 0.1, "max_over_rms": 1.0}
+
+# Honest kernels stay below budget / margin; a strict workload is close to what careful arithmetic can do.
+MARGIN, STRICT_MARGIN = 1.5, 1.25
+
+# A state in float32 that was stored in bfloat16 on its way has a relative L2 error of 1.7e-3.
+FLOAT32_STATE: dict[Metric, float] = {"relative_l2": 5e-4, "worst_vector": 1e-3, "max_over_rms": 5e-3}
+# Rounding to bfloat16 once costs at most 2^-9 of each element, so of each vector; twice that is always allowed.
+BFLOAT16: dict[Metric, float] = {"relative_l2": 2**-8, "worst_vector": 2**-8, "max_over_rms": 2**-6}
+
+
+def floors(output: Tensor) -> dict[Metric, float]:
+    """The least budget of an output, where emulators are exact: no kernel has to be better than its output's type."""
+    return FLOAT32_STATE if output.dtype == "float32" else BFLOAT16
+
+
+def freeze(output: Tensor, figures: Mapping[Metric, Mapping[str, float]]) -> dict[Metric, float]:
+    """Metric to budget, from metric to the figure of each emulator, rounded as they are stored."""
+    return {m: significant(max(floors(output)[m], ALLOWANCE * max(figures[m].values())), 4) for m in METRICS}
+
+
+def significant(x: float, digits: int = 3) -> float:
+    """Rounded to what is worth storing."""
+    return float(f"{x:.{digits}g}") if math.isfinite(x) else x
+
+
+def missing(definition: Definition, budget: Mapping[str, object] | None) -> list[str]:
+    """The outputs without a budget."""
+    return [output.name for output in definition.outputs if output.name not in (budget or {})]

@@ -1,0 +1,27 @@
+"""What is known of a wrong or cheating solution: tests/known_bad/<name>/known_bad.json."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gdnspec.model.base import Model, Version1
+from gdnspec.model.definition import Text
+from gdnspec.model.result import Status
+from gdnspec.model.workload import Suite
+
+
+class KnownBad(Model):
+    """The fault, and how a judge that is worth its name answers it.
+
+    `statuses` are those that its failures may have. `killed_by` names workloads each of which must reject it.
+    `only_in`, where given, are the suites that it may fail in: it must fail there and pass everywhere else.
+    `long_workloads`: it shows on long sequences alone, so they are run as well.
+    """
+
+    schema_version: Version1
+    kind: Literal["wrong", "cheat"]
+    fault: Text
+    statuses: Annotated[list[Status], Field(min_length=1)]
+    killed_by: list[str] = []
+    only_in: list[Suite] = []
+    long_workloads: bool = False

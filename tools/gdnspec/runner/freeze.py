@@ -1,0 +1,87 @@
+"""Freezes a workload's budget: every honest emulator run on its inputs, its errors against the reference measured."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gdnspec.catalog.definitions import Found
+from gdnspec.compare.metrics import as_vectors, errors
+from gdnspec.emulate.prefill import emulate, family
+from gdnspec.inputs.materialise import InvalidWorkload, materialise
+from gdnspec.model.budget import LIMITS, METRICS, Metric, freeze, significant
+from gdnspec.model.errors import SpecError
+from gdnspec.model.workload import Workload
+from gdnspec.runner.arguments import arguments
+from gdnspec.runner.expected import Expected, oracle
+
+Figures = dict[str, dict[Metric, dict[str, float]]]  # output -> metric -> emulator -> error
+DRIFT = 0.1  # of a figure, recomputed on another machine
+
+
+def frozen(found: Found, workload: Workload, expected: Expected) -> Workload:
+    """The line with its budget and what it was frozen from. Raises `SpecError` where it would be above the limit."""
+    measured = figures(found, workload, expected)
+    budget = {}
+    for output in found.definition.outputs:
+        budget[output.name] = freeze(output, measured[output.name])
+        for metric, limit in budget[output.name].items():
+            if not limit <= LIMITS[metric]:
+                name, worst = max(measured[output.name][metric].items(), key=lambda item: item[1])
+                raise SpecError(
+                    f"workload {workload.name!r} of {found.definition.name} is refused: an honest emulator ({name}) "
+                    f"has {metric} {worst:.3g} on {output.name}, and twice that is above {LIMITS[metric]}: make it "
+                    "shorter, or its keys less alike"
+                )
+    return workload.model_copy(update={"budget": budget, "emulators": measured})
+
+
+def figures(found: Found, workload: Workload, expected: Expected) -> Figures:
+    """The error of every emulator, rounded as it is stored. Raises `SpecError` for an invalid workload."""
+    try:
+        inputs = materialise(found, workload)
+        wanted = expected.values(found, inputs)
+    except InvalidWorkload as error:
+        raise SpecError(f"workload {workload.name!r} of {found.definition.name}: {error}") from None
+    definition = found.definition
+    result: Figures = {output.name: {metric: {} for metric in METRICS} for output in definition.outputs}
+    stored = arguments(found, inputs, expected.device)
+    for name, values in _emulators(found, workload, stored):
+        for output, value in zip(definition.outputs, values, strict=True):
+            got, want = (as_vectors(x, output, definition, inputs.scope) for x in (value.double(), wanted[output.name]))
+            maxima = errors(got, want).maxima
+            for metric in METRICS:
+                if not math.isfinite(maxima[metric]):
+                    raise SpecError(f"workload {workload.name!r}: emulator {name} fails on {output.name}: {metric}")
+                result[output.name][metric][name] = significant(maxima[metric])
+    return result
+
+
+def drifts(workload: Workload, measured: Figures) -> Iterator[str]:
+    """Where frozen figures and measured ones differ by more than a tenth, in words."""
+    frozen_figures = workload.emulators or {}
+    for output, metrics in measured.items():
+        for metric, by_name in metrics.items():
+            known = frozen_figures.get(output, {}).get(metric, {})
+            if known.keys() != by_name.keys():
+                yield f"{output} {metric}: emulators {', '.join(sorted(known.keys() ^ by_name.keys()))} come or go"
+                continue
+            before, now = max(known.values()), max(by_name.values())
+            # Below a thousandth of the limit no budget rests on it: a floor does.
+            if abs(now - before) > DRIFT * max(before, 1e-3 * LIMITS[metric]):
+                yield f"{output} {metric}: {before:.3g} frozen, {now:.3g} now"
+
+
+def _emulators(found: Found, workload: Workload, stored: dict[str, Any]) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    if found.definition.conventions.packing == "one_token":
+        # The recurrence in float32: the reference computes in the widest type of its inputs, float32 at least.
+        yield "float32_recurrence", oracle(found, 1)(**stored)
+        return
+    with torch.no_grad():
+        yield from emulate(found.definition, stored, family(is_strict(workload)))
+
+
+def is_strict(workload: Workload) -> bool:
+    return workload.suite == "strict"
