@@ -59,6 +59,7 @@ class CheckResult(Model):
     prepare_seconds: float | None = None
     isolation: str = ""
     repeat: str = ""
+    seed: int | None = None  # of the second call's content
     key: str = ""
     environment: dict[str, Any] = {}
 

@@ -1,6 +1,8 @@
-"""One call of a solution: memory laid out and poisoned, inputs in, outputs copied the moment it ends."""
+"""Calls of one workload on the same memory: laid out once, filled and poisoned anew for each, copied as each ends."""
 
+import contextlib
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 from gdnspec.compare.judge import Verdict
 from gdnspec.inputs.materialise import Inputs
 from gdnspec.protocol.arena import GUARD_BYTE, Arena, Slot, create, lay_out, zones
-from gdnspec.runner.child import Child
+from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.plan import Job
 from gdnspec.runner.tensors import to_torch
 
@@ -24,55 +26,80 @@ class Answer:
     prepare_seconds: float | None
 
 
-class Call:
-    """A job's call, to be made once or again: `make` gives each its own memory."""
+class Session:
+    """The calls of one job: the child maps the memory and prepares once, then is called as often as the judge likes.
 
-    def __init__(self, job: Job, inputs: Inputs, device: str) -> None:
+    Every call finds the same pointers, and may find other content. Use as a context manager.
+    """
+
+    def __init__(self, job: Job, inputs: Inputs, device: str, child: Child, timeout: float) -> None:
         self.definition, self.entry = job.found.definition, job.entry.model_dump()
-        self.device, self.scalars = device, inputs.scalars
-        self.inputs = {name: to_torch(array).to(device) for name, array in inputs.tensors.items()}
-        tensors = [(n, self.definition.input(n).dtype, tuple(x.shape)) for n, x in self.inputs.items()]
+        self.device, self.child, self.timeout, self.scalars = device, child, timeout, inputs.scalars
+        self.contents = {name: to_torch(array).to(device) for name, array in inputs.tensors.items()}
+        tensors = [(n, self.definition.input(n).dtype, tuple(x.shape)) for n, x in self.contents.items()]
         tensors += [(t.name, t.dtype, self.definition.shape(t, inputs.scope)) for t in self.definition.outputs]
-        slots, self.nbytes = lay_out(tensors)
-        self.zones = zones(slots, self.nbytes)
-        self.slots: dict[str, Slot] = {slot.name: slot for slot in slots}
+        slots, self._nbytes = lay_out(tensors)
+        self._zones = zones(slots, self._nbytes)
+        self._slots: dict[str, Slot] = {slot.name: slot for slot in slots}
+        self._arena: Arena | None = None
+        self._prepare_seconds: float | None = None
 
-    def make(self, child: Child, timeout: float) -> Answer:
-        """Raises `ChildFailed`, and `MemoryError` where the device is full."""
-        arena = create(self.device, self.nbytes)
-        try:
-            return self._make(child, timeout, arena)
-        finally:
-            arena.close()
+    def __enter__(self) -> "Session":
+        """Raises `MemoryError` where the device is full."""
+        self._arena = create(self.device, self._nbytes)
+        return self
 
-    def _make(self, child: Child, timeout: float, arena: Arena) -> Answer:
-        assert arena.block is not None
-        block = arena.block
-        for _, zone in self.zones:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._arena is not None
+        if error is None or isinstance(error, ChildFailed):  # not on Ctrl-C: the child may be deep in a call
+            with contextlib.suppress(ChildFailed):  # what the judge has seen by now, it has seen
+                self.child.close(self.timeout)
+        self._arena.close()
+        self._arena = None
+
+    def call(self, contents: dict[str, Tensor] | None = None) -> Answer:
+        """One call on the workload's own inputs, or on others of the same shapes. Raises `ChildFailed`."""
+        assert self._arena is not None
+        block = self._arena.block
+        assert block is not None
+        contents = self.contents if contents is None else contents
+        views = self._fill(block, contents)
+        if not self.child.is_open:
+            self._open(self._arena)
+            views = self._fill(block, contents)  # what `prepare` wrote is no part of the call
+        reply = self.child.call(self.timeout)
+        # At once, before anything else: what is written after "done" does not count.
+        outputs = {output.name: views[output.name].clone() for output in self.definition.outputs}
+        after = {name: views[name].clone() for name in contents}
+        overrun = [name for name, zone in self._zones if not bool((block[zone] == GUARD_BYTE).all())]
+        fault = _overrun(overrun) or self._form(reply) or self._mutated(contents, after)
+        return Answer(outputs, fault, _number(reply.get("seconds")), self._prepare_seconds)
+
+    def _fill(self, block: Tensor, contents: dict[str, Tensor]) -> dict[str, Tensor]:
+        for _, zone in self._zones:
             block[zone] = GUARD_BYTE
-        views = {name: slot.view(block) for name, slot in self.slots.items()}
-        for name, value in self.inputs.items():
+        views = {name: slot.view(block) for name, slot in self._slots.items()}
+        for name, value in contents.items():
             views[name].copy_(value)
         for output in self.definition.outputs:
             _poison(views[output.name])
         if self.device == "cuda":
             torch.cuda.synchronize()
+        return views
+
+    def _open(self, arena: Arena) -> None:
         message = {
             "entry": self.entry,
             "arena": arena.describe(),
-            "slots": {name: slot.to_json() for name, slot in self.slots.items()},
+            "slots": {name: slot.to_json() for name, slot in self._slots.items()},
             "inputs": [tensor.name for tensor in self.definition.inputs],
             "outputs": [output.name for output in self.definition.outputs],
             "scalars": self.scalars,
         }
         fds = [arena.fd] if self.device == "cpu" else []  # type: ignore[union-attr]
-        reply = child.run(message, fds, timeout)
-        # At once, before anything else: what is written after "done" does not count.
-        outputs = {output.name: views[output.name].clone() for output in self.definition.outputs}
-        after = {name: views[name].clone() for name in self.inputs}
-        overrun = [name for name, zone in self.zones if not bool((block[zone] == GUARD_BYTE).all())]
-        fault = _overrun(overrun) or self._form(reply) or self._mutated(after)
-        return Answer(outputs, fault, _number(reply.get("seconds")), _number(reply.get("prepare_seconds")))
+        self._prepare_seconds = _number(self.child.open(message, fds, self.timeout).get("prepare_seconds"))
 
     def _form(self, reply: dict[str, Any]) -> Verdict | None:
         """Shape and type of what was returned, against the definition."""
@@ -84,7 +111,7 @@ class Call:
         if not told or len(returned) != len(outputs):
             return Verdict("PROTOCOL_ERROR", "the child did not say what was returned")
         for output, got in zip(outputs, returned, strict=True):
-            wanted = list(self.slots[output.name].shape)
+            wanted = list(self._slots[output.name].shape)
             if got.get("shape") != wanted:
                 return Verdict("INCORRECT_SHAPE", f"{output.name} has shape {str(got.get('shape'))[:80]}, not {wanted}")
         for output, got in zip(outputs, returned, strict=True):
@@ -92,9 +119,9 @@ class Call:
                 return Verdict("INCORRECT_DTYPE", f"{output.name} is {str(got.get('dtype'))[:40]}, not {output.dtype}")
         return None
 
-    def _mutated(self, after: dict[str, Tensor]) -> Verdict | None:
+    def _mutated(self, before: dict[str, Tensor], after: dict[str, Tensor]) -> Verdict | None:
         for name, value in after.items():
-            if not self.definition.input(name).mutates and not same_bits(value, self.inputs[name]):
+            if not self.definition.input(name).mutates and not same_bits(value, before[name]):
                 return Verdict("MUTATED_INPUT", f"{name} was written to")
         return None
 

@@ -15,21 +15,24 @@ from gdnspec.compare.judge import Verdict, judge
 from gdnspec.inputs import memory
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.result import CheckResult, Status
-from gdnspec.runner.call import Answer, Call, same_bits
+from gdnspec.runner.call import Answer, Session
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.expected import Expected
-from gdnspec.runner.plan import Job
+from gdnspec.runner.plan import Job, token_programs
+from gdnspec.runner.second import SecondCall
 
 REMEMBERED_BYTES = 1 << 30
 ON_A_CPU = 10  # times a workload's bytes: drawn, shared, in float64 for the reference, and what that makes
 DEATHS_IN_A_ROW = 3
+ONCE = 300  # token-programs above which an interpreted kernel, at 2.6 ms each, is called once only
 
 
 @dataclass(frozen=True)
 class Options:
-    """`timeout`: seconds for one call. `extra_flags`: what the repeat command needs beside names."""
+    """`timeout`: seconds for one call. `seed`: of the second call's content. `extra_flags`: for the repeat command."""
 
     timeout: float = 120.0
+    seed: int = 0
     extra_flags: tuple[str, ...] = ()
 
 
@@ -57,6 +60,22 @@ class Judgement:
     @staticmethod
     def of(status: Status, message: str) -> "Judgement":
         return Judgement(Verdict(status, message))
+
+
+def judge_all(job: Job, case: Case, outputs: dict[str, Tensor]) -> list[Verdict]:
+    """A verdict for each output, in the definition's order."""
+    definition = job.found.definition
+    return [
+        judge(
+            outputs[output.name],
+            case.expected[output.name],
+            output,
+            definition,
+            case.inputs.scope,
+            budget(definition, output, job.workload),
+        )
+        for output in definition.outputs
+    ]
 
 
 class Checker:
@@ -98,41 +117,19 @@ class Checker:
         return self._record(job, judgement, child)
 
     def _judge(self, job: Job, case: Case, child: Child) -> Judgement:
-        """Calls, looks at the form, then at the numbers, then calls again where the same bits are promised."""
-        call = Call(job, case.inputs, self.device)
-        child.load(call.entry)
-        answer = call.make(child, self.options.timeout)
-        if answer.fault is not None:
-            return Judgement(answer.fault, answer=answer)
-        definition, scope = job.found.definition, case.inputs.scope
-        verdicts = [
-            judge(
-                answer.outputs[output.name],
-                case.expected[output.name],
-                output,
-                definition,
-                scope,
-                budget(definition, output, job.workload),
-            )
-            for output in definition.outputs
-        ]
-        worst = next((verdict for verdict in verdicts if verdict.status != "PASSED"), verdicts[0])
-        # The interpreter is serial: a race cannot show there, and every call costs seconds.
-        if worst.status == "PASSED" and job.solution.manifest.deterministic and not job.interpreted:
-            worst = self._repeated(call, answer, child) or worst
-        return Judgement(worst, verdicts, answer)
-
-    def _repeated(self, call: Call, first: Answer, child: Child) -> Verdict | None:
-        again = call.make(child, self.options.timeout)
-        if again.fault is not None:
-            return Verdict(again.fault.status, f"on a second call: {again.fault.message}")
-        for name, value in again.outputs.items():
-            if not same_bits(value, first.outputs[name]):
-                where = (value != first.outputs[name]).nonzero()
-                at = f", first at {where[0].tolist()}" if len(where) else ""
-                message = f"{name}: {len(where)} elements differ between two calls on the same inputs{at}"
-                return Verdict("NOT_REPRODUCIBLE", f'{message}; the manifest says "deterministic": true')
-        return None
+        """Calls, looks at the form, then at the numbers, then calls again with other content on the same memory."""
+        entry = job.entry.model_dump()
+        child.load(entry)
+        with Session(job, case.inputs, self.device, child, self.options.timeout) as session:
+            answer = session.call()
+            if answer.fault is not None:
+                return Judgement(answer.fault, answer=answer)
+            verdicts = judge_all(job, case, answer.outputs)
+            worst = next((verdict for verdict in verdicts if verdict.status != "PASSED"), verdicts[0])
+            if worst.status == "PASSED" and not (job.interpreted and token_programs(case.inputs.scope) > ONCE):
+                second = SecondCall(job, case.inputs, self.options.seed)
+                worst = second.judge(session, answer.outputs, lambda outputs: judge_all(job, case, outputs)) or worst
+            return Judgement(worst, verdicts, answer)
 
     def _case(self, job: Job) -> Case:
         key = (job.found.definition.name, job.workload.model_dump_json())
@@ -160,6 +157,7 @@ class Checker:
         answer = judgement.answer
         definition, workload, name = job.found.definition.name, job.workload.name, job.solution.name
         command = ["gdnspec", "check", definition, "--solution", name, "--workload", workload, "--device", self.device]
+        command += ["--seed", str(self.options.seed)]
         return CheckResult(
             definition=definition,
             workload=workload,
@@ -173,6 +171,7 @@ class Checker:
             prepare_seconds=answer.prepare_seconds if answer else None,
             isolation=child.isolation,
             repeat=shlex.join([*command, *self.options.extra_flags]),
+            seed=self.options.seed,
             key=job.key(),
             environment=dict(environment(job.device)),
         )

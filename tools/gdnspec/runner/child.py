@@ -67,6 +67,7 @@ class Child:
         self._unusable: dict[str, tuple[Status, str]] = {}
         self._requests = 0
         self._pidfd = -1
+        self.is_open = False
         self.deaths = 0
         self.last_failure = ChildFailed("RUNTIME_ERROR", "")
 
@@ -91,9 +92,21 @@ class Child:
                 raise
             self._loaded.add(entry["entry"])
 
-    def run(self, message: dict[str, Any], fds: list[int], timeout: float) -> dict[str, Any]:
-        """One call of the entry point; the reply. Raises `ChildFailed`."""
-        return self._request({**message, "op": "run"}, timeout, "done", fds)
+    def open(self, message: dict[str, Any], fds: list[int], timeout: float) -> dict[str, Any]:
+        """Maps the memory of a workload's calls and prepares for them; the reply. Raises `ChildFailed`."""
+        reply = self._request({**message, "op": "open"}, timeout, "opened", fds)
+        self.is_open = True
+        return reply
+
+    def call(self, timeout: float) -> dict[str, Any]:
+        """One call of the entry point on what is open; the reply. Raises `ChildFailed`."""
+        return self._request({"op": "call"}, timeout, "done")
+
+    def close(self, timeout: float) -> None:
+        """Lets go of what is open, where a child is there to do so. Raises `ChildFailed`."""
+        if self.is_open:
+            self.is_open = False
+            self._request({"op": "close"}, timeout, "closed")
 
     def _request(
         self, message: dict[str, Any], timeout: float, wanted: str, fds: list[int] | None = None
@@ -234,6 +247,7 @@ class Child:
     def end(self) -> None:
         """Ends the child and whatever it started in its process group."""
         process, self._process = self._process, None
+        self.is_open = False
         if self._channel is not None:
             with contextlib.suppress(ChannelClosed, ChannelTimeout):
                 self._channel.send({"op": "stop"}, timeout=0.1)

@@ -13,6 +13,7 @@ import torch
 from gdnspec.build.loader import load_function
 from gdnspec.protocol.arena import TORCH, Arena, Slot, attach
 from gdnspec.protocol.channel import Channel, ChannelClosed
+from gdnspec.worker import tamper
 from gdnspec.worker.isolation import die_with_parent, shut_in
 
 TRACE_FRAMES = 8
@@ -55,6 +56,8 @@ class _Worker:
         if self.device == "cuda":
             torch.cuda.init()  # type: ignore[no-untyped-call]
         self.isolation = shut_in(hello)
+        self.originals = tamper.originals()
+        self.open: _Open | None = None
         if os.environ.get("TRITON_INTERPRET") == "1":
             from gdnspec.build.interpreter import correct_interpreter
 
@@ -64,7 +67,15 @@ class _Worker:
         """Runs one request; whatever the solution raises becomes an "error" reply."""
         loading = message["op"] == "load"
         try:
-            return self._load(message) if loading else self._run(message, fds)
+            match message["op"]:
+                case "load":
+                    return self._load(message)
+                case "open":
+                    return self._open(message, fds)
+                case "call":
+                    return self._call()
+                case _:
+                    return self._close()
         except Refused as error:
             return {"op": "error", "kind": error.kind, "message": str(error)}
         except (Exception, SystemExit) as error:
@@ -101,46 +112,77 @@ class _Worker:
                 load_function(self.folder, spec, self.build_dir)
         return {"op": "loaded"}
 
-    def _run(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    def _open(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self._close()
         arena = attach(message["arena"], fds)
         try:
-            return self._call(message, arena)
-        finally:
+            self.open = _Open(message, arena, self.folder, self.build_dir)
+            seconds = self.open.prepare(self._wait)
+            self._refuse_tampering()
+        except BaseException:
+            self.open = None
             arena.close()
+            raise
+        return {"op": "opened", "prepare_seconds": seconds}
 
-    def _call(self, message: dict[str, Any], arena: Arena) -> dict[str, Any]:
-        assert arena.block is not None
-        block = arena.block
-        entry = message["entry"]
-        function = load_function(self.folder, entry["entry"], self.build_dir)
-        slots = {name: Slot.from_json(slot) for name, slot in message["slots"].items()}
-        inputs: dict[str, Any] = dict.fromkeys(message["inputs"])
-        inputs.update(message["scalars"])
-        inputs.update({name: slots[name].view(block) for name in inputs if name in slots})
-        outputs = {name: slots[name].view(block) for name in message["outputs"]}
-
-        prepare_seconds = None
-        if entry["prepare"] is not None:
-            prepare = load_function(self.folder, entry["prepare"], self.build_dir)
-            started = time.perf_counter()
-            prepared = prepare(**inputs)
-            self._wait()
-            prepare_seconds = time.perf_counter() - started
+    def _call(self) -> dict[str, Any]:
+        if self.open is None:
+            raise Refused("runtime", "called with nothing open")
         started = time.perf_counter()
-        extra = {} if entry["prepare"] is None else {"prepared": prepared}
-        if entry["call"] == "return":
-            returned = function(**inputs, **extra)
-            described = _accept(returned, outputs)
-        else:
-            _call_out(function, entry["entry"], inputs, outputs, extra)
-            described = None
+        described = self.open.call()
         self._wait()
         seconds = time.perf_counter() - started
-        return {"op": "done", "returned": described, "seconds": seconds, "prepare_seconds": prepare_seconds}
+        self._refuse_tampering()
+        return {"op": "done", "returned": described, "seconds": seconds}
+
+    def _close(self) -> dict[str, Any]:
+        if self.open is not None:
+            arena, self.open = self.open.arena, None
+            arena.close()
+        return {"op": "closed"}
+
+    def _refuse_tampering(self) -> None:
+        """What was replaced would not fool the judge, who is elsewhere: it says what the author was after."""
+        replaced = tamper.replaced(self.originals)
+        if replaced:
+            raise Refused("tampered", f"replaced {', '.join(replaced)}")
 
     def _wait(self) -> None:
         if self.device == "cuda":
             torch.cuda.synchronize()
+
+
+class _Open:
+    """One workload's calls: views of the shared memory, the function, and what it prepared."""
+
+    def __init__(self, message: dict[str, Any], arena: Arena, folder: Path, build_dir: Path) -> None:
+        assert arena.block is not None
+        self.arena, self.entry = arena, message["entry"]
+        self.function = load_function(folder, self.entry["entry"], build_dir)
+        prepare = self.entry["prepare"]
+        self._prepare = None if prepare is None else load_function(folder, prepare, build_dir)
+        slots = {name: Slot.from_json(slot) for name, slot in message["slots"].items()}
+        self.inputs: dict[str, Any] = dict.fromkeys(message["inputs"])
+        self.inputs.update(message["scalars"])
+        self.inputs.update({name: slots[name].view(arena.block) for name in self.inputs if name in slots})
+        self.outputs = {name: slots[name].view(arena.block) for name in message["outputs"]}
+        self.extra: dict[str, Any] = {}
+
+    def prepare(self, wait: Callable[[], None]) -> float | None:
+        """Runs `prepare`, where there is one; its seconds."""
+        if self._prepare is None:
+            return None
+        started = time.perf_counter()
+        self.extra = {"prepared": self._prepare(**self.inputs)}
+        wait()
+        return time.perf_counter() - started
+
+    def call(self) -> list[dict[str, Any]] | None:
+        """Calls the entry point; says what was returned, where it returns."""
+        if self.entry["call"] == "return":
+            return _accept(self.function(**self.inputs, **self.extra), self.outputs)
+        _call_out(self.function, self.entry["entry"], self.inputs, self.outputs, self.extra)
+        return None
 
 
 def _call_out(
