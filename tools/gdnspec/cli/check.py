@@ -2,27 +2,23 @@
 
 import contextlib
 import secrets
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gdnspec.catalog.definitions import Found, definition, definitions
-from gdnspec.catalog.solutions import Solution, solutions
-from gdnspec.catalog.workloads import load_workloads, workloads
-from gdnspec.cli.console import complain, err, warn
+from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device
+from gdnspec.cli.progress import progress, writer
+from gdnspec.cli.selection import chosen_solutions, select
 from gdnspec.cli.verdicts import Summary, print_failure, print_summary
-from gdnspec.model.errors import SpecError, nearest
+from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult
-from gdnspec.model.workload import SUITES, Workload
+from gdnspec.model.workload import SUITES
 
 if TYPE_CHECKING:
     from gdnspec.runner.plan import Job
-
-Selected = list[tuple[Found, list[Workload]]]
 
 
 def check(
@@ -58,9 +54,8 @@ def check(
     ] = None,
 ) -> None:
     """Check solutions for correctness on a definition's workloads."""
-    found = [definition(name) for name in names] if names else list(definitions().values())
-    selected = _select(found, suite, workload, workloads_file)
-    chosen, broken = _solutions(solution, solutions_dir)
+    selected = select(names, suite, workload, workloads_file)
+    chosen, broken = chosen_solutions(solution, solutions_dir)
 
     from gdnspec.compare.budget import require
     from gdnspec.runner.check import Checker, Options
@@ -82,7 +77,7 @@ def check(
     summary = Summary(where.name)
     to_stdout = str(json_file) == "-"
     with contextlib.ExitStack() as stack:
-        write = _writer(stack, json_file, to_stdout)
+        write = writer(stack, json_file, to_stdout)
         done = _earlier(json_file, jobs) if resume and json_file is not None and not to_stdout else {}
         try:
             _follow(checker.run([job for job in jobs if job.key() not in done]), done, jobs, summary, write)
@@ -99,57 +94,6 @@ def check(
     if broken:
         raise typer.Exit(2)
     raise typer.Exit(summary.exit_code())
-
-
-def _select(found: list[Found], suite: list[str] | None, workload: list[str] | None, file: Path | None) -> Selected:
-    for name in suite or ():
-        if name not in (*SUITES, "all"):
-            raise SpecError(f"no suite {name!r} ({nearest(name, (*SUITES, 'all'))})")
-    if file is not None:
-        if len(found) != 1:
-            raise SpecError("--workloads goes with one definition: gdnspec check DEFINITION --workloads FILE")
-        lines = [(found[0], load_workloads(file, found[0]))]
-    else:
-        lines = [(item, workloads(item)) for item in found]
-    everything = file is not None or workload is not None
-    suites = set(suite or (SUITES if everything else ("smoke",)))
-    if "all" in suites:
-        suites = set(SUITES)
-    if workload is not None:
-        known = [line.name for _, group in lines for line in group]
-        for name in workload:
-            if name not in known:
-                raise SpecError(f"no workload {name!r} ({nearest(name, known)})")
-    chosen = [
-        (item, [w for w in group if w.suite in suites and (workload is None or w.name in workload)])
-        for item, group in lines
-    ]
-    if not any(group for _, group in chosen):
-        raise SpecError(f"no workload in {', '.join(sorted(suites))}: gdnspec list workloads")
-    return [(item, group) for item, group in chosen if group]
-
-
-def _solutions(wanted: list[str] | None, extra: Path | None) -> tuple[list[Solution], list[object]]:
-    known, problems = solutions(extra)
-    if wanted is None:
-        return list(known.values()), list(problems)
-    for name in wanted:
-        mine = [problem for problem in problems if name in (problem.file.parent.name, problem.file.name)]
-        if mine:  # a name that is taken is one of these: which of the two was meant, nobody knows
-            raise SpecError(mine)
-        if name not in known:
-            raise SpecError(f"no solution {name!r} ({nearest(name, known)})")
-    return [known[name] for name in dict.fromkeys(wanted)], []
-
-
-def _writer(stack: contextlib.ExitStack, file: Path | None, to_stdout: bool) -> Callable[[CheckResult], None]:
-    from gdnspec.runner.record import Recorder
-
-    if file is None:
-        return lambda result: None
-    if to_stdout:
-        return lambda result: print(result.model_dump_json(), flush=True)
-    return stack.enter_context(Recorder(file)).write
 
 
 def _earlier(file: Path, jobs: "list[Job]") -> dict[str, CheckResult]:
@@ -178,45 +122,10 @@ def _follow(
         summary.add(result)
         if result.failed:
             print_failure(result, said)
-    with _progress(len(jobs), len(done)) as advance:
+    with progress(len(jobs), len(done)) as advance:
         for result in results:
             write(result)
             summary.add(result)
             advance(result)
             if result.failed:
                 print_failure(result, said)
-
-
-@contextlib.contextmanager
-def _progress(total: int, done: int) -> Iterator[Callable[[CheckResult], None]]:
-    """A bar on a terminal; where there is none, a line for each solution and definition."""
-    if not sys.stderr.isatty():
-        last: list[str] = []
-
-        def line(result: CheckResult) -> None:
-            now = f"{result.solution} on {result.definition}"
-            if last[-1:] != [now]:
-                last.append(now)
-                complain(f"checking {now}")
-
-        yield line
-        return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task("starting", total=total, completed=done)
-        yield lambda result: bar.update(task, advance=1, description=f"{result.solution} {result.workload}")

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from gdnspec import __version__
-from gdnspec.cli import check, doctor, listing, new, show, validate, workloads
+from gdnspec.cli import check, doctor, listing, new, show, validate, vectors, workloads
 from gdnspec.cli.console import complain
 from gdnspec.model.errors import SpecError
 
@@ -32,6 +32,7 @@ app.command("check", epilog=EPILOG)(check.check)
 app.command("new", epilog=EPILOG)(new.new)
 app.command("doctor", epilog=EPILOG)(doctor.doctor)
 app.add_typer(workloads.app, name="workloads")
+app.add_typer(vectors.app, name="vectors")
 
 
 def _version(wanted: bool) -> None:

@@ -1,15 +1,18 @@
 """One output against its expected values: shape, type, finiteness and numbers apart, in that order."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from gdnspec.compare.budget import budget
 from gdnspec.compare.metrics import Errors, Vectors, as_vectors, errors
 from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.definition import Tensor as TensorModel
 from gdnspec.model.result import OutputErrors, Place, Status
+from gdnspec.model.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,20 @@ def judge(
         said = ", ".join(f"{m} {found.maxima[m]:.4g} > {limits[m]:.4g}" for m in exceeded)
         return Verdict("INCORRECT_NUMERICAL", f"{tensor.name}: {said}{at}", record)
     return Verdict("PASSED", "", record)
+
+
+def judge_all(
+    got: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    definition: Definition,
+    workload: Workload,
+    scope: Scope,
+) -> list[Verdict]:
+    """A verdict for each output, in the definition's order. Raises `SpecError` where the line has no budget."""
+    return [
+        judge(got[o.name], expected[o.name], o, definition, scope, budget(definition, o, workload))
+        for o in definition.outputs
+    ]
 
 
 def _place(found: Errors, metric: str, have: Vectors, want: Vectors, finite: bool) -> Place:

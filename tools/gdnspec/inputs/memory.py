@@ -5,6 +5,7 @@ from pathlib import Path
 from gdnspec.catalog.definitions import Found, presets
 from gdnspec.model.workload import Workload
 
+ON_A_CPU = 10  # times a workload's bytes: drawn, shared, in float64 for the reference, and what that makes
 DRAWING = 3  # times a workload's bytes: drawn in blocks, held, and hashed or copied once
 
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from gdnspec.build.machine import environment
-from gdnspec.compare.budget import budget
-from gdnspec.compare.judge import Verdict, judge
+from gdnspec.compare.judge import Verdict, judge_all
 from gdnspec.inputs import memory
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.result import CheckResult, Status
@@ -22,7 +21,6 @@ from gdnspec.runner.plan import Job, token_programs
 from gdnspec.runner.second import SecondCall
 
 REMEMBERED_BYTES = 1 << 30
-ON_A_CPU = 10  # times a workload's bytes: drawn, shared, in float64 for the reference, and what that makes
 DEATHS_IN_A_ROW = 3
 ONCE = 300  # token-programs above which an interpreted kernel, at 2.6 ms each, is called once only
 
@@ -60,22 +58,6 @@ class Judgement:
     @staticmethod
     def of(status: Status, message: str) -> "Judgement":
         return Judgement(Verdict(status, message))
-
-
-def judge_all(job: Job, case: Case, outputs: dict[str, Tensor]) -> list[Verdict]:
-    """A verdict for each output, in the definition's order."""
-    definition = job.found.definition
-    return [
-        judge(
-            outputs[output.name],
-            case.expected[output.name],
-            output,
-            definition,
-            case.inputs.scope,
-            budget(definition, output, job.workload),
-        )
-        for output in definition.outputs
-    ]
 
 
 class Checker:
@@ -124,11 +106,15 @@ class Checker:
             answer = session.call()
             if answer.fault is not None:
                 return Judgement(answer.fault, answer=answer)
-            verdicts = judge_all(job, case, answer.outputs)
+
+            def judged(outputs: dict[str, Tensor]) -> list[Verdict]:
+                return judge_all(outputs, case.expected, job.found.definition, job.workload, case.inputs.scope)
+
+            verdicts = judged(answer.outputs)
             worst = next((verdict for verdict in verdicts if verdict.status != "PASSED"), verdicts[0])
             if worst.status == "PASSED" and not (job.interpreted and token_programs(case.inputs.scope) > ONCE):
                 second = SecondCall(job, case.inputs, self.options.seed)
-                worst = second.judge(session, answer.outputs, lambda outputs: judge_all(job, case, outputs)) or worst
+                worst = second.judge(session, answer.outputs, judged) or worst
             return Judgement(worst, verdicts, answer)
 
     def _case(self, job: Job) -> Case:
@@ -136,7 +122,7 @@ class Checker:
         known = self._cases.get(key)
         if known is None:
             try:
-                memory.require(job.found, job.workload, ON_A_CPU if self.device == "cpu" else memory.DRAWING)
+                memory.require(job.found, job.workload, memory.ON_A_CPU if self.device == "cpu" else memory.DRAWING)
                 inputs = materialise(job.found, job.workload)
                 known = Case(inputs, self._expected.values(job.found, inputs))
             except InvalidWorkload as error:

@@ -1,0 +1,55 @@
+"""Results as they come: to a file, and as progress on stderr."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gdnspec.cli.console import complain, err
+from gdnspec.model.result import CheckResult
+
+
+def writer(stack: contextlib.ExitStack, file: Path | None, to_stdout: bool) -> Callable[[CheckResult], None]:
+    """Where --json puts each result."""
+    from gdnspec.runner.record import Recorder
+
+    if file is None:
+        return lambda result: None
+    if to_stdout:
+        return lambda result: print(result.model_dump_json(), flush=True)
+    return stack.enter_context(Recorder(file)).write
+
+
+@contextlib.contextmanager
+def progress(total: int, done: int) -> Iterator[Callable[[CheckResult], None]]:
+    """A bar on a terminal; where there is none, a line for each solution and definition."""
+    if not sys.stderr.isatty():
+        last: list[str] = []
+
+        def line(result: CheckResult) -> None:
+            now = f"{result.solution} on {result.definition}"
+            if last[-1:] != [now]:
+                last.append(now)
+                complain(f"checking {now}")
+
+        yield line
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task("starting", total=total, completed=done)
+        yield lambda result: bar.update(task, advance=1, description=f"{result.solution} {result.workload}")

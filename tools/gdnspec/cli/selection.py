@@ -1,0 +1,55 @@
+"""Which workloads and which solutions a command was asked for."""
+
+from pathlib import Path
+
+from gdnspec.catalog.definitions import Found, definition, definitions
+from gdnspec.catalog.solutions import Solution, solutions
+from gdnspec.catalog.workloads import load_workloads, workloads
+from gdnspec.model.errors import SpecError, nearest
+from gdnspec.model.workload import SUITES, Workload
+
+Selected = list[tuple[Found, list[Workload]]]
+
+
+def select(names: list[str] | None, suite: list[str] | None, workload: list[str] | None, file: Path | None) -> Selected:
+    """What DEFINITION.., --suite, --workload and --workloads mean; `SpecError` where they mean nothing."""
+    found = [definition(name) for name in names] if names else list(definitions().values())
+    for name in suite or ():
+        if name not in (*SUITES, "all"):
+            raise SpecError(f"no suite {name!r} ({nearest(name, (*SUITES, 'all'))})")
+    if file is not None:
+        if len(found) != 1:
+            raise SpecError("--workloads goes with one definition: name it")
+        lines = [(found[0], load_workloads(file, found[0]))]
+    else:
+        lines = [(item, workloads(item)) for item in found]
+    everything = file is not None or workload is not None
+    suites = set(suite or (SUITES if everything else ("smoke",)))
+    if "all" in suites:
+        suites = set(SUITES)
+    if workload is not None:
+        known = [line.name for _, group in lines for line in group]
+        for name in workload:
+            if name not in known:
+                raise SpecError(f"no workload {name!r} ({nearest(name, known)})")
+    chosen = [
+        (item, [w for w in group if w.suite in suites and (workload is None or w.name in workload)])
+        for item, group in lines
+    ]
+    if not any(group for _, group in chosen):
+        raise SpecError(f"no workload in {', '.join(sorted(suites))}: gdnspec list workloads")
+    return [(item, group) for item, group in chosen if group]
+
+
+def chosen_solutions(wanted: list[str] | None, extra: Path | None) -> tuple[list[Solution], list[object]]:
+    """What --solution and --solutions-dir mean, and the problems of those that cannot be used."""
+    known, problems = solutions(extra)
+    if wanted is None:
+        return list(known.values()), list(problems)
+    for name in wanted:
+        mine = [problem for problem in problems if name in (problem.file.parent.name, problem.file.name)]
+        if mine:  # a name that is taken is one of these: which of the two was meant, nobody knows
+            raise SpecError(mine)
+        if name not in known:
+            raise SpecError(f"no solution {name!r} ({nearest(name, known)})")
+    return [known[name] for name in dict.fromkeys(wanted)], []

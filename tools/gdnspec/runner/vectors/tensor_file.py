@@ -1,0 +1,98 @@
+"""The safetensors format: eight bytes of length, a JSON header, the tensors.
+
+Written here and not by a library, so that the bytes of an export are those of schema version 1 and of nothing else.
+Read here, so that names, types and shapes are known, and refused, before one byte of data is.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from gdnspec.inputs.array import Array
+from gdnspec.inputs.raw import DTYPES
+from gdnspec.model.dtypes import SIZES
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.loading import parse_json
+
+LENGTH = 8  # bytes of the header's length, little-endian
+NAMES = {name: code for code, name in DTYPES.items()}
+LARGEST_HEADER = 1 << 20
+DIMENSIONS = 16
+METADATA = "__metadata__"
+
+
+def encoded(tensors: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
+    """The file in pieces: the same arrays, the same bytes. Wider elements first, so that each tensor is aligned."""
+    ordered = sorted(tensors.items(), key=lambda item: -SIZES[item[1].dtype])
+    header, end = {}, 0
+    for name, array in ordered:
+        start, end = end, end + array.nbytes
+        header[name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % LENGTH)
+    yield len(text).to_bytes(LENGTH, "little") + text
+    for _, array in ordered:
+        yield np.ascontiguousarray(array.data).reshape(-1).view(np.uint8).data
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of a file: where its data lies, in bytes from the file's start. An unknown type keeps its code."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+
+def entries(file: BinaryIO, size: int, path: Path) -> dict[str, Entry]:
+    """The header of a file of `size` bytes; raises `SpecError` where header and file are not a whole."""
+    length = int.from_bytes(file.read(LENGTH), "little")
+    if size < LENGTH or length > size - LENGTH:
+        raise _broken(path, f"the header should have {length} bytes, the file has {size}")
+    if length > LARGEST_HEADER:
+        raise _broken(path, f"a header of {length} bytes; at most {LARGEST_HEADER} are read")
+    try:
+        text = file.read(length).decode()
+    except UnicodeDecodeError:
+        raise _broken(path, "the header is not UTF-8 text") from None
+    header = parse_json(text, path)
+    if not isinstance(header, dict):
+        raise _broken(path, "the header is not a JSON object")
+    data = LENGTH + length
+    found = {name: _entry(name, value, data, path) for name, value in header.items() if name != METADATA}
+    end = data
+    for name, entry in sorted(found.items(), key=lambda item: (item[1].start, item[1].nbytes)):
+        if entry.start != end:
+            raise _broken(path, f"the data of {name!r} begins at byte {entry.start}, not {end}")
+        end += entry.nbytes
+    if end != size:
+        raise _broken(path, f"the data ends at byte {end}, the file at {size}")
+    return found
+
+
+def _entry(name: str, value: Any, data: int, path: Path) -> Entry:
+    wanted = {"dtype", "shape", "data_offsets"}
+    if not isinstance(value, dict) or value.keys() != wanted or not isinstance(value["dtype"], str):
+        raise _broken(path, f"{name!r} is not described by dtype, shape and data_offsets")
+    shape, offsets = value["shape"], value["data_offsets"]
+    if not (_sizes(shape) and len(shape) <= DIMENSIONS and _sizes(offsets) and len(offsets) == 2):
+        raise _broken(path, f"shape or data_offsets of {name!r} are not lists of sizes")
+    start, end = offsets
+    dtype = DTYPES.get(value["dtype"], value["dtype"])
+    if start > end or (dtype in SIZES and end - start != prod(shape) * SIZES[dtype]):
+        raise _broken(path, f"{name!r}: {value['dtype'][:40]} {shape} does not take bytes {start} to {end}")
+    return Entry(dtype, tuple(shape), data + start, end - start)
+
+
+def _sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(x) is int and 0 <= x < 1 << 63 for x in value)
+
+
+def _broken(path: Path, message: str) -> SpecError:
+    return SpecError([Problem(path, f"not a whole safetensors file: {message}")])
