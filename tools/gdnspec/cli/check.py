@@ -10,6 +10,7 @@ import typer
 
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device
+from gdnspec.cli.extras import print_errors, print_symmetries
 from gdnspec.cli.progress import progress, writer
 from gdnspec.cli.selection import chosen_solutions, select
 from gdnspec.cli.verdicts import Summary, print_failure, print_summary
@@ -52,6 +53,12 @@ def check(
         int | None,
         typer.Option(min=0, max=(1 << 62) - 1, help="Of the second call's content.", show_default="a new one each run"),
     ] = None,
+    symmetries: Annotated[
+        bool, typer.Option("--symmetries", help="Check each symmetry by itself, and sequences permuted, alone, split.")
+    ] = False,
+    errors: Annotated[
+        bool, typer.Option("--errors", help="Report errors by regime and by position in the sequence.")
+    ] = False,
 ) -> None:
     """Check solutions for correctness on a definition's workloads."""
     selected = select(names, suite, workload, workloads_file)
@@ -59,17 +66,19 @@ def check(
 
     from gdnspec.compare.budget import require
     from gdnspec.runner.check import Checker, Options
-    from gdnspec.runner.plan import plan
+    from gdnspec.runner.plan import Extras, plan
 
     for item, lines in selected:
         require(item.definition, lines)
     where = chosen_device(device)
-    jobs = list(plan(chosen, selected, where))
+    extras = Extras(symmetries, errors)
+    jobs = list(plan(chosen, selected, where, extras))
     if not jobs:
         served = ", ".join(f.definition.name for f, _ in selected)
         raise SpecError(f"no solution serves {served}: gdnspec list solutions")
     flags = ["--solutions-dir", str(solutions_dir.resolve())] if solutions_dir else []
     flags += ["--workloads", str(workloads_file.resolve())] if workloads_file else []
+    flags += ["--symmetries"] if symmetries else []
     flags += ["--timeout", f"{timeout:g}"] if timeout != Options.timeout else []
     # Nobody can prepare for content that nobody knew.
     options = Options(timeout, secrets.randbits(62) if seed is None else seed, tuple(flags))
@@ -85,6 +94,10 @@ def check(
             summary.interrupted = True
     if not to_stdout:
         print_summary(summary)
+        if symmetries:
+            print_symmetries(summary)
+        if errors:
+            print_errors(summary, selected)
     if summary.interrupted:
         kept = f"; what was judged is in {json_file}, the same command goes on" if json_file else ""
         complain(f"gdnspec: interrupted after {summary.count} of {len(jobs)}{kept}")

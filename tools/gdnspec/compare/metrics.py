@@ -68,10 +68,28 @@ class Errors:
 
 def errors(got: Vectors, expected: Vectors) -> Errors:
     """Both in float64; the expected values finite. What is not finite in `got` gives infinite errors."""
-    e, owner, sequences = expected.values, expected.sequence, expected.sequences
-    rows, heads, size = e.shape
+    rows, heads, size = expected.values.shape
     if rows == 0 or heads == 0 or size == 0:
         return Errors(dict.fromkeys(METRICS, 0.0), {})
+    fields, error_sq = _fields(got, expected)
+    owner = expected.sequence
+    worst = {name: divmod(int(field.argmax()), heads) for name, field in fields.items()}
+    # Within the worst group, the worst vector is the place to look at.
+    row, head = worst["relative_l2"]
+    inside = torch.where(owner == owner[row], error_sq[:, head], -1.0)
+    worst["relative_l2"] = (int(inside.argmax()), head)
+    return Errors({name: float(field.max()) for name, field in fields.items()}, worst)
+
+
+def vector_errors(got: Vectors, expected: Vectors) -> Tensor:
+    """`worst_vector` before its maximum is taken: [rows, heads]."""
+    return _fields(got, expected)[0]["worst_vector"]
+
+
+def _fields(got: Vectors, expected: Vectors) -> tuple[dict[str, Tensor], Tensor]:
+    """Each metric at every (row, head), and the squared error there."""
+    e, owner, sequences = expected.values, expected.sequence, expected.sequences
+    heads, size = e.shape[1:]
     e = torch.where(e.abs() < TINY, 0.0, e)
     x = torch.where(got.values.abs() < TINY, 0.0, got.values)
     difference = torch.nan_to_num((x - e).abs(), nan=torch.inf, posinf=torch.inf)
@@ -89,14 +107,8 @@ def errors(got: Vectors, expected: Vectors) -> Errors:
     must_be_zero = (expected_sq == 0) & (error_sq > 0)
     vector_error = torch.where(must_be_zero, torch.inf, vector_error)
     element_error = ratio(difference.amax(-1), (mean_sq / size).sqrt()[owner])
-
     fields = {"relative_l2": group_error[owner], "worst_vector": vector_error, "max_over_rms": element_error}
-    worst = {name: divmod(int(field.argmax()), heads) for name, field in fields.items()}
-    # Within the worst group, the worst vector is the place to look at.
-    row, head = worst["relative_l2"]
-    inside = torch.where(owner == owner[row], error_sq[:, head], -1.0)
-    worst["relative_l2"] = (int(inside.argmax()), head)
-    return Errors({name: float(field.max()) for name, field in fields.items()}, worst)
+    return fields, error_sq
 
 
 def ratio(error: Tensor, scale: Tensor) -> Tensor:

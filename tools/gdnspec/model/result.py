@@ -34,6 +34,15 @@ class Place(Model):
     expected: float
 
 
+class Bucket(Model):
+    """The errors of the tokens at positions `first` to `last` of their sequences: the maximum over (sequence, head)."""
+
+    first: int
+    last: int
+    relative_l2: float | None
+    worst_vector: float | None
+
+
 class OutputErrors(Model):
     """An output's errors: the maximum over (sequence, head), and the budget each is judged by."""
 
@@ -41,6 +50,7 @@ class OutputErrors(Model):
     errors: dict[str, float | None]  # metric -> error; None: not finite
     budget: dict[str, float]
     worst: Place | None = None
+    profile: list[Bucket] = []  # by position, where it was asked for
 
 
 class CheckResult(Model):
@@ -60,6 +70,7 @@ class CheckResult(Model):
     isolation: str = ""
     repeat: str = ""
     seed: int | None = None  # of the second call's content
+    symmetries: dict[str, Status | None] = {}  # each by itself, where it was asked for; None: does not apply
     key: str = ""
     environment: dict[str, Any] = {}
 

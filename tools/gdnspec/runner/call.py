@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gdnspec.compare.judge import Verdict
 from gdnspec.inputs.materialise import Inputs
+from gdnspec.model.definition import Scope
 from gdnspec.protocol.arena import GUARD_BYTE, Arena, Slot, create, lay_out, zones
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.plan import Job
@@ -26,18 +27,32 @@ class Answer:
     prepare_seconds: float | None
 
 
+@dataclass(frozen=True, eq=False)
+class Content:
+    """What a call is given: tensors on the device, scalars, and the axes that they bind."""
+
+    tensors: dict[str, Tensor]
+    scalars: dict[str, float | bool | None]
+    scope: Scope
+
+    @staticmethod
+    def of(inputs: Inputs, device: str) -> "Content":
+        tensors = {name: to_torch(array).to(device) for name, array in inputs.tensors.items()}
+        return Content(tensors, inputs.scalars, inputs.scope)
+
+
 class Session:
-    """The calls of one job: the child maps the memory and prepares once, then is called as often as the judge likes.
+    """Calls with tensors of the same shapes: the child maps the memory and prepares once, then is called as often as
+    the judge likes.
 
     Every call finds the same pointers, and may find other content. Use as a context manager.
     """
 
-    def __init__(self, job: Job, inputs: Inputs, device: str, child: Child, timeout: float) -> None:
+    def __init__(self, job: Job, content: Content, device: str, child: Child, timeout: float) -> None:
         self.definition, self.entry = job.found.definition, job.entry.model_dump()
-        self.device, self.child, self.timeout, self.scalars = device, child, timeout, inputs.scalars
-        self.contents = {name: to_torch(array).to(device) for name, array in inputs.tensors.items()}
-        tensors = [(n, self.definition.input(n).dtype, tuple(x.shape)) for n, x in self.contents.items()]
-        tensors += [(t.name, t.dtype, self.definition.shape(t, inputs.scope)) for t in self.definition.outputs]
+        self.device, self.child, self.timeout, self.content = device, child, timeout, content
+        tensors = [(n, self.definition.input(n).dtype, tuple(x.shape)) for n, x in content.tensors.items()]
+        tensors += [(t.name, t.dtype, self.definition.shape(t, content.scope)) for t in self.definition.outputs]
         slots, self._nbytes = lay_out(tensors)
         self._zones = zones(slots, self._nbytes)
         self._slots: dict[str, Slot] = {slot.name: slot for slot in slots}
@@ -59,29 +74,29 @@ class Session:
         self._arena.close()
         self._arena = None
 
-    def call(self, contents: dict[str, Tensor] | None = None) -> Answer:
-        """One call on the workload's own inputs, or on others of the same shapes. Raises `ChildFailed`."""
+    def call(self, tensors: dict[str, Tensor] | None = None) -> Answer:
+        """One call on the session's own tensors, or on others of the same shapes. Raises `ChildFailed`."""
         assert self._arena is not None
         block = self._arena.block
         assert block is not None
-        contents = self.contents if contents is None else contents
-        views = self._fill(block, contents)
+        tensors = self.content.tensors if tensors is None else tensors
+        views = self._fill(block, tensors)
         if not self.child.is_open:
             self._open(self._arena)
-            views = self._fill(block, contents)  # what `prepare` wrote is no part of the call
+            views = self._fill(block, tensors)  # what `prepare` wrote is no part of the call
         reply = self.child.call(self.timeout)
         # At once, before anything else: what is written after "done" does not count.
         outputs = {output.name: views[output.name].clone() for output in self.definition.outputs}
-        after = {name: views[name].clone() for name in contents}
+        after = {name: views[name].clone() for name in tensors}
         overrun = [name for name, zone in self._zones if not bool((block[zone] == GUARD_BYTE).all())]
-        fault = _overrun(overrun) or self._form(reply) or self._mutated(contents, after)
+        fault = _overrun(overrun) or self._form(reply) or self._mutated(tensors, after)
         return Answer(outputs, fault, _number(reply.get("seconds")), self._prepare_seconds)
 
-    def _fill(self, block: Tensor, contents: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _fill(self, block: Tensor, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         for _, zone in self._zones:
             block[zone] = GUARD_BYTE
         views = {name: slot.view(block) for name, slot in self._slots.items()}
-        for name, value in contents.items():
+        for name, value in tensors.items():
             views[name].copy_(value)
         for output in self.definition.outputs:
             _poison(views[output.name])
@@ -96,7 +111,7 @@ class Session:
             "slots": {name: slot.to_json() for name, slot in self._slots.items()},
             "inputs": [tensor.name for tensor in self.definition.inputs],
             "outputs": [output.name for output in self.definition.outputs],
-            "scalars": self.scalars,
+            "scalars": self.content.scalars,
         }
         fds = [arena.fd] if self.device == "cpu" else []  # type: ignore[union-attr]
         self._prepare_seconds = _number(self.child.open(message, fds, self.timeout).get("prepare_seconds"))

@@ -1,9 +1,10 @@
 """Runs jobs and judges them: one child a solution, one verdict a job."""
 
 import shlex
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import torch
@@ -11,14 +12,17 @@ from torch import Tensor
 
 from gdnspec.build.machine import environment
 from gdnspec.compare.judge import Verdict, judge_all
+from gdnspec.compare.profile import with_profile
 from gdnspec.inputs import memory
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.result import CheckResult, Status
-from gdnspec.runner.call import Answer, Session
+from gdnspec.runner.call import Answer, Content, Session
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.expected import Expected
 from gdnspec.runner.plan import Job, token_programs
+from gdnspec.runner.relations import Relations
 from gdnspec.runner.second import SecondCall
+from gdnspec.runner.symmetry import draw
 
 REMEMBERED_BYTES = 1 << 30
 DEATHS_IN_A_ROW = 3
@@ -54,6 +58,7 @@ class Judgement:
     verdict: Verdict
     outputs: list[Verdict] = field(default_factory=list)
     answer: Answer | None = None
+    symmetries: dict[str, Verdict | None] = field(default_factory=dict)
 
     @staticmethod
     def of(status: Status, message: str) -> "Judgement":
@@ -100,22 +105,44 @@ class Checker:
 
     def _judge(self, job: Job, case: Case, child: Child) -> Judgement:
         """Calls, looks at the form, then at the numbers, then calls again with other content on the same memory."""
-        entry = job.entry.model_dump()
-        child.load(entry)
-        with Session(job, case.inputs, self.device, child, self.options.timeout) as session:
+        child.load(job.entry.model_dump())
+        content, expected = Content.of(case.inputs, self.device), case.expected
+        definition, scope = job.found.definition, case.inputs.scope
+
+        def judged(outputs: dict[str, Tensor]) -> list[Verdict]:
+            return judge_all(outputs, expected, definition, job.workload, scope)
+
+        with Session(job, content, self.device, child, self.options.timeout) as session:
             answer = session.call()
             if answer.fault is not None:
                 return Judgement(answer.fault, answer=answer)
-
-            def judged(outputs: dict[str, Tensor]) -> list[Verdict]:
-                return judge_all(outputs, case.expected, job.found.definition, job.workload, case.inputs.scope)
-
             verdicts = judged(answer.outputs)
             worst = next((verdict for verdict in verdicts if verdict.status != "PASSED"), verdicts[0])
-            if worst.status == "PASSED" and not (job.interpreted and token_programs(case.inputs.scope) > ONCE):
-                second = SecondCall(job, case.inputs, self.options.seed)
-                worst = second.judge(session, answer.outputs, judged) or worst
-            return Judgement(worst, verdicts, answer)
+            judgement = Judgement(worst, self._profiled(job, verdicts, answer, case), answer)
+            if worst.status != "PASSED" or (job.interpreted and token_programs(scope) > ONCE):
+                return judgement
+            generator = torch.Generator().manual_seed(self.options.seed ^ zlib.crc32(job.workload.name.encode()))
+            transformations = draw(definition, scope, generator)
+            second = SecondCall(job, transformations).judge(session, answer.outputs, judged)
+            if second is not None or not job.extras.symmetries:
+                return replace(judgement, verdict=second or worst)
+            relations = Relations(job, content, child, self.options.timeout, judged, generator)
+            found = dict(relations.exact(session, answer.outputs, transformations))
+        found |= relations.between_calls(answer.outputs)
+        failed = [verdict for verdict in found.values() if verdict is not None and verdict.status != "PASSED"]
+        return replace(judgement, verdict=failed[0] if failed else worst, symmetries=found)
+
+    def _profiled(self, job: Job, verdicts: list[Verdict], answer: Answer, case: Case) -> list[Verdict]:
+        """The verdicts with their errors by position, where those were asked for."""
+        definition, scope = job.found.definition, case.inputs.scope
+        if not job.extras.errors:
+            return verdicts
+        return [
+            replace(
+                verdict, errors=with_profile(verdict.errors, output, answer.outputs, case.expected, definition, scope)
+            )
+            for verdict, output in zip(verdicts, definition.outputs, strict=True)
+        ]
 
     def _case(self, job: Job) -> Case:
         key = (job.found.definition.name, job.workload.model_dump_json())
@@ -158,6 +185,7 @@ class Checker:
             isolation=child.isolation,
             repeat=shlex.join([*command, *self.options.extra_flags]),
             seed=self.options.seed,
+            symmetries={name: v.status if v else None for name, v in judgement.symmetries.items()},
             key=job.key(),
             environment=dict(environment(job.device)),
         )

@@ -3,14 +3,14 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 
 from gdnspec import __version__, paths
 from gdnspec.build.machine import Device, environment, lacking
 from gdnspec.catalog.definitions import Found, presets
 from gdnspec.catalog.solutions import Solution
-from gdnspec.model.definition import Scope
+from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.solution import Entry
 from gdnspec.model.workload import Workload
@@ -18,6 +18,14 @@ from gdnspec.runner.expected import reference_hash
 
 # The interpreter takes about 2.6 ms for a token of a (sequence, head).
 INTERPRETER_LIMIT = 2000
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What is looked at beside the verdict: each symmetry by itself; errors by position."""
+
+    symmetries: bool = False
+    errors: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +37,7 @@ class Job:
     workload: Workload
     device: Device
     unsupported: str | None = None
+    extras: Extras = Extras()
 
     @property
     def entry(self) -> Entry:
@@ -50,6 +59,7 @@ class Job:
             presets()[self.workload.preset].model_dump(mode="json"),
             environment(self.device),
             self._tensors_hash(),
+            asdict(self.extras),
         ]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -68,7 +78,12 @@ def judge_hash() -> str:
     return digest.hexdigest()
 
 
-def plan(solutions: list[Solution], selected: list[tuple[Found, list[Workload]]], device: Device) -> Iterator[Job]:
+def plan(
+    solutions: list[Solution],
+    selected: list[tuple[Found, list[Workload]]],
+    device: Device,
+    extras: Extras = Extras(),  # frozen
+) -> Iterator[Job]:
     """Jobs, solution by solution: each has one child."""
     for solution in solutions:
         reason = lacking(solution.manifest, device)
@@ -78,24 +93,32 @@ def plan(solutions: list[Solution], selected: list[tuple[Found, list[Workload]]]
                 continue
             for workload in workloads:
                 why = reason or _unsupported(solution, entry, found, workload, device)
-                yield Job(solution, found, workload, device, why)
+                yield Job(solution, found, workload, device, why, extras)
 
 
 def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workload, device: Device) -> str | None:
     if workload.device == "cuda" and device.kind != "cuda":
         return "the workload is for a CUDA GPU"
     scope = workload.scope(found.definition, presets()[workload.preset])
-    names: Scope = {**scope, **{f"{t.name}_dtype": t.dtype for t in found.definition.inputs}, "device": device.kind}
+    outside = beyond(entry, found.definition, scope, device.kind)
+    if outside is not None:
+        return outside
+    if interpreted(solution, device):
+        programs = token_programs(scope)
+        if programs > INTERPRETER_LIMIT:
+            return f"interpreted on a CPU only up to {INTERPRETER_LIMIT} token-programs ({programs} here)"
+    return None
+
+
+def beyond(entry: Entry, definition: Definition, scope: Scope, device: str) -> str | None:
+    """The condition of `supports` that a call does not meet."""
+    names: Scope = {**scope, **{f"{t.name}_dtype": t.dtype for t in definition.inputs}, "device": device}
     for text in entry.supports:
         try:
             if not parse(text).holds(names):
                 return f"the solution supports {text}"
         except ExpressionError as error:
             return f"supports: {error}"
-    if interpreted(solution, device):
-        programs = token_programs(scope)
-        if programs > INTERPRETER_LIMIT:
-            return f"interpreted on a CPU only up to {INTERPRETER_LIMIT} token-programs ({programs} here)"
     return None
 
 

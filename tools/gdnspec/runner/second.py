@@ -4,17 +4,14 @@ All exact symmetries of the definition are drawn at once, so that the right answ
 last bit. What keeps answers (by pointer, by hash, by magnitude) or works only once gives the wrong ones here.
 """
 
-import zlib
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from gdnspec.compare.judge import Verdict
-from gdnspec.inputs.materialise import Inputs
 from gdnspec.runner.call import Session, same_bits
 from gdnspec.runner.plan import Job
-from gdnspec.runner.symmetry import apply_all, draw, same_values, undo_all
+from gdnspec.runner.symmetry import Transformation, apply_all, same_values, undo_all
 
 Judge = Callable[[dict[str, Tensor]], list[Verdict]]
 
@@ -22,10 +19,8 @@ Judge = Callable[[dict[str, Tensor]], list[Verdict]]
 class SecondCall:
     """What is asked of a job that has answered well once."""
 
-    def __init__(self, job: Job, inputs: Inputs, seed: int) -> None:
-        self.job = job
-        generator = torch.Generator().manual_seed(seed ^ zlib.crc32(job.workload.name.encode()))
-        self.transformations = draw(job.found.definition, inputs.scope, generator)
+    def __init__(self, job: Job, transformations: list[Transformation]) -> None:
+        self.job, self.transformations = job, transformations
 
     @property
     def what(self) -> str:
@@ -34,7 +29,7 @@ class SecondCall:
 
     def judge(self, session: Session, first: dict[str, Tensor], judge: Judge) -> Verdict | None:
         """The verdict, or None where the answer is what it must be. Raises `ChildFailed`."""
-        answer = session.call(apply_all(self.transformations, session.contents))
+        answer = session.call(apply_all(self.transformations, session.content.tensors))
         if answer.fault is not None:
             return Verdict(answer.fault.status, f"{self.what}: {answer.fault.message}")
         outputs = undo_all(self.transformations, answer.outputs)

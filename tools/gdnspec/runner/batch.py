@@ -1,0 +1,69 @@
+"""A batch taken apart and put together: any pieces of its sequences as a call of their own."""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gdnspec.model.definition import Definition
+from gdnspec.model.definition import Tensor as TensorModel
+from gdnspec.runner.call import Content
+
+
+class Piece(NamedTuple):
+    """Tokens `start` to `stop` of a sequence."""
+
+    sequence: int
+    start: int
+    stop: int
+
+
+class Batch:
+    """The sequences of one call; of a definition of one token a sequence, its rows."""
+
+    def __init__(self, definition: Definition, content: Content) -> None:
+        self.definition, self.content = definition, content
+        self.ragged = definition.conventions.packing == "ragged"
+        self.bounds: list[int] = content.tensors["cu_seqlens"].tolist() if self.ragged else []
+        self.count = len(self.bounds) - 1 if self.ragged else int(content.scope["batch_size"])
+
+    def whole(self, sequence: int) -> Piece:
+        length = self.bounds[sequence + 1] - self.bounds[sequence] if self.ragged else 1
+        return Piece(sequence, 0, length)
+
+    def take(self, pieces: Sequence[Piece], states: Tensor | None = None) -> Content:
+        """A call on these pieces in this order, from `states` [pieces, ..] in place of the initial ones."""
+        lengths = [piece.stop - piece.start for piece in pieces]
+        tensors = {}
+        for model in self.definition.inputs:
+            if model.name == "cu_seqlens":
+                like = self.content.tensors["cu_seqlens"]
+                tensors[model.name] = torch.tensor([0, *accumulate(lengths)], dtype=like.dtype, device=like.device)
+            elif states is not None and model.is_state:
+                tensors[model.name] = states
+            elif model.name in self.content.tensors:
+                tensors[model.name] = self._rows(model, self.content.tensors[model.name], pieces)
+        sizes = {"total_seq_len": sum(lengths), "num_seqs": len(pieces), "cu_seqlens": [0, *accumulate(lengths)]}
+        scope = {**self.content.scope, **(sizes if self.ragged else {"batch_size": len(pieces)})}
+        return Content(tensors, self.content.scalars, scope)
+
+    def put(self, whole: Mapping[str, Tensor], part: Mapping[str, Tensor], pieces: Sequence[Piece]) -> None:
+        """Writes the outputs of a call on pieces to where they belong in those of all."""
+        for model in self.definition.outputs:
+            whole[model.name][self._index(model, pieces, whole[model.name].device)] = part[model.name]
+
+    def _rows(self, model: TensorModel, x: Tensor, pieces: Sequence[Piece]) -> Tensor:
+        per_row = model.shape is not None and model.shape[:1] in (["total_seq_len"], ["num_seqs"], ["batch_size"])
+        return x[self._index(model, pieces, x.device)] if per_row else x
+
+    def _index(self, model: TensorModel, pieces: Sequence[Piece], device: torch.device) -> Tensor:
+        rows: list[int] = []
+        for piece in pieces:
+            if (model.shape or [])[0] == "total_seq_len":
+                first = self.bounds[piece.sequence]
+                rows += range(first + piece.start, first + piece.stop)
+            else:
+                rows.append(piece.sequence)
+        return torch.tensor(rows, dtype=torch.int64, device=device)
