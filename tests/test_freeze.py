@@ -1,0 +1,127 @@
+"""Budgets are data that anybody can measure again: frozen figures, refusals, and what an edited budget is told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Run
+from gdnspec.catalog.definitions import definition, definitions
+from gdnspec.catalog.workloads import workloads
+from gdnspec.emulate.prefill import family
+from gdnspec.model.budget import LIMITS, METRICS, floors
+
+PREFILL = "gdn_prefill_k_last"
+SHORT = ["--preset", "synthetic-gva-1x2-d64", "--lengths", "5,9"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(definitions()))
+def test_every_frozen_figure_is_measured_again(gdnspec: Run, name: str) -> None:
+    """No figure that a budget rests on may have moved by more than a tenth."""
+    done = gdnspec("workloads", "freeze", name, "--check", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    counted = [w for w in workloads(definition(name)) if w.device != "cuda"]
+    assert f"{len(counted)} workloads recomputed" in done.stdout
+
+
+@pytest.mark.gpu
+def test_the_performance_suite_too_is_measured_again(gdnspec: Run) -> None:
+    done = gdnspec("workloads", "freeze", "--check", "--suite", "performance", "--device", "cuda", timeout=280)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(definitions()))
+def test_every_shipped_line_has_a_budget_with_every_emulator_beside_it(name: str) -> None:
+    found = definition(name)
+    for line in workloads(found):
+        assert line.budget is not None, line.name
+        assert line.emulators is not None, line.name
+        members = ["float32_recurrence"]
+        if found.definition.stage == "prefill":
+            members = [e.name for e in family(line.suite == "strict")]
+            assert len(members) == 12
+        for output in found.definition.outputs:
+            for metric in METRICS:
+                figures = line.emulators[output.name][metric]
+                assert sorted(figures) == sorted(members), (line.name, output.name)
+                limit = line.budget[output.name][metric]
+                assert limit == pytest.approx(max(2 * max(figures.values()), floors(output)[metric]), rel=1e-3)
+                assert limit <= LIMITS[metric]
+
+
+def generated(gdnspec: Run, file: Path, *options: str) -> list[dict[str, Any]]:
+    done = gdnspec("workloads", "generate", PREFILL, *options, "-o", file)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_generated_lines_can_be_checked_at_once(gdnspec: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    (row,) = generated(gdnspec, file, *SHORT)
+    assert set(row["budget"]) == {"output", "final_state"}
+    done = gdnspec("check", PREFILL, "--workloads", file, "--solution", "torch_recurrent", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_a_budget_nothing_is_judged_and_freezing_helps(gdnspec: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    (row,) = generated(gdnspec, file, *SHORT, "--no-freeze")
+    assert "budget" not in row
+    check = ["check", PREFILL, "--workloads", file, "--solution", "torch_recurrent", "--device", "cpu"]
+    done = gdnspec(*check)
+    assert done.returncode == 2
+    assert "'typical_0' of gdn_prefill_k_last has no error budget for output, final_state" in done.stderr
+    assert "PASSED" not in done.stdout
+    assert gdnspec("workloads", "freeze", PREFILL, "--workloads", file).returncode == 0
+    assert gdnspec(*check).returncode == 0
+
+
+def test_a_strict_workload_is_held_to_two_terms(gdnspec: Run, tmp_path: Path) -> None:
+    (row,) = generated(gdnspec, tmp_path / "mine.jsonl", *SHORT, "--regime", "strict_keys")
+    assert row["suite"] == "strict"
+    assert all(name.endswith("_two_terms") for name in row["emulators"]["output"]["relative_l2"])
+
+
+def test_what_no_honest_kernel_gets_right_is_refused(gdnspec: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    options = ["--preset", "synthetic-gva-1x2-d128", "--regime", "repeated_keys", "--lengths", "1200"]
+    done = gdnspec("workloads", "generate", PREFILL, *options, "-o", file)
+    assert done.returncode == 2
+    assert "'repeated_keys_0' of gdn_prefill_k_last is refused: an honest emulator" in done.stderr
+    assert "above 0.1" in done.stderr
+
+
+def edited(tmp_path: Path, change: Any) -> Path:
+    row = json.loads((definition(PREFILL).workloads_file).read_text().splitlines()[0])
+    change(row)
+    file = tmp_path / "edited.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    return file
+
+
+def test_a_budget_that_does_not_follow_from_its_emulators_is_refused(gdnspec: Run, tmp_path: Path) -> None:
+    def widen(row: dict[str, Any]) -> None:
+        row["budget"]["final_state"]["relative_l2"] = 0.09
+
+    for command in ("check", "validate"):
+        file = edited(tmp_path, widen)
+        arguments = (PREFILL, "--workloads", file) if command == "check" else (file, "--definition", PREFILL)
+        done = gdnspec(command, *arguments)
+        assert done.returncode == 2
+        assert "line 1: /budget/final_state: not twice the largest of its emulators" in done.stderr.replace("\n", " ")
+
+
+def test_a_figure_that_has_moved_is_reported(gdnspec: Run, tmp_path: Path) -> None:
+    def forge(row: dict[str, Any]) -> None:
+        figures = row["emulators"]["output"]["relative_l2"]
+        for name in figures:
+            figures[name] = 0.02
+        row["budget"]["output"]["relative_l2"] = 0.04
+
+    file = edited(tmp_path, forge)
+    before = file.read_text()
+    done = gdnspec("workloads", "freeze", PREFILL, "--check", "--workloads", file, "--device", "cpu")
+    assert done.returncode == 1
+    assert "output relative_l2: 0.02 frozen, 0.003" in done.stderr
+    assert file.read_text() == before
