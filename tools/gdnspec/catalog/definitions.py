@@ -8,7 +8,7 @@ from gdnspec import paths
 from gdnspec.catalog.source import python_functions
 from gdnspec.model.definition import Definition
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
-from gdnspec.model.loading import load, parse_json, read_text, validate_root
+from gdnspec.model.loading import is_file, load, parse_json, read_text, validate_root
 from gdnspec.model.preset import Preset, Presets
 
 DEFINITION_FILE = "definition.json"
@@ -45,7 +45,7 @@ def load_definition(file: Path) -> Found:
 def _reference_problems(definition: Definition, file: Path) -> list[Problem]:
     name, function = definition.reference.split("::")
     source = paths.reference_dir() / name
-    if not source.is_file():
+    if not is_file(source):
         return [Problem(file, f"no file {name!r} in reference/", "/reference")]
     functions = python_functions(source)
     if function not in functions:
@@ -83,6 +83,9 @@ def preset_problems(found: Found, known: dict[str, Preset], file: Path) -> list[
             problems.append(
                 Problem(file, f"breaks {constraint.expression!r} of {definition.name}: {why}", f"/{name}/axes")
             )
+        senseless = _senseless(found, preset)
+        if senseless:
+            return [*problems, *(Problem(found.file, f"with preset {name!r}: {why}", at) for at, why in senseless)]
         for symmetry in definition.symmetries:
             sizes = set(definition.symmetry_sizes(symmetry, scope))
             if len(sizes) > 1:
@@ -90,6 +93,17 @@ def preset_problems(found: Found, known: dict[str, Preset], file: Path) -> list[
                 problems.append(Problem(found.file, message, f"preset {name}"))
     problems += _unknown_axes(found, known, file)
     return problems
+
+
+def _senseless(found: Found, preset: Preset) -> list[tuple[str, str]]:
+    """What has no value of its kind with a preset and with the least that a workload may bind."""
+    definition = found.definition
+    least = {axis.name: axis.minimum for axis in definition.var_axes()}
+    try:
+        scope = definition.bind({**{axis: preset.axes[axis] for axis in definition.const_axes()}, **least})
+    except PlacedError as error:
+        return [(error.pointer, error.message)]
+    return list(definition.senseless(scope))
 
 
 def _unknown_axes(found: Found, known: dict[str, Preset], file: Path) -> list[Problem]:

@@ -11,7 +11,7 @@ from gdnspec.catalog.source import Signature, cuda_exports, python_functions
 from gdnspec.model.definition import Definition
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.expression import parse
-from gdnspec.model.loading import load
+from gdnspec.model.loading import is_file, load
 from gdnspec.model.solution import Entry, Manifest
 
 MANIFEST = "solution.json"
@@ -49,7 +49,7 @@ def load_solution(folder: Path) -> Solution:
     total = 0
     for i, name in enumerate(manifest.sources):
         source = folder / name
-        if not source.is_file():
+        if not is_file(source):
             problems.append(Problem(file, f"no file {name!r} in the solution's folder", f"/sources/{i}"))
         elif folder.resolve() not in source.resolve().parents:
             problems.append(Problem(file, f"{name!r} leads out of the solution's folder", f"/sources/{i}"))

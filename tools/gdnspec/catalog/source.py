@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gdnspec.model.errors import Problem, SpecError
-from gdnspec.model.loading import read_text
+from gdnspec.model.loading import MAX_DEPTH_MESSAGE, read_text
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,11 @@ def python_functions(path: Path) -> dict[str, Signature]:
     try:
         tree = ast.parse(read_text(path).removeprefix("\ufeff"), filename=str(path))
     except SyntaxError as error:
-        raise SpecError([Problem(path, f"not Python: {error.msg}", f"line {error.lineno}")]) from None
-    except (ValueError, RecursionError, MemoryError) as error:
+        place = "" if error.lineno is None else f"line {error.lineno}"
+        raise SpecError([Problem(path, f"not Python: {error.msg}", place)]) from None
+    except (RecursionError, MemoryError):  # the parser's stack, and it says no more
+        raise SpecError([Problem(path, f"not Python: {MAX_DEPTH_MESSAGE}")]) from None
+    except ValueError as error:
         raise SpecError([Problem(path, f"not Python: {error}")]) from None
     return {node.name: _signature(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gdnspec.catalog.definitions import Found, presets
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
-from gdnspec.model.loading import load_lines
+from gdnspec.model.loading import is_file, load_lines
 from gdnspec.model.workload import Workload
 
 
@@ -29,7 +29,7 @@ def problems_of(workload: Workload, found: Found, file: Path, number: int) -> li
     if workload.preset not in presets():
         hint = nearest(workload.preset, presets())
         return [Problem(file, f"no preset {workload.preset!r}", f"line {number}: /preset", hint)]
-    if workload.tensors is not None and not (found.folder / workload.tensors).is_file():
+    if workload.tensors is not None and not is_file(found.folder / workload.tensors):
         return [Problem(file, f"no file {workload.tensors!r} in {found.folder.name}/", f"line {number}: /tensors")]
     try:
         workload.check(found.definition, presets()[workload.preset])

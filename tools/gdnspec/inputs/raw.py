@@ -4,6 +4,7 @@ Without NumPy, so that `gdnspec validate` answers at once.
 """
 
 import hashlib
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from safetensors import SafetensorError, deserialize
 
 from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.errors import Problem, SpecError, nearest
+from gdnspec.model.loading import parse_json
 
 DTYPES = {
     "BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64",
@@ -36,11 +38,17 @@ class Raw:
 def read_raw(path: Path) -> dict[str, Raw]:
     """Every tensor of the file. Raises `SpecError` where it is cut short or has a type of no definition."""
     try:
-        entries = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise SpecError([Problem(path, "is not a regular file")])  # a pipe would be waited for
+        content = path.read_bytes()
+        entries = deserialize(content)  # type: ignore[no-untyped-call]
     except OSError as error:
         raise SpecError([Problem(path, error.strerror or str(error))]) from None
     except (SafetensorError, ValueError, OverflowError) as error:
         raise SpecError([Problem(path, f"not a whole safetensors file: {error}")]) from None
+    # Of two tensors of one name the library gives the last.
+    parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode(), path)
     tensors = {}
     for name, entry in entries:
         if entry["dtype"] not in DTYPES:
@@ -69,11 +77,16 @@ def read_inputs(path: Path, definition: Definition, omit: Iterable[str]) -> dict
 
 
 def hold_to(path: Path, tensors: Mapping[str, Raw], definition: Definition, scope: Scope) -> None:
-    """Binds the 1-D integer inputs in `scope`; raises `SpecError` where shapes or constraints do not hold."""
+    """Binds the 1-D integer inputs in `scope`; raises `SpecError` where shapes or constraints do not hold, or where
+    `scope` has other values of them."""
+    problems = []
     for name, raw in tensors.items():
         if definition.input(name).is_index:
-            scope[name] = raw.integers()
-    problems = [Problem(path, why) for _, _, why in definition.broken(scope)]
+            values = raw.integers()
+            if scope.setdefault(name, values) != values:
+                problems.append(Problem(path, "not the values that the workload's line gives", name))
+            scope[name] = values
+    problems += [Problem(path, why) for _, _, why in definition.broken(scope)]
     for name, raw in tensors.items():
         wanted = definition.shape(definition.input(name), scope)
         if raw.shape != wanted:

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, model_validator
 
-from gdnspec.model.errors import PlacedError, nearest
+from gdnspec.model.errors import PlacedError, json_pointer, nearest
 
 
 def _version_1(version: Any) -> Any:
@@ -29,5 +29,7 @@ class Model(BaseModel):
             for key in data:
                 if key not in cls.model_fields:
                     free = [name for name in cls.model_fields if name not in data]
-                    raise PlacedError(f"/{key}", f"unknown key {key!r}", nearest(str(key), free or cls.model_fields))
+                    raise PlacedError(
+                        json_pointer(key), f"unknown key {key!r}", nearest(str(key), free or cls.model_fields)
+                    )
         return data

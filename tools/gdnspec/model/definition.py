@@ -1,18 +1,28 @@
 """A definition: the contract of one operator. Loaded from definitions/<name>/definition.json."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from gdnspec.model.base import Model, Version1
 from gdnspec.model.dtypes import INTEGERS, SIZES, DType
 from gdnspec.model.errors import PlacedError, nearest
-from gdnspec.model.expression import ExpressionError, parse
+from gdnspec.model.expression import Expression, ExpressionError, parse
+from gdnspec.model.values import amount, finite, truth, whole
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=64)]
-Text = Annotated[str, Field(min_length=1, max_length=4000)]
+
+
+def _shown_as_it_is(text: str) -> str:
+    for c in text:
+        if not c.isprintable() and c != "\n":
+            raise PlacedError("", f"the character {c!r} cannot be shown")
+    return text
+
+
+Text = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_shown_as_it_is)]
 Scope = dict[str, Any]
 Stage = Literal["prefill", "decode", "verify", "convolution", "layer", "backward", "chunk_stage"]
 
@@ -130,10 +140,11 @@ class Definition(Model):
     @field_validator("inputs", "outputs", "axes")
     @classmethod
     def _distinct(cls, items: list[Any]) -> list[Any]:
-        names = [item.name for item in items]
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                raise PlacedError(f"/{i}/name", f"{name!r} stands twice")
+        seen: set[str] = set()
+        for i, item in enumerate(items):
+            if item.name in seen:
+                raise PlacedError(f"/{i}/name", f"{item.name!r} stands twice")
+            seen.add(item.name)
         return items
 
     @model_validator(mode="after")
@@ -147,9 +158,14 @@ class Definition(Model):
         for side in ("inputs", "outputs"):
             for i, tensor in enumerate(getattr(self, side)):
                 self._check_tensor(f"/{side}/{i}", tensor, axes, output=side == "outputs")
-        clash = {t.name for t in self.inputs} & {t.name for t in self.outputs}
-        if clash:
-            raise PlacedError("/outputs", f"{sorted(clash)[0]!r} is an input already")
+        inputs, outputs = ({tensor.name for tensor in side} for side in (self.inputs, self.outputs))
+        for side, clash, what in (
+            ("inputs", inputs & axes, "an axis"),
+            ("outputs", outputs & axes, "an axis"),
+            ("outputs", outputs & inputs, "an input"),
+        ):
+            if clash:
+                raise PlacedError(f"/{side}", f"{sorted(clash)[0]!r} is {what} already")
         for i, constraint in enumerate(self.constraints):
             self._expression(
                 f"/constraints/{i}/expression", constraint.expression, self._scope_names, "an axis or value"
@@ -231,14 +247,37 @@ class Definition(Model):
                 expression = parse(axis.expression)
                 if expression.names <= scope.keys():
                     try:
-                        scope[axis.name] = int(expression.evaluate(scope))
-                    except (ExpressionError, TypeError, ValueError, OverflowError) as error:
+                        scope[axis.name] = whole(expression, scope)
+                    except ExpressionError as error:
                         raise PlacedError("/axes", f"axis {axis.name!r}: {error}") from None
         return scope
 
     def shape(self, tensor: Tensor, scope: Scope) -> tuple[int, ...]:
         """The sizes of a tensor once the axes are bound; () for a scalar. Raises `ExpressionError`."""
-        return tuple(x if isinstance(x, int) else int(parse(x).evaluate(scope)) for x in tensor.shape or [])
+        return tuple(x if isinstance(x, int) else whole(parse(x), scope) for x in tensor.shape or [])
+
+    def senseless(self, scope: Scope) -> Iterator[tuple[str, str]]:
+        """The expressions without a value of their kind under axes that are all bound: (JSON pointer, why)."""
+        for pointer, text, read in self._valued:
+            try:
+                read(parse(text), scope)
+            except ExpressionError as error:
+                yield pointer, str(error)
+
+    @cached_property
+    def _valued(self) -> list[tuple[str, str, Callable[[Expression, Scope], object]]]:
+        """Every expression but axes and constraints: its JSON pointer, its text, and what reads a value of its kind."""
+        found: list[tuple[str, str | None, Callable[[Expression, Scope], object]]] = [("/flops", self.flops, amount)]
+        for side in ("inputs", "outputs"):
+            for i, tensor in enumerate(getattr(self, side)):
+                at = f"/{side}/{i}"
+                found += [(f"{at}/shape/{j}", str(size), whole) for j, size in enumerate(tensor.shape or [])]
+                found += [(f"{at}/default", tensor.default, truth if tensor.dtype == "bool" else finite)]
+                found += [(f"{at}/traffic", tensor.traffic, amount)]
+        for i, symmetry in enumerate(self.symmetries):
+            found += [(f"/symmetries/{i}/when", symmetry.when, Expression.holds)]
+            found += [(f"/symmetries/{i}/groups", symmetry.groups, whole)]
+        return [(pointer, text, read) for pointer, text, read in found if text is not None]
 
     def broken(self, scope: Scope) -> Iterator[tuple[int, Constraint, str]]:
         """The constraints that fail, of those whose names are all bound: (index, constraint, why)."""
@@ -253,12 +292,13 @@ class Definition(Model):
 
     def symmetry_sizes(self, symmetry: Symmetry, scope: Scope) -> list[int]:
         """The sizes of a symmetry's dimensions, as far as the axes are bound; none where it does not apply."""
-        if not parse(symmetry.when).holds(scope):
+        when = parse(symmetry.when)
+        if not (when.names <= scope.keys() and when.holds(scope)):
             return []
         tensors = {tensor.name: tensor for tensor in (*self.inputs, *self.outputs)}
         sizes = [(tensors[name].shape or [])[dimension] for name, dimension in symmetry.dimension.items()]
         texts = [parse(str(size)) for size in sizes]
-        return [int(text.evaluate(scope)) for text in texts if text.names <= scope.keys()]
+        return [whole(text, scope) for text in texts if text.names <= scope.keys()]
 
     def bytes_moved(self, scope: Scope, omitted: "frozenset[str] | set[str]" = frozenset()) -> int:
         """Each input read once, each output written once; `traffic` where that is not what moves."""
@@ -267,7 +307,7 @@ class Definition(Model):
             if tensor.name in omitted or tensor.is_scalar:
                 continue
             if tensor.traffic is not None:
-                total += int(parse(tensor.traffic).evaluate(scope))
+                total += int(amount(parse(tensor.traffic), scope))
                 continue
             count = SIZES[tensor.dtype]
             for size in self.shape(tensor, scope):

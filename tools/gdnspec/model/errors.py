@@ -7,6 +7,8 @@ from pathlib import Path
 
 from gdnspec import paths
 
+LONGEST = 1500  # characters of a message: a file may hold a key of a megabyte
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -18,8 +20,24 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        where = paths.shown(self.file) + (f": {self.place}" if self.place else "")
-        return f"{where}: {self.message}" + (f" ({self.hint})" if self.hint else "")
+        where = paths.shown(self.file) + (f": {_clipped(self.place)}" if self.place else "")
+        return _visible(f"{where}: {_clipped(self.message)}" + (f" ({_clipped(self.hint)})" if self.hint else ""))
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= LONGEST else text[:LONGEST] + "..."
+
+
+def _visible(text: str) -> str:
+    """One line that does to a terminal nothing but be shown: what a file holds may be quoted in it."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def json_pointer(*parts: object) -> str:
+    """A JSON pointer."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
 class SpecError(Exception):

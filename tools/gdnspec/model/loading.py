@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 from pydantic import RootModel, ValidationError
 
 from gdnspec.model.base import Model
-from gdnspec.model.errors import PlacedError, Problem, SpecError
+from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer
 
 M = TypeVar("M", bound=Model)
 R = TypeVar("R", bound=RootModel[Any])
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_DEPTH_MESSAGE = "nested too deeply"
+MOST_PROBLEMS = 100  # of one document: who has more has another kind of file
 
 
 def read_text(path: Path) -> str:
@@ -35,12 +36,20 @@ def read_text(path: Path) -> str:
         raise SpecError([Problem(path, error.strerror or str(error))]) from None
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that no file can have names none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        names = [name for name, _ in pairs]
-        double = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"key {double!r} stands twice in one object")
+    result: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in result:
+            raise ValueError(f"key {name!r} stands twice in one object")
+        result[name] = value
     return result
 
 
@@ -71,15 +80,15 @@ def parse_json(text: str, path: Path, line: int | None = None) -> Any:
 
 def _pointer(loc: tuple[int | str, ...], data: Any, missing: bool) -> str:
     """A JSON pointer into the file: pydantic's location less what it says of unions and keys."""
-    parts: list[str] = []
+    parts: list[int | str] = []
     for i, part in enumerate(loc):
         in_list = isinstance(data, list) and isinstance(part, int) and part < len(data)
         if in_list or (isinstance(data, dict) and part in data):
             data = data[part]
         elif not (missing and i == len(loc) - 1):
             continue  # the tag of a union, or "[key]"
-        parts.append(str(part).replace("~", "~0").replace("/", "~1"))
-    return "".join(f"/{part}" for part in parts)
+        parts.append(part)
+    return json_pointer(*parts)
 
 
 def _problem(path: Path, line: int | None, error: Any, data: Any) -> Problem:
@@ -118,6 +127,9 @@ def _problems(path: Path, line: int | None, error: ValidationError, data: Any) -
     """One problem a place: a union complains once for each thing that the value is not."""
     found: dict[str, Problem] = {}
     for entry in error.errors():
+        if len(found) > MOST_PROBLEMS:
+            message = f"{error.error_count()} problems, of which these are the first"
+            return [*found.values(), Problem(path, message, f"line {line}" if line else "")]
         problem = _problem(path, line, entry, data)
         known = found.get(problem.place)
         if known is not None and known.message.startswith("Input should be") and problem.message not in known.message:
@@ -143,6 +155,8 @@ def validate_root(model: type[R], data: Any, path: Path) -> R:
         return model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         raise SpecError(_problems(path, None, error, data)) from None
+    except RecursionError:
+        raise SpecError([Problem(path, MAX_DEPTH_MESSAGE)]) from None
 
 
 def load(model: type[M], path: Path) -> M:

@@ -11,7 +11,7 @@ from gdnspec.model.definition import Name, Stage, Text
 class Preset(Model):
     """Binds const axes. `stages` limits it to definitions of those stages; absent, it serves all that it binds."""
 
-    axes: dict[Name, Annotated[int, Field(ge=1)]]
+    axes: dict[Name, Annotated[int, Field(ge=1, le=1 << 40)]]
     source: Text
     stages: list[Stage] | None = None
 

@@ -2,6 +2,9 @@
 
 from typing import Annotated, Literal
 
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion
 from pydantic import Field, field_validator, model_validator
 
 from gdnspec.model.base import Model, Version1
@@ -17,8 +20,21 @@ class Requires(Model):
     """What a machine must have. `compute_capability` is a minimum, such as "8.0"; packages are PEP 508 lines."""
 
     device: Literal["any", "cpu", "cuda"]
-    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = None
+    compute_capability: Annotated[str, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")] | None = None
     packages: list[str] = []
+
+    @field_validator("packages")
+    @classmethod
+    def _requirements(cls, packages: list[str]) -> list[str]:
+        for i, line in enumerate(packages):
+            try:
+                marker = Requirement(line).marker
+                if marker is not None:
+                    marker.evaluate()
+            except (InvalidRequirement, InvalidVersion, UndefinedComparison, UndefinedEnvironmentName) as error:
+                said = str(error).split("\n")[0]
+                raise PlacedError(f"/{i}", f"{line!r} is no requirement: {said}") from None
+        return packages
 
 
 class Entry(Model):

@@ -25,6 +25,7 @@ class Workload(Model):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
     suite: Suite
+    covers: Text | None = None  # why the row is kept where another kills the same faults with a wider margin
     preset: str
     axes: dict[Name, Annotated[int, Field(ge=0, le=LARGEST)]]
     sequence_lengths: list[Annotated[int, Field(ge=0, le=LARGEST)]] | None = None
@@ -38,7 +39,6 @@ class Workload(Model):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     budget: Budget | None = None
     emulators: dict[Name, dict[Metric, dict[Name, Figure]]] | None = None  # what the budget was frozen from
-    covers: Text | None = None  # why the row is kept where another kills the same faults with a wider margin
 
     @field_validator("regime")
     @classmethod

@@ -21,6 +21,10 @@ class ProtocolError(Exception):
     """What arrived is no message."""
 
 
+def _no_constants(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
 class Channel:
     """One end. A message is a JSON object with an "op"; descriptors may travel with it."""
 
@@ -49,15 +53,18 @@ class Channel:
 
         `alive` is a pidfd: once that process is gone no message will come, whoever still holds the socket.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        started, left = time.monotonic(), timeout
         while b"\n" not in self._buffer:
             if len(self._buffer) > MAX_LINE:
                 raise ProtocolError(f"a line of over {MAX_LINE >> 20} MiB")
-            self._read(None if deadline is None else max(0.0, deadline - time.monotonic()), alive)
+            if left is not None and left < 0:
+                raise ChannelTimeout  # where bytes keep trickling in, none of the waits below runs out
+            self._read(left, alive)
+            left = None if timeout is None else timeout - (time.monotonic() - started)
         line, self._buffer = self._buffer.split(b"\n", 1)
         fds, self._fds = self._fds, []
         try:
-            message = json.loads(line)
+            message = json.loads(line.decode(), parse_constant=_no_constants)
         except (ValueError, RecursionError):
             raise ProtocolError(f"not JSON: {line[:80]!r}") from None
         if not isinstance(message, dict) or not isinstance(message.get("op"), str):
@@ -66,7 +73,10 @@ class Channel:
 
     def _read(self, timeout: float | None, alive: int | None) -> None:
         mine = self._socket.fileno()
-        ready, _, _ = select.select([mine] if alive is None else [mine, alive], [], [], timeout)
+        poll = select.poll()  # select stops at descriptor 1024
+        for fd in [mine] if alive is None else [mine, alive]:
+            poll.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(None if timeout is None else max(0, timeout) * 1000)]
         if not ready:
             raise ChannelTimeout
         if mine not in ready:

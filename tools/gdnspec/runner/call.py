@@ -13,6 +13,7 @@ from gdnspec.inputs.materialise import Inputs
 from gdnspec.model.definition import Scope
 from gdnspec.protocol.arena import GUARD_BYTE, Arena, Slot, create, lay_out, zones
 from gdnspec.runner.child import Child, ChildFailed
+from gdnspec.runner.output import printable
 from gdnspec.runner.plan import Job
 from gdnspec.runner.tensors import to_torch
 
@@ -128,10 +129,14 @@ class Session:
         for output, got in zip(outputs, returned, strict=True):
             wanted = list(self._slots[output.name].shape)
             if got.get("shape") != wanted:
-                return Verdict("INCORRECT_SHAPE", f"{output.name} has shape {str(got.get('shape'))[:80]}, not {wanted}")
+                return Verdict(
+                    "INCORRECT_SHAPE", f"{output.name} has shape {printable(str(got.get('shape')), 80)}, not {wanted}"
+                )
         for output, got in zip(outputs, returned, strict=True):
             if got.get("dtype") != output.dtype:
-                return Verdict("INCORRECT_DTYPE", f"{output.name} is {str(got.get('dtype'))[:40]}, not {output.dtype}")
+                return Verdict(
+                    "INCORRECT_DTYPE", f"{output.name} is {printable(str(got.get('dtype')), 40)}, not {output.dtype}"
+                )
         return None
 
     def _mutated(self, before: dict[str, Tensor], after: dict[str, Tensor]) -> Verdict | None:

@@ -115,7 +115,8 @@ class Child:
             self._start()
         self._requests += 1
         reply = self._exchange({**message, "id": self._requests}, timeout, fds)
-        if reply.get("id") != self._requests or reply["op"] not in (wanted, "error"):
+        answered = reply.get("id")
+        if type(answered) is not int or answered != self._requests or reply["op"] not in (wanted, "error"):
             raise self._lost("PROTOCOL_ERROR", f"the child answered {printable(str(reply['op']), 40)!r} out of turn")
         if reply["op"] == "error":
             failure = self._said_error(reply)
@@ -187,9 +188,13 @@ class Child:
         assert self._process.stdout is not None
         self._output.follow(self._process.stdout.fileno())
         self._channel = Channel(ours)
+        try:
+            staged = self._stage()
+        except OSError as error:
+            raise self._lost("COMPILE_ERROR", f"a source cannot be read: {error.strerror or error}") from None
         hello = {
             "op": "hello",
-            "folder": str(self._stage()),
+            "folder": str(staged),
             "device": self.device,
             "scratch": str(self._scratch),
             "build_dir": str(build_dir),
@@ -198,7 +203,7 @@ class Child:
         reply = self._exchange(hello, START_SECONDS)
         if reply["op"] != "ready":
             raise self._lost("PROTOCOL_ERROR", "the child did not say that it is ready")
-        self.isolation = str(reply.get("isolation", ""))
+        self.isolation = printable(str(reply.get("isolation", "")), 200)
 
     def _stage(self) -> Path:
         """A copy of exactly the manifest's sources: what is not listed, and so not hashed, is not there."""

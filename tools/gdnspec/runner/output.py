@@ -29,9 +29,11 @@ class Tail:
         self._thread.start()
 
     def _read(self, fd: int, stop: threading.Event) -> None:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
         try:
             while True:
-                ready, _, _ = select.select([fd], [], [], 0.1)
+                ready = poll.poll(100)
                 data = os.read(fd, 1 << 16) if ready else b""
                 self._kept = (self._kept + data)[-TAIL_BYTES:]
                 if ready and not data:

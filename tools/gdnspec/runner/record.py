@@ -37,7 +37,7 @@ def _refuse_other_files(path: Path) -> None:
     for _, text in jsonl(path):
         try:
             data = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             data = None
         if isinstance(data, dict) and "status" in data:
             return
