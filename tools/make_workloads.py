@@ -34,6 +34,10 @@ REGIMES = (
     "beta_zero", "beta_one", "beta_two", "large_initial_state", "decayed_large_state", "tiny_keys", "one_large_state",
 )  # fmt: skip
 ONE_TOKEN_REGIMES = tuple(r for r in REGIMES if r not in ("repeated_keys", "near_parallel_keys", "beta_two"))
+LENGTHS = {
+    0: "no tokens at all, one sequence", 1: "one token", 63: "one token less than a chunk", 64: "a whole chunk",
+    65: "one token more than a chunk", 127: "one token less than two chunks", 1000: "many chunks and a ragged one",
+}  # fmt: skip
 RAGGED_16 = (37, 1300, 64, 513, 2048, 1, 700, 129, 3000, 255, 64, 90, 1111, 5, 800, 2000)
 
 
@@ -51,64 +55,131 @@ def decode(name: str, preset: str, regime: str, batch: int, **more: Any) -> Line
 
 def prefill_smoke() -> Iterator[Line]:
     """About 2,000 tokens times heads: what an interpreted kernel does in seconds."""
-    yield prefill("ragged", SMALL_128, "typical", (1, 63, 65))
-    yield prefill("empty_sequences", GROUPS, "typical", (0, 17, 0, 20, 0))
-    yield prefill("resets", SMALL, "hard_reset", (130,))
-    yield prefill("same_key", SMALL_128, "repeated_keys", (96,))
-    yield prefill("gqa", GQA, "typical", (33, 31))
-    yield prefill("head_size_120", D120, "slow_decay", (40,))
-    yield prefill("only_required", SMALL, "typical", (50,), omit=["g", "beta", "initial_state"])
+    yield prefill("ragged", SMALL_128, "typical", (1, 63, 65), covers="sequences of 1, 63 and 65 tokens together")
+    yield prefill("empty_sequences", GROUPS, "typical", (0, 17, 0, 20, 0), covers="no tokens first, between and last")
+    yield prefill("resets", SMALL, "hard_reset", (130,), covers="alpha = 0 at tokens and at edges of chunks")
+    yield prefill("same_key", SMALL_128, "repeated_keys", (96,), covers="a triangular system far from the identity")
+    yield prefill("gqa", GQA, "typical", (33, 31), covers="more query heads than key heads")
+    yield prefill("head_size_120", D120, "slow_decay", (40,), covers="a head size that no power of two divides")
+    yield prefill(
+        "only_required",
+        SMALL,
+        "typical",
+        (50,),
+        omit=["g", "beta", "initial_state"],
+        covers="every optional input left out",
+    )
     yield {
         "name": "qwen3_next_model", "preset": GROUPS, "axes": {"total_seq_len": 143, "num_seqs": 3},
-        "tensors": "tensors/qwen3_next.safetensors",
+        "tensors": "tensors/qwen3_next.safetensors", "covers": "what a real model feeds its layers",
     }  # fmt: skip
 
 
 def prefill_conformance() -> Iterator[Line]:
     for regime in REGIMES:
-        yield prefill(f"regime_{regime}", GROUPS_128, regime, (65, 1, 130, 64))
-    for length in (0, 1, 63, 64, 65, 127, 1000):
-        yield prefill(f"length_{length}", SMALL, "typical", (length,))
-    yield prefill("empty_first", SMALL_128, "typical", (0, 64, 70))
-    yield prefill("empty_middle", SMALL_128, "typical", (64, 0, 0, 70))
-    yield prefill("empty_last", SMALL_128, "typical", (64, 70, 0))
-    yield prefill("empty_without_state", SMALL, "typical", (0, 5, 0), omit=["initial_state"])
-    yield prefill("all_empty", SMALL, "typical", (0, 0, 0))
-    yield prefill("single_tokens", GROUPS, "hard_reset", (1,) * 24)
-    yield prefill("mixed_lengths", SMALL, "typical", (127, 1, 0, 300, 63, 64, 65, 2, 128))
-    yield prefill("ragged_16", SMALL_128, "typical", RAGGED_16)
-    yield prefill("drift_long_memory", SMALL_128, "long_memory", (16384,))
-    yield prefill("drift_slow_decay", SMALL, "slow_decay", (20000, 100))
-    yield prefill("drift_typical", SMALL_128, "typical", (16385,))
-    yield prefill("resets_long", GROUPS, "hard_reset", (1000, 449))
-    yield prefill("same_key_128", SMALL_128, "repeated_keys", (128,))
-    yield prefill("near_parallel_128", SMALL_128, "near_parallel_keys", (128,))
-    yield prefill("decayed_state_short", SMALL_128, "decayed_large_state", (20, 64, 200))
-    yield prefill("one_large_state_many", SMALL, "one_large_state", (64, 33, 65, 1, 100))
-    yield prefill("gqa_128", GQA_128, "typical", (65, 64))
-    yield prefill("gqa_resets", GQA, "hard_reset", (129, 0, 20))
-    yield prefill("groups_of_three", GROUPS_OF_3, "typical", (65, 30))
-    yield prefill("head_size_120_mha", D120, "repeated_keys", (129, 64))
-    yield prefill("head_size_120_gva", GVA_D120, "hard_reset", (65, 127, 0))
-    yield prefill("head_size_64", GROUPS, "typical", (129, 65))
-    yield prefill("qwen3_next_heads", QWEN3_NEXT, "typical", (20, 41))
-    yield prefill("qwen3_next_heads_ragged", QWEN3_NEXT, "typical", (130, 0, 1, 300))
-    yield prefill("qwen3.5_397b_heads", QWEN_397B, "typical", (31,))
-    yield prefill("qwen3.5_397b_heads_ragged", QWEN_397B, "hard_reset", (65, 129))
-    yield prefill("no_gate", SMALL_128, "typical", (65, 64), omit=["g"])
-    yield prefill("no_beta", SMALL_128, "typical", (65, 64), omit=["beta"])
-    yield prefill("no_initial_state", SMALL_128, "typical", (65, 64), omit=["initial_state"])
-    yield prefill("only_required_ragged", GROUPS, "typical", (65, 0, 64), omit=["g", "beta", "initial_state"])
-    yield prefill("scale_zero", SMALL, "typical", (70,), scalars={"scale": 0.0})
-    yield prefill("scale_given", SMALL, "typical", (70, 65), scalars={"scale": 0.3})
-    yield prefill("scale_negative", SMALL, "typical", (70,), scalars={"scale": -1.5})
+        yield prefill(f"regime_{regime}", GROUPS_128, regime, (65, 1, 130, 64), covers=f"the regime {regime}")
+    for length, covers in LENGTHS.items():
+        yield prefill(f"length_{length}", SMALL, "typical", (length,), covers=covers)
+    yield prefill("empty_first", SMALL_128, "typical", (0, 64, 70), covers="an empty sequence first")
+    yield prefill("empty_middle", SMALL_128, "typical", (64, 0, 0, 70), covers="two empty sequences between others")
+    yield prefill("empty_last", SMALL_128, "typical", (64, 70, 0), covers="an empty sequence last")
+    yield prefill(
+        "empty_without_state",
+        SMALL,
+        "typical",
+        (0, 5, 0),
+        omit=["initial_state"],
+        covers="empty sequences that end in zeros",
+    )
+    yield prefill("all_empty", SMALL, "typical", (0, 0, 0), covers="empty sequences alone")
+    yield prefill("single_tokens", GROUPS, "hard_reset", (1,) * 24, covers="many sequences of one token")
+    yield prefill(
+        "mixed_lengths",
+        SMALL,
+        "typical",
+        (127, 1, 0, 300, 63, 64, 65, 2, 128),
+        covers="lengths around every edge of a chunk in one batch",
+    )
+    yield prefill(
+        "ragged_16", SMALL_128, "typical", RAGGED_16, covers="a serving batch: 16 sequences of 1 to 3,000 tokens"
+    )
+    yield prefill(
+        "drift_long_memory", SMALL_128, "long_memory", (16384,), covers="drift over 16,384 tokens that forget nothing"
+    )
+    yield prefill(
+        "drift_slow_decay",
+        SMALL,
+        "slow_decay",
+        (20000, 100),
+        covers="drift over 20,000 tokens, a short sequence beside them",
+    )
+    yield prefill(
+        "drift_typical", SMALL_128, "typical", (16385,), covers="drift over 16,385 tokens as models have them"
+    )
+    yield prefill("resets_long", GROUPS, "hard_reset", (1000, 449), covers="resets over many chunks")
+    yield prefill("same_key_128", SMALL_128, "repeated_keys", (128,), covers="one key over two chunks")
+    yield prefill("near_parallel_128", SMALL_128, "near_parallel_keys", (128,), covers="nearly one key over two chunks")
+    yield prefill(
+        "decayed_state_short",
+        SMALL_128,
+        "decayed_large_state",
+        (20, 64, 200),
+        covers="a large state that decays by e^-11 within one chunk",
+    )
+    yield prefill(
+        "one_large_state_many",
+        SMALL,
+        "one_large_state",
+        (64, 33, 65, 1, 100),
+        covers="one large state among small ones, odd lengths",
+    )
+    yield prefill("gqa_128", GQA_128, "typical", (65, 64), covers="GQA at head size 128")
+    yield prefill("gqa_resets", GQA, "hard_reset", (129, 0, 20), covers="GQA with resets and an empty sequence")
+    yield prefill("groups_of_three", GROUPS_OF_3, "typical", (65, 30), covers="three value heads a key head")
+    yield prefill("head_size_120_mha", D120, "repeated_keys", (129, 64), covers="head size 120, repeated keys")
+    yield prefill("head_size_120_gva", GVA_D120, "hard_reset", (65, 127, 0), covers="head size 120, GVA, resets")
+    yield prefill("head_size_64", GROUPS, "typical", (129, 65), covers="head size 64, GVA")
+    yield prefill(
+        "qwen3_next_heads",
+        QWEN3_NEXT,
+        "typical",
+        (20, 41),
+        covers="16 and 32 heads: GVA by the numbers of a real model",
+    )
+    yield prefill("qwen3_next_heads_ragged", QWEN3_NEXT, "typical", (130, 0, 1, 300), covers="the same, a ragged batch")
+    yield prefill("qwen3.5_397b_heads", QWEN_397B, "typical", (31,), covers="16 and 64 heads")
+    yield prefill(
+        "qwen3.5_397b_heads_ragged", QWEN_397B, "hard_reset", (65, 129), covers="the same, resets in a ragged batch"
+    )
+    yield prefill("no_gate", SMALL_128, "typical", (65, 64), omit=["g"], covers="g absent: ones")
+    yield prefill("no_beta", SMALL_128, "typical", (65, 64), omit=["beta"], covers="beta absent: ones")
+    yield prefill(
+        "no_initial_state", SMALL_128, "typical", (65, 64), omit=["initial_state"], covers="initial_state absent: zeros"
+    )
+    yield prefill(
+        "only_required_ragged",
+        GROUPS,
+        "typical",
+        (65, 0, 64),
+        omit=["g", "beta", "initial_state"],
+        covers="every optional input absent, an empty sequence",
+    )
+    yield prefill("scale_zero", SMALL, "typical", (70,), scalars={"scale": 0.0}, covers="scale 0.0 is no absent scale")
+    yield prefill("scale_given", SMALL, "typical", (70, 65), scalars={"scale": 0.3}, covers="a scale of its own")
+    yield prefill("scale_negative", SMALL, "typical", (70,), scalars={"scale": -1.5}, covers="a negative scale")
 
 
 def prefill_strict() -> Iterator[Line]:
-    yield prefill("strict_64", SMALL_128, "strict_keys", (64,))
-    yield prefill("strict_short", SMALL_128, "strict_keys", (16,) * 12)
-    yield prefill("strict_ragged", SMALL_128, "strict_keys", (200, 65, 1))
-    yield prefill("strict_512", SMALL_128, "strict_keys", (512,))
+    yield prefill("strict_64", SMALL_128, "strict_keys", (64,), covers="one chunk")
+    yield prefill(
+        "strict_short",
+        SMALL_128,
+        "strict_keys",
+        (16,) * 12,
+        covers="16 tokens: what a small chunk gets right by care, not by luck",
+    )
+    yield prefill("strict_ragged", SMALL_128, "strict_keys", (200, 65, 1), covers="several chunks and their edges")
+    yield prefill("strict_512", SMALL_128, "strict_keys", (512,), covers="many chunks")
 
 
 def prefill_performance() -> Iterator[Line]:
@@ -124,39 +195,67 @@ def prefill_performance() -> Iterator[Line]:
 
 def decode_smoke() -> Iterator[Line]:
     """About 500 (sequence, head) pairs."""
-    yield decode("batch_8", GROUPS_128, "typical", 8)
-    yield decode("resets", SMALL_128, "hard_reset", 16)
-    yield decode("qwen3_next_tp4", QWEN_TP4, "typical", 4)
-    yield decode("no_l2norm", GROUPS, "typical", 8, scalars={"use_qk_l2norm": False})
-    yield decode("scale_zero", SMALL, "typical", 4, scalars={"scale": 0.0})
-    yield decode("head_size_120", GVA_D120, "typical", 8)
-    yield decode("tiny_keys", GROUPS_128, "tiny_keys", 8)
-    yield decode("long_memory", GROUPS_128, "long_memory", 16)
-    yield decode("one_row", SMALL, "slow_decay", 1)
+    yield decode("batch_8", GROUPS_128, "typical", 8, covers="a batch as models have it")
+    yield decode("resets", SMALL_128, "hard_reset", 16, covers="alpha = 0 in some heads")
+    yield decode("qwen3_next_tp4", QWEN_TP4, "typical", 4, covers="4 and 8 heads of a real model")
+    yield decode("no_l2norm", GROUPS, "typical", 8, scalars={"use_qk_l2norm": False}, covers="keys as they are")
+    yield decode("scale_zero", SMALL, "typical", 4, scalars={"scale": 0.0}, covers="scale 0.0 is no absent scale")
+    yield decode("head_size_120", GVA_D120, "typical", 8, covers="a head size that no power of two divides")
+    yield decode("tiny_keys", GROUPS_128, "tiny_keys", 8, covers="the epsilon of the norm stands inside of the root")
+    yield decode("long_memory", GROUPS_128, "long_memory", 16, covers="alpha = 1 exactly")
+    yield decode("one_row", SMALL, "slow_decay", 1, covers="batch 1")
     yield {
         "name": "qwen3_next_model", "preset": GROUPS, "axes": {"batch_size": 4},
-        "tensors": "tensors/qwen3_next.safetensors",
+        "tensors": "tensors/qwen3_next.safetensors", "covers": "what a real model feeds its layers",
     }  # fmt: skip
 
 
 def decode_conformance() -> Iterator[Line]:
     for regime in ONE_TOKEN_REGIMES:
-        yield decode(f"regime_{regime}", GROUPS_128, regime, 7)
+        yield decode(f"regime_{regime}", GROUPS_128, regime, 7, covers=f"the regime {regime}")
     for batch in (1, 2, 3, 17, 64):
-        yield decode(f"batch_{batch}", SMALL_128, "typical", batch)
-    yield decode("head_size_64", GROUPS, "hard_reset", 5)
-    yield decode("head_size_120_mha", D120, "typical", 5)
-    yield decode("head_size_120_gva", GVA_D120, "slow_decay", 9)
-    yield decode("groups_of_three", GROUPS_OF_3, "typical", 5)
-    yield decode("qwen3_next_heads", QWEN3_NEXT, "typical", 6)
-    yield decode("qwen3.5_397b_heads", QWEN_397B, "typical", 3)
-    yield decode("qwen3.5_27b_tp2", "qwen3.5-27b-tp2", "typical", 3)
-    yield decode("scale_given", SMALL, "typical", 5, scalars={"scale": 0.3})
-    yield decode("scale_negative", SMALL, "typical", 3, scalars={"scale": -1.5})
-    yield decode("l2norm_explicit", SMALL, "typical", 3, scalars={"use_qk_l2norm": True})
-    yield decode("no_l2norm_128", GROUPS_128, "slow_decay", 5, scalars={"use_qk_l2norm": False})
-    yield decode("no_l2norm_tiny_keys", SMALL_128, "tiny_keys", 5, scalars={"use_qk_l2norm": False})
-    yield decode("scale_zero_no_l2norm", SMALL, "typical", 3, scalars={"scale": 0.0, "use_qk_l2norm": False})
+        yield decode(f"batch_{batch}", SMALL_128, "typical", batch, covers=f"a batch of {batch}")
+    yield decode("head_size_64", GROUPS, "hard_reset", 5, covers="head size 64 with resets")
+    yield decode("head_size_120_mha", D120, "typical", 5, covers="head size 120, as many keys as values")
+    yield decode("head_size_120_gva", GVA_D120, "slow_decay", 9, covers="head size 120, GVA")
+    yield decode("groups_of_three", GROUPS_OF_3, "typical", 5, covers="three value heads a key head")
+    yield decode("qwen3_next_heads", QWEN3_NEXT, "typical", 6, covers="16 and 32 heads")
+    yield decode("qwen3.5_397b_heads", QWEN_397B, "typical", 3, covers="16 and 64 heads")
+    yield decode("qwen3.5_27b_tp2", "qwen3.5-27b-tp2", "typical", 3, covers="8 and 24 heads")
+    yield decode("scale_given", SMALL, "typical", 5, scalars={"scale": 0.3}, covers="a scale of its own")
+    yield decode("scale_negative", SMALL, "typical", 3, scalars={"scale": -1.5}, covers="a negative scale")
+    yield decode(
+        "l2norm_explicit",
+        SMALL,
+        "typical",
+        3,
+        scalars={"use_qk_l2norm": True},
+        covers="the switch given as its default",
+    )
+    yield decode(
+        "no_l2norm_128",
+        GROUPS_128,
+        "slow_decay",
+        5,
+        scalars={"use_qk_l2norm": False},
+        covers="keys as they are, head size 128",
+    )
+    yield decode(
+        "no_l2norm_tiny_keys",
+        SMALL_128,
+        "tiny_keys",
+        5,
+        scalars={"use_qk_l2norm": False},
+        covers="small keys that nobody normalises",
+    )
+    yield decode(
+        "scale_zero_no_l2norm",
+        SMALL,
+        "typical",
+        3,
+        scalars={"scale": 0.0, "use_qk_l2norm": False},
+        covers="both switches at once",
+    )
 
 
 def decode_performance() -> Iterator[Line]:
