@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test lint gpu-test real-input workloads schema clean
+.PHONY: run test lint selftest gpu-test real-input workloads schema clean
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -19,6 +19,11 @@ run: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
+	$(BIN)/gdnspec selftest
+
+# Every known-bad solution again, and the kill matrix into its README.
+selftest: $(STAMP)
+	$(BIN)/gdnspec selftest --markdown tests/known_bad/README.md
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

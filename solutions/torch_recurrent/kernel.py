@@ -71,7 +71,7 @@ def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
     x = a[:, 0].float() + dt_bias.float()
     softplus = x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))  # torch's own has a threshold
     alpha = torch.exp(-torch.exp(A_log.float()) * softplus)
-    o, S = step(state, Q, K, V, alpha, torch.sigmoid(b[:, 0].float()))
+    o, S = step(state, Q, K, V, alpha, sigmoid(b[:, 0].float()))
     factor = D**-0.5 if scale is None else float(scale)
     return (factor * o)[:, None].to(v.dtype), S
 
@@ -81,6 +81,11 @@ def decode_k_first(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
     S = state.mT.contiguous()
     output, S = decode_k_last(q, k, v, S, A_log, a, dt_bias, b, scale, use_qk_l2norm)
     return output, S.mT.contiguous()
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """Not torch's own, which on a CPU rounds the last few elements of a tensor in another way than the rest."""
+    return 1 / (1 + torch.exp(-x))
 
 
 def expand_heads(x: Tensor, heads: int) -> Tensor:

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from gdnspec import __version__
-from gdnspec.cli import check, doctor, listing, new, show, validate, vectors, workloads
+from gdnspec.cli import check, doctor, listing, new, selftest, show, validate, vectors, workloads
 from gdnspec.cli.console import complain
 from gdnspec.model.errors import SpecError
 
@@ -31,6 +31,7 @@ app.command("validate", epilog=EPILOG)(validate.validate)
 app.command("check", epilog=EPILOG)(check.check)
 app.command("new", epilog=EPILOG)(new.new)
 app.command("doctor", epilog=EPILOG)(doctor.doctor)
+app.command("selftest", epilog=EPILOG)(selftest.selftest)
 app.add_typer(workloads.app, name="workloads")
 app.add_typer(vectors.app, name="vectors")
 

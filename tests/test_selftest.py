@@ -1,0 +1,165 @@
+"""The judge is judged: a survivor, a wrong reason and a thin margin each end in exit code 1."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from conftest import ROOT, Run
+from gdnspec import paths
+from gdnspec.catalog.definitions import definitions
+from gdnspec.catalog.known_bad import Bad, honest, known_bad
+from gdnspec.catalog.solutions import load_solution
+from gdnspec.catalog.workloads import workloads
+from gdnspec.cli.selftest import selftest
+from gdnspec.model.known_bad import KnownBad
+from gdnspec.model.result import CheckResult, OutputErrors, Status
+from gdnspec.runner.selftest import complaints_about_bad, complaints_about_honest, margin, strength
+
+# DESIGN section 3 and what public kernels have been seen to do; each must have its known-bad solution.
+TRAPS = {
+    "undecayed_error", "log_gate_as_linear", "linear_gate_as_log", "equal_heads_assumed", "minus_state_update",
+    "mask_without_decay", "l2_norm_skipped", "k_first_as_k_last", "no_carry", "no_delta_term", "beta_constant",
+    "beta_squared", "gate_of_next_token", "read_before_write", "head_modulo", "gqa_as_gva", "initial_state_ignored",
+    "final_state_transposed", "final_state_of_previous_chunk", "last_five_tokens_unwritten", "ragged_tail_reads_next",
+    "cu_seqlens_off_by_one", "empty_sequence_zeros", "scale_twice", "eps_outside_root", "softplus_without_bias",
+    "bfloat16_state", "float16_inverse", "bfloat16_inverse", "history_dropped", "output_times_1_01",
+    "one_token_in_4096", "neighbour_state_ignored", "nan_at_zero_gate",
+}  # fmt: skip
+CHEATS = {
+    "cache_by_pointer", "cache_by_sha", "cache_by_fingerprint", "cache_by_full_content", "works_once", "late_thread",
+    "late_process", "lazy_tensor", "patched_comparison", "patched_timer", "patched_synchronize", "reads_parent_memory",
+    "reads_expected_files", "forged_result", "forged_then_exit", "recycled_memory", "writes_inputs", "knows_sign_flips",
+}  # fmt: skip
+
+
+def test_every_trap_and_every_cheat_has_its_solution() -> None:
+    kinds = {item.solution.name: item.known.kind for item in known_bad()}
+    assert {name for name, kind in kinds.items() if kind == "wrong"} >= TRAPS
+    assert {name for name, kind in kinds.items() if kind == "cheat"} >= CHEATS
+
+
+def test_named_killers_are_workloads_that_the_solution_is_tried_on() -> None:
+    for item in known_bad():
+        lines = {w.name for d in item.solution.manifest.entries for w in workloads(definitions()[d])}
+        assert set(item.known.killed_by) <= lines, item.solution.name
+
+
+def test_the_readme_has_every_row_of_the_matrix() -> None:
+    text = (ROOT / "tests" / "known_bad" / "README.md").read_text()
+    cells = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")}
+    assert cells >= {item.solution.name for item in known_bad()}
+    assert cells >= {solution.name for solution in honest()}
+    for name, found in definitions().items():
+        family = name.removeprefix("gdn_").removesuffix("_k_last").removesuffix("_k_first")
+        assert cells >= {f"{family} {w.name}" for w in workloads(found) if w.suite != "performance"}
+
+
+# --- what is complained about -----------------------------------------------------------------------------------
+
+
+def result(workload: str = "one", status: Status = "PASSED", suite: str = "smoke", share: float = 0.1) -> CheckResult:
+    errors = OutputErrors(output="output", errors={"relative_l2": share * 0.01}, budget={"relative_l2": 0.01})
+    return CheckResult(
+        definition="gdn_prefill_k_last", workload=workload, suite=suite, solution="s", device="cpu", status=status,
+        outputs=[errors],
+    )  # fmt: skip
+
+
+def bad(**known: Any) -> Bad:
+    content = {"schema_version": 1, "kind": "wrong", "fault": "it is", "statuses": ["INCORRECT_NUMERICAL"], **known}
+    return Bad(load_solution(ROOT / "tests" / "known_bad" / "no_carry"), KnownBad.model_validate(content))
+
+
+WRONG: Status = "INCORRECT_NUMERICAL"
+COMPLAINTS: dict[str, tuple[Bad, list[CheckResult], str]] = {
+    "survivor": (bad(), [result()], "survives every workload"),
+    "another_reason": (bad(), [result(status="TIMEOUT")], "is TIMEOUT, not INCORRECT_NUMERICAL"),
+    "the_wrong_killer": (bad(killed_by=["two"]), [result("one", WRONG), result("two")], "not killed by two"),
+    "outside_its_suite": (
+        bad(only_in=["strict"]),
+        [result("one", WRONG), result("two", WRONG, "strict")],
+        "fails on one, outside of strict",
+    ),
+    "thin_outside_its_suite": (
+        bad(only_in=["strict"]),
+        [result("one", share=0.9), result("two", WRONG, "strict", 2.0)],
+        "margin of 1.11",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPLAINTS)
+def test_a_judge_that_is_not_worth_its_name_is_complained_about(name: str) -> None:
+    item, results, says = COMPLAINTS[name]
+    (complaint,) = complaints_about_bad(item, results)
+    assert says in complaint
+
+
+def test_a_rejection_for_its_fault_is_no_complaint() -> None:
+    assert not list(complaints_about_bad(bad(killed_by=["one"]), [result("one", WRONG, share=3.0), result("two")]))
+
+
+def test_honest_solutions_keep_their_margin() -> None:
+    solution = load_solution(ROOT / "solutions" / "torch_recurrent")
+    assert not list(complaints_about_honest(solution, [result(share=0.66), result(suite="strict", share=0.79)]))
+    (thin,) = complaints_about_honest(solution, [result(share=0.68)])
+    assert "keeps a margin of 1.47" in thin
+    (thin,) = complaints_about_honest(solution, [result(), result(suite="strict", share=0.81)])
+    assert "margin of 1.23" in thin
+    (failed,) = complaints_about_honest(solution, [result(status=WRONG, share=1.5)])
+    assert "is honest and INCORRECT_NUMERICAL" in failed
+    # The strict suite is a badge: who fails it may still conform.
+    assert not list(complaints_about_honest(solution, [result(), result(status=WRONG, suite="strict", share=5.0)]))
+
+
+def test_strength_is_error_over_budget() -> None:
+    assert strength(result()) == 0.0
+    assert strength(result(status=WRONG, share=3.0)) == pytest.approx(3.0)
+    assert strength(result(status="TIMEOUT")) == float("inf")
+    assert margin([result(share=0.5), result(share=0.25)]) == pytest.approx(2.0)
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def test_a_few_by_name(gdnspec: Run) -> None:
+    done = gdnspec("selftest", "eps_outside_root", "cache_by_pointer", "--jobs", "1")
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 known-bad solutions rejected; 0 complaints" in done.stdout
+    assert "decode tiny_keys" in done.stdout
+
+
+def test_an_unknown_name_is_refused(gdnspec: Run) -> None:
+    done = gdnspec("selftest", "no_cary")
+    assert done.returncode == 2
+    assert "did you mean no_carry" in done.stderr
+
+
+@pytest.fixture
+def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """The folder of known-bad solutions, with one of them alone."""
+
+    def make(name: str) -> Path:
+        folder = tmp_path / "known_bad" / name
+        shutil.copytree(ROOT / "tests" / "known_bad" / name, folder)
+        monkeypatch.setattr(paths, "known_bad_dir", lambda: folder.parent)
+        return folder
+
+    return make
+
+
+def test_a_survivor_ends_in_exit_code_1(only: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    folder = only("output_times_1_01")
+    kernel = folder / "kernel.py"
+    right = kernel.read_text().replace("1.01", "1.00")
+    assert right != kernel.read_text()
+    kernel.write_text(right)
+    with pytest.raises(typer.Exit) as exit_:
+        selftest(["output_times_1_01"], 1, "cpu", 60.0, 1, None, None)
+    assert exit_.value.exit_code == 1
+    said = capsys.readouterr()
+    assert "output_times_1_01 survives every workload" in said.err
+    assert "0 of 1 known-bad solutions rejected" in said.out

@@ -1,0 +1,44 @@
+"""The solutions that test the judge: tests/known_bad/ and tests/honest/."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdnspec import paths
+from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.known_bad import KnownBad
+from gdnspec.model.loading import load
+
+KNOWN_BAD_FILE = "known_bad.json"
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A solution, and what is known of its fault."""
+
+    solution: Solution
+    known: KnownBad
+
+
+def known_bad() -> list[Bad]:
+    """All of them by name; raises `SpecError` with every problem."""
+    return [Bad(solution, load(KnownBad, solution.folder / KNOWN_BAD_FILE)) for solution in _all(paths.known_bad_dir())]
+
+
+def honest() -> list[Solution]:
+    """Right solutions, in the project's own and in tests/honest/."""
+    return [*_all(paths.solutions_dir()), *_all(paths.honest_dir())]
+
+
+def _all(root: Path) -> list[Solution]:
+    found, problems = [], []
+    for file in sorted(root.glob(f"*/{MANIFEST}")):
+        try:
+            found.append(load_solution(file.parent))
+        except SpecError as error:
+            problems += error.problems
+    if problems:
+        raise SpecError(problems)
+    if not found:
+        raise SpecError([Problem(root, "holds no solution")])
+    return found

@@ -1,0 +1,138 @@
+"""The kill matrix: which workload rejects which known-bad solution, as tables and as Markdown."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.table import Table
+
+from gdnspec.catalog.definitions import definitions
+from gdnspec.catalog.known_bad import Bad
+from gdnspec.catalog.solutions import Solution
+from gdnspec.catalog.workloads import workloads
+from gdnspec.cli.console import add_row, table
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.result import CheckResult
+from gdnspec.runner.selftest import LONG, SUITES, best_killers, has_badge, margin, strength
+
+Results = dict[str, list[CheckResult]]
+Row = list[str]
+BEGIN, END = "<!-- kill matrix: begin (gdnspec selftest --markdown writes it) -->", "<!-- kill matrix: end -->"
+HONEST = ["honest solution", "passed", "unsupported", "strict suite", "least margin", "least margin, strict"]
+BAD = ["known-bad solution", "kind", "rejected as", "killed by", "best killer", "error / budget", "fault"]
+WORKLOADS = ["workload", "suite", "kills", "best killer of", "covers"]
+
+
+def honest_rows(good: list[Solution], results: Results) -> Iterator[Row]:
+    for solution in good:
+        mine = results[solution.name]
+        counts = Counter(result.status for result in mine)
+        strict = [result for result in mine if result.suite == "strict"]
+        ordinary = [result for result in mine if result.suite != "strict"]
+        badge = "passed" if has_badge(mine) else "failed" if any(r.failed for r in strict) else ""
+        yield [
+            solution.name, f"{counts['PASSED']} of {len(mine)}", str(counts["UNSUPPORTED"] or ""), badge,
+            _ratio(margin(ordinary)) if counts["PASSED"] else "", _ratio(margin(strict)) if badge == "passed" else "",
+        ]  # fmt: skip
+
+
+def bad_rows(bad: list[Bad], results: Results) -> Iterator[Row]:
+    best = best_killers({item.solution.name: results[item.solution.name] for item in bad})
+    for item in sorted(bad, key=lambda b: (b.known.kind != "wrong", b.solution.name)):
+        mine = results[item.solution.name]
+        statuses = Counter(result.status for result in mine if result.failed)
+        ran = [result for result in mine if result.status != "UNSUPPORTED"]
+        killer = best.get(item.solution.name)
+        yield [
+            item.solution.name, item.known.kind, ", ".join(name for name, _ in statuses.most_common()) or "NOTHING",
+            f"{sum(statuses.values())} of {len(ran)}",
+            f"{_family(killer.definition)} {killer.workload}" if killer else "",
+            _ratio(strength(killer)) if killer else "", item.known.fault,
+        ]  # fmt: skip
+
+
+def workload_rows(bad: list[Bad], results: Results) -> Iterator[Row]:
+    """One row a workload of a stage: both layouts have the same lines."""
+    best = best_killers({item.solution.name: results[item.solution.name] for item in bad})
+    kills: dict[tuple[str, str], set[str]] = defaultdict(set)
+    favourite: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for item in bad:
+        for result in results[item.solution.name]:
+            if result.failed:
+                kills[_family(result.definition), result.workload].add(item.solution.name)
+    for name, killer in sorted(best.items()):
+        favourite[_family(killer.definition), killer.workload].append(name)
+    for (family, name), (suite, covers) in _lines().items():
+        yield [
+            f"{family} {name}", suite, str(len(kills[family, name]) or ""),
+            ", ".join(favourite[family, name]), covers or "",
+        ]  # fmt: skip
+
+
+def idle_workloads(bad: list[Bad], results: Results) -> Iterator[str]:
+    """The workloads that kill nothing best, and do not say why they are kept."""
+    for name, _, _, best, covers in workload_rows(bad, results):
+        if not best and not covers:
+            yield f"workload {name} is the best killer of nothing, and says not what it covers"
+
+
+def _lines() -> dict[tuple[str, str], tuple[str, str | None]]:
+    return {
+        (_family(name), line.name): (line.suite, line.covers)
+        for name, found in definitions().items()
+        for line in workloads(found)
+        if line.suite in SUITES
+    }
+
+
+def _family(definition: str) -> str:
+    """gdn_prefill_k_last and gdn_prefill_k_first are prefill."""
+    return definition.removeprefix("gdn_").removesuffix("_k_last").removesuffix("_k_first")
+
+
+def _ratio(x: float) -> str:
+    return "inf" if math.isinf(x) else f"{x:.3g}"
+
+
+# --- where they are shown ---------------------------------------------------------------------------------------
+
+
+def honest_table(good: list[Solution], results: Results) -> Table:
+    return _table(HONEST, honest_rows(good, results))
+
+
+def bad_table(bad: list[Bad], results: Results) -> Table:
+    return _table(BAD, bad_rows(bad, results))
+
+
+def workload_table(bad: list[Bad], results: Results) -> Table:
+    return _table(WORKLOADS, workload_rows(bad, results))
+
+
+def _table(columns: list[str], rows: Iterator[Row]) -> Table:
+    result = table("", *columns)
+    for row in rows:
+        add_row(result, *row)
+    return result
+
+
+def write(file: Path, bad: list[Bad], good: list[Solution], results: Results) -> None:
+    """Replaces what stands between the two marks of a Markdown file."""
+    text = file.read_text(encoding="utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise SpecError([Problem(file, "has no place for the matrix", hint=f"lines {BEGIN} and {END}")])
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    parts = [
+        f"Workloads of over {LONG} tokens are run for honest solutions, and for faults that show there alone.",
+        _markdown(HONEST, honest_rows(good, results)),
+        _markdown(BAD, bad_rows(bad, results)),
+        _markdown(WORKLOADS, workload_rows(bad, results)),
+    ]
+    file.write_text(f"{before}{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}{after}", encoding="utf-8")
+
+
+def _markdown(columns: list[str], rows: Iterator[Row]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
