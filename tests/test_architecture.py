@@ -80,7 +80,7 @@ def test_documented_commands_exist(tmp_path: Path) -> None:
             words = line.strip().removeprefix("$ ").split("#")[0].split()
             if words[:1] != ["gdnspec"] or len(words) < 2:
                 continue
-            command = tuple(words[1:3]) if words[1] == "workloads" else (words[1],)
+            command = tuple(words[1:3]) if words[1] in ("workloads", "vectors") else (words[1],)
             if command not in helps:
                 done = subprocess.run(
                     [sys.executable, "-m", "gdnspec", *command, "--help"], capture_output=True, text=True
