@@ -135,7 +135,7 @@ def test_a_few_by_name(gdnspec: Run) -> None:
 def test_an_unknown_name_is_refused(gdnspec: Run) -> None:
     done = gdnspec("selftest", "no_cary")
     assert done.returncode == 2
-    assert "did you mean no_carry" in done.stderr
+    assert "did you mean 'no_carry'" in done.stderr
 
 
 @pytest.fixture

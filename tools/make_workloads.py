@@ -38,6 +38,12 @@ LENGTHS = {
     0: "no tokens at all, one sequence", 1: "one token", 63: "one token less than a chunk", 64: "a whole chunk",
     65: "one token more than a chunk", 127: "one token less than two chunks", 1000: "many chunks and a ragged one",
 }  # fmt: skip
+# (tokens, what is bad) of the files that tools/search_adversarial.py writes.
+ADVERSARIAL = (
+    (64, "the output, chunks of 64"), (100, "the state, chunks of 128"),
+    (64, "a row of the state under three directions of keys, chunks of 64"),
+    (40, "one token's output under two directions of keys, chunks of 16"),
+)  # fmt: skip
 RAGGED_16 = (37, 1300, 64, 513, 2048, 1, 700, 129, 3000, 255, 64, 90, 1111, 5, 800, 2000)
 
 
@@ -167,6 +173,12 @@ def prefill_conformance() -> Iterator[Line]:
     yield prefill("scale_zero", SMALL, "typical", (70,), scalars={"scale": 0.0}, covers="scale 0.0 is no absent scale")
     yield prefill("scale_given", SMALL, "typical", (70, 65), scalars={"scale": 0.3}, covers="a scale of its own")
     yield prefill("scale_negative", SMALL, "typical", (70,), scalars={"scale": -1.5}, covers="a negative scale")
+    for number, (tokens, covers) in enumerate(ADVERSARIAL, 1):
+        yield {
+            "name": f"adversarial_{number}", "preset": SMALL, "axes": {"total_seq_len": tokens, "num_seqs": 1},
+            "tensors": f"tensors/adversarial_{number}.safetensors", "omit": ["initial_state"],
+            "covers": f"inputs that an optimiser found bad for T in bfloat16: {covers}",
+        }  # fmt: skip
 
 
 def prefill_strict() -> Iterator[Line]:
@@ -279,7 +291,7 @@ def lines(found: Found) -> Iterator[Workload]:
     for suite, rows in SUITES[found.definition.stage].items():
         for row in rows():
             if "tensors" in row and not (found.folder / row["tensors"]).is_file():
-                print(f"{found.definition.name} {row['name']} left out: no {row['tensors']} (tools/make_real_input.py)")
+                print(f"{found.definition.name} {row['name']} left out: no {row['tensors']} (tools/)")
                 continue
             drawn = {} if "tensors" in row else {"seed": zlib.crc32(f"{suite}/{row['name']}".encode())}
             device = {"device": "cuda"} if suite == "performance" else {}

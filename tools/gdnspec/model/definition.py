@@ -277,7 +277,9 @@ class Definition(Model):
         for i, symmetry in enumerate(self.symmetries):
             found += [(f"/symmetries/{i}/when", symmetry.when, Expression.holds)]
             found += [(f"/symmetries/{i}/groups", symmetry.groups, whole)]
-        return [(pointer, text, read) for pointer, text, read in found if text is not None]
+        # An axis by its name alone is a size already.
+        axes = {axis.name for axis in self.axes}
+        return [(pointer, text, read) for pointer, text, read in found if text is not None and text not in axes]
 
     def broken(self, scope: Scope) -> Iterator[tuple[int, Constraint, str]]:
         """The constraints that fail, of those whose names are all bound: (index, constraint, why)."""
