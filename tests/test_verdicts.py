@@ -494,3 +494,69 @@ class TestOnAGpu:
     def test_mutation_is_seen(self, make_solution: Callable[..., Path]) -> None:
         (result,) = check(make_solution(body(f"r = decode_k_last{ARGS}\nk.zero_()\nreturn r")), device="cuda")
         assert result.status == "MUTATED_INPUT"
+
+
+def test_no_thread_is_older_than_the_walls(make_solution: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Landlock binds the thread that asks for it: one that a library had started before could be sent anywhere."""
+    from gdnspec.worker import landlock
+
+    if landlock.abi() == 0:
+        pytest.skip("this kernel has no Landlock")
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "4")
+    code = body(
+        f"""
+        import os
+        def memory_of_the_judge():
+            try:
+                os.close(os.open(f"/proc/{{os.getppid()}}/mem", os.O_RDONLY))
+                return True
+            except OSError:
+                return False
+        assert not memory_of_the_judge()
+        {RIGHT}
+        """
+    )
+    (result,) = check(make_solution(code))
+    assert result.status == "PASSED", result.message
+    assert result.isolation == f"landlock {landlock.abi()}"  # it would name threads that were there before
+
+
+def test_the_limits_of_the_judge_are_its_own(make_solution: Callable[..., Path]) -> None:
+    code = body(
+        f"""
+        import os, resource
+        for pid in (os.getppid(), 1):
+            try:
+                resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, -1))
+            except PermissionError:
+                continue
+            raise AssertionError("took the limit")
+        assert resource.getrlimit(resource.RLIMIT_AS)
+        {RIGHT}
+        """
+    )
+    (result,) = check(make_solution(code))
+    assert result.status == "PASSED", result.message
+
+
+def test_a_full_memory_is_asked_again_with_a_fresh_child(
+    make_solution: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a child hoards is no reason to let it off: only what fails without it is UNSUPPORTED."""
+    from gdnspec.runner import check as module
+
+    real, calls = module.Session.__enter__, []
+
+    def full_at_first(self: module.Session) -> module.Session:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return real(self)
+
+    monkeypatch.setattr(module.Session, "__enter__", full_at_first)
+    (result,) = check(make_solution(body(RIGHT)))
+    assert result.status == "PASSED", result.message
+    monkeypatch.setattr(module.Session, "__enter__", lambda self: (_ for _ in ()).throw(MemoryError("full")))
+    (result,) = check(make_solution(body(RIGHT), name="again"))
+    assert (result.status, result.message) == ("UNSUPPORTED", "out of memory: full")

@@ -32,6 +32,7 @@ QWEN_397B, QWEN_397B_TP4 = "qwen3.5-397b-a17b-tp1", "qwen3.5-397b-a17b-tp4"
 REGIMES = (
     "typical", "long_memory", "slow_decay", "fast_decay", "hard_reset", "repeated_keys", "near_parallel_keys",
     "beta_zero", "beta_one", "beta_two", "large_initial_state", "decayed_large_state", "tiny_keys", "one_large_state",
+    "reset_large_state", "large_steps",
 )  # fmt: skip
 ONE_TOKEN_REGIMES = tuple(r for r in REGIMES if r not in ("repeated_keys", "near_parallel_keys", "beta_two"))
 LENGTHS = {
@@ -106,6 +107,7 @@ def prefill_conformance() -> Iterator[Line]:
         (127, 1, 0, 300, 63, 64, 65, 2, 128),
         covers="lengths around every edge of a chunk in one batch",
     )
+    yield prefill("sequences_70", SMALL, "typical", (3,) * 70, covers="more sequences than a block of them")
     yield prefill(
         "ragged_16", SMALL_128, "typical", RAGGED_16, covers="a serving batch: 16 sequences of 1 to 3,000 tokens"
     )
@@ -225,8 +227,9 @@ def decode_smoke() -> Iterator[Line]:
 def decode_conformance() -> Iterator[Line]:
     for regime in ONE_TOKEN_REGIMES:
         yield decode(f"regime_{regime}", GROUPS_128, regime, 7, covers=f"the regime {regime}")
-    for batch in (1, 2, 3, 17, 64):
+    for batch in (1, 2, 3, 17, 64, 65):
         yield decode(f"batch_{batch}", SMALL_128, "typical", batch, covers=f"a batch of {batch}")
+    yield decode("batch_257", SMALL, "typical", 257, covers="more rows than any block of them")
     yield decode("head_size_64", GROUPS, "hard_reset", 5, covers="head size 64 with resets")
     yield decode("head_size_120_mha", D120, "typical", 5, covers="head size 120, as many keys as values")
     yield decode("head_size_120_gva", GVA_D120, "slow_decay", 9, covers="head size 120, GVA")

@@ -31,7 +31,12 @@ def honest() -> list[Solution]:
 
 
 def _all(root: Path) -> list[Solution]:
-    found, problems = [], []
+    found: list[Solution] = []
+    problems = [
+        Problem(file.parent, f"has {file.name} and no {MANIFEST}")
+        for file in sorted(root.glob(f"*/{KNOWN_BAD_FILE}"))
+        if not (file.parent / MANIFEST).is_file()
+    ]
     for file in sorted(root.glob(f"*/{MANIFEST}")):
         try:
             found.append(load_solution(file.parent))

@@ -57,12 +57,21 @@ def load_solution(folder: Path) -> Solution:
             total += source.stat().st_size
     if total > MAX_SOURCE_BYTES:
         problems.append(Problem(file, f"sources of over {MAX_SOURCE_BYTES >> 20} MiB", "/sources"))
+    if not problems and manifest.language == "triton" and not _has_triton(folder, manifest):
+        message = 'is "triton" and no source has a kernel of it'
+        problems.append(Problem(file, message, "/language", "a function under @triton.jit or @gluon.jit"))
     if not problems:
         for name, entry in manifest.entries.items():
             problems += _entry_problems(folder, file, name, entry)
     if problems:
         raise SpecError(problems)
     return Solution(manifest, folder)
+
+
+def _has_triton(folder: Path, manifest: Manifest) -> bool:
+    """A kernel that is interpreted without a GPU is let off what takes the interpreter minutes."""
+    marks = (b"triton.jit", b"gluon.jit", b"import jit")
+    return any(mark in (folder / name).read_bytes() for name in manifest.sources for mark in marks)
 
 
 def _entry_problems(folder: Path, file: Path, name: str, entry: Entry) -> list[Problem]:

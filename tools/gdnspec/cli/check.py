@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gdnspec.cli.console import complain, warn
+from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.extras import print_errors, print_symmetries
 from gdnspec.cli.progress import progress, writer
@@ -94,6 +94,8 @@ def check(
             summary.interrupted = True
     if not to_stdout:
         print_summary(summary)
+        if done:
+            say(f"{len(done)} of {len(jobs)} results were taken from {json_file}")
         if symmetries:
             print_symmetries(summary)
         if errors:

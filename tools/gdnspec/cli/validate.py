@@ -37,7 +37,7 @@ def validate(
             problems += error.problems or [Problem(file, str(error))]
     if problems:
         raise SpecError(list(dict.fromkeys(problems)))
-    say(f"{len(files)} files valid")
+    say(f"{len(files)} {'file' if len(files) == 1 else 'files'} valid")
 
 
 def _resolved(file: Path) -> Path:

@@ -162,7 +162,8 @@ class _Painter:
         raise RegimeError(f"no generator for the input {name!r} of {self.definition.name}")
 
     def _mamba_parameters(self) -> tuple[Floats, Floats]:
-        return mamba_parameters(self.stream("mamba"), self.layout.heads)
+        A, dt_bias = mamba_parameters(self.stream("mamba"), self.layout.heads)
+        return self.regime.rate * A, dt_bias
 
     def _raw_forget(self) -> Floats:
         """a, such that exp(-A softplus(a + dt_bias)) is the regime's alpha up to a's rounding."""

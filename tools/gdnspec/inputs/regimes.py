@@ -56,6 +56,7 @@ class Regime:
     keys: Keys = "independent"
     values: Values = "independent"
     state: Callable[[Layout], Floats] = lambda layout: np.ones(len(layout.lengths))
+    rate: float = 1.0  # raw gates: A is this times uniform in (0, 16]
 
 
 def constant(value: float) -> Gate:
@@ -100,6 +101,13 @@ def resets(stream: Stream, layout: Layout) -> Floats:
     return log_alpha
 
 
+def resets_at_once(stream: Stream, layout: Layout) -> Floats:
+    """Typical decay, with log alpha = -inf at the first token of every sequence and head."""
+    log_alpha = mamba(stream, layout)
+    log_alpha[layout.position == 0] = -np.inf
+    return log_alpha
+
+
 def decays_by_eleven(stream: Stream, layout: Layout) -> Floats:
     """log alpha sums to -11 over each sequence, every token taking an equal share."""
     share = -11.0 / np.maximum(layout.lengths, 1)
@@ -132,6 +140,8 @@ GENERATORS: dict[str, Regime] = {
     "beta_two": Regime(between(np.log(0.9), 0.0), constant(2.0), beta_max=2.0),
     "large_initial_state": Regime(state=magnitude(100.0)),
     "decayed_large_state": Regime(log_alpha=decays_by_eleven, state=magnitude(3e3)),
+    "reset_large_state": Regime(log_alpha=resets_at_once, state=magnitude(1e9)),
+    "large_steps": Regime(log_alpha=between(-3.0, -0.1), state=magnitude(100.0), rate=1 / 160),
     "tiny_keys": Regime(keys="tiny"),
     "one_large_state": Regime(log_alpha=between(np.log(0.99), 0.0), state=one_large),
 }

@@ -15,5 +15,7 @@ REGIMES: dict[str, str] = {
     "large_initial_state": "initial states of magnitude 100",
     "decayed_large_state": "initial states of magnitude 3e3 that decay by e^-11 over each sequence",
     "tiny_keys": "query and key elements near 1e-4: shows where the epsilon of the L2 norm stands",
+    "reset_large_state": "alpha exactly 0 at every first token, initial states of magnitude 1e9",
+    "large_steps": "log alpha in [-3, -0.1] by a small A and a large step; states of magnitude 100",
     "one_large_state": "one sequence starts from a state of magnitude 1e3, all others from states of magnitude 1e-2",
 }

@@ -73,6 +73,7 @@ class CheckResult(Model):
     symmetries: dict[str, Status | None] = {}  # each by itself, where it was asked for; None: does not apply
     key: str = ""
     environment: dict[str, Any] = {}
+    seal: str = ""  # of the judge that recorded it
 
     @property
     def failed(self) -> bool:

@@ -144,16 +144,24 @@ class Workload(Model):
 
     def _check_frozen(self, definition: Definition) -> None:
         """A budget that says what it was frozen from follows from that."""
-        if self.emulators is None:
+        if self.emulators is None and self.budget is None:
             return
+        if self.emulators is None:
+            message = "a budget without the figures that it was frozen from"
+            raise PlacedError("/budget", message, "gdnspec workloads freeze writes both")
+        if self.budget is None:
+            raise PlacedError("/emulators", "figures without a budget", "gdnspec workloads freeze writes both")
         for output in definition.outputs:
             figures, at = self.emulators.get(output.name, {}), f"/emulators/{output.name}"
             for metric in METRICS:
                 if not figures.get(metric):
                     raise PlacedError(at, f"no figure of {metric}: gdnspec workloads freeze writes them")
-            budget = (self.budget or {}).get(output.name)
-            if budget != freeze(output, figures):
-                message = f"not twice the largest of its emulators, {freeze(output, figures)}"
+            budget, wanted = self.budget.get(output.name), freeze(output, figures)
+            if budget is None:
+                raise PlacedError("/budget", f"no budget for {output.name}: nothing can be judged by it")
+            if budget != wanted:
+                said = ", ".join(f"{metric} {limit:g}" for metric, limit in wanted.items())
+                message = f"not twice the largest of its emulators: {said}"
                 raise PlacedError(f"/budget/{output.name}", message, "freeze it again: gdnspec workloads freeze")
 
     def omitted(self, definition: Definition) -> frozenset[str]:

@@ -65,6 +65,11 @@ class Judgement:
         return Judgement(Verdict(status, message))
 
 
+def _out_of_memory(error: Exception) -> bool:
+    """torch says it in three ways."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
 class Checker:
     """Judges jobs; remembers cases, for every solution meets the same ones."""
 
@@ -91,14 +96,23 @@ class Checker:
             message = f"not run: its process was lost {deaths[entry]} times in a row, last: {last.message}"
             return self._record(job, Judgement.of(last.status, message), child)
         try:
-            judgement = self._judge(job, self._case(job), child)
+            try:
+                judgement = self._judge(job, self._case(job), child)
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                # What the child holds may be what is missing: that is no reason to let it off.
+                child.end()
+                judgement = self._judge(job, self._case(job), child)
             deaths[entry] = 0
         except InvalidWorkload as error:
             judgement = Judgement.of("INVALID_WORKLOAD", str(error))
         except ChildFailed as failure:
             deaths[entry] = deaths.get(entry, 0) + 1 if child.deaths > before else 0
             judgement = Judgement.of(failure.status, failure.message)
-        except (torch.OutOfMemoryError, MemoryError) as error:
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
             said = (str(error).splitlines() or ["no more is said"])[0]
             judgement = Judgement.of("UNSUPPORTED", f"out of memory: {said}")
         return self._record(job, judgement, child)

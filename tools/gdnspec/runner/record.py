@@ -9,6 +9,7 @@ from typing import TextIO
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import build, jsonl, parse_json
 from gdnspec.model.result import CheckResult
+from gdnspec.runner.seal import is_sealed, seal
 
 LASTING = frozenset(
     {"PASSED", "INCORRECT_SHAPE", "INCORRECT_DTYPE", "INCORRECT_NUMERICAL", "NON_FINITE", "MUTATED_INPUT"}
@@ -19,7 +20,7 @@ def earlier(path: Path, warn: Callable[[str], None]) -> dict[str, CheckResult]:
     """The results a file holds already, by key; a line that is cut off is reported and passed over."""
     if not path.exists():
         return {}
-    results = {}
+    results, foreign = {}, 0
     for number, text in jsonl(path):
         try:
             result = build(CheckResult, parse_json(text, path, number), path, number)
@@ -27,8 +28,14 @@ def earlier(path: Path, warn: Callable[[str], None]) -> dict[str, CheckResult]:
             warn(f"{error}; the line is passed over")
             continue
         # What depends on the machine's mood or on what is installed is asked again.
-        if result.status in LASTING:
+        if result.status not in LASTING:
+            continue
+        if is_sealed(result):
             results[result.key] = result
+        else:
+            foreign += 1
+    if foreign:
+        warn(f"{path}: {foreign} results were not recorded by this judge as they stand: judged again")
     return results
 
 
@@ -58,7 +65,8 @@ class Recorder:
             raise SpecError([Problem(path, f"cannot be written: {error.strerror}", hint="--json FILE")]) from None
 
     def write(self, result: CheckResult) -> None:
-        self._file.write(json.dumps(result.model_dump(mode="json")) + "\n")
+        sealed = result.model_copy(update={"seal": seal(result)})
+        self._file.write(json.dumps(sealed.model_dump(mode="json")) + "\n")
         self._file.flush()
 
     def __enter__(self) -> "Recorder":

@@ -14,7 +14,6 @@ from gdnspec.build.loader import load_function
 from gdnspec.protocol.arena import TORCH, Arena, Slot, attach
 from gdnspec.protocol.channel import Channel, ChannelClosed
 from gdnspec.worker import tamper
-from gdnspec.worker.isolation import die_with_parent, shut_in
 
 TRACE_FRAMES = 8
 
@@ -27,12 +26,10 @@ class Refused(Exception):
         self.kind = kind
 
 
-def serve(channel: Channel) -> None:
-    """Answers messages until "stop" or until the parent is gone."""
-    die_with_parent()
-    hello, _ = channel.receive()
+def serve(channel: Channel, hello: dict[str, Any], isolation: str) -> None:
+    """Answers messages until "stop" or until the parent is gone. The process has shut itself in already."""
     worker = _Worker(hello)
-    channel.send({"op": "ready", "isolation": worker.isolation})
+    channel.send({"op": "ready", "isolation": isolation})
     while True:
         try:
             message, fds = channel.receive()
@@ -53,9 +50,6 @@ class _Worker:
         self.folder = Path(hello["folder"])
         self.build_dir = Path(hello["build_dir"])
         self.device: str = hello["device"]
-        if self.device == "cuda":
-            torch.cuda.init()  # type: ignore[no-untyped-call]
-        self.isolation = shut_in(hello)
         self.originals = tamper.originals()
         self.open: _Open | None = None
         if os.environ.get("TRITON_INTERPRET") == "1":
