@@ -1,8 +1,7 @@
 """python -m gdnspec.worker FD: serves one solution on the socket FD until it is told to stop.
 
 It shuts itself in before it imports anything that starts a thread: Landlock binds the thread that asks for it and what
-that thread starts, never a thread that was there before. The CUDA driver cannot be initialised from inside (error 304),
-so on a GPU its threads stay outside, and the report says so.
+that thread starts, never a thread that was there before.
 """
 
 import socket
@@ -16,10 +15,6 @@ def main() -> None:
     channel = Channel(socket.socket(fileno=int(sys.argv[1])), accept_fds=True)
     die_with_parent()
     hello, _ = channel.receive()
-    if hello["device"] == "cuda":
-        import torch
-
-        torch.cuda.init()  # type: ignore[no-untyped-call]
     isolation = shut_in(hello)
 
     from gdnspec.worker.serve import serve

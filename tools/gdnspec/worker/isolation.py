@@ -26,7 +26,7 @@ def shut_in(hello: dict[str, Any]) -> str:
     """Applies Landlock; returns how the child is isolated, for the report."""
     before = len(list(Path("/proc/self/task").glob("*")))
     readable = list(_readable(Path(hello["folder"])))
-    writable = [Path(hello["scratch"]), Path(hello["build_dir"]), *_devices(hello["device"])]
+    writable = [Path(hello["scratch"]), Path(hello["build_dir"]), *_of_the_device(hello["device"])]
     try:
         version = landlock.restrict(readable, writable)
     except OSError as error:
@@ -43,10 +43,13 @@ def shut_in(hello: dict[str, Any]) -> str:
     return f"landlock {version}"
 
 
-def _devices(device: str) -> list[Path]:
-    """Harmless device files; the GPU's where it is used, and /dev/shm, through which CUDA shares memory."""
+def _of_the_device(device: str) -> list[Path]:
+    """Harmless device files; the GPU's where it is used, /dev/shm, through which CUDA shares memory, and the entries of
+    this process's own threads: cuInit names its threads there, and fails with error 304 where it may not."""
     found = [Path("/dev") / name for name in DEVICES]
-    return [*found, *Path("/dev").glob("nvidia*"), Path("/dev/shm")] if device == "cuda" else found
+    if device != "cuda":
+        return found
+    return [*found, *Path("/dev").glob("nvidia*"), Path("/dev/shm"), Path("/proc/self/task")]
 
 
 def _readable(solution: Path) -> Iterator[Path]:
