@@ -14,6 +14,7 @@ from gdnspec.catalog.known_bad import Bad, honest, known_bad
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.selftest import selftest
+from gdnspec.model.errors import SpecError
 from gdnspec.model.known_bad import KnownBad
 from gdnspec.model.result import CheckResult, OutputErrors, Status
 from gdnspec.runner.selftest import complaints_about_bad, complaints_about_honest, margin, strength
@@ -168,3 +169,9 @@ def test_a_survivor_ends_in_exit_code_1(only: Callable[[str], Path], capsys: pyt
     said = capsys.readouterr()
     assert "output_times_1_01 survives every workload" in said.err
     assert "0 of 1 known-bad solutions rejected" in said.out
+
+
+def test_a_fault_without_its_solution_is_missed(only: Callable[[str], Path]) -> None:
+    (only("no_carry") / "solution.json").unlink()
+    with pytest.raises(SpecError, match=r"has known_bad\.json and no solution\.json"):
+        known_bad()

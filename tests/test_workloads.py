@@ -263,7 +263,7 @@ def cases() -> Iterator[tuple[dict[str, Any], dict[str, Any], str, str, str]]:
     yield p, {"budget": {"output": {"relative_l2": 0}}}, "/budget/output/relative_l2", "greater than 0", ""
     yield (
         p,
-        {"budget": {"out": {"relative_l2": 0.01, "worst_vector": 0.01}}},
+        {"budget": {"out": {"relative_l2": 0.01, "worst_vector": 0.01, "max_over_rms": 0.1}}},
         "/budget/out",
         "'out' is not an output",
         "'output'",

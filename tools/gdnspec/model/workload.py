@@ -52,9 +52,9 @@ class Workload(Model):
     def _limited(cls, budget: Budget | None) -> Budget | None:
         for output, limits in (budget or {}).items():
             for metric in METRICS:
-                if metric not in limits and metric != "max_over_rms":
+                if metric not in limits:
                     raise PlacedError(f"/{output}", f"no limit for {metric}: a budget judges by it")
-                if limits.get(metric, 0) > LIMITS[metric]:
+                if limits[metric] > LIMITS[metric]:
                     message = f"{limits[metric]} is above {LIMITS[metric]}: what it lets pass is not right"
                     raise PlacedError(f"/{output}/{metric}", message)
         return budget

@@ -96,26 +96,30 @@ class Checker:
             message = f"not run: its process was lost {deaths[entry]} times in a row, last: {last.message}"
             return self._record(job, Judgement.of(last.status, message), child)
         try:
-            try:
-                judgement = self._judge(job, self._case(job), child)
-            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                if not _out_of_memory(error):
-                    raise
-                # What the child holds may be what is missing: that is no reason to let it off.
-                child.end()
-                judgement = self._judge(job, self._case(job), child)
+            judgement = self._judged_with_room(job, child)
             deaths[entry] = 0
         except InvalidWorkload as error:
             judgement = Judgement.of("INVALID_WORKLOAD", str(error))
         except ChildFailed as failure:
             deaths[entry] = deaths.get(entry, 0) + 1 if child.deaths > before else 0
             judgement = Judgement.of(failure.status, failure.message)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError) as error:
             if not _out_of_memory(error):
                 raise
             said = (str(error).splitlines() or ["no more is said"])[0]
             judgement = Judgement.of("UNSUPPORTED", f"out of memory: {said}")
         return self._record(job, judgement, child)
+
+    def _judged_with_room(self, job: Job, child: Child) -> Judgement:
+        """What the child holds may be the memory that is missing, which is no reason to let it off: a fresh one is
+        asked before that is believed."""
+        try:
+            return self._judge(job, self._case(job), child)
+        except (MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+        child.end()
+        return self._judge(job, self._case(job), child)
 
     def _judge(self, job: Job, case: Case, child: Child) -> Judgement:
         """Calls, looks at the form, then at the numbers, then calls again with other content on the same memory."""

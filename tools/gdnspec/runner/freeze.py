@@ -80,8 +80,4 @@ def _emulators(found: Found, workload: Workload, stored: dict[str, Any]) -> Iter
         yield "float32_recurrence", oracle(found, 1)(**stored)
         return
     with torch.no_grad():
-        yield from emulate(found.definition, stored, family(is_strict(workload)))
-
-
-def is_strict(workload: Workload) -> bool:
-    return workload.suite == "strict"
+        yield from emulate(found.definition, stored, family(strict=workload.suite == "strict"))
