@@ -136,6 +136,7 @@ def test_the_report_has_a_row_a_regime_and_a_column_a_position(gdnspec: Run) -> 
     title = "torch_chunkwise on gdn_prefill_k_last: largest error of a vector, by regime and position in the sequence"
     assert title in done.stdout
     lines = done.stdout.split(title)[1].splitlines()
-    assert lines[1].split()[:6] == ["regime", "0", "1-3", "4-15", "16-63", "64.."]
+    assert lines[1].split()[:5] == ["regime", "0", "1-3", "4-15", "16-63"]
+    assert lines[1].split()[5] in ("64..", "64-255")  # as far as the longest of the fresh workloads goes
     rows = {line.split()[0] for line in lines[2:] if line.strip()}
     assert {"typical", "hard_reset", "repeated_keys", "slow_decay", "recorded"} <= rows

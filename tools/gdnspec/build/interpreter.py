@@ -13,7 +13,9 @@ tests/test_interpreter.py shows each of them. Left as they are: reductions of bf
 to float32 first, as an accurate kernel does anyway) and the rounding to 8-bit floats.
 """
 
+import inspect
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -40,6 +42,9 @@ def correct_interpreter() -> None:
         (builder, "create_dot", _multiplying(_attribute(builder, "create_dot"), handle, tl)),
         (builder, "binary_op", _computing(_attribute(builder, "binary_op"), handle, tl)),
         (builder, "unary_op", _computing(_attribute(builder, "unary_op"), handle, tl)),
+        (interpreter, "_get_np_dtype", _looking_up(_attribute(interpreter, "_get_np_dtype"), tl)),
+        (tl.core, "_type_for_tuple_values", _typing(_attribute(tl.core, "_type_for_tuple_values"))),
+        (interpreter, "_patch_builtin", _patching(_attribute(interpreter, "_patch_builtin"), tl)),
         (interpreter, "_patch_lang_tensor", _indexing(_attribute(interpreter, "_patch_lang_tensor"))),
     ]
     for owner, name, correction in replaced:
@@ -143,6 +148,48 @@ def _computing(original: Callable[..., Any], handle: Any, tl: ModuleType) -> Cal
         return handle(bfloat16_bits(result.data), tl.bfloat16)
 
     return compute
+
+
+# --- speed: half of the time of a token went into these three --------------------------------------------------------
+
+
+def _looking_up(original: Callable[..., Any], tl: ModuleType) -> Callable[..., Any]:
+    """The NumPy type of a Triton type: from a table that was made anew at each call."""
+    of_scalar = cache(original)
+
+    def get_np_dtype(dtype: Any) -> Any:
+        scalar = dtype.scalar
+        return original(scalar) if isinstance(scalar, tl.pointer_type) else of_scalar(scalar)
+
+    return get_np_dtype
+
+
+def _patching(original: Callable[..., None], tl: ModuleType) -> Callable[..., None]:
+    """Each call of a device function, `tl.sum` for one, went through all names of the language in search of what is not
+    replaced yet. They are replaced together, so the first tells."""
+    first: dict[Any, str | None] = {}
+
+    def _patch_builtin(package: Any, *args: Any) -> None:
+        if package not in first:
+            names = (name for name, member in inspect.getmembers(package) if tl.core.is_builtin(member))
+            first[package] = next(names, None)
+        name = first[package]
+        if name is None or tl.core.is_builtin(getattr(package, name)):
+            original(package, *args)
+
+    return _patch_builtin
+
+
+def _typing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The shape of every intermediate result is a tuple of integers, whose type was worked out anew each time."""
+    of_integers = cache(lambda values: original(list(values)))
+
+    def type_for_tuple_values(values: Any, fields: Any = None) -> Any:
+        if fields is None and all(type(value) is int for value in values):
+            return of_integers(tuple(values))
+        return original(values, fields)
+
+    return type_for_tuple_values
 
 
 def _indexing(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -31,6 +31,9 @@ def problems_of(workload: Workload, found: Found, file: Path, number: int) -> li
         return [Problem(file, f"no preset {workload.preset!r}", f"line {number}: /preset", hint)]
     if workload.tensors is not None and not is_file(found.folder / workload.tensors):
         return [Problem(file, f"no file {workload.tensors!r} in {found.folder.name}/", f"line {number}: /tensors")]
+    if workload.suite == "fresh":
+        message = "fresh workloads are drawn by each check, and kept in no file"
+        return [Problem(file, message, f"line {number}: /suite", "gdnspec check --seed SEED draws them again")]
     try:
         workload.check(found.definition, presets()[workload.preset])
     except PlacedError as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gdnspec.catalog.definitions import Found
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.extras import print_errors, print_symmetries
@@ -16,7 +17,7 @@ from gdnspec.cli.selection import chosen_solutions, select
 from gdnspec.cli.verdicts import Summary, print_failure, print_summary
 from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult
-from gdnspec.model.workload import SUITES
+from gdnspec.model.workload import SUITES, Workload
 
 if TYPE_CHECKING:
     from gdnspec.runner.plan import Job
@@ -28,7 +29,8 @@ def check(
     suite: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"{', '.join(SUITES)} or all; may be repeated.", show_default="smoke, or all with --workload"
+            help=f"{', '.join(SUITES)}, fresh or all; may be repeated. Fresh workloads join each.",
+            show_default="smoke, or all with --workload",
         ),
     ] = None,
     workload: Annotated[
@@ -51,7 +53,12 @@ def check(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one call may take.")] = 120.0,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, max=(1 << 62) - 1, help="Of the second call's content.", show_default="a new one each run"),
+        typer.Option(
+            min=0,
+            max=(1 << 62) - 1,
+            help="Of the fresh workloads and the second calls' content.",
+            show_default="a new one each run",
+        ),
     ] = None,
     symmetries: Annotated[
         bool, typer.Option("--symmetries", help="Check each symmetry by itself, and sequences permuted, alone, split.")
@@ -60,8 +67,16 @@ def check(
         bool, typer.Option("--errors", help="Report errors by regime and by position in the sequence.")
     ] = False,
 ) -> None:
-    """Check solutions for correctness on a definition's workloads."""
-    selected = select(names, suite, workload, workloads_file)
+    """Check solutions for correctness on a definition's workloads, and on fresh ones that nobody has seen."""
+    # Nobody can prepare for what nobody knew.
+    drawn = secrets.randbits(62) if seed is None else seed
+
+    def fresh(item: Found) -> list[Workload]:
+        from gdnspec.inputs.fresh import fresh
+
+        return fresh(item, drawn, chosen_device(device).kind)
+
+    selected = select(names, suite, workload, workloads_file, fresh)
     chosen, broken = chosen_solutions(solution, solutions_dir)
 
     from gdnspec.compare.budget import require
@@ -80,8 +95,7 @@ def check(
     flags += ["--workloads", str(workloads_file.resolve())] if workloads_file else []
     flags += ["--symmetries"] if symmetries else []
     flags += ["--timeout", f"{timeout:g}"] if timeout != Options.timeout else []
-    # Nobody can prepare for content that nobody knew.
-    options = Options(timeout, secrets.randbits(62) if seed is None else seed, tuple(flags))
+    options = Options(timeout, drawn, tuple(flags))
     checker = Checker(where.kind, options, warn)
     summary = Summary(where.name)
     to_stdout = str(json_file) == "-"

@@ -12,12 +12,14 @@ from gdnspec.catalog.known_bad import Bad
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, table
+from gdnspec.inputs.fresh import NAMES
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.result import CheckResult
 from gdnspec.runner.selftest import LONG, SUITES, best_killers, has_badge, margin, strength
 
 Results = dict[str, list[CheckResult]]
 Row = list[str]
+FRESH = "lengths and gates that nobody has published"
 BEGIN, END = "<!-- kill matrix: begin (gdnspec selftest --markdown writes it) -->", "<!-- kill matrix: end -->"
 HONEST = ["honest solution", "passed", "unsupported", "strict suite", "least margin", "least margin, strict"]
 BAD = ["known-bad solution", "kind", "rejected as", "killed by", "best killer", "error / budget", "fault"]
@@ -78,12 +80,14 @@ def idle_workloads(bad: list[Bad], results: Results) -> Iterator[str]:
 
 
 def _lines() -> dict[tuple[str, str], tuple[str, str | None]]:
-    return {
+    rows: dict[tuple[str, str], tuple[str, str | None]] = {
         (_family(name), line.name): (line.suite, line.covers)
         for name, found in definitions().items()
         for line in workloads(found)
         if line.suite in SUITES
     }
+    rows |= {(_family(name), line): ("fresh", FRESH) for name in definitions() for line in NAMES["cpu"]}
+    return rows
 
 
 def _family(definition: str) -> str:

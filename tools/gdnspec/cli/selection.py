@@ -1,5 +1,6 @@
 """Which workloads and which solutions a command was asked for."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from gdnspec.catalog.definitions import Found, definition, definitions
@@ -11,22 +12,32 @@ from gdnspec.model.workload import SUITES, Workload
 Selected = list[tuple[Found, list[Workload]]]
 
 
-def select(names: list[str] | None, suite: list[str] | None, workload: list[str] | None, file: Path | None) -> Selected:
-    """What DEFINITION.., --suite, --workload and --workloads mean; `SpecError` where they mean nothing."""
+def select(
+    names: list[str] | None,
+    suite: list[str] | None,
+    workload: list[str] | None,
+    file: Path | None,
+    fresh: Callable[[Found], list[Workload]] | None = None,
+) -> Selected:
+    """What DEFINITION.., --suite, --workload and --workloads mean; `SpecError` where they mean nothing.
+
+    `fresh` draws workloads that join every suite, and may be named as others are.
+    """
     found = [definition(name) for name in names] if names else list(definitions().values())
+    known_suites = (*SUITES, "fresh", "all") if fresh else (*SUITES, "all")
     for name in suite or ():
-        if name not in (*SUITES, "all"):
-            raise SpecError(f"no suite {name!r} ({nearest(name, (*SUITES, 'all'))})")
+        if name not in known_suites:
+            raise SpecError(f"no suite {name!r} ({nearest(name, known_suites)})")
     if file is not None:
         if len(found) != 1:
             raise SpecError("--workloads goes with one definition: name it")
         lines = [(found[0], load_workloads(file, found[0]))]
     else:
-        lines = [(item, workloads(item)) for item in found]
+        lines = [(item, [*workloads(item), *(fresh(item) if fresh else ())]) for item in found]
     everything = file is not None or workload is not None
-    suites = set(suite or (SUITES if everything else ("smoke",)))
+    suites = {*(suite or (SUITES if everything else ("smoke",))), "fresh"}
     if "all" in suites:
-        suites = set(SUITES)
+        suites = {*SUITES, "fresh"}
     if workload is not None:
         known = [line.name for _, group in lines for line in group]
         for name in workload:
@@ -37,7 +48,7 @@ def select(names: list[str] | None, suite: list[str] | None, workload: list[str]
         for item, group in lines
     ]
     if not any(group for _, group in chosen):
-        raise SpecError(f"no workload in {', '.join(sorted(suites))}: gdnspec list workloads")
+        raise SpecError(f"no workload in {', '.join(sorted(suites - {'fresh'}))}: gdnspec list workloads")
     return [(item, group) for item, group in chosen if group]
 
 

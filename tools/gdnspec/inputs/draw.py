@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdnspec.inputs.array import CARRIER, Array, encode, to_bfloat16
-from gdnspec.inputs.random import NORMAL_STD, Stream, on_grid
+from gdnspec.inputs.random import NORMAL_STD, Stream, off_grid, on_grid
 from gdnspec.inputs.regimes import (
     GENERATORS,
     Floats,
@@ -143,22 +143,25 @@ class _Painter:
     # --- gates --------------------------------------------------------------------------------------------------
 
     def gate(self, name: str) -> Floats:
-        """g, beta, A_log, a, dt_bias or b, in float64 on a grid of 2^-20."""
+        """g, beta, A_log, a, dt_bias or b, in float64: on a grid of 2^-20, or off it where nothing rests on that."""
+        return (off_grid if self.workload.suite == "fresh" else on_grid)(self._gate(name))
+
+    def _gate(self, name: str) -> Floats:
         match name:
             case "g":
                 log_alpha = (self.regime.log_alpha or mamba)(self.stream("gate"), self.layout)
                 log = self.definition.conventions.decay_gate == "log"
-                return on_grid(log_alpha if log else np.exp(log_alpha))
+                return log_alpha if log else np.exp(log_alpha)
             case "beta":
-                return on_grid((self.regime.beta or sigmoid_of_normal)(self.stream("beta"), self.layout))
+                return (self.regime.beta or sigmoid_of_normal)(self.stream("beta"), self.layout)
             case "A_log":
-                return on_grid(np.log(self._mamba_parameters()[0]))
+                return np.log(self._mamba_parameters()[0])
             case "dt_bias":
-                return on_grid(self._mamba_parameters()[1])
+                return self._mamba_parameters()[1]
             case "a":
-                return on_grid(self._raw_forget())
+                return self._raw_forget()
             case "b":
-                return on_grid(self._raw_update())
+                return self._raw_update()
         raise RegimeError(f"no generator for the input {name!r} of {self.definition.name}")
 
     def _mamba_parameters(self) -> tuple[Floats, Floats]:

@@ -48,3 +48,10 @@ class Stream:
 def on_grid(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rounded to multiples of 2^-20, so that the last bit of a library's exp does not show; infinities stay."""
     return np.round(x * GRID) / GRID
+
+
+def off_grid(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """In float32 and off that grid, by a last bit where rounding has put a value on it; what was meant for it stays."""
+    single = x.astype(np.float32)
+    by_chance = (single == on_grid(single.astype(np.float64))) & (x != on_grid(x))
+    return np.where(by_chance, np.nextafter(single, np.float32(0)), single).astype(np.float64)

@@ -11,8 +11,8 @@ from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.preset import Preset
 from gdnspec.model.regimes import REGIMES
 
-Suite = Literal["smoke", "conformance", "strict", "performance"]
-SUITES: tuple[Suite, ...] = ("smoke", "conformance", "strict", "performance")
+Suite = Literal["smoke", "conformance", "strict", "performance", "fresh"]
+SUITES: tuple[Suite, ...] = ("smoke", "conformance", "strict", "performance")  # of a file; fresh ones are in none
 
 LARGEST = 1 << 40  # of an axis: past any machine, within 64 bits when multiplied out
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -15,10 +15,13 @@ from gdnspec.compare.judge import Verdict, judge_all
 from gdnspec.compare.profile import with_profile
 from gdnspec.inputs import memory
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
+from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult, Status
+from gdnspec.model.workload import Workload
 from gdnspec.runner.call import Answer, Content, Session
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.expected import Expected
+from gdnspec.runner.freeze import measure, with_budget
 from gdnspec.runner.plan import Job, token_programs
 from gdnspec.runner.relations import Relations
 from gdnspec.runner.second import SecondCall
@@ -40,8 +43,9 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A workload ready to be run: inputs and expected values."""
+    """A workload ready to be run, its budget with it: inputs and expected values."""
 
+    workload: Workload
     inputs: Inputs
     expected: dict[str, Tensor]
 
@@ -128,7 +132,7 @@ class Checker:
         definition, scope = job.found.definition, case.inputs.scope
 
         def judged(outputs: dict[str, Tensor]) -> list[Verdict]:
-            return judge_all(outputs, expected, definition, job.workload, scope)
+            return judge_all(outputs, expected, definition, case.workload, scope)
 
         with Session(job, content, self.device, child, self.options.timeout) as session:
             answer = session.call()
@@ -167,15 +171,26 @@ class Checker:
         known = self._cases.get(key)
         if known is None:
             try:
-                memory.require(job.found, job.workload, memory.ON_A_CPU if self.device == "cpu" else memory.DRAWING)
-                inputs = materialise(job.found, job.workload)
-                known = Case(inputs, self._expected.values(job.found, inputs))
+                known = self._made(job)
             except InvalidWorkload as error:
                 known = str(error)
             self._remember(key, known)
         if isinstance(known, str):
             raise InvalidWorkload(known)
         return known
+
+    def _made(self, job: Job) -> Case:
+        found, workload = job.found, job.workload
+        memory.require(found, workload, memory.ON_A_CPU if self.device == "cpu" else memory.DRAWING)
+        inputs = materialise(found, workload)
+        is_fresh = workload.suite == "fresh"
+        expected = self._expected.values(found, inputs, keep=not is_fresh)
+        if is_fresh:
+            try:
+                workload = with_budget(found, workload, measure(found, workload, inputs, expected, self.device))
+            except SpecError as error:
+                raise InvalidWorkload(str(error)) from None
+        return Case(workload, inputs, expected)
 
     def _remember(self, key: tuple[str, str], case: Case | str) -> None:
         self._cases[key] = case

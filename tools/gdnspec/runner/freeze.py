@@ -10,7 +10,7 @@ from torch import Tensor
 from gdnspec.catalog.definitions import Found
 from gdnspec.compare.metrics import as_vectors, errors
 from gdnspec.emulate.prefill import emulate, family
-from gdnspec.inputs.materialise import InvalidWorkload, materialise
+from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.budget import LIMITS, METRICS, Metric, freeze, significant
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
@@ -23,7 +23,11 @@ DRIFT = 0.1  # of a figure, recomputed on another machine
 
 def frozen(found: Found, workload: Workload, expected: Expected) -> Workload:
     """The line with its budget and what it was frozen from. Raises `SpecError` where it would be above the limit."""
-    measured = figures(found, workload, expected)
+    return with_budget(found, workload, figures(found, workload, expected))
+
+
+def with_budget(found: Found, workload: Workload, measured: Figures) -> Workload:
+    """The line with the budget that follows from `measured`. Raises `SpecError` where it is above the limit."""
     budget = {}
     for output in found.definition.outputs:
         budget[output.name] = freeze(output, measured[output.name])
@@ -42,12 +46,16 @@ def figures(found: Found, workload: Workload, expected: Expected) -> Figures:
     """The error of every emulator, rounded as it is stored. Raises `SpecError` for an invalid workload."""
     try:
         inputs = materialise(found, workload)
-        wanted = expected.values(found, inputs)
+        return measure(found, workload, inputs, expected.values(found, inputs), expected.device)
     except InvalidWorkload as error:
         raise SpecError(f"workload {workload.name!r} of {found.definition.name}: {error}") from None
+
+
+def measure(found: Found, workload: Workload, inputs: Inputs, wanted: dict[str, Tensor], device: str) -> Figures:
+    """The same from inputs and expected values at hand."""
     definition = found.definition
     result: Figures = {output.name: {metric: {} for metric in METRICS} for output in definition.outputs}
-    stored = arguments(found, inputs, expected.device)
+    stored = arguments(found, inputs, device)
     for name, values in _emulators(found, workload, stored):
         for output, value in zip(definition.outputs, values, strict=True):
             got, want = (as_vectors(x, output, definition, inputs.scope) for x in (value.double(), wanted[output.name]))

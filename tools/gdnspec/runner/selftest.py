@@ -11,13 +11,14 @@ from gdnspec.catalog.definitions import Found, definitions, presets
 from gdnspec.catalog.known_bad import Bad
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import workloads
+from gdnspec.inputs.fresh import fresh
 from gdnspec.model.budget import MARGIN, STRICT_MARGIN
 from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import Workload
 from gdnspec.runner.check import ONCE, Checker, Options
 from gdnspec.runner.plan import interpreted, plan, token_programs
 
-SUITES = ("smoke", "conformance", "strict")
+SUITES = ("smoke", "conformance", "strict", "fresh")
 LONG = 2100  # tokens above which a workload is run only for what shows on long sequences, and for honest solutions
 
 
@@ -69,7 +70,7 @@ def selected(task: Task, device: machine.Device) -> list[tuple[Found, list[Workl
         return line.suite in SUITES and short and not (slow and token_programs(scope) > ONCE)
 
     return [
-        (found, [line for line in workloads(found) if chosen(found, line)])
+        (found, [line for line in (*workloads(found), *fresh(found, task.seed, task.device)) if chosen(found, line)])
         for name, found in definitions().items()
         if name in task.solution.manifest.entries
     ]
@@ -149,10 +150,11 @@ def _thin(name: str, results: list[CheckResult]) -> Iterator[str]:
 
 
 def best_killers(results: dict[str, list[CheckResult]]) -> dict[str, CheckResult]:
-    """For each known-bad solution the failure that is furthest from passing; among equals the first in the suites."""
+    """For each known-bad solution the failure that is furthest from passing; among equals the first in the suites. A
+    fresh workload, another one in each run, only where no other rejects it."""
     best = {}
     for name, mine in results.items():
         failures = [result for result in mine if result.failed]
         if failures:
-            best[name] = max(failures, key=strength)
+            best[name] = max(failures, key=lambda result: (result.suite != "fresh", strength(result)))
     return best

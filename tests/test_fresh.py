@@ -1,0 +1,100 @@
+"""Fresh workloads: lengths and gates that nobody has published join every check."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Run
+from gdnspec.catalog.definitions import definition, definitions, presets
+from gdnspec.catalog.workloads import load_workloads, workloads
+from gdnspec.inputs.fresh import NAMES, fresh
+from gdnspec.inputs.materialise import materialise
+from gdnspec.model.budget import LIMITS
+from gdnspec.model.errors import SpecError
+from gdnspec.runner.expected import Expected
+from gdnspec.runner.freeze import measure, with_budget
+
+
+@pytest.mark.parametrize("name", definitions())
+def test_a_seed_fixes_lines_and_tensors_and_another_changes_them(name: str) -> None:
+    found = definition(name)
+    once, again, other = (fresh(found, seed, "cpu") for seed in (7, 7, 8))
+    assert once == again
+    hashes = [materialise(found, line).sha256 for line in (*once, *again, *other)]
+    assert hashes[:2] == hashes[2:4]
+    assert len(set(hashes)) == 4, "no two tensors alike"
+
+
+@pytest.mark.parametrize("device", NAMES)
+@pytest.mark.parametrize("name", definitions())
+def test_every_seed_gives_valid_lines_with_heads_of_models(name: str, device: str) -> None:
+    found = definition(name)
+    seen: dict[str, set[object]] = {"preset": set(), "regime": set(), "lengths": set()}
+    for seed in range(200):
+        lines = fresh(found, seed, device)
+        assert tuple(line.name for line in lines) == NAMES[device]
+        for line in lines:
+            line.check(found.definition, presets()[line.preset])
+            axes = presets()[line.preset].axes
+            assert axes["head_size"] == 128
+            assert axes["num_q_heads"] == axes["num_k_heads"]
+            assert (line.device == "cuda") == (line.name == "fresh_large")
+            seen["preset"].add(line.preset)
+            seen["regime"].add(line.regime)
+            seen["lengths"].add(str(line.sequence_lengths or line.axes))
+    published = {str(line.sequence_lengths or line.axes) for line in workloads(found)}
+    assert len(seen["regime"]) == 6
+    assert len(seen["preset"]) >= 2
+    assert len(seen["lengths"] - published) > (12 if "decode" in name else 380)
+
+
+@pytest.mark.parametrize("name", definitions())
+def test_gates_lie_off_the_grid_of_published_ones(name: str) -> None:
+    found = definition(name)
+    for line in fresh(found, random.getrandbits(60), "cpu"):
+        tensors = materialise(found, line).tensors
+        for gate in tensors.keys() & {"g", "A_log"}:
+            values = tensors[gate].values().astype(np.float64)
+            assert np.mean(values * 2.0**20 % 1 == 0) < 0.5, gate
+
+
+@pytest.mark.parametrize("name", definitions())
+def test_budgets_are_those_of_ordinary_workloads_whatever_the_seed(name: str) -> None:
+    found, expected = definition(name), Expected("cpu", print)
+    for _ in range(5):
+        for line in fresh(found, random.getrandbits(60), "cpu"):
+            inputs = materialise(found, line)
+            wanted = expected.values(found, inputs, keep=False)
+            judged = with_budget(found, line, measure(found, line, inputs, wanted, "cpu"))
+            assert judged.budget is not None
+            for output, limits in judged.budget.items():
+                for metric, limit in limits.items():
+                    assert limit < LIMITS[metric], (output, metric, line)
+
+
+def test_they_join_every_suite_and_repeat_by_name_and_seed(gdnspec: Run, tmp_path: Path) -> None:
+    args = ("check", "gdn_decode_k_last", "--solution", "torch_recurrent")
+    file = tmp_path / "r.jsonl"
+    assert gdnspec(*args, "--suite", "conformance", "--json", str(file)).returncode == 0
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    drawn = {row["workload"]: row for row in rows if row["suite"] == "fresh"}
+    assert set(drawn) == set(NAMES["cpu"])
+    repeat = drawn["fresh_regime"]["repeat"].split()[1:]
+    again = tmp_path / "again.jsonl"
+    assert gdnspec(*repeat, "--json", str(again)).returncode == 0
+    (row,) = [json.loads(line) for line in again.read_text().splitlines()]
+    assert (row["key"], row["outputs"]) == (drawn["fresh_regime"]["key"], drawn["fresh_regime"]["outputs"])
+    only = gdnspec(*args, "--suite", "fresh")
+    assert "2 of 2" in only.stdout, only.stderr
+    assert "1 of 1" in gdnspec(*args, "--workload", "one_row").stdout
+
+
+def test_no_file_holds_them(tmp_path: Path) -> None:
+    found = definition("gdn_decode_k_last")
+    file = tmp_path / "w.jsonl"
+    line = fresh(found, 3, "cpu")[0]
+    file.write_text(json.dumps(line.model_dump(mode="json", exclude_defaults=True)) + "\n")
+    with pytest.raises(SpecError, match=r"/suite.*drawn by each check"):
+        load_workloads(file, found)

@@ -1,0 +1,88 @@
+"""Workloads that nobody has seen: drawn anew for every check, their lengths and gates published nowhere.
+
+Everything in a workload file can be recognised: by its shapes, and by gates that lie on a grid, as a model's never do.
+A solution that is honest there alone is met here by shapes and gates from the seed of the check.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from gdnspec.catalog.definitions import Found, presets
+from gdnspec.catalog.workloads import workloads
+from gdnspec.inputs.random import Stream
+from gdnspec.model.workload import Workload
+
+NAMES = {"cpu": ("fresh_typical", "fresh_regime"), "cuda": ("fresh_typical", "fresh_regime", "fresh_large")}
+# Where ordinary arithmetic keeps its margin whatever the seed, and gates say something.
+REGIMES = ("typical", "slow_decay", "fast_decay", "large_steps", "large_initial_state", "one_large_state")
+
+FEW_HEADS = 6  # an interpreter needs milliseconds for each token of each
+
+T = TypeVar("T")
+
+
+def fresh(found: Found, seed: int, device: str) -> list[Workload]:
+    """The lines of this seed, without budgets: those follow from their inputs. The same seed gives the same lines."""
+    return [_line(found, name, Stream(seed, f"{found.definition.name}/{name}")) for name in NAMES[device]]
+
+
+def _line(found: Found, name: str, stream: Stream) -> Workload:
+    large = name == "fresh_large"
+    regime = _one_of(REGIMES, stream) if name == "fresh_regime" else "typical"
+    line = {
+        "name": name, "suite": "fresh", "regime": regime, "seed": int(stream.raw(1)[0] >> np.uint64(2)),
+        "preset": _one_of(sorted(_presets(found, large)), stream), "device": "cuda" if large else "any",
+        "scalars": _scalars(found, stream),
+    }  # fmt: skip
+    if found.definition.conventions.packing == "one_token":
+        rows = _between(20, 200, stream) if large else _between(1, 24, stream)
+        return Workload.model_validate({**line, "axes": {"batch_size": rows}})
+    lengths = list(_lengths(name, stream))
+    axes = {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}
+    return Workload.model_validate({**line, "axes": axes, "sequence_lengths": lengths})
+
+
+def _lengths(name: str, stream: Stream) -> Iterator[int]:
+    """Two to four short sequences; one over several chunks, beside a short one; or what fills a part of a GPU."""
+    if name == "fresh_typical":
+        yield from (_between(1, 70, stream) for _ in range(_between(2, 4, stream)))
+    elif name == "fresh_regime":
+        yield from (_between(129, 400, stream), _between(0, 70, stream))
+    else:
+        yield from (_between(1, 1000, stream) for _ in range(_between(3, 7, stream)))
+
+
+def _presets(found: Found, large: bool) -> set[str]:
+    """Head configurations of the definition's own rows that every kernel for a model serves: heads of 128, as many
+    query as key heads. Few heads, or those of models."""
+    rows = {row.preset for row in workloads(found) if (row.suite == "performance") == large}
+    heads = {name: presets()[name].axes for name in rows}
+    return {
+        name
+        for name, axes in heads.items()
+        if axes["head_size"] == 128
+        and axes["num_q_heads"] == axes["num_k_heads"]
+        and (large or axes["num_v_heads"] <= FEW_HEADS)
+    }
+
+
+def _scalars(found: Found, stream: Stream) -> dict[str, bool | float]:
+    """A switch either way, and a scale in [0.05, 1] or none."""
+    values: dict[str, bool | float] = {}
+    for tensor in found.definition.inputs:
+        if tensor.is_scalar and tensor.dtype == "bool":
+            values[tensor.name] = bool(_between(0, 1, stream))
+        elif tensor.is_scalar and tensor.optional and _between(0, 1, stream):
+            values[tensor.name] = float(np.float32(stream.between(0.05, 1.0, 1)[0]))
+    return values
+
+
+def _one_of(choices: Sequence[T], stream: Stream) -> T:
+    return choices[_between(0, len(choices) - 1, stream)]
+
+
+def _between(low: int, high: int, stream: Stream) -> int:
+    """`low` to `high`, both included."""
+    return low + int(stream.raw(1)[0] % np.uint64(high - low + 1))
