@@ -18,27 +18,28 @@ NAMES = {"cpu": ("fresh_typical", "fresh_regime"), "cuda": ("fresh_typical", "fr
 # Where ordinary arithmetic keeps its margin whatever the seed, and gates say something.
 REGIMES = ("typical", "slow_decay", "fast_decay", "large_steps", "large_initial_state", "one_large_state")
 
-FEW_HEADS = 6  # an interpreter needs milliseconds for each token of each
+FEW_HEADS = 4  # an interpreter needs milliseconds for each token of each
 
 T = TypeVar("T")
 
 
 def fresh(found: Found, seed: int, device: str) -> list[Workload]:
     """The lines of this seed, without budgets: those follow from their inputs. The same seed gives the same lines."""
-    return [_line(found, name, Stream(seed, f"{found.definition.name}/{name}")) for name in NAMES[device]]
+    rows = workloads(found)
+    return [_line(found, rows, name, Stream(seed, f"{found.definition.name}/{name}")) for name in NAMES[device]]
 
 
-def _line(found: Found, name: str, stream: Stream) -> Workload:
+def _line(found: Found, rows: list[Workload], name: str, stream: Stream) -> Workload:
     large = name == "fresh_large"
     regime = _one_of(REGIMES, stream) if name == "fresh_regime" else "typical"
     line = {
         "name": name, "suite": "fresh", "regime": regime, "seed": int(stream.raw(1)[0] >> np.uint64(2)),
-        "preset": _one_of(sorted(_presets(found, large)), stream), "device": "cuda" if large else "any",
+        "preset": _one_of(sorted(_presets(rows, large)), stream), "device": "cuda" if large else "any",
         "scalars": _scalars(found, stream),
     }  # fmt: skip
     if found.definition.conventions.packing == "one_token":
-        rows = _between(20, 200, stream) if large else _between(1, 24, stream)
-        return Workload.model_validate({**line, "axes": {"batch_size": rows}})
+        count = _between(20, 200, stream) if large else _between(1, 24, stream)
+        return Workload.model_validate({**line, "axes": {"batch_size": count}})
     lengths = list(_lengths(name, stream))
     axes = {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}
     return Workload.model_validate({**line, "axes": axes, "sequence_lengths": lengths})
@@ -49,16 +50,16 @@ def _lengths(name: str, stream: Stream) -> Iterator[int]:
     if name == "fresh_typical":
         yield from (_between(1, 70, stream) for _ in range(_between(2, 4, stream)))
     elif name == "fresh_regime":
-        yield from (_between(129, 400, stream), _between(0, 70, stream))
+        yield from (_between(129, 400, stream), _between(0, 70, stream))  # 4 heads: within what is interpreted
     else:
         yield from (_between(1, 1000, stream) for _ in range(_between(3, 7, stream)))
 
 
-def _presets(found: Found, large: bool) -> set[str]:
+def _presets(rows: list[Workload], large: bool) -> set[str]:
     """Head configurations of the definition's own rows that every kernel for a model serves: heads of 128, as many
     query as key heads. Few heads, or those of models."""
-    rows = {row.preset for row in workloads(found) if (row.suite == "performance") == large}
-    heads = {name: presets()[name].axes for name in rows}
+    names = {row.preset for row in rows if (row.suite == "performance") == large}
+    heads = {name: presets()[name].axes for name in names}
     return {
         name
         for name, axes in heads.items()
