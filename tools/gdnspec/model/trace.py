@@ -1,0 +1,124 @@
+"""A measurement: one line of solutions/<name>/traces/<device>.jsonl, as `gdnspec bench --save` writes it.
+
+All times are seconds for one call, all rates per second.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from gdnspec.model.base import Model, Version1
+from gdnspec.model.definition import Name
+from gdnspec.model.result import OutputErrors, Status
+
+Method = Literal["graph", "events", "cpu"]
+METHODS: dict[Method, str] = {
+    "graph": "device time of a replayed CUDA graph",
+    "events": "device time between CUDA events around eager calls",
+    "cpu": "wall time on a CPU: shown, never ranked",
+}
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+Interval = tuple[float, float]
+
+
+class Witness(Model):
+    """The parent's own clock: over `calls` and twice as many, in the same mode; what one more call cost by it."""
+
+    calls: Count
+    once: Seconds  # of a window of `calls` calls, messages included
+    twice: Seconds
+    per_call: float
+
+
+class Health(Model):
+    """The GPU before or after: what may have slowed it."""
+
+    sm_mhz: Count | None = None
+    memory_mhz: Count | None = None
+    temperature: int | None = None  # Celsius
+    power: float | None = None  # W
+    throttled_by: list[str] = []
+    others: Count = 0  # processes of others that compute on it
+
+
+class Ceilings(Model):
+    """What this device can do: copy bandwidth in bytes (read and written) and dense bfloat16 products in operations."""
+
+    copy_bandwidth: Rate
+    matrix_rate: Rate
+    nominal_bandwidth: Rate | None = None
+    nominal_rate: Rate | None = None
+
+
+class Timing(Model):
+    """How long a call takes. Every timed call had content of its own, and its outputs were verified."""
+
+    method: Method
+    median: Seconds
+    p10: Seconds
+    p90: Seconds
+    interval: Interval  # 95%, of the median
+    samples: Count
+    calls: Count  # timed, all of them
+    ring_bytes: Count  # of all buffers together
+    host: Seconds | None = None  # the child's word: an eager call until it returns
+    prepare: Seconds | None = None
+    witness: Witness
+    bytes: Count  # each input read once, each output written once
+    operations: Count
+    floor: Seconds | None = None  # nothing honest is faster
+    bound: Seconds | None = None  # bytes and operations at this device's measured rates
+    bound_by: Literal["memory", "compute"] | None = None
+    verification: Seconds = 0.0  # wall time of filling and verifying, beside that of the timed windows, below
+    timed: Seconds = 0.0
+
+
+class Ratio(Model):
+    """Time of a named baseline over time of this solution, measured in turns: above 1 this solution is faster."""
+
+    baseline: str
+    baseline_hash: str
+    method: Method
+    median: Seconds  # of the baseline
+    ratio: Rate
+    interval: Interval  # 95%, of the ratio
+
+
+class Trace(Model):
+    """One solution on one workload on one device. `source_hash` and `definition_hash` say what was measured: where they
+    no longer match, the trace is stale, shown as such and never ranked."""
+
+    schema_version: Version1
+    definition: Name
+    definition_hash: str
+    workload: str
+    suite: str
+    preset: str
+    regime: str | None = None
+    axes: dict[Name, Count]
+    sequence_lengths: list[Count] | None = None
+    solution: str
+    source_hash: str
+    device: str  # slug
+    recorded: str  # UTC, ISO 8601
+    command: str
+    seed: int
+    status: Status
+    message: str = ""
+    outputs: list[OutputErrors] = []
+    timing: Timing | None = None
+    against: list[Ratio] = []
+    ceilings: Ceilings | None = None
+    before: Health | None = None
+    after: Health | None = None
+    unclean: list[str] = []  # why the figures are not ranked: throttled, in use by others
+    environment: dict[str, Any]
+
+    @property
+    def ranked(self) -> bool:
+        """Whether its speed may be compared: passed, on a GPU that did nothing else."""
+        timed = self.timing is not None and self.timing.method != "cpu"
+        return self.status == "PASSED" and timed and not self.unclean
