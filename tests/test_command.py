@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Run
+from helpers_traces import make_trace, write_traces
 
 RIGHT = "def run{args}:\n    return decode_k_last{args}\n".format(
     args="(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"
@@ -38,6 +39,15 @@ READING = {
 
 @pytest.mark.parametrize("arguments", READING.values(), ids=READING)
 def test_reading_json_never_imports_torch(arguments: tuple[str, ...]) -> None:
+    run_without_torch(arguments)
+
+
+def test_comparing_traces_never_imports_torch(tmp_path: Path) -> None:
+    (file,) = write_traces(tmp_path, [make_trace()])
+    run_without_torch(("compare", str(file), str(file)))
+
+
+def run_without_torch(arguments: tuple[str, ...]) -> None:
     code = (
         "import sys\nfrom gdnspec.cli.main import main\n"
         f"sys.argv = ['gdnspec', *{arguments!r}]\n"

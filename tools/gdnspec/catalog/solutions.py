@@ -1,6 +1,7 @@
 """Solutions: one folder each, found by a glob, their entry points checked without running them."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,12 +32,16 @@ class Solution:
 
     @cached_property
     def source_hash(self) -> str:
-        """sha256 over the manifest and every source: what a verdict or a trace belongs to."""
-        digest = hashlib.sha256()
-        for name in (MANIFEST, *sorted(self.manifest.sources)):
-            content = (self.folder / name).read_bytes()
-            digest.update(f"{name}\0{len(content)}\0".encode() + content)
-        return digest.hexdigest()
+        return source_hash(self.manifest, lambda name: (self.folder / name).read_bytes())
+
+
+def source_hash(manifest: Manifest, read: Callable[[str], bytes]) -> str:
+    """sha256 over the manifest and every source: what a verdict or a trace belongs to."""
+    digest = hashlib.sha256()
+    for name in (MANIFEST, *sorted(manifest.sources)):
+        content = read(name)
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
 
 
 def load_solution(folder: Path) -> Solution:

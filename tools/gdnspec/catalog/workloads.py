@@ -42,6 +42,16 @@ def problems_of(workload: Workload, found: Found, file: Path, number: int) -> li
     return []
 
 
+_read: dict[Path, dict[str, Workload]] = {}
+
+
+def by_name(found: Found) -> dict[str, Workload]:
+    """As `workloads`, by name. One run reads a file once, however many traces belong to it."""
+    if found.workloads_file not in _read:
+        _read[found.workloads_file] = {workload.name: workload for workload in workloads(found)}
+    return _read[found.workloads_file]
+
+
 def workloads(found: Found) -> list[Workload]:
     """The workloads that a definition ships; none where it has no file."""
     return load_workloads(found.workloads_file, found) if found.workloads_file.is_file() else []

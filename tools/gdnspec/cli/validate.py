@@ -1,5 +1,6 @@
 """gdnspec validate: are these files what they say they are?"""
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -11,12 +12,13 @@ from gdnspec import paths
 from gdnspec.catalog import definitions as catalog
 from gdnspec.catalog.definitions import DEFINITION_FILE, Found, load_definition, preset_problems
 from gdnspec.catalog.solutions import MANIFEST, load_solution, solution_folders
-from gdnspec.catalog.workloads import load_workloads, workloads
+from gdnspec.catalog.trace_check import check_traces, is_trace_file
+from gdnspec.catalog.traces import files_below
+from gdnspec.catalog.workloads import by_name, load_workloads
 from gdnspec.cli.console import say
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.loading import jsonl, load_lines, parse_json
 from gdnspec.model.result import CheckResult
-from gdnspec.model.workload import Workload
 
 KINDS = f"{DEFINITION_FILE}, presets.json, {MANIFEST}, *.jsonl, *.safetensors, or a folder of these"
 
@@ -27,17 +29,31 @@ def validate(
         str | None, typer.Option(help="What workloads or tensors outside definitions/ belong to.")
     ] = None,
 ) -> None:
-    """Validate definitions, presets, workloads, solutions, results and captured tensors."""
+    """Validate definitions, presets, workloads, solutions, results, traces and captured tensors."""
     files = list(_expand(path) if path else _everything())
     problems: list[Problem] = []
+    traces: list[str | None] = []  # why each is stale
     for file in files:
         try:
-            _one(_resolved(file), definition)
+            resolved = _resolved(file)
+            if is_trace_file(resolved):
+                traces += check_traces(resolved)
+            else:
+                _one(resolved, definition)
         except SpecError as error:
             problems += error.problems or [Problem(file, str(error))]
     if problems:
         raise SpecError(list(dict.fromkeys(problems)))
     say(f"{len(files)} {'file' if len(files) == 1 else 'files'} valid")
+    _say_stale(traces)
+
+
+def _say_stale(traces: list[str | None]) -> None:
+    """A stale trace is what it says it is: no problem, but worth a line."""
+    reasons = Counter(reason.split(":")[0] for reason in traces if reason)
+    if reasons:
+        why = ", ".join(f"{count} where {reason}" for reason, count in reasons.most_common())
+        say(f"{reasons.total()} of {len(traces)} traces stale: {why}; gdnspec bench --save measures them again")
 
 
 def _resolved(file: Path) -> Path:
@@ -55,6 +71,7 @@ def _everything() -> Iterable[Path]:
     yield from sorted(root.glob("*/tensors/*.safetensors"))
     for folder in solution_folders():
         yield folder / MANIFEST
+        yield from files_below(folder)
 
 
 def _expand(given: list[Path]) -> Iterable[Path]:
@@ -83,7 +100,7 @@ def _one(file: Path, definition: str | None) -> None:
             load_lines(CheckResult, file)
         else:
             owner = _owner(file, file.parent, definition)
-            _lines(owner.file) if file == owner.workloads_file else load_workloads(file, owner)
+            by_name(owner) if file == owner.workloads_file else load_workloads(file, owner)
     elif file.suffix == ".safetensors":
         _tensors(file, _owner(file, file.parents[1], definition))
     elif not file.exists():
@@ -96,11 +113,6 @@ def _one(file: Path, definition: str | None) -> None:
 def _found(file: Path) -> Found:
     """One run reads a definition once, however many files belong to it."""
     return load_definition(file)
-
-
-@cache
-def _lines(file: Path) -> list[Workload]:
-    return workloads(_found(file))
 
 
 def _presets(file: Path) -> None:
@@ -133,7 +145,9 @@ def _tensors(file: Path, found: Found) -> None:
     from gdnspec.inputs.raw import digest, hold_to, read_inputs
 
     definition = found.definition
-    lines = [line for line in _lines(found.file) if line.tensors and (found.folder / line.tensors).resolve() == file]
+    lines = [
+        line for line in by_name(found).values() if line.tensors and (found.folder / line.tensors).resolve() == file
+    ]
     if not lines:  # recorded, and not yet in a workload: what is there must fit, optional inputs may be left out
         read_inputs(file, definition, _absent(file, found))
     for line in lines:

@@ -21,14 +21,14 @@ class Problem:
 
     def __str__(self) -> str:
         where = paths.shown(self.file) + (f": {_clipped(self.place)}" if self.place else "")
-        return _visible(f"{where}: {_clipped(self.message)}" + (f" ({_clipped(self.hint)})" if self.hint else ""))
+        return visible(f"{where}: {_clipped(self.message)}" + (f" ({_clipped(self.hint)})" if self.hint else ""))
 
 
 def _clipped(text: str) -> str:
     return text if len(text) <= LONGEST else text[:LONGEST] + "..."
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """One line that does to a terminal nothing but be shown: what a file holds may be quoted in it."""
     if text.isprintable():
         return text

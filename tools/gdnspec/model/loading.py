@@ -164,12 +164,17 @@ def load(model: type[M], path: Path) -> M:
     return build(model, parse_json(read_text(path), path), path)
 
 
-def jsonl(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number, text) of every line of a JSONL file that is not blank."""
+def numbered(text: str) -> Iterator[tuple[int, str]]:
+    """(line number, text) of every line that is not blank."""
     # split("\n") and not splitlines(): a JSON string may hold U+2028, which is no end of line here.
-    for number, text in enumerate(read_text(path).split("\n"), start=1):
-        if text.strip():
-            yield number, text
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield number, line
+
+
+def jsonl(path: Path) -> Iterator[tuple[int, str]]:
+    """As `numbered`, of a JSONL file."""
+    yield from numbered(read_text(path))
 
 
 def load_lines(model: type[M], path: Path) -> list[tuple[int, M]]:

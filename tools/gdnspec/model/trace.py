@@ -5,7 +5,7 @@ All times are seconds for one call, all rates per second.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from gdnspec.model.base import Model, Version1
 from gdnspec.model.definition import Name
@@ -21,7 +21,14 @@ METHODS: dict[Method, str] = {
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
-Interval = tuple[float, float]
+
+
+def _pair(value: Any) -> Any:
+    """A strict model takes no list for a tuple, and JSON has nothing else."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+Interval = Annotated[tuple[float, float], BeforeValidator(_pair)]
 
 
 class Witness(Model):

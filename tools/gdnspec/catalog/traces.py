@@ -1,0 +1,163 @@
+"""Traces: what was measured of a solution, one file a device, and whether it still holds."""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gdnspec.catalog.definitions import Found, presets
+from gdnspec.catalog.solutions import Solution
+from gdnspec.catalog.workloads import by_name
+from gdnspec.model.errors import Problem, SpecError, nearest
+from gdnspec.model.loading import build, numbered, parse_json, read_text
+from gdnspec.model.trace import Trace
+
+TRACES = "traces"  # the folder, beside the manifest
+SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+# Prose: a word mended in it makes no measurement stale.
+_PROSE: dict[str, bool | dict[str, set[str]]] = {
+    "description": True,
+    **{key: {"__all__": {"description"}} for key in ("axes", "inputs", "outputs", "symmetries")},
+    "constraints": {"__all__": {"message"}},
+}
+
+
+def definition_hash(found: Found) -> str:
+    """sha256 over what a measurement depends on: all of the definition but its prose."""
+    content = found.definition.model_dump(mode="json", exclude=_PROSE)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def trace_files(solution: Solution) -> list[Path]:
+    """solutions/<name>/traces/<device>.jsonl, by device; none where nothing was measured."""
+    return files_below(solution.folder)
+
+
+def files_below(folder: Path) -> list[Path]:
+    """As `trace_files`, of a solution's folder that need not be whole."""
+    return sorted((folder / TRACES).glob("*.jsonl"))
+
+
+def load_traces(file: Path, warn: Callable[[str], None]) -> list[Trace]:
+    """The lines of a file that are traces. One that is cut off or invalid is told to `warn`, with file and line
+    number, and passed over. Raises `SpecError` where the file cannot be read at all."""
+    return parse_traces(read_text(file), file, warn)
+
+
+def parse_traces(text: str, file: Path, warn: Callable[[str], None]) -> list[Trace]:
+    """As `load_traces`, of a text that was read already; `file` is what a warning calls it."""
+    traces = []
+    for number, line in numbered(text):
+        try:
+            traces.append(build(Trace, parse_json(line, file, number), file, number))
+        except SpecError as error:
+            first, *more = error.problems
+            beside = f", and {len(more)} more problems" if more else ""
+            warn(f"{first}{beside}; the line is passed over")
+    return traces
+
+
+# --- stale ------------------------------------------------------------------------------------------------------
+
+
+def is_stale(trace: Trace, solution: Solution, found: Found) -> str | None:
+    """Why the trace says nothing of the solution, definition and workload as they are now; None where it does."""
+    return stale_source(trace, solution.source_hash) or stale_question(trace, found)
+
+
+def stale_source(trace: Trace, source_hash: str) -> str | None:
+    """Whether other code was measured."""
+    return None if trace.source_hash == source_hash else "the solution has changed since it was measured"
+
+
+def stale_question(trace: Trace, found: Found) -> str | None:
+    """Whether something else was asked of it: the definition or the workload has changed, or is gone."""
+    if trace.definition_hash != definition_hash(found):
+        return "the definition has changed since it was measured"
+    known = by_name(found)
+    if trace.workload not in known:
+        return f"there is no workload {trace.workload!r} any more ({nearest(trace.workload, known)})"
+    workload = known[trace.workload]
+    changed = [key for key in ("preset", "regime", "sequence_lengths") if getattr(trace, key) != getattr(workload, key)]
+    changed += [axis for axis, size in workload.axes.items() if trace.axes.get(axis) != size]
+    # The preset's own, heads and sizes, as far as the trace names them.
+    changed += [a for a, size in presets()[workload.preset].axes.items() if trace.axes.get(a, size) != size]
+    return f"the workload has changed since it was measured: {', '.join(changed)}" if changed else None
+
+
+# --- writing ----------------------------------------------------------------------------------------------------
+
+
+def save(solution: Solution, trace: Trace) -> Path:
+    """Writes the trace to its device's file, in the place of an earlier one of the same workload; returns the file.
+
+    Every other line stays byte for byte, those that are cut off or that this gdnspec cannot read among them. The file
+    is replaced as a whole, so that a reader never sees half of it. Raises `SpecError` where it cannot be written.
+    """
+    if trace.solution != solution.name:
+        raise ValueError(f"a trace of {trace.solution!r} for {solution.name!r}")
+    if not SLUG.fullmatch(trace.device):
+        raise ValueError(f"{trace.device!r} is not the slug of a device")
+    file = solution.folder / TRACES / f"{trace.device}.jsonl"
+    try:
+        file.parent.mkdir(exist_ok=True)
+        with _alone(file.parent):
+            before = file.read_bytes() if file.exists() else b""
+            _replace(file, _with(trace, before, file))
+    except OSError as error:
+        raise SpecError([Problem(file, f"cannot be written: {error.strerror or error}")]) from None
+    return file
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two runs on two GPUs of a kind write one file: the second waits, and loses no line of the first."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _with(trace: Trace, before: bytes, file: Path) -> bytes:
+    lines = before.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    # A last line without an end is one that was cut off: it gets an end, and the next line is one of its own.
+    new = json.dumps(trace.model_dump(mode="json"), allow_nan=False).encode()
+    earlier = [i for i, line in enumerate(lines) if _measures(line, file) == (trace.definition, trace.workload)]
+    if not earlier:
+        return b"\n".join([*lines, new, b""])
+    lines[earlier[0]] = new
+    return b"\n".join([line for i, line in enumerate(lines) if i not in earlier[1:]] + [b""])
+
+
+def _measures(line: bytes, file: Path) -> tuple[str, str] | None:
+    """(definition, workload) of a line; None where it is no trace."""
+    try:
+        trace = build(Trace, parse_json(line.decode(), file), file)
+    except (SpecError, UnicodeDecodeError):
+        return None
+    return trace.definition, trace.workload
+
+
+def _replace(file: Path, content: bytes) -> None:
+    # In the same folder, as a rename stays within one file system; not *.jsonl, so that nobody reads it.
+    new = file.with_name(f".{file.name}.{os.getpid()}.new")
+    try:
+        with new.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        new.replace(file)
+    finally:
+        new.unlink(missing_ok=True)

@@ -1,0 +1,91 @@
+"""What A and B of a comparison mean: the traces that each names, and whether they still hold."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdnspec.catalog.commit import Past, resolve
+from gdnspec.catalog.definitions import definitions
+from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution
+from gdnspec.catalog.trace_check import is_trace_file
+from gdnspec.catalog.traces import load_traces, parse_traces, stale_question, stale_source, trace_files
+from gdnspec.cli.console import warn
+from gdnspec.cli.selection import chosen_solutions
+from gdnspec.model.errors import Problem, SpecError, nearest
+from gdnspec.model.loading import is_file
+from gdnspec.model.trace import Trace
+from gdnspec.report.comparison import Key, Measured
+
+FORMS = "SOLUTION, SOLUTION@DEVICE, SOLUTION@COMMIT, or a file of traces"
+
+
+@dataclass(frozen=True)
+class Side:
+    """`label`: as it was asked for. `devices`: its traces, by device and workload. `source_known`: whether the code
+    that they should have measured was there to compare with."""
+
+    label: str
+    devices: dict[str, dict[Key, Measured]]
+    source_known: bool = True
+
+
+def side(text: str, solutions_dir: Path | None, wanted: Callable[[Trace], bool]) -> Side:
+    """The side that was asked for, of the wanted traces; raises `SpecError` where the words name nothing."""
+    if text.endswith(".jsonl") or is_file(Path(text)):
+        return _of_file(text, Path(text), wanted)
+    if "/" in text and Path(text).is_dir():
+        raise SpecError(f"{text} is a folder; what can be compared: {FORMS}")
+    name, _, where = text.partition("@")
+    solution = chosen_solutions([name], solutions_dir)[0][0]
+    files = trace_files(solution)
+    if "@" not in text or where in [file.stem for file in files]:
+        mine = [file for file in files if where in ("", file.stem)]
+        return _side(text, [t for file in mine for t in load_traces(file, warn)], solution.source_hash, wanted)
+    return _of_commit(text, solution, where, wanted)
+
+
+def _of_commit(text: str, solution: Solution, where: str, wanted: Callable[[Trace], bool]) -> Side:
+    commit = resolve(solution.folder, where)
+    if commit is None:
+        devices = nearest(where, [file.stem for file in trace_files(solution)])
+        raise SpecError(f"{solution.name} has no traces of a device {where!r} ({devices}), and there is no such commit")
+    past = Past(solution.folder, commit, text)
+    traces = [trace for file in past.traces() for trace in parse_traces(past.text(file), past.named(file), warn)]
+    # Its own source of then is what it measured: to be compared with today's is what it is asked for.
+    return _side(text, traces, past.source_hash, wanted)
+
+
+def _of_file(text: str, file: Path, wanted: Callable[[Trace], bool]) -> Side:
+    said: list[str] = []
+    traces = load_traces(file, said.append)
+    if not traces:
+        hint = said[0] if said else "it is empty"
+        raise SpecError([Problem(file, "holds no trace", hint=hint)])
+    for message in said:
+        warn(message)
+    names = sorted({trace.solution for trace in traces})
+    if len(names) > 1:
+        raise SpecError([Problem(file, f"holds traces of several solutions: {', '.join(names)}")])
+    # A copy that lies elsewhere was kept on purpose: it stands for the code of its day.
+    folder = file.resolve().parents[1]
+    at_home = is_trace_file(file.resolve()) and is_file(folder / MANIFEST)
+    return _side(text, traces, load_solution(folder).source_hash if at_home else None, wanted)
+
+
+def _side(text: str, traces: list[Trace], source_hash: str | None, wanted: Callable[[Trace], bool]) -> Side:
+    devices: dict[str, dict[Key, Measured]] = {}
+    for trace in filter(wanted, traces):
+        rows = devices.setdefault(trace.device, {})
+        key = trace.definition, trace.workload
+        if key in rows:
+            warn(f"{text}: {'/'.join(key)} on {trace.device} stands twice; the last one counts")
+        rows[key] = Measured(trace, _stale(trace, source_hash))
+    return Side(text, devices, source_hash is not None)
+
+
+def _stale(trace: Trace, source_hash: str | None) -> str | None:
+    found = definitions().get(trace.definition)
+    if found is None:
+        return f"there is no definition {trace.definition!r} any more ({nearest(trace.definition, definitions())})"
+    other_code = None if source_hash is None else stale_source(trace, source_hash)
+    return other_code or stale_question(trace, found)

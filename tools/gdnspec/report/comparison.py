@@ -1,0 +1,215 @@
+"""Two sets of traces side by side: what can be compared, what cannot, and how the times relate.
+
+Ratios are time of B over time of A: above 1, A is faster.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gdnspec.model.trace import Interval, Method, Timing, Trace
+
+Key = tuple[str, str]  # definition, workload
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A trace, and why it is stale; None where it is not."""
+
+    trace: Trace
+    stale: str | None = None
+
+
+Rows = Mapping[Key, Measured]  # of one device
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A workload that was compared. Times are seconds for one call, intervals 95%, `of_bound` shares of the bound."""
+
+    definition: str
+    workload: str
+    method: Method
+    a: float
+    b: float
+    ratio: float
+    interval: Interval
+    a_of_bound: float | None
+    b_of_bound: float | None
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A workload that was not compared, and every reason why. Times in seconds, where there are any."""
+
+    definition: str
+    workload: str
+    reasons: list[str]
+    a: float | None = None
+    b: float | None = None
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Geometric mean of the ratios of `compared` workloads of `workloads`, and its interval; None of none."""
+
+    compared: int
+    workloads: int
+    ratio: float | None = None
+    interval: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs beside the solutions, in `pairs` of the workloads compared: a field of the environment."""
+
+    field: str
+    pairs: int
+    a: list[str]
+    b: list[str]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A on one device, B on one device, the same or another."""
+
+    a_device: str
+    b_device: str
+    not_compared: list[Apart] = field(default_factory=list)
+    compared: list[Pair] = field(default_factory=list)
+    definitions: dict[str, Mean] = field(default_factory=dict)
+    overall: Mean = Mean(0, 0)
+    differences: list[Difference] = field(default_factory=list)
+
+
+def compare(a: Rows, b: Rows, devices: tuple[str, str], order: Mapping[Key, int]) -> Comparison:
+    """Every workload that either has; `order` is that of the workloads' files, unknown ones last."""
+    compared: list[tuple[Pair, Trace, Trace]] = []
+    apart: list[Apart] = []
+    for key in sorted({*a, *b}, key=lambda key: (key[0], order.get(key, len(order)), key[1])):
+        x, y = a.get(key), b.get(key)
+        reasons = _reasons(x, y)
+        if x is None or y is None or reasons:
+            apart.append(Apart(*key, reasons, _median(x), _median(y)))
+        else:
+            compared.append((_pair(x.trace, y.trace), x.trace, y.trace))
+    pairs = [pair for pair, _, _ in compared]
+    names = list(dict.fromkeys(name for name, _ in sorted({*a, *b})))
+    means = {
+        name: mean([p for p in pairs if p.definition == name], sum(w.definition == name for w in apart))
+        for name in names
+    }
+    differences = _differences([(x, y) for _, x, y in compared])
+    return Comparison(*devices, apart, pairs, means, mean(pairs, len(apart)), differences)
+
+
+# --- what is not compared ---------------------------------------------------------------------------------------
+
+
+def _reasons(a: Measured | None, b: Measured | None) -> list[str]:
+    """Why the two are not compared; nothing where they are."""
+    if a is None or b is None:
+        return ["only B has it" if a is None else "only A has it"]
+    alone = [*(f"A: {why}" for why in _unfit(a)), *(f"B: {why}" for why in _unfit(b))]
+    methods = [m.trace.timing.method for m in (a, b) if m.trace.timing is not None]
+    if len(set(methods)) > 1:
+        alone.append(f"A is timed by {methods[0]}, B by {methods[1]}: methods are never compared")
+    return alone
+
+
+def _unfit(measured: Measured) -> list[str]:
+    """Why a trace is compared with nothing."""
+    trace, reasons = measured.trace, []
+    if trace.status != "PASSED":
+        said = trace.message.split("\n")[0]
+        reasons.append(trace.status + (f": {said}" if said else ""))
+    if measured.stale:
+        reasons.append(f"stale: {measured.stale}")
+    if trace.unclean:
+        reasons.append(f"not ranked: {', '.join(trace.unclean)}")
+    if trace.timing is None:
+        return reasons or ["has no times"]
+    if trace.timing.method == "cpu":
+        reasons.append("wall time on a CPU: shown, never ranked")
+    low, high = trace.timing.interval
+    if not 0 < low <= trace.timing.median <= high:
+        reasons.append("no time above 0 within its interval")
+    return reasons
+
+
+def _median(measured: Measured | None) -> float | None:
+    return None if measured is None or measured.trace.timing is None else measured.trace.timing.median
+
+
+# --- ratios -----------------------------------------------------------------------------------------------------
+
+
+def ratio_interval(a: Timing, b: Timing) -> Interval:
+    """95%, of median(B) / median(A).
+
+    The two intervals are independent and combined in quadrature on the log scale, each side for itself, as intervals
+    of a median are not symmetric. With m, l, h the median and the ends of each interval:
+
+        log low  = log(mB / mA) - sqrt(log(mB / lB)^2 + log(hA / mA)^2)
+        log high = log(mB / mA) + sqrt(log(hB / mB)^2 + log(mA / lA)^2)
+
+    It covers what varied within each run. What changed between the two runs, such as clocks, it cannot know: for
+    that `gdnspec bench --against` measures both in turns.
+    """
+    ratio = b.median / a.median
+    down = math.hypot(math.log(b.median / b.interval[0]), math.log(a.interval[1] / a.median))
+    up = math.hypot(math.log(b.interval[1] / b.median), math.log(a.median / a.interval[0]))
+    return ratio * math.exp(-down), ratio * math.exp(up)
+
+
+def mean(pairs: list[Pair], not_compared: int) -> Mean:
+    """Geometric mean, every workload counting as one.
+
+    Its interval holds for these workloads, and says nothing of others. The intervals of n ratios r, from l to h, are
+    independent and combined in quadrature on the log scale:
+
+        log low  = mean(log r) - sqrt(sum(log(r / l)^2)) / n
+        log high = mean(log r) + sqrt(sum(log(h / r)^2)) / n
+    """
+    n = len(pairs)
+    if not n:
+        return Mean(0, not_compared)
+    centre = math.fsum(math.log(p.ratio) for p in pairs) / n
+    down = math.hypot(*(math.log(p.ratio / p.interval[0]) for p in pairs)) / n
+    up = math.hypot(*(math.log(p.interval[1] / p.ratio) for p in pairs)) / n
+    return Mean(n, n + not_compared, math.exp(centre), (math.exp(centre - down), math.exp(centre + up)))
+
+
+def _pair(a: Trace, b: Trace) -> Pair:
+    x, y = a.timing, b.timing
+    assert x is not None and y is not None
+    ratio, interval = y.median / x.median, ratio_interval(x, y)
+    return Pair(
+        a.definition, a.workload, x.method, x.median, y.median, ratio, interval, _of_bound(x), _of_bound(y)
+    )  # fmt: skip
+
+
+def _of_bound(timing: Timing) -> float | None:
+    return None if timing.bound is None else timing.bound / timing.median
+
+
+# --- what else differs ------------------------------------------------------------------------------------------
+
+
+def _differences(pairs: list[tuple[Trace, Trace]]) -> list[Difference]:
+    """Fields of the environment that are not the same in both traces of a pair, the device before all."""
+    rows = [({"device": a.device, **_fields(a)}, {"device": b.device, **_fields(b)}) for a, b in pairs]
+    names = dict.fromkeys(name for row in rows for side in row for name in side)
+    found = []
+    for name in names:
+        differ = [(a.get(name, "not said"), b.get(name, "not said")) for a, b in rows if a.get(name) != b.get(name)]
+        if differ:
+            values = ([str(value) for value in dict.fromkeys(map(str, side))] for side in zip(*differ, strict=True))
+            found.append(Difference(name, len(differ), *values))
+    return found
+
+
+def _fields(trace: Trace) -> dict[str, Any]:
+    """The environment as recorded; the name of the device is its slug's business."""
+    return {name: value for name, value in trace.environment.items() if name != "device"}
