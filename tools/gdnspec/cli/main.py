@@ -7,7 +7,7 @@ import sys
 import typer
 
 from gdnspec import __version__
-from gdnspec.cli import check, doctor, listing, new, selftest, show, validate, vectors, workloads
+from gdnspec.cli import bench, check, compare, doctor, listing, new, selftest, show, validate, vectors, workloads
 from gdnspec.cli.console import complain
 from gdnspec.model.errors import SpecError
 
@@ -29,6 +29,8 @@ app.command("list", epilog=EPILOG)(listing.list_)
 app.command("show", epilog=EPILOG)(show.show)
 app.command("validate", epilog=EPILOG)(validate.validate)
 app.command("check", epilog=EPILOG)(check.check)
+app.command("compare", epilog=compare.EPILOG)(compare.compare)
+app.command("bench", epilog=EPILOG)(bench.bench)
 app.command("new", epilog=EPILOG)(new.new)
 app.command("doctor", epilog=EPILOG)(doctor.doctor)
 app.command("selftest", epilog=EPILOG)(selftest.selftest)

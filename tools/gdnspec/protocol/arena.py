@@ -10,7 +10,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -43,6 +43,9 @@ class Slot:
     def view(self, block: Tensor) -> Tensor:
         """The tensor in `block`, a uint8 tensor that holds the whole arena."""
         return block[self.offset : self.offset + self.nbytes].view(TORCH[self.dtype]).view(self.shape)
+
+    def moved(self, nbytes: int) -> "Slot":
+        return replace(self, offset=self.offset + nbytes)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -100,7 +100,7 @@ class Session:
         for name, value in tensors.items():
             views[name].copy_(value)
         for output in self.definition.outputs:
-            _poison(views[output.name])
+            poison(views[output.name])
         if self.device == "cuda":
             torch.cuda.synchronize()
         return views
@@ -146,7 +146,7 @@ class Session:
         return None
 
 
-def _poison(tensor: Tensor) -> None:
+def poison(tensor: Tensor) -> None:
     """What an output holds before the call: nothing that a kernel could have meant."""
     if tensor.is_floating_point():
         tensor.fill_(torch.nan)

@@ -89,9 +89,10 @@ class Checker:
             with Child(batch[0].solution, self.device, batch[0].interpreted) as child:
                 deaths: dict[str, int] = {}  # in a row, by definition
                 for job in batch:
-                    yield self._result(job, child, deaths)
+                    yield self.result(job, child, deaths)
 
-    def _result(self, job: Job, child: Child, deaths: dict[str, int]) -> CheckResult:
+    def result(self, job: Job, child: Child, deaths: dict[str, int]) -> CheckResult:
+        """The verdict on one job. `deaths` are those of the child in a row, by definition, for whoever asks again."""
         if job.unsupported is not None:
             return self._record(job, Judgement.of("UNSUPPORTED", job.unsupported), child)
         entry, before = job.found.definition.name, child.deaths
@@ -118,12 +119,12 @@ class Checker:
         """What the child holds may be the memory that is missing, which is no reason to let it off: a fresh one is
         asked before that is believed."""
         try:
-            return self._judge(job, self._case(job), child)
+            return self._judge(job, self.case(job), child)
         except (MemoryError, RuntimeError) as error:
             if not _out_of_memory(error):
                 raise
         child.end()
-        return self._judge(job, self._case(job), child)
+        return self._judge(job, self.case(job), child)
 
     def _judge(self, job: Job, case: Case, child: Child) -> Judgement:
         """Calls, looks at the form, then at the numbers, then calls again with other content on the same memory."""
@@ -166,7 +167,8 @@ class Checker:
             for verdict, output in zip(verdicts, definition.outputs, strict=True)
         ]
 
-    def _case(self, job: Job) -> Case:
+    def case(self, job: Job) -> Case:
+        """Inputs, expected values and budget. Raises `InvalidWorkload`, `MemoryError`."""
         key = (job.found.definition.name, job.workload.model_dump_json())
         known = self._cases.get(key)
         if known is None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,26 @@ class Child:
     def call(self, timeout: float) -> dict[str, Any]:
         """One call of the entry point on what is open; the reply. Raises `ChildFailed`."""
         return self._request({"op": "call"}, timeout, "done")
+
+    def ring(self, message: dict[str, Any], fds: list[int], timeout: float) -> dict[str, Any]:
+        """Maps a ring of buffers and prepares for each; the reply. Raises `ChildFailed`."""
+        reply = self._request({**message, "op": "ring"}, timeout, "ringed", fds)
+        self.is_open = True
+        return reply
+
+    def capture(self, calls: int, timeout: float) -> str | None:
+        """Records a graph of so many calls; why that cannot be, else None. Raises `ChildFailed`."""
+        why_not = self._request({"op": "capture", "calls": calls}, timeout, "captured").get("why_not")
+        return None if why_not is None else printable(str(why_not), 300)
+
+    def window(self, calls: int, method: str, timeout: float) -> tuple[float, dict[str, Any]]:
+        """Calls on the ring's first buffers; seconds by this process's clock, and what the child says. Returns when the
+        outputs are where the judge looks. Raises `ChildFailed`."""
+        started = time.perf_counter()
+        reply = self._request({"op": "window", "calls": calls, "method": method}, timeout, "timed")
+        seconds = time.perf_counter() - started
+        self._request({"op": "hand"}, timeout, "handed")
+        return seconds, reply
 
     def close(self, timeout: float) -> None:
         """Lets go of what is open, where a child is there to do so. Raises `ChildFailed`."""

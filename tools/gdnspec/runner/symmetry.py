@@ -45,13 +45,17 @@ class Transformation:
         return x * factor.reshape(-1, *[1] * (x.dim() - dimension - 1))
 
 
-def draw(definition: Definition, scope: Scope, generator: torch.Generator) -> list[Transformation]:
-    """Every symmetry that holds with these axes, each with a choice of its own."""
-    return [one for s in definition.symmetries if (one := _draw(definition, s, scope, generator)) is not None]
+def draw(
+    definition: Definition, scope: Scope, generator: torch.Generator, count: int | None = None
+) -> list[Transformation]:
+    """Every symmetry that holds with these axes, each with a choice of its own. With `count`, factors are drawn so many
+    times, [count, size], for so many calls; a permutation is one for all of them."""
+    drawn = (_draw(definition, symmetry, scope, generator, count) for symmetry in definition.symmetries)
+    return [one for one in drawn if one is not None]
 
 
 def _draw(
-    definition: Definition, symmetry: Symmetry, scope: Scope, generator: torch.Generator
+    definition: Definition, symmetry: Symmetry, scope: Scope, generator: torch.Generator, count: int | None
 ) -> Transformation | None:
     sizes = definition.symmetry_sizes(symmetry, scope)
     if not sizes:
@@ -62,9 +66,10 @@ def _draw(
         part = size // groups
         index = torch.cat([group * part + torch.randperm(part, generator=generator) for group in range(groups)])
         return Transformation(symmetry, index=index)
+    shape = (size,) if count is None else (count, size)
     if symmetry.transform == "flip_sign":
-        return Transformation(symmetry, factor=torch.randint(0, 2, (size,), generator=generator) * 2.0 - 1)
-    return Transformation(symmetry, factor=2.0 ** torch.randint(-POWERS, POWERS + 1, (size,), generator=generator))
+        return Transformation(symmetry, factor=torch.randint(0, 2, shape, generator=generator) * 2.0 - 1)
+    return Transformation(symmetry, factor=2.0 ** torch.randint(-POWERS, POWERS + 1, shape, generator=generator))
 
 
 def apply_all(transformations: list[Transformation], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

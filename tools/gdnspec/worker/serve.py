@@ -4,26 +4,19 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gdnspec.build.loader import load_function
-from gdnspec.protocol.arena import TORCH, Arena, Slot, attach
+from gdnspec.protocol.arena import Slot, attach
 from gdnspec.protocol.channel import Channel, ChannelClosed
 from gdnspec.worker import tamper
+from gdnspec.worker.opened import Opened, Refused
+from gdnspec.worker.windows import Windows
 
 TRACE_FRAMES = 8
-
-
-class Refused(Exception):
-    """What the solution gave back cannot be judged; `kind` says why."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 def serve(channel: Channel, hello: dict[str, Any], isolation: str) -> None:
@@ -41,6 +34,8 @@ def serve(channel: Channel, hello: dict[str, Any], isolation: str) -> None:
         channel.send(reply)
         if reply.get("fatal"):
             sys.exit(1)
+        if reply["op"] == "timed":
+            worker.hand_over()  # the clock has stopped: now, and not when the parent asks for it
 
 
 class _Worker:
@@ -51,7 +46,9 @@ class _Worker:
         self.build_dir = Path(hello["build_dir"])
         self.device: str = hello["device"]
         self.originals = tamper.originals()
-        self.open: _Open | None = None
+        self.open: Opened | None = None
+        self.windows: Windows | None = None
+        self._handed: dict[str, Any] = {}
         if os.environ.get("TRITON_INTERPRET") == "1":
             from gdnspec.build.interpreter import correct_interpreter
 
@@ -68,19 +65,29 @@ class _Worker:
                     return self._open(message, fds)
                 case "call":
                     return self._call()
+                case "ring":
+                    return self._ring(message, fds)
+                case "capture":
+                    return self._capture(message)
+                case "window":
+                    return self._window(message)
+                case "hand":
+                    return self._handed
                 case _:
                     return self._close()
-        except Refused as error:
-            return {"op": "error", "kind": error.kind, "message": str(error)}
         except (Exception, SystemExit) as error:
-            kind = "compile" if loading or _is_compile_error(error) else "runtime"
-            return {
-                "op": "error",
-                "kind": kind,
-                "message": f"{type(error).__name__}: {error}"[:2000],
-                "trace": self._trace(error),
-                "fatal": self._device_is_lost(),
-            }
+            return self._failed(error, "compile" if loading else "runtime")
+
+    def _failed(self, error: BaseException, kind: str) -> dict[str, Any]:
+        if isinstance(error, Refused):
+            return {"op": "error", "kind": error.kind, "message": str(error)}
+        return {
+            "op": "error",
+            "kind": "compile" if _is_compile_error(error) else kind,
+            "message": f"{type(error).__name__}: {error}"[:2000],
+            "trace": self._trace(error),
+            "fatal": self._device_is_lost(),
+        }
 
     def _trace(self, error: BaseException) -> str:
         """Where in the solution it happened: frames of this package say nothing to its author."""
@@ -110,7 +117,8 @@ class _Worker:
         self._close()
         arena = attach(message["arena"], fds)
         try:
-            self.open = _Open(message, arena, self.folder, self.build_dir)
+            slots = {name: Slot.from_json(slot) for name, slot in message["slots"].items()}
+            self.open = Opened(message, slots, arena, self.folder, self.build_dir)
             seconds = self.open.prepare(self._wait)
             self._refuse_tampering()
         except BaseException:
@@ -123,16 +131,59 @@ class _Worker:
         if self.open is None:
             raise Refused("runtime", "called with nothing open")
         started = time.perf_counter()
-        described = self.open.call()
+        described = self.open.accept(self.open.invoke())
         self._wait()
         seconds = time.perf_counter() - started
         self._refuse_tampering()
         return {"op": "done", "returned": described, "seconds": seconds}
 
-    def _close(self) -> dict[str, Any]:
-        if self.open is not None:
-            arena, self.open = self.open.arena, None
+    def _ring(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self._close()
+        arena = attach(message["arena"], fds)
+        try:
+            self.windows = Windows(message, arena, self.folder, self.build_dir)
+            seconds = self.windows.prepare(self._wait)
+            self._refuse_tampering()
+        except BaseException:
+            self.windows = None
             arena.close()
+            raise
+        return {"op": "ringed", "prepare_seconds": seconds}
+
+    def _capture(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Captured or not: a solution that cannot be is timed in another way, which is no error."""
+        assert self.windows is not None
+        try:
+            self.windows.capture(message["calls"])
+            self._wait()
+        except Exception as error:
+            if self._device_is_lost():
+                raise
+            return {"op": "captured", "why_not": f"{type(error).__name__}: {error}"[:300]}
+        return {"op": "captured", "why_not": None}
+
+    def _window(self, message: dict[str, Any]) -> dict[str, Any]:
+        assert self.windows is not None
+        seconds = self.windows.run(message["calls"], message["method"])
+        self._wait()
+        return {"op": "timed", **seconds}
+
+    def hand_over(self) -> None:
+        """What the last window's calls returned, to where the parent looks; the reply for when it asks."""
+        assert self.windows is not None
+        try:
+            self.windows.hand_over()
+            self._wait()
+            self._refuse_tampering()
+            self._handed = {"op": "handed"}
+        except Exception as error:
+            self._handed = self._failed(error, "runtime")
+
+    def _close(self) -> dict[str, Any]:
+        for opened in (self.open, self.windows):
+            if opened is not None:
+                self.open = self.windows = None
+                opened.arena.close()
         return {"op": "closed"}
 
     def _refuse_tampering(self) -> None:
@@ -144,68 +195,6 @@ class _Worker:
     def _wait(self) -> None:
         if self.device == "cuda":
             torch.cuda.synchronize()
-
-
-class _Open:
-    """One workload's calls: views of the shared memory, the function, and what it prepared."""
-
-    def __init__(self, message: dict[str, Any], arena: Arena, folder: Path, build_dir: Path) -> None:
-        assert arena.block is not None
-        self.arena, self.entry = arena, message["entry"]
-        self.function = load_function(folder, self.entry["entry"], build_dir)
-        prepare = self.entry["prepare"]
-        self._prepare = None if prepare is None else load_function(folder, prepare, build_dir)
-        slots = {name: Slot.from_json(slot) for name, slot in message["slots"].items()}
-        self.inputs: dict[str, Any] = dict.fromkeys(message["inputs"])
-        self.inputs.update(message["scalars"])
-        self.inputs.update({name: slots[name].view(arena.block) for name in self.inputs if name in slots})
-        self.outputs = {name: slots[name].view(arena.block) for name in message["outputs"]}
-        self.extra: dict[str, Any] = {}
-
-    def prepare(self, wait: Callable[[], None]) -> float | None:
-        """Runs `prepare`, where there is one; its seconds."""
-        if self._prepare is None:
-            return None
-        started = time.perf_counter()
-        self.extra = {"prepared": self._prepare(**self.inputs)}
-        wait()
-        return time.perf_counter() - started
-
-    def call(self) -> list[dict[str, Any]] | None:
-        """Calls the entry point; says what was returned, where it returns."""
-        if self.entry["call"] == "return":
-            return _accept(self.function(**self.inputs, **self.extra), self.outputs)
-        _call_out(self.function, self.entry["entry"], self.inputs, self.outputs, self.extra)
-        return None
-
-
-def _call_out(
-    function: Callable[..., Any], spec: str, inputs: dict[str, Any], outputs: dict[str, Any], extra: dict[str, Any]
-) -> None:
-    if spec.split("::")[0].endswith(".cu"):
-        function(*inputs.values(), *outputs.values())  # an exported C++ function has no keywords
-    else:
-        function(**inputs, **outputs, **extra)
-
-
-def _accept(returned: Any, outputs: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
-    """Copies returned tensors to where the parent looks; says what they were, so that it can judge their form."""
-    values = [returned] if isinstance(returned, torch.Tensor) else returned
-    if not isinstance(values, tuple | list):
-        raise Refused("shape", f"returned {type(returned).__name__}, not a tuple of {', '.join(outputs)}")
-    if len(values) != len(outputs):
-        raise Refused("shape", f"returned {len(values)} outputs, not {len(outputs)}: {', '.join(outputs)}")
-    names = {dtype: name for name, dtype in TORCH.items()}
-    described = []
-    for (name, target), value in zip(outputs.items(), values, strict=True):
-        if type(value) is not torch.Tensor:
-            kind = "tampered" if isinstance(value, torch.Tensor) else "shape"
-            raise Refused(kind, f"{name} is a {type(value).__name__}, not a torch.Tensor")
-        dtype = names.get(value.dtype, str(value.dtype))
-        described.append({"shape": list(value.shape), "dtype": dtype})
-        if value.shape == target.shape and value.dtype == target.dtype:
-            target.copy_(value)
-    return described
 
 
 def _is_compile_error(error: BaseException) -> bool:

@@ -1,0 +1,254 @@
+"""gdnspec bench on a CPU: the same ring, windows and witnesses as on a GPU; its times are labelled and never ranked."""
+
+import json
+import random
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Run
+from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.workloads import workloads
+from gdnspec.model.trace import Ceilings, Trace
+from gdnspec.timing.floor import BELIEVED, Work, bound, floor, work
+from gdnspec.timing.statistics import ratio, summary
+
+ARGS = "(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"
+HEAD = f"def run{ARGS}:\n"
+RIGHT = f"return decode_k_last{ARGS}"
+
+Make = Callable[..., Path]
+
+
+def timed(gdnspec: Run, folder: Path, *more: str) -> tuple[int, Trace, str]:
+    """One solution on one small workload; exit code, trace, and what was said."""
+    file = folder.parent.parent / "t.jsonl"
+    done = gdnspec(
+        "bench", "gdn_decode_k_last", "--device", "cpu", "--solutions-dir", folder.parent, "--solution", folder.name,
+        "--workload", "one_row", "--seconds", "0.5", "--seed", "5", "--json", file, *more,
+    )  # fmt: skip
+    (line,) = file.read_text().splitlines()
+    return done.returncode, Trace.model_validate(json.loads(line)), done.stdout + done.stderr
+
+
+def test_a_right_solution_has_a_time_with_all_its_parts(gdnspec: Run, make_solution: Make) -> None:
+    code, trace, said = timed(gdnspec, make_solution(HEAD + "    " + RIGHT))
+    assert (code, trace.status) == (0, "PASSED"), trace.message
+    timing = trace.timing
+    assert timing is not None
+    assert timing.method == "cpu"
+    assert timing.interval[0] <= timing.median <= timing.interval[1]
+    assert timing.p10 <= timing.median <= timing.p90
+    assert timing.samples >= 3
+    assert timing.calls == 3 * timing.witness.calls * timing.samples
+    assert timing.witness.once < timing.witness.twice
+    assert timing.timed > 0
+    assert trace.outputs, "errors against the budget are part of it"
+    assert trace.command.endswith("--seed 5 --json " + str(trace.command.split()[-1]))
+    assert not trace.ranked, "a CPU is shown, never ranked"
+    assert "cpu: wall time on a CPU: shown, never ranked" in said
+
+
+CHEATS = {
+    # name: (body, statuses)
+    "keeps_its_first_answer": (
+        f"""
+        import builtins
+        if not hasattr(builtins, "kept"):
+            builtins.kept = {{}}
+        key = (v.data_ptr(), len(builtins.kept))
+        if len(builtins.kept) < 6:
+            builtins.kept[key] = decode_k_last{ARGS}
+            return builtins.kept[key]
+        return next(iter(builtins.kept.values()))
+        """,
+        {"INCORRECT_NUMERICAL"},
+    ),
+    "stops_working_when_it_is_timed": (
+        f"""
+        import builtins
+        builtins.calls = getattr(builtins, "calls", 0) + 1
+        if builtins.calls > 40 and builtins.calls % 7 == 0:
+            return torch.zeros_like(v), torch.zeros_like(state)
+        {RIGHT}
+        """,
+        {"INCORRECT_NUMERICAL"},
+    ),
+    "one_call_in_many_is_wrong": (
+        f"""
+        import builtins
+        builtins.calls = getattr(builtins, "calls", 0) + 1
+        o, s = decode_k_last{ARGS}
+        if builtins.calls == 60:
+            s[0, 1, 7, 3] += 1.0
+        return o, s
+        """,
+        {"INCORRECT_NUMERICAL"},
+    ),
+    "works_later": (
+        f"""
+        import builtins, threading
+        builtins.calls = getattr(builtins, "calls", 0) + 1
+        if builtins.calls < 20:
+            {RIGHT}
+        o, s = torch.full_like(v, float("nan")), torch.full_like(state, float("nan"))
+        def later():
+            import time
+            time.sleep(0.05)
+            x, y = decode_k_last{ARGS}
+            o.copy_(x), s.copy_(y)
+        threading.Thread(target=later).start()
+        return o, s
+        """,
+        {"NON_FINITE"},
+    ),
+    "replaces_the_timer": (
+        f"""
+        import time
+        now = time.perf_counter
+        time.perf_counter = lambda: now() / 10
+        {RIGHT}
+        """,
+        {"TAMPERED"},
+    ),
+    "forges_what_the_worker_says": (
+        f"""
+        from gdnspec.worker import windows
+        honest = windows.Windows.run
+        def run(self, calls, method):
+            return {{name: value / 10 for name, value in honest(self, calls, method).items()}}
+        if not hasattr(windows, "mine"):
+            windows.mine = True
+            windows.Windows.run = run
+        {RIGHT}
+        """,
+        {"SUSPECT_TIMING"},
+    ),
+    "says_that_it_took_no_time": (
+        f"""
+        from gdnspec.worker import windows
+        honest = windows.Windows.run
+        def run(self, calls, method):
+            honest(self, calls, method)
+            return {{"device": "none at all", "host": -1}}
+        if not hasattr(windows, "mine"):
+            windows.mine = True
+            windows.Windows.run = run
+        {RIGHT}
+        """,
+        {"SUSPECT_TIMING"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_timing_cheat_is_caught(gdnspec: Run, make_solution: Make, name: str) -> None:
+    body, statuses = CHEATS[name]
+    folder = make_solution(HEAD + textwrap.indent(textwrap.dedent(body), "    "), name="cheat", deterministic=False)
+    code, trace, _ = timed(gdnspec, folder)
+    assert code == 1
+    assert trace.status in statuses, (trace.status, trace.message)
+    assert not trace.ranked
+    if trace.status != "SUSPECT_TIMING":
+        assert trace.timing is None, "what is wrong has no time"
+
+
+def test_baselines_run_in_turns_and_saved_traces_are_valid(gdnspec: Run, make_solution: Make) -> None:
+    folder = make_solution(HEAD + "    " + RIGHT)
+    twin = make_solution(HEAD + "    " + RIGHT, name="twin")
+    _, trace, said = timed(gdnspec, folder, "--against", "twin", "--save")
+    (found,) = trace.against
+    assert found.baseline == "twin"
+    assert found.interval[0] <= found.ratio <= found.interval[1]
+    assert 0.5 < found.ratio < 2, said
+    (saved,) = (folder / "traces").glob("*.jsonl")
+    assert Trace.model_validate(json.loads(saved.read_text())) == trace
+    assert not (twin / "traces").exists(), "a baseline is not what was asked for"
+    assert gdnspec("validate", folder).returncode == 0
+    timed_again = gdnspec(
+        "bench", "gdn_decode_k_last", "--device", "cpu", "--solutions-dir", folder.parent, "--solution", folder.name,
+        "--workload", "one_row", "--seconds", "0.3", "--save",
+    )  # fmt: skip
+    assert timed_again.returncode == 0
+    assert len(saved.read_text().splitlines()) == 1, "measured again, the line is replaced"
+
+
+def test_what_is_wrong_or_interpreted_is_not_timed(gdnspec: Run, make_solution: Make) -> None:
+    wrong = make_solution(HEAD + f"    o, s = decode_k_last{ARGS}\n    return o, s * 1.01", name="wrong")
+    code, trace, _ = timed(gdnspec, wrong)
+    assert (code, trace.status, trace.timing) == (1, "INCORRECT_NUMERICAL", None)
+    done = gdnspec("bench", "gdn_decode_k_last", "--device", "cpu", "--solution", "triton_recurrent")
+    assert done.returncode == 3
+    assert "nothing that an interpreter runs is timed" in done.stdout + done.stderr
+
+
+def test_without_a_gpu_it_says_what_it_can_do_instead(gdnspec: Run) -> None:
+    done = gdnspec("bench", "gdn_decode_k_last", env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 3
+    assert "--device cpu" in done.stderr
+    assert "never ranked" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--against", "no_such"), "no solution 'no_such'"),
+        (("--suite", "fresh"), "no suite 'fresh'"),
+        (("--workload", "no_such"), "no workload 'no_such'"),
+    ],
+)
+def test_a_wrong_request_is_refused(gdnspec: Run, arguments: tuple[str, ...], says: str) -> None:
+    done = gdnspec("bench", "gdn_decode_k_last", "--device", "cpu", *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+# --- statistics, floor and bound --------------------------------------------------------------------------------
+
+
+def test_a_median_and_its_interval_by_hand() -> None:
+    found = summary([5.0, 1.0, 3.0, 2.0, 4.0])
+    assert (found.median, found.interval, found.count) == (3.0, (1.0, 5.0), 5)
+    assert (found.p10, found.p90) == (pytest.approx(1.4), pytest.approx(4.6))
+    assert summary([2.0]).interval == (2.0, 2.0)
+    with pytest.raises(ValueError, match="no samples"):
+        summary([])
+
+
+@pytest.mark.parametrize("n", [8, 20, 33, 100])
+def test_the_interval_holds_the_median_in_95_of_100_runs(n: int) -> None:
+    source = random.Random(n)
+    hits = 0
+    for _ in range(2000):
+        low, high = summary([source.lognormvariate(0, 0.3) for _ in range(n)]).interval
+        hits += low <= 1.0 <= high
+    assert 0.94 < hits / 2000 < 0.999
+
+
+def test_a_ratio_is_taken_pair_by_pair() -> None:
+    """Both slow down together: the quotient does not move."""
+    drift = [1.0, 2.0, 3.0, 4.0]
+    found = ratio([2 * x for x in drift], drift)
+    assert (found.median, found.interval) == (2.0, (2.0, 2.0))
+
+
+def test_floor_and_bound_by_hand() -> None:
+    limits = Ceilings(copy_bandwidth=4e12, matrix_rate=8e14, nominal_bandwidth=4.8e12, nominal_rate=1e15)
+    moves, computes = Work(bytes=48_000_000, operations=10**9), Work(bytes=1000, operations=10**12)
+    assert floor(moves, limits) == pytest.approx(BELIEVED * 1e-5)
+    assert floor(computes, limits) == pytest.approx(BELIEVED * 1e-3)
+    assert bound(moves, limits) == (pytest.approx(1.2e-5), "memory")
+    assert bound(computes, limits) == (pytest.approx(1.25e-3), "compute")
+    assert floor(moves, limits.model_copy(update={"nominal_rate": None})) is None
+
+
+def test_the_work_of_a_decode_is_its_state_twice_and_little_more() -> None:
+    found = definition("gdn_decode_k_last")
+    line: Any = next(w for w in workloads(found) if w.name == "16x32_batch_64")
+    call = work(found, line)
+    states = 2 * 64 * 32 * 128 * 128 * 4
+    assert states < call.bytes < 1.02 * states
+    assert call.operations == 7 * 64 * 32 * 128 * 128

@@ -1,0 +1,175 @@
+"""gdnspec bench: correct first, then how fast."""
+
+import contextlib
+import secrets
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gdnspec.cli.console import add_row, complain, err, print_table, say, table, warn
+from gdnspec.cli.device import chosen_device
+from gdnspec.cli.selection import chosen_solutions, select
+from gdnspec.model.errors import SpecError
+from gdnspec.model.trace import METHODS, Trace
+from gdnspec.model.workload import SUITES
+from gdnspec.report.units import shown_time
+
+if TYPE_CHECKING:
+    from gdnspec.runner.plan import Job
+
+
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(metavar="DEFINITION", help="None named: all.")] = None,
+    solution: Annotated[list[str] | None, typer.Option(help="Only this solution; may be repeated.")] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="S,S", help="Baselines, timed in turns with each solution.")
+    ] = None,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help=f"{', '.join(SUITES)} or all; may be repeated.", show_default="performance; on a CPU smoke"),
+    ] = None,
+    workload: Annotated[list[str] | None, typer.Option(help="Only this workload; may be repeated.")] = None,
+    workloads_file: Annotated[
+        Path | None, typer.Option("--workloads", help="Take workloads from this file (one definition).")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cuda, or cpu: shown there, never ranked.")] = "cuda",
+    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    save: Annotated[bool, typer.Option("--save", help="Write each trace into its solution's traces/.")] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Append each trace as a line of JSON; - is stdout.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="For one workload; less where 1% is reached sooner.")] = 10.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one window may take.")] = 120.0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=(1 << 62) - 1, help="Of the content of calls.", show_default="new")
+    ] = None,
+) -> None:
+    """Check solutions, then time them: every timed call has content of its own, and its outputs are verified."""
+    if device != "cpu":
+        _require_gpu(device)
+    where = chosen_device(device)
+    selected = select(names, suite or _default(where.kind, workload, workloads_file), workload, workloads_file)
+    chosen, _ = chosen_solutions(solution, solutions_dir)
+    baselines, _ = chosen_solutions(_split(against), solutions_dir) if against else ([], [])
+
+    from gdnspec.catalog.traces import save as save_trace
+    from gdnspec.compare.budget import require
+    from gdnspec.runner.check import Checker, Options
+    from gdnspec.runner.measure import Measurer
+    from gdnspec.runner.plan import plan
+    from gdnspec.timing.ceilings import ceilings
+
+    for item, lines in selected:
+        require(item.definition, lines)
+    jobs = list(plan([s for s in chosen if s not in baselines or solution], selected, where))
+    if not jobs:
+        raise SpecError("no solution serves that beside the baselines: gdnspec list solutions")
+    beside = list(plan(baselines, selected, where))
+    checker = Checker(where.kind, Options(timeout, secrets.randbits(62) if seed is None else seed), warn)
+    limits = ceilings(where) if where.kind == "cuda" else None
+    command = shlex.join(["gdnspec", *sys.argv[1:]])
+    traces: list[Trace] = []
+    interrupted = False
+    with contextlib.ExitStack() as stack:
+        file = (
+            stack.enter_context(json_file.open("a", encoding="utf-8")) if json_file and str(json_file) != "-" else None
+        )
+        measurer = stack.enter_context(Measurer(checker, limits, seconds, command, 1 + len(baselines)))
+        try:
+            for job in _followed(jobs):
+                trace = measurer.trace(job, [b for b in beside if _same(b, job) and b.solution != job.solution])
+                traces.append(trace)
+                _told(trace)
+                if file is not None or str(json_file) == "-":
+                    print(trace.model_dump_json(), file=file, flush=True)
+                if save and trace.timing is not None:
+                    save_trace(job.solution, trace)
+        except KeyboardInterrupt:
+            interrupted = True
+    if str(json_file) != "-":
+        _print(traces)
+    if interrupted:
+        raise typer.Exit(130)
+    raise typer.Exit(_exit_code(traces))
+
+
+def _require_gpu(device: str) -> None:
+    from gdnspec.build import machine
+
+    if device == "cuda" and machine.device("cuda") is None:
+        complain("gdnspec: this machine has no CUDA GPU, and only a GPU is ranked: nothing is timed")
+        complain("  gdnspec bench --device cpu    wall times on this CPU, labelled as such and never ranked")
+        complain("  gdnspec check                 whether solutions are right")
+        raise typer.Exit(3)
+
+
+def _default(kind: str, workload: list[str] | None, file: Path | None) -> list[str] | None:
+    if workload or file:
+        return None
+    return ["performance"] if kind == "cuda" else ["smoke"]
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _same(one: "Job", other: "Job") -> bool:
+    return one.found is other.found and one.workload is other.workload and one.unsupported is None
+
+
+def _followed(jobs: "list[Job]") -> Iterator["Job"]:
+    """With a bar and the time left on a terminal; plain lines are printed as results come."""
+    if not err.is_terminal:
+        yield from jobs
+        return
+    from rich.progress import track
+
+    yield from track(jobs, "timing", console=err, transient=True)
+
+
+def _told(trace: Trace) -> None:
+    where = f"{trace.solution} on {trace.definition}/{trace.workload}"
+    if trace.timing is None:
+        complain(f"{trace.status}  {where}: {trace.message.splitlines()[0] if trace.message else ''}")
+        return
+    low, high = trace.timing.interval
+    half = (high - low) / 2 / trace.timing.median if trace.timing.median else 0
+    ratios = "".join(f"  {found.ratio:.3f}x {found.baseline}" for found in trace.against)
+    complain(f"{trace.status}  {where}: {shown_time(trace.timing.median)} +- {half:.1%}{ratios}")
+    if trace.message:
+        complain(f"  {trace.message}")
+    for reason in trace.unclean:
+        complain(f"  warning: {reason}: not ranked")
+
+
+def _print(traces: list[Trace]) -> None:
+    rows = table(
+        "", "definition", "workload", "solution", "status", "time", "p10 - p90", "of the bound", "host", "ratio"
+    )
+    for t in traces:
+        if t.timing is None:
+            if t.status != "UNSUPPORTED":
+                add_row(rows, t.definition, t.workload, t.solution, t.status, "", "", "", "", "")
+            continue
+        share = f"{t.timing.bound / t.timing.median:.0%} ({t.timing.bound_by})" if t.timing.bound else ""
+        spread = f"{shown_time(t.timing.p10)} - {shown_time(t.timing.p90)}"
+        host = shown_time(t.timing.host) if t.timing.host is not None else ""
+        ratio = ", ".join(f"{found.ratio:.3f}x {found.baseline}" for found in t.against)
+        add_row(rows, t.definition, t.workload, t.solution, t.status, shown_time(t.timing.median), spread, share,
+                host, ratio)  # fmt: skip
+    print_table(rows)
+    for reason in dict.fromkeys(t.message for t in traces if t.status == "UNSUPPORTED"):
+        count = sum(t.message == reason and t.status == "UNSUPPORTED" for t in traces)
+        say(f"unsupported: {count} workloads: {reason}")
+    for method in dict.fromkeys(t.timing.method for t in traces if t.timing):
+        say(f"{method}: {METHODS[method]}")
+
+
+def _exit_code(traces: list[Trace]) -> int:
+    if any(t.status not in ("PASSED", "UNSUPPORTED") for t in traces):
+        return 1
+    return 0 if any(t.timing is not None for t in traces) else 3

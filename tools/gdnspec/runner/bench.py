@@ -1,0 +1,241 @@
+"""Speed, by DESIGN section 7: windows of calls on fresh content, each output verified, three witnesses for each figure.
+
+A round is a window of n calls and one of 2n, of every solution in turn: what one more call costs is the difference over
+n, by the child's device time and by this process's clock. What a window costs once, a launch or a message, drops out.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gdnspec.compare.judge import Verdict, judge_all
+from gdnspec.model.trace import Method, Witness
+from gdnspec.protocol.arena import Arena, create
+from gdnspec.runner.call import Content, Session
+from gdnspec.runner.check import Case
+from gdnspec.runner.child import Child, ChildFailed
+from gdnspec.runner.plan import Job
+from gdnspec.runner.ring import Ring
+from gdnspec.timing.cache import empty_cache, l2_bytes
+from gdnspec.timing.statistics import Summary, summary
+
+WINDOW = 3e-3  # seconds of the shorter window: messages come and go within 0.1 ms of one another
+LONGEST = 1e-1  # seconds of it, where so many calls as the cache asks for would take longer
+MOST_CALLS = 1024  # in it
+PROBED = 4  # calls from which its length is estimated
+OVER_L2 = 3  # a window touches so many times the L2 cache
+MEMORY, MOST_MEMORY = 0.4, 48 << 30  # of what is free, and in bytes, for all rings together
+ROUNDS = (20, 400)  # least where time allows, most
+AT_LEAST = 3
+PRECISE = 0.01  # stop when the interval of the median is narrower
+HOST_ROUNDS = 5
+TRUSTED_SHARE = 0.05  # how far the two clocks may be apart over a window, and so many seconds more:
+TRUSTED_SECONDS = {"graph": 20e-6, "events": 20e-6, "cpu": 1e-3}  # a CPU has other things to do, and is not ranked
+
+
+@dataclass(eq=False)
+class Racer:
+    """One solution of a race: its ring, its samples, and what went wrong."""
+
+    job: Job
+    case: Case
+    child: Child
+    reserve: Arena | None = None
+    ring: Ring | None = None
+    calls: int = 0
+    method: Method = "cpu"
+    why_no_graph: str | None = None
+    prepare: float | None = None
+    device: list[float] = field(default_factory=list)  # seconds a call
+    clock: list[float] = field(default_factory=list)
+    windows: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    host: list[float] = field(default_factory=list)
+    timed: float = 0.0
+    verification: float = 0.0
+    verdict: Verdict | None = None  # of what failed
+
+    def judge(self, outputs: dict[str, Tensor]) -> list[Verdict]:
+        definition = self.job.found.definition
+        return judge_all(outputs, self.case.expected, definition, self.case.workload, self.case.inputs.scope)
+
+    @property
+    def summary(self) -> Summary:
+        return summary(self.device)
+
+    @property
+    def witness(self) -> Witness:
+        once, twice = (summary(seconds).median for seconds in self.windows)
+        return Witness(calls=self.calls, once=once, twice=twice, per_call=summary(self.clock).median)
+
+    def suspicion(self, floor: float | None) -> str | None:
+        """Why the figure is not believed, None where it is."""
+        device, clock = self.summary.median, summary(self.clock).median
+        apart = abs(device - clock) * self.calls
+        if apart > TRUSTED_SHARE * max(device, clock) * self.calls + TRUSTED_SECONDS[self.method]:
+            return (
+                f"{self.method}: {device * 1e6:.2f} us a call, by the judge's own clock {clock * 1e6:.2f} us, over "
+                f"{self.calls} and {2 * self.calls} calls"
+            )
+        if floor is not None and device < floor:
+            return f"{device * 1e6:.2f} us a call is below {floor * 1e6:.2f} us, which the memory and the clock allow"
+        return None
+
+
+class Race:
+    """Solutions timed in turns on one workload: A B A B. `seconds`: after which no further round starts."""
+
+    def __init__(self, racers: list[Racer], seconds: float, timeout: float, seed: int) -> None:
+        self.racers, self.seconds, self.timeout = racers, seconds, timeout
+        self.generator = torch.Generator().manual_seed(seed)
+        self._on_gpu = bool(racers) and racers[0].job.device.kind == "cuda"
+
+    def run(self, told: Callable[[int, float], None] = lambda rounds, spread: None) -> None:
+        """Fills in every racer. Raises `MemoryError` where not even one call fits twice."""
+        with ExitStack() as stack:
+            for racer in self.racers:
+                self._guarded(racer, self._line_up, stack)
+            started = time.perf_counter()
+            for rounds in range(ROUNDS[1]):
+                alive = [racer for racer in self.racers if racer.verdict is None]
+                late = time.perf_counter() - started > self.seconds
+                if not alive or (late and rounds >= AT_LEAST) or self._settled(alive, rounds):
+                    break
+                for racer in alive:
+                    self._guarded(racer, self._round)
+                if alive[0].device:
+                    told(rounds + 1, alive[0].summary.spread)
+            for racer in self.racers:
+                if racer.verdict is None:
+                    self._guarded(racer, self._host)
+
+    def _settled(self, alive: list[Racer], rounds: int) -> bool:
+        return rounds >= ROUNDS[0] and all(racer.summary.spread < PRECISE for racer in alive)
+
+    def _guarded(self, racer: Racer, work: Callable[..., None], *more: object) -> None:
+        try:
+            work(racer, *more)
+        except ChildFailed as failure:
+            racer.verdict = Verdict(failure.status, failure.message)
+
+    # --- one racer ----------------------------------------------------------------------------------------------
+
+    def _line_up(self, racer: Racer, stack: ExitStack) -> None:
+        """A base call whose outputs are judged, a ring as long as time and memory want it, and a first window of each
+        length that nobody times."""
+        content = Content.of(racer.case.inputs, racer.job.device.kind)
+        racer.child.load(racer.job.entry.model_dump())
+        with Session(racer.job, content, racer.job.device.kind, racer.child, self.timeout) as session:
+            session.call()  # what is compiled or tuned at the first call
+            answer = session.call()
+        judged = [answer.fault] if answer.fault is not None else racer.judge(answer.outputs)
+        racer.verdict = next((verdict for verdict in judged if verdict.status != "PASSED"), None)
+        if racer.verdict is not None:
+            return
+        racer.method = "events" if self._on_gpu else "cpu"
+        room = self._room(racer, content)
+
+        def ring(count: int) -> Ring:
+            return Ring(racer.job, content, answer.outputs, racer.child, count, self.timeout, racer.reserve)
+
+        with ring(min(PROBED, room)) as probe:
+            racer.ring, racer.prepare = probe, probe.open()
+            self._window(racer, probe.count, racer.method)
+            found = self._window(racer, probe.count, racer.method) if racer.verdict is None else None
+        if found is None:
+            return
+        calls = racer.calls = self._calls(found[1] / probe.count, probe.stride, room)
+        racer.ring = stack.enter_context(ring(2 * calls))
+        racer.ring.open()
+        self._window(racer, 2 * calls, racer.method)
+        if self._on_gpu and racer.verdict is None:
+            reasons = [racer.child.capture(count, self.timeout) for count in (calls, 2 * calls)]
+            racer.why_no_graph = next((reason for reason in reasons if reason is not None), None)
+            if racer.why_no_graph is None:
+                racer.method = "graph"
+        for count in (calls, 2 * calls):
+            if racer.verdict is None:
+                self._window(racer, count, racer.method)
+        racer.timed = racer.verification = 0.0
+
+    def _room(self, racer: Racer, content: Content) -> int:
+        """How many sets of buffers there is memory for: two at least. Raises `MemoryError`."""
+        if not self._on_gpu:
+            return 2 * MOST_CALLS
+        stride = Ring(racer.job, content, {}, racer.child, 1, self.timeout).stride
+        reserved = racer.reserve.nbytes // stride if racer.reserve is not None else 0
+        if reserved >= 2:
+            return reserved
+        free, _ = torch.cuda.mem_get_info()
+        room = int(MEMORY * free / len(self.racers) / stride)
+        if room < 2:
+            need = 2 * stride * len(self.racers) / MEMORY
+            raise MemoryError(f"timing needs {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free")
+        return room
+
+    def _calls(self, seconds: float, stride: int, room: int) -> int:
+        """How many calls the shorter window has: time enough, and over the cache; within memory for twice as many."""
+        seconds = max(seconds, 1e-7)
+        for_cache = min(-(-OVER_L2 * l2_bytes() // stride), LONGEST / seconds) if self._on_gpu else 1
+        return max(1, int(min(room // 2, MOST_CALLS, max(for_cache, WINDOW / seconds))))
+
+    def _round(self, racer: Racer) -> None:
+        once = self._window(racer, racer.calls, racer.method)
+        twice = self._window(racer, 2 * racer.calls, racer.method) if racer.verdict is None else None
+        if once is None or twice is None:
+            return
+        racer.clock.append((twice[0] - once[0]) / racer.calls)
+        racer.device.append(max(0.0, (twice[1] - once[1]) / racer.calls))
+        for seconds, known in zip((once[0], twice[0]), racer.windows, strict=True):
+            known.append(seconds)
+
+    def _host(self, racer: Racer) -> None:
+        """An eager call until it returns: launches, planning, allocation. The child's word."""
+        for _ in range(HOST_ROUNDS):
+            found = self._window(racer, racer.calls, "eager", host=True)
+            if found is None:
+                return
+            racer.host.append(found[1] / racer.calls)
+
+    def _window(self, racer: Racer, calls: int, method: str, host: bool = False) -> tuple[float, float] | None:
+        """(seconds by this clock, seconds by the child), after every output has been verified; None where one is
+        wrong, which `racer.verdict` then says."""
+        assert racer.ring is not None
+        before = time.perf_counter()
+        racer.ring.fill(self.generator)
+        if self._on_gpu:
+            empty_cache()
+        filled = time.perf_counter()
+        clock, said = racer.child.window(calls, method, self.timeout)
+        done = time.perf_counter()
+        racer.verdict = racer.ring.verify(calls, racer.judge)
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        racer.timed += clock
+        racer.verification += filled - before + time.perf_counter() - done
+        if racer.verdict is not None:
+            return None
+        return clock, _seconds(said.get("host" if host else "device"))
+
+
+def reserves(count: int) -> list[Arena]:
+    """Memory for `count` rings, taken before anything else is: later allocations lie scattered in pages whose addresses
+    do not fit into the GPU's translation cache, and decode on a ring of 10 GiB took 1.7 times as long there."""
+    free, _ = torch.cuda.mem_get_info()
+    return [create("cuda", int(min(MEMORY * free, MOST_MEMORY)) // count // (1 << 21) << 21) for _ in range(count)]
+
+
+def _seconds(value: object) -> float:
+    """What a child says of its own time; what is no time makes the two clocks disagree."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e6
+    return float(value) if known else 0.0  # type: ignore[arg-type]
+
+
+def ratios(baseline: Racer, candidate: Racer) -> Iterator[float]:
+    """Round by round, baseline over candidate."""
+    for above, below in zip(baseline.device, candidate.device, strict=False):
+        if below > 0:
+            yield above / below

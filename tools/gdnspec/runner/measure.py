@@ -1,0 +1,143 @@
+"""From a job to a trace: checked first, then timed beside its baselines."""
+
+import datetime
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+
+import torch
+
+from gdnspec.build.machine import environment
+from gdnspec.catalog.traces import definition_hash
+from gdnspec.inputs.materialise import InvalidWorkload
+from gdnspec.model.result import CheckResult, Status
+from gdnspec.model.trace import Ceilings, Health, Ratio, Timing, Trace
+from gdnspec.protocol.arena import Arena
+from gdnspec.runner.bench import Race, Racer, ratios, reserves
+from gdnspec.runner.check import Checker
+from gdnspec.runner.child import Child
+from gdnspec.runner.plan import Job
+from gdnspec.timing.floor import bound, floor, work
+from gdnspec.timing.health import driver_version, health
+from gdnspec.timing.statistics import summary
+
+Told = Callable[[int, float], None]
+
+
+class Measurer:
+    """Keeps one child a solution, and memory for `at_once` rings. Use as a context manager."""
+
+    def __init__(self, checker: Checker, limits: Ceilings | None, seconds: float, command: str, at_once: int) -> None:
+        self.checker, self.ceilings, self.seconds, self.command = checker, limits, seconds, command
+        self.at_once = at_once
+        self._children: dict[str, Child] = {}
+        self._reserves: list[Arena] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Measurer":
+        if self._on_gpu:
+            self._reserves = reserves(self.at_once)
+            for arena in self._reserves:
+                self._stack.callback(arena.close)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def trace(self, job: Job, baselines: list[Job], told: Told = lambda rounds, spread: None) -> Trace:
+        """One solution on one workload; what fails its check is not timed."""
+        if job.interpreted and job.unsupported is None:
+            return self._trace(job, "UNSUPPORTED", "interpreted: nothing that an interpreter runs is timed")
+        checked = self._checked(job)
+        if checked.status != "PASSED":
+            return self._trace(job, checked.status, checked.message, checked)
+        against = [b for b in baselines if not b.interpreted and self._checked(b).status == "PASSED"]
+        before = self._health()
+        try:
+            case = self.checker.case(job)
+            places = [*self._reserves, *[None] * (1 + len(against))]
+            racers = [
+                Racer(one, case, self._child(one), place) for one, place in zip((job, *against), places, strict=False)
+            ]
+            options = self.checker.options
+            Race(racers, self.seconds, options.timeout, options.seed).run(told)
+        except InvalidWorkload as error:
+            return self._trace(job, "INVALID_WORKLOAD", str(error), checked)
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            said = (str(error).splitlines() or ["no more is said"])[0]
+            return self._trace(job, "UNSUPPORTED", f"out of memory: {said}", checked)
+        return self._judged(job, checked, racers, before, self._health())
+
+    # --- parts --------------------------------------------------------------------------------------------------
+
+    def _judged(
+        self, job: Job, checked: CheckResult, racers: list[Racer], before: Health | None, after: Health | None
+    ) -> Trace:
+        mine, *others = racers
+        if mine.verdict is not None:
+            return self._trace(job, mine.verdict.status, mine.verdict.message, checked)
+        if not mine.device:
+            return self._trace(job, "TIMEOUT", "no round was finished", checked)
+        timing = self._timing(mine)
+        why = mine.suspicion(timing.floor)
+        status: Status = "SUSPECT_TIMING" if why else "PASSED"
+        ranked = [other for other in others if other.verdict is None and other.device and why is None]
+        against = [
+            Ratio(
+                baseline=other.job.solution.name, baseline_hash=other.job.solution.source_hash, method=other.method,
+                median=other.summary.median, ratio=found.median, interval=found.interval,
+            )
+            for other in ranked
+            if other.method == mine.method and (found := summary(list(ratios(other, mine))))
+        ]  # fmt: skip
+        unclean = [f"throttled: {reason}" for h in (before, after) if h for reason in h.throttled_by]
+        unclean += ["in use by others" for h in (before, after) if h and h.others]
+        extra = {"timing": timing, "against": against, "before": before, "after": after}
+        return self._trace(job, status, why or "", checked).model_copy(
+            update={**extra, "unclean": list(dict.fromkeys(unclean)), "ceilings": self.ceilings}
+        )
+
+    def _timing(self, racer: Racer) -> Timing:
+        call, found = work(racer.job.found, racer.job.workload), racer.summary
+        limits = self.ceilings
+        seconds, by = bound(call, limits) if limits else (None, None)
+        assert racer.ring is not None
+        return Timing(
+            method=racer.method, median=found.median, p10=found.p10, p90=found.p90, interval=found.interval,
+            samples=found.count, calls=3 * racer.calls * found.count, ring_bytes=racer.ring.nbytes,
+            host=summary(racer.host).median if racer.host else None, prepare=racer.prepare, witness=racer.witness,
+            bytes=call.bytes, operations=call.operations, floor=floor(call, limits) if limits else None,
+            bound=seconds, bound_by=by, verification=racer.verification, timed=racer.timed,
+        )  # fmt: skip
+
+    def _trace(self, job: Job, status: Status, message: str, checked: CheckResult | None = None) -> Trace:
+        found, workload = job.found, job.workload
+        return Trace(
+            schema_version=1, definition=found.definition.name, definition_hash=definition_hash(found),
+            workload=workload.name, suite=workload.suite, preset=workload.preset, regime=workload.regime,
+            axes=workload.axes, sequence_lengths=workload.sequence_lengths, solution=job.solution.name,
+            source_hash=job.solution.source_hash, device=job.device.slug,
+            recorded=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), command=self.command,
+            seed=self.checker.options.seed, status=status, message=message,
+            outputs=checked.outputs if checked else [],
+            environment={**environment(job.device), "driver": driver_version() if self._on_gpu else None},
+        )  # fmt: skip
+
+    def _checked(self, job: Job) -> CheckResult:
+        return self.checker.result(job, self._child(job), {})
+
+    def _child(self, job: Job) -> Child:
+        name = job.solution.name
+        if name not in self._children:
+            child = Child(job.solution, self.checker.device, job.interpreted)
+            self._children[name] = self._stack.enter_context(child)
+        return self._children[name]
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.checker.device == "cuda"
+
+    def _health(self) -> Health | None:
+        return health(1 + len(self._children)) if self._on_gpu else None

@@ -1,0 +1,185 @@
+"""A ring of buffers for timing: every call finds content of its own, and every output is verified.
+
+Content comes from the exact symmetries: one base call, whose outputs are known, multiplied by signs and powers of two
+of each call's own, and permuted anew for each window. All buffers of a tensor lie at equal distances, so that one
+operation fills, poisons or compares it in all of them: filling and verifying moves few times the bytes of the calls.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gdnspec.compare.judge import Verdict
+from gdnspec.model.dtypes import SIZES
+from gdnspec.protocol.arena import GUARD_BYTE, TORCH, Arena, Slot, create, lay_out, zones
+from gdnspec.runner.call import Content, poison
+from gdnspec.runner.child import Child, ChildFailed
+from gdnspec.runner.plan import Job
+from gdnspec.runner.second import Judge
+from gdnspec.runner.symmetry import Transformation, draw, same_values, undo_all
+
+COMPARED = 1 << 30  # bytes at a time
+
+
+class Ring:
+    """`count` sets of buffers, in `reserve` where that has room for them. Use as a context manager; raises
+    `MemoryError` where the device is full."""
+
+    def __init__(
+        self, job: Job, content: Content, first: Mapping[str, Tensor], child: Child, count: int, timeout: float,
+        reserve: Arena | None = None,
+    ) -> None:  # fmt: skip
+        self.job, self.content, self.first, self.child = job, content, dict(first), child
+        self.count, self.timeout, self.device = count, timeout, job.device.kind
+        definition = job.found.definition
+        tensors = [(n, definition.input(n).dtype, tuple(x.shape)) for n, x in content.tensors.items()]
+        tensors += [(t.name, t.dtype, definition.shape(t, content.scope)) for t in definition.outputs]
+        slots, nbytes = lay_out(tensors)
+        self.stride = nbytes  # a multiple of the alignment
+        self._slots: dict[str, Slot] = {slot.name: slot for slot in slots}
+        self._zones = zones(slots, nbytes)
+        self._reserve = reserve if reserve is not None and self.nbytes <= reserve.nbytes else None
+        self._arena: Arena | None = None
+        self._permuted: list[Transformation] = []
+        self._factors: list[Transformation] = []
+        self._views: dict[str, Tensor] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return self.stride * self.count
+
+    def __enter__(self) -> "Ring":
+        self._arena = self._reserve or create(self.device, self.nbytes)
+        assert self._arena.block is not None
+        self._views = {name: self._stacked(slot) for name, slot in self._slots.items()}
+        for i in range(self.count):
+            for _, zone in self._zones:
+                self._arena.block[i * self.stride + zone.start : i * self.stride + zone.stop] = GUARD_BYTE
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._arena is not None
+        if error is None or isinstance(error, ChildFailed):
+            with contextlib.suppress(ChildFailed):
+                self.child.close(self.timeout)
+        self._views = {}
+        if self._reserve is None:
+            self._arena.close()
+        self._arena = None
+
+    def open(self) -> float | None:
+        """Lets the child map it and prepare; seconds of one `prepare`. Raises `ChildFailed`."""
+        assert self._arena is not None
+        definition = self.job.found.definition
+        message: dict[str, Any] = {
+            "entry": self.job.entry.model_dump(),
+            "arena": self._arena.describe(),
+            "slots": {name: slot.to_json() for name, slot in self._slots.items()},
+            "inputs": [tensor.name for tensor in definition.inputs],
+            "outputs": [output.name for output in definition.outputs],
+            "scalars": self.content.scalars,
+            "stride": self.stride,
+            "count": self.count,
+        }
+        fds = [self._arena.fd] if self.device == "cpu" else []  # type: ignore[union-attr]
+        seconds = self.child.ring(message, fds, self.timeout).get("prepare_seconds")
+        return float(seconds) if isinstance(seconds, float | int) else None
+
+    def fill(self, generator: torch.Generator) -> None:
+        """New content for every buffer, and outputs that nobody could have meant."""
+        definition = self.job.found.definition
+        drawn = draw(definition, self.content.scope, generator, self.count)
+        self._permuted = [one for one in drawn if one.index is not None]
+        self._factors = [one for one in drawn if one.factor is not None]
+        base = self._permute(self.content.tensors)
+        for name, value in base.items():
+            self._multiplied(name, value, self.count, out=self._views[name])
+        for output in definition.outputs:
+            poison(self._views[output.name])
+
+    def verify(self, calls: int, judge: Judge) -> Verdict | None:
+        """What is wrong with the outputs of the first `calls` buffers; None where each is what it must be."""
+        want = self._permute(self.first)
+        for output in self.job.found.definition.outputs:
+            step = max(1, COMPARED // max(1, self._slots[output.name].nbytes))
+            for start in range(0, calls, step):
+                stop = min(start + step, calls)
+                got = self._views[output.name][start:stop]
+                expected = self._multiplied(output.name, want[output.name], stop, start)
+                if not bool((got == expected).all()):
+                    places = (~same_values(got, expected)).flatten(1).any(1).nonzero()
+                    if len(places):
+                        verdict = self._judged(start + int(places[0]), calls, judge)
+                        if verdict is not None:
+                            return verdict
+                        break
+        return None
+
+    def overrun(self) -> bool:
+        """Whether something wrote outside of every tensor."""
+        assert self._arena is not None
+        block = self._arena.block
+        assert block is not None
+        return any(
+            not bool((block[i * self.stride + zone.start : i * self.stride + zone.stop] == GUARD_BYTE).all())
+            for i in range(self.count)
+            for _, zone in self._zones
+        )
+
+    # --- content ------------------------------------------------------------------------------------------------
+
+    def _judged(self, first: int, calls: int, judge: Judge) -> Verdict | None:
+        """A difference: forgiven where nothing but the budget is promised and all calls keep it."""
+        deterministic = self.job.solution.manifest.deterministic
+        for i in range(first, calls):
+            outputs = self._outputs(i)
+            failed = next((verdict for verdict in judge(outputs) if verdict.status != "PASSED"), None)
+            if failed is not None:
+                return Verdict(failed.status, f"in call {i} of a timed window: {failed.message}", failed.errors)
+            if deterministic:
+                message = "the outputs of a timed call are not those of the same call untimed; the symmetries are exact"
+                return Verdict("NOT_REPRODUCIBLE", f"call {i} of a timed window: {message}")
+        return None
+
+    def _outputs(self, i: int) -> dict[str, Tensor]:
+        """Those of call `i`, its transformations undone."""
+        factors = [replace(one, factor=one.factor[i]) for one in self._factors if one.factor is not None]
+        outputs = {output.name: self._views[output.name][i] for output in self.job.found.definition.outputs}
+        return undo_all([*self._permuted, *factors], outputs)
+
+    def _permute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        result = dict(tensors)
+        for one in self._permuted:
+            result = one.apply(result)
+        return result
+
+    def _multiplied(self, name: str, value: Tensor, stop: int, start: int = 0, out: Tensor | None = None) -> Tensor:
+        """`value` as calls `start` to `stop` have it: [calls, ...]."""
+        product = None
+        for one in self._factors:
+            dimension = one.symmetry.dimension.get(name)
+            if dimension is not None and one.factor is not None:
+                factor = one.factor[start:stop].to(value.device, value.dtype)
+                factor = factor.reshape(stop - start, *[1] * dimension, -1, *[1] * (value.dim() - dimension - 1))
+                product = factor if product is None else product * factor
+        if product is None:
+            product = torch.ones((stop - start, *[1] * value.dim()), dtype=value.dtype, device=value.device)
+        return torch.mul(value[None], product, out=out) if out is not None else value[None] * product
+
+    def _stacked(self, slot: Slot) -> Tensor:
+        """One tensor in all buffers: [count, *shape]."""
+        assert self._arena is not None
+        assert self._arena.block is not None
+        size = SIZES[slot.dtype]
+        flat = self._arena.block[: self.nbytes].view(TORCH[slot.dtype])
+        strides = [1] * len(slot.shape)
+        for i in range(len(slot.shape) - 2, -1, -1):
+            strides[i] = strides[i + 1] * slot.shape[i + 1]
+        return flat.as_strided((self.count, *slot.shape), (self.stride // size, *strides), slot.offset // size)

@@ -1,0 +1,61 @@
+"""Medians with intervals. Nothing is assumed of how times are distributed: they have a long tail."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+TAIL = 0.025  # on each side of a 95% interval
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of the samples, in their unit. `interval`: 95%, of the median."""
+
+    median: float
+    p10: float
+    p90: float
+    interval: tuple[float, float]
+    count: int
+
+    @property
+    def spread(self) -> float:
+        """Width of the interval over the median."""
+        low, high = self.interval
+        return (high - low) / self.median if self.median > 0 else math.inf
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Linear between neighbours; `ordered` is sorted and not empty."""
+    at = share * (len(ordered) - 1)
+    below = int(at)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (at - below) * (ordered[above] - ordered[below])
+
+
+def summary(samples: Sequence[float]) -> Summary:
+    """The interval lies between order statistics. With fewer than 6 samples none are 95%: it is all of them."""
+    if not samples:
+        raise ValueError("no samples")
+    ordered = sorted(samples)
+    outside = _outside(len(ordered))
+    interval = (ordered[outside], ordered[len(ordered) - 1 - outside])
+    return Summary(quantile(ordered, 0.5), quantile(ordered, 0.1), quantile(ordered, 0.9), interval, len(ordered))
+
+
+@cache
+def _outside(count: int) -> int:
+    """How many of the smallest samples, and of the largest, a 95% interval of the median leaves out: how many lie below
+    the median is binomial(count, 1/2)."""
+    below, left = 0, 0
+    while True:
+        below += math.comb(count, left)
+        if below > TAIL * 2**count:
+            return max(0, left - 1)
+        left += 1
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> Summary:
+    """Of two lists of samples taken in turns: each pair saw the same clocks and temperature, so its quotient is what
+    varies least."""
+    return summary([a / b for a, b in zip(above, below, strict=True)])
