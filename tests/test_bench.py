@@ -22,11 +22,11 @@ RIGHT = f"return decode_k_last{ARGS}"
 Make = Callable[..., Path]
 
 
-def timed(gdnspec: Run, folder: Path, *more: str) -> tuple[int, Trace, str]:
+def timed(gdnspec: Run, folder: Path, *more: str, device: str = "cpu") -> tuple[int, Trace, str]:
     """One solution on one small workload; exit code, trace, and what was said."""
     file = folder.parent.parent / "t.jsonl"
     done = gdnspec(
-        "bench", "gdn_decode_k_last", "--device", "cpu", "--solutions-dir", folder.parent, "--solution", folder.name,
+        "bench", "gdn_decode_k_last", "--device", device, "--solutions-dir", folder.parent, "--solution", folder.name,
         "--workload", "one_row", "--seconds", "0.5", "--seed", "5", "--json", file, *more,
     )  # fmt: skip
     (line,) = file.read_text().splitlines()

@@ -2,18 +2,24 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gdnspec import __version__, paths
-from gdnspec.cli.console import add_row, print_json, print_table, say, table
+from gdnspec.cli.console import add_row, complain, print_json, print_table, say, table
+
+if TYPE_CHECKING:
+    from gdnspec.build.machine import Device
 
 UNWRITABLE = " (cannot be written: set GDNSPEC_CACHE)"
 
 
 def doctor(
     solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure this GPU's copy bandwidth and matrix rate anew, and keep them.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Say what this machine can run, and why not."""
@@ -32,6 +38,8 @@ def doctor(
         "isolation": f"Landlock {landlock.abi()}" if landlock.abi() else "none: this kernel has no Landlock",
         "cache": str(paths.cache_dir()) + ("" if _writable(paths.cache_dir()) else UNWRITABLE),
     }
+    if measure:
+        facts |= _measured(gpu)
     known, problems = solutions(solutions_dir)
     devices = [device for device in (machine.device("cpu"), gpu) if device is not None]
     can = {
@@ -50,6 +58,26 @@ def doctor(
     print_table(rows)
     for problem in problems:
         say(f"cannot be used: {problem}")
+
+
+def _measured(gpu: "Device | None") -> dict[str, str]:
+    """What every bound rests on. Exit code 3 where there is no GPU."""
+    if gpu is None:
+        complain("gdnspec: this machine has no CUDA GPU: there is nothing to measure")
+        raise typer.Exit(3)
+
+    from gdnspec.timing.ceilings import ceilings
+
+    found = ceilings(gpu, again=True)
+    return {
+        "copy bandwidth": _of(found.copy_bandwidth / 1e12, found.nominal_bandwidth, 1e12, "TB/s, read and written"),
+        "matrix rate": _of(found.matrix_rate / 1e12, found.nominal_rate, 1e12, "TFLOP/s, dense bfloat16"),
+    }
+
+
+def _of(value: float, nominal: float | None, unit: float, name: str) -> str:
+    share = f", {value * unit / nominal:.0%} of the nominal {nominal / unit:.3g}" if nominal else ""
+    return f"{value:.3g} {name}{share}"
 
 
 def _limit() -> int:

@@ -1,0 +1,111 @@
+"""Ways to look fast on a GPU: each must end as SUSPECT_TIMING or as wrong. `pytest -m timing_cheats` runs the list."""
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Run
+from test_bench import ARGS, HEAD, RIGHT, timed
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timing_cheats]
+
+COUNTED = """
+        import builtins
+        builtins.calls = getattr(builtins, "calls", 0) + 1"""
+KEPT = """
+        import builtins
+        kept = getattr(builtins, "kept", None)
+        if kept is None:
+            kept = builtins.kept = {}"""
+
+
+def forged(seconds: str) -> str:
+    """Replaces what the worker says of a window."""
+    return f"""
+        from gdnspec.worker import windows
+        honest = windows.Windows.run
+        def run(self, calls, method):
+            return {{**honest(self, calls, method), "device": {seconds}}}
+        if not hasattr(windows, "mine"):
+            windows.mine = True
+            windows.Windows.run = run
+        {RIGHT}
+        """
+
+
+CHEATS: dict[str, str] = {
+    # The work goes to a stream that no event of the timed one waits for.
+    "side_stream": f"""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        o, s = torch.empty_like(v), torch.empty_like(state)
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(2_000_000)  # clocks: a millisecond
+            x, y = decode_k_last{ARGS}
+            o.copy_(x), s.copy_(y)
+        return o, s
+        """,
+    "thread_that_works_later": f"""{COUNTED}
+        import threading, time
+        if builtins.calls < 20:
+            {RIGHT}
+        o, s = torch.full_like(v, float("nan")), torch.full_like(state, float("nan"))
+        def later():
+            time.sleep(0.05)
+            x, y = decode_k_last{ARGS}
+            o.copy_(x), s.copy_(y)
+        threading.Thread(target=later).start()
+        return o, s
+        """,
+    "output_cache_by_content": f"""{KEPT}
+        key = tuple(x.shape for x in (q, v, state))
+        if key not in kept:
+            kept[key] = decode_k_last{ARGS}
+        return tuple(x.clone() for x in kept[key])
+        """,
+    "works_only_when_not_timed": f"""
+        if torch.cuda.is_current_stream_capturing():
+            return torch.zeros_like(v), torch.zeros_like(state)
+        {RIGHT}
+        """,
+    "patched_elapsed_time": f"""
+        torch.cuda.Event.elapsed_time = lambda self, other: 1e-3
+        {RIGHT}
+        """,
+    "patched_perf_counter": f"""
+        import time
+        now = time.perf_counter
+        time.perf_counter = lambda: now() / 10
+        {RIGHT}
+        """,
+    "patched_statistics": f"""
+        import statistics
+        statistics.median = min
+        {RIGHT}
+        """,
+    "graph_of_stale_work": f"""{KEPT}
+        key = (v.data_ptr(), v.shape)
+        if key not in kept or not torch.cuda.is_current_stream_capturing():
+            kept[key] = decode_k_last{ARGS}
+        return tuple(x.clone() for x in kept[key])
+        """,
+    "forged_samples": forged("calls * 5e-6"),
+    "below_the_floor": forged("calls * 1e-9"),
+    "nothing_on_every_seventh_call": f"""{COUNTED}
+        if builtins.calls > 40 and builtins.calls % 7 == 0:
+            return torch.zeros_like(v), torch.zeros_like(state)
+        {RIGHT}
+        """,
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_timing_cheat_is_caught(gdnspec: Run, make_solution: Callable[..., Path], name: str) -> None:
+    body = textwrap.indent(textwrap.dedent(CHEATS[name]), "    ")
+    folder = make_solution(HEAD + body, name="cheat", deterministic=False)
+    code, trace, said = timed(gdnspec, folder, device="cuda")
+    assert code == 1, said
+    assert trace.status in ("SUSPECT_TIMING", "INCORRECT_NUMERICAL", "NON_FINITE", "TAMPERED"), trace.message
+    assert not trace.ranked
+    assert trace.timing is None or trace.status == "SUSPECT_TIMING"
