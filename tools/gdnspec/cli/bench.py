@@ -4,14 +4,14 @@ import contextlib
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gdnspec.cli.console import add_row, complain, err, print_table, say, table, warn
+from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
 from gdnspec.cli.device import chosen_device
+from gdnspec.cli.live import LiveTable, ratios_of
 from gdnspec.cli.selection import chosen_solutions, select
 from gdnspec.model.errors import SpecError
 from gdnspec.model.trace import METHODS, Trace
@@ -78,12 +78,15 @@ def bench(
         file = (
             stack.enter_context(json_file.open("a", encoding="utf-8")) if json_file and str(json_file) != "-" else None
         )
+        live = stack.enter_context(LiveTable(len(jobs)))
         measurer = stack.enter_context(Measurer(checker, limits, seconds, command, 1 + len(baselines)))
         try:
-            for job in _followed(jobs):
-                trace = measurer.trace(job, [b for b in beside if _same(b, job) and b.solution != job.solution])
+            for job in jobs:
+                live.start(job.solution.name, job.workload.name)
+                rivals = [b for b in beside if _same(b, job) and b.solution != job.solution]
+                trace = measurer.trace(job, rivals, live.round)
                 traces.append(trace)
-                _told(trace)
+                live.add(trace)
                 if file is not None or str(json_file) == "-":
                     print(trace.model_dump_json(), file=file, flush=True)
                 if save and trace.timing is not None:
@@ -121,31 +124,6 @@ def _same(one: "Job", other: "Job") -> bool:
     return one.found is other.found and one.workload is other.workload and one.unsupported is None
 
 
-def _followed(jobs: "list[Job]") -> Iterator["Job"]:
-    """With a bar and the time left on a terminal; plain lines are printed as results come."""
-    if not err.is_terminal:
-        yield from jobs
-        return
-    from rich.progress import track
-
-    yield from track(jobs, "timing", console=err, transient=True)
-
-
-def _told(trace: Trace) -> None:
-    where = f"{trace.solution} on {trace.definition}/{trace.workload}"
-    if trace.timing is None:
-        complain(f"{trace.status}  {where}: {trace.message.splitlines()[0] if trace.message else ''}")
-        return
-    low, high = trace.timing.interval
-    half = (high - low) / 2 / trace.timing.median if trace.timing.median else 0
-    ratios = "".join(f"  {found.ratio:.3f}x {found.baseline}" for found in trace.against)
-    complain(f"{trace.status}  {where}: {shown_time(trace.timing.median)} +- {half:.1%}{ratios}")
-    if trace.message:
-        complain(f"  {trace.message}")
-    for reason in trace.unclean:
-        complain(f"  warning: {reason}: not ranked")
-
-
 def _print(traces: list[Trace]) -> None:
     rows = table(
         "", "definition", "workload", "solution", "status", "time", "p10 - p90", "of the bound", "host", "ratio"
@@ -158,9 +136,8 @@ def _print(traces: list[Trace]) -> None:
         share = f"{t.timing.bound / t.timing.median:.0%} ({t.timing.bound_by})" if t.timing.bound else ""
         spread = f"{shown_time(t.timing.p10)} - {shown_time(t.timing.p90)}"
         host = shown_time(t.timing.host) if t.timing.host is not None else ""
-        ratio = ", ".join(f"{found.ratio:.3f}x {found.baseline}" for found in t.against)
         add_row(rows, t.definition, t.workload, t.solution, t.status, shown_time(t.timing.median), spread, share,
-                host, ratio)  # fmt: skip
+                host, ratios_of(t))  # fmt: skip
     print_table(rows)
     for reason in dict.fromkeys(t.message for t in traces if t.status == "UNSUPPORTED"):
         count = sum(t.message == reason and t.status == "UNSUPPORTED" for t in traces)

@@ -32,6 +32,7 @@ class Measurer:
         self.at_once = at_once
         self._children: dict[str, Child] = {}
         self._reserves: list[Arena] = []
+        self._results: dict[str, CheckResult] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> "Measurer":
@@ -126,7 +127,11 @@ class Measurer:
         )  # fmt: skip
 
     def _checked(self, job: Job) -> CheckResult:
-        return self.checker.result(job, self._child(job), {})
+        """Once for each job: a baseline meets the same workload beside every solution."""
+        key = job.key()
+        if key not in self._results:
+            self._results[key] = self.checker.result(job, self._child(job), {})
+        return self._results[key]
 
     def _child(self, job: Job) -> Child:
         name = job.solution.name
