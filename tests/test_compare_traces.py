@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Run
-from gdnspec.report.comparison import Measured, compare, ratio_interval
+from gdnspec.catalog.traces import Measured
+from gdnspec.report.comparison import compare, ratio_interval
 from gdnspec.report.units import shown_time
 from helpers_traces import DECODE, ENVIRONMENT, PREFILL, make_timing, make_trace, trace_of, write_traces
 

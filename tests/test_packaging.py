@@ -38,6 +38,8 @@ def test_the_wheel_holds_all_that_the_command_reads(wheel: Path, tmp_path: Path)
         "gdnspec/data/definitions/gdn_prefill_k_last/workloads.jsonl",
         "gdnspec/data/reference/gated_delta_net.py",
         "gdnspec/data/solutions/torch_recurrent/kernel.py",
+        "gdnspec/report/templates/page.html.j2",
+        "gdnspec/report/static/page.css",
     ):
         assert name in held
     assert not [name for name in held if "__pycache__" in name or name.startswith("tests")]

@@ -11,6 +11,10 @@ from gdnspec.model.loading import load
 
 KNOWN_BAD_FILE = "known_bad.json"
 
+# Where the README of known-bad solutions has the kill matrix.
+MATRIX_BEGIN = "<!-- kill matrix: begin (gdnspec selftest --markdown writes it) -->"
+MATRIX_END = "<!-- kill matrix: end -->"
+
 
 @dataclass(frozen=True)
 class Bad:

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from gdnspec.catalog.definitions import Found, presets
@@ -63,6 +64,14 @@ def parse_traces(text: str, file: Path, warn: Callable[[str], None]) -> list[Tra
             beside = f", and {len(more)} more problems" if more else ""
             warn(f"{first}{beside}; the line is passed over")
     return traces
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A trace, and why it says nothing of today's solution, definition or workload; None where it does."""
+
+    trace: Trace
+    stale: str | None = None
 
 
 # --- stale ------------------------------------------------------------------------------------------------------

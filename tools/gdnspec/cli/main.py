@@ -7,7 +7,20 @@ import sys
 import typer
 
 from gdnspec import __version__
-from gdnspec.cli import bench, check, compare, doctor, listing, new, selftest, show, validate, vectors, workloads
+from gdnspec.cli import (
+    bench,
+    check,
+    compare,
+    doctor,
+    listing,
+    new,
+    report,
+    selftest,
+    show,
+    validate,
+    vectors,
+    workloads,
+)
 from gdnspec.cli.console import complain
 from gdnspec.model.errors import SpecError
 
@@ -34,6 +47,7 @@ app.command("bench", epilog=EPILOG)(bench.bench)
 app.command("new", epilog=EPILOG)(new.new)
 app.command("doctor", epilog=EPILOG)(doctor.doctor)
 app.command("selftest", epilog=EPILOG)(selftest.selftest)
+app.command("report", epilog=EPILOG)(report.report)
 app.add_typer(workloads.app, name="workloads")
 app.add_typer(vectors.app, name="vectors")
 

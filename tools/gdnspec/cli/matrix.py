@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from gdnspec.catalog.definitions import definitions
-from gdnspec.catalog.known_bad import Bad
+from gdnspec.catalog.known_bad import MATRIX_BEGIN, MATRIX_END, Bad
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, table
@@ -20,7 +20,6 @@ from gdnspec.runner.selftest import LONG, SUITES, best_killers, has_badge, margi
 Results = dict[str, list[CheckResult]]
 Row = list[str]
 FRESH = "lengths and gates that nobody has published"
-BEGIN, END = "<!-- kill matrix: begin (gdnspec selftest --markdown writes it) -->", "<!-- kill matrix: end -->"
 HONEST = ["honest solution", "passed", "unsupported", "strict suite", "least margin", "least margin, strict"]
 BAD = ["known-bad solution", "kind", "rejected as", "killed by", "best killer", "error / budget", "fault"]
 WORKLOADS = ["workload", "suite", "kills", "best killer of", "covers"]
@@ -124,17 +123,17 @@ def _table(columns: list[str], rows: Iterator[Row]) -> Table:
 def write(file: Path, bad: list[Bad], good: list[Solution], results: Results) -> None:
     """Replaces what stands between the two marks of a Markdown file."""
     text = file.read_text(encoding="utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise SpecError([Problem(file, "has no place for the matrix", hint=f"lines {BEGIN} and {END}")])
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
+    if text.count(MATRIX_BEGIN) != 1 or text.count(MATRIX_END) != 1:
+        raise SpecError([Problem(file, "has no place for the matrix", hint=f"lines {MATRIX_BEGIN} and {MATRIX_END}")])
+    before, rest = text.split(MATRIX_BEGIN)
+    after = rest.split(MATRIX_END)[1]
     parts = [
         f"Workloads of over {LONG} tokens are run for honest solutions, and for faults that show there alone.",
         _markdown(HONEST, honest_rows(good, results)),
         _markdown(BAD, bad_rows(bad, results)),
         _markdown(WORKLOADS, workload_rows(bad, results)),
     ]
-    file.write_text(f"{before}{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}{after}", encoding="utf-8")
+    file.write_text(f"{before}{MATRIX_BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{MATRIX_END}{after}", encoding="utf-8")
 
 
 def _markdown(columns: list[str], rows: Iterator[Row]) -> str:

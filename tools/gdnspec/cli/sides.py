@@ -8,13 +8,13 @@ from gdnspec.catalog.commit import Past, resolve
 from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution
 from gdnspec.catalog.trace_check import is_trace_file
-from gdnspec.catalog.traces import load_traces, parse_traces, stale_question, stale_source, trace_files
+from gdnspec.catalog.traces import Measured, load_traces, parse_traces, stale_question, stale_source, trace_files
 from gdnspec.cli.console import warn
 from gdnspec.cli.selection import chosen_solutions
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.loading import is_file
 from gdnspec.model.trace import Trace
-from gdnspec.report.comparison import Key, Measured
+from gdnspec.report.comparison import Key
 
 FORMS = "SOLUTION, SOLUTION@DEVICE, SOLUTION@COMMIT, or a file of traces"
 

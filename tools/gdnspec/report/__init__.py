@@ -1,1 +1,1 @@
-"""What traces say: read, compared and put into words. Nothing is run here, and torch is not needed."""
+"""What traces and verdicts say: compared, put into words, and on one page. Nothing is run; torch is not needed."""

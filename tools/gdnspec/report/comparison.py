@@ -8,17 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gdnspec.catalog.traces import Measured
 from gdnspec.model.trace import Interval, Method, Timing, Trace
 
 Key = tuple[str, str]  # definition, workload
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A trace, and why it is stale; None where it is not."""
-
-    trace: Trace
-    stale: str | None = None
 
 
 Rows = Mapping[Key, Measured]  # of one device

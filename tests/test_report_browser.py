@@ -1,0 +1,219 @@
+"""The report's page in headless Chromium: it answers within 2 s, sorts, filters, opens, and complains of nothing."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+
+import helpers_report as made  # noqa: E402
+from gdnspec.report.page import render  # noqa: E402
+from test_report import hostile  # noqa: E402
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (BROWSER and DRIVER), reason="no Chromium with its driver: apt-get install chromium chromium-driver"
+)
+
+PREFILL = "#gdn_prefill_k_last"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a full run, hostile evidence among it."""
+    traces, judged = hostile()
+    file = tmp_path_factory.mktemp("report") / "page.html"
+    whole = made.contents(made.measured() + traces, made.verdicts() + judged, made.selftest())
+    file.write_text(render(whole), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1400,1000"):
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def open_page(browser: Any, page: Path) -> Iterator["Page"]:
+    browser.get("about:blank")
+    browser.get(page.as_uri())
+    opened = Page(browser)
+    opened.wait("return document.documentElement.dataset.ready")
+    yield opened
+    assert browser.execute_script("return window.pwned") is None
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return performance.getEntriesByType('resource').map((r) => r.name)") == []
+
+
+class Page:
+    """What a reader does to it."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def wait(self, script: str) -> Any:
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        return WebDriverWait(self.driver, 20, 0.05).until(lambda _: self.run(script))
+
+    def find(self, selector: str) -> Any:
+        found = self.driver.find_element("css selector", selector)
+        self.run("arguments[0].scrollIntoView({block: 'center'})", found)
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the table that are in view, in their order."""
+        rows: list[dict[str, Any]] = self.run(
+            "return [...document.querySelectorAll(arguments[0] + ' .traces tr.row')].filter((row) => !row.hidden)"
+            ".map((row) => ({...row.dataset, ranked: 'ranked' in row.dataset, "
+            "time: row.querySelector('.time').dataset.v}))",
+            PREFILL,
+        )
+        return rows
+
+    def on(self, device: str) -> list[dict[str, Any]]:
+        return [row for row in self.rows() if row["device"] == device and row["state"] == "passed"]
+
+    def head(self, name: str) -> Any:
+        index = self.run(
+            "return [...document.querySelectorAll(arguments[0] + ' .traces thead th')]"
+            ".findIndex((head) => head.textContent.trim() === arguments[1])",
+            PREFILL,
+            name,
+        )
+        return self.find(f"{PREFILL} .traces thead th:nth-child({index + 1}) button")
+
+
+def test_it_answers_within_two_seconds(open_page: Page) -> None:
+    assert float(open_page.run("return document.documentElement.dataset.ready")) < 2000
+    taken = open_page.run(
+        "const at = performance.now(); document.querySelector(arguments[0] + ' .traces thead button').click();"
+        "document.querySelector(arguments[0] + ' .traces').offsetHeight; return performance.now() - at",
+        PREFILL,
+    )
+    assert taken < 500
+
+
+def test_it_sorts_and_never_ranks_what_is_not(open_page: Page) -> None:
+    before = [row["row"] for row in open_page.rows()]
+    for direction in ("ascending", "descending"):
+        open_page.head("time").click()
+        assert open_page.find(f"{PREFILL} .traces th[aria-sort]").get_attribute("aria-sort") == direction
+        rows = open_page.rows()
+        ranked = [row["ranked"] for row in rows]
+        assert ranked == sorted(ranked, reverse=True)  # the others after them, whatever their time
+        times = [float(row["time"]) for row in rows if row["ranked"]]
+        assert times == sorted(times, reverse=direction == "descending")
+        assert rows[-1]["state"] == "stale"
+    open_page.head("time").click()
+    assert [row["row"] for row in open_page.rows()] == before
+
+
+def test_it_filters(open_page: Page) -> None:
+    everything = len(open_page.rows())
+    search = open_page.find(f"{PREFILL} [data-search]")
+    search.send_keys("tilelang 16x32")
+    assert 0 < len(open_page.rows()) < everything
+    assert {row["solution"] for row in open_page.rows()} == {"tilelang_chunkwise"}
+    assert open_page.find(f"{PREFILL} [data-count]").text == f"{len(open_page.rows())} of {everything}"
+    caption = f"document.querySelector('{PREFILL} .charts [data-caption]').textContent"
+    open_page.wait(f"return {caption}.startsWith('{len(open_page.on('nvidia-h200'))} passed')")
+    search.send_keys(" nothing like it")
+    assert open_page.rows() == []
+    assert open_page.find(f"{PREFILL} .nothing").is_displayed()
+    open_page.find(f"{PREFILL} [data-reset]").click()
+    assert len(open_page.rows()) == everything
+    open_page.find(f"{PREFILL} [data-filter=state] option:last-child").click()
+    assert {row["state"] for row in open_page.rows()} == {"stale"}
+
+
+def test_a_row_opens_by_mouse_and_by_keyboard(open_page: Page) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    row = open_page.find(f"{PREFILL} tr.row.passed .time")
+    row.click()
+    detail = open_page.find(f"{PREFILL} tr.detail")
+    assert "gdnspec bench gdn_prefill_k_last --solution" in detail.text
+    for said in ("driver", "SM clock", "witness", "floor", "Errors against budget", "fla_adapter"):
+        assert said in detail.text
+    open_page.find(f"{PREFILL} tr.detail [data-copy]").click()
+    label = f"document.querySelector('{PREFILL} tr.detail [data-copy]').textContent"
+    open_page.wait(f"return ['Copied', 'Selected'].includes({label})")
+    button = open_page.find(f"{PREFILL} tr.row.passed .open")
+    assert button.get_attribute("aria-expanded") == "true"
+    button.send_keys(Keys.ENTER)
+    assert button.get_attribute("aria-expanded") == "false"
+    assert not open_page.driver.find_elements("css selector", f"{PREFILL} tr.detail")
+
+
+def test_the_theme_changes_the_page_and_its_charts(open_page: Page) -> None:
+    open_page.find(f"{PREFILL} .charts")
+    colours = (
+        "const svg = document.querySelector(arguments[0] + ' .charts svg text'); return svg && "
+        "[getComputedStyle(document.body).backgroundColor, svg.getAttribute('fill')]"
+    )
+    open_page.wait(f"return document.querySelectorAll('{PREFILL} .charts svg').length === 3")
+    before = open_page.run(colours, PREFILL)
+    open_page.find("#theme").click()
+    open_page.find(f"{PREFILL} .charts")
+    words = f"document.querySelector('{PREFILL} .charts svg text')"
+    open_page.wait(f"return {words} && {words}.getAttribute('fill') !== '{before[1]}'")
+    after = open_page.run(colours, PREFILL)
+    assert before[0] != after[0]
+    open_page.find("#theme").click()
+
+
+def test_a_link_leads_to_its_workload(open_page: Page) -> None:
+    link = open_page.find(f"{PREFILL} tr.row.passed a")
+    name = link.text
+    link.click()
+    section = open_page.wait("return document.querySelector('details.workload:target')")
+    assert section.get_attribute("open")
+    assert section.get_attribute("id") == f"gdn_prefill_k_last/{name}"
+    top = open_page.run("return arguments[0].getBoundingClientRect().top", section)
+    assert 0 <= top < 1000
+    for said in ("suite", "regime", "axes", "lengths", "budget", f"--workload {name}"):
+        assert said in section.text
+
+
+def test_a_cell_opens_to_its_verdicts(open_page: Page) -> None:
+    open_page.find(f"{PREFILL} .has-f [data-verdicts]").click()
+    first = open_page.find(f"{PREFILL} .verdict")
+    assert first.text.startswith("INCORRECT_NUMERICAL")
+    first.find_element("css selector", "summary").click()
+    open_page.wait(f"return document.querySelector('{PREFILL} .verdict .command')")
+    assert "gdnspec check gdn_prefill_k_last" in first.text
+
+
+def test_charts_are_drawn(open_page: Page) -> None:
+    for box, count in ((".charts", 3), (".profiles", 1)):
+        open_page.find(f"{PREFILL} {box}")
+        open_page.wait(f"return document.querySelectorAll('{PREFILL} {box} figure[data-drawn] svg').length === {count}")
+    assert int(open_page.find(f"{PREFILL} [data-chart=roofline]").get_attribute("data-drawn")) > 20
+    assert "budget" in open_page.find(f"{PREFILL} .profiles svg").text
+    open_page.find("#gdn_decode_k_last .charts")
+    assert not open_page.find("#gdn_decode_k_last [data-chart=batch]").get_attribute("hidden")
+    assert open_page.find("#gdn_decode_k_last [data-chart=length]").get_attribute("hidden")
+
+
+def test_a_narrow_screen_shows_all_of_it(open_page: Page) -> None:
+    open_page.driver.set_window_size(500, 900)
+    try:
+        assert open_page.run("return document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        open_page.driver.set_window_size(1400, 1000)

@@ -1,0 +1,115 @@
+"""The charts, as Vega-Lite: each names its data, which the page fills with the rows that its table shows.
+
+`@solutions` and `@colours` stand for the solutions in view and their colours, `@x` and `@y` for the values that axes
+mark, `@muted` for a colour of the theme.
+"""
+
+from typing import Any
+
+import altair as alt
+
+# Apart for most eyes, and clear on white as on near-black.
+COLOURS = (
+    "#2f7ed8", "#e07b1a", "#1f9e77", "#c8478f", "#8a63d2", "#b58900", "#17a2b8", "#d9534f", "#6b8e23", "#8c6d5a",
+    "#5b7083", "#a0527f",
+)  # fmt: skip
+SHAPES = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "triangle-right", "triangle-left"]
+SAID = ("solution", "workload", "preset", "device", "method", "time", "bound", "note")  # under the pointer
+
+
+def specs() -> dict[str, dict[str, Any]]:
+    return {"length": _latency("tokens", "tokens of all sequences"), "batch": _latency("batch", "batch, or sequences"),
+            "roofline": _roofline(), "position": _position()}  # fmt: skip
+
+
+def bundle() -> str:
+    """vega, vega-lite and vega-embed as one script, of the version that altair writes for."""
+    import vl_convert
+
+    wanted = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    had = vl_convert.get_vegalite_versions()
+    return str(
+        vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=wanted if wanted in had else had[-1])
+    )
+
+
+def _colour() -> dict[str, Any]:
+    return {
+        "field": "solution", "type": "nominal", "scale": {"domain": ["@solutions"], "range": ["@colours"]},
+        "legend": {"title": None, "symbolType": "circle"},
+    }  # fmt: skip
+
+
+def _axis(x: str, title: str, edge: str) -> dict[str, Any]:
+    """A logarithmic one; `edge` says which values the page is to mark."""
+    scale = {"type": "log", "nice": False, "padding": 12}
+    axis = {"values": [f"@{edge}"], "format": "~r"}
+    return {"field": x, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+
+
+def _rows() -> alt.Chart:
+    return alt.Chart(alt.NamedData("rows"))
+
+
+def _points(x: alt.X, y: alt.Y) -> alt.Chart:
+    """Filled: ranked. Hollow: shown, not ranked."""
+    filled = alt.condition("datum.ranked", alt.value(0.85), alt.value(0.0))
+    legend = alt.Legend(title=None, symbolFillColor="@muted", symbolStrokeColor="@muted")
+    preset = alt.Shape("preset:N", scale=alt.Scale(range=SHAPES), legend=legend)
+    points = _rows().mark_point(size=55, strokeWidth=1.5, filled=False)
+    drawn: alt.Chart = points.encode(
+        x=x,
+        y=y,
+        color=alt.Color(**_colour()),
+        fill=alt.Fill(**_colour()),
+        shape=preset,
+        fillOpacity=filled,
+        tooltip=[f"{name}:N" for name in SAID],
+    )
+    return drawn
+
+
+def _latency(field: str, title: str) -> dict[str, Any]:
+    """Lines join the rows that differ in `field` alone."""
+    x, y = alt.X(**_axis(field, title, "x")), alt.Y(**_axis("median_us", "time of a call, µs", "y"))
+    lines = _rows().mark_line(strokeWidth=1.5, opacity=0.7)
+    lines = lines.encode(x=x, y=y, color=alt.Color(**_colour()), detail=f"{field}_line:N")
+    return _finished(alt.layer(lines, _points(x, y)))
+
+
+def _roofline() -> dict[str, Any]:
+    x, y = alt.X(**_axis("intensity", "FLOP per byte", "x")), alt.Y(**_axis("tera", "achieved TFLOP/s", "y"))
+    roof = alt.Chart(alt.NamedData("roof")).mark_line(strokeDash=[6, 4], strokeWidth=1.5)
+    words = alt.Chart(alt.NamedData("words")).mark_text(align="right", dy=-8, dx=-4, fontSize=11)
+    colour = alt.value("@muted")
+    return _finished(
+        alt.layer(
+            roof.encode(x=x, y=y, color=colour), words.encode(x=x, y=y, text="text:N", color=colour), _points(x, y)
+        )
+    )
+
+
+def _position() -> dict[str, Any]:
+    x = alt.X("position:O", title="position in the sequence", sort=None, axis=alt.Axis(labelAngle=0))
+    y = alt.Y(**_axis("error", "error", "y"))
+    tips = [alt.Tooltip(f"{name}:N") for name in ("solution", "position", "error", "output", "device")]
+    lines = _rows().mark_line(point=alt.OverlayMarkDef(size=40), strokeWidth=1.5).encode(
+        x=x, y=y, color=alt.Color(**_colour()), detail="line:N", tooltip=tips
+    )  # fmt: skip
+    limit = alt.Chart(alt.NamedData("limit")).mark_rule(strokeDash=[6, 4], strokeWidth=1.5)
+    words = alt.Chart(alt.NamedData("limit")).mark_text(align="left", dy=-6, fontSize=11, x=4)
+    colour = alt.value("@muted")
+    return _finished(
+        alt.layer(
+            lines,
+            limit.encode(y="error:Q", color=colour, tooltip=[alt.Tooltip("text:N", title="limit")]),
+            words.encode(y="error:Q", text="text:N", color=colour),
+        )
+    )
+
+
+def _finished(chart: alt.LayerChart | alt.FacetChart) -> dict[str, Any]:
+    spec: dict[str, Any] = chart.properties(width="container", height=280).to_dict()
+    spec.pop("config", None)  # the page sets colours and fonts by its theme
+    spec.pop("$schema", None)  # an address, and vega-embed knows what it gets
+    return spec

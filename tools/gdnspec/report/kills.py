@@ -1,0 +1,124 @@
+"""The kill matrix: which workload rejects which known-bad solution, from a selftest's results or from its README."""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gdnspec import paths
+from gdnspec.catalog.definitions import Found
+from gdnspec.catalog.known_bad import MATRIX_BEGIN, MATRIX_END, known_bad
+from gdnspec.catalog.workloads import workloads
+from gdnspec.model.errors import SpecError
+from gdnspec.model.known_bad import KnownBad
+from gdnspec.model.loading import read_text
+from gdnspec.model.result import CheckResult
+from gdnspec.report.figures import plain
+from gdnspec.report.rows import largest
+
+LAYOUTS = ("_k_last", "_k_first")  # both have the same lines
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one workload found: killed, passed or none, where it did not run; and a line that says it."""
+
+    state: str
+    said: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A known-bad solution and its cells, one a workload."""
+
+    name: str
+    kind: str
+    text: str
+    kills: int
+    ran: int
+    cells: list[Cell]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The workloads of one operator against the known-bad solutions of it. `definition` has their sections."""
+
+    family: str
+    definition: str
+    workloads: list[str]
+    kills: list[int]  # of each workload
+    faults: list[Fault]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A table as the README has it."""
+
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def grids(results: Iterable[CheckResult], found: dict[str, Found]) -> list[Grid]:
+    """One grid an operator; its k_last and k_first forms are one."""
+    bad = {item.solution.name: item.known for item in known_bad()}
+    met: dict[str, dict[str, dict[str, CheckResult]]] = {}
+    owners: dict[str, str] = {}
+    for result in results:
+        if result.solution not in bad or result.definition not in found:
+            continue
+        family = _family(result.definition)
+        owners.setdefault(family, result.definition)
+        mine = met.setdefault(family, {}).setdefault(result.solution, {})
+        # Of the two layouts, and of two files, the answer that says most.
+        if result.workload not in mine or not mine[result.workload].failed:
+            mine[result.workload] = result
+    return [_grid(family, owners[family], by_name, bad, found[owners[family]]) for family, by_name in met.items()]
+
+
+def _grid(family: str, owner: str, met: dict[str, dict[str, CheckResult]], bad: dict[str, KnownBad], at: Found) -> Grid:
+    ran = {name for mine in met.values() for name in mine}
+    names = [line.name for line in workloads(at) if line.name in ran]
+    names += sorted(ran - set(names))
+    faults = []
+    for solution, mine in sorted(met.items(), key=lambda item: (bad[item[0]].kind != "wrong", item[0])):
+        cells = [_cell(mine.get(name)) for name in names]
+        kills = sum(cell.state == "killed" for cell in cells)
+        tried = sum(cell.state != "none" for cell in cells)
+        faults.append(Fault(solution, bad[solution].kind, bad[solution].fault, kills, tried, cells))
+    counts = [sum(fault.cells[i].state == "killed" for fault in faults) for i in range(len(names))]
+    return Grid(family, owner, names, counts, faults)
+
+
+def _cell(result: CheckResult | None) -> Cell:
+    if result is None or result.status == "UNSUPPORTED":
+        return Cell("none", "")
+    if not result.failed:
+        return Cell("passed", "")
+    over, where = largest(result.outputs)
+    figure = f", {over:.3g} x budget ({where})" if over is not None and math.isfinite(over) else ""
+    return Cell("killed", f"{result.status}{figure}")
+
+
+def _family(definition: str) -> str:
+    for layout in LAYOUTS:
+        definition = definition.removesuffix(layout)
+    return definition.removeprefix("gdn_")
+
+
+def written() -> list[Written]:
+    """The tables between the marks of tests/known_bad/README.md; none where there is no such file."""
+    try:
+        text = read_text(paths.known_bad_dir() / "README.md")
+    except SpecError:
+        return []
+    between = text.partition(MATRIX_BEGIN)[2].partition(MATRIX_END)[0]
+    tables: list[Written] = []
+    lines: list[list[str]] = []
+    for line in [*between.splitlines(), ""]:
+        if line.startswith("|"):
+            lines.append([plain(cell.strip().replace("\\|", "|")) for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+        elif lines:
+            if len(lines) > 2:
+                tables.append(Written(lines[0], [row for row in lines[2:] if len(row) == len(lines[0])]))
+            lines = []
+    return tables

@@ -1,0 +1,119 @@
+"""Traces as rows of a table: what each says, which place it takes, and in which order they stand."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gdnspec.catalog.traces import Measured
+from gdnspec.model.result import OutputErrors
+from gdnspec.model.trace import METHODS, Ratio, Trace
+
+LENGTHS = ("seq_len", "num_tokens", "draft_tokens")  # tokens of each row of a batch, by the names they may have
+
+
+@dataclass
+class Row:
+    """One trace. `rank` is its place among those of the same workload, device and method; None: it takes none."""
+
+    index: int
+    trace: Trace
+    stale: str
+    error: float | None = None  # largest error over budget
+    error_of: str = ""
+    rank: int | None = None
+    rivals: int = 0
+    ratios: dict[str, Ratio] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        if self.stale:
+            return "stale"
+        return {"PASSED": "passed", "UNSUPPORTED": "unsupported"}.get(self.trace.status, "failed")
+
+    @property
+    def method(self) -> int:
+        """The place of its timing method among all, the surest first."""
+        timing = self.trace.timing
+        return list(METHODS).index(timing.method) if timing else len(METHODS)
+
+    @property
+    def ranked(self) -> bool:
+        return self.trace.ranked and not self.stale
+
+    @property
+    def fraction(self) -> float | None:
+        """Of the bound: 1 is as fast as this device's measured rates allow."""
+        timing = self.trace.timing
+        return timing.bound / timing.median if timing and timing.bound and timing.median else None
+
+    @property
+    def tokens(self) -> int | None:
+        """Of all sequences together."""
+        axes = self.trace.axes
+        if "total_seq_len" in axes:
+            return axes["total_seq_len"]
+        each = next((axes[name] for name in LENGTHS if name in axes), 1)
+        return None if self.batch is None else self.batch * each
+
+    @property
+    def batch(self) -> int | None:
+        return self.trace.axes.get("num_seqs", self.trace.axes.get("batch_size"))
+
+    @property
+    def labels(self) -> list[tuple[str, str]]:
+        """(label, why): what a reader must know before believing the time."""
+        said = [("stale", self.stale)] if self.stale else []
+        if self.trace.timing is not None and self.trace.timing.method == "cpu":
+            said.append(("CPU", "timed on a CPU: shown, never ranked"))
+        return said + [("unclean", why) for why in self.trace.unclean[:1]]
+
+
+def largest(outputs: Iterable[OutputErrors]) -> tuple[float | None, str]:
+    """The largest error over its budget, and whose it is; None where nothing was compared."""
+    worst, where = None, ""
+    for item in outputs:
+        for metric, limit in item.budget.items():
+            error = item.errors.get(metric, math.nan)
+            if error is not None and math.isnan(error):
+                continue  # not taken
+            over = math.inf if error is None else error / limit if limit else math.inf if error else 0.0
+            if worst is None or over > worst:
+                worst, where = over, f"{metric} of {item.output}"
+    return worst, where
+
+
+def rows(measured: Iterable[Measured], order: Mapping[str, int]) -> list[Row]:
+    """Failures first, stale traces last, then by workload as the definition lists them, and by rank."""
+    found = []
+    for item in measured:
+        row = Row(0, item.trace, item.stale or "")
+        row.error, row.error_of = largest(item.trace.outputs)
+        row.ratios = {ratio.baseline: ratio for ratio in item.trace.against}
+        found.append(row)
+    _rank(found)
+    place = {"failed": 0, "passed": 1, "unsupported": 2, "stale": 3}
+    found.sort(
+        key=lambda row: (
+            place[row.state], order.get(row.trace.workload, len(order)), row.trace.workload, row.trace.device,
+            row.rank is None, row.method, row.rank or 0, row.trace.solution,
+        )
+    )  # fmt: skip
+    return found
+
+
+def _rank(found: list[Row]) -> None:
+    """Methods are not mixed: who is timed by events is not compared with who is timed by a replayed graph."""
+    groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in found:
+        if row.ranked and row.trace.timing is not None:
+            groups[row.trace.workload, row.trace.device, row.trace.timing.method].append(row)
+    for group in groups.values():
+        times = sorted(row.trace.timing.median for row in group if row.trace.timing)
+        for row in group:
+            assert row.trace.timing is not None
+            row.rank, row.rivals = 1 + times.index(row.trace.timing.median), len(group)
+
+
+def baselines(found: Iterable[Row]) -> list[str]:
+    return sorted({name for row in found for name in row.ratios})
