@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 from conftest import Run
+from gdnspec.build import machine
 from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.workloads import workloads
 from gdnspec.model.trace import Ceilings, Trace
+from gdnspec.protocol.arena import create
+from gdnspec.runner.bench import Race, Racer
+from gdnspec.runner.check import Checker, Options
+from gdnspec.runner.child import Child
+from gdnspec.runner.measure import Measurer
+from gdnspec.runner.plan import plan
 from gdnspec.timing.floor import BELIEVED, Work, bound, floor, work
 from gdnspec.timing.statistics import ratio, summary
 
@@ -252,3 +260,48 @@ def test_the_work_of_a_decode_is_its_state_twice_and_little_more() -> None:
     states = 2 * 64 * 32 * 128 * 128 * 4
     assert states < call.bytes < 1.02 * states
     assert call.operations == 7 * 64 * 32 * 128 * 128
+
+
+def test_a_ring_lies_in_memory_that_was_kept_for_it(make_solution: Make) -> None:
+    """On a GPU it is taken before anything else; where it lies makes no difference to content, calls or verdicts."""
+    found = definition("gdn_decode_k_last")
+    line = next(w for w in workloads(found) if w.name == "one_row")
+    where = machine.device("cpu")
+    assert where is not None
+    solution = load_solution(make_solution(HEAD + "    " + RIGHT))
+    (job,) = plan([solution], [(found, [line])], where)
+    checker = Checker("cpu", Options(), print)
+    kept = create("cpu", 256 << 20)
+    with Child(solution, "cpu", False) as child:
+        racer = Racer(job, checker.case(job), child, reserve=kept)
+        Race([racer], seconds=0.2, timeout=60, seed=1).run()
+        assert racer.verdict is None, racer.verdict
+        assert racer.ring is not None
+        assert racer.ring.nbytes < kept.nbytes
+        assert len(racer.device) == len(racer.clock) >= 3
+    assert kept.block is not None, "it outlives the ring"
+    assert bool(kept.block.any()), "and the ring lay in it"
+    kept.close()
+
+
+def test_what_does_not_fit_is_unsupported_with_the_bytes_it_needs(
+    make_solution: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = definition("gdn_decode_k_last")
+    lines = [w for w in workloads(found) if w.name in ("one_row", "scale_zero")]
+    where = machine.device("cpu")
+    assert where is not None
+    jobs = list(plan([load_solution(make_solution(HEAD + "    " + RIGHT))], [(found, lines)], where))
+    room = Race._room
+
+    def full(self: Race, racer: Racer, content: Any) -> int:
+        if racer.job.workload.name == "one_row":
+            raise MemoryError("timing needs 300.0 GiB, 12.0 GiB are free")
+        return room(self, racer, content)
+
+    monkeypatch.setattr(Race, "_room", full)
+    with Measurer(Checker("cpu", Options(), print), None, 0.2, "gdnspec bench", 1) as measurer:
+        traces = {job.workload.name: measurer.trace(job, []) for job in jobs}
+    assert traces["one_row"].status == "UNSUPPORTED"
+    assert "300.0 GiB" in traces["one_row"].message
+    assert traces["scale_zero"].status == "PASSED", "the rest goes on"

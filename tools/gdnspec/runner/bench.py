@@ -15,7 +15,7 @@ from torch import Tensor
 from gdnspec.compare.judge import Verdict, judge_all
 from gdnspec.model.trace import Method, Witness
 from gdnspec.protocol.arena import Arena, create
-from gdnspec.runner.call import Content, Session
+from gdnspec.runner.call import Content, Session, number
 from gdnspec.runner.check import Case
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.plan import Job
@@ -218,7 +218,7 @@ class Race:
         racer.verification += filled - before + time.perf_counter() - done
         if racer.verdict is not None:
             return None
-        return clock, _seconds(said.get("host" if host else "device"))
+        return clock, number(said.get("host" if host else "device")) or 0.0  # what is no time makes the clocks disagree
 
 
 def reserves(count: int) -> list[Arena]:
@@ -226,12 +226,6 @@ def reserves(count: int) -> list[Arena]:
     do not fit into the GPU's translation cache, and decode on a ring of 10 GiB took 1.7 times as long there."""
     free, _ = torch.cuda.mem_get_info()
     return [create("cuda", int(min(MEMORY * free, MOST_MEMORY)) // count // (1 << 21) << 21) for _ in range(count)]
-
-
-def _seconds(value: object) -> float:
-    """What a child says of its own time; what is no time makes the two clocks disagree."""
-    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e6
-    return float(value) if known else 0.0  # type: ignore[arg-type]
 
 
 def ratios(baseline: Racer, candidate: Racer) -> Iterator[float]:

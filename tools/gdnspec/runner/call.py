@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gdnspec.compare.judge import Verdict
 from gdnspec.inputs.materialise import Inputs
-from gdnspec.model.definition import Scope
-from gdnspec.protocol.arena import GUARD_BYTE, Arena, Slot, create, lay_out, zones
+from gdnspec.model.definition import Definition, Scope
+from gdnspec.protocol.arena import GUARD_BYTE, Arena, HostArena, Slot, create, lay_out, zones
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.output import printable
 from gdnspec.runner.plan import Job
@@ -91,7 +91,7 @@ class Session:
         after = {name: views[name].clone() for name in tensors}
         overrun = [name for name, zone in self._zones if not bool((block[zone] == GUARD_BYTE).all())]
         fault = _overrun(overrun) or self._form(reply) or self._mutated(tensors, after)
-        return Answer(outputs, fault, _number(reply.get("seconds")), self._prepare_seconds)
+        return Answer(outputs, fault, number(reply.get("seconds")), self._prepare_seconds)
 
     def _fill(self, block: Tensor, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         for _, zone in self._zones:
@@ -106,16 +106,8 @@ class Session:
         return views
 
     def _open(self, arena: Arena) -> None:
-        message = {
-            "entry": self.entry,
-            "arena": arena.describe(),
-            "slots": {name: slot.to_json() for name, slot in self._slots.items()},
-            "inputs": [tensor.name for tensor in self.definition.inputs],
-            "outputs": [output.name for output in self.definition.outputs],
-            "scalars": self.content.scalars,
-        }
-        fds = [arena.fd] if self.device == "cpu" else []  # type: ignore[union-attr]
-        self._prepare_seconds = _number(self.child.open(message, fds, self.timeout).get("prepare_seconds"))
+        message, fds = description(self.definition, self.entry, self.content, self._slots, arena)
+        self._prepare_seconds = number(self.child.open(message, fds, self.timeout).get("prepare_seconds"))
 
     def _form(self, reply: dict[str, Any]) -> Verdict | None:
         """Shape and type of what was returned, against the definition."""
@@ -146,6 +138,21 @@ class Session:
         return None
 
 
+def description(
+    definition: Definition, entry: dict[str, Any], content: Content, slots: dict[str, Slot], arena: Arena
+) -> tuple[dict[str, Any], list[int]]:
+    """What a child needs in order to call on a piece of memory: a message, and descriptors to go with it."""
+    message = {
+        "entry": entry,
+        "arena": arena.describe(),
+        "slots": {name: slot.to_json() for name, slot in slots.items()},
+        "inputs": [tensor.name for tensor in definition.inputs],
+        "outputs": [output.name for output in definition.outputs],
+        "scalars": content.scalars,
+    }
+    return message, [arena.fd] if isinstance(arena, HostArena) else []
+
+
 def poison(tensor: Tensor) -> None:
     """What an output holds before the call: nothing that a kernel could have meant."""
     if tensor.is_floating_point():
@@ -165,7 +172,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     return bool(torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)))
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
     """What a child says of its own time is shown, never trusted."""
     known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
     return float(value) if known else None

@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch import Tensor
 from gdnspec.compare.judge import Verdict
 from gdnspec.model.dtypes import SIZES
 from gdnspec.protocol.arena import GUARD_BYTE, TORCH, Arena, Slot, create, lay_out, zones
-from gdnspec.runner.call import Content, poison
+from gdnspec.runner.call import Content, description, number, poison
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.plan import Job
 from gdnspec.runner.second import Judge
@@ -77,20 +76,10 @@ class Ring:
     def open(self) -> float | None:
         """Lets the child map it and prepare; seconds of one `prepare`. Raises `ChildFailed`."""
         assert self._arena is not None
-        definition = self.job.found.definition
-        message: dict[str, Any] = {
-            "entry": self.job.entry.model_dump(),
-            "arena": self._arena.describe(),
-            "slots": {name: slot.to_json() for name, slot in self._slots.items()},
-            "inputs": [tensor.name for tensor in definition.inputs],
-            "outputs": [output.name for output in definition.outputs],
-            "scalars": self.content.scalars,
-            "stride": self.stride,
-            "count": self.count,
-        }
-        fds = [self._arena.fd] if self.device == "cpu" else []  # type: ignore[union-attr]
-        seconds = self.child.ring(message, fds, self.timeout).get("prepare_seconds")
-        return float(seconds) if isinstance(seconds, float | int) else None
+        definition, entry = self.job.found.definition, self.job.entry.model_dump()
+        message, fds = description(definition, entry, self.content, self._slots, self._arena)
+        message |= {"stride": self.stride, "count": self.count}
+        return number(self.child.ring(message, fds, self.timeout).get("prepare_seconds"))
 
     def fill(self, generator: torch.Generator) -> None:
         """New content for every buffer, and outputs that nobody could have meant."""
