@@ -331,6 +331,7 @@ def test_ctrl_c_keeps_what_was_measured(make_solution: Callable[..., Path], tmp_
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # background jobs have none
     )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (file.exists() and file.read_text()):

@@ -26,6 +26,7 @@ from gdnspec.timing.statistics import Summary, summary
 WINDOW = 3e-3  # seconds of the shorter window: messages come and go within 0.1 ms of one another
 LONGEST = 1e-1  # seconds of it, where so many calls as the cache asks for would take longer
 MOST_CALLS = 1024  # in it
+ON_A_CPU = 128  # sets of buffers, at most
 PROBED = 4  # calls from which its length is estimated
 OVER_L2 = 3  # a window touches so many times the L2 cache
 MEMORY, MOST_MEMORY = 0.4, 48 << 30  # of what is free, and in bytes, for all rings together
@@ -33,8 +34,8 @@ ROUNDS = (20, 400)  # least where time allows, most
 AT_LEAST = 3
 PRECISE = 0.01  # stop when the interval of the median is narrower
 HOST_ROUNDS = 5
-TRUSTED_SHARE = 0.05  # how far the two clocks may be apart over a window, and so many seconds more:
-TRUSTED_SECONDS = {"graph": 20e-6, "events": 20e-6, "cpu": 1e-3}  # a CPU has other things to do, and is not ranked
+# How far the two clocks may be apart over a window: a share of it, and seconds. A CPU does other things, unranked.
+TRUSTED: dict[Method, tuple[float, float]] = {"graph": (0.05, 20e-6), "events": (0.05, 20e-6), "cpu": (0.5, 1e-3)}
 
 
 @dataclass(eq=False)
@@ -74,8 +75,8 @@ class Racer:
     def suspicion(self, floor: float | None) -> str | None:
         """Why the figure is not believed, None where it is."""
         device, clock = self.summary.median, summary(self.clock).median
-        apart = abs(device - clock) * self.calls
-        if apart > TRUSTED_SHARE * max(device, clock) * self.calls + TRUSTED_SECONDS[self.method]:
+        share, seconds = TRUSTED[self.method]
+        if abs(device - clock) * self.calls > share * max(device, clock) * self.calls + seconds:
             return (
                 f"{self.method}: {device * 1e6:.2f} us a call, by the judge's own clock {clock * 1e6:.2f} us, over "
                 f"{self.calls} and {2 * self.calls} calls"
@@ -164,7 +165,7 @@ class Race:
     def _room(self, racer: Racer, content: Content) -> int:
         """How many sets of buffers there is memory for: two at least. Raises `MemoryError`."""
         if not self._on_gpu:
-            return 2 * MOST_CALLS
+            return ON_A_CPU
         stride = Ring(racer.job, content, {}, racer.child, 1, self.timeout).stride
         reserved = racer.reserve.nbytes // stride if racer.reserve is not None else 0
         if reserved >= 2:
