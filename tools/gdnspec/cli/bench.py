@@ -19,6 +19,7 @@ from gdnspec.model.workload import SUITES
 from gdnspec.report.units import shown_time
 
 if TYPE_CHECKING:
+    from gdnspec.build.machine import Device
     from gdnspec.runner.plan import Job
 
 
@@ -47,21 +48,23 @@ def bench(
     seed: Annotated[
         int | None, typer.Option(min=0, max=(1 << 62) - 1, help="Of the content of calls.", show_default="new")
     ] = None,
+    executor: Annotated[
+        str, typer.Option(help="local, or ray: on every device of the cluster at RAY_ADDRESS, else of this machine.")
+    ] = "local",
 ) -> None:
     """Check solutions, then time them: every timed call has content of its own, and its outputs are verified."""
-    if device != "cpu":
-        _require_gpu(device)
-    where = chosen_device(device)
+    from gdnspec.runner.executor import NothingToRunOn, Settings, Task
+    from gdnspec.runner.executor import executor as executor_named
+
+    execute = executor_named(executor)
+    where = _device(device, executor)
     selected = select(names, suite or _default(where.kind, workload, workloads_file), workload, workloads_file)
     chosen, _ = chosen_solutions(solution, solutions_dir)
     baselines, _ = chosen_solutions(_split(against), solutions_dir) if against else ([], [])
 
     from gdnspec.catalog.traces import save as save_trace
     from gdnspec.compare.budget import require
-    from gdnspec.runner.check import Checker, Options
-    from gdnspec.runner.measure import Measurer
     from gdnspec.runner.plan import plan
-    from gdnspec.timing.ceilings import ceilings
 
     for item, lines in selected:
         require(item.definition, lines)
@@ -69,9 +72,10 @@ def bench(
     if not jobs:
         raise SpecError("no solution serves that beside the baselines: gdnspec list solutions")
     beside = list(plan(baselines, selected, where))
-    checker = Checker(where.kind, Options(timeout, secrets.randbits(62) if seed is None else seed), warn)
-    limits = ceilings(where) if where.kind == "cuda" else None
     command = shlex.join(["gdnspec", *sys.argv[1:]])
+    tasks = [Task(job, [b for b in beside if _same(b, job) and b.solution != job.solution]) for job in jobs]
+    seed = secrets.randbits(62) if seed is None else seed
+    settings = Settings(where.kind, seconds, timeout, seed, command, 1 + len(baselines))
     traces: list[Trace] = []
     interrupted = False
     with contextlib.ExitStack() as stack:
@@ -79,12 +83,9 @@ def bench(
             stack.enter_context(json_file.open("a", encoding="utf-8")) if json_file and str(json_file) != "-" else None
         )
         live = stack.enter_context(LiveTable(len(jobs)))
-        measurer = stack.enter_context(Measurer(checker, limits, seconds, command, 1 + len(baselines)))
+        measured = stack.enter_context(contextlib.closing(execute(tasks, settings, live, warn)))
         try:
-            for job in jobs:
-                live.start(job.solution.name, job.workload.name)
-                rivals = [b for b in beside if _same(b, job) and b.solution != job.solution]
-                trace = measurer.trace(job, rivals, live.round)
+            for job, trace in measured:
                 traces.append(trace)
                 live.add(trace)
                 if file is not None or str(json_file) == "-":
@@ -93,11 +94,25 @@ def bench(
                     save_trace(job.solution, trace)
         except KeyboardInterrupt:
             interrupted = True
+        except NothingToRunOn as nothing:
+            complain(f"gdnspec: {nothing}")
+            raise typer.Exit(3) from None
     if str(json_file) != "-":
         _print(traces)
     if interrupted:
         raise typer.Exit(130)
     raise typer.Exit(_exit_code(traces))
+
+
+def _device(name: str, executor: str) -> "Device":
+    """Here, or for the time being: what a GPU of a cluster lacks its own machine says."""
+    from gdnspec.build import machine
+
+    if executor == "ray" and name == "cuda":
+        return machine.device("cuda") or machine.Device("cuda", "GPU of a Ray cluster")
+    if name != "cpu":
+        _require_gpu(name)
+    return chosen_device(name)
 
 
 def _require_gpu(device: str) -> None:
@@ -121,7 +136,7 @@ def _split(names: str) -> list[str]:
 
 
 def _same(one: "Job", other: "Job") -> bool:
-    return one.found is other.found and one.workload is other.workload and one.unsupported is None
+    return one.found is other.found and one.workload is other.workload
 
 
 def _print(traces: list[Trace]) -> None:

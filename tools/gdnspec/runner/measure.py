@@ -1,16 +1,16 @@
 """From a job to a trace: checked first, then timed beside its baselines."""
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
 
 import torch
 
-from gdnspec.build.machine import environment
+from gdnspec.build.machine import Device, environment
 from gdnspec.catalog.traces import definition_hash
 from gdnspec.inputs.materialise import InvalidWorkload
-from gdnspec.model.result import CheckResult, Status
+from gdnspec.model.result import CheckResult, OutputErrors, Status
 from gdnspec.model.trace import Ceilings, Health, Ratio, Timing, Trace
 from gdnspec.protocol.arena import Arena
 from gdnspec.runner.bench import Race, Racer, ratios, reserves
@@ -54,7 +54,8 @@ class Measurer:
         checked = self._checked(job)
         if checked.status != "PASSED":
             return self._trace(job, checked.status, checked.message, checked)
-        against = [b for b in baselines if not b.interpreted and self._checked(b).status == "PASSED"]
+        runnable = [b for b in baselines if b.unsupported is None and not b.interpreted]
+        against = [b for b in runnable if self._checked(b).status == "PASSED"]
         before = self._health()
         try:
             case = self.checker.case(job)
@@ -114,17 +115,8 @@ class Measurer:
         )  # fmt: skip
 
     def _trace(self, job: Job, status: Status, message: str, checked: CheckResult | None = None) -> Trace:
-        found, workload = job.found, job.workload
-        return Trace(
-            schema_version=1, definition=found.definition.name, definition_hash=definition_hash(found),
-            workload=workload.name, suite=workload.suite, preset=workload.preset, regime=workload.regime,
-            axes=workload.axes, sequence_lengths=workload.sequence_lengths, solution=job.solution.name,
-            source_hash=job.solution.source_hash, device=job.device.slug,
-            recorded=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), command=self.command,
-            seed=self.checker.options.seed, status=status, message=message,
-            outputs=checked.outputs if checked else [],
-            environment={**environment(job.device), "driver": driver_version() if self._on_gpu else None},
-        )  # fmt: skip
+        outputs = checked.outputs if checked else []
+        return untimed(job, job.device, self.checker.options.seed, self.command, status, message, outputs)
 
     def _checked(self, job: Job) -> CheckResult:
         """Once for each job: a baseline meets the same workload beside every solution."""
@@ -146,3 +138,19 @@ class Measurer:
 
     def _health(self) -> Health | None:
         return health(1 + len(self._children)) if self._on_gpu else None
+
+
+def untimed(
+    job: Job, where: Device, seed: int, command: str, status: Status, message: str, outputs: Iterable[OutputErrors] = ()
+) -> Trace:
+    """A trace without figures: of a job that has none, or to which they are added."""
+    found, workload = job.found, job.workload
+    return Trace(
+        schema_version=1, definition=found.definition.name, definition_hash=definition_hash(found),
+        workload=workload.name, suite=workload.suite, preset=workload.preset, regime=workload.regime,
+        axes=workload.axes, sequence_lengths=workload.sequence_lengths, solution=job.solution.name,
+        source_hash=job.solution.source_hash, device=where.slug,
+        recorded=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), command=command,
+        seed=seed, status=status, message=message, outputs=list(outputs),
+        environment={**environment(where), "driver": driver_version() if where.kind == "cuda" else None},
+    )  # fmt: skip
