@@ -112,6 +112,16 @@ CHEATS = {
         """,
         {"NON_FINITE"},
     ),
+    "writes_beside_in_a_timed_call": (
+        f"""
+        import builtins
+        builtins.calls = getattr(builtins, "calls", 0) + 1
+        if builtins.calls == 60:
+            v.as_strided((1,), (1,), v.storage_offset() + v.numel()).zero_()
+        {RIGHT}
+        """,
+        {"RUNTIME_ERROR"},
+    ),
     "replaces_the_timer": (
         f"""
         import time
@@ -241,6 +251,7 @@ def test_a_ratio_is_taken_pair_by_pair() -> None:
     drift = [1.0, 2.0, 3.0, 4.0]
     found = ratio([2 * x for x in drift], drift)
     assert (found.median, found.interval) == (2.0, (2.0, 2.0))
+    assert ratio([1.0, 3.0, 5.0], [0.0, 1.0, 1.0]).count == 2, "what took no time says nothing"
 
 
 def test_floor_and_bound_by_hand() -> None:

@@ -5,7 +5,7 @@ n, by the child's device time and by this process's clock. What a window costs o
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -112,6 +112,8 @@ class Race:
             for racer in self.racers:
                 if racer.verdict is None:
                     self._guarded(racer, self._host)
+                if racer.verdict is None and racer.ring is not None:
+                    racer.verdict = racer.ring.overrun()
 
     def _settled(self, alive: list[Racer], rounds: int) -> bool:
         return rounds >= ROUNDS[0] and all(racer.summary.spread < PRECISE for racer in alive)
@@ -223,14 +225,7 @@ class Race:
 
 
 def reserves(count: int) -> list[Arena]:
-    """Memory for `count` rings, taken before anything else is: later allocations lie scattered in pages whose addresses
-    do not fit into the GPU's translation cache, and decode on a ring of 10 GiB took 1.7 times as long there."""
+    """Memory for `count` rings, taken before anything else is: decode took 1.7 times as long on rings of 10 GiB that
+    were allocated after much else, it seems because scattered pages miss the GPU's translation cache."""
     free, _ = torch.cuda.mem_get_info()
     return [create("cuda", int(min(MEMORY * free, MOST_MEMORY)) // count // (1 << 21) << 21) for _ in range(count)]
-
-
-def ratios(baseline: Racer, candidate: Racer) -> Iterator[float]:
-    """Round by round, baseline over candidate."""
-    for above, below in zip(baseline.device, candidate.device, strict=False):
-        if below > 0:
-            yield above / below

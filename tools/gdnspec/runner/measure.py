@@ -13,13 +13,13 @@ from gdnspec.inputs.materialise import InvalidWorkload
 from gdnspec.model.result import CheckResult, OutputErrors, Status
 from gdnspec.model.trace import Ceilings, Health, Ratio, Timing, Trace
 from gdnspec.protocol.arena import Arena
-from gdnspec.runner.bench import Race, Racer, ratios, reserves
+from gdnspec.runner.bench import Race, Racer, reserves
 from gdnspec.runner.check import Checker
 from gdnspec.runner.child import Child
 from gdnspec.runner.plan import Job
 from gdnspec.timing.floor import bound, floor, work
 from gdnspec.timing.health import driver_version, health
-from gdnspec.timing.statistics import summary
+from gdnspec.timing.statistics import ratio, summary
 
 Told = Callable[[int, float], None]
 
@@ -92,12 +92,14 @@ class Measurer:
                 median=other.summary.median, ratio=found.median, interval=found.interval,
             )
             for other in ranked
-            if other.method == mine.method and (found := summary(list(ratios(other, mine))))
+            if other.method == mine.method and (found := ratio(other.device, mine.device))
         ]  # fmt: skip
         unclean = [f"throttled: {reason}" for h in (before, after) if h for reason in h.throttled_by]
         unclean += ["in use by others" for h in (before, after) if h and h.others]
         extra = {"timing": timing, "against": against, "before": before, "after": after}
-        return self._trace(job, status, why or "", checked).model_copy(
+        captured = mine.why_no_graph is None
+        said = why or ("" if captured else f"timed by events, for no graph can be captured: {mine.why_no_graph}")
+        return self._trace(job, status, said, checked).model_copy(
             update={**extra, "unclean": list(dict.fromkeys(unclean)), "ceilings": self.ceilings}
         )
 

@@ -6,7 +6,7 @@ operation fills, poisons or compares it in all of them: filling and verifying mo
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 
@@ -56,9 +56,8 @@ class Ring:
         self._arena = self._reserve or create(self.device, self.nbytes)
         assert self._arena.block is not None
         self._views = {name: self._stacked(slot) for name, slot in self._slots.items()}
-        for i in range(self.count):
-            for _, zone in self._zones:
-                self._arena.block[i * self.stride + zone.start : i * self.stride + zone.stop] = GUARD_BYTE
+        for guard in self._guards():
+            guard.fill_(GUARD_BYTE)
         return self
 
     def __exit__(
@@ -111,16 +110,18 @@ class Ring:
                         break
         return None
 
-    def overrun(self) -> bool:
-        """Whether something wrote outside of every tensor."""
+    def overrun(self) -> Verdict | None:
+        """What is wrong where something was written outside of every tensor, in any call; None where nothing was."""
+        if all(bool((guard == GUARD_BYTE).all()) for guard in self._guards()):
+            return None
+        return Verdict("RUNTIME_ERROR", "wrote outside of every tensor in a timed call")
+
+    def _guards(self) -> Iterator[Tensor]:
+        """Each guard zone in all buffers: [count, bytes]."""
         assert self._arena is not None
-        block = self._arena.block
-        assert block is not None
-        return any(
-            not bool((block[i * self.stride + zone.start : i * self.stride + zone.stop] == GUARD_BYTE).all())
-            for i in range(self.count)
-            for _, zone in self._zones
-        )
+        assert self._arena.block is not None
+        rows = self._arena.block[: self.nbytes].view(self.count, self.stride)
+        return (rows[:, zone] for _, zone in self._zones)
 
     # --- content ------------------------------------------------------------------------------------------------
 

@@ -57,5 +57,5 @@ def _outside(count: int) -> int:
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Summary:
     """Of two lists of samples taken in turns: each pair saw the same clocks and temperature, so its quotient is what
-    varies least."""
-    return summary([a / b for a, b in zip(above, below, strict=True)])
+    varies least. Pairs whose second is 0, below what a clock resolves, say nothing."""
+    return summary([a / b for a, b in zip(above, below, strict=False) if b > 0])
