@@ -186,6 +186,10 @@ class Race:
         return max(1, int(min(room // 2, MOST_CALLS, max(for_cache, WINDOW / seconds))))
 
     def _round(self, racer: Racer) -> None:
+        assert racer.ring is not None
+        before = time.perf_counter()
+        racer.ring.permute(self.generator)
+        racer.verification += time.perf_counter() - before
         once = self._window(racer, racer.calls, racer.method)
         twice = self._window(racer, 2 * racer.calls, racer.method) if racer.verdict is None else None
         if once is None or twice is None:
@@ -208,13 +212,13 @@ class Race:
         wrong, which `racer.verdict` then says."""
         assert racer.ring is not None
         before = time.perf_counter()
-        racer.ring.fill(self.generator)
+        racer.ring.fill(self.generator, calls)
         if self._on_gpu:
             empty_cache()
         filled = time.perf_counter()
         clock, said = racer.child.window(calls, method, self.timeout)
         done = time.perf_counter()
-        racer.verdict = racer.ring.verify(calls, racer.judge)
+        racer.verdict = racer.ring.verify(racer.judge)
         if self._on_gpu:
             torch.cuda.synchronize()
         racer.timed += clock

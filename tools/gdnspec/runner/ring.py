@@ -1,7 +1,7 @@
 """A ring of buffers for timing: every call finds content of its own, and every output is verified.
 
 Content comes from the exact symmetries: one base call, whose outputs are known, multiplied by signs and powers of two
-of each call's own, and permuted anew for each window. All buffers of a tensor lie at equal distances, so that one
+of each call's own, and permuted anew for each round. All buffers of a tensor lie at equal distances, so that one
 operation fills, poisons or compares it in all of them: filling and verifying moves few times the bytes of the calls.
 """
 
@@ -18,11 +18,10 @@ from gdnspec.model.dtypes import SIZES
 from gdnspec.protocol.arena import GUARD_BYTE, TORCH, Arena, Slot, create, lay_out, zones
 from gdnspec.runner.call import Content, description, number, poison
 from gdnspec.runner.child import Child, ChildFailed
+from gdnspec.runner.multiples import differing, write
 from gdnspec.runner.plan import Job
 from gdnspec.runner.second import Judge
-from gdnspec.runner.symmetry import Transformation, draw, same_values, undo_all
-
-COMPARED = 1 << 30  # bytes at a time
+from gdnspec.runner.symmetry import Transformation, apply_all, draw, same_values, undo_all
 
 
 class Ring:
@@ -44,7 +43,9 @@ class Ring:
         self._zones = zones(slots, nbytes)
         self._reserve = reserve if reserve is not None and self.nbytes <= reserve.nbytes else None
         self._arena: Arena | None = None
+        self._filled = 0
         self._permuted: list[Transformation] = []
+        self._base, self._want = content.tensors, self.first  # a call's inputs and outputs, permuted
         self._factors: list[Transformation] = []
         self._views: dict[str, Tensor] = {}
 
@@ -80,34 +81,31 @@ class Ring:
         message |= {"stride": self.stride, "count": self.count}
         return number(self.child.ring(message, fds, self.timeout).get("prepare_seconds"))
 
-    def fill(self, generator: torch.Generator) -> None:
-        """New content for every buffer, and outputs that nobody could have meant."""
-        definition = self.job.found.definition
-        drawn = draw(definition, self.content.scope, generator, self.count)
-        self._permuted = [one for one in drawn if one.index is not None]
-        self._factors = [one for one in drawn if one.factor is not None]
-        base = self._permute(self.content.tensors)
-        for name, value in base.items():
-            self._multiplied(name, value, self.count, out=self._views[name])
-        for output in definition.outputs:
-            poison(self._views[output.name])
+    def permute(self, generator: torch.Generator) -> None:
+        """A new order of channels and heads, for all calls until the next."""
+        self._permuted = [one for one in self._draw(generator, None) if one.index is not None]
+        self._base, self._want = (apply_all(self._permuted, x) for x in (self.content.tensors, self.first))
 
-    def verify(self, calls: int, judge: Judge) -> Verdict | None:
-        """What is wrong with the outputs of the first `calls` buffers; None where each is what it must be."""
-        want = self._permute(self.first)
+    def fill(self, generator: torch.Generator, calls: int) -> None:
+        """New factors for the first `calls` buffers, each its own, and outputs that nobody could have meant."""
+        self._filled = calls
+        self._factors = [one for one in self._draw(generator, calls) if one.factor is not None]
+        for name, base in self._base.items():
+            write(self._views[name][:calls], base.contiguous(), self._product(name, base))
         for output in self.job.found.definition.outputs:
-            step = max(1, COMPARED // max(1, self._slots[output.name].nbytes))
-            for start in range(0, calls, step):
-                stop = min(start + step, calls)
-                got = self._views[output.name][start:stop]
-                expected = self._multiplied(output.name, want[output.name], stop, start)
-                if not bool((got == expected).all()):
-                    places = (~same_values(got, expected)).flatten(1).any(1).nonzero()
-                    if len(places):
-                        verdict = self._judged(start + int(places[0]), calls, judge)
-                        if verdict is not None:
-                            return verdict
-                        break
+            poison(self._views[output.name][:calls])
+
+    def verify(self, judge: Judge) -> Verdict | None:
+        """What is wrong with the outputs of the buffers last filled; None where each is what it must be."""
+        for name, base in self._want.items():
+            got, factors = self._views[name][: self._filled], self._product(name, base)
+            for i in differing(got, base.contiguous(), factors).nonzero().flatten().tolist():
+                want = base if factors is None else base * factors[i].to(base.dtype)
+                if not bool(same_values(got[i], want).all()):
+                    verdict = self._judged(i, judge)
+                    if verdict is not None:
+                        return verdict
+                    break
         return None
 
     def overrun(self) -> Verdict | None:
@@ -125,10 +123,10 @@ class Ring:
 
     # --- content ------------------------------------------------------------------------------------------------
 
-    def _judged(self, first: int, calls: int, judge: Judge) -> Verdict | None:
+    def _judged(self, first: int, judge: Judge) -> Verdict | None:
         """A difference: forgiven where nothing but the budget is promised and all calls keep it."""
         deterministic = self.job.solution.manifest.deterministic
-        for i in range(first, calls):
+        for i in range(first, self._filled):
             outputs = self._outputs(i)
             failed = next((verdict for verdict in judge(outputs) if verdict.status != "PASSED"), None)
             if failed is not None:
@@ -144,24 +142,19 @@ class Ring:
         outputs = {output.name: self._views[output.name][i] for output in self.job.found.definition.outputs}
         return undo_all([*self._permuted, *factors], outputs)
 
-    def _permute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        result = dict(tensors)
-        for one in self._permuted:
-            result = one.apply(result)
-        return result
+    def _draw(self, generator: torch.Generator, count: int | None) -> list[Transformation]:
+        return draw(self.job.found.definition, self.content.scope, generator, count)
 
-    def _multiplied(self, name: str, value: Tensor, stop: int, start: int = 0, out: Tensor | None = None) -> Tensor:
-        """`value` as calls `start` to `stop` have it: [calls, ...]."""
+    def _product(self, name: str, like: Tensor) -> Tensor | None:
+        """What each call multiplies a tensor by: [calls, ...], of size 1 where that does not vary. None for nothing."""
         product = None
         for one in self._factors:
             dimension = one.symmetry.dimension.get(name)
             if dimension is not None and one.factor is not None:
-                factor = one.factor[start:stop].to(value.device, value.dtype)
-                factor = factor.reshape(stop - start, *[1] * dimension, -1, *[1] * (value.dim() - dimension - 1))
+                shape = (len(one.factor), *[1] * dimension, -1, *[1] * (like.dim() - dimension - 1))
+                factor = one.factor.to(like.device).reshape(shape)
                 product = factor if product is None else product * factor
-        if product is None:
-            product = torch.ones((stop - start, *[1] * value.dim()), dtype=value.dtype, device=value.device)
-        return torch.mul(value[None], product, out=out) if out is not None else value[None] * product
+        return product
 
     def _stacked(self, slot: Slot) -> Tensor:
         """One tensor in all buffers: [count, *shape]."""
