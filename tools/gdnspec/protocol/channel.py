@@ -48,10 +48,13 @@ class Channel:
         except OSError:
             raise ChannelClosed from None
 
-    def receive(self, timeout: float | None = None, alive: int | None = None) -> tuple[dict[str, Any], list[int]]:
+    def receive(
+        self, timeout: float | None = None, alive: int | None = None, awake: float = 0.0
+    ) -> tuple[dict[str, Any], list[int]]:
         """The next message and the descriptors that came with it.
 
-        `alive` is a pidfd: once that process is gone no message will come, whoever still holds the socket.
+        `alive` is a pidfd: once that process is gone no message will come, whoever still holds the socket. `awake`:
+        seconds for which it looks again and again, for a processor that sleeps takes a tenth of a millisecond to wake.
         """
         started, left = time.monotonic(), timeout
         while b"\n" not in self._buffer:
@@ -59,7 +62,7 @@ class Channel:
                 raise ProtocolError(f"a line of over {MAX_LINE >> 20} MiB")
             if left is not None and left < 0:
                 raise ChannelTimeout  # where bytes keep trickling in, none of the waits below runs out
-            self._read(left, alive)
+            self._read(left, alive, started + awake)
             left = None if timeout is None else timeout - (time.monotonic() - started)
         line, self._buffer = self._buffer.split(b"\n", 1)
         fds, self._fds = self._fds, []
@@ -71,12 +74,15 @@ class Channel:
             raise ProtocolError(f"not a message: {line[:80]!r}")
         return message, fds
 
-    def _read(self, timeout: float | None, alive: int | None) -> None:
+    def _read(self, timeout: float | None, alive: int | None, awake_until: float) -> None:
         mine = self._socket.fileno()
         poll = select.poll()  # select stops at descriptor 1024
         for fd in [mine] if alive is None else [mine, alive]:
             poll.register(fd, select.POLLIN)
-        ready = [fd for fd, _ in poll.poll(None if timeout is None else max(0, timeout) * 1000)]
+        found = poll.poll(0)
+        while not found and time.monotonic() < awake_until:
+            found = poll.poll(0)
+        ready = [fd for fd, _ in found or poll.poll(None if timeout is None else max(0, timeout) * 1000)]
         if not ready:
             raise ChannelTimeout
         if mine not in ready:

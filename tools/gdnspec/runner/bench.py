@@ -27,7 +27,7 @@ WINDOW = 3e-3  # seconds of the shorter window: messages come and go within 0.1 
 LONGEST = 1e-1  # seconds of it, where so many calls as the cache asks for would take longer
 MOST_CALLS = 1024  # in it
 ON_A_CPU = 128  # sets of buffers, at most
-PROBED = 4  # calls from which its length is estimated
+PROBED = 4  # more calls, at most, from whose time its length is estimated
 OVER_L2 = 3  # a window touches so many times the L2 cache
 MEMORY, MOST_MEMORY = 0.4, 48 << 30  # of what is free, and in bytes, for all rings together
 ROUNDS = (20, 400)  # least where time allows, most
@@ -91,8 +91,8 @@ class Race:
 
     def __init__(self, racers: list[Racer], seconds: float, timeout: float, seed: int) -> None:
         self.racers, self.seconds, self.timeout = racers, seconds, timeout
-        self.generator = torch.Generator().manual_seed(seed)
         self._on_gpu = bool(racers) and racers[0].job.device.kind == "cuda"
+        self.generator = torch.Generator("cuda" if self._on_gpu else "cpu").manual_seed(seed)
 
     def run(self, told: Callable[[int, float], None] = lambda rounds, spread: None) -> None:
         """Fills in every racer. Raises `MemoryError` where not even one call fits twice."""
@@ -138,31 +138,44 @@ class Race:
         racer.verdict = next((verdict for verdict in judged if verdict.status != "PASSED"), None)
         if racer.verdict is not None:
             return
-        racer.method = "events" if self._on_gpu else "cpu"
         room = self._room(racer, content)
 
         def ring(count: int) -> Ring:
             return Ring(racer.job, content, answer.outputs, racer.child, count, self.timeout, racer.reserve)
 
-        with ring(min(PROBED, room)) as probe:
+        with ring(2 * min(PROBED, room // 2)) as probe:
             racer.ring, racer.prepare = probe, probe.open()
-            self._window(racer, probe.count, racer.method)
-            found = self._window(racer, probe.count, racer.method) if racer.verdict is None else None
-        if found is None:
+            seconds = self._probed(racer, probe.count // 2)
+        if seconds is None:
             return
-        calls = racer.calls = self._calls(found[1] / probe.count, probe.stride, room)
+        calls = racer.calls = self._calls(seconds, probe.stride, room)
         racer.ring = stack.enter_context(ring(2 * calls))
         racer.ring.open()
-        self._window(racer, 2 * calls, racer.method)
+        self._window(racer, 2 * calls, "eager")
+        self._choose(racer, calls)
+        for count in (calls, 2 * calls):
+            self._window(racer, count, racer.method)
+        racer.timed = racer.verification = 0.0
+
+    def _choose(self, racer: Racer, calls: int) -> None:
+        """The method: a graph of each length where they can be captured. An eager window must have gone before."""
+        racer.method = "events" if self._on_gpu else "cpu"
         if self._on_gpu and racer.verdict is None:
             reasons = [racer.child.capture(count, self.timeout) for count in (calls, 2 * calls)]
             racer.why_no_graph = next((reason for reason in reasons if reason is not None), None)
             if racer.why_no_graph is None:
                 racer.method = "graph"
-        for count in (calls, 2 * calls):
-            if racer.verdict is None:
-                self._window(racer, count, racer.method)
-        racer.timed = racer.verification = 0.0
+
+    def _probed(self, racer: Racer, most: int) -> float | None:
+        """About how long a call takes by its method, which may be far from what an eager one does: what a few more of
+        them add. None where an output was wrong."""
+        first = [self._window(racer, 1, "eager") for _ in range(2)][1]
+        if first is None:
+            return None
+        calls = max(1, min(most, int(WINDOW / max(first[0], 1e-6))))
+        self._choose(racer, calls)
+        _, once, twice = (self._window(racer, count, racer.method) for count in (2 * calls, calls, 2 * calls))
+        return (twice[1] - once[1]) / calls if once is not None and twice is not None else None
 
     def _room(self, racer: Racer, content: Content) -> int:
         """How many sets of buffers there is memory for: two at least. Raises `MemoryError`."""
@@ -181,7 +194,7 @@ class Race:
 
     def _calls(self, seconds: float, stride: int, room: int) -> int:
         """How many calls the shorter window has: time enough, and over the cache; within memory for twice as many."""
-        seconds = max(seconds, 1e-7)
+        seconds = max(seconds, 1e-7)  # noise may leave nothing of it
         for_cache = min(-(-OVER_L2 * l2_bytes() // stride), LONGEST / seconds) if self._on_gpu else 1
         return max(1, int(min(room // 2, MOST_CALLS, max(for_cache, WINDOW / seconds))))
 
@@ -191,7 +204,7 @@ class Race:
         racer.ring.permute(self.generator)
         racer.verification += time.perf_counter() - before
         once = self._window(racer, racer.calls, racer.method)
-        twice = self._window(racer, 2 * racer.calls, racer.method) if racer.verdict is None else None
+        twice = self._window(racer, 2 * racer.calls, racer.method)
         if once is None or twice is None:
             return
         racer.clock.append((twice[0] - once[0]) / racer.calls)
@@ -209,9 +222,13 @@ class Race:
 
     def _window(self, racer: Racer, calls: int, method: str, host: bool = False) -> tuple[float, float] | None:
         """(seconds by this clock, seconds by the child), after every output has been verified; None where one is
-        wrong, which `racer.verdict` then says."""
+        wrong, or was in a window before, which `racer.verdict` then says."""
+        if racer.verdict is not None:
+            return None
         assert racer.ring is not None
         before = time.perf_counter()
+        if self._on_gpu:
+            racer.child.wake(self.timeout)
         racer.ring.fill(self.generator, calls)
         if self._on_gpu:
             empty_cache()

@@ -21,6 +21,7 @@ from gdnspec.runner.output import TAIL_BYTES, Tail, printable
 
 START_SECONDS = 180.0
 BUILD_SECONDS = 600.0
+AWAKE = 1.0  # for which a window on a GPU is waited for with a processor of its own
 
 
 # What a child's environment is made of: the tools and libraries that it needs, and nothing private.
@@ -67,6 +68,7 @@ class Child:
         self._loaded: set[str] = set()
         self._unusable: dict[str, tuple[Status, str]] = {}
         self._requests = 0
+        self._awake = AWAKE if device == "cuda" else 0.0  # on a CPU the processors are the child's
         self._pidfd = -1
         self.is_open = False
         self.deaths = 0
@@ -114,11 +116,15 @@ class Child:
         why_not = self._request({"op": "capture", "calls": calls}, timeout, "captured").get("why_not")
         return None if why_not is None else printable(str(why_not), 300)
 
+    def wake(self, timeout: float) -> None:
+        """Before a window's content is there, so that the child answers at once when it is. Raises `ChildFailed`."""
+        self._request({"op": "wake"}, timeout, "awake")
+
     def window(self, calls: int, method: str, timeout: float) -> tuple[float, dict[str, Any]]:
         """Calls on the ring's first buffers; seconds by this process's clock, and what the child says. Returns when the
         outputs are where the judge looks. Raises `ChildFailed`."""
         started = time.perf_counter()
-        reply = self._request({"op": "window", "calls": calls, "method": method}, timeout, "timed")
+        reply = self._request({"op": "window", "calls": calls, "method": method}, timeout, "timed", awake=self._awake)
         seconds = time.perf_counter() - started
         self._request({"op": "hand"}, timeout, "handed")
         return seconds, reply
@@ -130,12 +136,12 @@ class Child:
             self._request({"op": "close"}, timeout, "closed")
 
     def _request(
-        self, message: dict[str, Any], timeout: float, wanted: str, fds: list[int] | None = None
+        self, message: dict[str, Any], timeout: float, wanted: str, fds: list[int] | None = None, awake: float = 0.0
     ) -> dict[str, Any]:
         if self._process is None:
             self._start()
         self._requests += 1
-        reply = self._exchange({**message, "id": self._requests}, timeout, fds)
+        reply = self._exchange({**message, "id": self._requests}, timeout, fds, awake)
         answered = reply.get("id")
         if type(answered) is not int or answered != self._requests or reply["op"] not in (wanted, "error"):
             raise self._lost("PROTOCOL_ERROR", f"the child answered {printable(str(reply['op']), 40)!r} out of turn")
@@ -144,12 +150,14 @@ class Child:
             raise self._lost(failure.status, failure.message) if reply.get("fatal") else failure
         return reply
 
-    def _exchange(self, message: dict[str, Any], timeout: float, fds: list[int] | None = None) -> dict[str, Any]:
+    def _exchange(
+        self, message: dict[str, Any], timeout: float, fds: list[int] | None = None, awake: float = 0.0
+    ) -> dict[str, Any]:
         """Sends, and waits for what comes back. Whatever goes wrong ends the child."""
         assert self._channel is not None
         try:
             self._channel.send(message, fds, timeout)
-            reply, _ = self._channel.receive(timeout, self._pidfd)
+            reply, _ = self._channel.receive(timeout, self._pidfd, awake)
         except ChannelTimeout:
             raise self._lost("TIMEOUT", f"no answer within {timeout:g} s; ended") from None
         except ChannelClosed:

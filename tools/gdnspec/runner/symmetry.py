@@ -49,7 +49,7 @@ def draw(
     definition: Definition, scope: Scope, generator: torch.Generator, count: int | None = None
 ) -> list[Transformation]:
     """Every symmetry that holds with these axes, each with a choice of its own. With `count`, factors are drawn so many
-    times, [count, size], for so many calls; a permutation is one for all of them."""
+    times, [count, size], for so many calls; a permutation is one for all of them. On the generator's device."""
     drawn = (_draw(definition, symmetry, scope, generator, count) for symmetry in definition.symmetries)
     return [one for one in drawn if one is not None]
 
@@ -60,16 +60,17 @@ def _draw(
     sizes = definition.symmetry_sizes(symmetry, scope)
     if not sizes:
         return None
-    size = sizes[0]
+    size, device = sizes[0], generator.device
     if symmetry.transform == "permute":
         groups = int(parse(symmetry.groups).evaluate(scope))
         part = size // groups
-        index = torch.cat([group * part + torch.randperm(part, generator=generator) for group in range(groups)])
+        index = torch.cat([group * part + torch.randperm(part, generator=generator, device=device) for group in range(groups)])
         return Transformation(symmetry, index=index)
     shape = (size,) if count is None else (count, size)
     if symmetry.transform == "flip_sign":
-        return Transformation(symmetry, factor=torch.randint(0, 2, shape, generator=generator) * 2.0 - 1)
-    return Transformation(symmetry, factor=2.0 ** torch.randint(-POWERS, POWERS + 1, shape, generator=generator))
+        return Transformation(symmetry, factor=torch.randint(0, 2, shape, generator=generator, device=device) * 2.0 - 1)
+    powers = torch.randint(-POWERS, POWERS + 1, shape, generator=generator, device=device)
+    return Transformation(symmetry, factor=2.0**powers)
 
 
 def apply_all(transformations: list[Transformation], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

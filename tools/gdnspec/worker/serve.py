@@ -17,19 +17,22 @@ from gdnspec.worker.opened import Opened, Refused
 from gdnspec.worker.windows import Windows
 
 TRACE_FRAMES = 8
+AWAKE = 1.0  # seconds for which a window is waited for
 
 
 def serve(channel: Channel, hello: dict[str, Any], isolation: str) -> None:
     """Answers messages until "stop" or until the parent is gone. The process has shut itself in already."""
     worker = _Worker(hello)
     channel.send({"op": "ready", "isolation": isolation})
+    awake = 0.0
     while True:
         try:
-            message, fds = channel.receive()
+            message, fds = channel.receive(awake=awake)
         except ChannelClosed:
             return
         if message["op"] == "stop":
             return
+        awake = AWAKE if message["op"] == "wake" else 0.0
         reply = {**worker.answer(message, fds), "id": message.get("id")}
         channel.send(reply)
         if reply.get("fatal"):
@@ -73,6 +76,8 @@ class _Worker:
                     return self._window(message)
                 case "hand":
                     return self._handed
+                case "wake":
+                    return {"op": "awake"}
                 case _:
                     return self._close()
         except (Exception, SystemExit) as error:
