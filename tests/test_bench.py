@@ -316,3 +316,13 @@ def test_what_does_not_fit_is_unsupported_with_the_bytes_it_needs(
     assert traces["one_row"].status == "UNSUPPORTED"
     assert "300.0 GiB" in traces["one_row"].message
     assert traces["scale_zero"].status == "PASSED", "the rest goes on"
+
+
+def test_traces_are_never_appended_to_something_else(gdnspec: Run, tmp_path: Path) -> None:
+    file = tmp_path / "kernel.py"
+    file.write_text("def run(): ...\n")
+    done = gdnspec("bench", "gdn_decode_k_last", "--device", "cpu", "--solution", "torch_recurrent",
+                   "--workload", "one_row", "--json", file)  # fmt: skip
+    assert done.returncode == 2
+    assert "kernel.py: holds something other than results" in done.stderr
+    assert file.read_text() == "def run(): ...\n"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Run
+from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.traces import Measured
 from gdnspec.report.comparison import compare, ratio_interval
 from gdnspec.report.units import shown_time
@@ -110,7 +111,7 @@ def test_what_is_not_compared_stands_first_and_is_counted(compared: Callable[...
     assert "B: INCORRECT_NUMERICAL: output: too far off" in text
     assert "only A has it" in text
     row = next(line.split() for line in text.splitlines() if ONE + " " in line)
-    assert row == [DECODE, ONE, "10.0", "us", "15.0", "us", "1.500", "[1.479,", "1.521]", "50%", "50%", "A"]
+    assert row == [DECODE, ONE, "10.0", "us", "15.0", "us", "1.500", "[1.479,", "1.521]", "50%", "50%", "A", "apart"]
     assert f"{DECODE}: 1.500 [1.479, 1.521] over 1 of 3 workloads; 2 not compared, listed above" in text
     assert f"{PREFILL}: 0.500 [0.493, 0.507] over 1 of 1 workloads" in text
     assert "overall: 0.866 [0.857, 0.875] over 2 of 4 workloads; 2 not compared, listed above" in text
@@ -375,3 +376,35 @@ def test_what_a_trace_says_does_nothing_to_the_terminal(compared: Callable[..., 
     assert "\x1b" not in done.stdout
     assert "[bold]gone[/]" in done.stdout
     assert len(done.stdout) < 3000
+
+
+def beside(baseline: str, source: str, ratio: float) -> dict[str, Any]:
+    return {
+        "baseline": baseline, "baseline_hash": source, "method": "graph", "median": 100e-6 * ratio, "ratio": ratio,
+        "interval": [ratio * 0.999, ratio * 1.001],
+    }  # fmt: skip
+
+
+def test_what_was_measured_in_turns_counts_before_two_runs(
+    compared: Callable[..., Any], two: tuple[Path, Path]
+) -> None:
+    left, right = two
+    source = load_solution(right).source_hash
+    write_traces(left, [
+        trace_of(left, workload=ONE, against=[beside("right", source, 3.0)]),
+        trace_of(left, workload=FOUR, against=[beside("right", "0" * 64, 3.0)]),  # of other code
+    ])  # fmt: skip
+    write_traces(right, [trace_of(right, workload=w, median=200e-6) for w in (ONE, FOUR)])
+    for sides, sign in ((("left", "right"), 1), (("right", "left"), -1)):
+        rows = {
+            row["workload"]: row
+            for row in json.loads(compared("--json", sides=sides).stdout)["comparisons"][0]["compared"]
+        }
+        assert (rows[ONE]["in_turns"], rows[ONE]["ratio"]) == (True, pytest.approx(3.0**sign))
+        assert (rows[FOUR]["in_turns"], rows[FOUR]["ratio"]) == (False, pytest.approx(2.0**sign))
+    # Without traces of its own, the baseline still has those.
+    (right / "traces" / "nvidia-h200.jsonl").unlink()
+    done = compared()
+    assert done.returncode == 0
+    assert "in turns" in done.stdout
+    assert "only A has it" in done.stdout

@@ -65,12 +65,13 @@ def bench(
     from gdnspec.catalog.traces import save as save_trace
     from gdnspec.compare.budget import require
     from gdnspec.runner.plan import plan
+    from gdnspec.runner.record import Lines
 
     for item, lines in selected:
         require(item.definition, lines)
-    jobs = list(plan([s for s in chosen if s not in baselines or solution], selected, where))
+    jobs = list(plan(chosen, selected, where))
     if not jobs:
-        raise SpecError("no solution serves that beside the baselines: gdnspec list solutions")
+        raise SpecError("no solution serves that: gdnspec list solutions")
     beside = list(plan(baselines, selected, where))
     command = shlex.join(["gdnspec", *sys.argv[1:]])
     tasks = [Task(job, [b for b in beside if _same(b, job) and b.solution != job.solution]) for job in jobs]
@@ -79,17 +80,18 @@ def bench(
     traces: list[Trace] = []
     interrupted = False
     with contextlib.ExitStack() as stack:
-        file = (
-            stack.enter_context(json_file.open("a", encoding="utf-8")) if json_file and str(json_file) != "-" else None
-        )
+        to_stdout = str(json_file) == "-"
+        recorded = stack.enter_context(Lines(json_file)) if json_file and not to_stdout else None
         live = stack.enter_context(LiveTable(len(jobs)))
         measured = stack.enter_context(contextlib.closing(execute(tasks, settings, live, warn)))
         try:
             for job, trace in measured:
                 traces.append(trace)
                 live.add(trace)
-                if file is not None or str(json_file) == "-":
-                    print(trace.model_dump_json(), file=file, flush=True)
+                if recorded is not None:
+                    recorded.append(trace.model_dump_json())
+                if to_stdout:
+                    print(trace.model_dump_json(), flush=True)
                 if save and trace.timing is not None:
                     save_trace(job.solution, trace)
         except KeyboardInterrupt:
@@ -97,7 +99,7 @@ def bench(
         except NothingToRunOn as nothing:
             complain(f"gdnspec: {nothing}")
             raise typer.Exit(3) from None
-    if str(json_file) != "-":
+    if not to_stdout:
         _print(traces)
     if interrupted:
         raise typer.Exit(130)

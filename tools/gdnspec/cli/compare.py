@@ -47,8 +47,10 @@ def compare(
 
     left, right = (side(text, solutions_dir, wanted) for text in (a, b))
     pairs = _devices(left, right, device)
-    order = _order()
-    results = [compared(left.devices[x], right.devices[y], (x, y), order) for x, y in pairs]
+    order, sources = _order(), (left.source, right.source)
+    results = [compared(left.devices.get(x, {}), right.devices.get(y, {}), (x, y), order, sources) for x, y in pairs]
+    # A side without traces of its own may stand among the other's baselines, or be no side at all.
+    results = [r for r in results if r.compared or (r.a_device in left.devices and r.b_device in right.devices)]
     if as_json:
         print_json({"a": _described(left), "b": _described(right), "comparisons": [asdict(r) for r in results]})
     elif results:
@@ -69,8 +71,10 @@ def _devices(a: Side, b: Side, device: str | None) -> list[tuple[str, str]]:
         raise SpecError(f"neither was measured on {device!r} ({nearest(device, known)})")
     of_a, of_b = (sorted(d for d in item.devices if device in (None, d)) for item in (a, b))
     both = [(name, name) for name in of_a if name in of_b]
-    if both or not of_a or not of_b:
+    if both:
         return both
+    if not of_a or not of_b:
+        return [(name, name) for name in of_a or of_b]
     if len(of_a) == len(of_b) == 1:
         return [(of_a[0], of_b[0])]
     said = f"A on {', '.join(of_a)}; B on {', '.join(of_b)}"
@@ -83,13 +87,13 @@ def _order() -> dict[Key, int]:
 
 
 def _described(item: Side) -> dict[str, object]:
-    return {"name": item.label, "devices": sorted(item.devices), "source_checked": item.source_known}
+    return {"name": item.label, "devices": sorted(item.devices), "source_checked": item.source is not None}
 
 
 def _print(a: Side, b: Side, results: list[Comparison]) -> None:
     for letter, item, other, here in (("A", a, b, "a_device"), ("B", b, a, "b_device")):
         say(f"{letter}: {item.label}")
-        if not item.source_known:
+        if item.source is None:
             say("   a file outside of a solution's folder: whether the code has changed since is not checked")
         beside = sorted(set(item.devices) - {getattr(result, here) for result in results})
         if beside and other.devices:

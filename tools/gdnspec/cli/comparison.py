@@ -41,7 +41,7 @@ def _clipped(text: str) -> str:
 
 
 def _print_pairs(pairs: list[Pair]) -> None:
-    columns = ("time A", "time B", "B / A", "95%", "A of bound", "B of bound", "faster")
+    columns = ("time A", "time B", "B / A", "95%", "A of bound", "B of bound", "faster", "measured")
     rows = table("", "definition", "workload", *columns)
     for pair in pairs:
         add_row(
@@ -54,10 +54,13 @@ def _print_pairs(pairs: list[Pair]) -> None:
             shown_share(pair.a_of_bound),
             shown_share(pair.b_of_bound),
             _faster(pair.interval),
+            "in turns" if pair.in_turns else "apart",
         )
     print_table(rows)
     methods = sorted({pair.method for pair in pairs})
     say(f"time of one call, median, by {' and '.join(methods)}; bound: its bytes and operations at the device's rates")
+    if not all(pair.in_turns for pair in pairs):
+        say("apart: from two runs, whose clocks may differ; gdnspec bench --against measures both in turns")
 
 
 def _faster(interval: tuple[float, float]) -> str:

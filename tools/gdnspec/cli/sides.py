@@ -14,19 +14,19 @@ from gdnspec.cli.selection import chosen_solutions
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.loading import is_file
 from gdnspec.model.trace import Trace
-from gdnspec.report.comparison import Key
+from gdnspec.report.comparison import Key, Source
 
 FORMS = "SOLUTION, SOLUTION@DEVICE, SOLUTION@COMMIT, or a file of traces"
 
 
 @dataclass(frozen=True)
 class Side:
-    """`label`: as it was asked for. `devices`: its traces, by device and workload. `source_known`: whether the code
-    that they should have measured was there to compare with."""
+    """`label`: as it was asked for. `devices`: its traces, by device and workload. `source`: the code that they should
+    have measured; None where it was not there to compare with."""
 
     label: str
     devices: dict[str, dict[Key, Measured]]
-    source_known: bool = True
+    source: Source | None
 
 
 def side(text: str, solutions_dir: Path | None, wanted: Callable[[Trace], bool]) -> Side:
@@ -40,7 +40,8 @@ def side(text: str, solutions_dir: Path | None, wanted: Callable[[Trace], bool])
     files = trace_files(solution)
     if "@" not in text or where in [file.stem for file in files]:
         mine = [file for file in files if where in ("", file.stem)]
-        return _side(text, [t for file in mine for t in load_traces(file, warn)], solution.source_hash, wanted)
+        traces = [t for file in mine for t in load_traces(file, warn)]
+        return _side(text, traces, (solution.name, solution.source_hash), wanted)
     return _of_commit(text, solution, where, wanted)
 
 
@@ -52,7 +53,7 @@ def _of_commit(text: str, solution: Solution, where: str, wanted: Callable[[Trac
     past = Past(solution.folder, commit, text)
     traces = [trace for file in past.traces() for trace in parse_traces(past.text(file), past.named(file), warn)]
     # Its own source of then is what it measured: to be compared with today's is what it is asked for.
-    return _side(text, traces, past.source_hash, wanted)
+    return _side(text, traces, (solution.name, past.source_hash), wanted)
 
 
 def _of_file(text: str, file: Path, wanted: Callable[[Trace], bool]) -> Side:
@@ -69,23 +70,23 @@ def _of_file(text: str, file: Path, wanted: Callable[[Trace], bool]) -> Side:
     # A copy that lies elsewhere was kept on purpose: it stands for the code of its day.
     folder = file.resolve().parents[1]
     at_home = is_trace_file(file.resolve()) and is_file(folder / MANIFEST)
-    return _side(text, traces, load_solution(folder).source_hash if at_home else None, wanted)
+    return _side(text, traces, (names[0], load_solution(folder).source_hash) if at_home else None, wanted)
 
 
-def _side(text: str, traces: list[Trace], source_hash: str | None, wanted: Callable[[Trace], bool]) -> Side:
+def _side(text: str, traces: list[Trace], source: Source | None, wanted: Callable[[Trace], bool]) -> Side:
     devices: dict[str, dict[Key, Measured]] = {}
     for trace in filter(wanted, traces):
         rows = devices.setdefault(trace.device, {})
         key = trace.definition, trace.workload
         if key in rows:
             warn(f"{text}: {'/'.join(key)} on {trace.device} stands twice; the last one counts")
-        rows[key] = Measured(trace, _stale(trace, source_hash))
-    return Side(text, devices, source_hash is not None)
+        rows[key] = Measured(trace, _stale(trace, source))
+    return Side(text, devices, source)
 
 
-def _stale(trace: Trace, source_hash: str | None) -> str | None:
+def _stale(trace: Trace, source: Source | None) -> str | None:
     found = definitions().get(trace.definition)
     if found is None:
         return f"there is no definition {trace.definition!r} any more ({nearest(trace.definition, definitions())})"
-    other_code = None if source_hash is None else stale_source(trace, source_hash)
+    other_code = None if source is None else stale_source(trace, source[1])
     return other_code or stale_question(trace, found)

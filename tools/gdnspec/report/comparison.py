@@ -5,21 +5,21 @@ Ratios are time of B over time of A: above 1, A is faster.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gdnspec.catalog.traces import Measured
-from gdnspec.model.trace import Interval, Method, Timing, Trace
+from gdnspec.model.trace import Interval, Method, Ratio, Timing, Trace
 
 Key = tuple[str, str]  # definition, workload
-
-
+Source = tuple[str, str]  # a solution's name and source hash
 Rows = Mapping[Key, Measured]  # of one device
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A workload that was compared. Times are seconds for one call, intervals 95%, `of_bound` shares of the bound."""
+    """A workload that was compared. Times are seconds for one call, intervals 95%, `of_bound` shares of the bound.
+    `in_turns`: by one run that measured both, A B A B; else each comes from a run of its own."""
 
     definition: str
     workload: str
@@ -30,6 +30,7 @@ class Pair:
     interval: Interval
     a_of_bound: float | None
     b_of_bound: float | None
+    in_turns: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,23 @@ class Comparison:
     differences: list[Difference] = field(default_factory=list)
 
 
-def compare(a: Rows, b: Rows, devices: tuple[str, str], order: Mapping[Key, int]) -> Comparison:
-    """Every workload that either has; `order` is that of the workloads' files, unknown ones last."""
+def compare(
+    a: Rows, b: Rows, devices: tuple[str, str], order: Mapping[Key, int],
+    sources: tuple[Source | None, Source | None] = (None, None),
+) -> Comparison:  # fmt: skip
+    """Every workload that either has; `order` is that of the workloads' files, unknown ones last. `sources`: what A and
+    B are, where that is known, to find them among each other's baselines."""
     compared: list[tuple[Pair, Trace, Trace]] = []
     apart: list[Apart] = []
+    of_a, of_b = sources if devices[0] == devices[1] else (None, None)
     for key in sorted({*a, *b}, key=lambda key: (key[0], order.get(key, len(order)), key[1])):
         x, y = a.get(key), b.get(key)
         reasons = _reasons(x, y)
-        if x is None or y is None or reasons:
+        if x is not None and (beside := _in_turns(x, of_b, y)):
+            compared.append((_turned(x.trace, beside), x.trace, x.trace))
+        elif y is not None and (beside := _in_turns(y, of_a, x)):
+            compared.append((swapped(_turned(y.trace, beside)), y.trace, y.trace))
+        elif x is None or y is None or reasons:
             apart.append(Apart(*key, reasons, _median(x), _median(y)))
         else:
             compared.append((_pair(x.trace, y.trace), x.trace, y.trace))
@@ -180,6 +190,32 @@ def _pair(a: Trace, b: Trace) -> Pair:
     ratio, interval = y.median / x.median, ratio_interval(x, y)
     return Pair(
         a.definition, a.workload, x.method, x.median, y.median, ratio, interval, _of_bound(x), _of_bound(y)
+    )  # fmt: skip
+
+
+def _in_turns(measured: Measured, source: Source | None, own: Measured | None) -> Ratio | None:
+    """The baseline of a trace that is `source`; None where there is none, or where what that says of itself (`own`)
+    forbids it."""
+    if _unfit(measured) or (own is not None and not own.stale and _unfit(own)):
+        return None
+    return next((r for r in measured.trace.against if (r.baseline, r.baseline_hash) == source), None)
+
+
+def _turned(a: Trace, b: Ratio) -> Pair:
+    x = a.timing
+    assert x is not None
+    of_bound = None if x.bound is None or b.median <= 0 else x.bound / b.median
+    return Pair(
+        a.definition, a.workload, x.method, x.median, b.median, b.ratio, b.interval, _of_bound(x), of_bound, True
+    )  # fmt: skip
+
+
+def swapped(pair: Pair) -> Pair:
+    """B beside A."""
+    low, high = pair.interval
+    return replace(
+        pair, a=pair.b, b=pair.a, ratio=1 / pair.ratio, interval=(1 / high, 1 / low), a_of_bound=pair.b_of_bound,
+        b_of_bound=pair.a_of_bound,
     )  # fmt: skip
 
 

@@ -25,7 +25,8 @@ def _results(file: Path, warn: Warn) -> Iterator[CheckResult]:
 
 def traces(known: Iterable[Solution], found: dict[str, Found], warn: Warn) -> list[Measured]:
     """Every solution's traces of these definitions; of a question asked twice on one device, the last answer."""
-    rows: list[Measured] = []
+    known, rows, changed = list(known), [], 0
+    hashes = {solution.name: solution.source_hash for solution in known}
     for solution in known:
         latest: dict[tuple[str, str, str], Trace] = {}
         for file in trace_files(solution):
@@ -34,7 +35,13 @@ def traces(known: Iterable[Solution], found: dict[str, Found], warn: Warn) -> li
                     warn(str(Problem(file, f"a trace of {trace.solution!r} lies here; it is passed over")))
                 elif trace.definition in found:
                     latest[trace.definition, trace.workload, trace.device] = trace
-        rows += [Measured(trace, is_stale(trace, solution, found[trace.definition])) for trace in latest.values()]
+        for trace in latest.values():
+            still = [r for r in trace.against if hashes.get(r.baseline, r.baseline_hash) == r.baseline_hash]
+            changed += len(trace.against) - len(still)
+            stale = is_stale(trace, solution, found[trace.definition])
+            rows.append(Measured(trace.model_copy(update={"against": still}), stale))
+    if changed:
+        warn(f"{changed} ratios are left out: their baselines have changed since they were measured")
     return rows
 
 

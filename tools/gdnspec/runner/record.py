@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Self, TextIO
 
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import build, jsonl, parse_json
@@ -51,8 +51,9 @@ def _refuse_other_files(path: Path) -> None:
         raise SpecError([Problem(path, "holds something other than results", hint="--json appends; name another file")])
 
 
-class Recorder:
-    """Appends results to a file, each flushed; a last line without an end gets one first."""
+class Lines:
+    """Appends lines of JSON to a file of such lines, each flushed; a last line without an end gets one first. Use as a
+    context manager; raises `SpecError` where the file cannot be written or holds something else."""
 
     def __init__(self, path: Path) -> None:
         if path.exists():
@@ -64,15 +65,22 @@ class Recorder:
         except OSError as error:
             raise SpecError([Problem(path, f"cannot be written: {error.strerror}", hint="--json FILE")]) from None
 
-    def write(self, result: CheckResult) -> None:
-        sealed = result.model_copy(update={"seal": seal(result)})
-        self._file.write(json.dumps(sealed.model_dump(mode="json")) + "\n")
+    def append(self, line: str) -> None:
+        self._file.write(line + "\n")
         self._file.flush()
 
-    def __enter__(self) -> "Recorder":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+
+
+class Recorder(Lines):
+    """Of results, sealed."""
+
+    def write(self, result: CheckResult) -> None:
+        sealed = result.model_copy(update={"seal": seal(result)})
+        self.append(json.dumps(sealed.model_dump(mode="json")))

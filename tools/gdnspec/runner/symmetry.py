@@ -64,7 +64,9 @@ def _draw(
     if symmetry.transform == "permute":
         groups = int(parse(symmetry.groups).evaluate(scope))
         part = size // groups
-        index = torch.cat([group * part + torch.randperm(part, generator=generator, device=device) for group in range(groups)])
+        index = torch.cat(
+            [group * part + torch.randperm(part, generator=generator, device=device) for group in range(groups)]
+        )
         return Transformation(symmetry, index=index)
     shape = (size,) if count is None else (count, size)
     if symmetry.transform == "flip_sign":
