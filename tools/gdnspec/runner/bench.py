@@ -249,4 +249,5 @@ def reserves(count: int) -> list[Arena]:
     """Memory for `count` rings, taken before anything else is: decode took 1.7 times as long on rings of 10 GiB that
     were allocated after much else, it seems because scattered pages miss the GPU's translation cache."""
     free, _ = torch.cuda.mem_get_info()
-    return [create("cuda", int(min(MEMORY * free, MOST_MEMORY)) // count // (1 << 21) << 21) for _ in range(count)]
+    each = int(min(MEMORY * free, MOST_MEMORY)) // count // (1 << 21) << 21
+    return [create("cuda", each) for _ in range(count)] if each else []  # on a full GPU each workload says so itself
