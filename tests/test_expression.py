@@ -7,6 +7,7 @@ from gdnspec.model.expression import FUNCTIONS, Expression, ExpressionError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+SLOTS = {"unique_slots", "apart", "skipped_whole"}
 SCOPE: dict[str, Any] = {
     "n": 6,
     "h": 4,
@@ -124,6 +125,19 @@ def test_vectors_go_element_by_element(text: str, result: Any) -> None:
         ("all(slots > -2)", True),
         ("all(slots > -1)", False),
         ("all(flag)", True),
+        ("unique_slots((3, -1, -1, 5))", True),
+        ("unique_slots((3, -1, 3))", False),
+        ("apart((0, 1), (0, 1))", True),  # each row its own
+        ("apart((0, 0), (1, 2))", True),
+        ("apart((0, 1), (1, 2))", False),
+        ("apart((4, 4), (4, 5))", False),
+        ("apart((-1, 2), (-1, 3))", True),
+        ("apart((0, 7), (1, 0, 2, 3))", True),  # two slots a row
+        ("apart((0, 0), (1, 0, 2, 3))", False),
+        ("skipped_whole((-1, 2), (-1, 3))", True),
+        ("skipped_whole((-1, 2), (4, 3))", False),
+        ("skipped_whole((1, -1), (2, 3, -1, -1))", True),
+        ("skipped_whole((1, -1), (2, -1, -1, -1))", False),
     ],
 )
 def test_functions(text: str, result: Any) -> None:
@@ -131,7 +145,7 @@ def test_functions(text: str, result: Any) -> None:
 
 
 def test_every_function_is_tried_above() -> None:
-    assert set(FUNCTIONS) == {"min", "max", "len", "sqrt", "nondecreasing", "unique", "all"}
+    assert set(FUNCTIONS) == {"min", "max", "len", "sqrt", "nondecreasing", "unique", "all", *SLOTS}
 
 
 @pytest.mark.parametrize(
@@ -175,12 +189,12 @@ def test_what_is_outside_the_grammar_is_refused_when_read(text: str) -> None:
         ("n // 0.0", "zero"),
         ("cu[9]", "range"),
         ("cu[0.5]", "integers"),
-        ("n[0]", "1-D"),
+        ("n[0]", "an integer input"),
         ("sqrt(-1)", "not negative"),
         ("sqrt(cu)", "not negative"),
-        ("len(n)", "1-D"),
-        ("unique(n)", "1-D"),
-        ("nondecreasing(n)", "1-D"),
+        ("len(n)", "an integer input"),
+        ("unique(n)", "an integer input"),
+        ("nondecreasing(n)", "an integer input"),
         ("min()", "min of nothing"),
         ("max(())", "max of nothing"),
         ("len()", "argument"),

@@ -44,8 +44,8 @@ def chosen(own: Definition, symmetry: Symmetry, scope: Scope) -> Transformation:
     alone = own.model_copy(update={"symmetries": [symmetry]})
     for seed in range(100):
         (one,) = draw(alone, scope, torch.Generator().manual_seed(seed))
-        idle = one.index is not None and torch.equal(one.index, torch.arange(len(one.index)))
-        if not idle and not (one.factor is not None and bool(one.factor.eq(1).all())):
+        idle = all(torch.equal(index, torch.arange(len(index))) for _, index in one.indices.values())
+        if not idle or any(bool(factor.ne(1).any()) for _, factor in one.factors.values()):
             return one
     raise AssertionError(f"{symmetry.name} changes nothing")
 
@@ -103,7 +103,8 @@ def test_a_permutation_across_groups_is_no_symmetry() -> None:
     found = definition("gdn_prefill_k_last")
     keywords, outputs = call("gdn_prefill_k_last", GVA)
     # Heads 0 and 2 of four change places: they have different keys.
-    across = Transformation(within, index=torch.tensor([2, 1, 0, 3]))
+    order = torch.tensor([2, 1, 0, 3])
+    across = Transformation(within, indices={tensor: (at, order) for tensor, at in within.dimension.items()})
     got = run_reference(found, keywords | across.apply({k: keywords[k] for k in within.dimension if k in keywords}))
     assert not torch.equal(got["output"], across.apply(outputs)["output"])
 

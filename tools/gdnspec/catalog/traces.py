@@ -28,9 +28,17 @@ _PROSE: dict[str, bool | dict[str, set[str]]] = {
 }
 
 
+# Keys of an input that came later: where they say nothing, what was measured before them still holds.
+_ADDED = {"parts": None, "indexes": None, "writes": False}
+
+
 def definition_hash(found: Found) -> str:
     """sha256 over what a measurement depends on: all of the definition but its prose."""
     content = found.definition.model_dump(mode="json", exclude=_PROSE)
+    for tensor in (*content["inputs"], *content["outputs"]):
+        for key, nothing in _ADDED.items():
+            if tensor[key] == nothing:
+                del tensor[key]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -40,5 +40,5 @@ def significant(x: float, digits: int = 3) -> float:
 
 
 def missing(definition: Definition, budget: Mapping[str, object] | None) -> list[str]:
-    """The outputs without a budget."""
-    return [output.name for output in definition.outputs if output.name not in (budget or {})]
+    """What is judged, without a budget."""
+    return [output.name for output in definition.judged if output.name not in (budget or {})]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from math import prod
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -68,20 +69,35 @@ Axis = Annotated[ConstAxis | VarAxis | DerivedAxis, Field(discriminator="kind")]
 Bound = float | None
 
 
+Size = str | Annotated[int, Field(ge=0)]
+
+
+class Part(Model):
+    """Part of a packed tensor: what stands side by side in its last dimension, each of its own `shape`."""
+
+    name: Name
+    shape: Annotated[list[Size], Field(min_length=1)]
+    description: Text
+
+
 class Tensor(Model):
     """An input or an output.
 
     `shape` holds axis names, integers and expressions of axes (`num_seqs + 1`); null is a scalar. `domain` bounds the
-    values, null being unbounded.
+    values, null being unbounded. `indexes` names the input whose first dimension the values of this integer input are
+    indices of, -1 being none; with `writes`, what the operator writes to there: all else of it stays bit for bit.
     """
 
     name: Name
-    shape: list[str | Annotated[int, Field(ge=0)]] | None
+    shape: list[Size] | None
+    parts: Annotated[list[Part], Field(min_length=2)] | None = None
     dtype: DType
     optional: bool = False
     default: str | None = None
     domain: Annotated[list[Bound], Field(min_length=2, max_length=2)] | None = None
     mutates: bool = False
+    indexes: Name | None = None
+    writes: bool = False
     traffic: str | None = None
     description: Text
 
@@ -96,8 +112,8 @@ class Tensor(Model):
 
     @property
     def is_index(self) -> bool:
-        """A 1-D integer tensor: its values may stand in constraints."""
-        return self.shape is not None and len(self.shape) == 1 and self.dtype in INTEGERS
+        """An integer tensor of one or two dimensions: its values, row by row, may stand in constraints."""
+        return self.shape is not None and len(self.shape) in (1, 2) and self.dtype in INTEGERS
 
 
 class Constraint(Model):
@@ -158,11 +174,14 @@ class Definition(Model):
         for side in ("inputs", "outputs"):
             for i, tensor in enumerate(getattr(self, side)):
                 self._check_tensor(f"/{side}/{i}", tensor, axes, output=side == "outputs")
+        self._check_indices()
         inputs, outputs = ({tensor.name for tensor in side} for side in (self.inputs, self.outputs))
+        parts = {part.name for tensor in self.inputs for part in tensor.parts or []}
         for side, clash, what in (
             ("inputs", inputs & axes, "an axis"),
             ("outputs", outputs & axes, "an axis"),
             ("outputs", outputs & inputs, "an input"),
+            ("inputs", parts & (inputs | outputs | axes), "a tensor or an axis"),
         ):
             if clash:
                 raise PlacedError(f"/{side}", f"{sorted(clash)[0]!r} is {what} already")
@@ -188,8 +207,14 @@ class Definition(Model):
         for j, size in enumerate(tensor.shape or []):
             if isinstance(size, str):
                 self._expression(f"{pointer}/shape/{j}", size, axes, "an axis")
-        if output and (tensor.optional or tensor.default or tensor.mutates or tensor.is_scalar):
-            raise PlacedError(pointer, "an output is a tensor, and neither optional nor mutated")
+        for i, part in enumerate(tensor.parts or []):
+            for j, size in enumerate(part.shape):
+                if isinstance(size, str):
+                    self._expression(f"{pointer}/parts/{i}/shape/{j}", size, axes, "an axis")
+        if output and (tensor.optional or tensor.default or tensor.mutates or tensor.is_scalar or tensor.parts):
+            raise PlacedError(pointer, "an output is a tensor, and neither optional, mutated nor packed")
+        if tensor.mutates and (tensor.optional or tensor.is_scalar or tensor.parts or tensor.dtype in INTEGERS):
+            raise PlacedError(pointer, "what is mutated is a tensor of floats, neither optional nor packed")
         if tensor.optional != (tensor.default is not None):
             raise PlacedError(pointer, "an optional input has a default, and only an optional one has")
         if tensor.default is not None:
@@ -201,15 +226,28 @@ class Definition(Model):
             if low is not None and high is not None and low > high:
                 raise PlacedError(f"{pointer}/domain", f"{low} is above {high}")
 
+    def _check_indices(self) -> None:
+        mutated = {tensor.name for tensor in self.inputs if tensor.mutates}
+        for i, tensor in enumerate(self.inputs):
+            if tensor.writes and tensor.indexes is None:
+                raise PlacedError(f"/inputs/{i}/writes", "it writes to what it indexes, and it indexes nothing")
+            if tensor.indexes is None:
+                continue
+            if not tensor.is_index:
+                raise PlacedError(f"/inputs/{i}/indexes", "only an integer tensor of one or two dimensions indexes")
+            if tensor.indexes not in mutated:
+                hint = nearest(tensor.indexes, mutated)
+                raise PlacedError(f"/inputs/{i}/indexes", f"{tensor.indexes!r} is no mutated input", hint)
+
     def _check_symmetry(self, pointer: str, symmetry: Symmetry, axes: set[str]) -> None:
-        tensors = {tensor.name: tensor for tensor in (*self.inputs, *self.outputs)}
+        tensors = self._shapes
         self._expression(f"{pointer}/groups", symmetry.groups, axes, "an axis")
         self._expression(f"{pointer}/when", symmetry.when, axes, "an axis")
         sizes = set()
         for name, dimension in symmetry.dimension.items():
             if name not in tensors:
                 raise PlacedError(f"{pointer}/dimension/{name}", f"{name!r} is no tensor", nearest(name, tensors))
-            shape = tensors[name].shape or []
+            shape = tensors[name]
             if dimension >= len(shape):
                 raise PlacedError(f"{pointer}/dimension/{name}", f"{name!r} has {len(shape)} dimensions")
             size = shape[dimension]
@@ -224,6 +262,32 @@ class Definition(Model):
             raise PlacedError(f"{pointer}/dimension", f"it names {what}")
 
     # --- what a reader of a definition asks ---------------------------------------------------------------------
+
+    @cached_property
+    def _shapes(self) -> dict[str, list[Size]]:
+        """What a symmetry may name: every tensor, and every part, behind the first dimensions of what it is part of."""
+        shapes: dict[str, list[Size]] = {tensor.name: tensor.shape or [] for tensor in (*self.inputs, *self.outputs)}
+        for tensor in self.inputs:
+            shapes |= {part.name: [*(tensor.shape or [])[:-1], *part.shape] for part in tensor.parts or []}
+        return shapes
+
+    @property
+    def judged(self) -> list[Tensor]:
+        """What a call leaves behind: the outputs, then the inputs that it mutates."""
+        return [*self.outputs, *(tensor for tensor in self.inputs if tensor.mutates)]
+
+    def written(self, tensor: Tensor, values: Mapping[str, Any]) -> list[int] | None:
+        """The indices of the first dimension of a mutated input that are written, in order; None for all of them.
+        `values` has the integer inputs, flat."""
+        names = [t.name for t in self.inputs if t.indexes == tensor.name and t.writes]
+        if not tensor.mutates or not names:
+            return None
+        return sorted({index for name in names for index in values[name] if index >= 0})
+
+    def left(self, tensor: Tensor, scope: Scope) -> tuple[int, ...]:
+        """The shape of what a call leaves of a judged tensor: of a mutated input that is indexed, what is written."""
+        written, shape = self.written(tensor, scope), self.shape(tensor, scope)
+        return shape if written is None else (len(written), *shape[1:])
 
     @cached_property
     def _scope_names(self) -> frozenset[str]:
@@ -263,6 +327,12 @@ class Definition(Model):
                 read(parse(text), scope)
             except ExpressionError as error:
                 yield pointer, str(error)
+                return
+        for i, tensor in enumerate(self.inputs):
+            try:
+                self.part_shapes(tensor, scope) if tensor.parts else None
+            except ExpressionError as error:
+                yield f"/inputs/{i}/parts", str(error)
 
     @cached_property
     def _valued(self) -> list[tuple[str, str, Callable[[Expression, Scope], object]]]:
@@ -272,6 +342,8 @@ class Definition(Model):
             for i, tensor in enumerate(getattr(self, side)):
                 at = f"/{side}/{i}"
                 found += [(f"{at}/shape/{j}", str(size), whole) for j, size in enumerate(tensor.shape or [])]
+                for k, part in enumerate(tensor.parts or []):
+                    found += [(f"{at}/parts/{k}/shape/{j}", str(size), whole) for j, size in enumerate(part.shape)]
                 found += [(f"{at}/default", tensor.default, truth if tensor.dtype == "bool" else finite)]
                 found += [(f"{at}/traffic", tensor.traffic, amount)]
         for i, symmetry in enumerate(self.symmetries):
@@ -297,22 +369,33 @@ class Definition(Model):
         when = parse(symmetry.when)
         if not (when.names <= scope.keys() and when.holds(scope)):
             return []
-        tensors = {tensor.name: tensor for tensor in (*self.inputs, *self.outputs)}
-        sizes = [(tensors[name].shape or [])[dimension] for name, dimension in symmetry.dimension.items()]
+        sizes = [self._shapes[name][dimension] for name, dimension in symmetry.dimension.items()]
         texts = [parse(str(size)) for size in sizes]
         return [whole(text, scope) for text in texts if text.names <= scope.keys()]
 
     def bytes_moved(self, scope: Scope, omitted: "frozenset[str] | set[str]" = frozenset()) -> int:
         """Each input read once, each output written once; `traffic` where that is not what moves."""
-        total = 0
-        for tensor in (*self.inputs, *self.outputs):
-            if tensor.name in omitted or tensor.is_scalar:
-                continue
-            if tensor.traffic is not None:
-                total += int(amount(parse(tensor.traffic), scope))
-                continue
-            count = SIZES[tensor.dtype]
-            for size in self.shape(tensor, scope):
-                count *= size
-            total += count
-        return total
+        tensors = [t for t in (*self.inputs, *self.outputs) if t.name not in omitted and not t.is_scalar]
+        return sum(
+            self._nbytes(t, scope) if t.traffic is None else int(amount(parse(t.traffic), scope)) for t in tensors
+        )
+
+    def bytes_held(self, scope: Scope, omitted: "frozenset[str] | set[str]" = frozenset()) -> int:
+        """Of all inputs and outputs."""
+        tensors = [t for t in (*self.inputs, *self.outputs) if t.name not in omitted and not t.is_scalar]
+        return sum(self._nbytes(t, scope) for t in tensors)
+
+    def _nbytes(self, tensor: Tensor, scope: Scope) -> int:
+        return SIZES[tensor.dtype] * prod(self.shape(tensor, scope))
+
+    def part_shapes(self, tensor: Tensor, scope: Scope) -> dict[str, tuple[int, ...]]:
+        """The shape of each part of a packed tensor, behind its first dimensions. Raises `ExpressionError` where they
+        are not its last dimension together."""
+        shapes = {
+            part.name: tuple(x if isinstance(x, int) else whole(parse(x), scope) for x in part.shape)
+            for part in tensor.parts or []
+        }
+        last, together = self.shape(tensor, scope)[-1], sum(map(prod, shapes.values()))
+        if shapes and last != together:
+            raise ExpressionError(f"{tensor.name} has {last} elements in a row, its parts {together}")
+        return shapes

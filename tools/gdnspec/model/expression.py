@@ -1,9 +1,9 @@
 """A small safe evaluator for the expressions in definitions and manifests.
 
 Grammar: a subset of Python's expressions. Names, numbers, strings, True, False; + - * / // %; comparisons and `in`;
-`and`, `or`, `not`; `a if c else b`; indexing of 1-D integer inputs; the functions below. Nothing is executed: the
-syntax tree is walked. 1-D inputs are vectors; arithmetic and comparisons work on them element by element, and a
-vector has no truth value of its own (say `all(...)`).
+`and`, `or`, `not`; `a if c else b`; indexing of integer inputs; the functions below. Nothing is executed: the
+syntax tree is walked. Integer inputs are vectors, row by row where they have two dimensions; arithmetic and comparisons
+work on them element by element, and a vector has no truth value of its own (say `all(...)`).
 """
 
 import ast
@@ -45,8 +45,34 @@ def _sqrt(x: Any) -> float:
 
 def _vector(name: str, x: Any) -> Vector:
     if not isinstance(x, tuple):
-        raise ExpressionError(f"{name} takes a 1-D integer input")
+        raise ExpressionError(f"{name} takes an integer input")
     return x
+
+
+def _unique_slots(slots: Any) -> bool:
+    named = [slot for slot in _vector("unique_slots", slots) if slot != -1]
+    return len(set(named)) == len(named)
+
+
+def _rows(name: str, of_a_row: Any, flat: Any) -> list[tuple[Any, Vector]]:
+    """Each element of one vector with its row of another, which holds a whole number of them for each."""
+    first, all_rows = _vector(name, of_a_row), _vector(name, flat)
+    if not first or len(all_rows) % len(first):
+        raise ExpressionError(f"{name} takes vectors of one and of several elements a row")
+    each = len(all_rows) // len(first)
+    return [(x, all_rows[i * each : (i + 1) * each]) for i, x in enumerate(first)]
+
+
+def _apart(read: Any, written: Any) -> bool:
+    """No row reads a slot that another row writes."""
+    rows = _rows("apart", read, written)
+    writer = {slot: n for n, (_, slots) in enumerate(rows) for slot in slots if slot != -1}
+    return all(slot == -1 or writer.get(slot, n) == n for n, (slot, _) in enumerate(rows))
+
+
+def _together(first: Any, others: Any) -> bool:
+    """A row is named by all of its slots or by none, -1."""
+    return all((x == -1) == (y == -1) for x, row in _rows("skipped_whole", first, others) for y in row)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -56,6 +82,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt": _sqrt,
     "nondecreasing": lambda x: all(a <= b for a, b in zip(x, _vector("nondecreasing", x)[1:], strict=False)),
     "unique": lambda x: len(set(_vector("unique", x))) == len(x),
+    "unique_slots": _unique_slots,
+    "apart": _apart,
+    "skipped_whole": _together,
     "all": _all,
 }
 

@@ -1,5 +1,6 @@
 """A workload: one line of definitions/<name>/workloads.jsonl, or of any file of the same form."""
 
+from math import prod
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -34,6 +35,7 @@ class Workload(Model):
     omit: list[Name] = []
     scalars: dict[Name, bool | float] = {}
     integers: dict[Name, list[int]] = {}
+    gaps: dict[Name, Annotated[int, Field(ge=1, le=1 << 20)]] = {}
     device: Literal["any", "cuda"] = "any"
     tensors: Annotated[str, Field(max_length=200)] | None = None
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
@@ -73,7 +75,7 @@ class Workload(Model):
     # --- against a definition -----------------------------------------------------------------------------------
 
     def integer_inputs(self, definition: Definition) -> dict[str, list[int]]:
-        """The values of the 1-D integer inputs, as far as the line alone gives them."""
+        """The values of the integer inputs, row by row, as far as the line alone gives them."""
         values = dict(self.integers)
         if self.sequence_lengths is not None and any(t.name == "cu_seqlens" for t in definition.inputs):
             values["cu_seqlens"] = [0]
@@ -112,8 +114,22 @@ class Workload(Model):
             raise PlacedError("/sequence_lengths", f"{definition.name} takes no sequences")
         self._check_names(definition)
         scope = self.scope(definition, preset)
+        self._check_integers(definition, scope)
         for _, constraint, why in definition.broken(scope):
             raise PlacedError("", f"breaks {constraint.expression!r}: {why}")
+
+    def _check_integers(self, definition: Definition, scope: Scope) -> None:
+        if self.tensors is not None:
+            return
+        for tensor in definition.inputs:
+            if tensor.is_index:
+                wanted = prod(definition.shape(tensor, scope))
+                if tensor.name not in scope:
+                    raise PlacedError("/integers", f"no values of {tensor.name!r}, which takes {wanted}")
+                # Sequence lengths are held to the axes by constraints, which say more.
+                if tensor.name in self.integers and len(scope[tensor.name]) != wanted:
+                    message = f"{len(scope[tensor.name])} values, not {wanted}"
+                    raise PlacedError(f"/integers/{tensor.name}", message)
 
     def _check_names(self, definition: Definition) -> None:
         inputs = {tensor.name: tensor for tensor in definition.inputs}
@@ -135,7 +151,12 @@ class Workload(Model):
                 raise PlacedError(f"/integers/{name}", "it follows from sequence_lengths: one or the other")
             if name not in indices:
                 raise PlacedError(f"/integers/{name}", f"{name!r} is not an integer input", nearest(name, indices))
-        outputs = [tensor.name for tensor in definition.outputs]
+        mutated = [tensor.name for tensor in definition.inputs if tensor.mutates]
+        for name in self.gaps:
+            if name not in mutated:
+                message = f"{name!r} is no mutated input: all others are contiguous"
+                raise PlacedError(f"/gaps/{name}", message, nearest(name, mutated))
+        outputs = [tensor.name for tensor in definition.judged]
         for key in ("budget", "emulators"):
             for name in getattr(self, key) or {}:
                 if name not in outputs:
@@ -151,7 +172,7 @@ class Workload(Model):
             raise PlacedError("/budget", message, "gdnspec workloads freeze writes both")
         if self.budget is None:
             raise PlacedError("/emulators", "figures without a budget", "gdnspec workloads freeze writes both")
-        for output in definition.outputs:
+        for output in definition.judged:
             figures, at = self.emulators.get(output.name, {}), f"/emulators/{output.name}"
             for metric in METRICS:
                 if not figures.get(metric):

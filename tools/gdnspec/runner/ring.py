@@ -7,7 +7,6 @@ operation fills, poisons or compares it in all of them: filling and verifying mo
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from types import TracebackType
 
 import torch
@@ -83,13 +82,13 @@ class Ring:
 
     def permute(self, generator: torch.Generator) -> None:
         """A new order of channels and heads, for all calls until the next."""
-        self._permuted = [one for one in self._draw(generator, None) if one.index is not None]
+        self._permuted = [one for one in self._draw(generator, None) if one.indices]
         self._base, self._want = (apply_all(self._permuted, x) for x in (self.content.tensors, self.first))
 
     def fill(self, generator: torch.Generator, calls: int) -> None:
         """New factors for the first `calls` buffers, each its own, and outputs that nobody could have meant."""
         self._filled = calls
-        self._factors = [one for one in self._draw(generator, calls) if one.factor is not None]
+        self._factors = [one for one in self._draw(generator, calls) if one.factors]
         for name, base in self._base.items():
             write(self._views[name][:calls], base.contiguous(), self._product(name, base))
         for output in self.job.found.definition.outputs:
@@ -138,7 +137,7 @@ class Ring:
 
     def _outputs(self, i: int) -> dict[str, Tensor]:
         """Those of call `i`, its transformations undone."""
-        factors = [replace(one, factor=one.factor[i]) for one in self._factors if one.factor is not None]
+        factors = [one.of_call(i) for one in self._factors]
         outputs = {output.name: self._views[output.name][i] for output in self.job.found.definition.outputs}
         return undo_all([*self._permuted, *factors], outputs)
 
@@ -149,11 +148,11 @@ class Ring:
         """What each call multiplies a tensor by: [calls, ...], of size 1 where that does not vary. None for nothing."""
         product = None
         for one in self._factors:
-            dimension = one.symmetry.dimension.get(name)
-            if dimension is not None and one.factor is not None:
-                shape = (len(one.factor), *[1] * dimension, -1, *[1] * (like.dim() - dimension - 1))
-                factor = one.factor.to(like.device).reshape(shape)
-                product = factor if product is None else product * factor
+            if name in one.factors:
+                dimension, factor = one.factors[name]
+                shape = (len(factor), *[1] * dimension, -1, *[1] * (like.dim() - dimension - 1))
+                shaped = factor.to(like.device).reshape(shape)
+                product = shaped if product is None else product * shaped
         return product
 
     def _stacked(self, slot: Slot) -> Tensor:

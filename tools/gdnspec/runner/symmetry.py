@@ -1,7 +1,8 @@
 """The exact symmetries of a definition, drawn at random: new content whose right answer is known at once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from math import prod
 
 import torch
 from torch import Tensor
@@ -15,13 +16,17 @@ POWERS = 4  # scaled by 2^-4 to 2^4: far from the ends of every type
 VANISHING = 2.0**-100
 
 
+Along = tuple[int, Tensor]  # a dimension of a tensor, and what each of its indices is given
+
+
 @dataclass(frozen=True, eq=False)
 class Transformation:
-    """One symmetry, with what it does to each index: `factor` multiplies, or `index` says where each is taken from."""
+    """One symmetry, with what it does to each tensor that it names: `factors` multiply along a dimension, [size], or
+    [count, size] for so many calls; `indices` say where each index is taken from."""
 
     symmetry: Symmetry
-    factor: Tensor | None = None
-    index: Tensor | None = None
+    factors: Mapping[str, Along] = field(default_factory=dict)
+    indices: Mapping[str, Along] = field(default_factory=dict)
 
     def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All tensors, those that the symmetry names changed. Inputs or outputs, on any device."""
@@ -29,20 +34,27 @@ class Transformation:
 
     def undo(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The inverse of `apply`; exact."""
-        if self.index is not None:
-            return Transformation(self.symmetry, index=torch.argsort(self.index)).apply(tensors)
-        assert self.factor is not None
-        return Transformation(self.symmetry, factor=1 / self.factor).apply(tensors)
+        return self._inverse().apply(tensors)
+
+    def of_call(self, i: int) -> "Transformation":
+        """Of factors drawn for many calls, those of one."""
+        return replace(self, factors={name: (at, x[i]) for name, (at, x) in self.factors.items()})
+
+    def _inverse(self) -> "Transformation":
+        return Transformation(
+            self.symmetry,
+            {name: (at, 1 / factor) for name, (at, factor) in self.factors.items()},
+            {name: (at, torch.argsort(index)) for name, (at, index) in self.indices.items()},
+        )
 
     def _one(self, name: str, x: Tensor) -> Tensor:
-        dimension = self.symmetry.dimension.get(name)
-        if dimension is None:
-            return x
-        if self.index is not None:
-            return x.index_select(dimension, self.index.to(x.device))
-        assert self.factor is not None
-        factor = self.factor.to(device=x.device, dtype=x.dtype)
-        return x * factor.reshape(-1, *[1] * (x.dim() - dimension - 1))
+        if name in self.indices:
+            dimension, index = self.indices[name]
+            x = x.index_select(dimension, index.to(x.device))
+        if name in self.factors:
+            dimension, factor = self.factors[name]
+            x = x * factor.to(device=x.device, dtype=x.dtype).reshape(-1, *[1] * (x.dim() - dimension - 1))
+        return x
 
 
 def draw(
@@ -64,15 +76,53 @@ def _draw(
     if symmetry.transform == "permute":
         groups = int(parse(symmetry.groups).evaluate(scope))
         part = size // groups
-        index = torch.cat(
-            [group * part + torch.randperm(part, generator=generator, device=device) for group in range(groups)]
-        )
-        return Transformation(symmetry, index=index)
+        orders = [torch.randperm(part, generator=generator, device=device) for _ in range(groups)]
+        index = torch.cat([group * part + order for group, order in enumerate(orders)])
+        return Transformation(symmetry, indices=_along(definition, symmetry, scope, index))
     shape = (size,) if count is None else (count, size)
     if symmetry.transform == "flip_sign":
-        return Transformation(symmetry, factor=torch.randint(0, 2, shape, generator=generator, device=device) * 2.0 - 1)
-    powers = torch.randint(-POWERS, POWERS + 1, shape, generator=generator, device=device)
-    return Transformation(symmetry, factor=2.0**powers)
+        factor = torch.randint(0, 2, shape, generator=generator, device=device) * 2.0 - 1
+    else:
+        factor = 2.0 ** torch.randint(-POWERS, POWERS + 1, shape, generator=generator, device=device)
+    return Transformation(symmetry, factors=_along(definition, symmetry, scope, factor))
+
+
+def _along(definition: Definition, symmetry: Symmetry, scope: Scope, x: Tensor) -> dict[str, Along]:
+    """`x`, factors or an index, for each tensor; what it does to parts of a packed one, along its last dimension."""
+    owners = {part.name: tensor for tensor in definition.inputs for part in tensor.parts or []}
+    found: dict[str, Along] = {}
+    for name, dimension in symmetry.dimension.items():
+        owner = owners.get(name)
+        if owner is None:
+            found[name] = (dimension, x)
+            continue
+        before = len(owner.shape or []) - 1
+        if dimension < before:
+            found[owner.name] = (dimension, x)
+            continue
+        shapes = definition.part_shapes(owner, scope)
+        if owner.name not in found:
+            found[owner.name] = (before, _nothing(sum(map(prod, shapes.values())), x, symmetry))
+        start = sum(prod(shapes[other]) for other in list(shapes)[: list(shapes).index(name)])
+        inside = slice(start, start + prod(shapes[name]))
+        found[owner.name][1][..., inside] = _spread(x, shapes[name], dimension - before, symmetry, start)
+    return found
+
+
+def _nothing(size: int, like: Tensor, symmetry: Symmetry) -> Tensor:
+    """What leaves all as it is."""
+    if symmetry.transform == "permute":
+        return torch.arange(size, device=like.device)
+    return torch.ones(*like.shape[:-1], size, device=like.device)
+
+
+def _spread(x: Tensor, shape: tuple[int, ...], dimension: int, symmetry: Symmetry, start: int) -> Tensor:
+    """For each element of a part, flat: its factor, or where in the packed dimension it is taken from."""
+    if symmetry.transform == "permute":
+        places = torch.arange(prod(shape), device=x.device).reshape(shape)
+        return start + places.index_select(dimension, x).flatten()
+    shaped = x.reshape(*x.shape[:-1], *[1] * dimension, -1, *[1] * (len(shape) - dimension - 1))
+    return shaped.expand(*x.shape[:-1], *shape).flatten(-len(shape))
 
 
 def apply_all(transformations: list[Transformation], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
