@@ -196,3 +196,101 @@ def decode_k_first(
     S = state.transpose(-1, -2).contiguous()
     output, S = decode_k_last(q, k, v, S, A_log, a, dt_bias, b, scale, use_qk_l2norm)
     return output, S.transpose(-1, -2).contiguous()
+
+
+def decode_packed_k_last(
+    mixed_qkv: Tensor,
+    state: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None,
+    use_qk_l2norm: bool,
+) -> tuple[Tensor, Tensor]:
+    """`decode_k_last` with q, k and v side by side, as the convolution before them leaves a row.
+
+    mixed_qkv [batch_size, 2 key_dim + value_dim]: all query heads, then all key heads, then all value heads; a, b
+    [batch_size, num_sab_heads]. Returns output [batch_size, num_o_heads, V] and new_state.
+    """
+    batch_size, num_v_heads, size = state.shape[:3]  # as many value heads as states: GVA
+    value_dim = num_v_heads * size
+    key_dim = (mixed_qkv.shape[1] - value_dim) // 2
+    q, k, v = (x.reshape(batch_size, 1, -1, size) for x in mixed_qkv.split([key_dim, key_dim, value_dim], dim=1))
+    output, S = decode_k_last(q, k, v, state, A_log, a[:, None], dt_bias, b[:, None], scale, use_qk_l2norm)
+    return output[:, 0], S
+
+
+# --- decode from a pool of states -------------------------------------------------------------------------------
+
+
+def decode_pool_k_last(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pool: Tensor,
+    read_slots: Tensor,
+    write_slots: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None,
+    use_qk_l2norm: bool,
+) -> tuple[Tensor, Tensor]:
+    """`decode_k_last` on states in a pool [num_slots, num_sab_heads, V, K].
+
+    Row n starts from slot read_slots[n] and leaves its state in slot write_slots[n]; where they are -1 the row is
+    skipped: its output is zero. Returns output and the pool afterwards; the pool given stays as it was.
+    """
+    output, after = torch.zeros_like(v), pool.clone()
+    rows = (read_slots >= 0).nonzero()[:, 0]
+    read, written = read_slots[rows].long(), write_slots[rows].long()
+    o, S = decode_k_last(
+        q[rows], k[rows], v[rows], pool[read], A_log, a[rows], dt_bias, b[rows], scale, use_qk_l2norm
+    )  # fmt: skip
+    output[rows], after[written] = o, S
+    return output, after
+
+
+# --- verify: several draft tokens a sequence --------------------------------------------------------------------
+
+
+def verify_k_last(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pool: Tensor,
+    initial_slots: Tensor,
+    state_slots: Tensor,
+    accepted: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None,
+    use_qk_l2norm: bool,
+) -> tuple[Tensor, Tensor]:
+    """Speculative decoding: T draft tokens a sequence, the state after each in a slot of its own.
+
+    q [batch_size, T, num_q_heads, K], k [.., num_k_heads, K], v [.., num_v_heads, V]; a, b [batch_size, T,
+    num_sab_heads]; pool [num_slots, num_sab_heads, V, K]. How many of the tokens are accepted is known only afterwards,
+    and given to the next call: accepted [batch_size] is that count of the step before. Row n starts from slot
+    state_slots[n, accepted[n] - 1], where that step left the state after its last accepted token; with accepted[n] = 0
+    from initial_slots[n]. The state after token t goes to slot state_slots[n, t]. A row whose slots are -1 is skipped:
+    its output is zero. Returns output [batch_size, T, num_o_heads, V] and the pool afterwards.
+    """
+    output, after = torch.zeros_like(v), pool.clone()
+    last = state_slots.gather(1, (accepted.long() - 1).clamp(min=0)[:, None])[:, 0]
+    start = torch.where(accepted > 0, last, initial_slots)
+    rows = (initial_slots >= 0).nonzero()[:, 0]
+    S = pool[start[rows].long()].to(arithmetic_type(q, pool))  # rounded only where it is stored
+    for t in range(q.shape[1]):
+        one = slice(t, t + 1)
+        o, S = decode_k_last(
+            q[rows, one], k[rows, one], v[rows, one], S, A_log, a[rows, one], dt_bias, b[rows, one], scale,
+            use_qk_l2norm,
+        )  # fmt: skip
+        output[rows, one] = o
+        after[state_slots[rows, t].long()] = S.to(pool.dtype)
+    return output, after

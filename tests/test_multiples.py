@@ -68,13 +68,39 @@ def interpreted() -> None:
     from gdnspec.runner import multiples_cuda
 
     correct_interpreter()
-    for shape, factors in SHAPES:
-        for dtype in DTYPES:
-            _look(
-                shape, factors, dtype, "cpu",
-                lambda out, base, f: multiples_cuda.write(out, base, *_spread(f, out)),
-                lambda got, base, f: multiples_cuda.differing(got, base, *_spread(f, got)),
-            )  # fmt: skip
+
+    def write_fused(out, base, factors, rows=None):
+        spread = _spread(factors, base, len(rows if rows is not None else out))
+        multiples_cuda.write(out, base, *spread, rows)
+
+    def differing_fused(got, base, factors, rows=None):
+        spread = _spread(factors, base, len(rows if rows is not None else got))
+        return multiples_cuda.differing(got, base, *spread, rows)
+
+    for dtype in DTYPES:
+        for shape, factors in SHAPES:
+            _look(shape, factors, dtype, "cpu", write_fused, differing_fused)
+        _look_at_rows(dtype, "cpu", write_fused, differing_fused)
+
+
+def _look_at_rows(dtype, device, write, differing) -> None:
+    """Rows that lie anywhere in a pool whose slots stand apart."""
+    base, factors, *_ = _case((3, 4, 2, 32, 32), (3, 1, 2, 1, 32), dtype, device)
+    pool = torch.full((40, 2 * 32 * 32 + 128), torch.nan, dtype=dtype, device=device)
+    slots = pool[:, : 2 * 32 * 32].view(40, 2, 32, 32)
+    rows = torch.randperm(40, generator=torch.Generator().manual_seed(1))[:12].view(3, 4).to(device)
+    write(slots, base, factors, rows)
+    assert torch.equal(slots[rows], base * factors.to(dtype))
+    assert int(pool.isfinite().sum()) == rows.numel() * 2 * 32 * 32, "written elsewhere"
+    assert not differing(slots, base, factors, rows).any()
+    slots[rows[1, 3], 1, 31, 31] += 1
+    assert differing(slots, base, factors, rows).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_rows_of_a_multiple_may_lie_anywhere(dtype, device) -> None:
+    _look_at_rows(dtype, device, write, differing)
 
 
 def test_integers_are_copied_and_compared() -> None:

@@ -8,8 +8,9 @@ Frozen budgets stay where a line's inputs have not changed.
 
 import argparse
 import json
+import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -274,24 +275,192 @@ def decode_conformance() -> Iterator[Line]:
 
 
 def decode_performance() -> Iterator[Line]:
-    for batch in (1, 4, 16, 64, 256):
+    for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256):
         yield decode(f"16x32_batch_{batch}", QWEN3_NEXT, "typical", batch)
-    for label, preset in (("4x8", QWEN_TP4), ("16x64", QWEN_397B)):
-        yield decode(f"{label}_batch_64", preset, "typical", 64)
+    for label, preset, batch in (("4x8", QWEN_TP4, 64), ("4x8", QWEN_TP4, 512), ("16x64", QWEN_397B, 64)):
+        yield decode(f"{label}_batch_{batch}", preset, "typical", batch)
 
 
+# What decode's own suites show of the recurrence need not be shown again of another type or another packing of it.
+OF_A_VARIANT = {
+    "smoke": ("batch_8", "resets", "no_l2norm", "head_size_120", "long_memory", "one_row"),
+    "conformance": (
+        *(f"regime_{regime}" for regime in ONE_TOKEN_REGIMES), "batch_3", "batch_65", "head_size_64",
+        "head_size_120_gva", "groups_of_three", "qwen3_next_heads", "scale_zero_no_l2norm", "no_l2norm_tiny_keys",
+    ),
+}  # fmt: skip
+
+
+def variant(suite: str, rows: Callable[[], Iterator[Line]]) -> Callable[[], Iterator[Line]]:
+    return lambda: (row for row in rows() if row["name"] in OF_A_VARIANT[suite])
+
+
+# --- decode from a pool -----------------------------------------------------------------------------------------
+
+Row = tuple[int, int]  # the slot that it reads, the slot that it writes
+SKIPPED = (-1, -1)
+
+
+def pool(name: str, preset: str, regime: str, num_slots: int, rows: list[Row], **more: Any) -> Line:
+    return {
+        "name": name, "preset": preset, "axes": {"batch_size": len(rows), "num_slots": num_slots}, "regime": regime,
+        "integers": {"read_slots": [r for r, _ in rows], "write_slots": [w for _, w in rows]}, **more,
+    }  # fmt: skip
+
+
+def somewhere(name: str, count: int, num_slots: int) -> list[int]:
+    """`count` slots, the same for each name."""
+    return random.Random(zlib.crc32(name.encode())).sample(range(num_slots), count)
+
+
+def in_place(name: str, batch: int, num_slots: int) -> list[Row]:
+    return [(slot, slot) for slot in somewhere(name, batch, num_slots)]
+
+
+def moved(name: str, batch: int, num_slots: int) -> list[Row]:
+    slots = somewhere(name, 2 * batch, num_slots)
+    return list(zip(slots[:batch], slots[batch:], strict=True))
+
+
+def shared(name: str, batch: int, num_slots: int) -> list[Row]:
+    """All rows start from one slot, as sequences with a prefix in common do."""
+    first, *others = somewhere(name, batch + 1, num_slots)
+    return [(first, slot) for slot in others]
+
+
+def pool_smoke() -> Iterator[Line]:
+    yield pool("in_place", GROUPS_128, "typical", 12, in_place("in_place", 6, 12), covers="every state where it was")
+    yield pool("moved", SMALL_128, "typical", 20, moved("moved", 7, 20), covers="states written to other slots")
+    yield pool("shared", SMALL, "typical", 9, shared("shared", 5, 9), covers="one slot read by all rows")
+    one, two, three = in_place("skips", 3, 8)
+    skips = [SKIPPED, one, two, SKIPPED, three, SKIPPED]
+    yield pool("skips", SMALL_128, "typical", 8, skips, covers="rows skipped first, between and last")
+    rows = in_place("strided", 4, 7)
+    yield pool("strided", SMALL_128, "typical", 7, rows, gaps={"pool": 192}, covers="a gap between slots")
+    yield pool("resets", SMALL_128, "hard_reset", 9, in_place("resets", 8, 9), covers="alpha = 0 in some heads")
+    yield pool("one_slot", SMALL, "slow_decay", 1, [(0, 0)], covers="a pool of one slot")
+
+
+def pool_conformance() -> Iterator[Line]:
+    for i, regime in enumerate(ONE_TOKEN_REGIMES):
+        rows = (in_place, moved, shared)[i % 3](regime, 7, 17)
+        yield pool(f"regime_{regime}", GROUPS_128, regime, 17, rows, covers=f"the regime {regime}")
+    rows = in_place("many", 65, 300)
+    yield pool("batch_65", SMALL, "typical", 300, rows, covers="more rows than a block of them, slots out of order")
+    yield pool("full", SMALL_128, "typical", 24, in_place("full", 24, 24), covers="every slot of the pool in use")
+    yield pool(
+        "backwards", SMALL, "typical", 16, [(i, i) for i in range(15, -1, -1)], covers="slots from last to first"
+    )
+    halves = [(0, 4), (1, 5), (2, 6), (3, 7)]
+    yield pool("halves", GROUPS, "typical", 8, halves, covers="the first half read, the second written")
+    yield pool("all_skipped", SMALL, "typical", 4, [SKIPPED] * 3, covers="no row to do")
+    skips = [row if i % 2 else SKIPPED for i, row in enumerate(shared("every_other", 12, 30))]
+    yield pool("every_other_skipped", SMALL_128, "hard_reset", 30, skips, covers="skipped rows between others, resets")
+    yield pool(
+        "strided_moved", GROUPS, "typical", 11, moved("strided", 5, 11), gaps={"pool": 64},
+        covers="a gap between slots, states written to others",
+    )  # fmt: skip
+    yield pool(
+        "strided_wide", SMALL_128, "slow_decay", 5, in_place("wide", 4, 5), gaps={"pool": 1 << 15},
+        covers="a gap as long as a slot",
+    )  # fmt: skip
+    yield pool("head_size_64", GROUPS, "hard_reset", 9, in_place("64", 5, 9), covers="head size 64 with resets")
+    yield pool("head_size_120_gva", GVA_D120, "slow_decay", 9, moved("120", 4, 9), covers="head size 120, GVA")
+    yield pool("groups_of_three", GROUPS_OF_3, "typical", 7, in_place("6", 5, 7), covers="three value heads a key head")
+    yield pool("qwen3_next_heads", QWEN3_NEXT, "typical", 6, in_place("32", 4, 6), covers="16 and 32 heads")
+    yield pool(
+        "scale_zero_no_l2norm", SMALL, "typical", 5, in_place("scale", 3, 5),
+        scalars={"scale": 0.0, "use_qk_l2norm": False}, covers="both switches at once",
+    )  # fmt: skip
+    far = [(slot, slot) for slot in (4199, 0, 4100, 4095, 4096, 2048)]
+    yield pool(
+        "past_2_31", QWEN3_NEXT, "typical", 4200, far, device="cuda", covers="a pool of more than 2^31 elements",
+    )  # fmt: skip
+
+
+def pool_performance() -> Iterator[Line]:
+    for batch in (1, 16, 64, 256):
+        yield pool(f"16x32_batch_{batch}", QWEN3_NEXT, "typical", 4096, in_place(f"16x32 {batch}", batch, 4096))
+
+
+# --- verify -----------------------------------------------------------------------------------------------------
+
+
+def verify(
+    name: str, preset: str, regime: str, tokens: int, accepted: list[int], skipped: tuple[int, ...] = (), **more: Any
+) -> Line:
+    """`accepted` of each row; every row has slots of its own, anywhere in a pool with a few to spare."""
+    batch = len(accepted)
+    num_slots = batch * (tokens + 1) + 3
+    slots = somewhere(f"verify {name}", batch * (tokens + 1), num_slots)
+    initial, state = slots[:batch], slots[batch:]
+    for n in skipped:
+        initial[n], state[n * tokens : (n + 1) * tokens] = -1, [-1] * tokens
+    return {
+        "name": name, "preset": preset, "regime": regime,
+        "axes": {"batch_size": batch, "draft_tokens": tokens, "num_slots": num_slots},
+        "integers": {"initial_slots": initial, "state_slots": state, "accepted": accepted}, **more,
+    }  # fmt: skip
+
+
+def verify_smoke() -> Iterator[Line]:
+    yield verify("four_tokens", GROUPS_128, "typical", 4, [0, 4, 2], covers="none, all and some accepted before")
+    yield verify("one_token", SMALL_128, "typical", 1, [1, 0, 1], covers="one draft token: decode from a pool")
+    yield verify("sixteen_tokens", SMALL, "typical", 16, [16], covers="the most draft tokens")
+    yield verify("skips", SMALL_128, "typical", 3, [0, 0, 3, 1], skipped=(0, 2), covers="skipped rows among others")
+    yield verify("resets", SMALL, "hard_reset", 4, [1, 0, 3], covers="alpha = 0 at some tokens")
+    yield verify("strided", SMALL_128, "slow_decay", 2, [2, 1], gaps={"pool": 128}, covers="a gap between slots")
+
+
+def verify_conformance() -> Iterator[Line]:
+    for regime in ONE_TOKEN_REGIMES:
+        yield verify(f"regime_{regime}", GROUPS_128, regime, 3, [0, 1, 2, 3], covers=f"the regime {regime}")
+    for tokens in (1, 2, 5, 8, 16):
+        accepted = [n % (tokens + 1) for n in range(4)]
+        yield verify(f"tokens_{tokens}", SMALL, "typical", tokens, accepted, covers=f"{tokens} draft tokens")
+    yield verify("every_count", SMALL_128, "typical", 7, list(range(8)), covers="every count of accepted tokens")
+    yield verify("none_accepted", GROUPS, "typical", 4, [0] * 6, covers="no token accepted in any row")
+    yield verify("all_accepted", GROUPS, "slow_decay", 4, [4] * 6, covers="all tokens accepted in every row")
+    yield verify("all_skipped", SMALL, "typical", 2, [0, 0], skipped=(0, 1), covers="no row to do")
+    yield verify("head_size_120_gva", GVA_D120, "hard_reset", 3, [2, 0], covers="head size 120, GVA, resets")
+    yield verify("groups_of_three", GROUPS_OF_3, "typical", 2, [1, 0, 2], covers="three value heads a key head")
+    yield verify("qwen3_next_heads", QWEN3_NEXT, "typical", 2, [2, 0], covers="16 and 32 heads")
+    yield verify(
+        "scale_given_no_l2norm", SMALL, "typical", 3, [0, 2], scalars={"scale": 0.3, "use_qk_l2norm": False},
+        covers="a scale of its own, keys as they are",
+    )  # fmt: skip
+
+
+def verify_performance() -> Iterator[Line]:
+    for batch in (1, 16, 64):
+        accepted = [n % 5 for n in range(batch)]
+        yield verify(f"16x32_4_tokens_batch_{batch}", QWEN3_NEXT, "typical", 4, accepted)
+
+
+PREFILL = {
+    "smoke": prefill_smoke, "conformance": prefill_conformance, "strict": prefill_strict,
+    "performance": prefill_performance,
+}  # fmt: skip
+DECODE = {"smoke": decode_smoke, "conformance": decode_conformance, "performance": decode_performance}
+VARIANT = {
+    "smoke": variant("smoke", decode_smoke), "conformance": variant("conformance", decode_conformance),
+    "performance": decode_performance,
+}  # fmt: skip
+POOL = {"smoke": pool_smoke, "conformance": pool_conformance, "performance": pool_performance}
+VERIFY = {"smoke": verify_smoke, "conformance": verify_conformance, "performance": verify_performance}
 SUITES = {
-    "prefill": {
-        "smoke": prefill_smoke, "conformance": prefill_conformance, "strict": prefill_strict,
-        "performance": prefill_performance,
-    },
-    "decode": {"smoke": decode_smoke, "conformance": decode_conformance, "performance": decode_performance},
+    "gdn_prefill_k_last": PREFILL, "gdn_prefill_k_first": PREFILL,
+    "gdn_decode_k_last": DECODE, "gdn_decode_k_first": DECODE,
+    "gdn_decode_k_last_bf16_state": VARIANT, "gdn_decode_k_first_bf16_state": VARIANT,
+    "gdn_decode_packed_k_last": VARIANT,
+    "gdn_decode_pool_k_last": POOL, "gdn_decode_pool_k_last_bf16_state": POOL,
+    "gdn_verify_k_last": VERIFY,
 }  # fmt: skip
 
 
 def lines(found: Found) -> Iterator[Workload]:
     """Every workload of a definition. A seed comes from the row's name: a new row changes no other."""
-    for suite, rows in SUITES[found.definition.stage].items():
+    for suite, rows in SUITES[found.definition.name].items():
         for row in rows():
             if "tensors" in row and not (found.folder / row["tensors"]).is_file():
                 print(f"{found.definition.name} {row['name']} left out: no {row['tensors']} (tools/)")

@@ -62,7 +62,7 @@ def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale):
 
 
 def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
-    """gdn_decode_k_last: state [batch_size, H, V, K]."""
+    """gdn_decode_k_last, gdn_decode_k_last_bf16_state: state [batch_size, H, V, K]."""
     H, D = state.shape[1], q.shape[-1]
     Q, K, V = (x[:, 0].float() for x in (q, k, v))  # [B, heads, D]
     if use_qk_l2norm is None or use_qk_l2norm:
@@ -71,16 +71,55 @@ def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
     x = a[:, 0].float() + dt_bias.float()
     softplus = x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))  # torch's own has a threshold
     alpha = torch.exp(-torch.exp(A_log.float()) * softplus)
-    o, S = step(state, Q, K, V, alpha, sigmoid(b[:, 0].float()))
+    o, S = step(state.float(), Q, K, V, alpha, sigmoid(b[:, 0].float()))
     factor = D**-0.5 if scale is None else float(scale)
-    return (factor * o)[:, None].to(v.dtype), S
+    return (factor * o)[:, None].to(v.dtype), S.to(state.dtype)
 
 
 def decode_k_first(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
-    """gdn_decode_k_first: state [batch_size, H, K, V]."""
+    """gdn_decode_k_first, gdn_decode_k_first_bf16_state: state [batch_size, H, K, V]."""
     S = state.mT.contiguous()
     output, S = decode_k_last(q, k, v, S, A_log, a, dt_bias, b, scale, use_qk_l2norm)
     return output, S.mT.contiguous()
+
+
+def decode_packed_k_last(mixed_qkv, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
+    """gdn_decode_packed_k_last: q, k and v side by side, [batch_size, 2 key_dim + value_dim]."""
+    B, H, D, _ = state.shape
+    keys = (mixed_qkv.shape[1] - H * D) // 2
+    q, k, v = (x.reshape(B, 1, -1, D) for x in mixed_qkv.split([keys, keys, H * D], dim=1))
+    output, S = decode_k_last(q, k, v, state, A_log, a[:, None], dt_bias, b[:, None], scale, use_qk_l2norm)
+    return output[:, 0], S
+
+
+def decode_pool_k_last(q, k, v, pool, read_slots, write_slots, A_log, a, dt_bias, b, scale, use_qk_l2norm):
+    """gdn_decode_pool_k_last and its bf16_state: pool [num_slots, H, V, K] is updated in place; slot -1 skips a row."""
+    rows = (read_slots >= 0).nonzero()[:, 0]
+    output = torch.zeros_like(v)
+    output[rows], S = decode_k_last(
+        q[rows], k[rows], v[rows], pool[read_slots[rows].long()], A_log, a[rows], dt_bias, b[rows], scale,
+        use_qk_l2norm,
+    )  # fmt: skip
+    pool[write_slots[rows].long()] = S
+    return output
+
+
+def verify_k_last(
+    q, k, v, pool, initial_slots, state_slots, accepted, A_log, a, dt_bias, b, scale, use_qk_l2norm
+):  # fmt: skip
+    """gdn_verify_k_last: the state after each of T tokens goes to a slot of its own."""
+    rows = (initial_slots >= 0).nonzero()[:, 0]
+    last = state_slots.gather(1, (accepted.long() - 1).clamp(min=0)[:, None])[:, 0]
+    S = pool[torch.where(accepted > 0, last, initial_slots)[rows].long()]
+    output = torch.zeros_like(v)
+    for t in range(q.shape[1]):
+        one = slice(t, t + 1)
+        output[rows, one], S = decode_k_last(
+            q[rows, one], k[rows, one], v[rows, one], S, A_log, a[rows, one], dt_bias, b[rows, one], scale,
+            use_qk_l2norm,
+        )  # fmt: skip
+        pool[state_slots[rows, t].long()] = S
+    return output
 
 
 def sigmoid(x: Tensor) -> Tensor:

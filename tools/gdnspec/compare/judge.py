@@ -39,6 +39,9 @@ def judge(
     if found.worst:
         metric = max(exceeded or limits, key=lambda m: found.maxima[m] / limits[m])
         worst = _place(found, metric, have, want, finite)
+        written = definition.written(tensor, scope)
+        if written is not None:
+            worst = worst.model_copy(update={"sequence": written[worst.sequence]})
     record = OutputErrors(
         output=tensor.name,
         errors={m: value if math.isfinite(value) else None for m, value in found.maxima.items()},
@@ -66,7 +69,7 @@ def judge_all(
     """A verdict for each output, in the definition's order. Raises `SpecError` where the line has no budget."""
     return [
         judge(got[o.name], expected[o.name], o, definition, scope, budget(definition, o, workload))
-        for o in definition.outputs
+        for o in definition.judged
     ]
 
 
@@ -93,5 +96,6 @@ def _at(place: Place | None, tensor: TensorModel) -> str:
     if place is None:
         return ""
     got = "not finite" if place.got is None else f"{place.got:.6g}"
-    where = f"sequence {place.sequence}, head {place.head}, {'row' if tensor.is_state else 'token'} {place.vector}"
+    of = "slot" if tensor.mutates else "sequence"
+    where = f"{of} {place.sequence}, head {place.head}, {'row' if tensor.is_state else 'token'} {place.vector}"
     return f"; worst at {where}, element {place.element}: got {got}, expected {place.expected:.6g}"

@@ -44,7 +44,7 @@ class _Painter:
 
     def __init__(self, definition: Definition, workload: Workload, scope: Scope, regime: Regime, seed: int) -> None:
         self.definition, self.workload, self.scope, self.regime, self.seed = definition, workload, scope, regime, seed
-        lengths = workload.sequence_lengths or [1] * int(scope.get("batch_size", 0))
+        lengths = workload.sequence_lengths or [int(scope.get("draft_tokens", 1))] * int(scope.get("batch_size", 0))
         self.layout = Layout(np.array(lengths, dtype=np.int64), int(scope["num_sab_heads"]))
         raw = definition.conventions.update_gate == "raw"
         if raw and regime.beta_max > 1:
@@ -60,16 +60,20 @@ class _Painter:
         shape = self.definition.shape(tensor, self.scope)
         if tensor.is_index:
             values = self.workload.integer_inputs(self.definition)[tensor.name]
-            return Array(tensor.dtype, np.array(values, dtype=CARRIER[tensor.dtype]))
+            return Array(tensor.dtype, np.array(values, dtype=CARRIER[tensor.dtype]).reshape(shape))
+        if tensor.parts:
+            return Array(tensor.dtype, self.packed(tensor, shape[:-1]))
+        if tensor.mutates and self._naming(tensor):
+            return Array(tensor.dtype, self.pool(tensor, shape))
         makers: dict[str, Callable[[str, tuple[int, ...]], NDArray[np.generic]]] = {
             "q": self.vectors,
             "k": self.vectors,
             "v": self.values,
-            "initial_state": self.states,
-            "state": self.states,
         }
         if tensor.name in makers:
             data = makers[tensor.name](tensor.name, shape)
+        elif tensor.is_state:
+            data = encode(self.states(tensor.name, shape), tensor.dtype)
         else:
             data = encode(self.gate(tensor.name).reshape(shape), tensor.dtype)
         return Array(tensor.dtype, np.ascontiguousarray(data))
@@ -139,6 +143,40 @@ class _Painter:
             x = stream.normal_integers(int(np.prod(shape[1:])))
             out[n] = (x * (size / NORMAL_STD)).reshape(shape[1:])
         return out
+
+    def packed(self, tensor: Tensor, before: tuple[int, ...]) -> NDArray[np.uint16]:
+        """The parts of a row side by side, each as it would be drawn by itself."""
+        drawn = []
+        for name, part in self.definition.part_shapes(tensor, self.scope).items():
+            make = self.values if name == "v" else self.vectors
+            drawn.append(make(name, (*before, *part)).reshape(*before, -1))
+        return np.concatenate(drawn, axis=-1)
+
+    def _naming(self, pool: Tensor) -> list[str]:
+        return [tensor.name for tensor in self.definition.inputs if tensor.indexes == pool.name]
+
+    def pool(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
+        """Slots that the call names as `states` has them, each of the magnitude of the first row that names it; all
+        others alike, for there may be gigabytes of them, but no two quite the same."""
+        values = self.workload.integer_inputs(self.definition)
+        row_of: dict[int, int] = {}
+        for name in self._naming(tensor):
+            each = max(1, len(values[name]) // max(1, len(self.layout.lengths)))
+            for i, slot in enumerate(values[name]):
+                row_of.setdefault(slot, i // each)
+        sizes = self.regime.state(self.layout)
+        stream = self.stream(tensor.name)
+        drawn = {
+            slot: stream.normal_integers(int(np.prod(shape[1:]))) * (sizes[row_of[slot]] / NORMAL_STD)
+            for slot in sorted(row_of)
+            if slot >= 0
+        }
+        rest = self.stream(f"{tensor.name}/rest").normal_integers(int(np.prod(shape[1:]))) / NORMAL_STD
+        alike = [encode(rest * 2.0**-i, tensor.dtype) for i in range(8)]
+        out = np.empty((shape[0], rest.size), dtype=CARRIER[tensor.dtype])
+        for slot in range(shape[0]):
+            out[slot] = encode(drawn[slot], tensor.dtype) if slot in drawn else alike[slot % len(alike)]
+        return out.reshape(shape)
 
     # --- gates --------------------------------------------------------------------------------------------------
 

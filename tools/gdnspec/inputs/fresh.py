@@ -12,12 +12,14 @@ import numpy as np
 from gdnspec.catalog.definitions import Found, presets
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.random import Stream
+from gdnspec.inputs.slots import slots
 from gdnspec.model.workload import Workload
 
 NAMES = {"cpu": ("fresh_typical", "fresh_regime"), "cuda": ("fresh_typical", "fresh_regime", "fresh_large")}
 # Where ordinary arithmetic keeps its margin whatever the seed, and gates say something.
 REGIMES = ("typical", "slow_decay", "fast_decay", "large_steps", "large_initial_state", "one_large_state")
 
+DRAFTS = "draft_tokens"  # the axis
 FEW_HEADS = 4  # an interpreter needs milliseconds for each token of each
 
 T = TypeVar("T")
@@ -37,9 +39,14 @@ def _line(found: Found, rows: list[Workload], name: str, stream: Stream) -> Work
         "preset": _one_of(sorted(_presets(rows, large)), stream), "device": "cuda" if large else "any",
         "scalars": _scalars(found, stream),
     }  # fmt: skip
-    if found.definition.conventions.packing == "one_token":
+    if found.definition.conventions.packing != "ragged":
         count = _between(20, 200, stream) if large else _between(1, 24, stream)
-        return Workload.model_validate({**line, "axes": {"batch_size": count}})
+        drafts = {axis.name: _between(1, 6, stream) for axis in found.definition.var_axes() if axis.name == DRAFTS}
+        tokens = drafts.get(DRAFTS, 1)
+        if tokens > 1:
+            count = -(-count // tokens)
+        axes, integers = slots(found.definition, count, tokens, stream)
+        return Workload.model_validate({**line, "axes": {"batch_size": count, **drafts, **axes}, "integers": integers})
     lengths = list(_lengths(name, stream))
     axes = {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}
     return Workload.model_validate({**line, "axes": axes, "sequence_lengths": lengths})

@@ -53,7 +53,7 @@ def materialise(found: Found, workload: Workload) -> Inputs:
     sha256 = digest(tensors)
     if workload.sha256 is not None and workload.sha256 != sha256:
         raise InvalidWorkload(f"the inputs have sha256 {sha256[:12]}.., the line says {workload.sha256[:12]}..")
-    for problem in validity.problems(definition, tensors, workload.normalises(definition)):
+    for problem in validity.problems(definition, tensors, workload.normalises(definition), scope):
         raise InvalidWorkload(problem)
     return Inputs(tensors, _scalars(found, workload, scope), scope, sha256)
 

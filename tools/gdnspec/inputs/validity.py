@@ -1,19 +1,22 @@
 """Whether drawn or recorded inputs may be used: values inside their domains, the recurrence bounded."""
 
 from collections.abc import Iterator, Mapping
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gdnspec.inputs.array import Array
-from gdnspec.model.definition import Definition
+from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.dtypes import FLOATS
 
 # Two of the reference's own roundings of |k|^2; inputs of norm one are drawn with their norm rounded down.
 SLACK = 1e-5
 
 
-def problems(definition: Definition, arrays: Mapping[str, Array], normalised: bool) -> Iterator[str]:
+def problems(
+    definition: Definition, arrays: Mapping[str, Array], normalised: bool, scope: Scope
+) -> Iterator[str]:  # fmt: skip
     """What makes these inputs an invalid workload, in words. `normalised`: the operator normalises keys itself."""
     for name, array in arrays.items():
         tensor = definition.input(name)
@@ -34,7 +37,19 @@ def problems(definition: Definition, arrays: Mapping[str, Array], normalised: bo
         if high is not None and values.max() > high:
             yield f"{name} rises to {values.max()}, above {high}"
     if not normalised:
-        yield from _unbounded(arrays)
+        yield from _unbounded({**arrays, **_unpacked(definition, arrays, scope)})
+
+
+def _unpacked(definition: Definition, arrays: Mapping[str, Array], scope: Scope) -> dict[str, Array]:
+    """The parts of packed tensors, each of its own shape."""
+    found = {}
+    for tensor in definition.inputs:
+        start = 0
+        for name, shape in definition.part_shapes(tensor, scope).items() if tensor.parts else ():
+            data, size = arrays[tensor.name].data, prod(shape)
+            found[name] = Array(tensor.dtype, data[..., start : start + size].reshape(*data.shape[:-1], *shape))
+            start += size
+    return found
 
 
 def _unbounded(arrays: Mapping[str, Array]) -> Iterator[str]:

@@ -9,8 +9,9 @@ import ctypes
 import fcntl
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
@@ -26,23 +27,36 @@ TORCH: dict[str, torch.dtype] = {name: getattr(torch, name) for name in SIZES}
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one tensor lies in the block."""
+    """Where one tensor lies in the block. `gap`: elements that nobody may write to after each index of its first
+    dimension; all else of it is contiguous."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
+    gap: int = 0
 
     @property
     def nbytes(self) -> int:
-        count = SIZES[self.dtype]
-        for size in self.shape:
-            count *= size
-        return count
+        """Gaps included."""
+        return SIZES[self.dtype] * (self._pitch * self.shape[0] if self.shape else 1)
+
+    @property
+    def _pitch(self) -> int:
+        return prod(self.shape[1:]) + self.gap
 
     def view(self, block: Tensor) -> Tensor:
         """The tensor in `block`, a uint8 tensor that holds the whole arena."""
-        return block[self.offset : self.offset + self.nbytes].view(TORCH[self.dtype]).view(self.shape)
+        flat = block[self.offset : self.offset + self.nbytes].view(TORCH[self.dtype])
+        if not self.gap:
+            return flat.view(self.shape)
+        return flat.view(-1, self._pitch)[:, : self._pitch - self.gap].view(self.shape)
+
+    def gaps(self, block: Tensor) -> Tensor:
+        """The bytes of its gaps, [indices, bytes of one]."""
+        size = SIZES[self.dtype]
+        rows = block[self.offset : self.offset + self.nbytes].view(-1, self._pitch * size)
+        return rows[:, (self._pitch - self.gap) * size :]
 
     def moved(self, nbytes: int) -> "Slot":
         return replace(self, offset=self.offset + nbytes)
@@ -52,15 +66,18 @@ class Slot:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Slot":
-        return Slot(data["name"], data["dtype"], tuple(data["shape"]), data["offset"])
+        return Slot(data["name"], data["dtype"], tuple(data["shape"]), data["offset"], data["gap"])
 
 
-def lay_out(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> tuple[list[Slot], int]:
-    """Slots for (name, dtype, shape), and the bytes that they take together; a guard zone before and after each."""
+def lay_out(
+    tensors: Iterable[tuple[str, str, tuple[int, ...]]], gaps: Mapping[str, int] | None = None
+) -> tuple[list[Slot], int]:
+    """Slots for (name, dtype, shape), and the bytes that they take together; a guard zone before and after each.
+    `gaps`: those within a tensor, in elements, by name."""
     slots: list[Slot] = []
     end = GUARD
     for name, dtype, shape in tensors:
-        slot = Slot(name, dtype, shape, end)
+        slot = Slot(name, dtype, shape, end, (gaps or {}).get(name, 0))
         slots.append(slot)
         end += -(-slot.nbytes // ALIGNMENT) * ALIGNMENT + GUARD
     return slots, end

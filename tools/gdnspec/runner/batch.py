@@ -10,6 +10,7 @@ from torch import Tensor
 from gdnspec.model.definition import Definition
 from gdnspec.model.definition import Tensor as TensorModel
 from gdnspec.runner.call import Content
+from gdnspec.runner.pools import integers
 
 
 class Piece(NamedTuple):
@@ -46,13 +47,25 @@ class Batch:
             elif model.name in self.content.tensors:
                 tensors[model.name] = self._rows(model, self.content.tensors[model.name], pieces)
         sizes = {"total_seq_len": sum(lengths), "num_seqs": len(pieces), "cu_seqlens": [0, *accumulate(lengths)]}
-        scope = {**self.content.scope, **(sizes if self.ragged else {"batch_size": len(pieces)})}
+        scope = {**self.content.scope, **(sizes if self.ragged else {"batch_size": len(pieces)}), **integers(tensors)}
         return Content(tensors, self.content.scalars, scope)
 
     def put(self, whole: Mapping[str, Tensor], part: Mapping[str, Tensor], pieces: Sequence[Piece]) -> None:
         """Writes the outputs of a call on pieces to where they belong in those of all."""
         for model in self.definition.outputs:
             whole[model.name][self._index(model, pieces, whole[model.name].device)] = part[model.name]
+        for model in self.definition.inputs:
+            if model.mutates:
+                whole[model.name][self._written(model, pieces)] = part[model.name]
+
+    def _written(self, model: TensorModel, pieces: Sequence[Piece]) -> list[int]:
+        """Where what a call on pieces writes of a mutated input stands in what all of them write."""
+        everywhere = self.definition.written(model, self.content.scope)
+        mine = self.definition.written(model, self.take(pieces).scope)
+        if everywhere is None or mine is None:
+            return [piece.sequence for piece in pieces]
+        place = {slot: i for i, slot in enumerate(everywhere)}
+        return [place[slot] for slot in mine]
 
     def _rows(self, model: TensorModel, x: Tensor, pieces: Sequence[Piece]) -> Tensor:
         per_row = model.shape is not None and model.shape[:1] in (["total_seq_len"], ["num_seqs"], ["batch_size"])

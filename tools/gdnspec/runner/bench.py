@@ -5,6 +5,7 @@ n, by the child's device time and by this process's clock. What a window costs o
 """
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from gdnspec.runner.check import Case
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.plan import Job
 from gdnspec.runner.ring import Ring
+from gdnspec.runner.ring_layout import Layout
 from gdnspec.timing.cache import empty_cache, l2_bytes
 from gdnspec.timing.statistics import Summary, summary
 
@@ -144,12 +146,15 @@ class Race:
             return Ring(racer.job, content, answer.outputs, racer.child, count, self.timeout, racer.reserve)
 
         with ring(2 * min(PROBED, room // 2)) as probe:
-            racer.ring, racer.prepare = probe, probe.open()
+            racer.ring = probe
+            probe.fill(self.generator, probe.count)  # `prepare` is given what a call could be given
+            racer.prepare = probe.open()
             seconds = self._probed(racer, probe.count // 2)
         if seconds is None:
             return
-        calls = racer.calls = self._calls(seconds, probe.stride, room)
+        calls = racer.calls = self._calls(seconds, probe.layout.touched, room)
         racer.ring = stack.enter_context(ring(2 * calls))
+        racer.ring.fill(self.generator, 2 * calls)
         racer.ring.open()
         self._window(racer, 2 * calls, "eager")
         self._choose(racer, calls)
@@ -181,21 +186,27 @@ class Race:
         """How many sets of buffers there is memory for: two at least. Raises `MemoryError`."""
         if not self._on_gpu:
             return ON_A_CPU
-        stride = Ring(racer.job, content, {}, racer.child, 1, self.timeout).stride
-        reserved = racer.reserve.nbytes // stride if racer.reserve is not None else 0
-        if reserved >= 2:
-            return reserved
-        free, _ = torch.cuda.mem_get_info()
-        room = int(MEMORY * free / len(self.racers) / stride)
+        reserved = racer.reserve.nbytes if racer.reserve is not None else 0
+        room = self._fitting(racer, content, reserved)
         if room < 2:
-            need = 2 * stride * len(self.racers) / MEMORY
+            free, _ = torch.cuda.mem_get_info()
+            room = self._fitting(racer, content, int(MEMORY * free / len(self.racers)))
+        if room < 2:
+            need = self._nbytes(racer, content, 2) * len(self.racers) / MEMORY
             raise MemoryError(f"timing needs {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free")
         return room
 
-    def _calls(self, seconds: float, stride: int, room: int) -> int:
+    def _fitting(self, racer: Racer, content: Content, nbytes: int) -> int:
+        """How many sets of buffers so many bytes have room for, up to what anyone wants."""
+        return bisect_right(range(1, 2 * MOST_CALLS + 1), nbytes, key=lambda n: self._nbytes(racer, content, n))
+
+    def _nbytes(self, racer: Racer, content: Content, count: int) -> int:
+        return Layout(racer.job.found.definition, racer.job.workload.gaps, content, count).nbytes
+
+    def _calls(self, seconds: float, touched: int, room: int) -> int:
         """How many calls the shorter window has: time enough, and over the cache; within memory for twice as many."""
         seconds = max(seconds, 1e-7)  # noise may leave nothing of it
-        for_cache = min(-(-OVER_L2 * l2_bytes() // stride), LONGEST / seconds) if self._on_gpu else 1
+        for_cache = min(-(-OVER_L2 * l2_bytes() // touched), LONGEST / seconds) if self._on_gpu else 1
         return max(1, int(min(room // 2, MOST_CALLS, max(for_cache, WINDOW / seconds))))
 
     def _round(self, racer: Racer) -> None:

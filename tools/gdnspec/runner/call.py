@@ -15,12 +15,14 @@ from gdnspec.protocol.arena import GUARD_BYTE, Arena, HostArena, Slot, create, l
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.output import printable
 from gdnspec.runner.plan import Job
+from gdnspec.runner.pools import changed_rows, integers, left
 from gdnspec.runner.tensors import to_torch
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What came back. `fault` is what is wrong with it before any number is looked at; seconds are the child's word."""
+    """What came back: each output, and what the call left of each input that it mutates. `fault` is what is wrong with
+    it before any number is looked at; seconds are the child's word."""
 
     outputs: dict[str, Tensor]
     fault: Verdict | None
@@ -54,7 +56,7 @@ class Session:
         self.device, self.child, self.timeout, self.content = device, child, timeout, content
         tensors = [(n, self.definition.input(n).dtype, tuple(x.shape)) for n, x in content.tensors.items()]
         tensors += [(t.name, t.dtype, self.definition.shape(t, content.scope)) for t in self.definition.outputs]
-        slots, self._nbytes = lay_out(tensors)
+        slots, self._nbytes = lay_out(tensors, job.workload.gaps)
         self._zones = zones(slots, self._nbytes)
         self._slots: dict[str, Slot] = {slot.name: slot for slot in slots}
         self._arena: Arena | None = None
@@ -90,12 +92,15 @@ class Session:
         outputs = {output.name: views[output.name].clone() for output in self.definition.outputs}
         after = {name: views[name].clone() for name in tensors}
         overrun = [name for name, zone in self._zones if not bool((block[zone] == GUARD_BYTE).all())]
+        overrun += [name for name, slot in self._slots.items() if not bool((slot.gaps(block) == GUARD_BYTE).all())]
         fault = _overrun(overrun) or self._form(reply) or self._mutated(tensors, after)
-        return Answer(outputs, fault, number(reply.get("seconds")), self._prepare_seconds)
+        return Answer(outputs | self._left(after), fault, number(reply.get("seconds")), self._prepare_seconds)
 
     def _fill(self, block: Tensor, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         for _, zone in self._zones:
             block[zone] = GUARD_BYTE
+        for slot in self._slots.values():
+            slot.gaps(block).fill_(GUARD_BYTE)
         views = {name: slot.view(block) for name, slot in self._slots.items()}
         for name, value in tensors.items():
             views[name].copy_(value)
@@ -133,9 +138,22 @@ class Session:
 
     def _mutated(self, before: dict[str, Tensor], after: dict[str, Tensor]) -> Verdict | None:
         for name, value in after.items():
-            if not self.definition.input(name).mutates and not same_bits(value, before[name]):
-                return Verdict("MUTATED_INPUT", f"{name} was written to")
+            model = self.definition.input(name)
+            if not model.mutates:
+                if not same_bits(value, before[name]):
+                    return Verdict("MUTATED_INPUT", f"{name} was written to")
+                continue
+            written = self.definition.written(model, integers(before))
+            if written is None:
+                continue
+            changed = sorted(set(changed_rows(value, before[name])) - set(written))
+            if changed:
+                return Verdict("MUTATED_INPUT", f"slot {changed[0]} of {name} was written to, which no row names")
         return None
+
+    def _left(self, after: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What the call left of the inputs that it mutates: of an indexed one, the slots that it writes."""
+        return left(self.definition, after, integers(after))
 
 
 def description(

@@ -164,7 +164,7 @@ class Checker:
             replace(
                 verdict, errors=with_profile(verdict.errors, output, answer.outputs, case.expected, definition, scope)
             )
-            for verdict, output in zip(verdicts, definition.outputs, strict=True)
+            for verdict, output in zip(verdicts, definition.judged, strict=True)
         ]
 
     def case(self, job: Job) -> Case:

@@ -21,6 +21,7 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload
 from gdnspec.protocol.arena import TORCH
 from gdnspec.runner.arguments import arguments
+from gdnspec.runner.pools import compact, left
 
 LONG = 256  # tokens above which the chunkwise form, equal to 1e-12, takes the place of the loop over tokens
 LARGEST_CACHED = 256 * 1024 * 1024
@@ -52,6 +53,17 @@ def oracle(found: Found, tokens: int) -> Callable[..., tuple[Tensor, ...]]:
     return getattr(_reference(file.removesuffix(".py")), function)  # type: ignore[no-any-return]
 
 
+def evaluate(found: Found, inputs: Inputs, device: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """What the reference leaves, by name: each output, and each mutated input, of an indexed one the slots that are
+    written. In `dtype`, else in the types that its inputs have."""
+    definition = found.definition
+    inputs = compact(definition, inputs)
+    tokens = int(inputs.scope.get("total_seq_len", 1))
+    values = oracle(found, tokens)(**arguments(found, inputs, device, dtype))
+    whole = dict(zip((tensor.name for tensor in definition.judged), values, strict=True))
+    return whole | left(definition, whole, inputs.scope)
+
+
 class Expected:
     """Computes or remembers expected values. `warning` says, once, that the cache cannot be written."""
 
@@ -64,12 +76,12 @@ class Expected:
         """Every output in float64, on the device. `keep`: in the cache, for another run. Raises `InvalidWorkload` where
         one is not finite."""
         file = self._file(found, inputs)
-        outputs = found.definition.outputs
-        shapes = {tensor.name: found.definition.shape(tensor, inputs.scope) for tensor in outputs}
+        judged = found.definition.judged
+        shapes = {tensor.name: found.definition.left(tensor, inputs.scope) for tensor in judged}
         values = self._read(file, shapes)
         if values is None:
-            values = dict(zip(shapes, self._compute(found, inputs), strict=True))
-            for tensor in outputs:
+            values = evaluate(found, inputs, self.device, torch.float64)
+            for tensor in judged:
                 value = values[tensor.name]
                 if tuple(value.shape) != shapes[tensor.name] or value.dtype != torch.float64:
                     raise RuntimeError(f"the reference of {found.definition.name} returned another {tensor.name}")
@@ -79,10 +91,6 @@ class Expected:
             if keep:
                 self._write(file, values)
         return values
-
-    def _compute(self, found: Found, inputs: Inputs) -> tuple[Tensor, ...]:
-        tokens = int(inputs.scope.get("total_seq_len", 1))
-        return oracle(found, tokens)(**arguments(found, inputs, self.device, torch.float64))
 
     # --- the cache ----------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from gdnspec.model.budget import LIMITS, METRICS, Metric, freeze, significant
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.runner.arguments import arguments
-from gdnspec.runner.expected import Expected, oracle
+from gdnspec.runner.expected import Expected, evaluate
 
 Figures = dict[str, dict[Metric, dict[str, float]]]  # output -> metric -> emulator -> error
 DRIFT = 0.1  # of a figure, recomputed on another machine
@@ -29,7 +28,7 @@ def frozen(found: Found, workload: Workload, expected: Expected) -> Workload:
 def with_budget(found: Found, workload: Workload, measured: Figures) -> Workload:
     """The line with the budget that follows from `measured`. Raises `SpecError` where it is above the limit."""
     budget = {}
-    for output in found.definition.outputs:
+    for output in found.definition.judged:
         budget[output.name] = freeze(output, measured[output.name])
         for metric, limit in budget[output.name].items():
             if not limit <= LIMITS[metric]:
@@ -54,11 +53,11 @@ def figures(found: Found, workload: Workload, expected: Expected) -> Figures:
 def measure(found: Found, workload: Workload, inputs: Inputs, wanted: dict[str, Tensor], device: str) -> Figures:
     """The same from inputs and expected values at hand."""
     definition = found.definition
-    result: Figures = {output.name: {metric: {} for metric in METRICS} for output in definition.outputs}
-    stored = arguments(found, inputs, device)
-    for name, values in _emulators(found, workload, stored):
-        for output, value in zip(definition.outputs, values, strict=True):
-            got, want = (as_vectors(x, output, definition, inputs.scope) for x in (value.double(), wanted[output.name]))
+    result: Figures = {output.name: {metric: {} for metric in METRICS} for output in definition.judged}
+    for name, values in _emulators(found, workload, inputs, device):
+        for output in definition.judged:
+            pair = values[output.name].double(), wanted[output.name]
+            got, want = (as_vectors(x, output, definition, inputs.scope) for x in pair)
             maxima = errors(got, want).maxima
             for metric in METRICS:
                 if not math.isfinite(maxima[metric]):
@@ -82,10 +81,15 @@ def drifts(workload: Workload, measured: Figures) -> Iterator[str]:
                 yield f"{output} {metric}: {before:.3g} frozen, {now:.3g} now"
 
 
-def _emulators(found: Found, workload: Workload, stored: dict[str, Any]) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-    if found.definition.conventions.packing == "one_token":
+def _emulators(
+    found: Found, workload: Workload, inputs: Inputs, device: str
+) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    if found.definition.stage in ("decode", "verify"):
         # The recurrence in float32: the reference computes in the widest type of its inputs, float32 at least.
-        yield "float32_recurrence", oracle(found, 1)(**stored)
+        yield "float32_recurrence", evaluate(found, inputs, device)
         return
+    names = [tensor.name for tensor in found.definition.judged]
     with torch.no_grad():
-        yield from emulate(found.definition, stored, family(strict=workload.suite == "strict"))
+        family_of = family(strict=workload.suite == "strict")
+        for name, values in emulate(found.definition, arguments(found, inputs, device), family_of):
+            yield name, dict(zip(names, values, strict=True))

@@ -130,4 +130,5 @@ def interpreted(solution: Solution, device: Device) -> bool:
 def token_programs(scope: Scope) -> int:
     """Tokens times heads: what an interpreted kernel's time goes with."""
     tokens = scope["total_seq_len"] if "total_seq_len" in scope else scope.get("batch_size", 0)
-    return int(tokens or 0) * int(scope["num_sab_heads"])
+    tokens = int(tokens or 0) * int(scope.get("draft_tokens", 1))
+    return tokens * int(scope["num_sab_heads"])

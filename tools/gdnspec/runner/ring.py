@@ -3,24 +3,29 @@
 Content comes from the exact symmetries: one base call, whose outputs are known, multiplied by signs and powers of two
 of each call's own, and permuted anew for each round. All buffers of a tensor lie at equal distances, so that one
 operation fills, poisons or compares it in all of them: filling and verifying moves few times the bytes of the calls.
+
+Of a pool every call has slots of its own, anywhere in it: which ones they are makes no difference to what is computed.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 
 import torch
 from torch import Tensor
 
 from gdnspec.compare.judge import Verdict
-from gdnspec.model.dtypes import SIZES
-from gdnspec.protocol.arena import GUARD_BYTE, TORCH, Arena, Slot, create, lay_out, zones
+from gdnspec.protocol.arena import GUARD_BYTE, Arena, create
 from gdnspec.runner.call import Content, description, number, poison
 from gdnspec.runner.child import Child, ChildFailed
-from gdnspec.runner.multiples import differing, write
+from gdnspec.runner.multiples import differing, multiple, write
 from gdnspec.runner.plan import Job
+from gdnspec.runner.pools import left
+from gdnspec.runner.ring_layout import Layout
 from gdnspec.runner.second import Judge
 from gdnspec.runner.symmetry import Transformation, apply_all, draw, same_values, undo_all
+
+CHECKED = 256  # slots at a time
 
 
 class Ring:
@@ -31,33 +36,37 @@ class Ring:
         self, job: Job, content: Content, first: Mapping[str, Tensor], child: Child, count: int, timeout: float,
         reserve: Arena | None = None,
     ) -> None:  # fmt: skip
-        self.job, self.content, self.first, self.child = job, content, dict(first), child
+        self.job, self.content, self.child = job, content, child
         self.count, self.timeout, self.device = count, timeout, job.device.kind
-        definition = job.found.definition
-        tensors = [(n, definition.input(n).dtype, tuple(x.shape)) for n, x in content.tensors.items()]
-        tensors += [(t.name, t.dtype, definition.shape(t, content.scope)) for t in definition.outputs]
-        slots, nbytes = lay_out(tensors)
-        self.stride = nbytes  # a multiple of the alignment
-        self._slots: dict[str, Slot] = {slot.name: slot for slot in slots}
-        self._zones = zones(slots, nbytes)
+        self.definition = job.found.definition
+        self.layout = Layout(self.definition, job.workload.gaps, content, count)
         self._reserve = reserve if reserve is not None and self.nbytes <= reserve.nbytes else None
         self._arena: Arena | None = None
+        # A call's inputs, and what it leaves behind, first as they are and then permuted; of pools the named slots.
+        self._inputs = self._compacted(content.tensors)
+        self._outputs = {**first, **self._whole_pools(first)}
+        self._base, self._want = self._inputs, self._outputs
         self._filled = 0
         self._permuted: list[Transformation] = []
-        self._base, self._want = content.tensors, self.first  # a call's inputs and outputs, permuted
         self._factors: list[Transformation] = []
         self._views: dict[str, Tensor] = {}
+        self._rows: dict[str, Tensor] = {}  # of each pool, the slots of every call, [count, named]
 
     @property
     def nbytes(self) -> int:
-        return self.stride * self.count
+        return self.layout.nbytes
 
     def __enter__(self) -> "Ring":
         self._arena = self._reserve or create(self.device, self.nbytes)
-        assert self._arena.block is not None
-        self._views = {name: self._stacked(slot) for name, slot in self._slots.items()}
-        for guard in self._guards():
+        self._views = self.layout.views(self._block)
+        for guard in self.layout.guards(self._block):
             guard.fill_(GUARD_BYTE)
+        for name, named in self.layout.named.items():
+            pool = self._views[name]
+            for i in range(0, len(pool), CHECKED):  # NaN, for whoever reads a slot that no call names
+                _bytes(pool[i : i + CHECKED]).fill_(GUARD_BYTE)
+            slots = torch.randperm(len(pool), device=pool.device)[: self.count * len(named)]
+            self._rows[name] = slots.view(self.count, len(named))
         return self
 
     def __exit__(
@@ -73,34 +82,44 @@ class Ring:
         self._arena = None
 
     def open(self) -> float | None:
-        """Lets the child map it and prepare; seconds of one `prepare`. Raises `ChildFailed`."""
+        """Lets the child map it and prepare, on content that was filled in before; seconds of one `prepare`. Raises
+        `ChildFailed`."""
         assert self._arena is not None
-        definition, entry = self.job.found.definition, self.job.entry.model_dump()
-        message, fds = description(definition, entry, self.content, self._slots, self._arena)
-        message |= {"stride": self.stride, "count": self.count}
+        entry = self.job.entry.model_dump()
+        message, fds = description(self.definition, entry, self.content, self.layout.slots, self._arena)
+        message |= {"stride": self.layout.stride, "count": self.count, "shared": sorted(self.layout.shared)}
         return number(self.child.ring(message, fds, self.timeout).get("prepare_seconds"))
 
     def permute(self, generator: torch.Generator) -> None:
         """A new order of channels and heads, for all calls until the next."""
         self._permuted = [one for one in self._draw(generator, None) if one.indices]
-        self._base, self._want = (apply_all(self._permuted, x) for x in (self.content.tensors, self.first))
+        self._base, self._want = (apply_all(self._permuted, x) for x in (self._inputs, self._outputs))
 
     def fill(self, generator: torch.Generator, calls: int) -> None:
         """New factors for the first `calls` buffers, each its own, and outputs that nobody could have meant."""
         self._filled = calls
         self._factors = [one for one in self._draw(generator, calls) if one.factors]
         for name, base in self._base.items():
-            write(self._views[name][:calls], base.contiguous(), self._product(name, base))
-        for output in self.job.found.definition.outputs:
+            pool = self.definition.input(name).indexes
+            if name in self._rows:
+                rows = self._rows[name][:calls]
+                write(self._views[name], base.contiguous(), self._product(name, base), rows)
+            elif pool is not None:
+                self._views[name][:calls] = _renamed(base, self._rows[pool][:calls])
+            else:
+                write(self._views[name][:calls], base.contiguous(), self._product(name, base))
+        for output in self.definition.outputs:
             poison(self._views[output.name][:calls])
 
     def verify(self, judge: Judge) -> Verdict | None:
-        """What is wrong with the outputs of the buffers last filled; None where each is what it must be."""
-        for name, base in self._want.items():
-            got, factors = self._views[name][: self._filled], self._product(name, base)
-            for i in differing(got, base.contiguous(), factors).nonzero().flatten().tolist():
-                want = base if factors is None else base * factors[i].to(base.dtype)
-                if not bool(same_values(got[i], want).all()):
+        """What is wrong with what the calls on the buffers last filled left; None where each is what it must be."""
+        for name, want in self._want.items():
+            factors = self._product(name, want)
+            rows = self._rows[name][: self._filled] if name in self._rows else None
+            got = self._views[name] if rows is not None else self._views[name][: self._filled]
+            for i in differing(got, want.contiguous(), factors, rows).nonzero().flatten().tolist():
+                mine = got[i] if rows is None else got[rows[i]]
+                if not bool(same_values(mine, multiple(want, factors, i)).all()):
                     verdict = self._judged(i, judge)
                     if verdict is not None:
                         return verdict
@@ -108,25 +127,55 @@ class Ring:
         return None
 
     def overrun(self) -> Verdict | None:
-        """What is wrong where something was written outside of every tensor, in any call; None where nothing was."""
-        if all(bool((guard == GUARD_BYTE).all()) for guard in self._guards()):
-            return None
-        return Verdict("RUNTIME_ERROR", "wrote outside of every tensor in a timed call")
+        """What is wrong where something was written that no call may write to; None where nothing was."""
+        if not all(bool((guard == GUARD_BYTE).all()) for guard in self.layout.guards(self._block)):
+            return Verdict("RUNTIME_ERROR", "wrote outside of every tensor in a timed call")
+        for name, rows in self._rows.items():
+            pool = self._views[name]
+            free = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
+            free[rows.flatten()] = False
+            unnamed = free.nonzero().flatten()
+            for i in range(0, len(unnamed), CHECKED):
+                if not bool((_bytes(pool[unnamed[i : i + CHECKED]]) == GUARD_BYTE).all()):
+                    return Verdict("MUTATED_INPUT", f"a slot of {name} was written to that no timed call names")
+        return None
 
-    def _guards(self) -> Iterator[Tensor]:
-        """Each guard zone in all buffers: [count, bytes]."""
+    @property
+    def _block(self) -> Tensor:
         assert self._arena is not None
         assert self._arena.block is not None
-        rows = self._arena.block[: self.nbytes].view(self.count, self.stride)
-        return (rows[:, zone] for _, zone in self._zones)
+        return self._arena.block
 
     # --- content ------------------------------------------------------------------------------------------------
+
+    def _compacted(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Of pools the slots that are named, in order; slots by their place among those."""
+        found = dict(tensors)
+        for name, named in self.layout.named.items():
+            found[name] = tensors[name][named]
+        for model in self.definition.inputs:
+            if model.indexes is not None:
+                slots = tensors[model.name]
+                known = torch.tensor(self.layout.named[model.indexes], dtype=slots.dtype, device=slots.device)
+                places = torch.searchsorted(known, slots).to(slots.dtype)
+                found[model.name] = torch.where(slots < 0, slots, places)
+        return found
+
+    def _whole_pools(self, first: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The named slots as the first call left them: `first` has those alone that it wrote."""
+        found = {}
+        for name, named in self.layout.named.items():
+            written = self.definition.written(self.definition.input(name), self.content.scope) or []
+            found[name] = self._inputs[name].clone()
+            if first:
+                found[name][[named.index(slot) for slot in written]] = first[name]
+        return found
 
     def _judged(self, first: int, judge: Judge) -> Verdict | None:
         """A difference: forgiven where nothing but the budget is promised and all calls keep it."""
         deterministic = self.job.solution.manifest.deterministic
         for i in range(first, self._filled):
-            outputs = self._outputs(i)
+            outputs = self._of_call(i)
             failed = next((verdict for verdict in judge(outputs) if verdict.status != "PASSED"), None)
             if failed is not None:
                 return Verdict(failed.status, f"in call {i} of a timed window: {failed.message}", failed.errors)
@@ -135,14 +184,21 @@ class Ring:
                 return Verdict("NOT_REPRODUCIBLE", f"call {i} of a timed window: {message}")
         return None
 
-    def _outputs(self, i: int) -> dict[str, Tensor]:
-        """Those of call `i`, its transformations undone."""
-        factors = [one.of_call(i) for one in self._factors]
-        outputs = {output.name: self._views[output.name][i] for output in self.job.found.definition.outputs}
-        return undo_all([*self._permuted, *factors], outputs)
+    def _of_call(self, i: int) -> dict[str, Tensor]:
+        """What call `i` left, its transformations undone."""
+        found = {
+            name: self._views[name][self._rows[name][i]] if name in self._rows else self._views[name][i]
+            for name in self._want
+        }
+        found = undo_all([*self._permuted, *(one.of_call(i) for one in self._factors)], found)
+        slots = {name: x.flatten().tolist() for name, x in self._inputs.items() if self._indexes(name)}
+        return found | left(self.definition, found, slots)
+
+    def _indexes(self, name: str) -> bool:
+        return self.definition.input(name).indexes is not None
 
     def _draw(self, generator: torch.Generator, count: int | None) -> list[Transformation]:
-        return draw(self.job.found.definition, self.content.scope, generator, count)
+        return draw(self.definition, self.content.scope, generator, count)
 
     def _product(self, name: str, like: Tensor) -> Tensor | None:
         """What each call multiplies a tensor by: [calls, ...], of size 1 where that does not vary. None for nothing."""
@@ -155,13 +211,14 @@ class Ring:
                 product = shaped if product is None else product * shaped
         return product
 
-    def _stacked(self, slot: Slot) -> Tensor:
-        """One tensor in all buffers: [count, *shape]."""
-        assert self._arena is not None
-        assert self._arena.block is not None
-        size = SIZES[slot.dtype]
-        flat = self._arena.block[: self.nbytes].view(TORCH[slot.dtype])
-        strides = [1] * len(slot.shape)
-        for i in range(len(slot.shape) - 2, -1, -1):
-            strides[i] = strides[i + 1] * slot.shape[i + 1]
-        return flat.as_strided((self.count, *slot.shape), (self.stride // size, *strides), slot.offset // size)
+
+def _renamed(slots: Tensor, rows: Tensor) -> Tensor:
+    """The slots of each call, [calls, *shape], from their places among those that it names; -1 stays."""
+    if not rows.shape[1]:
+        return slots.expand(len(rows), *slots.shape)
+    chosen = rows[:, slots.long().flatten().clamp(min=0)].view(len(rows), *slots.shape)
+    return torch.where(slots < 0, slots, chosen.to(slots.dtype))
+
+
+def _bytes(x: Tensor) -> Tensor:
+    return x.flatten(1).view(torch.uint8)

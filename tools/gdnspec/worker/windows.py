@@ -22,9 +22,10 @@ class Windows:
         assert arena.block is not None
         self.arena = arena
         base = {name: Slot.from_json(slot) for name, slot in message["slots"].items()}
+        shared = {name: base.pop(name) for name in message["shared"]}
         self.ring = [
-            Opened(message, {name: slot.moved(i * message["stride"]) for name, slot in base.items()}, arena, folder,
-                   build_dir)
+            Opened(message, {name: slot.moved(i * message["stride"]) for name, slot in base.items()} | shared, arena,
+                   folder, build_dir)
             for i in range(message["count"])
         ]  # fmt: skip
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}

@@ -1,0 +1,70 @@
+"""Pools: what a call leaves of them, what it must not touch, and a call on the slots alone that it names."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gdnspec.inputs.array import Array
+from gdnspec.inputs.materialise import Inputs
+from gdnspec.model.definition import Definition
+
+COMPARED = 1 << 30  # bytes at a time
+
+
+def integers(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    """The values of the integer inputs, flat."""
+    whole = {name: x for name, x in tensors.items() if x.dtype in (torch.int32, torch.int64)}
+    return {name: x.flatten().tolist() for name, x in whole.items()}
+
+
+def left(definition: Definition, after: Mapping[str, Tensor], values: Mapping[str, list[int]]) -> dict[str, Tensor]:
+    """Of each mutated input, what is judged: all of it, or the slots that `values` name for writing, in order."""
+    found = {}
+    for model in definition.inputs:
+        if model.mutates:
+            written = definition.written(model, values)
+            found[model.name] = after[model.name] if written is None else after[model.name][written]
+    return found
+
+
+def named_slots(definition: Definition, tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    """Of each pool, the slots that a call names, for reading or writing, in order."""
+    values, found = integers(tensors), dict[str, list[int]]()
+    for tensor in definition.inputs:
+        if tensor.indexes is not None:
+            found[tensor.indexes] = sorted(
+                {*found.get(tensor.indexes, []), *(x for x in values[tensor.name] if x >= 0)}
+            )
+    return found
+
+
+def changed_rows(a: Tensor, b: Tensor) -> list[int]:
+    """The indices of the first dimension where two tensors differ as bits."""
+    changed: list[int] = []
+    step = max(1, COMPARED // max(1, a[:1].nbytes))
+    for start in range(0, len(a), step):
+        x, y = (t[start : start + step].contiguous().flatten(1).view(torch.uint8) for t in (a, b))
+        if not torch.equal(x, y):
+            changed += (start + (x != y).any(1).nonzero().flatten()).tolist()
+    return changed
+
+
+def compact(definition: Definition, inputs: Inputs) -> Inputs:
+    """The same call on pools of those slots alone that it names, in order, for the reference in float64 need not hold
+    gigabytes of others; as it is where nothing is indexed."""
+    tensors, scope = dict(inputs.tensors), dict(inputs.scope)
+    for pool in definition.inputs:
+        naming = [tensor.name for tensor in definition.inputs if tensor.indexes == pool.name]
+        if not naming:
+            continue
+        named = sorted({slot for name in naming for slot in scope[name] if slot >= 0})
+        tensors[pool.name] = Array(pool.dtype, np.ascontiguousarray(tensors[pool.name].data[named]))
+        place = {slot: i for i, slot in enumerate(named)}
+        for name in naming:
+            scope[name] = [place.get(slot, slot) for slot in scope[name]]
+            data = tensors[name].data
+            tensors[name] = Array(tensors[name].dtype, np.array(scope[name], dtype=data.dtype).reshape(data.shape))
+    return replace(inputs, tensors=tensors, scope=scope)
