@@ -9,6 +9,8 @@ import torch
 from gdnspec import paths
 from gdnspec.catalog.definitions import Found, presets
 from gdnspec.inputs.materialise import Inputs, materialise
+from gdnspec.inputs.random import Stream
+from gdnspec.inputs.slots import slots
 from gdnspec.model.workload import Workload
 from gdnspec.runner.tensors import to_torch
 from torch import Tensor
@@ -31,7 +33,10 @@ def line(found: Found, preset: str = GVA, regime: str = "typical", seed: int = 1
         size: dict[str, Any] = {"axes": {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}}
         size["sequence_lengths"] = lengths
     else:
-        size = {"axes": {"batch_size": more.pop("batch", 3)}}
+        batch, tokens = more.pop("batch", 3), 2 if found.definition.stage == "verify" else 1
+        axes, integers = slots(found.definition, batch, tokens, Stream(8, "slots"))
+        drafts = {"draft_tokens": tokens} if found.definition.stage == "verify" else {}
+        size = {"axes": {"batch_size": batch, **drafts, **axes}, "integers": integers}
     row = {"name": "test", "suite": "smoke", "preset": preset, "regime": regime, "seed": seed, **size, **more}
     workload = Workload.model_validate(row)
     workload.check(found.definition, presets()[preset])
@@ -57,7 +62,7 @@ def arguments(found: Found, inputs: Inputs, dtype: torch.dtype | None = None) ->
 
 
 def run_reference(found: Found, keywords: dict[str, Any]) -> dict[str, Tensor]:
-    """The outputs of the definition's reference, by name."""
+    """What the definition's reference leaves, by name: its outputs, and pools as they are afterwards."""
     file, function = found.definition.reference.split("::")
     values = getattr(reference(file.removesuffix(".py")), function)(**keywords)
-    return dict(zip([tensor.name for tensor in found.definition.outputs], values, strict=True))
+    return dict(zip([tensor.name for tensor in found.definition.judged], values, strict=True))

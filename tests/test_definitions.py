@@ -25,6 +25,10 @@ from gdnspec.model.definition import ConstAxis, DerivedAxis, Scope, Tensor
 from gdnspec.model.errors import Problem, SpecError
 
 ROOT = Path(__file__).resolve().parents[1]
+VARIANTS = (
+    "gdn_decode_k_last_bf16_state", "gdn_decode_k_first_bf16_state", "gdn_decode_packed_k_last",
+    "gdn_decode_pool_k_last", "gdn_decode_pool_k_last_bf16_state", "gdn_verify_k_last",
+)  # fmt: skip
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")
 
 
@@ -71,8 +75,21 @@ def outputs_of(found: Found) -> list[tuple[str, Any]]:
     return [(t.name, (shape_of(t), t.dtype)) for t in found.definition.outputs]
 
 
-def test_exactly_the_four_contracts_are_shipped() -> None:
-    assert set(definitions()) == {*PREFILLS, *DECODES}
+def test_exactly_these_contracts_are_shipped() -> None:
+    assert set(definitions()) == {*PREFILLS, *DECODES, *VARIANTS}
+
+
+@pytest.mark.parametrize("name", [n for n in VARIANTS if n.endswith("bf16_state")])
+def test_a_bf16_state_changes_the_type_of_states_alone(name: str) -> None:
+    found, other = definition(name), definition(name.removesuffix("_bf16_state"))
+    for mine, theirs in zip(
+        (*inputs_of(found), *outputs_of(found)), (*inputs_of(other), *outputs_of(other)), strict=True
+    ):
+        assert mine[0] == theirs[0]
+        if mine[0] in ("state", "new_state", "pool"):
+            assert (mine[1][1], theirs[1][1]) == ("bfloat16", "float32")
+            mine, theirs = ((name, (form[0], *form[2:])) for name, form in (mine, theirs))
+        assert mine == theirs
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_every_seed_gives_valid_lines_with_heads_of_models(name: str, device: st
     published = {str(line.sequence_lengths or line.axes) for line in workloads(found)}
     assert len(seen["regime"]) == 6
     assert len(seen["preset"]) >= 2
-    assert len(seen["lengths"] - published) > (12 if "decode" in name else 110)
+    assert len(seen["lengths"] - published) > (110 if "prefill" in name else 12)
 
 
 @pytest.mark.parametrize("name", definitions())

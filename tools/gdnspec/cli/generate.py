@@ -28,6 +28,9 @@ def generate(
     batch: Annotated[
         str | None, typer.Option(help=f"Sequences in a workload, or batch sizes of a decode: {SPEC}.")
     ] = None,
+    draft_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of each sequence of a verify.", show_default="4")
+    ] = None,
     count: Annotated[int, typer.Option(min=1, max=100_000, help="How many workloads.")] = 1,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="Same seed, same workloads.")] = 0,
     freeze: Annotated[bool, typer.Option(help="Freeze error budgets too; without them nothing can be checked.")] = True,
@@ -45,7 +48,7 @@ def generate(
         raise SpecError([Problem(output, "exists already", hint="--force overwrites it")])
     if not to_stdout and not output.parent.is_dir():
         raise SpecError([Problem(output, "its folder does not exist")])
-    lines = _lines(found, preset, regime, lengths, batch, count, seed)
+    lines = _lines(found, preset, regime, lengths, batch, draft_tokens, count, seed)
     freezer = _freezer(device) if freeze else None
     with contextlib.nullcontext(sys.stdout) if to_stdout else output.open("w", encoding="utf-8") as file:
         for line in lines:
@@ -68,10 +71,17 @@ def _freezer(device: str) -> Callable[[Found, Workload], Workload]:
 
 
 def _lines(
-    found: Found, preset: str, regime: str, lengths: str | None, batch: str | None, count: int, seed: int
-) -> list[Workload]:
+    found: Found, preset: str, regime: str, lengths: str | None, batch: str | None, draft_tokens: int | None,
+    count: int, seed: int,
+) -> list[Workload]:  # fmt: skip
     from gdnspec.inputs.lengths import parse
     from gdnspec.inputs.random import Stream
+    from gdnspec.inputs.slots import slots
+
+    drafts = any(axis.name == "draft_tokens" for axis in found.definition.var_axes())
+    if draft_tokens is not None and not drafts:
+        raise SpecError(f"{found.definition.name} takes no draft tokens: leave out --draft-tokens")
+    tokens = (draft_tokens or 4) if drafts else 1
 
     ragged = found.definition.conventions.packing == "ragged"
     if ragged and lengths is None:
@@ -92,7 +102,9 @@ def _lines(
             drawn = list(length_spec.fixed or ()) if fixed else length_spec.draw(length_stream, max(sizes[i], 1))
             values = {"axes": {"total_seq_len": sum(drawn), "num_seqs": len(drawn)}, "sequence_lengths": drawn}
         else:
-            values = {"axes": {"batch_size": sizes[i]}}
+            more, integers = slots(found.definition, sizes[i], tokens, Stream(seed, f"slots/{i}"))
+            axes = {"batch_size": sizes[i], **({"draft_tokens": tokens} if drafts else {}), **more}
+            values = {"axes": axes, "integers": integers}
         suite = "strict" if regime == "strict_keys" else "conformance"  # which emulators it is held to
         line = {"name": f"{regime}_{i}", "suite": suite, "preset": preset, "regime": regime, "seed": seed + i}
         try:

@@ -77,7 +77,11 @@ def _definition(found: Found) -> None:
     for side, group in (("in", d.inputs), ("out", d.outputs)):
         for t in group:
             shape = "scalar" if t.shape is None else "[" + ", ".join(map(str, t.shape)) + "]"
-            add_row(tensors, t.name, side, shape, t.dtype, t.default or "", _domain(t), t.description)
+            how = f"{side}, updated" if t.mutates else side
+            add_row(tensors, t.name, how, shape, t.dtype, t.default or "", _domain(t), t.description)
+            for part in t.parts or []:
+                shape = "[" + ", ".join(map(str, part.shape)) + "]"
+                add_row(tensors, f"  {part.name}", "part", shape, "", "", "", part.description)
     print_table(tensors)
     say()
     for constraint in d.constraints:
@@ -89,6 +93,8 @@ def _definition(found: Found) -> None:
 
 
 def _domain(tensor: Tensor) -> str:
+    if tensor.indexes is not None:
+        return f"slots of {tensor.indexes}{', written' if tensor.writes else ''}"
     if tensor.domain is None:
         return ""
     low, high = tensor.domain

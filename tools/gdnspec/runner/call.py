@@ -15,7 +15,7 @@ from gdnspec.protocol.arena import GUARD_BYTE, Arena, HostArena, Slot, create, l
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.output import printable
 from gdnspec.runner.plan import Job
-from gdnspec.runner.pools import changed_rows, integers, left
+from gdnspec.runner.pools import integers, left, untouched
 from gdnspec.runner.tensors import to_torch
 
 
@@ -138,18 +138,9 @@ class Session:
 
     def _mutated(self, before: dict[str, Tensor], after: dict[str, Tensor]) -> Verdict | None:
         for name, value in after.items():
-            model = self.definition.input(name)
-            if not model.mutates:
-                if not same_bits(value, before[name]):
-                    return Verdict("MUTATED_INPUT", f"{name} was written to")
-                continue
-            written = self.definition.written(model, integers(before))
-            if written is None:
-                continue
-            changed = sorted(set(changed_rows(value, before[name])) - set(written))
-            if changed:
-                return Verdict("MUTATED_INPUT", f"slot {changed[0]} of {name} was written to, which no row names")
-        return None
+            if not self.definition.input(name).mutates and not same_bits(value, before[name]):
+                return Verdict("MUTATED_INPUT", f"{name} was written to")
+        return untouched(self.definition, before, after)
 
     def _left(self, after: dict[str, Tensor]) -> dict[str, Tensor]:
         """What the call left of the inputs that it mutates: of an indexed one, the slots that it writes."""

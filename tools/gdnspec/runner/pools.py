@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gdnspec.compare.judge import Verdict
 from gdnspec.inputs.array import Array
 from gdnspec.inputs.materialise import Inputs
 from gdnspec.model.definition import Definition
@@ -39,6 +40,18 @@ def named_slots(definition: Definition, tensors: Mapping[str, Tensor]) -> dict[s
                 {*found.get(tensor.indexes, []), *(x for x in values[tensor.name] if x >= 0)}
             )
     return found
+
+
+def untouched(definition: Definition, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Verdict | None:
+    """What is wrong with the slots that no row writes: each must be what it was, bit for bit."""
+    for model in definition.inputs:
+        written = definition.written(model, integers(before)) if model.mutates else None
+        if written is None:
+            continue
+        changed = sorted(set(changed_rows(after[model.name], before[model.name])) - set(written))
+        if changed:
+            return Verdict("MUTATED_INPUT", f"slot {changed[0]} of {model.name} was written to, which no row names")
+    return None
 
 
 def changed_rows(a: Tensor, b: Tensor) -> list[int]:

@@ -44,7 +44,7 @@ def describe(found: Found, line: Workload, sha256: str) -> VectorWorkload:
                 shape=list(definition.shape(t, scope)),
                 budget=budget(definition, t, line),
             )
-            for t in definition.outputs
+            for t in definition.judged
         ],
     )
 

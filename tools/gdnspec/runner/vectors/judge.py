@@ -20,6 +20,8 @@ from gdnspec.model.workload import Workload
 from gdnspec.protocol.arena import TORCH
 from gdnspec.runner.expected import Expected, reference_hash
 from gdnspec.runner.plan import judge_hash
+from gdnspec.runner.pools import left, untouched
+from gdnspec.runner.tensors import to_torch
 from gdnspec.runner.vectors import outputs as files
 from gdnspec.runner.vectors import plain
 from gdnspec.runner.vectors.describe import file_name
@@ -74,6 +76,11 @@ class Judge:
         except MemoryError:
             # There was enough when the folder was looked through; and what is not judged has not passed.
             raise SpecError(f"out of memory at workload {line.name!r}: what comes after it was not judged") from None
+        before = {name: to_torch(array) for name, array in inputs.tensors.items()}
+        fault = untouched(found.definition, before, got)
+        if fault is not None:
+            return Judged(fault)
+        got |= left(found.definition, got, inputs.scope)
         verdicts = judge_all(got, expected, found.definition, line, inputs.scope)
         return Judged(next((v for v in verdicts if v.status != "PASSED"), verdicts[0]), verdicts)
 

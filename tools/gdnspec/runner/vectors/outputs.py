@@ -38,7 +38,7 @@ def require_whole(path: Path, folder: Folder) -> None:
 def tensors(file: BinaryIO, size: int, path: Path, definition: Definition) -> dict[str, Entry]:
     """Where the outputs lie in an open file of `size` bytes, in the definition's order; raises `SpecError`."""
     found = entries(file, size, path)
-    names = [output.name for output in definition.outputs]
+    names = [output.name for output in definition.judged]
     problems = [
         Problem(path, f"{name!r} is no output of {definition.name}", hint=nearest(name, names))
         for name in found

@@ -34,7 +34,7 @@ list, and of each workload says:
 | `inputs` | the tensors in that file: name, type, shape, in the order of the definition |
 | `omitted` | input tensors that are left out, and the value that each of their elements then has |
 | `scalars` | scalar inputs, with their type; `given` is false where one is left out, and `value` then its default |
-| `outputs` | what to write back: name, type, shape, and the largest error of each metric that passes |
+| `outputs` | what to write back, updated inputs among it: name, type, shape, and the largest errors that pass |
 
 ## Inputs and outputs
 
@@ -79,7 +79,7 @@ def readme(manifest: VectorsManifest) -> str:
         description=definition.description,
         count="One workload" if count == 1 else f"{count} workloads",
         inputs="\n".join(map(_row, definition.inputs)),
-        outputs="\n".join(map(_row, definition.outputs)),
+        outputs="\n".join(map(_row, definition.judged)),
     )
 
 
