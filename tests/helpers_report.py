@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from gdnspec.catalog.definitions import definitions, presets
+from gdnspec.catalog.definitions import Found, definitions, presets
 from gdnspec.catalog.known_bad import known_bad
 from gdnspec.catalog.traces import Measured, definition_hash
 from gdnspec.catalog.workloads import workloads
@@ -37,7 +37,13 @@ ENVIRONMENT = {
     "system": "Linux x86_64",
     "timing": "graph replay, L2 flushed, 128 MiB persisting reset",
 }
+SHOWN = ("gdn_decode_k_first", "gdn_decode_k_last", "gdn_prefill_k_first", "gdn_prefill_k_last")
 EDGES = (0, 1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
+
+
+def shown() -> dict[str, Found]:
+    """Four definitions: a page of a full run."""
+    return {name: definitions()[name] for name in SHOWN}
 
 
 def errors(line: Workload, share: float, longest: int = 0) -> list[OutputErrors]:
@@ -146,7 +152,7 @@ def trace(
 def measured(count: int = 500) -> list[Measured]:
     """Traces as four benches would leave them: a few failed, suspect, unclean or stale, and some of a CPU."""
     rows: list[Measured] = []
-    for name, found in definitions().items():
+    for name, found in shown().items():
         lines = [line for line in workloads(found) if line.suite in ("performance", "conformance")]
         lines.sort(key=lambda line: line.suite != "performance")
         here: list[Measured] = []
@@ -175,7 +181,7 @@ def verdicts(count: int = 2000, solutions: list[str] | None = None) -> list[Chec
     """Verdicts with profiles; bfloat16-T kernels fail on strict keys, as they are meant to."""
     rows = []
     for solution in solutions or list(SOLUTIONS):
-        for name, found in definitions().items():
+        for name, found in shown().items():
             for line in workloads(found):
                 bad = solution == "fla_adapter" and line.suite == "strict"
                 skipped = solution == "cuda_recurrent" and "120" in line.preset
@@ -228,7 +234,7 @@ def selftest() -> list[CheckResult]:
 def contents(
     traces: list[Measured], judged: list[CheckResult] | None = None, tested: list[CheckResult] | None = None
 ) -> Contents:
-    return Contents(definitions(), traces, judged or [], tested, "gdnspec report -o page.html", ["verdicts.jsonl"])
+    return Contents(shown(), traces, judged or [], tested, "gdnspec report -o page.html", ["verdicts.jsonl"])
 
 
 def write_lines(file: Path, rows: list[Any]) -> Path:

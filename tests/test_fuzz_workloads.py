@@ -226,7 +226,7 @@ def comparable(text: str) -> bool:
     if any(isinstance(node, ast.Tuple | ast.Subscript) for node in ast.walk(tree)):
         return False
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    return not names & {*VECTORS, "len", "nondecreasing", "unique"}
+    return not names & {*VECTORS, "len", "nondecreasing", "unique", "unique_slots", "apart", "skipped_whole"}
 
 
 def test_a_changed_expression_is_refused_or_means_what_python_means() -> None:
@@ -254,4 +254,4 @@ def test_a_changed_expression_is_refused_or_means_what_python_means() -> None:
             alike = bool(value) is bool(expected) and any(word in text for word in ("and", "or"))
             assert value == expected or alike, text
     assert refused >= EXPRESSIONS
-    assert compared > EXPRESSIONS // 4
+    assert compared > EXPRESSIONS // 5

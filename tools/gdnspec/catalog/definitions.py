@@ -71,9 +71,12 @@ def preset_problems(found: Found, known: dict[str, Preset], file: Path) -> list[
     """The presets that break a constraint of this definition."""
     problems = []
     definition = found.definition
+    alike = set()  # models share their heads: what holds with one preset holds with the next
     for name, preset in known.items():
-        if not applies(preset, definition):
+        heads = tuple(preset.axes.get(axis) for axis in definition.const_axes())
+        if not applies(preset, definition) or heads in alike:
             continue
+        alike.add(heads)
         try:
             scope = definition.bind({axis: preset.axes[axis] for axis in definition.const_axes()})
         except PlacedError as error:

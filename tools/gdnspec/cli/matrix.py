@@ -90,8 +90,8 @@ def _lines() -> dict[tuple[str, str], tuple[str, str | None]]:
 
 
 def _family(definition: str) -> str:
-    """gdn_prefill_k_last and gdn_prefill_k_first are prefill."""
-    return definition.removeprefix("gdn_").removesuffix("_k_last").removesuffix("_k_first")
+    """gdn_prefill_k_last and gdn_prefill_k_first are prefill; with _bf16_state behind, prefill_bf16_state."""
+    return definition.removeprefix("gdn_").replace("_k_last", "").replace("_k_first", "")
 
 
 def _ratio(x: float) -> str:

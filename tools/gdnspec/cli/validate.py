@@ -18,6 +18,7 @@ from gdnspec.catalog.workloads import by_name, load_workloads
 from gdnspec.cli.console import say
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.loading import jsonl, load_lines, parse_json
+from gdnspec.model.preset import Preset
 from gdnspec.model.result import CheckResult
 
 KINDS = f"{DEFINITION_FILE}, presets.json, {MANIFEST}, *.jsonl, *.safetensors, or a folder of these"
@@ -88,7 +89,7 @@ def _expand(given: list[Path]) -> Iterable[Path]:
 
 def _one(file: Path, definition: str | None) -> None:
     if file.name == DEFINITION_FILE:
-        problems = preset_problems(_found(file), catalog.presets(), paths.definitions_dir() / "presets.json")
+        problems = _with_presets(file, paths.definitions_dir() / "presets.json")
         if problems:
             raise SpecError(problems)
     elif file.name == "presets.json":
@@ -115,11 +116,20 @@ def _found(file: Path) -> Found:
     return load_definition(file)
 
 
+@cache
+def _with_presets(file: Path, presets_file: Path) -> list[Problem]:
+    return preset_problems(_found(file), _known_presets(presets_file), presets_file)
+
+
+@cache
+def _known_presets(file: Path) -> dict[str, Preset]:
+    return catalog.load_presets(file)
+
+
 def _presets(file: Path) -> None:
-    known = catalog.load_presets(file)
     problems = []
     for definition_file in sorted(paths.definitions_dir().glob(f"*/{DEFINITION_FILE}")):
-        problems += preset_problems(_found(definition_file), known, file)
+        problems += _with_presets(definition_file, file)
     if problems:
         raise SpecError(problems)
 

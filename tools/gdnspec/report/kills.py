@@ -101,7 +101,7 @@ def _cell(result: CheckResult | None) -> Cell:
 
 def _family(definition: str) -> str:
     for layout in LAYOUTS:
-        definition = definition.removesuffix(layout)
+        definition = definition.replace(layout, "")  # _bf16_state may follow
     return definition.removeprefix("gdn_")
 
 
