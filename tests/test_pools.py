@@ -170,7 +170,7 @@ def test_the_named_slots_alone_give_what_the_whole_pool_gives(name: str, workloa
     reader = getattr(reference("gated_delta_net"), found.definition.reference.split("::")[1])
     output, after = reader(**arguments(found, whole))
     output_of_few, after_of_few = reader(**arguments(found, small))
-    named = named_slots(found.definition, Content.of(whole, "cpu").tensors)["pool"]
+    named = named_slots(found.definition, whole.scope)["pool"]
     assert len(named) == small.tensors["pool"].shape[0] < whole.tensors["pool"].shape[0]
     assert torch.equal(output_of_few, output)
     assert torch.equal(after_of_few, after[named])
@@ -234,7 +234,7 @@ def test_every_call_of_a_ring_has_slots_of_its_own(workload: str, count: int, ma
     content = Content.of(materialise(found, line), "cpu")
     generator = torch.Generator().manual_seed(3)
     given = {name: content.tensors[name].tolist() for name in ("read_slots", "write_slots")}
-    named = named_slots(found.definition, content.tensors)["pool"]
+    named = named_slots(found.definition, content.scope)["pool"]
     with Child(solution, "cpu", False) as child, Ring(job, content, {}, child, count, 10.0) as ring:
         ring.fill(generator, count)
         slots = {name: ring._views[name].tolist() for name in given}

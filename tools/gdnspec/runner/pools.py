@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,15 +32,13 @@ def left(definition: Definition, after: Mapping[str, Tensor], values: Mapping[st
     return found
 
 
-def named_slots(definition: Definition, tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
-    """Of each pool, the slots that a call names, for reading or writing, in order."""
-    values, found = integers(tensors), dict[str, list[int]]()
+def named_slots(definition: Definition, values: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Of each pool, the slots that a call names, for reading or writing, in order; `values` has the integer inputs."""
+    named: dict[str, set[int]] = {}
     for tensor in definition.inputs:
         if tensor.indexes is not None:
-            found[tensor.indexes] = sorted(
-                {*found.get(tensor.indexes, []), *(x for x in values[tensor.name] if x >= 0)}
-            )
-    return found
+            named.setdefault(tensor.indexes, set()).update(slot for slot in values[tensor.name] if slot >= 0)
+    return {pool: sorted(slots) for pool, slots in named.items()}
 
 
 def untouched(definition: Definition, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Verdict | None:
@@ -69,15 +68,14 @@ def compact(definition: Definition, inputs: Inputs) -> Inputs:
     """The same call on pools of those slots alone that it names, in order, for the reference in float64 need not hold
     gigabytes of others; as it is where nothing is indexed."""
     tensors, scope = dict(inputs.tensors), dict(inputs.scope)
-    for pool in definition.inputs:
-        naming = [tensor.name for tensor in definition.inputs if tensor.indexes == pool.name]
-        if not naming:
-            continue
-        named = sorted({slot for name in naming for slot in scope[name] if slot >= 0})
-        tensors[pool.name] = Array(pool.dtype, np.ascontiguousarray(tensors[pool.name].data[named]))
-        place = {slot: i for i, slot in enumerate(named)}
-        for name in naming:
-            scope[name] = [place.get(slot, slot) for slot in scope[name]]
-            data = tensors[name].data
-            tensors[name] = Array(tensors[name].dtype, np.array(scope[name], dtype=data.dtype).reshape(data.shape))
+    slots = named_slots(definition, scope)
+    for pool, named in slots.items():
+        tensors[pool] = Array(tensors[pool].dtype, np.ascontiguousarray(tensors[pool].data[named]))
+    for tensor in definition.inputs:
+        if tensor.indexes is not None:
+            place = {slot: i for i, slot in enumerate(slots[tensor.indexes])}
+            scope[tensor.name] = [place.get(slot, slot) for slot in scope[tensor.name]]
+            data = tensors[tensor.name].data
+            moved = np.array(scope[tensor.name], dtype=data.dtype).reshape(data.shape)
+            tensors[tensor.name] = Array(tensor.dtype, moved)
     return replace(inputs, tensors=tensors, scope=scope)

@@ -9,7 +9,7 @@ from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import SIZES
 from gdnspec.protocol.arena import TORCH, Slot, lay_out, zones
 from gdnspec.runner.call import Content
-from gdnspec.runner.pools import named_slots
+from gdnspec.runner.pools import integers, named_slots
 
 
 class Layout:
@@ -22,7 +22,7 @@ class Layout:
 
     def __init__(self, definition: Definition, gaps: Mapping[str, int], content: Content, count: int) -> None:
         self.count = count
-        self.named = named_slots(definition, content.tensors)
+        self.named = named_slots(definition, integers(content.tensors))
         tensors = {name: (definition.input(name).dtype, tuple(x.shape)) for name, x in content.tensors.items()}
         tensors |= {t.name: (t.dtype, definition.shape(t, content.scope)) for t in definition.outputs}
         pools = [
