@@ -42,6 +42,25 @@ def decode_arguments(D: int) -> dict[str, object]:
     }  # fmt: skip
 
 
+def family_arguments(case: str, D: int, dtype: torch.dtype) -> dict[str, object]:
+    """Of triton_decode's entries: `decode_*` as above, or in a pool, or four tokens to verify."""
+    arguments = decode_arguments(D)
+    B, H = 8, HEADS[2]
+    if case.startswith("decode_k"):
+        return arguments | {name: meta(B, H, D, D, dtype=dtype) for name in ("state", "new_state")}
+    for name in ("state", "new_state"):
+        del arguments[name]
+    arguments["pool"] = meta(4 * B, H, D, D, dtype=dtype)
+    slots = {name: meta(B, dtype=torch.int32) for name in ("read_slots", "write_slots", "initial_slots", "accepted")}
+    if case == "decode_pool_k_last":
+        return arguments | {name: slots[name] for name in ("read_slots", "write_slots")}
+    for name, heads in zip(("q", "k", "v", "output"), (*HEADS, HEADS[2]), strict=True):
+        arguments[name] = meta(B, 4, heads, D, dtype=torch.bfloat16)
+    arguments |= {name: meta(B, 4, H, dtype=torch.bfloat16) for name in ("a", "b")}
+    slots["state_slots"] = meta(B, 4, dtype=torch.int32)
+    return arguments | {name: slots[name] for name in ("initial_slots", "state_slots", "accepted")}
+
+
 def show(title: str, kernels: list[KernelResources]) -> None:
     for x in kernels:
         print(f"\n{title:28} {x.name:40} {x.registers:4} registers, {x.spill_stores} + {x.spill_loads} bytes spilled, "
@@ -61,14 +80,45 @@ def test_triton_kernels_do_not_spill(entry: str, head_size: int, monkeypatch: py
         assert kernel.registers <= 128
 
 
+@pytest.mark.parametrize(
+    ("entry", "head_size", "dtype"),
+    [
+        *(("decode_k_last", D, dtype) for D in (64, 128, 256) for dtype in (torch.float32, torch.bfloat16)),
+        *(("decode_k_first", D, dtype) for D in (64, 128, 256) for dtype in (torch.float32, torch.bfloat16)),
+        ("decode_pool_k_last", 128, torch.float32),
+        ("decode_pool_k_last", 128, torch.bfloat16),
+        ("verify_k_last", 128, torch.float32),
+        ("verify_k_last", 256, torch.float32),
+    ],
+)
+def test_the_decode_family_in_triton_does_not_spill(
+    entry: str, head_size: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    arguments = family_arguments(entry, head_size, dtype)
+    (kernel,) = triton_resources(SOLUTIONS / "triton_decode", f"kernel.py::{entry}", arguments)
+    show(f"triton {entry} {head_size} {dtype}", [kernel])
+    assert kernel.name == "decode_kernel"
+    assert kernel.spill_stores == kernel.spill_loads == 0
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-def test_cuda_kernels_do_not_spill() -> None:
-    kernels = cuda_resources(SOLUTIONS / "cuda_recurrent" / "kernel.cu")
+@pytest.mark.parametrize(("solution", "count"), [("cuda_recurrent", 2 * len(HEAD_SIZES)), ("cuda_decode", 30)])
+def test_cuda_kernels_do_not_spill(solution: str, count: int) -> None:
+    kernels = cuda_resources(SOLUTIONS / solution / "kernel.cu")
     show("cuda sm_90a", kernels)
-    assert len(kernels) == 2 * len(HEAD_SIZES)
+    assert len(kernels) == count
     for kernel in kernels:
         assert kernel.spill_stores == kernel.spill_loads == 0
         assert kernel.registers <= 128
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.parametrize("arch", ["80", "100a"])
+def test_the_decode_family_builds_for_other_gpus(arch: str) -> None:
+    kernels = cuda_resources(SOLUTIONS / "cuda_decode" / "kernel.cu", arch)
+    assert len(kernels) == 30
+    assert all(kernel.spill_stores == kernel.spill_loads == 0 for kernel in kernels)
 
 
 def test_an_entry_that_raises_is_reported() -> None:

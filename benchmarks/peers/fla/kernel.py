@@ -1,0 +1,72 @@
+"""FLA's fused recurrent gated delta rule (Triton), through its public function, gates and norm inside the kernel.
+
+It always gives its final state in float32 and in memory of its own, and knows no slots: a bfloat16 state is rounded
+afterwards, and a pool is gathered before and scattered after.
+"""
+
+import os
+
+os.environ.setdefault("FLA_DISABLE_BACKEND_DISPATCH", "1")
+
+import torch
+from fla.ops.gated_delta_rule import fused_recurrent_gated_delta_rule
+
+
+def _run(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm, v_first):
+    return fused_recurrent_gated_delta_rule(
+        q, k, v, g=a, beta=b, scale=None if scale is None else float(scale), initial_state=state,
+        output_final_state=True, use_qk_l2norm_in_kernel=use_qk_l2norm is None or bool(use_qk_l2norm),
+        use_gate_in_kernel=True, A_log=A_log, dt_bias=dt_bias, use_beta_sigmoid_in_kernel=True, state_v_first=v_first,
+    )  # fmt: skip
+
+
+def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
+    """gdn_decode_k_last, gdn_decode_k_last_bf16_state."""
+    output, new_state = _run(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm, v_first=True)
+    return output, new_state.to(state.dtype)
+
+
+def decode_k_first(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
+    """gdn_decode_k_first, gdn_decode_k_first_bf16_state."""
+    output, new_state = _run(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm, v_first=False)
+    return output, new_state.to(state.dtype)
+
+
+def decode_packed_k_last(mixed_qkv, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
+    """gdn_decode_packed_k_last: the function copies q, k and v out of the packed rows."""
+    H, D = state.shape[1], state.shape[-1]
+    values = H * D
+    keys = (mixed_qkv.shape[1] - values) // 2
+    q, k, v = (x.unflatten(1, (-1, D)).unsqueeze(1) for x in mixed_qkv.split((keys, keys, values), dim=1))
+    output, new_state = decode_k_last(
+        q, k, v, state, A_log, a.unsqueeze(1), dt_bias, b.unsqueeze(1), scale, use_qk_l2norm
+    )
+    return output.squeeze(1), new_state
+
+
+def prepare_pool(read_slots, write_slots, **_):
+    live = torch.nonzero((read_slots >= 0) & (write_slots >= 0)).flatten()
+    return {
+        "read": read_slots[live].long(),
+        "write": write_slots[live].long(),
+        "live": live if len(live) < len(read_slots) else None,
+    }
+
+
+def decode_pool_k_last(
+    q, k, v, pool, read_slots, write_slots, A_log, a, dt_bias, b, scale, use_qk_l2norm, output, prepared
+):
+    """gdn_decode_pool_k_last, gdn_decode_pool_k_last_bf16_state."""
+    live = prepared["live"]
+    if live is not None:
+        output.zero_()
+        if not live.numel():
+            return
+        q, k, v, a, b = (x[live] for x in (q, k, v, a, b))
+    states = pool.index_select(0, prepared["read"])
+    o, states = decode_k_last(q, k, v, states, A_log, a, dt_bias, b, scale, use_qk_l2norm)
+    pool.index_copy_(0, prepared["write"], states)
+    if live is None:
+        output.copy_(o)
+    else:
+        output[live] = o

@@ -1,0 +1,101 @@
+"""Calls a solution on workloads in this one process, for compute-sanitizer: no judge, no IPC, nothing but the kernel.
+
+    export PYTORCH_NO_CUDA_MEMORY_CACHING=1        every tensor an allocation of its own: a byte too far shows
+    compute-sanitizer --tool memcheck --error-exitcode 1 python tools/sanitize.py cuda_decode
+    compute-sanitizer --tool racecheck --error-exitcode 1 python tools/sanitize.py cuda_decode --suite conformance
+
+Takes what `gdnspec check` takes: definitions, --suite, --workload, --solutions-dir. Workloads over --gib are left out.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from gdnspec.build.loader import load_function
+from gdnspec.build.machine import device
+from gdnspec.catalog.definitions import presets
+from gdnspec.cli.selection import chosen_solutions, select
+from gdnspec.inputs.materialise import materialise
+from gdnspec.model.errors import SpecError
+from gdnspec.protocol.arena import TORCH
+from gdnspec.runner.arguments import arguments
+from gdnspec.runner.plan import Job, plan
+
+
+def call(job: Job, build: Path) -> None:
+    """Once, as the worker does, but for memory: each tensor, gaps included, ends where its allocation does."""
+    found, entry = job.found, job.entry
+    inputs = materialise(found, job.workload)
+    values: dict[str, Any] = arguments(found, inputs, "cuda")
+    for name, gap in job.workload.gaps.items():
+        values[name] = spread(values[name], gap)
+    outputs = {
+        output.name: torch.empty(found.definition.shape(output, inputs.scope), dtype=TORCH[output.dtype], device="cuda")
+        for output in found.definition.outputs
+    }
+    function = load_function(job.solution.folder, entry.entry, build)
+    extra = {}
+    if entry.prepare is not None:
+        extra = {"prepared": load_function(job.solution.folder, entry.prepare, build)(**values)}
+    if entry.call == "return":
+        function(**values, **extra)
+    elif entry.entry.split("::")[0].endswith(".cu"):
+        function(*values.values(), *outputs.values())
+    else:
+        function(**values, **outputs, **extra)
+    torch.cuda.synchronize()
+
+
+def spread(dense: torch.Tensor, gap: int) -> torch.Tensor:
+    """The same values with `gap` elements between two indices of the first dimension, and none after the last."""
+    pitch = dense[0].numel() + gap
+    memory = torch.empty(pitch * dense.shape[0] - gap, dtype=dense.dtype, device=dense.device)
+    view = memory.as_strided(dense.shape, (pitch, *dense.stride()[1:]))
+    view.copy_(dense)
+    return view
+
+
+def gib(job: Job) -> float:
+    """Of all inputs and outputs."""
+    definition = job.found.definition
+    return definition.bytes_held(job.workload.scope(definition, presets()[job.workload.preset])) / 2**30
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("solution")
+    parser.add_argument("definitions", nargs="*")
+    parser.add_argument("--suite", action="append", default=[])
+    parser.add_argument("--workload", action="append")
+    parser.add_argument("--solutions-dir", type=Path)
+    parser.add_argument("--gib", type=float, default=1.0, help="workloads that hold more are left out (1)")
+    options = parser.parse_args()
+    gpu = device("cuda")
+    if gpu is None:
+        print("no CUDA GPU here: compute-sanitizer has nothing to look at", file=sys.stderr)
+        return 3
+    try:
+        solutions, _ = chosen_solutions([options.solution], options.solutions_dir)
+        selected = select(options.definitions, options.suite, options.workload, None)
+    except SpecError as error:
+        print(error, file=sys.stderr)
+        return 2
+    done = left_out = 0
+    with tempfile.TemporaryDirectory() as build:
+        for job in plan(solutions, selected, gpu):
+            if job.unsupported is not None or gib(job) > options.gib:
+                left_out += 1
+                continue
+            call(job, Path(build))
+            done += 1
+    print(
+        f"{options.solution}: {done} workloads called, {left_out} left out (unsupported, or over {options.gib:g} GiB)"
+    )
+    return 0 if done else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())
