@@ -14,7 +14,8 @@ pytest.importorskip("triton")
 
 
 def refusals(solution: str, device: str, debug: bool, build: Path) -> dict[str, str]:
-    environment = os.environ | {"GDNSPEC_DEBUG": "1" if debug else "0", "PYTHONPATH": str(ROOT / "tools")}
+    environment = os.environ | {"GDNSPEC_DEBUG": "1" if debug else "0"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
     if device == "cpu":
         environment["TRITON_INTERPRET"] = "1"
     else:

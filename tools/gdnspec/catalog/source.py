@@ -3,6 +3,7 @@
 import ast
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from gdnspec.model.errors import Problem, SpecError
@@ -22,8 +23,13 @@ class Signature:
 
 def python_functions(path: Path) -> dict[str, Signature]:
     """The functions at the top level of a Python file."""
+    return _functions(path, read_text(path))
+
+
+@cache  # a file that serves many definitions is parsed once
+def _functions(path: Path, text: str) -> dict[str, Signature]:
     try:
-        tree = ast.parse(read_text(path).removeprefix("\ufeff"), filename=str(path))
+        tree = ast.parse(text.removeprefix("\ufeff"), filename=str(path))
     except SyntaxError as error:
         place = "" if error.lineno is None else f"line {error.lineno}"
         raise SpecError([Problem(path, f"not Python: {error.msg}", place)]) from None
