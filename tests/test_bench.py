@@ -295,6 +295,24 @@ def test_a_ring_lies_in_memory_that_was_kept_for_it(make_solution: Make) -> None
     kept.close()
 
 
+def test_work_left_on_another_stream_is_suspect_though_no_clock_shows_it(make_solution: Make) -> None:
+    """Launches that take longer than the work hide it: what CUDA says of the capture does not depend on time."""
+    found = definition("gdn_decode_k_last")
+    line = next(w for w in workloads(found) if w.name == "one_row")
+    where = machine.device("cpu")
+    assert where is not None
+    solution = load_solution(make_solution(HEAD + "    " + RIGHT))
+    (job,) = plan([solution], [(found, [line])], where)
+    with Child(solution, "cpu", False) as child:
+        racer = Racer(job, Checker("cpu", Options(), print).case(job), child)
+        Race([racer], seconds=0.2, timeout=60, seed=1).run()
+    assert racer.suspicion(None) is None
+    racer.why_no_graph = "RuntimeError: operation not permitted when stream is capturing"
+    assert racer.suspicion(None) is None, "a solution that cannot be captured is timed by events, and may be honest"
+    racer.why_no_graph = "AcceleratorError: CUDA error: capturing stream has unjoined work"
+    assert "does not wait for" in (racer.suspicion(None) or "")
+
+
 def test_what_does_not_fit_is_unsupported_with_the_bytes_it_needs(
     make_solution: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
