@@ -20,9 +20,9 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def prefill_arguments(D: int) -> dict[str, object]:
+def prefill_arguments(D: int, N: int = 3) -> dict[str, object]:
     HQ, HK, HV = HEADS
-    T, N, H = 1000, 3, HV
+    T, H = 1000, HV
     q, k, v, output = (meta(T, heads, D, dtype=torch.bfloat16) for heads in (HQ, HK, HV, H))
     return {
         "q": q, "k": k, "v": v, "g": meta(T, H), "beta": meta(T, H), "cu_seqlens": meta(N + 1, dtype=torch.int64),
@@ -100,6 +100,23 @@ def test_the_decode_family_in_triton_does_not_spill(
     show(f"triton {entry} {head_size} {dtype}", [kernel])
     assert kernel.name == "decode_kernel"
     assert kernel.spill_stores == kernel.spill_loads == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "head_size", "num_seqs"),  # one sequence: narrow slices of value channels; eight: wide ones
+    [("prefill_k_last", 64, 8), ("prefill_k_last", 128, 1), ("prefill_k_first", 128, 8), ("prefill_k_last", 256, 8)],
+)
+def test_chunkwise_prefill_in_triton_does_not_spill(
+    entry: str, head_size: int, num_seqs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    arguments = prefill_arguments(head_size, num_seqs)
+    kernels = triton_resources(SOLUTIONS / "triton_chunkwise", f"kernel.py::{entry}", arguments)
+    show(f"triton {entry} {head_size} {num_seqs}", kernels)
+    assert [kernel.name for kernel in kernels] == ["prepare_kernel", "chain_kernel"]
+    for kernel in kernels:
+        assert kernel.spill_stores == kernel.spill_loads == 0
+        assert kernel.shared_bytes <= 227 * 1024
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
