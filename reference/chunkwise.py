@@ -23,7 +23,8 @@ The functions take and return what their namesakes in gated_delta_net.py do. In 
 All chunks are prepared together; only the walk of the state over the chunks is serial.
 """
 
-from itertools import pairwise
+from collections.abc import Iterable
+from itertools import groupby, pairwise
 
 import torch
 from gated_delta_net import arithmetic_type, default_scale, expand_heads
@@ -40,11 +41,13 @@ def decay_ratios(alpha: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def sequence(
-    q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor, S: Tensor, scale: float, chunk_size: int
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor, S: Tensor, scale: float, chunk_size: int,
+    kept: Iterable[int] = (),
+) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
     """One sequence of T >= 1 tokens.
 
-    q, k [H, T, K]; v [H, T, V]; alpha, beta [H, T]; S [H, V, K]. Returns O [H, T, V] and the final S.
+    q, k [H, T, K]; v [H, T, V]; alpha, beta [H, T]; S [H, V, K]; `kept`: tokens, rising. Returns O [H, T, V], the final
+    S, and the state after each of the tokens kept.
     """
     H, T, _ = q.shape
     C = min(chunk_size, T)
@@ -67,13 +70,17 @@ def sequence(
     to_end = Gamma[..., -1, :]  # decay from token j to the end of the chunk
 
     output = torch.empty_like(V)
+    in_chunk = {n: [t % C for t in tokens] for n, tokens in groupby(kept, key=lambda t: t // C)}
+    states: list[Tensor] = []
     for n in range(N):
         read_k = gamma[:, n, :, None] * (K[:, n] @ S.mT)  # [H, C, V]
         U = T_[:, n] @ (V[:, n] - read_k)
         read_q = gamma[:, n, :, None] * (Q[:, n] @ S.mT)
         output[:, n] = scale * (read_q + attention[:, n] @ U)
+        for i in in_chunk.get(n, ()):  # S_i, wherever in a chunk
+            states.append(gamma[:, n, i, None, None] * S + (Gamma[:, n, i, :, None] * U).mT @ K[:, n])
         S = gamma[:, n, -1, None, None] * S + (to_end[:, n, :, None] * U).mT @ K[:, n]
-    return output.reshape(H, N * C, -1)[:, :T], S
+    return output.reshape(H, N * C, -1)[:, :T], S, states
 
 
 def prefill_k_last(
@@ -88,6 +95,28 @@ def prefill_k_last(
     chunk_size: int = 64,
 ) -> tuple[Tensor, Tensor]:
     """As `gated_delta_net.prefill_k_last`, in chunks of `chunk_size` tokens."""
+    none, longer = torch.zeros_like(cu_seqlens), q.shape[0] + 1  # an interval that no sequence reaches
+    output, state, _ = prefill_checkpoints(
+        q, k, v, g, beta, cu_seqlens, initial_state, scale, none, longer, chunk_size
+    )  # fmt: skip
+    return output, state
+
+
+def prefill_checkpoints(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    cu_seqlens: Tensor,
+    initial_state: Tensor | None,
+    scale: float | None,
+    checkpoint_cu_starts: Tensor,
+    checkpoint_interval: int,
+    chunk_size: int = 64,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `gated_delta_net.prefill_checkpoints`, in chunks of `chunk_size` tokens, whatever the interval: the first
+    equation has every state of a chunk."""
     dtype = arithmetic_type(q, k, v, g, beta, initial_state)
     H = max(q.shape[1], v.shape[1])
     size = q.shape[-1]
@@ -100,17 +129,24 @@ def prefill_k_last(
     else:
         states = initial_state.to(dtype, copy=True)
 
+    kept_starts = checkpoint_cu_starts.tolist()
+    checkpoints = torch.zeros(kept_starts[-1], H, size, size, dtype=dtype, device=q.device)
+
     output = torch.zeros(q.shape[0], H, size, dtype=dtype, device=q.device)
     bounds = cu_seqlens.tolist()
     for n, (start, stop) in enumerate(pairwise(bounds)):
         if start == stop:
             continue
         Q, K, V = (expand_heads(x[start:stop].to(dtype), H).transpose(0, 1) for x in (q, k, v))  # [H, T, d]
-        rows, states[n] = sequence(
-            Q, K, V, alpha[start:stop].T, write[start:stop].T, states[n], default_scale(size, scale), chunk_size
+        kept = range(checkpoint_interval - 1, stop - start, checkpoint_interval)
+        rows, states[n], inside = sequence(
+            Q, K, V, alpha[start:stop].T, write[start:stop].T, states[n], default_scale(size, scale), chunk_size, kept
         )
         output[start:stop] = rows.transpose(0, 1)
-    return output.to(v.dtype), states.to(dtype if initial_state is None else initial_state.dtype)
+        if inside:
+            checkpoints[kept_starts[n] : kept_starts[n + 1]] = torch.stack(inside)
+    state_type = dtype if initial_state is None else initial_state.dtype
+    return output.to(v.dtype), states.to(state_type), checkpoints.to(state_type)
 
 
 def prefill_k_first(

@@ -147,6 +147,51 @@ def prefill_k_first(
     return output, state.transpose(-1, -2).contiguous()
 
 
+def prefill_checkpoints(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    cu_seqlens: Tensor,
+    initial_state: Tensor | None,
+    scale: float | None,
+    checkpoint_cu_starts: Tensor,
+    checkpoint_interval: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`prefill_k_last`, and the state after every checkpoint_interval tokens of each sequence.
+
+    A sequence is cut after every so many tokens: where a piece is whole, the state at its end is a checkpoint, and the
+    next piece starts from it. Those of sequence n are rows checkpoint_cu_starts[n] to checkpoint_cu_starts[n + 1], a
+    tensor [num_seqs + 1]. Returns output, final_state and checkpoints [num_checkpoints, num_sab_heads, V, K], in
+    initial_state's type.
+    """
+    dtype = arithmetic_type(q, k, v, g, beta, initial_state)
+    num_sab_heads, size = max(q.shape[1], v.shape[1]), q.shape[-1]
+    bounds, starts = cu_seqlens.tolist(), checkpoint_cu_starts.tolist()
+    if initial_state is None:
+        states = torch.zeros(len(bounds) - 1, num_sab_heads, size, size, dtype=dtype, device=q.device)
+    else:
+        states = initial_state.to(dtype, copy=True)
+    checkpoints = torch.zeros(starts[-1], num_sab_heads, size, size, dtype=dtype, device=q.device)
+
+    output = torch.zeros(q.shape[0], num_sab_heads, size, dtype=v.dtype, device=q.device)
+    for n in range(len(bounds) - 1):
+        kept = starts[n]
+        for start in range(bounds[n], bounds[n + 1], checkpoint_interval):
+            stop = min(start + checkpoint_interval, bounds[n + 1])
+            piece = slice(start, stop)
+            output[piece], states[n : n + 1] = prefill_k_last(
+                q[piece], k[piece], v[piece], None if g is None else g[piece], None if beta is None else beta[piece],
+                torch.tensor([0, stop - start]), states[n : n + 1], scale,
+            )  # fmt: skip
+            if stop - start == checkpoint_interval:
+                checkpoints[kept] = states[n]
+                kept += 1
+    state_type = dtype if initial_state is None else initial_state.dtype
+    return output, states.to(state_type), checkpoints.to(state_type)
+
+
 # --- decode -----------------------------------------------------------------------------------------------------
 
 

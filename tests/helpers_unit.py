@@ -11,6 +11,7 @@ from gdnspec.catalog.definitions import Found, presets
 from gdnspec.inputs.materialise import Inputs, materialise
 from gdnspec.inputs.random import Stream
 from gdnspec.inputs.slots import slots
+from gdnspec.model.checkpoints import COUNT, INTERVAL, keeps_checkpoints, starts
 from gdnspec.model.workload import Workload
 from gdnspec.runner.tensors import to_torch
 from torch import Tensor
@@ -27,11 +28,15 @@ def reference(module: str) -> ModuleType:
 
 
 def line(found: Found, preset: str = GVA, regime: str = "typical", seed: int = 1, **more: Any) -> Workload:
-    """A workload of the definition: `lengths` of sequences, or `batch` size."""
+    """A workload of the definition: `lengths` of sequences, or `batch` size; with checkpoints, every 64 tokens."""
     if found.definition.conventions.packing == "ragged":
-        lengths = list(more.pop("lengths", (5, 0, 3)))
+        keeps = keeps_checkpoints(found.definition)
+        lengths = list(more.pop("lengths", (66, 0, 130) if keeps else (5, 0, 3)))
         size: dict[str, Any] = {"axes": {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}}
         size["sequence_lengths"] = lengths
+        if keeps:
+            scalars = {INTERVAL: 64, **more.pop("scalars", {})}
+            size["axes"][COUNT], size["scalars"] = starts(lengths, scalars[INTERVAL])[-1], scalars
     else:
         batch, tokens = more.pop("batch", 3), 2 if found.definition.stage == "verify" else 1
         axes, integers = slots(found.definition, batch, tokens, Stream(8, "slots"))

@@ -27,7 +27,7 @@ from gdnspec.model.errors import Problem, SpecError
 ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = (
     "gdn_decode_k_last_bf16_state", "gdn_decode_k_first_bf16_state", "gdn_decode_packed_k_last",
-    "gdn_decode_pool_k_last", "gdn_decode_pool_k_last_bf16_state", "gdn_verify_k_last",
+    "gdn_decode_pool_k_last", "gdn_decode_pool_k_last_bf16_state", "gdn_verify_k_last", "gdn_prefill_checkpoints",
 )  # fmt: skip
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")
 
@@ -103,6 +103,48 @@ def test_prefill_takes_and_returns_what_its_contract_says_in_order(name: str, do
     assert outputs_of(found) == list(PREFILL_OUTPUTS.items())
     defaults = {t.name: t.default for t in found.definition.inputs if t.optional}
     assert defaults == {"g": default, "beta": "1", "initial_state": "0", "scale": "1 / sqrt(head_size)"}
+
+
+def test_checkpoints_are_asked_for_by_two_inputs_more_and_given_as_one_output_more() -> None:
+    found, other = definition("gdn_prefill_checkpoints"), definition("gdn_prefill_k_last")
+    starts, interval = ("num_seqs + 1", "int64", False, [0, None]), (None, "int64", False, None)
+    more = [("checkpoint_cu_starts", starts), ("checkpoint_interval", interval)]
+    assert inputs_of(found) == [*inputs_of(other), *more]
+    states = ("num_checkpoints num_sab_heads head_size head_size", "float32")
+    assert outputs_of(found) == [*outputs_of(other), ("checkpoints", states)]
+    assert found.definition.conventions == other.definition.conventions
+    assert {axis.name: axis.minimum for axis in found.definition.var_axes()}["num_checkpoints"] == 0
+    # As the final state does, so does every checkpoint; and nothing else differs from prefill.
+    for mine, theirs in zip(found.definition.symmetries, other.definition.symmetries, strict=True):
+        assert mine.dimension == theirs.dimension | {"checkpoints": mine.dimension["final_state"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "count"),
+    [
+        ({}, 0),
+        ({"checkpoint_interval": 128, "checkpoint_cu_starts": [0, 0, 0, 1], "num_checkpoints": 1}, 0),
+        ({"checkpoint_interval": 192, "checkpoint_cu_starts": [0, 0, 0, 0], "num_checkpoints": 0}, 0),
+        ({"checkpoint_interval": 96}, 2),  # and other counts follow from it
+        ({"checkpoint_interval": 0}, 2),
+        ({"checkpoint_interval": -64}, 2),
+        ({"checkpoint_cu_starts": [1, 2, 2, 4], "num_checkpoints": 4}, 1),
+        ({"checkpoint_cu_starts": [0, 2, 2, 4], "num_checkpoints": 4}, 1),  # one for a last piece that is shorter
+        ({"checkpoint_cu_starts": [0, 0, 1, 3]}, 1),  # of another sequence
+        ({"checkpoint_cu_starts": [0, 1, 3]}, 1),
+        ({"num_checkpoints": 2}, 1),
+    ],
+)
+def test_checkpoint_constraints(changes: Scope, count: int) -> None:
+    lengths = {"total_seq_len": 196, "num_seqs": 3, "cu_seqlens": [0, 66, 66, 196]}
+    kept = {"checkpoint_interval": 64, "checkpoint_cu_starts": [0, 1, 1, 3], "num_checkpoints": 3}
+    assert len(broken("gdn_prefill_checkpoints", {**GVA, **lengths, **kept, **changes})) == count
+
+
+def test_a_checkpoint_is_written_once() -> None:
+    contract, other = (definition(name).definition for name in ("gdn_prefill_checkpoints", "gdn_prefill_k_last"))
+    scope = contract.bind({**GVA, "total_seq_len": 196, "num_seqs": 3, "num_checkpoints": 3})
+    assert contract.bytes_moved(scope) - other.bytes_moved(scope) == 4 * 3 * 6 * 64 * 64 + 8 * 4
 
 
 @pytest.mark.parametrize("name", DECODES)

@@ -120,6 +120,10 @@ def test_vectors_go_element_by_element(text: str, result: Any) -> None:
         ("nondecreasing(slots)", False),
         ("nondecreasing(())", True),
         ("nondecreasing((1,))", True),
+        ("differences(cu)", (3, 0, 5)),
+        ("differences(cu) // 2", (1, 0, 2)),
+        ("differences((7,))", ()),
+        ("differences(())", ()),
         ("unique(slots)", True),
         ("unique(cu)", False),
         ("all(slots > -2)", True),
@@ -145,7 +149,7 @@ def test_functions(text: str, result: Any) -> None:
 
 
 def test_every_function_is_tried_above() -> None:
-    assert set(FUNCTIONS) == {"min", "max", "len", "sqrt", "nondecreasing", "unique", "all", *SLOTS}
+    assert set(FUNCTIONS) == {"min", "max", "len", "sqrt", "nondecreasing", "differences", "unique", "all", *SLOTS}
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_new_shows_every_argument_with_its_shape(gdnspec: Run, tmp_path: Path) -
     assert set(json.loads((tmp_path / "both" / "solution.json").read_text())["entries"]) == set(names)
 
 
-@pytest.mark.parametrize("definition", ["gdn_prefill_k_first", "gdn_decode_k_last"])
+@pytest.mark.parametrize("definition", ["gdn_prefill_k_first", "gdn_decode_k_last", "gdn_prefill_checkpoints"])
 def test_the_triton_scaffold_compiles_and_is_found_unwritten(gdnspec: Run, tmp_path: Path, definition: str) -> None:
     new = ("new", "mine", "--language", "triton", "--definition", definition, "--solutions-dir", tmp_path)
     assert gdnspec(*new).returncode == 0
@@ -67,7 +67,8 @@ def test_the_cuda_scaffold_compiles(gdnspec: Run, tmp_path: Path) -> None:
     from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
     new = ("new", "mine", "--language", "cuda", "--definition", "gdn_prefill_k_last", "--definition")
-    made = gdnspec(*new, "gdn_decode_k_first", "--solutions-dir", tmp_path)
+    more = ("gdn_decode_k_first", "--definition", "gdn_prefill_checkpoints")
+    made = gdnspec(*new, *more, "--solutions-dir", tmp_path)
     assert made.returncode == 0, made.stderr
     assert gdnspec("validate", tmp_path / "mine").returncode == 0
     includes = [f"-I{find_include_path()}", f"-I{find_dlpack_include_path()}"]

@@ -168,6 +168,79 @@ def test_chunkwise_equals_the_recurrence_on_the_hardest_shipped_inputs(name: str
         assert relative_error(one, other) <= 1e-12
 
 
+# --- checkpoints ------------------------------------------------------------------------------------------------
+
+
+def with_checkpoints(inputs: Keywords, interval: int) -> Keywords:
+    counts = inputs["cu_seqlens"].diff() // interval
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    return inputs | {"checkpoint_cu_starts": starts, "checkpoint_interval": interval}
+
+
+EDGES = (0, 1, 63, 64, 65, 0, 127, 128, 129, 191, 192, 193, 400, 0)
+
+
+@pytest.mark.parametrize("module", [gdn, chunkwise], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("interval", [64, 128, 192, 448])
+def test_a_checkpoint_is_the_final_state_of_a_prefill_that_ends_there(module: Any, interval: int) -> None:
+    inputs = prefill_inputs(5, EDGES, (1, 1, 2), 4)
+    output, final, kept = module.prefill_checkpoints(**with_checkpoints(inputs, interval))
+    whole = gdn.prefill_k_last(**inputs)
+    assert relative_error(output, whole[0]) <= 1e-12
+    assert relative_error(final, whole[1]) <= 1e-12
+    row = 0
+    for n, (start, length) in enumerate(zip(inputs["cu_seqlens"].tolist(), EDGES, strict=False)):
+        for tokens in range(interval, length + 1, interval):
+            piece = slice(start, start + tokens)
+            rows = {name: inputs[name][piece] for name in ("q", "k", "v", "g", "beta")}
+            alone = {"cu_seqlens": torch.tensor([0, tokens]), "initial_state": inputs["initial_state"][n : n + 1]}
+            _, state = gdn.prefill_k_last(**inputs | rows | alone)
+            assert relative_error(kept[row], state[0]) <= 1e-12, (n, tokens)
+            row += 1
+    assert len(kept) == row == {64: 21, 128: 8, 192: 4, 448: 0}[interval]
+
+
+def test_a_prefill_from_a_checkpoint_gives_the_rest_of_the_output() -> None:
+    inputs = prefill_inputs(6, (200,), (2, 2, 4), 4)
+    output, final, kept = gdn.prefill_checkpoints(**with_checkpoints(inputs, 64))
+    rest = {name: inputs[name][128:] for name in ("q", "k", "v", "g", "beta")}
+    resumed = {"cu_seqlens": torch.tensor([0, 72]), "initial_state": kept[1:2]}
+    got, state = gdn.prefill_k_last(**inputs | rest | resumed)
+    torch.testing.assert_close(got, output[128:], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(state, final, rtol=1e-12, atol=1e-13)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32),
+    lengths=st.lists(st.sampled_from([0, 1, 63, 64, 65, 128, 192]) | st.integers(0, 300), min_size=1, max_size=3),
+    heads=st.sampled_from(HEADS),
+    interval=st.sampled_from([64, 128, 192]),
+    chunk_size=st.sampled_from([1, 16, 64, 100, 128]),
+    omit=st.sets(st.sampled_from(["g", "beta", "initial_state"])),
+)  # fmt: skip
+def test_chunkwise_checkpoints_equal_those_of_the_recurrence(
+    seed: int, lengths: list[int], heads: tuple[int, int, int], interval: int, chunk_size: int, omit: set[str]
+) -> None:
+    inputs = with_checkpoints(prefill_inputs(seed, tuple(lengths), heads, 3) | dict.fromkeys(omit), interval)
+    got = chunkwise.prefill_checkpoints(**inputs, chunk_size=chunk_size)
+    expected = gdn.prefill_checkpoints(**inputs)
+    for one, other in zip(got, expected, strict=True):
+        assert (one.dtype, one.shape) == (F64, other.shape)
+        assert relative_error(one, other) <= 1e-12
+    for one, other in zip(got[2], expected[2], strict=True):
+        assert relative_error(one, other) <= 1e-12
+
+
+def test_a_reset_at_its_last_token_leaves_a_checkpoint_that_token_alone() -> None:
+    inputs = prefill_inputs(7, (130,), (1, 1, 2), 4)
+    inputs["g"][63] = 0.0
+    for module in (gdn, chunkwise):
+        kept = module.prefill_checkpoints(**with_checkpoints(inputs, 64))[2]
+        written = inputs["beta"][63][:, None, None] * inputs["v"][63][:, :, None] * inputs["k"][63][:, None, :]
+        torch.testing.assert_close(kept[0], written, rtol=1e-14, atol=1e-14)
+
+
 # --- cross-checks that hold by definition -----------------------------------------------------------------------
 
 
@@ -428,7 +501,7 @@ def test_the_output_is_rounded_once_at_the_end(function: Prefill) -> None:
 # --- what a caller relies on ------------------------------------------------------------------------------------
 
 
-@named([*PREFILLS, *DECODES])
+@named([*PREFILLS, gdn.prefill_checkpoints, chunkwise.prefill_checkpoints, *DECODES])
 def test_inputs_are_left_as_they_were(function: Prefill) -> None:
     found = definition(f"gdn_{function.__name__}")
     inputs = arguments(found, drawn(found, lengths=(70, 0, 3)) if "prefill" in function.__name__ else drawn(found))

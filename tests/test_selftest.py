@@ -40,6 +40,13 @@ TRAPS = {
     "verify_gates_of_first_token", "verify_skipped_rows_write", "verify_slots_by_token",
     # packed rows
     "packed_q_and_k_exchanged", "packed_by_key_head", "packed_values_one_head_early",
+    # checkpoints: after which token, how many, and where each stands
+    "checkpoints_one_token_early", "checkpoints_one_token_late", "checkpoints_one_interval_early",
+    "checkpoints_one_interval_late", "checkpoints_at_the_end_missing", "checkpoints_last_is_final",
+    "checkpoints_partial_over_next", "checkpoints_rounded_up", "checkpoints_reversed", "checkpoints_by_interval",
+    "checkpoints_in_length_order", "checkpoints_of_next_sequence", "checkpoints_of_packed_tokens",
+    "checkpoints_every_chunk", "checkpoints_at_chunks_of_128", "checkpoints_transposed", "checkpoints_in_bfloat16",
+    "checkpoints_without_initial_state", "checkpoints_restart",
     # states in bfloat16
     "bfloat16_arithmetic", "bfloat16_sum_of_error", "bfloat16_read_after_rounding", "bfloat16_state_truncated",
 }  # fmt: skip

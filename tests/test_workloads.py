@@ -17,16 +17,29 @@ from gdnspec.model.workload import Workload
 PREFILLS = ("gdn_prefill_k_first", "gdn_prefill_k_last")
 DECODES = ("gdn_decode_k_first", "gdn_decode_k_last")
 ALL = [*PREFILLS, *DECODES]
+DRAWN = [*ALL, "gdn_prefill_checkpoints"]
 
 
 def suite(name: str, *suites: str) -> list[Workload]:
     return [w for w in workloads(definition(name)) if w.suite in suites]
 
 
+def test_checkpoints_are_tried_on_every_length_interval_and_regime() -> None:
+    lines = suite("gdn_prefill_checkpoints", "conformance")
+    alone = [w.sequence_lengths or [] for w in lines if w.axes["num_seqs"] == 1]
+    assert {0, 1, 63, 64, 65, 127, 128, 129, 1000} <= {x for row in alone for x in row}
+    assert {w.scalars["checkpoint_interval"] for w in lines} >= {64, 128, 192, 256, 512}
+    assert {w.regime for w in lines} >= set(REGIMES) - {"strict_keys"}
+    assert any(w.axes["num_checkpoints"] == 0 and w.axes["total_seq_len"] > 1000 for w in lines), "none is reached"
+    assert any(w.axes["num_checkpoints"] >= 32 for w in lines)
+    assert {w.regime for w in suite("gdn_prefill_checkpoints", "strict")} == {"strict_keys"}
+    assert len(suite("gdn_prefill_checkpoints", "performance")) == 4
+
+
 # --- the cross-machine promise ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize("part", ["smoke", "conformance", "strict"])
 def test_every_line_draws_the_inputs_of_its_hash(name: str, part: str) -> None:
     found = definition(name)

@@ -55,6 +55,8 @@ class Chunks:
         counts = [-(-lengths[n] // self.size) for n in self.order]
         # How many sequences have a chunk n: `counts` falls, so it is the place of the first too short.
         self.alive = [sum(count > n for count in counts) for n in range(max(counts, default=0))]
+        # And how many fill it: lengths fall as well.
+        self.filled = [sum(lengths[s] >= (n + 1) * self.size for s in self.order) for n in range(len(self.alive))]
         firsts = [bounds[n] for n in self.order]
         stops = [bounds[n + 1] for n in self.order]
         starts = [firsts[s] + n * self.size for n, alive in enumerate(self.alive) for s in range(alive)]
@@ -81,8 +83,9 @@ def decay_ratios(alpha: Tensor) -> tuple[Tensor, Tensor]:
     return factors.cumprod(-2).tril(), alpha.cumprod(-1)
 
 
-def prefill(q, k, v, alpha, beta, cu_seqlens, S, scale):
-    """S: float32 [num_seqs, H, V, K], or None. alpha, beta: [T, H], or None for ones. Returns output, S."""
+def prefill(q, k, v, alpha, beta, cu_seqlens, S, scale, keep=None):
+    """S: float32 [num_seqs, H, V, K], or None. alpha, beta: [T, H], or None for ones. `keep`, with states and the
+    sequences that they are of after t tokens, is told of every whole chunk. Returns output, S."""
     T, D = q.shape[0], q.shape[-1]
     H = max(q.shape[1], v.shape[1])
     factor = D**-0.5 if scale is None else float(scale)
@@ -110,14 +113,17 @@ def prefill(q, k, v, alpha, beta, cu_seqlens, S, scale):
     order = torch.tensor(chunks.order, dtype=torch.int64, device=q.device)
     S = S[order]
     O = torch.empty_like(V)
-    first = 0
-    for alive in chunks.alive:
+    first = tokens = 0
+    for alive, filled in zip(chunks.alive, chunks.filled, strict=True):
         n = slice(first, first + alive)
         state = S[:alive]
         U = U0[n] - W[n] @ state.mT  # [alive, H, C, V]
         O[n] = Q[n] @ state.mT + attention[n] @ U
         S[:alive] = gamma[n, :, -1:] * state + U.mT @ K_end[n]
         first += alive
+        tokens += chunks.size
+        if keep is not None:
+            keep(tokens, order[:filled], S[:filled])
 
     output = torch.empty(T, H, D, dtype=v.dtype, device=q.device)
     output[chunks.token[chunks.valid]] = (factor * O).transpose(1, 2)[chunks.valid].to(v.dtype)
@@ -128,6 +134,23 @@ def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale):
     """gdn_prefill_k_last: states [num_seqs, H, V, K]; g is alpha itself."""
     with true_float32():
         return prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale)
+
+
+def prefill_checkpoints(
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, checkpoint_cu_starts, checkpoint_interval
+):  # fmt: skip
+    """gdn_prefill_checkpoints: as gdn_prefill_k_last, with the state after every checkpoint_interval tokens: an
+    interval is a number of chunks, and who has one has chunks of `CHUNK` tokens."""
+    H, D = max(q.shape[1], v.shape[1]), q.shape[-1]
+    checkpoints = torch.empty(int(checkpoint_cu_starts[-1]), H, D, D, device=q.device)
+
+    def keep(tokens, sequences, S):
+        if tokens % checkpoint_interval == 0:
+            checkpoints[checkpoint_cu_starts[sequences] + tokens // checkpoint_interval - 1] = S
+
+    with true_float32():
+        output, S = prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, keep)
+    return output, S, checkpoints
 
 
 def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale):

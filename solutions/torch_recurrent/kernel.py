@@ -19,8 +19,9 @@ def step(S: Tensor, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor
 # --- prefill ----------------------------------------------------------------------------------------------------
 
 
-def prefill(q, k, v, alpha, beta, cu_seqlens, S, scale):
-    """S: float32 [num_seqs, H, V, K], or None. alpha, beta: [T, H], or None for ones. Returns output, S."""
+def prefill(q, k, v, alpha, beta, cu_seqlens, S, scale, keep=None):
+    """S: float32 [num_seqs, H, V, K], or None. alpha, beta: [T, H], or None for ones. `keep`, with states and the
+    sequences that they are of after t tokens, is told of every step. Returns output, S."""
     T, D = q.shape[0], q.shape[-1]
     H = max(q.shape[1], v.shape[1])
     factor = D**-0.5 if scale is None else float(scale)
@@ -42,12 +43,29 @@ def prefill(q, k, v, alpha, beta, cu_seqlens, S, scale):
         rows = starts[:alive] + t  # of the packed tensors, one a sequence
         o, S[:alive] = step(S[:alive], Q[rows], K[rows], V[rows], alpha[rows], beta[rows])
         output[rows] = factor * o
+        if keep is not None:
+            keep(t + 1, order_index[:alive], S[:alive])
     return output.to(v.dtype), S[torch.argsort(order_index)]
 
 
 def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale):
     """gdn_prefill_k_last: states [num_seqs, H, V, K]; g is alpha itself."""
     return prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale)
+
+
+def prefill_checkpoints(
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, checkpoint_cu_starts, checkpoint_interval
+):  # fmt: skip
+    """gdn_prefill_checkpoints: as gdn_prefill_k_last, with the state after every checkpoint_interval tokens."""
+    H, D = max(q.shape[1], v.shape[1]), q.shape[-1]
+    checkpoints = torch.empty(int(checkpoint_cu_starts[-1]), H, D, D, device=q.device)
+
+    def keep(tokens, sequences, S):
+        if tokens % checkpoint_interval == 0:
+            checkpoints[checkpoint_cu_starts[sequences] + tokens // checkpoint_interval - 1] = S
+
+    output, S = prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, keep)
+    return output, S, checkpoints
 
 
 def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale):

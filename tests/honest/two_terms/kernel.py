@@ -24,8 +24,19 @@ def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale):
     return output, states.mT.contiguous()
 
 
-def prefill(q, k, v, alpha, beta, cu_seqlens, initial_state, scale):
-    """alpha, beta [T, H] and states [num_seqs, H, V, K], or None. Returns output, states."""
+def prefill_checkpoints(
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, checkpoint_cu_starts, checkpoint_interval
+):  # fmt: skip
+    """gdn_prefill_checkpoints: an interval is a number of chunks."""
+    ends = []
+    output, states = prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, ends)
+    kept = [S for tokens, S in ends if tokens % checkpoint_interval == 0]
+    return output, states, torch.stack(kept) if kept else states[:0]
+
+
+def prefill(q, k, v, alpha, beta, cu_seqlens, initial_state, scale, ends=None):
+    """alpha, beta [T, H] and states [num_seqs, H, V, K], or None. Returns output, states; `ends` gets the state after
+    each chunk, with the tokens of its sequence so far."""
     heads, size = max(q.shape[1], v.shape[1]), q.shape[-1]
     Q, K, V = (x.float().repeat_interleave(heads // x.shape[1], 1).transpose(0, 1) for x in (q, k, v))  # [H, T, D]
     alpha, beta = (torch.ones_like(Q[..., 0]) if x is None else x.T for x in (alpha, beta))  # [H, T]
@@ -38,6 +49,8 @@ def prefill(q, k, v, alpha, beta, cu_seqlens, initial_state, scale):
         for start in range(first, stop, CHUNK):
             t = slice(start, min(start + CHUNK, stop))
             output[:, t], S = chunk(Q[:, t], K[:, t], V[:, t], alpha[:, t], beta[:, t], S)
+            if ends is not None:
+                ends.append((t.stop - first, S))
         states[n] = S
     factor = size**-0.5 if scale is None else scale
     return (factor * output).transpose(0, 1).to(v.dtype), states

@@ -12,6 +12,7 @@ import typer
 from gdnspec.catalog.definitions import Found, definition, presets
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device
+from gdnspec.model.checkpoints import COUNT, INTERVAL, MULTIPLE, keeps_checkpoints, starts
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.regimes import REGIMES
 from gdnspec.model.workload import Workload
@@ -31,6 +32,10 @@ def generate(
     draft_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens of each sequence of a verify.", show_default="4")
     ] = None,
+    checkpoint_interval: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens between checkpoints, where they are kept.", show_default=str(MULTIPLE)),
+    ] = None,
     count: Annotated[int, typer.Option(min=1, max=100_000, help="How many workloads.")] = 1,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="Same seed, same workloads.")] = 0,
     freeze: Annotated[bool, typer.Option(help="Freeze error budgets too; without them nothing can be checked.")] = True,
@@ -48,7 +53,7 @@ def generate(
         raise SpecError([Problem(output, "exists already", hint="--force overwrites it")])
     if not to_stdout and not output.parent.is_dir():
         raise SpecError([Problem(output, "its folder does not exist")])
-    lines = _lines(found, preset, regime, lengths, batch, draft_tokens, count, seed)
+    lines = _lines(found, preset, regime, lengths, batch, draft_tokens, checkpoint_interval, count, seed)
     freezer = _freezer(device) if freeze else None
     with contextlib.nullcontext(sys.stdout) if to_stdout else output.open("w", encoding="utf-8") as file:
         for line in lines:
@@ -72,7 +77,7 @@ def _freezer(device: str) -> Callable[[Found, Workload], Workload]:
 
 def _lines(
     found: Found, preset: str, regime: str, lengths: str | None, batch: str | None, draft_tokens: int | None,
-    count: int, seed: int,
+    checkpoint_interval: int | None, count: int, seed: int,
 ) -> list[Workload]:  # fmt: skip
     from gdnspec.inputs.lengths import parse
     from gdnspec.inputs.random import Stream
@@ -82,6 +87,10 @@ def _lines(
     if draft_tokens is not None and not drafts:
         raise SpecError(f"{found.definition.name} takes no draft tokens: leave out --draft-tokens")
     tokens = (draft_tokens or 4) if drafts else 1
+    keeps = keeps_checkpoints(found.definition)
+    if checkpoint_interval is not None and not keeps:
+        raise SpecError(f"{found.definition.name} keeps no checkpoints: leave out --checkpoint-interval")
+    interval = checkpoint_interval or MULTIPLE
 
     ragged = found.definition.conventions.packing == "ragged"
     if ragged and lengths is None:
@@ -100,7 +109,11 @@ def _lines(
         values: dict[str, object]
         if length_spec is not None:
             drawn = list(length_spec.fixed or ()) if fixed else length_spec.draw(length_stream, max(sizes[i], 1))
-            values = {"axes": {"total_seq_len": sum(drawn), "num_seqs": len(drawn)}, "sequence_lengths": drawn}
+            axes = {"total_seq_len": sum(drawn), "num_seqs": len(drawn)}
+            values = {"axes": axes, "sequence_lengths": drawn}
+            if keeps:
+                axes[COUNT] = starts(drawn, interval)[-1]
+                values["scalars"] = {INTERVAL: interval}
         else:
             more, integers = slots(found.definition, sizes[i], tokens, Stream(seed, f"slots/{i}"))
             axes = {"batch_size": sizes[i], **({"draft_tokens": tokens} if drafts else {}), **more}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gdnspec.model.definition import Definition, Tensor
+from gdnspec.model.dtypes import INTEGERS
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ def _arguments(definition: Definition, indent: str) -> str:
 
 def _names(tensors: list[Tensor]) -> str:
     return ", ".join(tensor.name for tensor in tensors)
+
+
+def _states(definition: Definition) -> Tensor:
+    """The output that has a state of each sequence, where there is one."""
+    return next((tensor for tensor in definition.outputs if tensor.is_state), definition.outputs[-1])
 
 
 def _python(name: str, definitions: list[Definition]) -> str:
@@ -75,7 +81,7 @@ def {d.name}({_names(d.inputs)}, {_names(d.outputs)}):
 
 {_arguments(d, "    ")}
     """
-    sequences, heads, head_size, _ = {d.outputs[-1].name}.shape
+    sequences, heads, head_size, _ = {_states(d).name}.shape
     {d.name}_kernel[(sequences * heads,)](
         {_names(d.inputs)}, {_names(d.outputs)}, heads, HEAD_SIZE=head_size
     )
@@ -89,8 +95,8 @@ def {d.name}({_names(d.inputs)}, {_names(d.outputs)}):
 
 def _cuda_type(tensor: Tensor) -> str:
     if tensor.is_scalar:
-        kind = "bool" if tensor.dtype == "bool" else "double"
-        return kind if kind == "bool" else f"tvm::ffi::Optional<{kind}>"
+        kind = "bool" if tensor.dtype == "bool" else "int64_t" if tensor.dtype in INTEGERS else "double"
+        return f"tvm::ffi::Optional<{kind}>" if tensor.optional and kind != "bool" else kind
     return "tvm::ffi::Optional<tvm::ffi::TensorView>" if tensor.optional else "tvm::ffi::TensorView"
 
 
@@ -105,7 +111,7 @@ def _cuda(name: str, definitions: list[Definition]) -> str:
 void {d.name}(
     {parameters}) {{
   cudaStream_t stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, {d.outputs[0].name}.device().device_id));
-  {d.name}_kernel<<<1, 32, 0, stream>>>(static_cast<float*>({d.outputs[-1].name}.data_ptr()));
+  {d.name}_kernel<<<1, 32, 0, stream>>>(static_cast<float*>({_states(d).name}.data_ptr()));
   TVM_FFI_CHECK(cudaGetLastError() == cudaSuccess, RuntimeError) << "{d.name}: launch failed";
 }}
 
@@ -113,7 +119,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC({d.name}, {d.name});
 """
         )
     kernels = "\n".join(
-        f"__global__ void {d.name}_kernel(float* {d.outputs[-1].name}) {{\n  // Write the kernel here.\n}}\n"
+        f"__global__ void {d.name}_kernel(float* {_states(d).name}) {{\n  // Write the kernel here.\n}}\n"
         for d in definitions
     )
     head = f"// {name}: say here how it works.\n// An entry takes the definition's inputs, then outputs, by position.\n"

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gdnspec.compare.budget import budget
 from gdnspec.compare.metrics import Errors, Vectors, as_vectors, errors
+from gdnspec.model.checkpoints import COUNT
 from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.definition import Tensor as TensorModel
 from gdnspec.model.result import OutputErrors, Place, Status
@@ -96,6 +97,7 @@ def _at(place: Place | None, tensor: TensorModel) -> str:
     if place is None:
         return ""
     got = "not finite" if place.got is None else f"{place.got:.6g}"
-    of = "slot" if tensor.mutates else "sequence"
+    first = (tensor.shape or [])[0]
+    of = "slot" if tensor.mutates else "checkpoint" if first == COUNT else "sequence"
     where = f"{of} {place.sequence}, head {place.head}, {'row' if tensor.is_state else 'token'} {place.vector}"
     return f"; worst at {where}, element {place.element}: got {got}, expected {place.expected:.6g}"

@@ -1,6 +1,7 @@
 """Errors per (sequence, head), so that no large sequence hides a small one; the maximum counts.
 
-An output is seen as vectors (a token's output, a row of a state) that belong to a sequence and a head:
+An output is seen as vectors (a token's output, a row of a state) that belong to a sequence and a head. Of slots and
+checkpoints each is a sequence of its own. Then
 
 - relative_l2: |got - expected| / |expected| over all vectors of a sequence and head;
 - worst_vector: the largest |got - expected| / |expected| of one vector, the denominator floored at a quarter of what

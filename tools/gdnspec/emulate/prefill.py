@@ -20,6 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from gdnspec.model.checkpoints import INTERVAL, keeps_checkpoints
 from gdnspec.model.definition import Definition
 
 
@@ -49,20 +50,26 @@ def family(strict: bool) -> list[Emulator]:
 
 def emulate(
     definition: Definition, arguments: dict[str, Any], members: Iterable[Emulator]
-) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
-    """(name, (output, final_state)) of each member, in the types of the definition; `arguments` as stored."""
+) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    """(name, (output, final_state)) of each member, in the types of the definition; `arguments` as stored. A third one
+    where the definition keeps checkpoints."""
     heads = _Heads(definition, arguments)
     for chunk, same in groupby(members, key=lambda e: e.chunk):
         sequences = [_Chunks(heads, n, chunk) for n in range(len(heads.bounds) - 1)]
         for e in same:
             output = torch.zeros(heads.H, heads.T, heads.D, device=heads.Q.device)
             states = heads.states.clone()
+            kept: list[Tensor] = []
             for n, sequence in enumerate(sequences):
                 if len(sequence):
                     start, stop = heads.bounds[n], heads.bounds[n + 1]
-                    output[:, start:stop], states[n] = _run(e, sequence, states[n], heads.scale)
-            states = states.mT.contiguous() if heads.k_first else states
-            yield e.name, (output.transpose(0, 1).contiguous().to(arguments["v"].dtype), states)
+                    output[:, start:stop], states[n], checkpoints = _run(e, sequence, states[n], heads)
+                    kept += checkpoints
+            found = [states]
+            if heads.interval is not None:
+                found.append(torch.stack(kept) if kept else states[:0])
+            found = [S.mT.contiguous() for S in found] if heads.k_first else found
+            yield e.name, (output.transpose(0, 1).contiguous().to(arguments["v"].dtype), *found)
 
 
 class _Heads:
@@ -87,6 +94,7 @@ class _Heads:
         self.states: Tensor = S.mT.contiguous() if self.k_first else S
         given = arguments["scale"]
         self.scale = self.D**-0.5 if given is None else float(given)
+        self.interval: int | None = arguments[INTERVAL] if keeps_checkpoints(definition) else None
 
 
 class _Chunks:
@@ -108,6 +116,11 @@ class _Chunks:
         self.inverse = torch.linalg.solve_triangular(A.double(), eye, upper=False, unitriangular=True).float()
         self.attention = bfloat16(Gamma * product(self.Q, self.K.mT))
         self.to_end = Gamma[..., -1, :, None]
+        # After which tokens of a chunk a state is kept, by chunk, and the decay to there of all tokens before.
+        self.kept: dict[int, list[tuple[int, Tensor]]] = {}
+        for token in range(heads.interval - 1, self.length, heads.interval) if heads.interval else ():
+            at, row = divmod(token, self.chunk)
+            self.kept.setdefault(at, []).append((row, Gamma[:, at, row, :, None].clone()))
 
     def __len__(self) -> int:
         return self.length
@@ -121,8 +134,8 @@ class _Chunks:
         return part.reshape(part.shape[0], -1, self.chunk, *part.shape[2:])
 
 
-def _run(e: Emulator, c: _Chunks, S: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """O [H, T, V] and the new S [H, V, K] of one sequence."""
+def _run(e: Emulator, c: _Chunks, S: Tensor, heads: _Heads) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """O [H, T, V], the new S [H, V, K] and the checkpoints [H, V, K] of one sequence."""
     if e.rounding == "after":
         T, right = bfloat16_sum(c.inverse * c.beta[..., None, :], e.terms), torch.ones_like(c.beta)[..., None]
     else:
@@ -130,6 +143,7 @@ def _run(e: Emulator, c: _Chunks, S: Tensor, scale: float) -> tuple[Tensor, Tens
     if e.order == "ahead":
         u, w = product(T, bfloat16(right * c.V)), bfloat16(product(T, bfloat16(right * c.gamma * c.K)))
     O = torch.empty_like(c.V)
+    checkpoints: list[Tensor] = []
     for n in range(c.V.shape[1]):
         Q, K, gamma = c.Q[:, n], c.K[:, n], c.gamma[:, n]
         held = bfloat16(S).mT
@@ -138,8 +152,10 @@ def _run(e: Emulator, c: _Chunks, S: Tensor, scale: float) -> tuple[Tensor, Tens
         else:
             U = product(T[:, n], bfloat16(right[:, n] * (c.V[:, n] - gamma * product(K, held))))
         O[:, n] = gamma * product(Q, held) + product(c.attention[:, n], bfloat16(U))
+        for row, to_row in c.kept.get(n, ()):  # within a chunk, a state is had as at its end
+            checkpoints.append(gamma[:, row, None] * S + product(bfloat16(to_row * U).mT, K))
         S = gamma[:, -1:] * S + product(bfloat16(c.to_end[:, n] * U).mT, K)
-    return scale * O.flatten(1, 2)[:, : c.length], S
+    return heads.scale * O.flatten(1, 2)[:, : c.length], S, checkpoints
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:

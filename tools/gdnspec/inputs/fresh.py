@@ -5,7 +5,7 @@ A solution that is honest there alone is met here by shapes and gates from the s
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from gdnspec.catalog.definitions import Found, presets
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.random import Stream
 from gdnspec.inputs.slots import slots
+from gdnspec.model.checkpoints import COUNT, INTERVAL, MULTIPLE, starts
 from gdnspec.model.workload import Workload
 
 NAMES = {"cpu": ("fresh_typical", "fresh_regime"), "cuda": ("fresh_typical", "fresh_regime", "fresh_large")}
@@ -21,6 +22,7 @@ REGIMES = ("typical", "slow_decay", "fast_decay", "large_steps", "large_initial_
 
 DRAFTS = "draft_tokens"  # the axis
 FEW_HEADS = 4  # an interpreter needs milliseconds for each token of each
+SHORT, SHORT_WITH_CHECKPOINTS = 70, 120  # tokens, just past a chunk; and often past two
 
 T = TypeVar("T")
 
@@ -34,7 +36,7 @@ def fresh(found: Found, seed: int, device: str) -> list[Workload]:
 def _line(found: Found, rows: list[Workload], name: str, stream: Stream) -> Workload:
     large = name == "fresh_large"
     regime = _one_of(REGIMES, stream) if name == "fresh_regime" else "typical"
-    line = {
+    line: dict[str, Any] = {
         "name": name, "suite": "fresh", "regime": regime, "seed": int(stream.raw(1)[0] >> np.uint64(2)),
         "preset": _one_of(sorted(_presets(rows, large)), stream), "device": "cuda" if large else "any",
         "scalars": _scalars(found, stream),
@@ -47,15 +49,18 @@ def _line(found: Found, rows: list[Workload], name: str, stream: Stream) -> Work
             count = -(-count // tokens)
         axes, integers = slots(found.definition, count, tokens, stream)
         return Workload.model_validate({**line, "axes": {"batch_size": count, **drafts, **axes}, "integers": integers})
-    lengths = list(_lengths(name, stream))
+    interval = line["scalars"].get(INTERVAL)
+    lengths = list(_lengths(name, stream, SHORT if interval is None else SHORT_WITH_CHECKPOINTS))
     axes = {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}
+    if interval is not None:
+        axes[COUNT] = starts(lengths, int(interval))[-1]
     return Workload.model_validate({**line, "axes": axes, "sequence_lengths": lengths})
 
 
-def _lengths(name: str, stream: Stream) -> Iterator[int]:
+def _lengths(name: str, stream: Stream, short: int) -> Iterator[int]:
     """Two to four short sequences; one over several chunks, beside a short one; or what fills a part of a GPU."""
     if name == "fresh_typical":
-        yield from (_between(1, 70, stream) for _ in range(_between(2, 4, stream)))
+        yield from (_between(1, short, stream) for _ in range(_between(2, 4, stream)))
     elif name == "fresh_regime":
         yield from (_between(129, 400, stream), _between(0, 70, stream))  # 4 heads: within what is interpreted
     else:
@@ -76,12 +81,14 @@ def _presets(rows: list[Workload], large: bool) -> set[str]:
     }
 
 
-def _scalars(found: Found, stream: Stream) -> dict[str, bool | float]:
-    """A switch either way, and a scale in [0.05, 1] or none."""
-    values: dict[str, bool | float] = {}
+def _scalars(found: Found, stream: Stream) -> dict[str, bool | int | float]:
+    """A switch either way, a scale in [0.05, 1] or none, and an interval of checkpoints that short sequences reach."""
+    values: dict[str, bool | int | float] = {}
     for tensor in found.definition.inputs:
         if tensor.is_scalar and tensor.dtype == "bool":
             values[tensor.name] = bool(_between(0, 1, stream))
+        elif tensor.is_scalar and tensor.name == INTERVAL:
+            values[tensor.name] = MULTIPLE * _between(1, 3, stream)
         elif tensor.is_scalar and tensor.optional and _between(0, 1, stream):
             values[tensor.name] = float(np.float32(stream.between(0.05, 1.0, 1)[0]))
     return values

@@ -11,6 +11,7 @@ from gdnspec.inputs import raw, validity
 from gdnspec.inputs.array import CARRIER, Array
 from gdnspec.inputs.draw import RegimeError, draw
 from gdnspec.model.definition import Scope
+from gdnspec.model.dtypes import FLOATS
 from gdnspec.model.errors import SpecError
 from gdnspec.model.expression import parse
 from gdnspec.model.workload import Workload
@@ -76,5 +77,6 @@ def _scalars(found: Found, workload: Workload, scope: Scope) -> dict[str, float 
             value = workload.scalars.get(tensor.name)
             if value is None and tensor.name not in absent:
                 value = parse(tensor.default or "0").evaluate(scope)
-            scalars[tensor.name] = value
+            # 1 of a float is 1.0, however the line writes it.
+            scalars[tensor.name] = float(value) if value is not None and tensor.dtype in FLOATS else value
     return scalars

@@ -11,6 +11,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 MAX_LENGTH = 500
@@ -75,12 +76,18 @@ def _together(first: Any, others: Any) -> bool:
     return all((x == -1) == (y == -1) for x, row in _rows("skipped_whole", first, others) for y in row)
 
 
+def _differences(x: Any) -> Vector:
+    """Each element less the one before it: one fewer than there are."""
+    return tuple(b - a for a, b in pairwise(_vector("differences", x)))
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": _extreme(min),
     "max": _extreme(max),
     "len": lambda x: len(_vector("len", x)),
     "sqrt": _sqrt,
     "nondecreasing": lambda x: all(a <= b for a, b in zip(x, _vector("nondecreasing", x)[1:], strict=False)),
+    "differences": _differences,
     "unique": lambda x: len(set(_vector("unique", x))) == len(x),
     "unique_slots": _unique_slots,
     "apart": _apart,

@@ -24,7 +24,8 @@ Status = Literal[
 
 
 class Place(Model):
-    """Where an output is worst. `vector` is the token within the sequence, or the row of a state."""
+    """Where an output is worst. `vector` is the token within the sequence, or the row of a state; `sequence` the slot
+    or the checkpoint where the output is made of those."""
 
     sequence: int
     head: int

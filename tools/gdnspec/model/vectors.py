@@ -26,7 +26,7 @@ class VectorScalar(Model):
 
     name: Name
     dtype: DType
-    value: bool | float
+    value: bool | int | float
     given: bool
 
 

@@ -7,7 +7,9 @@ from pydantic import Field, field_validator, model_validator
 
 from gdnspec.model.base import Model
 from gdnspec.model.budget import LIMITS, METRICS, Metric, freeze
+from gdnspec.model.checkpoints import INTERVAL, STARTS, keeps_checkpoints, starts
 from gdnspec.model.definition import Definition, Name, Scope, Text
+from gdnspec.model.dtypes import INTEGERS
 from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.preset import Preset
 from gdnspec.model.regimes import REGIMES
@@ -17,6 +19,7 @@ SUITES: tuple[Suite, ...] = ("smoke", "conformance", "strict", "performance")  #
 
 LARGEST = 1 << 40  # of an axis: past any machine, within 64 bits when multiplied out
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]  # a larger one is read as a float
 Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Budget = dict[Name, dict[Metric, Positive]]
 
@@ -33,7 +36,7 @@ class Workload(Model):
     regime: str | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     omit: list[Name] = []
-    scalars: dict[Name, bool | float] = {}
+    scalars: dict[Name, bool | Whole | float] = {}
     integers: dict[Name, list[int]] = {}
     gaps: dict[Name, Annotated[int, Field(ge=1, le=1 << 20)]] = {}
     device: Literal["any", "cuda"] = "any"
@@ -81,6 +84,9 @@ class Workload(Model):
             values["cu_seqlens"] = [0]
             for length in self.sequence_lengths:
                 values["cu_seqlens"].append(values["cu_seqlens"][-1] + length)
+            interval = self.scalars.get(INTERVAL)
+            if keeps_checkpoints(definition) and type(interval) is int and interval > 0:
+                values[STARTS] = starts(self.sequence_lengths, interval)
         return values
 
     def scope(self, definition: Definition, preset: Preset) -> Scope:
@@ -143,11 +149,15 @@ class Workload(Model):
         for name, value in self.scalars.items():
             if name not in scalars:
                 raise PlacedError(f"/scalars/{name}", f"{name!r} is not a scalar input", nearest(name, scalars))
-            if isinstance(value, bool) != (inputs[name].dtype == "bool"):
-                raise PlacedError(f"/scalars/{name}", f"{name!r} takes a {inputs[name].dtype}")
-        indices = [name for name, tensor in inputs.items() if tensor.dtype in ("int32", "int64")]
+            dtype = inputs[name].dtype
+            if isinstance(value, bool) != (dtype == "bool") or (dtype in INTEGERS and type(value) is not int):
+                raise PlacedError(f"/scalars/{name}", f"{name!r} takes a {dtype}")
+        for name in scalars:
+            if not inputs[name].optional and name not in self.scalars:
+                raise PlacedError("/scalars", f"no value of {name!r}, which is not optional")
+        indices = [name for name, tensor in inputs.items() if tensor.is_index]
         for name in self.integers:
-            if name == "cu_seqlens" and self.sequence_lengths is not None:
+            if name in ("cu_seqlens", STARTS) and self.sequence_lengths is not None:
                 raise PlacedError(f"/integers/{name}", "it follows from sequence_lengths: one or the other")
             if name not in indices:
                 raise PlacedError(f"/integers/{name}", f"{name!r} is not an integer input", nearest(name, indices))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gdnspec.model.checkpoints import COUNT, INTERVAL, STARTS, starts
 from gdnspec.model.definition import Definition
 from gdnspec.model.definition import Tensor as TensorModel
 from gdnspec.runner.call import Content
@@ -29,25 +30,39 @@ class Batch:
         self.ragged = definition.conventions.packing == "ragged"
         self.bounds: list[int] = content.tensors["cu_seqlens"].tolist() if self.ragged else []
         self.count = len(self.bounds) - 1 if self.ragged else int(content.scope["batch_size"])
+        # Tokens from one checkpoint of a sequence to the next; None where none are kept.
+        self.interval = int(content.scope[INTERVAL]) if INTERVAL in content.scalars else None
 
     def whole(self, sequence: int) -> Piece:
         length = self.bounds[sequence + 1] - self.bounds[sequence] if self.ragged else 1
         return Piece(sequence, 0, length)
 
+    def cuts(self, sequence: int) -> range:
+        """Where a sequence may be cut in two: anywhere, or, where it has checkpoints, at one, from which those of what
+        follows are counted."""
+        length = self.whole(sequence).stop
+        step = self.interval if self.interval is not None and self.interval <= length else 1
+        return range(0, length + 1, step)
+
     def take(self, pieces: Sequence[Piece], states: Tensor | None = None) -> Content:
         """A call on these pieces in this order, from `states` [pieces, ..] in place of the initial ones."""
         lengths = [piece.stop - piece.start for piece in pieces]
+        counted = {"cu_seqlens": [0, *accumulate(lengths)]} if self.ragged else {}
+        if self.interval is not None:
+            counted[STARTS] = starts(lengths, self.interval)
         tensors = {}
         for model in self.definition.inputs:
-            if model.name == "cu_seqlens":
-                like = self.content.tensors["cu_seqlens"]
-                tensors[model.name] = torch.tensor([0, *accumulate(lengths)], dtype=like.dtype, device=like.device)
+            if model.name in counted:
+                like = self.content.tensors[model.name]
+                tensors[model.name] = torch.tensor(counted[model.name], dtype=like.dtype, device=like.device)
             elif states is not None and model.is_state:
                 tensors[model.name] = states
             elif model.name in self.content.tensors:
                 tensors[model.name] = self._rows(model, self.content.tensors[model.name], pieces)
-        sizes = {"total_seq_len": sum(lengths), "num_seqs": len(pieces), "cu_seqlens": [0, *accumulate(lengths)]}
-        scope = {**self.content.scope, **(sizes if self.ragged else {"batch_size": len(pieces)}), **integers(tensors)}
+        sizes = {"total_seq_len": sum(lengths), "num_seqs": len(pieces)} if self.ragged else {"batch_size": len(pieces)}
+        if self.interval is not None:
+            sizes[COUNT] = counted[STARTS][-1]
+        scope = {**self.content.scope, **sizes, **integers(tensors)}
         return Content(tensors, self.content.scalars, scope)
 
     def put(self, whole: Mapping[str, Tensor], part: Mapping[str, Tensor], pieces: Sequence[Piece]) -> None:
@@ -77,6 +92,10 @@ class Batch:
             if (model.shape or [])[0] == "total_seq_len":
                 first = self.bounds[piece.sequence]
                 rows += range(first + piece.start, first + piece.stop)
+            elif (model.shape or [])[0] == COUNT and self.interval is not None:
+                # A piece starts where a checkpoint is, or has none.
+                first = self.content.scope[STARTS][piece.sequence]
+                rows += range(first + piece.start // self.interval, first + piece.stop // self.interval)
             else:
                 rows.append(piece.sequence)
         return torch.tensor(rows, dtype=torch.int64, device=device)

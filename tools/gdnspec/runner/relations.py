@@ -89,13 +89,16 @@ class Relations:
         pieces = [batch.whole(n) for n in range(batch.count)]
         if not any(piece.stop > 1 for piece in pieces):
             raise Skipped
-        cuts = [int(torch.randint(0, piece.stop + 1, (1,), generator=self.generator)) for piece in pieces]
+        places = [batch.cuts(piece.sequence) for piece in pieces]
+        cuts = [where[int(torch.randint(0, len(where), (1,), generator=self.generator))] for where in places]
         before = [Piece(piece.sequence, 0, cut) for piece, cut in zip(pieces, cuts, strict=True)]
         after = [Piece(piece.sequence, cut, piece.stop) for piece, cut in zip(pieces, cuts, strict=True)]
         found = self._placed(batch, whole, before)
         if isinstance(found, Verdict):
             return found
-        state = next(output.name for output in self.job.found.definition.outputs if output.is_state)
+        definition = self.job.found.definition
+        initial = next(tensor.shape for tensor in definition.inputs if tensor.is_state)
+        state = next(output.name for output in definition.outputs if output.shape == initial)
         return self._placed(batch, whole, after, whole[state].clone())
 
     def _batch(self) -> Batch:

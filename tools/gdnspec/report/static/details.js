@@ -22,7 +22,7 @@ function errorsPane(outputs) {
   const heads = ["error", "", "budget", "share"].map((text, i) => el("th", { scope: "col", class: i ? "num" : null }, text));
   const worst = outputs.filter((item) => item.worst).map((item) => {
     const at = item.worst;
-    return el("p", { class: "fine" }, `${item.output} is worst at sequence ${at.sequence}, head ${at.head}, token or row ${at.vector}, element ${at.element}: got ${at.got ?? "not finite"}, expected ${at.expected}`);
+    return el("p", { class: "fine" }, `${item.output} is worst at sequence, slot or checkpoint ${at.sequence}, head ${at.head}, token or row ${at.vector}, element ${at.element}: got ${at.got ?? "not finite"}, expected ${at.expected}`);
   });
   return el("div", {}, el("h4", {}, "Errors against budget"), el("table", {}, el("thead", {}, el("tr", {}, ...heads)), body), ...worst);
 }

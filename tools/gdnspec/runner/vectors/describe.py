@@ -5,7 +5,7 @@ from typing import Any
 from gdnspec.catalog.definitions import Found, presets
 from gdnspec.compare.budget import budget
 from gdnspec.model.definition import Scope, Tensor
-from gdnspec.model.dtypes import INTEGERS
+from gdnspec.model.dtypes import FLOATS, INTEGERS
 from gdnspec.model.expression import parse
 from gdnspec.model.loading import shortened
 from gdnspec.model.vectors import VectorOutput, VectorScalar, VectorTensor, VectorWorkload
@@ -52,6 +52,7 @@ def describe(found: Found, line: Workload, sha256: str) -> VectorWorkload:
 def _scalar(tensor: Tensor, line: Workload, scope: Scope) -> VectorScalar:
     given = tensor.name in line.scalars
     value = line.scalars[tensor.name] if given else _default(tensor, scope)
+    value = float(value) if tensor.dtype in FLOATS else value
     return VectorScalar(name=tensor.name, dtype=tensor.dtype, value=value, given=given)
 
 
