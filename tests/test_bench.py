@@ -193,6 +193,24 @@ def test_baselines_run_in_turns_and_saved_traces_are_valid(gdnspec: Run, make_so
     assert len(saved.read_text().splitlines()) == 1, "measured again, the line is replaced"
 
 
+def test_a_baseline_without_a_ratio_is_named_and_why(gdnspec: Run, make_solution: Make) -> None:
+    folder = make_solution(HEAD + "    " + RIGHT)
+    make_solution(HEAD + f"    o, s = decode_k_last{ARGS}\n    return o, s * 1.01", name="wrong")
+    stale = """
+    global kept
+    kept = globals().get("kept") or (decode_k_last%s)
+    return kept
+    """
+    make_solution(HEAD + textwrap.indent(textwrap.dedent(stale % ARGS), "    "), name="stale", deterministic=False)
+    code, trace, said = timed(gdnspec, folder, "--against", "wrong,stale")
+    assert (code, trace.status, trace.against) == (0, "PASSED", [])
+    assert [lost.baseline for lost in trace.missing] == ["wrong", "stale"]
+    for lost in trace.missing:
+        assert lost.status.startswith("INCORRECT"), lost
+        assert lost.why
+        assert f"no ratio to {lost.baseline}" in said
+
+
 def test_what_is_wrong_or_interpreted_is_not_timed(gdnspec: Run, make_solution: Make) -> None:
     wrong = make_solution(HEAD + f"    o, s = decode_k_last{ARGS}\n    return o, s * 1.01", name="wrong")
     code, trace, _ = timed(gdnspec, wrong)

@@ -45,27 +45,24 @@ def decode_packed_k_last(mixed_qkv, state, A_log, a, dt_bias, b, scale, use_qk_l
 
 
 def prepare_pool(read_slots, write_slots, **_):
-    live = torch.nonzero((read_slots >= 0) & (write_slots >= 0)).flatten()
-    return {
-        "read": read_slots[live].long(),
-        "write": write_slots[live].long(),
-        "live": live if len(live) < len(read_slots) else None,
-    }
+    # Rows, their slots with them, change places between calls: only what that leaves as it is may be kept.
+    return {"all_live": bool(((read_slots >= 0) & (write_slots >= 0)).all())}
 
 
 def decode_pool_k_last(
     q, k, v, pool, read_slots, write_slots, A_log, a, dt_bias, b, scale, use_qk_l2norm, output, prepared
 ):
     """gdn_decode_pool_k_last, gdn_decode_pool_k_last_bf16_state."""
-    live = prepared["live"]
-    if live is not None:
+    live = None
+    if not prepared["all_live"]:
+        live = torch.nonzero((read_slots >= 0) & (write_slots >= 0)).flatten()
         output.zero_()
         if not live.numel():
             return
-        q, k, v, a, b = (x[live] for x in (q, k, v, a, b))
-    states = pool.index_select(0, prepared["read"])
+        q, k, v, a, b, read_slots, write_slots = (x[live] for x in (q, k, v, a, b, read_slots, write_slots))
+    states = pool.index_select(0, read_slots)
     o, states = decode_k_last(q, k, v, states, A_log, a, dt_bias, b, scale, use_qk_l2norm)
-    pool.index_copy_(0, prepared["write"], states)
+    pool.index_copy_(0, write_slots.long(), states)
     if live is None:
         output.copy_(o)
     else:

@@ -4,6 +4,7 @@ import contextlib
 import secrets
 import shlex
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -159,6 +160,10 @@ def _print(traces: list[Trace]) -> None:
     for reason in dict.fromkeys(t.message for t in traces if t.status == "UNSUPPORTED"):
         count = sum(t.message == reason and t.status == "UNSUPPORTED" for t in traces)
         say(f"unsupported: {count} workloads: {reason}")
+    if missing := [lost for t in traces for lost in t.missing]:
+        counts = Counter((lost.baseline, lost.status, (lost.why.splitlines() or [""])[0]) for lost in missing)
+        for (baseline, status, why), count in counts.items():
+            say(f"no ratio to {baseline}: {count} workloads: {status}  {why}")
     for method in dict.fromkeys(t.timing.method for t in traces if t.timing):
         say(f"{method}: {METHODS[method]}")
 

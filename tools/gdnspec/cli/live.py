@@ -67,8 +67,13 @@ def lines(trace: Trace) -> list[str]:
     if trace.timing is not None:
         said[0] += f": {time_of(trace)}  {ratios_of(trace)}".rstrip()
     if trace.message:
-        said.append(f"  {trace.message.splitlines()[0]}")
+        said.append(f"  {_first(trace.message)}")
+    said += [f"  no ratio to {lost.baseline}: {lost.status}  {_first(lost.why)}" for lost in trace.missing]
     return said + [f"  warning: {reason}: not ranked" for reason in trace.unclean]
+
+
+def _first(text: str) -> str:
+    return (text.splitlines() or [""])[0]
 
 
 def time_of(trace: Trace) -> str:

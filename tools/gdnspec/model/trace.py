@@ -94,6 +94,14 @@ class Ratio(Model):
     interval: Interval  # 95%, of the ratio
 
 
+class Missing(Model):
+    """A named baseline that has no ratio: it failed, was measured another way, or does not serve the workload."""
+
+    baseline: str
+    status: Status
+    why: str
+
+
 class Trace(Model):
     """One solution on one workload on one device. `source_hash` and `definition_hash` say what was measured: where they
     no longer match, the trace is stale, shown as such and never ranked."""
@@ -118,6 +126,7 @@ class Trace(Model):
     outputs: list[OutputErrors] = []
     timing: Timing | None = None
     against: list[Ratio] = []
+    missing: list[Missing] = []  # baselines asked for that `against` lacks
     ceilings: Ceilings | None = None
     before: Health | None = None
     after: Health | None = None

@@ -11,7 +11,7 @@ from gdnspec.build.machine import Device, environment
 from gdnspec.catalog.traces import definition_hash
 from gdnspec.inputs.materialise import InvalidWorkload
 from gdnspec.model.result import CheckResult, OutputErrors, Status
-from gdnspec.model.trace import Ceilings, Health, Ratio, Timing, Trace
+from gdnspec.model.trace import METHODS, Ceilings, Health, Missing, Ratio, Timing, Trace
 from gdnspec.protocol.arena import Arena
 from gdnspec.runner.bench import Race, Racer, reserves
 from gdnspec.runner.check import Checker
@@ -54,8 +54,7 @@ class Measurer:
         checked = self._checked(job)
         if checked.status != "PASSED":
             return self._trace(job, checked.status, checked.message, checked)
-        runnable = [b for b in baselines if b.unsupported is None and not b.interpreted]
-        against = [b for b in runnable if self._checked(b).status == "PASSED"]
+        against, missing = self._baselines(baselines)
         before = self._health()
         try:
             case = self.checker.case(job)
@@ -70,9 +69,23 @@ class Measurer:
         except (MemoryError, torch.OutOfMemoryError) as error:
             said = (str(error).splitlines() or ["no more is said"])[0]
             return self._trace(job, "UNSUPPORTED", f"out of memory: {said}", checked)
-        return self._judged(job, checked, racers, before, self._health())
+        trace = self._judged(job, checked, racers, before, self._health())
+        return trace.model_copy(update={"missing": missing + trace.missing})
 
     # --- parts --------------------------------------------------------------------------------------------------
+
+    def _baselines(self, asked: list[Job]) -> tuple[list[Job], list[Missing]]:
+        """Those that can run here and pass their check, and why the others are left out."""
+        against, missing = [], []
+        for job in asked:
+            if job.unsupported is not None or job.interpreted:
+                why = job.unsupported or "interpreted: nothing that an interpreter runs is timed"
+                missing.append(Missing(baseline=job.solution.name, status="UNSUPPORTED", why=why))
+            elif (checked := self._checked(job)).status != "PASSED":
+                missing.append(Missing(baseline=job.solution.name, status=checked.status, why=checked.message))
+            else:
+                against.append(job)
+        return against, missing
 
     def _judged(
         self, job: Job, checked: CheckResult, racers: list[Racer], before: Health | None, after: Health | None
@@ -85,18 +98,18 @@ class Measurer:
         timing = self._timing(mine)
         why = mine.suspicion(timing.floor)
         status: Status = "SUSPECT_TIMING" if why else "PASSED"
-        ranked = [other for other in others if other.verdict is None and other.device and why is None]
         against = [
             Ratio(
                 baseline=other.job.solution.name, baseline_hash=other.job.solution.source_hash, method=other.method,
                 median=other.summary.median, ratio=found.median, interval=found.interval,
             )
-            for other in ranked
-            if other.method == mine.method and (found := ratio(other.device, mine.device))
+            for other in others
+            if why is None and _without(other, mine) is None and (found := ratio(other.device, mine.device))
         ]  # fmt: skip
+        missing = [lost for other in others if (lost := _without(other, mine)) is not None]
         unclean = [f"throttled: {reason}" for h in (before, after) if h for reason in h.throttled_by]
         unclean += ["in use by others" for h in (before, after) if h and h.others]
-        extra = {"timing": timing, "against": against, "before": before, "after": after}
+        extra = {"timing": timing, "against": against, "missing": missing, "before": before, "after": after}
         captured = mine.why_no_graph is None
         said = why or ("" if captured else f"timed by events, for no graph can be captured: {mine.why_no_graph}")
         return self._trace(job, status, said, checked).model_copy(
@@ -140,6 +153,19 @@ class Measurer:
 
     def _health(self) -> Health | None:
         return health(1 + len(self._children)) if self._on_gpu else None
+
+
+def _without(other: Racer, mine: Racer) -> Missing | None:
+    """Why a baseline that was raced has no ratio."""
+    name = other.job.solution.name
+    if other.verdict is not None:
+        return Missing(baseline=name, status=other.verdict.status, why=other.verdict.message)
+    if not other.device:
+        return Missing(baseline=name, status="TIMEOUT", why="no round was finished")
+    if other.method != mine.method:
+        why = f"{METHODS[other.method]}, beside {METHODS[mine.method]}"
+        return Missing(baseline=name, status="PASSED", why=f"{why}: {other.why_no_graph or mine.why_no_graph}")
+    return None
 
 
 def untimed(
