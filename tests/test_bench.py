@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import Run
 from gdnspec.build import machine
 from gdnspec.catalog.definitions import definition
@@ -16,10 +17,12 @@ from gdnspec.catalog.workloads import workloads
 from gdnspec.model.trace import Ceilings, Trace
 from gdnspec.protocol.arena import create
 from gdnspec.runner.bench import Race, Racer
+from gdnspec.runner.call import Content
 from gdnspec.runner.check import Checker, Options
 from gdnspec.runner.child import Child
 from gdnspec.runner.measure import Measurer
 from gdnspec.runner.plan import plan
+from gdnspec.runner.ring_layout import most_calls
 from gdnspec.timing.floor import BELIEVED, Work, bound, floor, work
 from gdnspec.timing.statistics import ratio, summary
 
@@ -362,3 +365,14 @@ def test_traces_are_never_appended_to_something_else(gdnspec: Run, tmp_path: Pat
     assert done.returncode == 2
     assert "kernel.py: holds something other than results" in done.stderr
     assert file.read_text() == "def run(): ...\n"
+
+
+@pytest.mark.parametrize(("slots", "calls"), [(83, 4096 // 80), (5000, None)])
+def test_a_ring_asks_no_wider_offsets_than_the_workload(slots: int, calls: int | None) -> None:
+    """A pool that all calls share has slots for each, yet stays below 2^31 elements where the workload's own does."""
+    found = definition("gdn_verify_k_last")
+    (line,) = (w for w in workloads(found) if w.name == "16x32_4_tokens_batch_16")
+    indexes = {name: torch.tensor(values, dtype=torch.int32) for name, values in line.integers.items()}
+    pool = torch.empty(slots, 32, 128, 128, device="meta")
+    content = Content({"pool": pool, **indexes}, {}, {})
+    assert most_calls(found.definition, content) == calls

@@ -21,7 +21,7 @@ from gdnspec.runner.check import Case
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.plan import Job
 from gdnspec.runner.ring import Ring
-from gdnspec.runner.ring_layout import Layout
+from gdnspec.runner.ring_layout import Layout, most_calls
 from gdnspec.timing.cache import empty_cache, l2_bytes
 from gdnspec.timing.statistics import Summary, summary
 
@@ -202,7 +202,8 @@ class Race:
 
     def _fitting(self, racer: Racer, content: Content, nbytes: int) -> int:
         """How many sets of buffers so many bytes have room for, up to what anyone wants."""
-        return bisect_right(range(1, 2 * MOST_CALLS + 1), nbytes, key=lambda n: self._nbytes(racer, content, n))
+        most = max(2, min(2 * MOST_CALLS, most_calls(racer.job.found.definition, content) or 2 * MOST_CALLS))
+        return bisect_right(range(1, most + 1), nbytes, key=lambda n: self._nbytes(racer, content, n))
 
     def _nbytes(self, racer: Racer, content: Content, count: int) -> int:
         return Layout(racer.job.found.definition, racer.job.workload.gaps, content, count).nbytes

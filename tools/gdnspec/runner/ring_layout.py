@@ -11,6 +11,19 @@ from gdnspec.protocol.arena import TORCH, Slot, lay_out, zones
 from gdnspec.runner.call import Content
 from gdnspec.runner.pools import integers, named_slots
 
+INT32 = 1 << 31
+
+
+def most_calls(definition: Definition, content: Content) -> int | None:
+    """For how many calls the pools have slots before one passes 2^31 elements, which asks more of offsets than the
+    workload does; None where it does so itself, or there is none."""
+    found = []
+    for name, named in named_slots(definition, integers(content.tensors)).items():
+        pool = content.tensors[name]
+        if named and pool.numel() <= INT32:
+            found.append(INT32 // (len(named) * pool[0].numel()))
+    return min(found, default=None)
+
 
 class Layout:
     """Of `count` calls. A pool has slots of its own for each, or as many as the workload says where those are more: a
