@@ -131,6 +131,19 @@ def test_cuda_kernels_do_not_spill(solution: str, count: int) -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
+    kernels = cuda_resources(SOLUTIONS / "hopper_prefill" / "kernel.cu")
+    show("cuda sm_90a", kernels)
+    fused = [kernel for kernel in kernels if kernel.name.startswith("gdn_prefill_kernel")]
+    assert len(fused) == 4  # bfloat16 and float16, one and two slices of a state in a block
+    assert len(kernels) == len(fused) + 1
+    for kernel in kernels:
+        assert kernel.spill_stores == kernel.spill_loads == 0
+        assert not kernel.serialised
+    assert min(kernel.registers for kernel in fused) == 168  # three warpgroups: what they trade later comes of this
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.parametrize("arch", ["80", "100a"])
 def test_the_decode_family_builds_for_other_gpus(arch: str) -> None:
     kernels = cuda_resources(SOLUTIONS / "cuda_decode" / "kernel.cu", arch)
@@ -152,3 +165,6 @@ ptxas info    : Function properties for f
 ptxas info    : Used 255 registers, used 1 barriers, 16 bytes cumulative stack size, 1024 bytes smem
 """
     assert parse_ptxas(log) == [KernelResources("f", 255, 12, 20, 1024)]
+    slow = "(C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized due to this in the"
+    assert parse_ptxas(f"{slow} function 'f'\n{log}") == [KernelResources("f", 255, 12, 20, 1024, serialised=True)]
+    assert parse_ptxas(f"{slow} function 'g'\n{log}") == [KernelResources("f", 255, 12, 20, 1024)]

@@ -25,13 +25,15 @@ TIMEOUT = 300.0  # seconds
 
 @dataclass(frozen=True)
 class KernelResources:
-    """Of one compiled kernel: registers a thread, bytes spilled a thread, bytes of shared memory a block."""
+    """Of one compiled kernel: registers a thread, bytes spilled a thread, bytes of shared memory a block; whether ptxas
+    says that its wgmma instructions wait for one another."""
 
     name: str
     registers: int
     spill_stores: int
     spill_loads: int
     shared_bytes: int
+    serialised: bool = False
 
 
 # --- Triton -----------------------------------------------------------------------------------------------------
@@ -159,6 +161,7 @@ def cuda_resources(source: Path, arch: str = "90a") -> list[KernelResources]:
 def parse_ptxas(log: str) -> list[KernelResources]:
     """The entry functions in what `ptxas -v` says, by name."""
     kernels = []
+    serialised = set(re.findall(r"wgmma.mma_async instructions are serialized .* function '([^']+)'", log))
     for part in re.split(r"Compiling entry function ", log)[1:]:
         name = re.match(r"'([^']+)'", part)
         spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", part)
@@ -167,7 +170,7 @@ def parse_ptxas(log: str) -> list[KernelResources]:
             raise RuntimeError(f"unexpected words from ptxas: {part[:400]}")
         shared = re.search(r"(\d+) bytes smem", part)
         counts = (int(registers[1]), int(spills[1]), int(spills[2]), int(shared[1]) if shared else 0)
-        kernels.append(KernelResources(_readable(name[1]), *counts))
+        kernels.append(KernelResources(_readable(name[1]), *counts, serialised=name[1] in serialised))
     return sorted(kernels, key=lambda kernel: kernel.name)
 
 

@@ -1,0 +1,210 @@
+// A state over its chunks in order, 64 value channels a warpgroup, in registers.
+//
+// One chunk of 64 tokens, S [V, K] the state before it:
+//   X^T  = V^T - (S K^T) diag(gamma)
+//   V'^T = X^T T^T
+//   O^T  = scale (S Q^T) diag(gamma) + V'^T P^T
+//   S   <- gamma_C S + V'^T diag(gamma_C / gamma) K
+// Transposed throughout, so that S and what depends on it stay in registers, as left operands; all right operands come from
+// shared memory as they lie there.
+#pragma once
+#include "shared.cuh"
+
+namespace {
+
+// acc [64, 64] (+)= a [64, 16 Steps] times boxes whose rows are the columns of the product.
+template <class E, int Steps>
+__device__ __forceinline__ void multiply(float (&acc)[32], const uint32_t (*a)[4], uint32_t box) {
+#pragma unroll
+  for (int k = 0; k < Steps; ++k) wgmma<E, 0>(acc, a[k], descriptor(box + k / 4 * kBoxBytes + k % 4 * 32), k > 0);
+}
+
+// low, high [64, 32] (+)= a [64, 64] times a packed lower triangle, transposed: of its rows 0 to 31, of the others.
+template <class E>
+__device__ __forceinline__ void multiply_lower(float (&low)[16], float (&high)[16], const uint32_t (&a)[4][4],
+                                               uint32_t triangle, bool accumulate) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const uint32_t at = triangle + panel(k) + (k < 2 ? 1024 : 0);
+    wgmma<E, 0>(high, a[k], descriptor_packed(at), accumulate || k > 0);
+  }
+#pragma unroll
+  for (int k = 0; k < 2; ++k) wgmma<E, 0>(low, a[k], descriptor_packed(triangle + panel(k)), accumulate || k > 0);
+}
+
+// A warpgroup's 64 value channels, from the first chunk to the last.
+template <class E, int Groups>
+__device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int wg) {
+  const Work& work = s.work;
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = threadIdx.x % 32;
+  // A thread holds, of every 8 columns, two neighbours of two rows: rows 16 warp + lane / 4 and eight further.
+  const int column = 2 * (lane % 4);
+  float S[2][32];  // [V, K], key channels 0 to 63 and 64 to 127
+  const auto load = [&](const float* from, bool k_first) {
+    const int row = work.slice + wg * kSlice + 16 * warp + lane / 4, v_step = k_first ? 1 : D, k_step = k_first ? D : 1;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        const int v = row + i % 4 / 2 * 8, k = column + 64 * half + i / 4 * 8 + i % 2;
+        S[half][i] = work.identity ? (v == k ? 1.f : 0.f) : from == nullptr ? 0.f : from[v * v_step + k * k_step];
+      }
+    }
+  };
+  const auto save = [&](float* to, bool k_first) {
+    const int row = work.slice + wg * kSlice + 16 * warp + lane / 4, v_step = k_first ? 1 : D, k_step = k_first ? D : 1;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        to[(row + i % 4 / 2 * 8) * v_step + (column + 64 * half + i / 4 * 8 + i % 2) * k_step] = S[half][i];
+      }
+    }
+  };
+  load(work.from, work.from_k_first);
+  const int v_token = lane % 8 + lane / 16 * 8;  // of ldmatrix and stmatrix: rows of v and of the output are tokens
+  const int v_piece = 2 * warp + lane / 8 % 2;
+  uint32_t o_bits[4][4];
+
+  // O^T of chunk c in registers to O in memory, by way of the box of v, of which this warp has read the same channels.
+  const auto store = [&](int c) {
+    unsigned char* box = s.boxes[c % kStages].v + wg * kBoxBytes;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      stmatrix_transposed(shared_address(box) + swizzled(16 * k + v_token, v_piece), o_bits[k]);
+    }
+    __syncwarp();
+    const int64_t token = work.start + static_cast<int64_t>(c) * kChunk + lane / 2;
+    const int left = static_cast<int>(work.end - token), channel = work.slice + wg * kSlice + 8 * (2 * warp + lane % 2);
+    E* out = static_cast<E*>(p.output) + (token * p.H + work.h) * D + channel;
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const uint4 piece = *reinterpret_cast<const uint4*>(box + swizzled(lane / 2 + 16 * m, 2 * warp + lane % 2));
+      if (16 * m < left && work.output) *reinterpret_cast<uint4*>(out) = piece;
+      out += 16 * static_cast<int64_t>(p.H) * D;
+    }
+    fence_async();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared_address(&s.empty[c % kStages]));
+  };
+
+#pragma unroll 1
+  for (int c = 0; c < work.chunks; ++c) {
+    const int i = c % kStages, parity = c / kStages & 1;
+    auto& boxes = s.boxes[i];
+    auto& tile = s.tile[c % kTiles];
+    uint32_t state_bits[8][4];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        state_bits[k][e] = pack<E>(S[k / 4][k % 4 * 8 + 2 * e], S[k / 4][k % 4 * 8 + 2 * e + 1]);
+      }
+    }
+    GDN_STAMP(wg, c, 0);
+    barrier_wait(shared_address(&s.full[i]), parity);
+    GDN_STAMP(wg, c, 1);
+    float x[32], o[32];
+    wgmma_fence();
+    multiply<E, 8>(x, state_bits, shared_address(boxes.k));  // S K^T
+    wgmma_commit();
+    if (c > 0) store(c - 1);
+    GDN_STAMP(wg, c, 2);
+    wgmma_fence();
+    multiply<E, 8>(o, state_bits, shared_address(boxes.q));  // S Q^T
+    wgmma_commit();
+
+    uint32_t v[4][4];  // V^T, the fragments of a left operand
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      ldmatrix_transposed(v[k], shared_address(boxes.v) + wg * kBoxBytes + swizzled(16 * k + v_token, v_piece));
+    }
+    if (work.identity) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) v[k][0] = v[k][1] = v[k][2] = v[k][3] = 0;
+    }
+    barrier_wait(shared_address(&s.ready[c % kTiles]), c / kTiles & 1);
+    const float all = tile.from_start[kChunk - 1];
+    GDN_STAMP(wg, c, 3);
+    wgmma_wait<1>();
+    settle(x);
+    GDN_STAMP(wg, c, 4);
+    uint32_t bits[4][4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int at = k * 8 + 2 * e;  // in x; its token is ..
+        const float2 gamma = *reinterpret_cast<const float2*>(tile.from_start + 16 * k + e / 2 * 8 + column);
+        const float2 value = unpack<E>(v[k][e]);
+        bits[k][e] = pack<E>(fmaf(-gamma.x, x[at], value.x), fmaf(-gamma.y, x[at + 1], value.y));
+      }
+    }
+    float y[2][16];  // V'^T: tokens 0 to 31, 32 to 63
+    wgmma_fence();
+#pragma unroll
+    for (int term = 0; term < kTerms; ++term) multiply_lower<E>(y[0], y[1], bits, shared_address(tile.T[term]), term > 0);
+    wgmma_commit();
+#pragma unroll
+    for (int e = 0; e < 32; ++e) S[0][e] *= all, S[1][e] *= all;
+
+    wgmma_wait<0>();
+    settle(y[0]);
+    settle(y[1]);
+    settle(o);
+    GDN_STAMP(wg, c, 5);
+    keep(state_bits);
+    keep(bits);
+    uint32_t decayed[4][4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int at = k * 8 + 2 * e;
+        const float2 rest = *reinterpret_cast<const float2*>(tile.to_end + 16 * k + e / 2 * 8 + column);
+        const float2 pair = make_float2(y[at / 16][at % 16], y[at / 16][at % 16 + 1]);
+        bits[k][e] = pack<E>(pair.x, pair.y);
+        decayed[k][e] = pack<E>(pair.x * rest.x, pair.y * rest.y);
+      }
+    }
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {  // tokens are rows of the box: 16 of them are 2048 bytes
+      wgmma<E, 1>(S[0], decayed[k], descriptor(shared_address(boxes.k) + 2048 * k), 1);
+      wgmma<E, 1>(S[1], decayed[k], descriptor(shared_address(boxes.k) + kBoxBytes + 2048 * k), 1);
+    }
+    wgmma_commit();
+    float within[2][16];  // V'^T P^T
+    multiply_lower<E>(within[0], within[1], bits, shared_address(tile.P), false);
+    wgmma_commit();
+    wgmma_wait<0>();
+    settle(S[0]);
+    settle(S[1]);
+    settle(within[0]);
+    settle(within[1]);
+    GDN_STAMP(wg, c, 6);
+    keep(bits);
+    keep(decayed);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int at = 8 * k + 2 * e;
+        const float2 gamma = *reinterpret_cast<const float2*>(tile.from_start + 16 * k + e / 2 * 8 + column);
+        o_bits[k][e] = pack<E>(fmaf(o[at], p.scale * gamma.x, within[at / 16][at % 16]),
+                                 fmaf(o[at + 1], p.scale * gamma.y, within[at / 16][at % 16 + 1]));
+      }
+    }
+    if (p.every != 0 && work.output) {
+      const int done = work.before + c + 1;
+      if (done % p.every == 0 && work.start + static_cast<int64_t>(c + 1) * kChunk <= work.end) {
+        const int64_t place = p.checkpoint_starts[work.n] + done / p.every - 1;
+        if (place >= 0 && place < p.num_checkpoints) save(p.checkpoints + (place * p.H + work.h) * D * D, false);
+      }
+    }
+  }
+  if (work.chunks > 0) store(work.chunks - 1);
+  if (work.to != nullptr) save(work.to, work.to_k_first);
+}
+
+}  // namespace

@@ -1,0 +1,81 @@
+"""Where the time of a chunk goes: the kernel writes down its clock at each step, this draws it.
+
+    python solutions/hopper_prefill/clocks.py [--heads 16,32] [--tokens 4096] [--sequences 4] [--groups 2] [--svg FILE]
+
+Cycles of block 0, medians over chunks 8 to 40, of the first and the last warp of each warpgroup. Needs an sm_90 GPU.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from pathlib import Path
+
+import torch
+from gdnspec.build.loader import load_function
+from rich.console import Console
+from rich.table import Table
+
+FOLDER, D, FROM, TO = Path(__file__).resolve().parent, 128, 8, 40
+ADVANCE = ("wait for K, Q, V", "issue S K^T, store O of the chunk before", "issue S Q^T, wait for T and P", "S K^T",
+           "X, T X", "update of S, P V'")  # fmt: skip
+PREPARE = ("wait for a place, K and Q", "issue K K^T, decays", "K K^T", "A", "inverse of diagonal blocks",
+           "Q K^T, the other warps", "P", "T", "hand over")  # fmt: skip
+
+
+def arguments(q_heads: int, heads: int, lengths: list[int]) -> tuple[object, ...]:
+    total, count = sum(lengths), len(lengths)
+    normal = lambda *shape: torch.randn(*shape, device="cuda")  # noqa: E731
+    q, k = (torch.nn.functional.normalize(normal(total, q_heads, D), dim=-1).bfloat16() for _ in range(2))
+    v = normal(total, heads, D).bfloat16()
+    gate, beta = torch.exp(-0.1 * torch.rand(total, heads, device="cuda")), torch.rand(total, heads, device="cuda")
+    bounds = torch.tensor([0, *lengths], device="cuda").cumsum(0)
+    state = normal(count, heads, D, D)
+    return q, k, v, gate, beta, bounds, state, None, torch.empty_like(v), torch.empty_like(state)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--heads", default="16,32", help="of q and k, of v")
+    parser.add_argument("--tokens", type=int, default=4096, help="of a sequence")
+    parser.add_argument("--sequences", type=int, default=4)
+    parser.add_argument("--groups", type=int, choices=(1, 2), default=2, help="warpgroups that advance, of a block")
+    parser.add_argument("--svg", type=Path, help="also draw it there")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("clocks.py: needs a CUDA GPU")
+    if options.tokens < TO * 64:
+        raise SystemExit(f"clocks.py: --tokens is at least {TO * 64}")
+    q_heads, heads = (int(x) for x in options.heads.split(","))
+    os.environ["GDN_GROUPS"] = str(options.groups)
+    written = torch.zeros(3, 4, 64, 16, dtype=torch.int32, device="cuda")
+    with tempfile.TemporaryDirectory() as build:
+        load = lambda name: load_function(FOLDER, f"clocks.cu::{name}", Path(build))  # noqa: E731
+        load("set_clocks")(written)
+        given = arguments(q_heads, heads, [options.tokens] * options.sequences)
+        for _ in range(2):
+            load("gdn_prefill_k_last")(*given)
+        torch.cuda.synchronize()
+    clocks = written.cpu().to(torch.int64) & 0xFFFFFFFF
+    console = Console(record=True, width=110)
+    for group in range(options.groups + 1):
+        steps = PREPARE if group == options.groups else ADVANCE
+        for warp in (0, 3):
+            stamps = clocks[group, warp, FROM:TO]
+            chunk = statistics.median((stamps[1:, 0] - stamps[:-1, 0]).tolist())
+            role = "prepares" if group == options.groups else f"advances slice {group}"
+            table = Table(
+                title=f"warp {warp} of the warpgroup that {role}: {chunk:.0f} cycles a chunk", title_justify="left"
+            )
+            for name in ("step", "cycles", ""):
+                table.add_column(name, justify="right" if name == "cycles" else "left")
+            for i, name in enumerate(steps):
+                cycles = statistics.median((stamps[:, i + 1] - stamps[:, i]).tolist())
+                table.add_row(name, f"{cycles:.0f}", "█" * round(50 * cycles / chunk))
+            console.print(table)
+    if options.svg:
+        console.save_svg(str(options.svg), title="cycles of a chunk")
+
+
+if __name__ == "__main__":
+    main()

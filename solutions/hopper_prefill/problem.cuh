@@ -1,0 +1,141 @@
+// What a call is given, and where its sequences, chunks and segments lie.
+#pragma once
+#include "instructions.cuh"
+
+namespace {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kChunk = 64;
+constexpr int D = 128;
+constexpr int kSlice = 64;  // value channels of a warpgroup
+
+// Heads: state head h has query head h / q_group, key head h / k_group, value head h / v_group.
+struct Problem {
+  const int64_t* cu_seqlens;         // [N + 1]
+  const float *g, *beta;             // [T, H]; null: alpha and beta are one
+  const float* initial_state;        // [N, H, D, D]; null: zeros
+  void* output;                      // [T, H, D], of the type of q
+  float* final_state;                // [N, H, D, D]
+  float* checkpoints;                // [num_checkpoints, H, D, D]
+  const int64_t* checkpoint_starts;  // [N + 1]
+  int64_t num_checkpoints;
+  float *start, *local, *transfer;   // [segments, H, D, D]: the state before, what comes of zeros, of the identity
+  int every;                         // chunks from a checkpoint to the next; 0: there are none
+  int length;                        // chunks of a segment; 0: nothing is cut
+  int64_t segments;                  // places for them
+  int pass;                          // over segments: first, second
+  int64_t tokens;
+  int N, H, q_group, k_group, v_group;
+  float scale;
+  bool k_first, log_gates;
+#ifdef GDN_CLOCKS
+  unsigned* clocks;  // [warpgroups, warps, kClocked chunks, 16], of block 0
+#endif
+};
+
+// For clocks.py, which has the kernel write down when it is where.
+#ifdef GDN_CLOCKS
+constexpr int kClocked = 64;
+__device__ __forceinline__ void stamp(const Problem& p, int wg, int c, int i) {
+  if (p.clocks == nullptr || threadIdx.x % 32 != 0 || c >= kClocked || blockIdx.x + blockIdx.y + blockIdx.z != 0) return;
+  unsigned now;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
+  p.clocks[((wg * 4 + threadIdx.x / 32 % 4) * kClocked + c) * 16 + i] = now;
+}
+#define GDN_STAMP(wg, c, i) stamp(p, wg, c, i)
+#else
+#define GDN_STAMP(wg, c, i)
+#endif
+
+// The first token of sequence n. Whatever cu_seqlens holds, no token outside of the tensors is reached.
+__device__ __forceinline__ int64_t bound(const Problem& p, int n) {
+  const int64_t token = p.cu_seqlens[n];
+  return token < 0 ? 0 : token > p.tokens ? p.tokens : token;
+}
+
+__device__ __forceinline__ int count_chunks(const Problem& p, int n) {
+  const int64_t length = bound(p, n + 1) - bound(p, n);
+  return length < 0 ? 0 : static_cast<int>((length + kChunk - 1) / kChunk);
+}
+
+// The place of a sequence's first segment: no two segments share one, and nothing has to be counted first.
+__device__ __forceinline__ int64_t first_segment(const Problem& p, int n) { return (bound(p, n) / kChunk + n) / p.length + n; }
+
+// One at least: an empty sequence has a final state.
+__device__ __forceinline__ int count_segments(const Problem& p, int n) {
+  const int64_t count = (count_chunks(p, n) + p.length - 1) / p.length, room = p.segments - first_segment(p, n);
+  return static_cast<int>(max(int64_t{1}, min(count, room)));
+}
+
+// The last sequence whose first segment is not behind `place`.
+__device__ __forceinline__ int find_sequence(const Problem& p, int64_t place) {
+  int low = 0, high = p.N - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (first_segment(p, middle) <= place) low = middle; else high = middle - 1;
+  }
+  return low;
+}
+
+constexpr int kSorted = 512;  // sequences that are taken longest first; more are taken as they come
+
+// The sequence of which `rank` are longer, or as long and before it; by a block. `lengths` and `found` are shared.
+__device__ __forceinline__ int find_ranked(const Problem& p, int rank, int* lengths, int* found) {
+  for (int n = threadIdx.x; n < p.N; n += blockDim.x) lengths[n] = count_chunks(p, n);
+  __syncthreads();
+  for (int n = threadIdx.x; n < p.N; n += blockDim.x) {
+    const int mine = lengths[n];
+    int ahead = 0;
+    for (int m = 0; m < p.N; ++m) ahead += lengths[m] > mine || (lengths[m] == mine && m < n);
+    if (ahead == rank) *found = n;
+  }
+  __syncthreads();
+  return *found;
+}
+
+// What a block has to do. In shared memory, where registers are short.
+struct Work {
+  int n, h, slice, chunks;
+  int before;          // chunks of the sequence
+  int64_t start, end;  // tokens: the first of these chunks, behind the last of the sequence
+  const float* from;   // a state; null: zeros
+  float* to;           // null: nowhere
+  bool from_k_first, to_k_first, identity, output;
+};
+
+// That of block (x, h, z), for sequence n; false: nothing. By one thread. x counts slices of the state, of Groups * kSlice
+// value channels each; in the first pass over segments the slices of the identity are behind them.
+template <int Groups>
+__device__ __forceinline__ bool find_work(const Problem& p, int n, int x, int h, int64_t z, Work& work) {
+  constexpr int kSlices = D / (Groups * kSlice);
+  const auto state_of = [&](int64_t place) { return (place * p.H + h) * D * D; };
+  const int chunks = count_chunks(p, n);
+  int segment = 0, segments = 1, length = chunks;
+  if (p.length != 0) {
+    segment = static_cast<int>(z - first_segment(p, n)), segments = count_segments(p, n), length = p.length;
+  }
+  const bool first = segment == 0, last = segment == segments - 1, inner = !first && !last;
+  work.identity = x >= kSlices;
+  work.output = !work.identity && (p.pass == 1 ? first : !first);
+  if (segment >= segments || (!work.output && (p.pass != 1 || !inner))) return false;
+  work.n = n, work.h = h, work.slice = x % kSlices * Groups * kSlice;
+  work.before = segment * length, work.chunks = min(length, chunks - work.before);
+  work.start = bound(p, n) + static_cast<int64_t>(work.before) * kChunk, work.end = bound(p, n + 1);
+  work.from_k_first = p.k_first && first, work.to_k_first = p.k_first && last;
+  work.from = nullptr, work.to = nullptr;
+  if (first) {
+    if (p.initial_state != nullptr) work.from = p.initial_state + state_of(n);
+  } else if (work.output) {
+    work.from = p.start + state_of(z);
+  }
+  if (last) {
+    work.to = p.final_state + state_of(n);
+  } else if (first) {
+    work.to = p.start + state_of(z + 1);
+  } else if (!work.output) {
+    work.to = (work.identity ? p.transfer : p.local) + state_of(z);
+  }
+  return true;
+}
+
+}  // namespace
