@@ -104,13 +104,19 @@ def test_the_decode_family_in_triton_does_not_spill(
 
 @pytest.mark.parametrize(
     ("entry", "head_size", "num_seqs"),  # one sequence: narrow slices of value channels; eight: wide ones
-    [("prefill_k_last", 64, 8), ("prefill_k_last", 128, 1), ("prefill_k_first", 128, 8), ("prefill_k_last", 256, 8)],
-)
+    [
+        ("prefill_k_last", 64, 8), ("prefill_k_last", 128, 1), ("prefill_k_first", 128, 8), ("prefill_k_last", 256, 8),
+        *(("prefill_checkpoints", D, N) for D, N in ((64, 8), (120, 8), (128, 1), (128, 8), (256, 8))),
+    ],
+)  # fmt: skip
 def test_chunkwise_prefill_in_triton_does_not_spill(
     entry: str, head_size: int, num_seqs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     arguments = prefill_arguments(head_size, num_seqs)
+    if entry == "prefill_checkpoints":
+        arguments["checkpoint_cu_starts"] = meta(num_seqs + 1, dtype=torch.int64)
+        arguments |= {"checkpoint_interval": 64, "checkpoints": meta(8, HEADS[2], head_size, head_size)}
     kernels = triton_resources(SOLUTIONS / "triton_chunkwise", f"kernel.py::{entry}", arguments)
     show(f"triton {entry} {head_size} {num_seqs}", kernels)
     assert [kernel.name for kernel in kernels] == ["prepare_kernel", "chain_kernel"]

@@ -1,7 +1,12 @@
-"""What the chunkwise prefill cannot serve it refuses on the host, before anything is launched."""
+"""What the chunkwise prefill cannot serve it refuses on the host, before anything is launched; no checkpoint is written
+out of bounds."""
 
 import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +16,7 @@ from conftest import ROOT
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-D, T, N, HQ, H = 16, 5, 2, 1, 2
+D, T, N, HQ, H = 16, 140, 2, 1, 2
 BF16 = torch.bfloat16
 Arguments = dict[str, Any]
 
@@ -29,8 +34,15 @@ def arguments() -> Arguments:
     return {
         "q": torch.zeros(T, HQ, D, dtype=BF16), "k": torch.zeros(T, HQ, D, dtype=BF16),
         "v": torch.zeros(T, H, D, dtype=BF16), "g": torch.ones(T, H), "beta": torch.ones(T, H),
-        "cu_seqlens": torch.tensor([0, 2, 5]), "initial_state": torch.zeros(N, H, D, D), "scale": None,
+        "cu_seqlens": torch.tensor([0, 70, 140]), "initial_state": torch.zeros(N, H, D, D), "scale": None,
         "output": torch.zeros(T, H, D, dtype=BF16), "final_state": torch.zeros(N, H, D, D),
+    }  # fmt: skip
+
+
+def checkpoint_arguments() -> Arguments:
+    return {
+        "checkpoint_cu_starts": torch.tensor([0, 1, 2]), "checkpoint_interval": 64,
+        "checkpoints": torch.zeros(2, H, D, D),
     }  # fmt: skip
 
 
@@ -65,16 +77,43 @@ BAD: list[tuple[str, Callable[[Any], Any], str]] = [
     ("beta", lambda x: x.to("meta"), "beta is on meta"),
 ]
 
+BAD_CHECKPOINTS: list[tuple[str, Callable[[Any], Any], str]] = [
+    ("checkpoint_cu_starts", of_type(torch.float32), "checkpoint_cu_starts is torch.float32"),
+    ("checkpoint_cu_starts", lambda x: x[:-1], "checkpoint_cu_starts has shape"),
+    ("checkpoint_cu_starts", lambda x: x[None], "checkpoint_cu_starts has 2 dimensions"),
+    ("checkpoint_cu_starts", strided, "checkpoint_cu_starts must be contiguous"),
+    ("checkpoint_cu_starts", lambda x: x.to("meta"), "checkpoint_cu_starts is on meta"),
+    *(("checkpoint_interval", lambda _, x=x: x, "not a positive multiple of 64") for x in (0, -64, 32, 96, True)),
+    ("checkpoint_interval", float, "checkpoint_interval is 64.0"),
+    ("checkpoint_interval", torch.tensor, "checkpoint_interval is tensor"),
+    ("checkpoint_interval", lambda _: None, "checkpoint_interval is None"),
+    ("checkpoints", of_type(BF16), "checkpoints is torch.bfloat16"),
+    ("checkpoints", lambda x: x[0], "checkpoints has 3 dimensions"),
+    ("checkpoints", lambda x: x[:, :1].contiguous(), "checkpoints has shape"),
+    ("checkpoints", lambda x: x[..., :8].contiguous(), "checkpoints has shape"),
+    ("checkpoints", strided, "checkpoints must be contiguous"),
+    ("checkpoints", lambda x: x.mT, "checkpoints must be contiguous"),
+    ("checkpoints", lambda x: x.to("meta"), "checkpoints is on meta"),
+]
 
-@pytest.mark.parametrize("entry", ["prefill_k_last", "prefill_k_first"])
+
+@pytest.mark.parametrize("entry", ["prefill_k_last", "prefill_k_first", "prefill_checkpoints"])
 @pytest.mark.parametrize(("name", "change", "says"), BAD)
 def test_bad_input_is_refused(
     kernel: ModuleType, entry: str, name: str, change: Callable[[Any], Any], says: str
 ) -> None:
-    bad = arguments()
+    bad = arguments() | (checkpoint_arguments() if entry == "prefill_checkpoints" else {})
     bad[name] = change(bad[name])
     with pytest.raises(ValueError, match=says):
         getattr(kernel, entry)(**bad)
+
+
+@pytest.mark.parametrize(("name", "change", "says"), BAD_CHECKPOINTS)
+def test_bad_checkpoints_are_refused(kernel: ModuleType, name: str, change: Callable[[Any], Any], says: str) -> None:
+    bad = arguments() | checkpoint_arguments()
+    bad[name] = change(bad[name])
+    with pytest.raises(ValueError, match=says):
+        kernel.prefill_checkpoints(**bad)
 
 
 def test_a_head_size_past_256_is_refused(kernel: ModuleType) -> None:
@@ -83,10 +122,62 @@ def test_a_head_size_past_256_is_refused(kernel: ModuleType) -> None:
         kernel.prefill_k_last(**bad)
 
 
-@pytest.mark.parametrize("bounds", [[1, 2, 5], [0, 2, 4], [0, 6, 5], [0, -1, 5]])
+@pytest.mark.parametrize("bounds", [[1, 70, 140], [0, 70, 139], [0, 141, 140], [0, -1, 140]])
 def test_bounds_that_lie_are_refused_when_asked_to_look(
     kernel: ModuleType, bounds: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel, "DEBUG", True)
-    with pytest.raises(ValueError, match="cu_seqlens must rise from 0 to total_seq_len 5"):
+    with pytest.raises(ValueError, match="cu_seqlens must rise from 0 to total_seq_len 140"):
         kernel.prefill_k_last(**arguments() | {"cu_seqlens": torch.tensor(bounds)})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"checkpoint_cu_starts": torch.tensor(x)} for x in ([1, 2, 3], [0, 0, 2], [0, 1, 1], [0, 2, 2])),
+        *({"checkpoints": torch.zeros(rows, H, D, D)} for rows in (0, 1, 3)),
+        {"checkpoint_interval": 128},
+    ],
+)
+def test_checkpoints_that_lie_are_refused_when_asked_to_look(
+    kernel: ModuleType, changes: Arguments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "DEBUG", True)
+    with pytest.raises(ValueError, match=r"checkpoint_cu_starts must be \[0, ., .\] with an interval of"):
+        kernel.prefill_checkpoints(**arguments() | checkpoint_arguments() | changes)
+
+
+# Three rows in the middle of seven; sequence 0 has two checkpoints, sequence 1 has one.
+OUTSIDE = """
+import sys
+from pathlib import Path
+
+import torch
+from gdnspec.build.loader import load_function
+
+entry = load_function(Path(sys.argv[1]), "kernel.py::prefill_checkpoints", Path(sys.argv[2]))
+T, N, H, D = 194, 2, 1, 16
+def written(starts, dtype=torch.int64):
+    q, k, v, output = torch.randn(4, T, H, D).bfloat16().unbind()
+    rows = torch.full((7, H, D, D), torch.nan)
+    entry(q=q, k=k, v=v, g=torch.ones(T, H), beta=torch.zeros(T, H), cu_seqlens=torch.tensor([0, 130, 194]),
+          initial_state=torch.ones(N, H, D, D), scale=None, checkpoint_cu_starts=torch.tensor(starts, dtype=dtype),
+          checkpoint_interval=64, output=output, final_state=torch.empty(N, H, D, D), checkpoints=rows[2:5])
+    assert (rows.isnan().all((1, 2, 3)) | (rows == 1).all((1, 2, 3))).all()
+    return (rows == 1).all((1, 2, 3)).nonzero()[:, 0].tolist()
+
+assert written([0, 2, 3]) == written([0, 2, 3], torch.int32) == [2, 3, 4]
+assert written([-1, -1, 3]) == [2]
+assert written([-2, 2, 3]) == [4]
+assert written([2, 3, 4]) == [4]
+assert written([2**40, -2**40, 0]) == written([2**63 - 1, -2**63, 0]) == []
+print("none outside")
+"""
+
+
+def test_no_checkpoint_is_written_out_of_bounds(tmp_path: Path) -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "1", "GDNSPEC_DEBUG": "0"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-c", OUTSIDE, str(ROOT / "solutions/triton_chunkwise"), str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "none outside\n", done.stderr

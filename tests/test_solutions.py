@@ -28,18 +28,19 @@ def test_the_main_job_passes(gdnspec: Run, tmp_path: Path) -> None:
         for definition in ("gdn_prefill_k_last", "gdn_prefill_k_first", "gdn_decode_k_last", "gdn_decode_k_first"):
             assert set(rows[name, definition].values()) == {"PASSED"}, (name, definition)
             assert "qwen3_next_model" in rows[name, definition], "the real model's tensors are among them"
-    for definition in ("gdn_prefill_k_last", "gdn_prefill_k_first"):
+    for definition in ("gdn_prefill_k_last", "gdn_prefill_k_first", "gdn_prefill_checkpoints"):
         assert set(rows["triton_chunkwise", definition].values()) == {"PASSED"}, definition
     for definition in DECODE:
         assert set(rows["triton_decode", definition].values()) == {"PASSED"}, definition
         assert set(rows["cuda_decode", definition].values()) == {"UNSUPPORTED"}
 
 
-def test_the_chunkwise_kernels_are_strict(gdnspec: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("definition", ["gdn_prefill_k_last", "gdn_prefill_checkpoints"])
+def test_the_chunkwise_kernels_are_strict(gdnspec: Run, tmp_path: Path, definition: str) -> None:
     options = ("--solution", "triton_chunkwise", "--device", "cpu", "--json", tmp_path / "r.jsonl")
-    done = gdnspec("check", "gdn_prefill_k_last", "--suite", "strict", *options, timeout=280)
+    done = gdnspec("check", definition, "--suite", "strict", *options, timeout=280)
     assert done.returncode == 0, done.stderr
-    assert set(verdicts(tmp_path / "r.jsonl")["triton_chunkwise", "gdn_prefill_k_last"].values()) == {"PASSED"}
+    assert set(verdicts(tmp_path / "r.jsonl")["triton_chunkwise", definition].values()) == {"PASSED"}
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ U is taken apart, so that nothing but S is waited for:
     U = u - w S^T                                       u = T V,  w = T diag(gamma) K
 
 prepare_kernel makes u, w, P and the decays of all chunks at once; chain_kernel walks the chunks of a sequence with a
-slice of the value channels of S in registers. Value channels never mix, so slices share nothing.
+slice of the value channels of S in registers, and writes S where a checkpoint is due. Value channels never mix, so
+slices share nothing.
 """
 
 import os
@@ -205,11 +206,12 @@ def prepare_kernel(
 # --- the chain ------------------------------------------------------------------------------------------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_checkpoints", "every"])
 def chain_kernel(
     q_ptr, k_ptr, cu_seqlens_ptr, u_ptr, w_ptr, P_ptr, decay_ptr, initial_ptr, output_ptr, final_ptr, scale,
-    HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    HAS_INITIAL: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr,
+    starts_ptr, checkpoints_ptr, num_checkpoints, every,
+    HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr,
+    HAS_CHECKPOINTS: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr,
     C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     SLICES: tl.constexpr = (D + BV - 1) // BV
@@ -259,14 +261,26 @@ def chain_kernel(
         o_in = row[:, None] & i_in[None, :]
         tl.store(output_ptr + o_at, tl.trans(O.to(output_ptr.dtype.element_ty)), mask=o_in)
 
+        if HAS_CHECKPOINTS:  # [V, K], after every so many whole chunks
+            due = ((chunk + 1) % every == 0) & (start + chunk * C + C <= stop)
+            if due:
+                checkpoint = tl.load(starts_ptr + n).to(tl.int64) + (chunk + 1) // every - 1
+                there = (checkpoint >= 0) & (checkpoint < num_checkpoints)  # whatever starts_ptr holds
+                kept_at = (checkpoint * H + h) * (D * D) + i[:, None] * D + j[None, :]
+                tl.store(checkpoints_ptr + kept_at, S, mask=state_in & there)
+
     tl.store(final_ptr + state_at, S, mask=state_in)
 
 
 # --- the host -------------------------------------------------------------------------------------------------------
 
 
-def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, gate, k_first):
+def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, gate, k_first, kept=None):
+    """kept: where the checkpoints of each sequence start, tokens from one to the next, and the states; or None."""
     check(q, k, v, g, beta, cu_seqlens, initial_state, output, final_state)
+    if kept is not None:
+        check_checkpoints(*kept, cu_seqlens, final_state)
+    starts, interval, checkpoints = kept or (None, None, None)
     total, HQ, D = q.shape
     HK, HV = k.shape[1], v.shape[1]
     num_seqs, H = final_state.shape[:2]
@@ -300,7 +314,8 @@ def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_st
     chain_kernel[(num_seqs * H * triton.cdiv(D, BV),)](
         q, k, cu_seqlens, u, w, P, decay, initial_state, output, final_state,
         D**-0.5 if scale is None else float(scale),
-        HAS_INITIAL=initial_state is not None, K_FIRST=k_first, BV=BV,
+        starts, checkpoints, len(checkpoints) if kept else None, interval // CHUNK if kept else None,
+        HAS_INITIAL=initial_state is not None, HAS_CHECKPOINTS=kept is not None, K_FIRST=k_first, BV=BV,
         num_warps=num_warps, num_stages=num_stages, **common,
     )  # fmt: skip
 
@@ -308,6 +323,15 @@ def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_st
 def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state):
     """gdn_prefill_k_last: states [num_seqs, H, V, K]; g is alpha itself."""
     prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, "linear", k_first=False)
+
+
+def prefill_checkpoints(
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, checkpoint_cu_starts, checkpoint_interval,
+    output, final_state, checkpoints,
+):  # fmt: skip
+    """gdn_prefill_checkpoints: as gdn_prefill_k_last; states after every checkpoint_interval tokens are kept."""
+    kept = checkpoint_cu_starts, checkpoint_interval, checkpoints
+    prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, "linear", k_first=False, kept=kept)
 
 
 def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state):
@@ -345,6 +369,26 @@ def check(q, k, v, g, beta, cu_seqlens, initial_state, output, final_state):
         bounds = cu_seqlens.tolist()
         if bounds[0] != 0 or bounds[-1] != total or bounds != sorted(bounds):
             raise ValueError(f"cu_seqlens must rise from 0 to total_seq_len {total}; it is {bounds}")
+
+
+def check_checkpoints(starts, interval, checkpoints, cu_seqlens, final_state):
+    for name, x, dimensions in (("checkpoint_cu_starts", starts, 1), ("checkpoints", checkpoints, 4)):
+        if x.ndim != dimensions:
+            raise ValueError(f"{name} has {x.ndim} dimensions, not {dimensions}")
+    if not isinstance(interval, int) or interval <= 0 or interval % CHUNK:  # a tensor would be waited for
+        raise ValueError(f"checkpoint_interval is {interval!r}, not a positive multiple of {CHUNK}")
+    rows = checkpoints.shape[0]
+    require("checkpoint_cu_starts", starts, final_state, (torch.int64, torch.int32), tuple(cu_seqlens.shape))
+    require("checkpoints", checkpoints, final_state, (torch.float32,), (rows, *final_state.shape[1:]))
+    if DEBUG:
+        wanted, bounds = [0], cu_seqlens.tolist()
+        for n in range(len(bounds) - 1):
+            wanted.append(wanted[n] + (bounds[n + 1] - bounds[n]) // interval)
+        if starts.tolist() != wanted or wanted[-1] != rows:
+            raise ValueError(
+                f"checkpoint_cu_starts must be {wanted} with an interval of {interval}, and checkpoints have "
+                f"{wanted[-1]} rows; they are {starts.tolist()}, and {rows} rows"
+            )
 
 
 def require(name, x, like, dtypes, shape):
