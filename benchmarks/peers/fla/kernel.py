@@ -1,6 +1,6 @@
-"""FLA's fused recurrent gated delta rule (Triton), through its public function, gates and norm inside the kernel.
+"""FLA's gated delta rule (Triton), through its public functions: decode with gates and norm inside the kernel, prefill.
 
-It always gives its final state in float32 and in memory of its own, and knows no slots: a bfloat16 state is rounded
+Decode always gives its final state in float32 and in memory of its own, and knows no slots: a bfloat16 state is rounded
 afterwards, and a pool is gathered before and scattered after.
 """
 
@@ -9,7 +9,8 @@ import os
 os.environ.setdefault("FLA_DISABLE_BACKEND_DISPATCH", "1")
 
 import torch
-from fla.ops.gated_delta_rule import fused_recurrent_gated_delta_rule
+from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+from fla.ops.utils.index import prepare_chunk_indices
 
 
 def _run(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm, v_first):
@@ -67,3 +68,35 @@ def decode_pool_k_last(
         output.copy_(o)
     else:
         output[live] = o
+
+
+# --- prefill ----------------------------------------------------------------------------------------------------
+
+
+def prepare_prefill(cu_seqlens, **_):
+    """Which chunk belongs to which sequence: FLA would ask the device for that, and wait."""
+    return {"chunks": prepare_chunk_indices(cu_seqlens, 64)}
+
+
+def _prefill(q, k, v, log_g, beta, cu_seqlens, initial_state, scale, prepared, v_first):
+    if beta is None:
+        beta = torch.ones(v.shape[:2], device=v.device)
+    with torch.no_grad():
+        output, final_state = chunk_gated_delta_rule(
+            q[None], k[None], v[None], log_g[None], beta[None], scale=None if scale is None else float(scale),
+            initial_state=initial_state, output_final_state=True, cu_seqlens=cu_seqlens,
+            chunk_indices=prepared["chunks"], state_v_first=v_first,
+        )  # fmt: skip
+    return output[0], final_state
+
+
+def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, prepared):
+    """gdn_prefill_k_last: its gates are logs, so that of alpha is taken first."""
+    log_g = torch.zeros(v.shape[:2], device=v.device) if g is None else g.log()
+    return _prefill(q, k, v, log_g, beta, cu_seqlens, initial_state, scale, prepared, v_first=True)
+
+
+def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale, prepared):
+    """gdn_prefill_k_first."""
+    log_g = torch.zeros(v.shape[:2], device=v.device) if g is None else g
+    return _prefill(q, k, v, log_g, beta, cu_seqlens, initial_state, scale, prepared, v_first=False)

@@ -1,8 +1,9 @@
-"""FlashInfer's gated delta rule decode kernels (CuTe DSL), through its public functions.
+"""FlashInfer's gated delta rule kernels (CuTe DSL), through its public functions.
 
-Its kernels read a state at one slot of a pool and write at another. A definition that wants a new state beside the old
-one is served by that: both lie in one allocation, which is described as a pool whose slots are `step` elements apart,
-and index tensors name the old and the new states. Where they lie apart, the state is copied and updated in place.
+Its decode kernels read a state at one slot of a pool and write at another. A definition that wants a new state beside
+the old one is served by that: both lie in one allocation, which is described as a pool whose slots are `step` elements
+apart, and index tensors name the old and the new states. Where they lie apart, the state is copied and updated in
+place.
 """
 
 import math
@@ -13,6 +14,7 @@ from flashinfer.gdn_decode import (
     gated_delta_rule_decode_pretranspose,
     gated_delta_rule_mtp,
 )
+from flashinfer.gdn_prefill import chunk_gated_delta_rule
 
 _tables = {}
 
@@ -159,4 +161,33 @@ def verify_k_last(
     gated_delta_rule_mtp(
         q, k, v, pool, start, A_log, a, dt_bias, b, scale=_scale(scale), output=output,
         ssm_state_indices=state_slots, disable_state_update=False, use_qk_l2norm=_norm(use_qk_l2norm),
+    )  # fmt: skip
+
+
+# --- prefill ----------------------------------------------------------------------------------------------------
+
+
+def prepare_prefill(cu_seqlens, **_):
+    """A bound of the lengths, which its path for few heads sizes its grids by."""
+    return {"max_seqlen": int((cu_seqlens[1:] - cu_seqlens[:-1]).max())}
+
+
+def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, prepared):
+    """gdn_prefill_k_last."""
+    chunk_gated_delta_rule(
+        q, k, v, g, beta, scale=_scale(scale), initial_state=initial_state, output_final_state=True,
+        cu_seqlens=cu_seqlens, output=output, output_state=final_state, max_seqlen=prepared["max_seqlen"],
+    )  # fmt: skip
+
+
+def prefill_checkpoints(
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, checkpoint_cu_starts, checkpoint_interval,
+    output, final_state, checkpoints, prepared,
+):  # fmt: skip
+    """gdn_prefill_checkpoints."""
+    chunk_gated_delta_rule(
+        q, k, v, g, beta, scale=_scale(scale), initial_state=initial_state, output_final_state=True,
+        cu_seqlens=cu_seqlens, output=output, output_state=final_state, state_checkpoints=checkpoints,
+        checkpoint_cu_starts=checkpoint_cu_starts, checkpoint_every_n_tokens=int(checkpoint_interval),
+        max_seqlen=prepared["max_seqlen"],
     )  # fmt: skip

@@ -1,0 +1,197 @@
+"""Prefill over many shapes, solutions and other libraries side by side in one process.
+
+    python benchmarks/prefill_rows.py [--solutions hopper_prefill,triton_chunkwise] [--against flashinfer,fla,flash_qla]
+                                      [--rows TEXT] [--json FILE]
+
+gdn_prefill_k_last: six head counts by eight sets of lengths, and twelve sets drawn from a log-normal. Microseconds a
+call: the median of replays of a CUDA graph of six calls over two sets of inputs, kernels in turns; what cannot be
+captured is timed by events over eager calls and marked with `*`. Before it is timed each is compared with the first
+solution; what differs by more than 2% of the output's norm is marked with `!`. Whether they are right `gdnspec check`
+says.
+"""
+
+import argparse
+import json
+import math
+import random
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from gdnspec.build.loader import load_function
+from gdnspec.catalog.solutions import load_solution
+
+HERE = Path(__file__).resolve().parent
+DEFINITION, D, SETS, CALLS, WINDOWS = "gdn_prefill_k_last", 128, 2, 6, 7
+HEADS = ((2, 8), (4, 16), (8, 32), (16, 32), (16, 64), (16, 48))
+RAGGED = (37, 1300, 64, 513, 2048, 1, 700, 129, 3000, 255, 64, 90, 1111, 5, 800, 2000)
+LENGTHS = {
+    "1x2048": (2048,), "1x8192": (8192,), "1x32768": (32768,), "2x4096": (4096,) * 2, "4x8192": (8192,) * 4,
+    "4x2048": (2048,) * 4, "8x1024": (1024,) * 8, "ragged16": RAGGED,
+}  # fmt: skip
+COPY, PRODUCTS = 4.2e12, 790e12  # of an H200: bytes and operations a second
+Arguments = dict[str, Any]
+
+
+def rows() -> list[tuple[str, tuple[int, int], tuple[int, ...]]]:
+    found = [(f"{hk}/{h} {name}", (hk, h), lengths) for hk, h in HEADS for name, lengths in LENGTHS.items()]
+    draw = random.Random(1)
+    for hk, h in ((4, 16), (16, 32), (16, 64)):
+        for count in (3, 8, 24, 64):
+            lengths = tuple(min(16384, max(1, round(draw.lognormvariate(6.5, 1.2)))) for _ in range(count))
+            found.append((f"{hk}/{h} lognormal{count}", (hk, h), lengths))
+    return found
+
+
+def arguments(heads: tuple[int, int], lengths: tuple[int, ...]) -> Arguments:
+    (hk, h), total, count = heads, sum(lengths), len(lengths)
+    normal = lambda *shape: torch.randn(*shape, device="cuda")  # noqa: E731
+    q, k = (torch.nn.functional.normalize(normal(total, hk, D), dim=-1).bfloat16() for _ in range(2))
+    v = normal(total, h, D).bfloat16()
+    return {
+        "q": q, "k": k, "v": v, "g": torch.exp(-0.1 * torch.rand(total, h, device="cuda")),
+        "beta": torch.rand(total, h, device="cuda"), "cu_seqlens": torch.tensor([0, *lengths], device="cuda").cumsum(0),
+        "initial_state": normal(count, h, D, D), "scale": None,
+        "output": torch.empty_like(v), "final_state": torch.empty(count, h, D, D, device="cuda"),
+    }  # fmt: skip
+
+
+class Subject:
+    """A solution, as the judge calls it."""
+
+    def __init__(self, folder: Path, build: Path) -> None:
+        solution = load_solution(folder)
+        self.name, self.entry = solution.name, solution.manifest.entries[DEFINITION]
+        self.call = load_function(folder, self.entry.entry, build / solution.name)
+        self.prepare = load_function(folder, self.entry.prepare, build) if self.entry.prepare else None
+
+    def bound(self, given: Arguments) -> Callable[[], Any]:
+        inputs = {name: x for name, x in given.items() if name not in ("output", "final_state")}
+        out = {name: given[name] for name in ("output", "final_state")} if self.entry.call == "out" else {}
+        more = {"prepared": self.prepare(**inputs)} if self.prepare else {}
+        if self.entry.entry.split("::")[0].endswith(".cu"):
+            return lambda: self.call(*given.values())
+        return lambda: self.call(**inputs, **out, **more)
+
+
+class Timed:
+    """Calls of one subject, captured where that can be done."""
+
+    def __init__(self, calls: list[Callable[[], Any]]) -> None:
+        self.calls = [calls[i % len(calls)] for i in range(CALLS)]
+        self.graph: torch.cuda.CUDAGraph | None = torch.cuda.CUDAGraph()
+        self.seen: list[float] = []
+        for call in calls * 2:
+            call()
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.graph(self.graph):
+                self._run()
+        except RuntimeError:  # it waits for the device, or allocates where it may not
+            self.graph = None
+            torch.cuda.synchronize()
+
+    def _run(self) -> None:
+        for call in self.calls:
+            call()
+
+    def window(self) -> None:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        if self.graph is not None:
+            self.graph.replay()
+        else:
+            self._run()
+        end.record()
+        end.synchronize()
+        self.seen.append(start.elapsed_time(end) * 1e3 / CALLS)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seen[1:])
+
+
+def bound(heads: tuple[int, int], lengths: tuple[int, ...]) -> float:
+    """Microseconds: inputs read once and outputs written once, or the causal products."""
+    (hk, h), total = heads, sum(lengths)
+    moved = total * (2 * D * (2 * hk + 2 * h) + 8 * h) + 8 * len(lengths) * h * D * D
+    return 1e6 * max(moved / COPY, total * h * 131_584 / PRODUCTS)
+
+
+def measure(subjects: list[Subject], heads: tuple[int, int], lengths: tuple[int, ...]) -> dict[str, tuple[float, str]]:
+    sets = [arguments(heads, lengths) for _ in range(SETS)]
+    found: dict[str, tuple[float, str]] = {}
+    timed: dict[str, Timed] = {}
+    expected = None
+    for subject in subjects:
+        try:
+            calls = [subject.bound(given) for given in sets]
+            sets[0]["output"].fill_(math.nan)
+            answer = calls[0]()
+            output = (sets[0]["output"] if answer is None else answer[0]).float()
+            expected = output if expected is None else expected
+            apart = float((output - expected).norm() / expected.norm())
+            timed[subject.name] = Timed(calls)
+        except Exception as error:  # a library may refuse a shape; the others go on
+            found[subject.name] = (math.nan, f"{type(error).__name__}: {str(error).splitlines()[:1]}")
+            continue
+        marks = ("" if apart < 0.02 else "!") + ("" if timed[subject.name].graph else "*")
+        found[subject.name] = (0.0, marks)
+    for _ in range(1 + WINDOWS):
+        for one in timed.values():
+            one.window()
+    return {name: (timed[name].median, said) if name in timed else (us, said) for name, (us, said) in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--solutions", default="hopper_prefill,triton_chunkwise")
+    parser.add_argument("--against", default="flashinfer,fla,flash_qla")
+    parser.add_argument("--rows", default="", help="only those with this in their name")
+    parser.add_argument("--json", type=Path, help="append a line a row")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("prefill_rows.py: needs a CUDA GPU")
+    mine = [name for name in options.solutions.split(",") if name]
+    peers = [name for name in options.against.split(",") if name]
+    with tempfile.TemporaryDirectory() as build:
+        subjects = []
+        for folder in [
+            *(HERE.parent / "solutions" / name for name in mine),
+            *(HERE / "peers" / name for name in peers),
+        ]:
+            try:
+                subjects.append(Subject(folder, Path(build)))
+            except ImportError as error:
+                print(f"{folder.name} is left out: {error}")
+        print(f"{torch.cuda.get_device_name()}; peer: best of those / this, share: of the bound\n")
+        print(f"{'':22}{'bound':>7}" + "".join(f"{s.name:>17}" for s in subjects) + f"{'peer':>7}{'share':>7}")
+        ratios, shares = [], []
+        for name, heads, lengths in rows():
+            if options.rows not in name:
+                continue
+            found = measure(subjects, heads, lengths)
+            line = f"{name:22}{bound(heads, lengths):7.0f}"
+            line += "".join(f"{found[s.name][0]:>15.1f}{found[s.name][1][:2]:2}" for s in subjects)
+            first = found[subjects[0].name][0]
+            best = min((found[p][0] for p in peers if p in found and not math.isnan(found[p][0])), default=math.nan)
+            ratios.append(best / first)
+            shares.append(bound(heads, lengths) / first)
+            print(line + f"{best / first:7.2f}{shares[-1]:7.0%}", flush=True)
+            if options.json:
+                with options.json.open("a") as file:
+                    file.write(json.dumps({"row": name, "heads": heads, "lengths": lengths, "us": found}) + "\n")
+        kept = [x for x in ratios if not math.isnan(x)]
+        if kept:
+            mean, share = statistics.geometric_mean(kept), statistics.geometric_mean(shares)
+            print(
+                f"\n{subjects[0].name}: best peer / this {mean:.3f} (geometric mean), {min(kept):.3f} (least); ", end=""
+            )
+            print(f"{share:.1%} of the bound")
+
+
+if __name__ == "__main__":
+    main()
