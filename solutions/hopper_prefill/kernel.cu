@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(threads_of(Groups), 1) gdn_prefill_kernel(cons
     }
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) barrier_init(shared_address(&s.ready[i]), 4);
+    barrier_init(shared_address(&s.tail), 1);
     barrier_init_done();
   }
   // What is above the diagonal in panels 1 and 3 is never written again.
@@ -75,6 +76,7 @@ __global__ void __launch_bounds__(threads_of(Groups), 1) gdn_prefill_kernel(cons
 #include <tvm/ffi/optional.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <initializer_list>
@@ -126,6 +128,8 @@ CUtensorMap boxes(const ffi::TensorView& x) {
     cudaDriverEntryPointQueryResult result;
     TVM_FFI_CHECK_CUDA_ERROR(
         cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result));
+    TVM_FFI_CHECK(result == cudaDriverEntryPointSuccess && found != nullptr, RuntimeError)
+        << "the driver has no cuTensorMapEncodeTiled";
     return reinterpret_cast<Encode>(found);
   }();
   CUtensorMap map{};
@@ -195,12 +199,13 @@ template <class E, int Groups>
 void launch(Problem p, const CUtensorMap& q_map, const CUtensorMap& k_map, const CUtensorMap& v_map, cudaStream_t stream) {
   constexpr auto kernel = gdn_prefill_kernel<E, Groups>;
   constexpr int kSlices = D / (Groups * kSlice);
-  static const bool ready = [] {
+  static std::atomic<uint64_t> allowed{0};  // by device
+  const uint64_t device = uint64_t{1} << p.device % 64;
+  if ((allowed.load() & device) == 0) {
     TVM_FFI_CHECK_CUDA_ERROR(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared<Groups>))));
-    return true;
-  }();
-  (void)ready;
+    if (p.device < 64) allowed.fetch_or(device);
+  }
   const auto run = [&](int slices, int64_t z) {
     const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z));
     kernel<<<grid, threads_of(Groups), sizeof(Shared<Groups>), stream>>>(p, q_map, k_map, v_map);
@@ -259,12 +264,10 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
 
   const ffi::CUDADeviceGuard guard(device.device_id);
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
-  static const int multiprocessors = [] {
-    int count = 0;
-    TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0));
-    return count;
-  }();
+  int multiprocessors = 0;
+  TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device.device_id));
   Problem p{};
+  p.device = device.device_id;
   p.cu_seqlens = static_cast<const int64_t*>(cu_seqlens.data_ptr());
   p.g = pointer<const float>(g), p.beta = pointer<const float>(beta);
   p.initial_state = pointer<const float>(initial_state);

@@ -285,28 +285,44 @@ __device__ __forceinline__ void prepare_all(const Problem& p, Shared<Groups>& s,
                                             const CUtensorMap& k_map, const CUtensorMap& v_map) {
   const Work& work = s.work;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = threadIdx.x % 32;
-  const auto ask = [&](int c) {  // for the boxes of chunk c, once its place is free
-    const int i = c % kStages, token = static_cast<int>(work.start) + c * kChunk;
-    auto& boxes = s.boxes[i];
-    const uint32_t full = shared_address(&s.full[i]);
-    barrier_wait(shared_address(&s.empty[i]), c / kStages & 1 ^ 1);
-    barrier_expect(full, static_cast<int>(sizeof boxes));
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      load_box(shared_address(boxes.k + half * kBoxBytes), &k_map, 64 * half, work.h / p.k_group, token, full);
-      load_box(shared_address(boxes.q + half * kBoxBytes), &q_map, 64 * half, work.h / p.q_group, token, full);
-    }
-#pragma unroll
-    for (int wg = 0; wg < Groups; ++wg) {
-      load_box(shared_address(boxes.v + wg * kBoxBytes), &v_map, work.slice + wg * kSlice, work.h / p.v_group, token, full);
-    }
-  };
   const auto valid = [&](int c) {
     return static_cast<int>(min(int64_t{kChunk}, work.end - work.start - static_cast<int64_t>(c) * kChunk));
   };
+  // For the boxes of chunk c, once its place is free; by a warp. Rows behind the end are the next sequence's: what is in
+  // them, NaN maybe, is no business of this one's, so they become zeros before anybody looks.
+  const auto ask = [&](int c) {
+    const int i = c % kStages, token = static_cast<int>(work.start) + c * kChunk, rows = valid(c);
+    auto& boxes = s.boxes[i];
+    const uint32_t full = shared_address(&s.full[i]), landed = rows < kChunk ? shared_address(&s.tail) : full;
+    if (lane == 0) {
+      barrier_wait(shared_address(&s.empty[i]), c / kStages & 1 ^ 1);
+      barrier_expect(landed, static_cast<int>(sizeof boxes));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        load_box(shared_address(boxes.k + half * kBoxBytes), &k_map, 64 * half, work.h / p.k_group, token, landed);
+        load_box(shared_address(boxes.q + half * kBoxBytes), &q_map, 64 * half, work.h / p.q_group, token, landed);
+      }
+#pragma unroll
+      for (int wg = 0; wg < Groups; ++wg) {
+        load_box(shared_address(boxes.v + wg * kBoxBytes), &v_map, work.slice + wg * kSlice, work.h / p.v_group, token,
+                 landed);
+      }
+    }
+    __syncwarp();
+    if (rows == kChunk) return;
+    barrier_wait(landed, 0);
+    for (int at = 128 * rows + 16 * lane; at < kBoxBytes; at += 512) {  // whole rows: the swizzle stays inside of them
+      const uint4 zeros = make_uint4(0, 0, 0, 0);
+      store_shared(shared_address(boxes.k) + at, zeros);
+      store_shared(shared_address(boxes.k) + kBoxBytes + at, zeros);
+      for (int wg = 0; wg < Groups; ++wg) store_shared(shared_address(boxes.v) + wg * kBoxBytes + at, zeros);
+    }
+    fence_async();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(full);
+  };
   if (work.chunks == 0) return;
-  if (warp == 1 && lane == 0) ask(0);
-  __syncwarp();
+  if (warp == 1) ask(0);
   ask_gates(p, work.start, valid(0), work.h, s.gates[0], warp);
   copies_wait();
   named_barrier(1, 128);
@@ -315,8 +331,7 @@ __device__ __forceinline__ void prepare_all(const Problem& p, Shared<Groups>& s,
     const int i = c % kStages, next = (c + 1) % kStages;
     const Gates gates = load_gates(p, valid(c), s.gates[c % 2], warp);
     if (c + 1 < work.chunks) {
-      if (warp == 1 && lane == 0) ask(c + 1);
-      __syncwarp();
+      if (warp == 1) ask(c + 1);
       ask_gates(p, work.start + static_cast<int64_t>(c + 1) * kChunk, valid(c + 1), work.h, s.gates[(c + 1) % 2], warp);
     }
     GDN_STAMP(Groups, c, 0);

@@ -26,6 +26,7 @@ struct Problem {
   int pass;                          // over segments: first, second
   int64_t tokens;
   int N, H, q_group, k_group, v_group;
+  int device;
   float scale;
   bool k_first, log_gates;
 #ifdef GDN_CLOCKS
@@ -117,7 +118,7 @@ __device__ __forceinline__ bool find_work(const Problem& p, int n, int x, int h,
   const bool first = segment == 0, last = segment == segments - 1, inner = !first && !last;
   work.identity = x >= kSlices;
   work.output = !work.identity && (p.pass == 1 ? first : !first);
-  if (segment >= segments || (!work.output && (p.pass != 1 || !inner))) return false;
+  if (segment < 0 || segment >= segments || (!work.output && (p.pass != 1 || !inner))) return false;
   work.n = n, work.h = h, work.slice = x % kSlices * Groups * kSlice;
   work.before = segment * length, work.chunks = min(length, chunks - work.before);
   work.start = bound(p, n) + static_cast<int64_t>(work.before) * kChunk, work.end = bound(p, n + 1);

@@ -55,7 +55,7 @@ struct Shared {
   alignas(16) float diagonal[4][16][20];  // of a warp: its block of A, transposed
   Decays decays[4];
   float gates[2][2][kChunk];  // of this chunk and the next: g, beta
-  alignas(8) uint64_t full[kStages], ready[kTiles], empty[kStages];
+  alignas(8) uint64_t full[kStages], ready[kTiles], empty[kStages], tail;
   Work work;
   int found;
   bool busy;
