@@ -1,0 +1,84 @@
+// mbarriers, which count threads and bytes, and named barriers, which count threads.
+#pragma once
+#include <map>
+
+#include "shared_memory.h"
+
+struct Barrier {
+  int count;    // arrivals that complete a phase
+  int pending;  // of this phase
+  int bytes;    // announced and not here yet
+  int phase = 0;
+  int made_by;  // a thread whose fence is still to come; -1: it has been
+};
+
+struct NamedBarrier {
+  int threads = 0, arrived = 0;
+  long round = 0;
+};
+
+inline std::map<uint32_t, Barrier> barriers;  // by address
+inline std::map<int, NamedBarrier> named_barriers;
+
+inline void prepare_barriers() {
+  barriers.clear();
+  named_barriers.clear();
+}
+
+inline Barrier& barrier_at(uint32_t at) {
+  const auto found = barriers.find(at);
+  require(found != barriers.end(), "no barrier there");
+  require(found->second.made_by < 0, "a barrier before barrier_init_done");
+  return found->second;
+}
+
+inline void advance_barrier(Barrier& barrier, int arrivals, int bytes) {
+  barrier.pending -= arrivals;
+  barrier.bytes += bytes;
+  require(barrier.pending >= 0, "too many arrivals");
+  if (barrier.pending == 0 && barrier.bytes == 0) {
+    ++barrier.phase;
+    barrier.pending = barrier.count;
+  }
+}
+
+inline void barrier_init(uint32_t at, int count) {
+  shared_bytes(at, 8, "barrier_init");
+  require(count > 0 && !barriers.contains(at), "a barrier that was there, or that nobody arrives at");
+  barriers[at] = {.count = count, .pending = count, .bytes = 0, .made_by = running};
+}
+
+inline void barrier_init_done() {
+  for (auto& [at, barrier] : barriers) {
+    if (barrier.made_by == running) barrier.made_by = -1;
+  }
+}
+
+inline void barrier_arrive(uint32_t at) { advance_barrier(barrier_at(at), 1, 0); }
+inline void barrier_expect(uint32_t at, int bytes) { advance_barrier(barrier_at(at), 1, bytes); }
+
+// For the phase of this parity to be over.
+inline void barrier_wait(uint32_t at, int parity) {
+  require(parity == 0 || parity == 1, "a parity that is none");
+  const Barrier& barrier = barrier_at(at);
+  wait_until("mbarrier", [&barrier, parity] { return barrier.phase % 2 != parity; });
+}
+
+inline void arrive_and_wait(int id, int threads, const char* what) {
+  NamedBarrier& barrier = named_barriers[id];
+  if (barrier.arrived == 0) barrier.threads = threads;
+  require(barrier.threads == threads, "threads that disagree about how many a barrier has");
+  const long round = barrier.round;
+  if (++barrier.arrived == threads) {
+    barrier.arrived = 0;
+    ++barrier.round;
+  }
+  wait_until(what, [&barrier, round] { return barrier.round > round; });
+}
+
+inline void named_barrier(int id, int threads) {
+  require(id > 0 && id < 16 && threads > 0 && threads % kLanes == 0, "a named barrier that there is not");
+  arrive_and_wait(id, threads, "named barrier");
+}
+
+inline void __syncthreads() { arrive_and_wait(0, static_cast<int>(blockDim.x), "__syncthreads"); }

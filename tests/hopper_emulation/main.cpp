@@ -1,0 +1,171 @@
+// The kernels of hopper_prefill on this CPU, every instruction emulated, against a float64 recurrence. A line a run.
+#include <csignal>
+
+#include "instructions.cuh"
+#include "kernel.cu"
+#include "launch.h"
+#include "recurrence.h"
+
+// SEED draws other orders in which threads run; STOP_AT_FIRST is for those who expect an error.
+#ifndef SEED
+#define SEED 1
+#endif
+
+namespace {
+
+// How a call is cut up: slices of 64 value channels in a block, chunks of a segment (0: not cut).
+struct Cut {
+  int slices, segment;
+};
+
+struct Results {
+  Guarded<uint16_t> output;
+  Guarded<float> final_state, checkpoints;
+  bool intact = true;  // and so is the workspace: nothing was written beside them
+};
+
+template <class E, int Slices>
+void launch_all(Problem p, const CUtensorMap& q, const CUtensorMap& k, const CUtensorMap& v) {
+  const auto prefill = [&](int slices, int64_t z) {
+    const Place grid{static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z)};
+    launch(grid, threads_of(Slices), sizeof(Shared<Slices>), [&] { gdn_prefill_kernel<E, Slices>(p, q, k, v); });
+  };
+  constexpr int kBlocks = D / (Slices * kSlice);
+  if (p.length == 0) return prefill(kBlocks, p.N);
+  prefill(2 * kBlocks, p.segments);
+  const Place grid{D / kJoinRows, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N)};
+  launch(grid, kJoinParts * D, kJoinBytes, [&] { gdn_join_kernel(p); });
+  p.pass = 2;
+  prefill(kBlocks, p.segments);
+}
+
+Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
+  const int64_t tokens = x.bounds.back(), heads = c.heads(), state = kSize * kSize;
+  Results results{Guarded<uint16_t>(tokens * heads * kSize), Guarded<float>(c.sequences() * heads * state),
+                  Guarded<float>(x.checkpoint_bounds.back() * heads * state)};
+  Problem p{};
+  p.cu_seqlens = x.bounds.data();
+  if (c.gates) p.g = x.g.data(), p.beta = x.beta.data();
+  if (c.initial_state) p.initial_state = x.initial_state.data();
+  p.output = results.output.data();
+  p.final_state = results.final_state.data();
+  p.every = c.checkpoint_every;
+  if (p.every != 0) {
+    p.checkpoints = results.checkpoints.data(), p.checkpoint_starts = x.checkpoint_bounds.data();
+    p.num_checkpoints = x.checkpoint_bounds.back();
+  }
+  p.tokens = tokens, p.N = c.sequences(), p.H = static_cast<int>(heads);
+  p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
+  p.scale = scale;
+  p.k_first = p.log_gates = c.k_first;
+  p.pass = 1;
+  p.length = cut.segment;
+  if (cut.segment != 0) p.segments = (tokens / kChunk + p.N) / cut.segment + p.N;
+  Guarded<float> start(p.segments * heads * state), local = start, transfer = start;
+  p.start = start.data(), p.local = local.data(), p.transfer = transfer.data();
+
+  const int rows = static_cast<int>(tokens);
+  const CUtensorMap q{x.q.data(), D, c.query_heads, rows}, k{x.k.data(), D, c.key_heads, rows};
+  const CUtensorMap v{x.v.data(), D, c.value_heads, rows};
+  const auto launched = [&](auto launch_typed) { launch_typed(p, q, k, v); };
+  if (c.type == Type::float16) {
+    launched(cut.slices == 1 ? launch_all<__half, 1> : launch_all<__half, 2>);
+  } else {
+    launched(cut.slices == 1 ? launch_all<__nv_bfloat16, 1> : launch_all<__nv_bfloat16, 2>);
+  }
+  for (const Guarded<float>* x : {&results.final_state, &results.checkpoints, &start, &local, &transfer}) {
+    results.intact &= x->intact();
+  }
+  results.intact &= results.output.intact();
+  return results;
+}
+
+// Of one sequence and head.
+struct Error {
+  double wrong = 0, right = 0;
+  void add(double got, double expected) {
+    wrong += (got - expected) * (got - expected);
+    right += expected * expected;
+  }
+  double relative() const { return wrong == 0 ? 0 : std::sqrt(wrong / right); }
+};
+
+// A NaN is worse than anything.
+double worse(double x, double y) { return std::isnan(x) || x > y ? x : y; }
+
+double error_of_states(const Guarded<float>& got, const Vector& expected) {
+  double worst = 0;
+  for (size_t state = 0; state < expected.size(); state += kSize * kSize) {
+    Error error;
+    for (size_t i = state; i < state + kSize * kSize; ++i) error.add(got[i], expected[i]);
+    worst = worse(error.relative(), worst);
+  }
+  return worst;
+}
+
+double error_of_output(const Case& c, const Inputs& x, const Guarded<uint16_t>& got, const Vector& expected) {
+  double worst = 0;
+  for (int n = 0; n < c.sequences(); ++n) {
+    for (int h = 0; h < c.heads(); ++h) {
+      Error error;
+      for (int64_t t = x.bounds[n]; t < x.bounds[n + 1]; ++t) {
+        const size_t row = (t * c.heads() + h) * kSize;
+        for (size_t i = row; i < row + kSize; ++i) error.add(to_float(got[i], c.type), expected[i]);
+      }
+      worst = worse(error.relative(), worst);
+    }
+  }
+  return worst;
+}
+
+bool report(const Case& c, const Inputs& inputs, const Expected& expected, const Cut& cut, float scale) {
+  const Results got = call(c, inputs, cut, scale);
+  const double output = error_of_output(c, inputs, got.output, expected.output);
+  const double state = error_of_states(got.final_state, expected.final_state);
+  const double checkpoints = error_of_states(got.checkpoints, expected.checkpoints);
+  const double limit = (c.type == Type::float16 ? 8e-4 : 6e-3) * (c.repeated_keys ? 10 : 1);
+  const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact;
+  const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
+  std::printf("%s: %s, %s, slices %d, segment %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
+              right ? "right" : "WRONG", c.name, type, cut.slices, cut.segment, output, state, checkpoints, limit,
+              got.intact ? "" : ", written outside of a tensor");
+  std::fflush(stdout);
+  return right;
+}
+
+std::vector<Case> all_cases() {
+  const Case ragged{.name = "ragged, GVA", .lengths = {130, 0, 64, 5}, .value_heads = 2};
+  const Case resets{.name = "resets, GQA, k first", .lengths = {65, 1, 100}, .query_heads = 2, .k_first = true,
+                    .resets = 0.05f, .largest_beta = 1.8f};
+  const Case bare{.name = "no gates, no state", .lengths = {150}, .gates = false, .initial_state = false,
+                  .checkpoint_every = 0};
+  const Case repeated{.name = "repeated keys", .lengths = {128}, .initial_state = false, .repeated_keys = true,
+                      .least_alpha = 1.f, .least_beta = 1.9f, .largest_beta = 1.95f};
+  const Case longer{.name = "slow decay", .lengths = {330, 0, 70}, .resets = 0.004f, .least_alpha = 0.999f,
+                    .largest_beta = 0.3f, .checkpoint_every = 2};
+  Case resets_in_float16 = resets, repeated_in_float16 = repeated;
+  resets_in_float16.type = repeated_in_float16.type = Type::float16;
+  return {ragged, resets, bare, repeated, longer, resets_in_float16, repeated_in_float16};
+}
+
+}  // namespace
+
+int main() {
+  std::signal(SIGSEGV, [](int) { fail("an address that there is not"); });
+  const float scale = 1.f / std::sqrt(float{kSize});
+  bool right = true;
+  schedule.seed(SEED);
+  for (const Case& c : all_cases()) {
+    const Inputs inputs = draw(c);
+    const Expected expected = recur(c, inputs, scale);
+    for (const int slices : {1, 2}) {
+      for (const int segment : {0, 1, 2}) {
+        right &= report(c, inputs, expected, {slices, segment}, scale);
+#ifdef STOP_AT_FIRST
+        if (!right) return 1;
+#endif
+      }
+    }
+  }
+  return right ? 0 : 1;
+}

@@ -1,0 +1,79 @@
+"""hopper_prefill on a CPU: its device code with every thread and instruction emulated, against a float64 recurrence.
+
+The emulator in hopper_emulation/ takes the place of the kernel's instructions.cuh and forgives less than a GPU: threads
+run in random order, and what is under way, not fenced or not waited for holds NaNs or ends the program.
+"""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+GXX = shutil.which("g++")
+KERNEL = ROOT / "solutions/hopper_prefill"
+EMULATOR = ROOT / "tests/hopper_emulation"
+RUNS = 7 * 2 * 3  # cases, slices in a block, ways to cut a sequence into segments
+
+pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
+
+Edit = tuple[str, str, str]  # file, what stands there, what shall stand there
+
+
+def device_code(folder: Path, edit: Edit | None) -> None:
+    """The kernel's files into `folder`, less the host's part and the instructions."""
+    files = {file.name: file.read_text() for file in KERNEL.iterdir() if file.suffix in {".cu", ".cuh"}}
+    if edit:
+        name, old, new = edit
+        assert files[name].count(old) == 1, f"{old} is not once in {name}: this test is out of date"
+        files[name] = files[name].replace(old, new)
+    files["kernel.cu"], host = files["kernel.cu"].split("// --- host")
+    assert "TVM_FFI_DLL_EXPORT" in host
+    descriptors = re.findall(
+        r"^__device__ __forceinline__ uint64_t descriptor.*?^}\n", files.pop("instructions.cuh"), re.M | re.S
+    )
+    assert len(descriptors) == 2
+    files["descriptors.h"] = "".join(descriptors)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+def emulate(folder: Path, *flags: str, edit: Edit | None = None) -> subprocess.CompletedProcess[str]:
+    """Builds and runs."""
+    device_code(folder, edit)
+    command = [str(GXX), "-std=c++20", "-fno-strict-aliasing", "-w", *flags]
+    program = folder / "emulate"
+    subprocess.run([*command, "-I", folder, "-I", EMULATOR, "-o", program, EMULATOR / "main.cpp"], check=True)
+    return subprocess.run([program], capture_output=True, text=True, timeout=200)
+
+
+@pytest.mark.slow
+def test_the_kernels_are_right(tmp_path: Path) -> None:
+    done = emulate(tmp_path, "-O2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == RUNS
+    assert all(line.startswith("right: ") for line in lines)
+
+
+LAST_COPY = "copies_wait();  // of the gates of the next chunk, which the barrier shows to all"
+TO_PRODUCTS = "fence_async();  // the other warpgroups' products read the tile"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "says"),
+    [
+        pytest.param("advance.cuh", "S[0][e] *= all, S[1][e] *= all;", ";", "WRONG: ragged", id="no decay"),
+        pytest.param("prepare.cuh", f"{LAST_COPY}\n  named_barrier(1, 128);", "copies_wait();", "nan", id="no barrier"),
+        pytest.param("prepare.cuh", TO_PRODUCTS, "", "a write without fence_async", id="no fence"),
+        pytest.param("instructions.cuh", "{16} << 32", "{8} << 32", "WRONG: ragged", id="wrong descriptor"),
+        pytest.param("kernel.cu", "kAdvanceRegisters = 208", "kAdvanceRegisters = 216", "deadlock", id="512 registers"),
+    ],
+)
+def test_errors_are_found(tmp_path: Path, name: str, old: str, new: str, says: str) -> None:
+    done = emulate(tmp_path, "-O1", "-DSTOP_AT_FIRST", edit=(name, old, new))
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert says in said
