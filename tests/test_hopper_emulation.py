@@ -58,7 +58,6 @@ def test_the_kernels_are_right(tmp_path: Path) -> None:
     assert all(line.startswith("right: ") for line in lines)
 
 
-LAST_COPY = "copies_wait();  // of the gates of the next chunk, which the barrier shows to all"
 TO_PRODUCTS = "fence_async();  // the other warpgroups' products read the tile"
 
 
@@ -66,9 +65,7 @@ TO_PRODUCTS = "fence_async();  // the other warpgroups' products read the tile"
     ("name", "old", "new", "says"),
     [
         pytest.param("advance.cuh", "S[0][e] *= all, S[1][e] *= all;", ";", "WRONG: ragged", id="no decay"),
-        pytest.param("prepare.cuh", f"{LAST_COPY}\n  named_barrier(1, 128);", "copies_wait();", "nan", id="no barrier"),
         pytest.param("prepare.cuh", TO_PRODUCTS, "", "a write without fence_async", id="no fence"),
-        pytest.param("instructions.cuh", "{16} << 32", "{8} << 32", "WRONG: ragged", id="wrong descriptor"),
         pytest.param("kernel.cu", "kAdvanceRegisters = 208", "kAdvanceRegisters = 216", "deadlock", id="512 registers"),
     ],
 )
