@@ -16,7 +16,9 @@ namespace {
 template <class E, int Steps>
 __device__ __forceinline__ void multiply(float (&acc)[32], const uint32_t (*a)[4], uint32_t box) {
 #pragma unroll
-  for (int k = 0; k < Steps; ++k) wgmma<E, 0>(acc, a[k], descriptor(box + k / 4 * kBoxBytes + k % 4 * 32), k > 0);
+  for (int k = 0; k < Steps; ++k) {
+    wgmma<E, 0>(acc, a[k], descriptor(box, k / 4 * kBoxBytes + k % 4 * 32), k > 0);
+  }
 }
 
 // low, high [64, 32] (+)= a [64, 64] times a packed lower triangle, transposed: of its rows 0 to 31, of the others.
@@ -25,11 +27,17 @@ __device__ __forceinline__ void multiply_lower(float (&low)[16], float (&high)[1
                                                uint32_t triangle, bool accumulate) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const uint32_t at = triangle + panel(k) + (k < 2 ? 1024 : 0);
-    wgmma<E, 0>(high, a[k], descriptor_packed(at), accumulate || k > 0);
+    wgmma<E, 0>(high, a[k], descriptor_packed(triangle, panel(k) + (k < 2 ? 1024 : 0)), accumulate || k > 0);
   }
 #pragma unroll
-  for (int k = 0; k < 2; ++k) wgmma<E, 0>(low, a[k], descriptor_packed(triangle + panel(k)), accumulate || k > 0);
+  for (int k = 0; k < 2; ++k) wgmma<E, 0>(low, a[k], descriptor_packed(triangle, panel(k)), accumulate || k > 0);
+}
+
+// acc [64, 64] += a [64, 64] times a square of 16 x 16 blocks, transposed.
+template <class E>
+__device__ __forceinline__ void multiply_square(float (&acc)[32], const uint32_t (&a)[4][4], uint32_t square) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) wgmma<E, 0>(acc, a[k], descriptor_packed(square, block_of_square(0, k)), 1);
 }
 
 // A warpgroup's 64 value channels, from the first chunk to the last.
@@ -67,6 +75,10 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
   uint32_t o_bits[4][4];
 
   // O^T of chunk c in registers to O in memory, by way of the box of v, of which this warp has read the same channels.
+  const int64_t out_step = 16 * static_cast<int64_t>(p.H) * D;
+  E* out = static_cast<E*>(p.output) + ((work.start + lane / 2) * p.H + work.h) * D + work.slice + wg * kSlice +
+           8 * (2 * warp + lane % 2);
+  int left = work.output ? static_cast<int>(min(work.end - work.start, int64_t{work.chunks} * kChunk)) - lane / 2 : 0;
   const auto store = [&](int c) {
     unsigned char* box = s.boxes[c % kStages].v + wg * kBoxBytes;
 #pragma unroll
@@ -74,25 +86,29 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
       stmatrix_transposed(shared_address(box) + swizzled(16 * k + v_token, v_piece), o_bits[k]);
     }
     __syncwarp();
-    const int64_t token = work.start + static_cast<int64_t>(c) * kChunk + lane / 2;
-    const int left = static_cast<int>(work.end - token), channel = work.slice + wg * kSlice + 8 * (2 * warp + lane % 2);
-    E* out = static_cast<E*>(p.output) + (token * p.H + work.h) * D + channel;
+    uint4 pieces[4];
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-      const uint4 piece = *reinterpret_cast<const uint4*>(box + swizzled(lane / 2 + 16 * m, 2 * warp + lane % 2));
-      if (16 * m < left && work.output) *reinterpret_cast<uint4*>(out) = piece;
-      out += 16 * static_cast<int64_t>(p.H) * D;
+      pieces[m] = *reinterpret_cast<const uint4*>(box + swizzled(lane / 2 + 16 * m, 2 * warp + lane % 2));
     }
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      if (16 * m < left) *reinterpret_cast<uint4*>(out) = pieces[m];
+      out += out_step;
+    }
+    left -= kChunk;
     fence_async();
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&s.empty[c % kStages]));
   };
 
+  const uint32_t v_mask = work.identity ? 0 : ~0u;
 #pragma unroll 1
   for (int c = 0; c < work.chunks; ++c) {
     const int i = c % kStages, parity = c / kStages & 1;
     auto& boxes = s.boxes[i];
-    auto& tile = s.tile[c % kTiles];
+    auto& tile = s.tile[i];
+    const Decays& d = s.decays[c % kDecays];
     uint32_t state_bits[8][4];
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
@@ -114,32 +130,33 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
     multiply<E, 8>(o, state_bits, shared_address(boxes.q));  // S Q^T
     wgmma_commit();
 
-    uint32_t v[4][4];  // V^T, the fragments of a left operand
+    uint32_t bits[4][4];  // V^T, the fragments of a left operand; then X^T
+    const auto load_v = [&](int k) {
+      ldmatrix_transposed(bits[k], shared_address(boxes.v) + wg * kBoxBytes + swizzled(16 * k + v_token, v_piece));
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      ldmatrix_transposed(v[k], shared_address(boxes.v) + wg * kBoxBytes + swizzled(16 * k + v_token, v_piece));
-    }
-    if (work.identity) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) v[k][0] = v[k][1] = v[k][2] = v[k][3] = 0;
-    }
-    barrier_wait(shared_address(&s.ready[c % kTiles]), c / kTiles & 1);
-    const float all = tile.from_start[kChunk - 1];
-    GDN_STAMP(wg, c, 3);
-    wgmma_wait<1>();
-    settle(x);
-    GDN_STAMP(wg, c, 4);
-    uint32_t bits[4][4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
+      for (int e = 0; e < 4; ++e) bits[k][e] &= v_mask;
+    };
+    const auto subtract = [&](int k) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int at = k * 8 + 2 * e;  // in x; its token is ..
-        const float2 gamma = *reinterpret_cast<const float2*>(tile.from_start + 16 * k + e / 2 * 8 + column);
-        const float2 value = unpack<E>(v[k][e]);
+        const float2 gamma = *reinterpret_cast<const float2*>(d.from_start + 16 * k + e / 2 * 8 + column);
+        const float2 value = unpack<E>(bits[k][e]);
         bits[k][e] = pack<E>(fmaf(-gamma.x, x[at], value.x), fmaf(-gamma.y, x[at + 1], value.y));
       }
-    }
+    };
+    load_v(0), load_v(1);
+    barrier_wait(shared_address(&s.ready[i]), parity);
+    const float all = d.from_start[kChunk - 1];
+    GDN_STAMP(wg, c, 3);
+    wgmma_wait<0>();  // for S Q^T too: to wait for x alone takes registers that are not there
+    settle(x);
+    settle(o);
+    keep(state_bits);
+    GDN_STAMP(wg, c, 4);
+    subtract(0), subtract(1);
+    load_v(2), load_v(3);  // not before: registers are short
+    subtract(2), subtract(3);
     float y[2][16];  // V'^T: tokens 0 to 31, 32 to 63
     wgmma_fence();
 #pragma unroll
@@ -147,13 +164,16 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
     wgmma_commit();
 #pragma unroll
     for (int e = 0; e < 32; ++e) S[0][e] *= all, S[1][e] *= all;
-
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float2 gamma = *reinterpret_cast<const float2*>(d.from_start + 8 * k + column);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o[4 * k + e] *= p.scale * (e % 2 == 0 ? gamma.x : gamma.y);
+    }
     wgmma_wait<0>();
     settle(y[0]);
     settle(y[1]);
-    settle(o);
     GDN_STAMP(wg, c, 5);
-    keep(state_bits);
     keep(bits);
     uint32_t decayed[4][4];
 #pragma unroll
@@ -161,7 +181,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int at = k * 8 + 2 * e;
-        const float2 rest = *reinterpret_cast<const float2*>(tile.to_end + 16 * k + e / 2 * 8 + column);
+        const float2 rest = *reinterpret_cast<const float2*>(d.to_end + 16 * k + e / 2 * 8 + column);
         const float2 pair = make_float2(y[at / 16][at % 16], y[at / 16][at % 16 + 1]);
         bits[k][e] = pack<E>(pair.x, pair.y);
         decayed[k][e] = pack<E>(pair.x * rest.x, pair.y * rest.y);
@@ -170,30 +190,23 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {  // tokens are rows of the box: 16 of them are 2048 bytes
-      wgmma<E, 1>(S[0], decayed[k], descriptor(shared_address(boxes.k) + 2048 * k), 1);
-      wgmma<E, 1>(S[1], decayed[k], descriptor(shared_address(boxes.k) + kBoxBytes + 2048 * k), 1);
+      wgmma<E, 1>(S[0], decayed[k], descriptor(shared_address(boxes.k), 2048 * k), 1);
+      wgmma<E, 1>(S[1], decayed[k], descriptor(shared_address(boxes.k), kBoxBytes + 2048 * k), 1);
     }
     wgmma_commit();
-    float within[2][16];  // V'^T P^T
-    multiply_lower<E>(within[0], within[1], bits, shared_address(tile.P), false);
+    multiply_square<E>(o, bits, shared_address(tile.P));  // + V'^T P^T
     wgmma_commit();
     wgmma_wait<0>();
     settle(S[0]);
     settle(S[1]);
-    settle(within[0]);
-    settle(within[1]);
+    settle(o);
     GDN_STAMP(wg, c, 6);
     keep(bits);
     keep(decayed);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int at = 8 * k + 2 * e;
-        const float2 gamma = *reinterpret_cast<const float2*>(tile.from_start + 16 * k + e / 2 * 8 + column);
-        o_bits[k][e] = pack<E>(fmaf(o[at], p.scale * gamma.x, within[at / 16][at % 16]),
-                                 fmaf(o[at + 1], p.scale * gamma.y, within[at / 16][at % 16 + 1]));
-      }
+      for (int e = 0; e < 4; ++e) o_bits[k][e] = pack<E>(o[8 * k + 2 * e], o[8 * k + 2 * e + 1]);
     }
     if (p.every != 0 && work.output) {
       const int done = work.before + c + 1;

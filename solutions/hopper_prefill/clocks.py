@@ -17,10 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 FOLDER, D, FROM, TO = Path(__file__).resolve().parent, 128, 8, 40
-ADVANCE = ("wait for K, Q, V", "issue S K^T, store O of the chunk before", "issue S Q^T, wait for T and P", "S K^T",
-           "X, T X", "update of S, P V'")  # fmt: skip
-PREPARE = ("wait for a place, K and Q", "issue K K^T, decays", "K K^T", "A", "inverse of diagonal blocks",
-           "Q K^T, the other warps", "P", "T", "hand over")  # fmt: skip
+ADVANCE = ("wait for K, Q, V", "issue S K^T, store O of the chunk before", "issue S Q^T, wait for T and P",
+           "S K^T, S Q^T", "X, T X", "update of S, P V'")  # fmt: skip
+INVERT = ("wait for K", "issue K K^T, wait for decays", "K K^T, T of the other warps", "A, inverse of diagonal blocks",
+          "T")  # fmt: skip
+FEED = ("wait for K and Q", "issue Q K^T", "decays of the next chunk", "ask for its boxes", "Q K^T", "P")  # fmt: skip
 
 
 def arguments(q_heads: int, heads: int, lengths: list[int]) -> tuple[object, ...]:
@@ -48,7 +49,7 @@ def main() -> None:
         raise SystemExit(f"clocks.py: --tokens is at least {TO * 64}")
     q_heads, heads = (int(x) for x in options.heads.split(","))
     os.environ["GDN_GROUPS"] = str(options.groups)
-    written = torch.zeros(3, 4, 64, 16, dtype=torch.int32, device="cuda")
+    written = torch.zeros(4, 4, 64, 16, dtype=torch.int32, device="cuda")
     with tempfile.TemporaryDirectory() as build:
         load = lambda name: load_function(FOLDER, f"clocks.cu::{name}", Path(build))  # noqa: E731
         load("set_clocks")(written)
@@ -58,12 +59,11 @@ def main() -> None:
         torch.cuda.synchronize()
     clocks = written.cpu().to(torch.int64) & 0xFFFFFFFF
     console = Console(record=True, width=110)
-    for group in range(options.groups + 1):
-        steps = PREPARE if group == options.groups else ADVANCE
+    roles = [(f"advances slice {i}", ADVANCE) for i in range(options.groups)] + [("inverts", INVERT), ("feeds", FEED)]
+    for group, (role, steps) in enumerate(roles):
         for warp in (0, 3):
             stamps = clocks[group, warp, FROM:TO]
             chunk = statistics.median((stamps[1:, 0] - stamps[:-1, 0]).tolist())
-            role = "prepares" if group == options.groups else f"advances slice {group}"
             table = Table(
                 title=f"warp {warp} of the warpgroup that {role}: {chunk:.0f} cycles a chunk", title_justify="left"
             )

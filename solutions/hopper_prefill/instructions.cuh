@@ -25,6 +25,13 @@ __device__ __forceinline__ int lane_here() {
   return lane;
 }
 
+// True in one lane of a warp.
+__device__ __forceinline__ bool elect_one() {
+  uint32_t elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected != 0;
+}
+
 // --- mbarriers --------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t bar, int count) {
@@ -48,20 +55,20 @@ __device__ __forceinline__ void barrier_wait(uint32_t bar, int parity) {
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+// Counts as having come, and does not wait.
+__device__ __forceinline__ void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 // --- copies -----------------------------------------------------------------------------------------------------
 
-// A box of a tensor; what lies outside of it is zero.
-__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap* map, int x, int y, int z, uint32_t bar) {
+// 64 rows of a tensor, from `token`: `half` of their 128 channels, and behind it the other if the map says so. What lies
+// outside is zero.
+__device__ __forceinline__ void load_boxes(uint32_t to, const CUtensorMap* map, int half, int head, int token, uint32_t bar) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
-      ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(bar) : "memory");
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
+      ::"r"(to), "l"(map), "r"(0), "r"(token), "r"(half), "r"(head), "r"(bar) : "memory");
 }
-// Four bytes, by a thread for itself; what it has asked for is there after copies_wait.
-__device__ __forceinline__ void copy_word(uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 __device__ __forceinline__ void store_shared(uint32_t at, uint4 x) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
@@ -152,13 +159,16 @@ __device__ __forceinline__ void keep(uint32_t (&a)[N][4]) {
     for (int e = 0; e < 4; ++e) asm volatile("" : "+r"(a[i][e])::"memory");
   }
 }
+// Operands in shared memory: at `at`, the same for all of them that are read from there, and `ahead` bytes further.
 // Of rows of 128 bytes, swizzled, eight to 1024 bytes.
-__device__ __forceinline__ uint64_t descriptor(uint32_t at) {
-  return static_cast<uint64_t>((at & 0x3ffff) >> 4) | uint64_t{1} << 16 | uint64_t{64} << 32 | uint64_t{1} << 62;
+__device__ __forceinline__ uint64_t descriptor(uint32_t at, int ahead) {
+  const uint32_t low = ((at & 0x3ffff) >> 4 | 1 << 16) + (ahead >> 4);
+  return low | uint64_t{64} << 32 | uint64_t{1} << 62;
 }
 // Of cores of 8 rows of 16 bytes, not swizzled: two side by side, 128 bytes apart; the next eight rows 256 bytes further.
-__device__ __forceinline__ uint64_t descriptor_packed(uint32_t at) {
-  return static_cast<uint64_t>((at & 0x3ffff) >> 4) | uint64_t{8} << 16 | uint64_t{16} << 32;
+__device__ __forceinline__ uint64_t descriptor_packed(uint32_t at, int ahead) {
+  const uint32_t low = ((at & 0x3ffff) >> 4 | 8 << 16) + (ahead >> 4);
+  return low | uint64_t{16} << 32;
 }
 // d [64, 64] (+)= a [64, 16] b [16, 64]: a in registers, b in shared memory. TransposedB: b lies [k, n], n contiguous.
 template <class E, int TransposedB>

@@ -1,21 +1,27 @@
 // Prefill of the gated delta rule, chunk by chunk, for sm_90a, in one kernel.
 //
 // A block has one (sequence, head), or one slice of its value channels, and goes over its chunks in order: one warpgroup
-// prepares (prepare.cuh), a chunk ahead of the others, which advance the state (advance.cuh).
+// asks for boxes and finds decays and P (feed.cuh), one finds T (invert.cuh), a chunk ahead of the others, which advance
+// the state (advance.cuh).
 //
 // Where few sequences and heads would leave the GPU empty, a sequence is cut into segments, exactly. A first pass has the
 // first segment, and of each other but the last what it adds to a state of zeros and what it makes of the identity; `join`
 // has the state before every segment from them (join.cuh); a second pass has the others.
 
 #include "advance.cuh"
+#include "feed.cuh"
+#include "invert.cuh"
 #include "join.cuh"
-#include "prepare.cuh"
 
 namespace {
 
-constexpr int kPrepareRegisters = 88, kAdvanceRegisters = 208;  // of a thread; at launch each has 168, 504 together
+// Registers of a thread, by what its warpgroup does: together no more than at launch, 4 x 128 or 3 x 168.
+struct Registers {
+  int advance, invert, feed;
+};
+constexpr Registers registers_of(int groups) { return groups == 2 ? Registers{192, 64, 64} : Registers{208, 144, 144}; }
 
-constexpr int threads_of(int groups) { return 128 * (groups + 1); }
+constexpr int threads_of(int groups) { return 128 * (groups + 2); }
 static_assert(sizeof(Shared<2>) <= 227 * 1024);
 
 // The grid is (slices, H, N), or (slices, of the identity too in the first pass, H, places of segments).
@@ -39,27 +45,30 @@ __global__ void __launch_bounds__(threads_of(Groups), 1) gdn_prefill_kernel(cons
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.empty[i]), 4 * Groups);
+      barrier_init(shared_address(&s.ready[i]), 8);
     }
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) barrier_init(shared_address(&s.ready[i]), 4);
+    for (int i = 0; i < kDecays; ++i) barrier_init(shared_address(&s.known[i]), 4);
     barrier_init(shared_address(&s.tail), 1);
     barrier_init_done();
   }
-  // What is above the diagonal in panels 1 and 3 is never written again.
-  for (int at = threadIdx.x; at < kTiles * (kTerms + 1) * 2 * 32; at += threads_of(Groups)) {
-    const int core = at % 32 * 16, which = at / 32 % 2, triangle = at / 64;
-    unsigned char* base = &s.tile[triangle / (kTerms + 1)].T[0][0] + triangle % (kTerms + 1) * kTriangle;
-    *reinterpret_cast<uint4*>(base + panel(2 * which + 1) + core) = make_uint4(0, 0, 0, 0);
+  // What is above the diagonal is never written again.
+  for (int at = threadIdx.x; at < kStages * static_cast<int>(sizeof(Tile)) / 16; at += threads_of(Groups)) {
+    reinterpret_cast<uint4*>(s.tile)[at] = make_uint4(0, 0, 0, 0);
   }
   fence_async();
   __syncthreads();
   if (!s.busy) return;
-  if (wg == Groups) {
-    if constexpr (Groups == 2) registers_down<kPrepareRegisters>();
-    prepare_all<E, Groups>(p, s, q_map, k_map, v_map);
-  } else {
-    if constexpr (Groups == 2) registers_up<kAdvanceRegisters>();
+  constexpr Registers kRegisters = registers_of(Groups);
+  if (wg < Groups) {
+    registers_up<kRegisters.advance>();
     advance<E, Groups>(p, s, wg);
+  } else if (wg == Groups) {
+    registers_down<kRegisters.invert>();
+    invert<E, Groups>(p, s);
+  } else {
+    registers_down<kRegisters.feed>();
+    feed<E, Groups>(p, s, q_map, k_map, v_map);
   }
 }
 
@@ -120,8 +129,8 @@ void require(const char* name, const ffi::TensorView& x, DLDataType dtype, DLDev
       << name << " does not start at a multiple of 16 bytes";
 }
 
-// Boxes of 64 tokens and 64 channels of one head, of x [T, heads, D]; zeros behind the last token.
-CUtensorMap boxes(const ffi::TensorView& x) {
+// Boxes of 64 tokens and 64 channels of one head, `halves` of them, of x [T, heads, D]; zeros behind the last token.
+CUtensorMap boxes(const ffi::TensorView& x, int halves) {
   using Encode = decltype(&cuTensorMapEncodeTiled);
   static const Encode encode = [] {
     void* found = nullptr;
@@ -134,12 +143,12 @@ CUtensorMap boxes(const ffi::TensorView& x) {
   }();
   CUtensorMap map{};
   if (x.size(0) == 0) return map;
-  const cuuint64_t sizes[] = {D, static_cast<cuuint64_t>(x.size(1)), static_cast<cuuint64_t>(x.size(0))};
-  const cuuint64_t strides[] = {2 * D, 2 * D * sizes[1]};
-  const cuuint32_t box[] = {64, 1, kChunk}, steps[] = {1, 1, 1};
+  const auto heads = static_cast<cuuint64_t>(x.size(1)), tokens = static_cast<cuuint64_t>(x.size(0));
+  const cuuint64_t sizes[] = {D / 2, tokens, 2, heads}, strides[] = {2 * D * heads, D, 2 * D};
+  const cuuint32_t box[] = {D / 2, kChunk, static_cast<cuuint32_t>(halves), 1}, steps[] = {1, 1, 1, 1};
   const auto type = same(x.dtype(), kFloat16) ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const CUresult error =
-      encode(&map, type, 3, x.data_ptr(), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      encode(&map, type, 4, x.data_ptr(), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   TVM_FFI_CHECK(error == CUDA_SUCCESS, RuntimeError) << "cuTensorMapEncodeTiled failed with " << error;
   return map;
@@ -299,7 +308,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
 #ifdef GDN_CLOCKS
   p.clocks = clocks_to;
 #endif
-  const CUtensorMap q_map = boxes(q), k_map = boxes(k), v_map = boxes(v);
+  const CUtensorMap q_map = boxes(q, 2), k_map = boxes(k, 2), v_map = boxes(v, how.groups);
   const auto run = [&](auto launched) { launched(p, q_map, k_map, v_map, stream); };
   if (same(type, kFloat16)) {
     run(how.groups == 1 ? launch<__half, 1> : launch<__half, 2>);

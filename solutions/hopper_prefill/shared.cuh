@@ -5,7 +5,7 @@
 namespace {
 
 constexpr int kStages = 3;           // chunks: one is advanced, one prepared, one on its way
-constexpr int kTiles = 2;            // of them, those that have been prepared or are
+constexpr int kDecays = 4;           // one more: decays are known a chunk ahead
 constexpr int kTerms = 2;            // of T, of 16 bits each
 constexpr int kBoxBytes = 64 * 128;  // 64 rows of 64 numbers, swizzled: what wgmma and TMA call SW128
 
@@ -22,9 +22,12 @@ __device__ __forceinline__ constexpr int panel(int s) { return s < 2 ? 2048 * s 
 // The 16 x 16 block of rows 16 r and columns 16 s: its four cores are contiguous.
 __device__ __forceinline__ int block_of(int r, int s) { return panel(s) + (s < 2 ? r : r - 2) * 512; }
 
+// P is whole, so that its product goes to the sums of another that is.
+constexpr int kSquare = 8192;
+__device__ __forceinline__ constexpr int block_of_square(int r, int s) { return 2048 * s + 512 * r; }
+
 struct Tile {
-  unsigned char T[kTerms][kTriangle], P[kTriangle];
-  float to_end[kChunk], from_start[kChunk];  // gamma_C / gamma, gamma
+  unsigned char T[kTerms][kTriangle], P[kSquare];
 };
 
 template <int Groups>
@@ -39,23 +42,25 @@ struct Scratch {
   unsigned char inverse[2][4 * kBlock];  // of the diagonal blocks of I + A
 };
 
-// What a warp knows of the decays of a chunk. alpha = 0 resets the state: it is counted and not multiplied, so that ratios
-// between two resets come from sums of logs alone, each at most 1; tokens of different runs have none.
+// The decays of a chunk.
 struct Decays {
-  float log[kChunk];     // log2 of gamma, resets left out
-  float factor[kChunk];  // gamma of the last of 16 tokens over gamma of this one
-  alignas(4) unsigned char run[kChunk];  // resets so far
+  float log[kChunk];         // log2 of gamma
+  float factor[kChunk];      // gamma of the last of 16 tokens over gamma of this one
+  float to_end[kChunk];      // gamma_C / gamma
+  float from_start[kChunk];  // gamma
+  float beta[kChunk];
 };
 
+// Barriers: a chunk's boxes have landed; nobody needs what is in its place, nor its tile, any more; its T and P are
+// there; its decays are known; the last chunk's boxes have landed, and hold rows of another sequence.
 template <int Groups>
 struct Shared {
   alignas(1024) Boxes<Groups> boxes[kStages];
-  alignas(128) Tile tile[kTiles];
-  alignas(128) Scratch scratch[2];
-  alignas(16) float diagonal[4][16][20];  // of a warp: its block of A, transposed
-  Decays decays[4];
-  float gates[2][2][kChunk];  // of this chunk and the next: g, beta
-  alignas(8) uint64_t full[kStages], ready[kTiles], empty[kStages], tail;
+  alignas(128) Tile tile[kStages];
+  alignas(128) Scratch scratch;
+  alignas(16) float diagonal[4][16][20];  // blocks of A, transposed
+  alignas(16) Decays decays[kDecays];
+  alignas(8) uint64_t full[kStages], empty[kStages], ready[kStages], known[kDecays], tail;
   Work work;
   int found;
   bool busy;

@@ -64,8 +64,8 @@ inline void barrier_wait(uint32_t at, int parity) {
   wait_until("mbarrier", [&barrier, parity] { return barrier.phase % 2 != parity; });
 }
 
-inline void arrive_and_wait(int id, int threads, const char* what) {
-  NamedBarrier& barrier = named_barriers[id];
+// Returns the round that has to be over for whoever waits.
+inline long arrive_at(NamedBarrier& barrier, int threads) {
   if (barrier.arrived == 0) barrier.threads = threads;
   require(barrier.threads == threads, "threads that disagree about how many a barrier has");
   const long round = barrier.round;
@@ -73,11 +73,24 @@ inline void arrive_and_wait(int id, int threads, const char* what) {
     barrier.arrived = 0;
     ++barrier.round;
   }
+  return round;
+}
+
+inline void arrive_and_wait(int id, int threads, const char* what) {
+  NamedBarrier& barrier = named_barriers[id];
+  const long round = arrive_at(barrier, threads);
   wait_until(what, [&barrier, round] { return barrier.round > round; });
 }
 
-inline void named_barrier(int id, int threads) {
+inline NamedBarrier& named_barrier_of(int id, int threads) {
   require(id > 0 && id < 16 && threads > 0 && threads % kLanes == 0, "a named barrier that there is not");
+  return named_barriers[id];
+}
+
+inline void named_arrive(int id, int threads) { arrive_at(named_barrier_of(id, threads), threads); }
+
+inline void named_barrier(int id, int threads) {
+  named_barrier_of(id, threads);
   arrive_and_wait(id, threads, "named barrier");
 }
 

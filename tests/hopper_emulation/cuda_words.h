@@ -33,6 +33,11 @@ struct alignas(2) uchar2 {
 
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+inline uchar2 make_uchar2(unsigned char x, unsigned char y) { return {x, y}; }
+template <class T>
+T __ldg(const T* from) {
+  return *from;
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 
 inline void require_all_lanes(unsigned mask) { require(mask == ~0u, "a part of a warp is not emulated"); }

@@ -7,6 +7,7 @@
 #include "descriptors.h"  // the kernel's own, cut out of its instructions.cuh: they hold no instruction
 
 inline int lane_here() { return running % kLanes; }
+inline bool elect_one() { return *together("elect_one", running) == running; }
 
 // What only a compiler needs.
 template <int N>

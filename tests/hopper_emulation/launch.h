@@ -20,7 +20,7 @@ void launch(Place grid, int threads, size_t shared_bytes, Kernel kernel) {
     prepare_warps(threads);
     prepare_shared_memory(shared_bytes, threads);
     prepare_barriers();
-    prepare_copies(threads);
+    prepare_copies();
     prepare_products(threads);
     run_fibers(threads, kernel, land_any_box);
     check_no_copies();

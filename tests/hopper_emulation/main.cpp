@@ -65,8 +65,8 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.start = start.data(), p.local = local.data(), p.transfer = transfer.data();
 
   const int rows = static_cast<int>(tokens);
-  const CUtensorMap q{x.q.data(), D, c.query_heads, rows}, k{x.k.data(), D, c.key_heads, rows};
-  const CUtensorMap v{x.v.data(), D, c.value_heads, rows};
+  const CUtensorMap q{x.q.data(), D, c.query_heads, rows, 2}, k{x.k.data(), D, c.key_heads, rows, 2};
+  const CUtensorMap v{x.v.data(), D, c.value_heads, rows, cut.slices};
   const auto launched = [&](auto launch_typed) { launch_typed(p, q, k, v); };
   if (c.type == Type::float16) {
     launched(cut.slices == 1 ? launch_all<__half, 1> : launch_all<__half, 2>);
