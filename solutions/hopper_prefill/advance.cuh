@@ -74,42 +74,19 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
   const int v_piece = 2 * warp + lane / 8 % 2;
   uint32_t o_bits[4][4];
 
-  // O^T of chunk c in registers to O in memory, by way of the box of v, of which this warp has read the same channels.
-  const int64_t out_step = 16 * static_cast<int64_t>(p.H) * D;
-  E* out = static_cast<E*>(p.output) + ((work.start + lane / 2) * p.H + work.h) * D + work.slice + wg * kSlice +
-           8 * (2 * warp + lane % 2);
-  int left = work.output ? static_cast<int>(min(work.end - work.start, int64_t{work.chunks} * kChunk)) - lane / 2 : 0;
-  const auto store = [&](int c) {
-    unsigned char* box = s.boxes[c % kStages].v + wg * kBoxBytes;
+  // O^T of chunk c in registers to the box of v, of which this warp has read the same channels; from there it goes to memory
+  // (feed.cuh).
+  const auto give = [&](int c) {
+    const uint32_t box = shared_address(s.boxes[c % kStages].v) + wg * kBoxBytes;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      stmatrix_transposed(shared_address(box) + swizzled(16 * k + v_token, v_piece), o_bits[k]);
-    }
-    __syncwarp();
-    uint4 pieces[4];
-#pragma unroll
-    for (int m = 0; m < 4; ++m) {
-      pieces[m] = *reinterpret_cast<const uint4*>(box + swizzled(lane / 2 + 16 * m, 2 * warp + lane % 2));
-    }
-#pragma unroll
-    for (int m = 0; m < 4; ++m) {
-      if (16 * m < left) *reinterpret_cast<uint4*>(out) = pieces[m];
-      out += out_step;
-    }
-    left -= kChunk;
+    for (int k = 0; k < 4; ++k) stmatrix_transposed(box + swizzled(16 * k + v_token, v_piece), o_bits[k]);
     fence_async();
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&s.empty[c % kStages]));
   };
 
-  const uint32_t v_mask = work.identity ? 0 : ~0u;
-#pragma unroll 1
-  for (int c = 0; c < work.chunks; ++c) {
-    const int i = c % kStages, parity = c / kStages & 1;
-    auto& boxes = s.boxes[i];
-    auto& tile = s.tile[i];
-    const Decays& d = s.decays[c % kDecays];
-    uint32_t state_bits[8][4];
+  uint32_t state_bits[8][4];
+  const auto pack_state = [&] {
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
 #pragma unroll
@@ -117,6 +94,14 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
         state_bits[k][e] = pack<E>(S[k / 4][k % 4 * 8 + 2 * e], S[k / 4][k % 4 * 8 + 2 * e + 1]);
       }
     }
+  };
+  pack_state();
+  const uint32_t v_mask = work.identity ? 0 : ~0u;
+#pragma unroll 1
+  for (int c = 0; c < work.chunks; ++c) {
+    const int i = c % kStages, parity = c / kStages & 1;
+    auto& boxes = s.boxes[i];
+    auto& tile = s.tile[i];
     GDN_STAMP(wg, c, 0);
     barrier_wait(shared_address(&s.full[i]), parity);
     GDN_STAMP(wg, c, 1);
@@ -124,7 +109,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
     wgmma_fence();
     multiply<E, 8>(x, state_bits, shared_address(boxes.k));  // S K^T
     wgmma_commit();
-    if (c > 0) store(c - 1);
+    if (c > 0) give(c - 1);
     GDN_STAMP(wg, c, 2);
     wgmma_fence();
     multiply<E, 8>(o, state_bits, shared_address(boxes.q));  // S Q^T
@@ -140,23 +125,20 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int at = k * 8 + 2 * e;  // in x; its token is ..
-        const float2 gamma = *reinterpret_cast<const float2*>(d.from_start + 16 * k + e / 2 * 8 + column);
+        const float2 gamma = *reinterpret_cast<const float2*>(tile.from_start + 16 * k + e / 2 * 8 + column);
         const float2 value = unpack<E>(bits[k][e]);
         bits[k][e] = pack<E>(fmaf(-gamma.x, x[at], value.x), fmaf(-gamma.y, x[at + 1], value.y));
       }
     };
-    load_v(0), load_v(1);
-    barrier_wait(shared_address(&s.ready[i]), parity);
-    const float all = d.from_start[kChunk - 1];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) load_v(k);
+    const float all = tile.from_start[kChunk - 1];
     GDN_STAMP(wg, c, 3);
-    wgmma_wait<0>();  // for S Q^T too: to wait for x alone takes registers that are not there
+    wgmma_wait<1>();
     settle(x);
-    settle(o);
-    keep(state_bits);
     GDN_STAMP(wg, c, 4);
-    subtract(0), subtract(1);
-    load_v(2), load_v(3);  // not before: registers are short
-    subtract(2), subtract(3);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) subtract(k);
     float y[2][16];  // V'^T: tokens 0 to 31, 32 to 63
     wgmma_fence();
 #pragma unroll
@@ -164,9 +146,12 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
     wgmma_commit();
 #pragma unroll
     for (int e = 0; e < 32; ++e) S[0][e] *= all, S[1][e] *= all;
+    wgmma_wait<1>();  // S Q^T
+    settle(o);
+    keep(state_bits);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const float2 gamma = *reinterpret_cast<const float2*>(d.from_start + 8 * k + column);
+      const float2 gamma = *reinterpret_cast<const float2*>(tile.from_start + 8 * k + column);
 #pragma unroll
       for (int e = 0; e < 4; ++e) o[4 * k + e] *= p.scale * (e % 2 == 0 ? gamma.x : gamma.y);
     }
@@ -181,7 +166,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int at = k * 8 + 2 * e;
-        const float2 rest = *reinterpret_cast<const float2*>(d.to_end + 16 * k + e / 2 * 8 + column);
+        const float2 rest = *reinterpret_cast<const float2*>(tile.to_end + 16 * k + e / 2 * 8 + column);
         const float2 pair = make_float2(y[at / 16][at % 16], y[at / 16][at % 16 + 1]);
         bits[k][e] = pack<E>(pair.x, pair.y);
         decayed[k][e] = pack<E>(pair.x * rest.x, pair.y * rest.y);
@@ -196,13 +181,16 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
     wgmma_commit();
     multiply_square<E>(o, bits, shared_address(tile.P));  // + V'^T P^T
     wgmma_commit();
-    wgmma_wait<0>();
+    wgmma_wait<1>();
     settle(S[0]);
     settle(S[1]);
-    settle(o);
-    GDN_STAMP(wg, c, 6);
-    keep(bits);
     keep(decayed);
+    pack_state();  // the next chunk waits for it, and not for the output
+    keep(state_bits);
+    wgmma_wait<0>();
+    settle(o);
+    keep(bits);
+    GDN_STAMP(wg, c, 6);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
 #pragma unroll
@@ -216,7 +204,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
       }
     }
   }
-  if (work.chunks > 0) store(work.chunks - 1);
+  if (work.chunks > 0) give(work.chunks - 1);
   if (work.to != nullptr) save(work.to, work.to_k_first);
 }
 

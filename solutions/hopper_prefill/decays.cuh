@@ -13,22 +13,21 @@ struct Gates {
   float g[2], beta[2];
 };
 
-// Behind the end: alpha 1, beta 0.
-__device__ __forceinline__ Gates load_gates(const Problem& p, const Work& work, int c, int lane) {
-  const int64_t first = work.start + static_cast<int64_t>(c) * kChunk + 2 * lane;
+// Those of the first `valid` tokens from `first` on. Behind them: alpha 1, beta 0.
+__device__ __forceinline__ Gates load_gates(const Problem& p, int64_t first, int valid, int h, int lane) {
   Gates x;
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
-    const bool valid = first + e < work.end;
-    const int64_t at = (first + e) * p.H + work.h;
-    x.g[e] = valid && p.g != nullptr ? __ldg(p.g + at) : p.log_gates ? 0.f : 1.f;
-    x.beta[e] = valid ? p.beta != nullptr ? __ldg(p.beta + at) : 1.f : 0.f;
+    const int t = 2 * lane + e;
+    const int64_t at = (first + t) * p.H + h;
+    x.g[e] = t < valid && p.g != nullptr ? __ldg(p.g + at) : p.log_gates ? 0.f : 1.f;
+    x.beta[e] = t < valid ? p.beta != nullptr ? __ldg(p.beta + at) : 1.f : 0.f;
   }
   return x;
 }
 
-// By a warpgroup, of which every warp sums and writes down a part.
-__device__ __forceinline__ void find_decays(const Problem& p, const Gates& gates, Decays& d, int warp, int lane) {
+// By a warp.
+__device__ __forceinline__ void find_decays(const Problem& p, const Gates& gates, Decays& d, int lane) {
   float own[2];
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
@@ -42,18 +41,15 @@ __device__ __forceinline__ void find_decays(const Problem& p, const Gates& gates
     if (lane >= step) sum += x;
   }
   const float logs[2] = {sum - own[1], sum};
+  const float block_end = __shfl_sync(kAllLanes, sum, lane | 7), end = __shfl_sync(kAllLanes, sum, 31);
   const auto write = [&](float (&to)[kChunk], float x, float y) {
     *reinterpret_cast<float2*>(&to[2 * lane]) = make_float2(x, y);
   };
-  if (warp == 0) {
-    write(d.beta, gates.beta[0], gates.beta[1]);
-  } else if (warp == 1) {
-    write(d.log, logs[0], logs[1]);
-    write(d.from_start, exp2_fast(logs[0]), exp2_fast(logs[1]));
-  } else {  // up to the end of 16 tokens, or of all
-    const float last = __shfl_sync(kAllLanes, sum, warp == 2 ? lane | 7 : 31);
-    write(warp == 2 ? d.factor : d.to_end, exp2_fast(last - logs[0]), exp2_fast(last - logs[1]));
-  }
+  write(d.beta, gates.beta[0], gates.beta[1]);
+  write(d.log, logs[0], logs[1]);
+  write(d.factor, exp2_fast(block_end - logs[0]), exp2_fast(block_end - logs[1]));
+  write(d.to_end, exp2_fast(end - logs[0]), exp2_fast(end - logs[1]));
+  write(d.from_start, exp2_fast(logs[0]), exp2_fast(logs[1]));
 }
 
 // What a lane multiplies products by. It has rows 16 warp + lane / 4, and eight further, and columns 16 m + 2 (lane % 4),

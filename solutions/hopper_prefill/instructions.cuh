@@ -32,6 +32,10 @@ __device__ __forceinline__ bool elect_one() {
   return elected != 0;
 }
 
+// The next kernel's blocks may begin where there is room. They wait, before they look at what this one leaves.
+__device__ __forceinline__ void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_last() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // --- mbarriers --------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t bar, int count) {
@@ -69,6 +73,24 @@ __device__ __forceinline__ void load_boxes(uint32_t to, const CUtensorMap* map, 
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
       ::"r"(to), "l"(map), "r"(0), "r"(token), "r"(half), "r"(head), "r"(bar) : "memory");
 }
+// The same from there.
+__device__ __forceinline__ void store_boxes(const CUtensorMap* map, uint32_t from, int half, int head, int token) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];\ncp.async.bulk.commit_group;"
+      ::"l"(map), "r"(from), "r"(0), "r"(token), "r"(half), "r"(head) : "memory");
+}
+// As many bytes, a multiple of 16, as they lie.
+__device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int bytes, uint32_t bar) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
+}
+__device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;"
+               ::"l"(to), "r"(from), "r"(bytes) : "memory");
+}
+// For what this thread has stored to have been read, or to be there.
+__device__ __forceinline__ void stored_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void stored_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 __device__ __forceinline__ void store_shared(uint32_t at, uint4 x) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }

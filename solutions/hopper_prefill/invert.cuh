@@ -1,4 +1,4 @@
-// T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) (Gamma * K K^T)), 64 x 64; by a warpgroup of its own.
+// T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) (Gamma * K K^T)), 64 x 64; by four warps.
 //
 // The inverse, whose precision decides what becomes of repeated keys: blocks of 16 by substitution in float32, then by
 // products of two bfloat16 terms each, the product of the low ones left out. Warp w has rows 16 w to 16 w + 15 of A, and
@@ -78,7 +78,7 @@ __device__ __forceinline__ void invert_block(const float (&a)[16][20], uint32_t 
   }
 }
 
-constexpr int kTogether = 1, kTurned = 2;  // named barriers: of the warpgroup, of who needs M
+constexpr int kTurned = 1;  // the named barrier of who needs M
 
 // A of a chunk, from `products` = K K^T: blocks left of the diagonal in two terms, those on it inverted. Warps 0 and 1,
 // which have few of the former, invert two each.
@@ -90,7 +90,7 @@ __device__ __forceinline__ void write_a(const float (&products)[32], const Decay
   for (int e = 0; e < 8; ++e) {  // what lies on the diagonal is not looked at
     diagonal[warp][e / 4 * 8 + 2 * (lane % 4) + e % 2][lane / 4 + e / 2 % 2 * 8] = a[e];
   }
-  named_barrier(kTogether, 128);
+  __syncthreads();
 #pragma unroll
   for (int m = 0; m < 3; ++m) {
     if (m >= warp) break;
@@ -106,7 +106,6 @@ __device__ __forceinline__ void write_a(const float (&products)[32], const Decay
     const uint32_t inverse = shared_address(scratch.inverse) + block * kBlock;
     invert_block(diagonal[block], inverse, inverse + sizeof scratch.inverse[0], lane % 16);
   }
-  named_barrier(kTogether, 128);
 }
 
 // Columns 16 w to 16 w + 15 of the inverse, transposed, blocks Y_r of rows 16 r and on: times beta they are T, in two terms.
@@ -167,54 +166,6 @@ __device__ __forceinline__ void write_t(Scratch& scratch, uint32_t to, const flo
   multiply_split(y3, left, M, kLowA, lane);
   give(y2, 2);
   give(y3, 3);
-}
-
-template <class E, int Groups>
-__device__ __forceinline__ void invert([[maybe_unused]] const Problem& p, Shared<Groups>& s) {
-  [[maybe_unused]] constexpr int kWg = Groups;
-  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane_before = lane_here();
-  constexpr bool kAhead = Groups == 1;  // K K^T is asked for a chunk ahead, where there are registers for it
-  const int chunks = s.work.chunks;
-  float products[32];
-  const auto ask_products = [&](int c) {  // K K^T
-    barrier_wait(shared_address(&s.full[c % kStages]), c / kStages & 1);
-    const uint32_t k = shared_address(s.boxes[c % kStages].k);
-    multiply_boxes<E>(products, k, k);
-  };
-  const auto wait_products = [&] {
-    wgmma_wait<0>();
-    settle(products);
-  };
-  if (chunks == 0) return;
-  if (kAhead) {
-    ask_products(0);
-    wait_products();
-  }
-#pragma unroll 1
-  for (int c = 0; c < chunks; ++c) {
-    // Where registers are short, what comes of the lane is not kept in them over the loop.
-    const int i = c % kStages, lane = Groups == 2 ? lane_here() : lane_before;
-    GDN_STAMP(kWg, c, 0);
-    if (!kAhead) ask_products(c);
-    GDN_STAMP(kWg, c, 1);
-    const Decays& d = s.decays[c % kDecays];
-    barrier_wait(shared_address(&s.known[c % kDecays]), c / kDecays & 1);
-    const float beta[2] = {d.beta[16 * warp + lane / 4], d.beta[16 * warp + lane / 4 + 8]};
-    const Weights weights = weigh(d, beta, warp, lane);
-    GDN_STAMP(kWg, c, 2);
-    if (!kAhead) wait_products();
-    GDN_STAMP(kWg, c, 3);
-    // Its first barrier is also behind T of the chunk before: A and the inverses are read no more.
-    write_a(products, d, weights, s.scratch, s.diagonal, warp, lane);
-    if (kAhead) ask_products(min(c + 1, chunks - 1));  // behind the last once more: what is asked for always is not serialised
-    GDN_STAMP(kWg, c, 4);
-    write_t<E>(s.scratch, shared_address(s.tile[i].T), beta, warp, lane);
-    if (kAhead) wait_products();
-    GDN_STAMP(kWg, c, 5);
-    fence_async();  // the products of those who advance read T
-    __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&s.ready[i]));
-  }
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// Prefill of the gated delta rule, chunk by chunk, for sm_90a, in one kernel.
+// Prefill of the gated delta rule, chunk by chunk, for sm_90a.
 //
-// A block has one (sequence, head), or one slice of its value channels, and goes over its chunks in order: one warpgroup
-// asks for boxes and finds decays and P (feed.cuh), one finds T (invert.cuh), a chunk ahead of the others, which advance
-// the state (advance.cuh).
+// A first kernel finds what needs no state, of every chunk and head on its own (prepare.cuh). In the second a block has one
+// (sequence, head), or one slice of its value channels, and advances the state over its chunks in order (advance.cuh),
+// which a warp asks for ahead (feed.cuh).
 //
 // Where few sequences and heads would leave the GPU empty, a sequence is cut into segments, exactly. A first pass has the
 // first segment, and of each other but the last what it adds to a state of zeros and what it makes of the identity; `join`
@@ -10,32 +10,27 @@
 
 #include "advance.cuh"
 #include "feed.cuh"
-#include "invert.cuh"
 #include "join.cuh"
+#include "prepare.cuh"
 
 namespace {
 
-// Registers of a thread, by what its warpgroup does: together no more than at launch, 4 x 128 or 3 x 168.
-struct Registers {
-  int advance, invert, feed;
-};
-constexpr Registers registers_of(int groups) { return groups == 2 ? Registers{192, 64, 64} : Registers{208, 144, 144}; }
+constexpr int kAdvanceRegisters = 232, kFeedRegisters = 40;  // of a thread; at launch each has 168, 504 together
 
-constexpr int threads_of(int groups) { return 128 * (groups + 2); }
+constexpr int threads_of(int groups) { return 128 * (groups + 1); }
 static_assert(sizeof(Shared<2>) <= 227 * 1024);
 
 // The grid is (slices, H, N), or (slices, of the identity too in the first pass, H, places of segments).
 template <class E, int Groups>
 __global__ void __launch_bounds__(threads_of(Groups), 1) gdn_prefill_kernel(const __grid_constant__ Problem p,
-                                                                            const __grid_constant__ CUtensorMap q_map,
-                                                                            const __grid_constant__ CUtensorMap k_map,
-                                                                            const __grid_constant__ CUtensorMap v_map) {
+                                                                            const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<Shared<Groups>*>(memory);
+  // The bounds are an input: the kernel before does not write them, and has waited for who might have.
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   int n = blockIdx.z;
   if (p.length != 0) {
-    n = find_sequence(p, blockIdx.z);
+    n = find_sequence(p, blockIdx.z, first_segment);
   } else if (p.N > 1 && p.N <= kSorted) {
     n = find_ranked(p, n, reinterpret_cast<int*>(s.tile), &s.found);
   }
@@ -45,30 +40,18 @@ __global__ void __launch_bounds__(threads_of(Groups), 1) gdn_prefill_kernel(cons
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.empty[i]), 4 * Groups);
-      barrier_init(shared_address(&s.ready[i]), 8);
     }
-#pragma unroll
-    for (int i = 0; i < kDecays; ++i) barrier_init(shared_address(&s.known[i]), 4);
     barrier_init(shared_address(&s.tail), 1);
     barrier_init_done();
   }
-  // What is above the diagonal is never written again.
-  for (int at = threadIdx.x; at < kStages * static_cast<int>(sizeof(Tile)) / 16; at += threads_of(Groups)) {
-    reinterpret_cast<uint4*>(s.tile)[at] = make_uint4(0, 0, 0, 0);
-  }
-  fence_async();
   __syncthreads();
   if (!s.busy) return;
-  constexpr Registers kRegisters = registers_of(Groups);
   if (wg < Groups) {
-    registers_up<kRegisters.advance>();
+    if constexpr (Groups == 2) registers_up<kAdvanceRegisters>();
     advance<E, Groups>(p, s, wg);
-  } else if (wg == Groups) {
-    registers_down<kRegisters.invert>();
-    invert<E, Groups>(p, s);
   } else {
-    registers_down<kRegisters.feed>();
-    feed<E, Groups>(p, s, q_map, k_map, v_map);
+    if constexpr (Groups == 2) registers_down<kFeedRegisters>();
+    if (__shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0) == 0) feed<Groups>(p, s, maps);
   }
 }
 
@@ -89,6 +72,7 @@ __global__ void __launch_bounds__(threads_of(Groups), 1) gdn_prefill_kernel(cons
 #include <cmath>
 #include <cstdlib>
 #include <initializer_list>
+#include <limits>
 #include <vector>
 
 namespace {
@@ -191,34 +175,79 @@ struct Cut {
   int64_t length;
 };
 
+// The least time as a model has it. How long each sequence is, the host does not know: a few are taken to be as long as each
+// other, and of many the longest to be two or three times as long as the others, which then have to hide behind it.
 Cut cut(int64_t pairs, int64_t sequences, int64_t chunks, int multiprocessors) {
 #ifdef GDN_CLOCKS
   const char *groups = std::getenv("GDN_GROUPS"), *length = std::getenv("GDN_LENGTH");  // what else there could be
   if (groups != nullptr) return {std::atoi(groups), length == nullptr ? 0 : std::atoi(length)};
 #endif
-  // As many segments as give every multiprocessor one block of the first pass, which has 2 (count - 2) + 1 of each pair.
-  const int64_t count = (multiprocessors / pairs + 3) / 2;
-  if (count >= 3 && chunks / sequences >= 24) {
-    return {2, std::max<int64_t>(8, (chunks + sequences * count - 1) / (sequences * count))};
+  constexpr int64_t kCycles[] = {2150, 3400}, kPass = 18000;  // of a chunk, by groups; of a pass, besides its chunks
+  const int64_t each = (chunks + sequences - 1) / sequences, longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
+  Cut best{1, 0};
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const int groups : {1, 2}) {
+    const int64_t blocks = pairs * (groups == 1 ? 2 : 1), cycles = kCycles[groups - 1];
+    const auto offer = [&](int64_t time, int64_t length) {
+      if (time < least) least = time, best = {groups, length};
+    };
+    const auto pass = [&](int64_t of, int64_t length) {
+      return (blocks * of + multiprocessors - 1) / multiprocessors * (length * cycles + kPass);
+    };
+    if (longest > 1) {
+      offer(std::max(blocks * each * cycles / multiprocessors, longest * each * cycles), 0);
+      continue;
+    }
+    offer(pass(1, each), 0);
+    for (int64_t count = 3; count <= 16 && each >= 8 * count; ++count) {
+      const int64_t length = (each + count - 1) / count;
+      offer(pass(2 * count - 3, length) + pass(count - 1, length), length);
+    }
   }
-  return {2 * pairs > multiprocessors ? 2 : 1, 0};
+  return best;
+}
+
+// Once a device: more shared memory than there is without asking.
+template <class Kernel>
+void allow(Kernel kernel, size_t bytes, int device, std::atomic<uint64_t>& allowed) {
+  const uint64_t bit = uint64_t{1} << device % 64;
+  if ((allowed.load() & bit) != 0) return;
+  TVM_FFI_CHECK_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  if (device < 64) allowed.fetch_or(bit);
+}
+
+template <class E>
+void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
+  constexpr auto kernel = gdn_prepare_kernel<E>;
+  static std::atomic<uint64_t> allowed{0};
+  allow(kernel, sizeof(Prepared), p.device, allowed);
+  // Heads that share q and k: products of them are shared, where that leaves a block for every place there is.
+  const int shared = std::min(p.q_group, p.k_group);
+  int heads = std::min(shared, kHeads);
+  while (heads > 1 && (shared % heads != 0 || places * p.H / heads < 4 * multiprocessors)) --heads;
+  const dim3 grid(static_cast<unsigned>(places), static_cast<unsigned>(p.H / heads));
+  kernel<<<grid, 128, sizeof(Prepared), stream>>>(p, maps.q, maps.k, heads);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 
 template <class E, int Groups>
-void launch(Problem p, const CUtensorMap& q_map, const CUtensorMap& k_map, const CUtensorMap& v_map, cudaStream_t stream) {
+void launch(Problem p, const Maps& maps, cudaStream_t stream) {
   constexpr auto kernel = gdn_prefill_kernel<E, Groups>;
   constexpr int kSlices = D / (Groups * kSlice);
-  static std::atomic<uint64_t> allowed{0};  // by device
-  const uint64_t device = uint64_t{1} << p.device % 64;
-  if ((allowed.load() & device) == 0) {
-    TVM_FFI_CHECK_CUDA_ERROR(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared<Groups>))));
-    if (p.device < 64) allowed.fetch_or(device);
-  }
+  static std::atomic<uint64_t> allowed{0};
+  allow(kernel, sizeof(Shared<Groups>), p.device, allowed);
   const auto run = [&](int slices, int64_t z) {
-    const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z));
-    kernel<<<grid, threads_of(Groups), sizeof(Shared<Groups>), stream>>>(p, q_map, k_map, v_map);
-    TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+    cudaLaunchAttribute early{};  // begins while the last blocks of the kernel before are busy
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z));
+    config.blockDim = dim3(threads_of(Groups));
+    config.dynamicSmemBytes = sizeof(Shared<Groups>);
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = p.pass == 1 ? 1 : 0;
+    TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, p, maps));
   };
   if (p.length == 0) return run(kSlices, p.N);
   run(2 * kSlices, p.segments);
@@ -296,23 +325,28 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
 
   const int64_t places = T / kChunk + N;
   const Cut how = cut(H * N, N, places, multiprocessors);
-  ffi::Optional<ffi::Tensor> workspace;
+  TVM_FFI_CHECK(places < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
+  const int64_t tiles = places * H * static_cast<int64_t>(sizeof(Tile) / sizeof(float));
+  int64_t states = 0;
   if (how.length > 0) {
     p.length = static_cast<int>(how.length), p.segments = places / how.length + N;
     TVM_FFI_CHECK(p.segments <= 65535, ValueError) << p.segments << " segments are not served";
-    const int64_t states = p.segments * H * D * D;
-    workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({3 * states}), kFloat32, device);
-    p.start = static_cast<float*>(workspace.value().data_ptr());
-    p.local = p.start + states, p.transfer = p.local + states;
+    states = p.segments * H * D * D;
   }
+  const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({tiles + 3 * states}), kFloat32, device);
+  p.tiles = static_cast<unsigned char*>(workspace.data_ptr());
+  p.start = static_cast<float*>(workspace.data_ptr()) + tiles;
+  p.local = p.start + states, p.transfer = p.local + states;
 #ifdef GDN_CLOCKS
   p.clocks = clocks_to;
 #endif
-  const CUtensorMap q_map = boxes(q, 2), k_map = boxes(k, 2), v_map = boxes(v, how.groups);
-  const auto run = [&](auto launched) { launched(p, q_map, k_map, v_map, stream); };
+  const Maps maps{boxes(q, 2), boxes(k, 2), boxes(v, how.groups), boxes(output, how.groups)};
+  const auto run = [&](auto launched) { launched(p, maps, stream); };
   if (same(type, kFloat16)) {
+    launch_prepare<__half>(p, maps, places, multiprocessors, stream);
     run(how.groups == 1 ? launch<__half, 1> : launch<__half, 2>);
   } else {
+    launch_prepare<__nv_bfloat16>(p, maps, places, multiprocessors, stream);
     run(how.groups == 1 ? launch<__nv_bfloat16, 1> : launch<__nv_bfloat16, 2>);
   }
 }

@@ -19,6 +19,7 @@ struct Problem {
   float* checkpoints;                // [num_checkpoints, H, D, D]
   const int64_t* checkpoint_starts;  // [N + 1]
   int64_t num_checkpoints;
+  unsigned char* tiles;              // [places, H] of what is prepared of a chunk
   float *start, *local, *transfer;   // [segments, H, D, D]: the state before, what comes of zeros, of the identity
   int every;                         // chunks from a checkpoint to the next; 0: there are none
   int length;                        // chunks of a segment; 0: nothing is cut
@@ -59,7 +60,10 @@ __device__ __forceinline__ int count_chunks(const Problem& p, int n) {
   return length < 0 ? 0 : static_cast<int>((length + kChunk - 1) / kChunk);
 }
 
-// The place of a sequence's first segment: no two segments share one, and nothing has to be counted first.
+// The place of a sequence's first chunk: no two chunks share one, and nothing has to be counted first.
+__device__ __forceinline__ int64_t first_chunk(const Problem& p, int n) { return bound(p, n) / kChunk + n; }
+
+// The place of a sequence's first segment: no two segments share one.
 __device__ __forceinline__ int64_t first_segment(const Problem& p, int n) { return (bound(p, n) / kChunk + n) / p.length + n; }
 
 // One at least: an empty sequence has a final state.
@@ -68,14 +72,19 @@ __device__ __forceinline__ int count_segments(const Problem& p, int n) {
   return static_cast<int>(max(int64_t{1}, min(count, room)));
 }
 
-// The last sequence whose first segment is not behind `place`.
-__device__ __forceinline__ int find_sequence(const Problem& p, int64_t place) {
-  int low = 0, high = p.N - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (first_segment(p, middle) <= place) low = middle; else high = middle - 1;
+// The last sequence whose first chunk or segment, as `first` has it, is not behind `place`; by a warp, which looks at 32
+// of them at a time.
+template <class First>
+__device__ __forceinline__ int find_sequence(const Problem& p, int64_t place, First first) {
+  int from = 0, count = p.N;
+  while (count > 1) {
+    const int step = (count + 31) / 32, n = from + lane_here() * step;
+    const bool before = n < from + count && first(p, n) <= place;
+    const int last = __popc(__ballot_sync(kAllLanes, before)) - 1;  // the first is: places begin with 0
+    const int next = from + (last < 0 ? 0 : last) * step;
+    count = min(step, from + count - next), from = next;
   }
-  return low;
+  return from;
 }
 
 constexpr int kSorted = 512;  // sequences that are taken longest first; more are taken as they come
@@ -98,6 +107,7 @@ __device__ __forceinline__ int find_ranked(const Problem& p, int rank, int* leng
 struct Work {
   int n, h, slice, chunks;
   int before;          // chunks of the sequence
+  int64_t place;       // of the first of these chunks
   int64_t start, end;  // tokens: the first of these chunks, behind the last of the sequence
   const float* from;   // a state; null: zeros
   float* to;           // null: nowhere
@@ -120,7 +130,8 @@ __device__ __forceinline__ bool find_work(const Problem& p, int n, int x, int h,
   work.output = !work.identity && (p.pass == 1 ? first : !first);
   if (segment < 0 || segment >= segments || (!work.output && (p.pass != 1 || !inner))) return false;
   work.n = n, work.h = h, work.slice = x % kSlices * Groups * kSlice;
-  work.before = segment * length, work.chunks = min(length, chunks - work.before);
+  work.before = segment * length, work.place = first_chunk(p, n) + work.before;
+  work.chunks = min(length, chunks - work.before);
   work.start = bound(p, n) + static_cast<int64_t>(work.before) * kChunk, work.end = bound(p, n + 1);
   work.from_k_first = p.k_first && first, work.to_k_first = p.k_first && last;
   work.from = nullptr, work.to = nullptr;

@@ -1,11 +1,10 @@
-// What a block keeps in shared memory.
+// What is prepared of a chunk, and what blocks keep in shared memory.
 #pragma once
 #include "problem.cuh"
 
 namespace {
 
-constexpr int kStages = 3;           // chunks: one is advanced, one prepared, one on its way
-constexpr int kDecays = 4;           // one more: decays are known a chunk ahead
+constexpr int kStages = 3;           // chunks: one is advanced, the others are on their way
 constexpr int kTerms = 2;            // of T, of 16 bits each
 constexpr int kBoxBytes = 64 * 128;  // 64 rows of 64 numbers, swizzled: what wgmma and TMA call SW128
 
@@ -26,8 +25,10 @@ __device__ __forceinline__ int block_of(int r, int s) { return panel(s) + (s < 2
 constexpr int kSquare = 8192;
 __device__ __forceinline__ constexpr int block_of_square(int r, int s) { return 2048 * s + 512 * r; }
 
-struct Tile {
+// What is prepared of a chunk and head.
+struct alignas(128) Tile {
   unsigned char T[kTerms][kTriangle], P[kSquare];
+  float to_end[kChunk], from_start[kChunk];  // gamma_C / gamma, gamma
 };
 
 template <int Groups>
@@ -42,25 +43,37 @@ struct Scratch {
   unsigned char inverse[2][4 * kBlock];  // of the diagonal blocks of I + A
 };
 
-// The decays of a chunk.
 struct Decays {
-  float log[kChunk];         // log2 of gamma
-  float factor[kChunk];      // gamma of the last of 16 tokens over gamma of this one
-  float to_end[kChunk];      // gamma_C / gamma
-  float from_start[kChunk];  // gamma
-  float beta[kChunk];
+  float log[kChunk];     // log2 of gamma
+  float factor[kChunk];  // gamma of the last of 16 tokens over gamma of this one
+  float to_end[kChunk], from_start[kChunk], beta[kChunk];
 };
 
-// Barriers: a chunk's boxes have landed; nobody needs what is in its place, nor its tile, any more; its T and P are
-// there; its decays are known; the last chunk's boxes have landed, and hold rows of another sequence.
+constexpr int kHeads = 4;  // that share their q and k, of a block that prepares: a warp each finds their decays
+
+// Of that block. What comes of K and Q goes where they were.
+struct Prepared {
+  union {
+    struct {
+      alignas(1024) unsigned char k[2 * kBoxBytes], q[2 * kBoxBytes];
+    };
+    struct {
+      Tile tile;
+      Scratch scratch;
+    };
+  };
+  alignas(16) float diagonal[4][16][20];  // blocks of A, transposed
+  alignas(16) Decays decays[kHeads];
+  alignas(8) uint64_t landed;
+};
+
+// Of one that advances. Barriers: a chunk has landed; nobody needs what is in its place any more; the last chunk has
+// landed, and its boxes hold rows of another sequence.
 template <int Groups>
 struct Shared {
   alignas(1024) Boxes<Groups> boxes[kStages];
-  alignas(128) Tile tile[kStages];
-  alignas(128) Scratch scratch;
-  alignas(16) float diagonal[4][16][20];  // blocks of A, transposed
-  alignas(16) Decays decays[kDecays];
-  alignas(8) uint64_t full[kStages], empty[kStages], ready[kStages], known[kDecays], tail;
+  Tile tile[kStages];
+  alignas(8) uint64_t full[kStages], empty[kStages], tail;
   Work work;
   int found;
   bool busy;

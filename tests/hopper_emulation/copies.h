@@ -1,6 +1,9 @@
-// Copies of boxes to shared memory. They land when they are waited for, or earlier. Until then NaNs stand there, so that
-// whoever reads too early, or is still reading what was there before, is found.
+// Copies between memory and shared memory. They are done when they are waited for, or earlier. Until then NaNs stand where
+// they go, so that whoever reads too early, or is still reading what was there before, is found; and what comes from shared
+// memory has to be the same still.
 #pragma once
+#include <functional>
+
 #include "barriers.h"
 
 // [tokens, heads, channels], boxes of 64 tokens and 64 channels of a head, `halves` of them side by side.
@@ -16,9 +19,24 @@ struct BoxCopy {
   uint32_t barrier;
 };
 
+struct BytesCopy {  // to shared memory
+  uint32_t to;
+  const std::byte* from;
+  int bytes;
+  uint32_t barrier;
+};
+
+struct Store {  // from there
+  uint32_t from;
+  std::vector<std::byte> seen;
+  std::function<void(const std::byte*)> finish;
+};
+
 constexpr int kBoxRows = 64, kBoxRowBytes = 128;
 
 inline std::vector<BoxCopy> box_copies;
+inline std::vector<BytesCopy> bytes_copies;
+inline std::map<int, std::vector<Store>> stores;  // of a thread
 
 inline void load_boxes(uint32_t to, const CUtensorMap* map, int half, int head, int token, uint32_t barrier) {
   require(to % 1024 == 0, "load_boxes: misaligned");
@@ -47,8 +65,65 @@ inline void land_box(const BoxCopy& copy) {
   advance_barrier(barrier_at(copy.barrier), 0, -kBoxRows * kBoxRowBytes);
 }
 
+inline void load_bytes(uint32_t to, const void* from, int bytes, uint32_t barrier) {
+  require(to % 16 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0 && bytes % 16 == 0, "load_bytes: misaligned");
+  for (uint32_t at = to; at < to + bytes; at += kPieceBytes) {
+    std::memset(fenced_piece(at, "load_bytes"), kPoison, kPieceBytes);
+  }
+  barrier_at(barrier);
+  bytes_copies.push_back({to, static_cast<const std::byte*>(from), bytes, barrier});
+}
+
+inline void land_bytes(const BytesCopy& copy) {
+  std::memcpy(shared_memory.bytes + copy.to, copy.from, copy.bytes);
+  advance_barrier(barrier_at(copy.barrier), 0, -copy.bytes);
+}
+
+inline void store(uint32_t from, int bytes, const char* who, std::function<void(const std::byte*)> finish) {
+  Store store{from, {}, std::move(finish)};
+  for (uint32_t at = from; at < from + bytes; at += kPieceBytes) {
+    const auto* piece = reinterpret_cast<const std::byte*>(fenced_piece(at, who));
+    store.seen.insert(store.seen.end(), piece, piece + kPieceBytes);
+  }
+  stores[running].push_back(std::move(store));
+}
+
+inline void store_bytes(void* to, uint32_t from, int bytes) {
+  require(from % 16 == 0 && reinterpret_cast<uintptr_t>(to) % 16 == 0 && bytes % 16 == 0, "store_bytes: misaligned");
+  store(from, bytes, "store_bytes", [to, bytes](const std::byte* seen) { std::memcpy(to, seen, bytes); });
+}
+
+inline void store_boxes(const CUtensorMap* map, uint32_t from, int half, int head, int token) {
+  require(from % 1024 == 0, "store_boxes: misaligned");
+  const int bytes = map->halves * kBoxRows * kBoxRowBytes;
+  store(from, bytes, "store_boxes", [map = *map, half, head, token, bytes](const std::byte* seen) {
+    for (int at = 0; at < bytes; at += 2) {
+      const int row = token + at / kBoxRowBytes % kBoxRows;
+      const int channel = (half + at / (kBoxRows * kBoxRowBytes)) * kBoxRowBytes / 2 + at % kBoxRowBytes / 2;
+      if (row >= map.tokens) continue;
+      auto* to = const_cast<uint16_t*>(map.base) + (static_cast<int64_t>(row) * map.heads + head) * map.channels + channel;
+      std::memcpy(to, seen + swizzle_128(at), 2);
+    }
+  });
+}
+
+inline void stored_all() {
+  for (const Store& store : stores[running]) {
+    const bool same = std::memcmp(shared_memory.bytes + store.from, store.seen.data(), store.seen.size()) == 0;
+    require(same, "shared memory that was written while it was stored");
+    store.finish(store.seen.data());
+  }
+  stores.erase(running);
+}
+inline void stored_read() { stored_all(); }
+
 // One of them, no matter in which order they were asked for; false: there is none.
 inline bool land_any_box() {
+  if (!bytes_copies.empty() && (box_copies.empty() || schedule() % 2 == 0)) {
+    land_bytes(bytes_copies.back());
+    bytes_copies.pop_back();
+    return true;
+  }
   if (box_copies.empty()) return false;
   std::swap(box_copies[schedule() % box_copies.size()], box_copies.back());
   land_box(box_copies.back());
@@ -56,5 +131,11 @@ inline bool land_any_box() {
   return true;
 }
 
-inline void prepare_copies() { box_copies.clear(); }
-inline void check_no_copies() { require(box_copies.empty(), "exit with copies under way"); }
+inline void prepare_copies() {
+  box_copies.clear();
+  bytes_copies.clear();
+  stores.clear();
+}
+inline void check_no_copies() {
+  require(box_copies.empty() && bytes_copies.empty() && stores.empty(), "exit with copies under way");
+}

@@ -8,6 +8,8 @@
 
 inline int lane_here() { return running % kLanes; }
 inline bool elect_one() { return *together("elect_one", running) == running; }
+inline void let_next_begin() {}
+inline void wait_for_last() {}
 
 // What only a compiler needs.
 template <int N>

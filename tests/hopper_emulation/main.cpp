@@ -25,12 +25,16 @@ struct Results {
 };
 
 template <class E, int Slices>
-void launch_all(Problem p, const CUtensorMap& q, const CUtensorMap& k, const CUtensorMap& v) {
+void launch_all(Problem p, const Maps& maps) {
   const auto prefill = [&](int slices, int64_t z) {
     const Place grid{static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z)};
-    launch(grid, threads_of(Slices), sizeof(Shared<Slices>), [&] { gdn_prefill_kernel<E, Slices>(p, q, k, v); });
+    launch(grid, threads_of(Slices), sizeof(Shared<Slices>), [&] { gdn_prefill_kernel<E, Slices>(p, maps); });
   };
   constexpr int kBlocks = D / (Slices * kSlice);
+  // Heads that share q and k, in one block or in blocks of their own.
+  const int heads = p.length == 1 ? 1 : std::min(p.q_group, p.k_group);
+  const Place chunks{static_cast<unsigned>(p.tokens / kChunk + p.N), static_cast<unsigned>(p.H / heads), 1};
+  launch(chunks, 128, sizeof(Prepared), [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, heads); });
   if (p.length == 0) return prefill(kBlocks, p.N);
   prefill(2 * kBlocks, p.segments);
   const Place grid{D / kJoinRows, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N)};
@@ -62,18 +66,22 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.length = cut.segment;
   if (cut.segment != 0) p.segments = (tokens / kChunk + p.N) / cut.segment + p.N;
   Guarded<float> start(p.segments * heads * state), local = start, transfer = start;
+  Guarded<float> tiles((tokens / kChunk + p.N) * heads * (sizeof(Tile) / sizeof(float)));
+  p.tiles = reinterpret_cast<unsigned char*>(tiles.data());
   p.start = start.data(), p.local = local.data(), p.transfer = transfer.data();
 
   const int rows = static_cast<int>(tokens);
-  const CUtensorMap q{x.q.data(), D, c.query_heads, rows, 2}, k{x.k.data(), D, c.key_heads, rows, 2};
-  const CUtensorMap v{x.v.data(), D, c.value_heads, rows, cut.slices};
-  const auto launched = [&](auto launch_typed) { launch_typed(p, q, k, v); };
+  const Maps maps{{x.q.data(), D, c.query_heads, rows, 2},
+                  {x.k.data(), D, c.key_heads, rows, 2},
+                  {x.v.data(), D, c.value_heads, rows, cut.slices},
+                  {results.output.data(), D, p.H, rows, cut.slices}};
+  const auto launched = [&](auto launch_typed) { launch_typed(p, maps); };
   if (c.type == Type::float16) {
     launched(cut.slices == 1 ? launch_all<__half, 1> : launch_all<__half, 2>);
   } else {
     launched(cut.slices == 1 ? launch_all<__nv_bfloat16, 1> : launch_all<__nv_bfloat16, 2>);
   }
-  for (const Guarded<float>* x : {&results.final_state, &results.checkpoints, &start, &local, &transfer}) {
+  for (const Guarded<float>* x : {&results.final_state, &results.checkpoints, &start, &local, &transfer, &tiles}) {
     results.intact &= x->intact();
   }
   results.intact &= results.output.intact();
