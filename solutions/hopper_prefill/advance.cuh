@@ -125,14 +125,15 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int at = k * 8 + 2 * e;  // in x; its token is ..
-        const float2 gamma = *reinterpret_cast<const float2*>(tile.from_start + 16 * k + e / 2 * 8 + column);
+        const float2 gamma = *reinterpret_cast<const float2*>(tile.decays.from_start + 16 * k + e / 2 * 8 + column);
         const float2 value = unpack<E>(bits[k][e]);
         bits[k][e] = pack<E>(fmaf(-gamma.x, x[at], value.x), fmaf(-gamma.y, x[at + 1], value.y));
       }
     };
+    barrier_wait(shared_address(&s.v_full[i]), parity);
 #pragma unroll
     for (int k = 0; k < 4; ++k) load_v(k);
-    const float all = tile.from_start[kChunk - 1];
+    const float all = tile.decays.from_start[kChunk - 1];
     GDN_STAMP(wg, c, 3);
     wgmma_wait<1>();
     settle(x);
@@ -151,7 +152,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
     keep(state_bits);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const float2 gamma = *reinterpret_cast<const float2*>(tile.from_start + 8 * k + column);
+      const float2 gamma = *reinterpret_cast<const float2*>(tile.decays.from_start + 8 * k + column);
 #pragma unroll
       for (int e = 0; e < 4; ++e) o[4 * k + e] *= p.scale * (e % 2 == 0 ? gamma.x : gamma.y);
     }
@@ -166,12 +167,13 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int at = k * 8 + 2 * e;
-        const float2 rest = *reinterpret_cast<const float2*>(tile.to_end + 16 * k + e / 2 * 8 + column);
+        const float2 rest = *reinterpret_cast<const float2*>(tile.decays.to_end + 16 * k + e / 2 * 8 + column);
         const float2 pair = make_float2(y[at / 16][at % 16], y[at / 16][at % 16 + 1]);
         bits[k][e] = pack<E>(pair.x, pair.y);
         decayed[k][e] = pack<E>(pair.x * rest.x, pair.y * rest.y);
       }
     }
+    if (Groups == 2) barrier_wait(shared_address(&s.ready[i]), parity);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {  // tokens are rows of the box: 16 of them are 2048 bytes

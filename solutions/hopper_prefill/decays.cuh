@@ -27,7 +27,7 @@ __device__ __forceinline__ Gates load_gates(const Problem& p, int64_t first, int
 }
 
 // By a warp.
-__device__ __forceinline__ void find_decays(const Problem& p, const Gates& gates, Decays& d, int lane) {
+__device__ __forceinline__ void find_decays(const Problem& p, const Gates& gates, Decays& d, float (&beta)[kChunk], int lane) {
   float own[2];
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
@@ -45,7 +45,7 @@ __device__ __forceinline__ void find_decays(const Problem& p, const Gates& gates
   const auto write = [&](float (&to)[kChunk], float x, float y) {
     *reinterpret_cast<float2*>(&to[2 * lane]) = make_float2(x, y);
   };
-  write(d.beta, gates.beta[0], gates.beta[1]);
+  write(beta, gates.beta[0], gates.beta[1]);
   write(d.log, logs[0], logs[1]);
   write(d.factor, exp2_fast(block_end - logs[0]), exp2_fast(block_end - logs[1]));
   write(d.to_end, exp2_fast(end - logs[0]), exp2_fast(end - logs[1]));
@@ -101,6 +101,36 @@ __device__ __forceinline__ void weigh_left(const Decays& d, const Weights& w, co
     for (int e = 0; e < 4; ++e) {
       x[4 * half + e] = w.rows[m][e / 2] * (e % 2 == 0 ? columns.x : columns.y) * products[8 * m + 4 * half + e];
     }
+  }
+}
+
+// Where a lane's row of a 16 x 16 block lies: the second and third of its four cores in turns.
+__device__ __forceinline__ uint32_t turned(int lane) { return (lane / 8 % 2 * 2 + lane / 16) * 128 + lane % 8 * 16; }
+
+// P = scale (Gamma * Q K^T) of a chunk, from `products` = Q K^T; by four warps.
+template <class E>
+__device__ __forceinline__ void write_p(const float (&products)[32], const Decays& d, const Weights& w, uint32_t to, int warp,
+                                        int lane) {
+  const auto write = [&](const float (&x)[8], int m) {
+    const uint32_t words[4] = {pack<E>(x[0], x[1]), pack<E>(x[2], x[3]), pack<E>(x[4], x[5]), pack<E>(x[6], x[7])};
+    stmatrix(to + block_of_square(warp, m) + turned(lane), words);
+  };
+  float x[8];
+  weigh_diagonal(w, products, warp, x);
+  write(x, warp);
+#pragma unroll
+  for (int m = 0; m < 3; ++m) {
+    if (m >= warp) break;
+    weigh_left(d, w, products, m, lane, x);
+    write(x, m);
+  }
+}
+
+// The blocks of P above the diagonal, which stay zero; by `warps` warps.
+__device__ __forceinline__ void clear_p(uint32_t to, int warp, int warps, int lane) {
+  for (int i = warp; i < 6; i += warps) {
+    const int r = i < 3 ? 0 : i < 5 ? 1 : 2, column = i < 3 ? i + 1 : i < 5 ? i - 1 : 3;
+    store_shared(to + block_of_square(r, column) + 16 * lane, make_uint4(0, 0, 0, 0));
   }
 }
 

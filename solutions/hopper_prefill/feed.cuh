@@ -1,7 +1,7 @@
-// A block's chunks, by a warp: asks for boxes of q, k and v and for what has been prepared, once their place is free, and
-// takes the output from there, where it comes in the place of v.
+// A block's chunks: asks for boxes of q, k and v and for what has been prepared, once their place is free, and takes the
+// output from there, where it comes in the place of v. Blocks with both slices of a state also find P here, a chunk ahead.
 #pragma once
-#include "shared.cuh"
+#include "decays.cuh"
 
 namespace {
 
@@ -9,50 +9,73 @@ struct Maps {
   CUtensorMap q, k, v, output;
 };
 
+// By a warp. What TMA is told is the same in every lane, and known to be: it comes from uniform registers.
 template <int Groups>
-__device__ __forceinline__ void feed(const Problem& p, Shared<Groups>& s, const Maps& maps) {
-  const Work& work = s.work;
-  const int lane = lane_here();
-  // The same in every lane, and known to be: what TMA is told comes from uniform registers.
-  const auto uniform = [](int x) { return __shfl_sync(kAllLanes, x, 0); };
-  const int chunks = uniform(work.chunks), start = uniform(static_cast<int>(work.start)), h = uniform(work.h);
-  const int tokens = uniform(static_cast<int>(min(work.end - work.start, int64_t{chunks} * kChunk)));
-  const int slice = uniform(work.slice);
-  const bool output = uniform(work.output);
-  const int64_t tile_step = static_cast<int64_t>(p.H) * sizeof(Tile);
-  const unsigned char* tile = p.tiles + (work.place * p.H + h) * sizeof(Tile);
-  const auto wait_empty = [&](int c) { barrier_wait(shared_address(&s.empty[c % kStages]), c / kStages & 1); };
-  const auto take = [&](int c) {
-    if (output && lane == 0) {
+struct Feeder {
+  const Problem& p;
+  Shared<Groups>& s;
+  const Maps& maps;
+  int chunks, start, tokens, h, slice;
+  bool output;
+  const unsigned char* tiles;
+
+  __device__ __forceinline__ Feeder(const Problem& p, Shared<Groups>& s, const Maps& maps) : p(p), s(s), maps(maps) {
+    const auto uniform = [](int x) { return __shfl_sync(kAllLanes, x, 0); };
+    const Work& work = s.work;
+    chunks = uniform(work.chunks), start = uniform(static_cast<int>(work.start)), h = uniform(work.h);
+    tokens = uniform(static_cast<int>(min(work.end - work.start, int64_t{chunks} * kChunk)));
+    slice = uniform(work.slice), output = uniform(work.output);
+    tiles = p.tiles + (work.place * p.H + h) * kBytes;
+  }
+
+  static constexpr int kBytes = tile_bytes(Groups == 1);
+
+  __device__ __forceinline__ void wait_empty(int c) const {
+    barrier_wait(shared_address(&s.empty[c % kStages]), c / kStages & 1);
+  }
+
+  __device__ __forceinline__ void take(int c) const {
+    if (output && lane_here() == 0) {
       store_boxes(&maps.output, shared_address(s.boxes[c % kStages].v), slice / kSlice, h, start + c * kChunk);
     }
-  };
-#pragma unroll 1
-  for (int c = 0; c < chunks; ++c, tile += tile_step) {
-    const int i = c % kStages, rows = tokens - c * kChunk, token = start + c * kChunk;
+  }
+
+  // What says that chunk c has landed, or its v; the last one's may hold rows of another sequence.
+  __device__ __forceinline__ bool whole(int c) const { return tokens - c * kChunk >= kChunk; }
+  __device__ __forceinline__ uint32_t landed(int c) const { return shared_address(whole(c) ? &s.full[c % kStages] : &s.tail); }
+  __device__ __forceinline__ uint32_t v_landed(int c) const { return shared_address(whole(c) ? &s.v_full[c % kStages] : &s.tail); }
+
+  // All of chunk c but v, whose place the output of another may be leaving still.
+  __device__ __forceinline__ void ask(int c) const {
+    const int i = c % kStages, token = start + c * kChunk;
     auto& boxes = s.boxes[i];
-    const uint32_t full = shared_address(&s.full[i]), landed = rows < kChunk ? shared_address(&s.tail) : full;
     if (c >= kStages) {
       wait_empty(c - kStages);
       take(c - kStages);
     }
-    if (lane == 0) {
-      barrier_expect(landed, static_cast<int>(sizeof boxes + sizeof(Tile)));
-      load_boxes(shared_address(boxes.k), &maps.k, 0, h / p.k_group, token, landed);
-      load_boxes(shared_address(boxes.q), &maps.q, 0, h / p.q_group, token, landed);
-      if (c < kStages) load_boxes(shared_address(boxes.v), &maps.v, slice / kSlice, h / p.v_group, token, landed);
+    if (lane_here() == 0) {
+      barrier_expect(landed(c), 4 * kBoxBytes + (whole(c) ? 0 : Groups * kBoxBytes) + kBytes);
+      load_boxes(shared_address(boxes.k), &maps.k, 0, h / p.k_group, token, landed(c));
+      load_boxes(shared_address(boxes.q), &maps.q, 0, h / p.q_group, token, landed(c));
       if (c == 0) wait_for_last();  // which prepares
-      load_bytes(shared_address(&s.tile[i]), tile, static_cast<int>(sizeof(Tile)), landed);
-      if (c >= kStages) {
-        stored_read();
-        load_boxes(shared_address(boxes.v), &maps.v, slice / kSlice, h / p.v_group, token, landed);
-      }
+      load_bytes(shared_address(&s.tile[i]), tiles + static_cast<int64_t>(c) * p.H * kBytes, kBytes, landed(c));
     }
     __syncwarp();
-    if (rows >= kChunk) continue;
+  }
+
+  __device__ __forceinline__ void ask_v(int c) const {
+    const int i = c % kStages, rows = tokens - c * kChunk, lane = lane_here();
+    auto& boxes = s.boxes[i];
+    if (lane == 0) {
+      stored_read();
+      if (whole(c)) barrier_expect(v_landed(c), Groups * kBoxBytes);
+      load_boxes(shared_address(boxes.v), &maps.v, slice / kSlice, h / p.v_group, start + c * kChunk, v_landed(c));
+    }
+    __syncwarp();
+    if (whole(c)) return;
     // Rows behind the end are the next sequence's: what is in them, NaN maybe, is no business of this one's, so they become
     // zeros before anybody looks.
-    barrier_wait(landed, 0);
+    barrier_wait(landed(c), 0);
     for (int at = 128 * rows + 16 * lane; at < kBoxBytes; at += 512) {  // whole rows: the swizzle stays inside of them
       const uint4 zeros = make_uint4(0, 0, 0, 0);
       store_shared(shared_address(boxes.k) + at, zeros);
@@ -63,24 +86,63 @@ __device__ __forceinline__ void feed(const Problem& p, Shared<Groups>& s, const 
     }
     fence_async();
     __syncwarp();
-    if (lane == 0) barrier_arrive(full);
+    if (lane == 0) barrier_arrive(shared_address(&s.full[i])), barrier_arrive(shared_address(&s.v_full[i]));
   }
-  for (int c = max(0, chunks - kStages); c < chunks; ++c) {
-    wait_empty(c);
-    const int rows = tokens - c * kChunk;
-    if (rows >= kChunk) {
-      take(c);
-    } else if (output) {  // row by row: those behind the end are the next sequence's
-      constexpr int kPieces = Groups * 8;  // of 16 bytes, of a row
-      for (int at = lane; at < rows * kPieces; at += 32) {
-        const int row = at / kPieces, piece = at % kPieces;
-        const unsigned char* from = s.boxes[c % kStages].v + piece / 8 * kBoxBytes + swizzled(row, piece % 8);
-        const int64_t to = (static_cast<int64_t>(start + c * kChunk + row) * p.H + h) * D + slice + 8 * piece;
-        *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.output) + to) = *reinterpret_cast<const uint4*>(from);
+
+  // The output of the last chunks.
+  __device__ __forceinline__ void finish() const {
+    const int lane = lane_here();
+    for (int c = max(0, chunks - kStages); c < chunks; ++c) {
+      wait_empty(c);
+      const int rows = tokens - c * kChunk;
+      if (whole(c)) {
+        take(c);
+      } else if (output) {  // row by row: those behind the end are the next sequence's
+        constexpr int kPieces = Groups * 8;  // of 16 bytes, of a row
+        for (int at = lane; at < rows * kPieces; at += 32) {
+          const int row = at / kPieces, piece = at % kPieces;
+          const unsigned char* from = s.boxes[c % kStages].v + piece / 8 * kBoxBytes + swizzled(row, piece % 8);
+          const int64_t to = (static_cast<int64_t>(start + c * kChunk + row) * p.H + h) * D + slice + 8 * piece;
+          *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.output) + to) = *reinterpret_cast<const uint4*>(from);
+        }
       }
     }
+    if (lane == 0) stored_all();
   }
-  if (lane == 0) stored_all();
+};
+
+template <class E, int Groups>
+__device__ __forceinline__ void feed(const Problem& p, Shared<Groups>& s, const Maps& maps) {
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
+  const Feeder<Groups> feeder(p, s, maps);
+  if constexpr (Groups == 1) {
+    if (warp != 0) return;
+#pragma unroll 1
+    for (int c = 0; c < feeder.chunks; ++c) feeder.ask(c), feeder.ask_v(c);
+  } else {
+    for (int i = 0; i < kStages; ++i) clear_p(shared_address(s.tile[i].P), warp, 4, lane);
+    if (warp == 0 && feeder.chunks > 0) feeder.ask(0), feeder.ask_v(0);
+#pragma unroll 1
+    for (int c = 0; c < feeder.chunks; ++c) {
+      const int i = c % kStages;
+      auto& boxes = s.boxes[i];
+      barrier_wait(shared_address(&s.full[i]), c / kStages & 1);
+      float products[32];
+      multiply_boxes<E>(products, shared_address(boxes.q), shared_address(boxes.k));
+      if (warp == 0 && c + 1 < feeder.chunks) feeder.ask(c + 1);
+      const Decays& d = s.tile[i].decays;
+      const Weights weights = weigh(d, {p.scale, p.scale}, warp, lane);
+      wgmma_wait<0>();
+      settle(products);
+      write_p<E>(products, d, weights, shared_address(s.tile[i].P), warp, lane);
+      fence_async();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(shared_address(&s.ready[i]));
+      if (warp == 0 && c + 1 < feeder.chunks) feeder.ask_v(c + 1);
+    }
+    if (warp != 0) return;
+  }
+  feeder.finish();
 }
 
 }  // namespace

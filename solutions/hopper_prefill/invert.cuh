@@ -21,9 +21,6 @@ __device__ __forceinline__ void split(const float (&x)[8], uint32_t (&high)[4], 
   }
 }
 
-// Where a lane's row of a 16 x 16 block lies: the second and third of its four cores in turns.
-__device__ __forceinline__ uint32_t turned(int lane) { return (lane / 8 % 2 * 2 + lane / 16) * 128 + lane % 8 * 16; }
-
 // An operand of two bfloat16 terms.
 struct Terms {
   uint32_t high[4], low[4];

@@ -15,7 +15,7 @@
 
 namespace {
 
-constexpr int kAdvanceRegisters = 232, kFeedRegisters = 40;  // of a thread; at launch each has 168, 504 together
+constexpr int kAdvanceRegisters = 208, kFeedRegisters = 88;  // of a thread; at launch each has 168, 504 together
 
 constexpr int threads_of(int groups) { return 128 * (groups + 1); }
 static_assert(sizeof(Shared<2>) <= 227 * 1024);
@@ -39,7 +39,9 @@ __global__ void __launch_bounds__(threads_of(Groups), 1) gdn_prefill_kernel(cons
 #pragma unroll
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
+      barrier_init(shared_address(&s.v_full[i]), 1);
       barrier_init(shared_address(&s.empty[i]), 4 * Groups);
+      barrier_init(shared_address(&s.ready[i]), 4);
     }
     barrier_init(shared_address(&s.tail), 1);
     barrier_init_done();
@@ -51,7 +53,7 @@ __global__ void __launch_bounds__(threads_of(Groups), 1) gdn_prefill_kernel(cons
     advance<E, Groups>(p, s, wg);
   } else {
     if constexpr (Groups == 2) registers_down<kFeedRegisters>();
-    if (__shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0) == 0) feed<Groups>(p, s, maps);
+    feed<E, Groups>(p, s, maps);
   }
 }
 
@@ -216,17 +218,17 @@ void allow(Kernel kernel, size_t bytes, int device, std::atomic<uint64_t>& allow
   if (device < 64) allowed.fetch_or(bit);
 }
 
-template <class E>
+template <class E, bool WithP>
 void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
-  constexpr auto kernel = gdn_prepare_kernel<E>;
+  constexpr auto kernel = gdn_prepare_kernel<E, WithP>;
   static std::atomic<uint64_t> allowed{0};
-  allow(kernel, sizeof(Prepared), p.device, allowed);
+  allow(kernel, sizeof(Prepared<WithP>), p.device, allowed);
   // Heads that share q and k: products of them are shared, where that leaves a block for every place there is.
   const int shared = std::min(p.q_group, p.k_group);
   int heads = std::min(shared, kHeads);
   while (heads > 1 && (shared % heads != 0 || places * p.H / heads < 4 * multiprocessors)) --heads;
   const dim3 grid(static_cast<unsigned>(places), static_cast<unsigned>(p.H / heads));
-  kernel<<<grid, 128, sizeof(Prepared), stream>>>(p, maps.q, maps.k, heads);
+  kernel<<<grid, 128, sizeof(Prepared<WithP>), stream>>>(p, maps.q, maps.k, heads);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 
@@ -256,6 +258,12 @@ void launch(Problem p, const Maps& maps, cudaStream_t stream) {
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
   p.pass = 2;
   run(kSlices, p.segments);
+}
+
+template <class E, int Groups>
+void launch_all(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
+  launch_prepare<E, Groups == 1>(p, maps, places, multiprocessors, stream);
+  launch<E, Groups>(p, maps, stream);
 }
 
 #ifdef GDN_CLOCKS
@@ -326,7 +334,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const int64_t places = T / kChunk + N;
   const Cut how = cut(H * N, N, places, multiprocessors);
   TVM_FFI_CHECK(places < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
-  const int64_t tiles = places * H * static_cast<int64_t>(sizeof(Tile) / sizeof(float));
+  const int64_t tiles = places * H * (tile_bytes(how.groups == 1) / static_cast<int64_t>(sizeof(float)));
   int64_t states = 0;
   if (how.length > 0) {
     p.length = static_cast<int>(how.length), p.segments = places / how.length + N;
@@ -341,13 +349,11 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   p.clocks = clocks_to;
 #endif
   const Maps maps{boxes(q, 2), boxes(k, 2), boxes(v, how.groups), boxes(output, how.groups)};
-  const auto run = [&](auto launched) { launched(p, maps, stream); };
+  const auto run = [&](auto launched) { launched(p, maps, places, multiprocessors, stream); };
   if (same(type, kFloat16)) {
-    launch_prepare<__half>(p, maps, places, multiprocessors, stream);
-    run(how.groups == 1 ? launch<__half, 1> : launch<__half, 2>);
+    run(how.groups == 1 ? launch_all<__half, 1> : launch_all<__half, 2>);
   } else {
-    launch_prepare<__nv_bfloat16>(p, maps, places, multiprocessors, stream);
-    run(how.groups == 1 ? launch<__nv_bfloat16, 1> : launch<__nv_bfloat16, 2>);
+    run(how.groups == 1 ? launch_all<__nv_bfloat16, 1> : launch_all<__nv_bfloat16, 2>);
   }
 }
 

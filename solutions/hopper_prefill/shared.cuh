@@ -25,11 +25,19 @@ __device__ __forceinline__ int block_of(int r, int s) { return panel(s) + (s < 2
 constexpr int kSquare = 8192;
 __device__ __forceinline__ constexpr int block_of_square(int r, int s) { return 2048 * s + 512 * r; }
 
-// What is prepared of a chunk and head.
-struct alignas(128) Tile {
-  unsigned char T[kTerms][kTriangle], P[kSquare];
+struct Decays {
+  float log[kChunk];     // log2 of gamma
+  float factor[kChunk];  // gamma of the last of 16 tokens over gamma of this one
   float to_end[kChunk], from_start[kChunk];  // gamma_C / gamma, gamma
 };
+
+// What is prepared of a chunk and head. P last: where a block has both slices of a state it is found there, not before.
+struct alignas(128) Tile {
+  unsigned char T[kTerms][kTriangle];
+  Decays decays;
+  unsigned char P[kSquare];
+};
+constexpr int tile_bytes(bool with_p) { return static_cast<int>(sizeof(Tile)) - (with_p ? 0 : kSquare); }
 
 template <int Groups>
 struct Boxes {
@@ -43,37 +51,33 @@ struct Scratch {
   unsigned char inverse[2][4 * kBlock];  // of the diagonal blocks of I + A
 };
 
-struct Decays {
-  float log[kChunk];     // log2 of gamma
-  float factor[kChunk];  // gamma of the last of 16 tokens over gamma of this one
-  float to_end[kChunk], from_start[kChunk], beta[kChunk];
-};
-
 constexpr int kHeads = 4;  // that share their q and k, of a block that prepares: a warp each finds their decays
 
 // Of that block. What comes of K and Q goes where they were.
+template <bool WithP>
 struct Prepared {
   union {
     struct {
-      alignas(1024) unsigned char k[2 * kBoxBytes], q[2 * kBoxBytes];
+      alignas(1024) unsigned char k[2 * kBoxBytes], q[WithP ? 2 * kBoxBytes : 16];
     };
     struct {
-      Tile tile;
+      alignas(128) unsigned char tile[tile_bytes(WithP)];
       Scratch scratch;
     };
   };
   alignas(16) float diagonal[4][16][20];  // blocks of A, transposed
   alignas(16) Decays decays[kHeads];
+  float beta[kHeads][kChunk];
   alignas(8) uint64_t landed;
 };
 
-// Of one that advances. Barriers: a chunk has landed; nobody needs what is in its place any more; the last chunk has
-// landed, and its boxes hold rows of another sequence.
+// Of one that advances. Barriers: a chunk has landed, but for v; v has; its P is there, where the block finds it; nobody
+// needs what is in its place any more; the last chunk has landed, and its boxes hold rows of another sequence.
 template <int Groups>
 struct Shared {
   alignas(1024) Boxes<Groups> boxes[kStages];
   Tile tile[kStages];
-  alignas(8) uint64_t full[kStages], empty[kStages], tail;
+  alignas(8) uint64_t full[kStages], v_full[kStages], ready[kStages], empty[kStages], tail;
   Work work;
   int found;
   bool busy;
