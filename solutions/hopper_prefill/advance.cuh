@@ -173,7 +173,6 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
         decayed[k][e] = pack<E>(pair.x * rest.x, pair.y * rest.y);
       }
     }
-    if (Groups == 2) barrier_wait(shared_address(&s.ready[i]), parity);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {  // tokens are rows of the box: 16 of them are 2048 bytes
@@ -181,6 +180,10 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
       wgmma<E, 1>(S[1], decayed[k], descriptor(shared_address(boxes.k), kBoxBytes + 2048 * k), 1);
     }
     wgmma_commit();
+    if (finds_p(Groups)) {
+      barrier_wait(shared_address(&s.ready[i]), parity);
+      wgmma_fence();
+    }
     multiply_square<E>(o, bits, shared_address(tile.P));  // + V'^T P^T
     wgmma_commit();
     wgmma_wait<1>();

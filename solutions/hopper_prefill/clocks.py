@@ -1,4 +1,4 @@
-"""Where the time of a chunk goes: the kernel writes down its clock at each step, this draws it.
+"""Where the time of a chunk goes, as a state is advanced: the kernel writes down its clock at each step, this draws it.
 
     python solutions/hopper_prefill/clocks.py [--heads 16,32] [--tokens 4096] [--sequences 4] [--groups 2] [--svg FILE]
 
@@ -17,11 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 FOLDER, D, FROM, TO = Path(__file__).resolve().parent, 128, 8, 40
-ADVANCE = ("wait for K, Q, V", "issue S K^T, store O of the chunk before", "issue S Q^T, wait for T and P",
-           "S K^T, S Q^T", "X, T X", "update of S, P V'")  # fmt: skip
-INVERT = ("wait for K", "issue K K^T, wait for decays", "K K^T, T of the other warps", "A, inverse of diagonal blocks",
-          "T")  # fmt: skip
-FEED = ("wait for K and Q", "issue Q K^T", "decays of the next chunk", "ask for its boxes", "Q K^T", "P")  # fmt: skip
+STEPS = ("wait for K and Q", "issue S K^T, hand over O of the chunk before", "issue S Q^T, wait for v", "S K^T",
+         "X, T X", "update of S, P V'")  # fmt: skip
 
 
 def arguments(q_heads: int, heads: int, lengths: list[int]) -> tuple[object, ...]:
@@ -49,7 +46,7 @@ def main() -> None:
         raise SystemExit(f"clocks.py: --tokens is at least {TO * 64}")
     q_heads, heads = (int(x) for x in options.heads.split(","))
     os.environ["GDN_GROUPS"] = str(options.groups)
-    written = torch.zeros(4, 4, 64, 16, dtype=torch.int32, device="cuda")
+    written = torch.zeros(2, 4, 64, 16, dtype=torch.int32, device="cuda")
     with tempfile.TemporaryDirectory() as build:
         load = lambda name: load_function(FOLDER, f"clocks.cu::{name}", Path(build))  # noqa: E731
         load("set_clocks")(written)
@@ -59,17 +56,14 @@ def main() -> None:
         torch.cuda.synchronize()
     clocks = written.cpu().to(torch.int64) & 0xFFFFFFFF
     console = Console(record=True, width=110)
-    roles = [(f"advances slice {i}", ADVANCE) for i in range(options.groups)] + [("inverts", INVERT), ("feeds", FEED)]
-    for group, (role, steps) in enumerate(roles):
+    for group in range(options.groups):
         for warp in (0, 3):
             stamps = clocks[group, warp, FROM:TO]
             chunk = statistics.median((stamps[1:, 0] - stamps[:-1, 0]).tolist())
-            table = Table(
-                title=f"warp {warp} of the warpgroup that {role}: {chunk:.0f} cycles a chunk", title_justify="left"
-            )
+            table = Table(title=f"warp {warp} of slice {group}: {chunk:.0f} cycles a chunk", title_justify="left")
             for name in ("step", "cycles", ""):
                 table.add_column(name, justify="right" if name == "cycles" else "left")
-            for i, name in enumerate(steps):
+            for i, name in enumerate(STEPS):
                 cycles = statistics.median((stamps[:, i + 1] - stamps[:, i]).tolist())
                 table.add_row(name, f"{cycles:.0f}", "█" * round(50 * cycles / chunk))
             console.print(table)

@@ -28,7 +28,7 @@ struct Feeder {
     tiles = p.tiles + (work.place * p.H + h) * kBytes;
   }
 
-  static constexpr int kBytes = tile_bytes(Groups == 1);
+  static constexpr int kBytes = tile_bytes(!finds_p(Groups));
 
   __device__ __forceinline__ void wait_empty(int c) const {
     barrier_wait(shared_address(&s.empty[c % kStages]), c / kStages & 1);
@@ -115,7 +115,7 @@ template <class E, int Groups>
 __device__ __forceinline__ void feed(const Problem& p, Shared<Groups>& s, const Maps& maps) {
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const Feeder<Groups> feeder(p, s, maps);
-  if constexpr (Groups == 1) {
+  if constexpr (!finds_p(Groups)) {
     if (warp != 0) return;
 #pragma unroll 1
     for (int c = 0; c < feeder.chunks; ++c) feeder.ask(c), feeder.ask_v(c);

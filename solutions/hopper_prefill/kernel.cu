@@ -184,7 +184,7 @@ Cut cut(int64_t pairs, int64_t sequences, int64_t chunks, int multiprocessors) {
   const char *groups = std::getenv("GDN_GROUPS"), *length = std::getenv("GDN_LENGTH");  // what else there could be
   if (groups != nullptr) return {std::atoi(groups), length == nullptr ? 0 : std::atoi(length)};
 #endif
-  constexpr int64_t kCycles[] = {2150, 3400}, kPass = 18000;  // of a chunk, by groups; of a pass, besides its chunks
+  constexpr int64_t kCycles[] = {2150, 4000}, kPass = 18000;  // of a chunk, by groups; of a pass, besides its chunks
   const int64_t each = (chunks + sequences - 1) / sequences, longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
   Cut best{1, 0};
   int64_t least = std::numeric_limits<int64_t>::max();
@@ -262,7 +262,7 @@ void launch(Problem p, const Maps& maps, cudaStream_t stream) {
 
 template <class E, int Groups>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
-  launch_prepare<E, Groups == 1>(p, maps, places, multiprocessors, stream);
+  launch_prepare<E, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
   launch<E, Groups>(p, maps, stream);
 }
 
@@ -334,7 +334,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const int64_t places = T / kChunk + N;
   const Cut how = cut(H * N, N, places, multiprocessors);
   TVM_FFI_CHECK(places < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
-  const int64_t tiles = places * H * (tile_bytes(how.groups == 1) / static_cast<int64_t>(sizeof(float)));
+  const int64_t tiles = places * H * (tile_bytes(!finds_p(how.groups)) / static_cast<int64_t>(sizeof(float)));
   int64_t states = 0;
   if (how.length > 0) {
     p.length = static_cast<int>(how.length), p.segments = places / how.length + N;

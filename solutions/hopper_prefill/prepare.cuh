@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(128, WithP ? 4 : 5) gdn_prepare_kernel(const _
     for (int at = threadIdx.x; at < static_cast<int>(sizeof(Decays) / 16); at += 128) {
       reinterpret_cast<uint4*>(&made.decays)[at] = reinterpret_cast<const uint4*>(&d)[at];
     }
-    fence_async();
+    fence_async();  // TMA takes the tile
     __syncthreads();
     if (threadIdx.x == 0) store_bytes(to + i * kBytes, shared_address(s.tile), kBytes);
   }

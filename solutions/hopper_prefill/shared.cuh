@@ -37,6 +37,8 @@ struct alignas(128) Tile {
   Decays decays;
   unsigned char P[kSquare];
 };
+// Whether a block that advances so many slices finds P.
+constexpr bool finds_p(int groups) { return groups == 2; }
 constexpr int tile_bytes(bool with_p) { return static_cast<int>(sizeof(Tile)) - (with_p ? 0 : kSquare); }
 
 template <int Groups>

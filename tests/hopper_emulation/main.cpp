@@ -34,7 +34,7 @@ void launch_all(Problem p, const Maps& maps) {
   // Heads that share q and k, in one block or in blocks of their own.
   const int heads = p.length == 1 ? 1 : std::min(p.q_group, p.k_group);
   const Place chunks{static_cast<unsigned>(p.tokens / kChunk + p.N), static_cast<unsigned>(p.H / heads), 1};
-  launch(chunks, 128, sizeof(Prepared<Slices == 1>), [&] { gdn_prepare_kernel<E, Slices == 1>(p, maps.q, maps.k, heads); });
+  launch(chunks, 128, sizeof(Prepared<!finds_p(Slices)>), [&] { gdn_prepare_kernel<E, !finds_p(Slices)>(p, maps.q, maps.k, heads); });
   if (p.length == 0) return prefill(kBlocks, p.N);
   prefill(2 * kBlocks, p.segments);
   const Place grid{D / kJoinRows, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N)};
