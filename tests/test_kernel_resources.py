@@ -140,13 +140,16 @@ def test_cuda_kernels_do_not_spill(solution: str, count: int) -> None:
 def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
     kernels = cuda_resources(SOLUTIONS / "hopper_prefill" / "kernel.cu")
     show("cuda sm_90a", kernels)
-    fused = [kernel for kernel in kernels if kernel.name.startswith("gdn_prefill_kernel")]
-    assert len(fused) == 4  # bfloat16 and float16, one and two slices of a state in a block
-    assert len(kernels) == len(fused) + 1
+    advance = [kernel for kernel in kernels if kernel.name.startswith("gdn_prefill_kernel")]
+    prepare = [kernel for kernel in kernels if kernel.name.startswith("gdn_prepare_kernel")]
+    assert len(advance) == 4  # bfloat16 and float16, one and two slices of a state in a block
+    assert len(prepare) == 4  # with P and without
+    assert len(kernels) == len(advance) + len(prepare) + 1
     for kernel in kernels:
         assert kernel.spill_stores == kernel.spill_loads == 0
         assert not kernel.serialised
-    assert min(kernel.registers for kernel in fused) == 168  # three warpgroups: what they trade later comes of this
+    assert min(kernel.registers for kernel in advance) == 168  # three warpgroups: what they trade later comes of this
+    assert max(kernel.registers for kernel in prepare) == 128  # four blocks a multiprocessor
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")

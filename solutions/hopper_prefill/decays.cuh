@@ -82,12 +82,13 @@ __device__ __forceinline__ Weights weigh(const Decays& d, const float (&by_row)[
   return w;
 }
 
-// x: products of the block on the diagonal.
+// x: products of the block on the diagonal. Which they are is found here, and not kept in registers over a loop.
 __device__ __forceinline__ void weigh_diagonal(const Weights& w, const float (&products)[32], int warp, float (&x)[8]) {
+  const int m = anew(warp);
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
-    const float low = warp == 0 ? products[e] : products[8 + e], high = warp == 2 ? products[16 + e] : products[24 + e];
-    x[e] = w.diagonal[e] * (warp < 2 ? low : high);
+    const float low = m == 0 ? products[e] : products[8 + e], high = m == 2 ? products[16 + e] : products[24 + e];
+    x[e] = w.diagonal[e] * (m < 2 ? low : high);
   }
 }
 

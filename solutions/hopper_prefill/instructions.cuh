@@ -24,12 +24,11 @@ __device__ __forceinline__ int lane_here() {
   asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
   return lane;
 }
-
-// True in one lane of a warp.
-__device__ __forceinline__ bool elect_one() {
-  uint32_t elected;
-  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
-  return elected != 0;
+// The same for a number.
+__device__ __forceinline__ int anew(int x) {
+  int y;
+  asm volatile("mov.u32 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
 }
 
 // The next kernel's blocks may begin where there is room. They wait, before they look at what this one leaves.

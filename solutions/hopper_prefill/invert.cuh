@@ -153,15 +153,21 @@ __device__ __forceinline__ void write_t(Scratch& scratch, uint32_t to, const flo
     give(y, warp);
   }
   if (warp >= 2) return;
-  float u2[2][4] = {}, u3[2][4] = {}, y2[2][4] = {}, y3[2][4] = {};
-  times_a(u2, own, 2, warp), times_a(u3, own, 3, warp);
-  if (warp == 0) times_a(u2, next, 2, 1), times_a(u3, next, 3, 1);
-  const Terms left = split(u2, -1.f);
-  multiply_split(y2, left, inverse + 2 * kBlock, kLowInverse, lane);
+  Terms left;
+  {
+    float u2[2][4] = {}, y2[2][4] = {};
+    times_a(u2, own, 2, warp);
+    if (warp == 0) times_a(u2, next, 2, 1);
+    left = split(u2, -1.f);
+    multiply_split(y2, left, inverse + 2 * kBlock, kLowInverse, lane);
+    give(y2, 2);
+  }
+  float u3[2][4] = {}, y3[2][4] = {};
+  times_a(u3, own, 3, warp);
+  if (warp == 0) times_a(u3, next, 3, 1);
   multiply_split(y3, split(u3, -1.f), inverse + 3 * kBlock, kLowInverse, lane);
   named_barrier(kTurned, 96);
   multiply_split(y3, left, M, kLowA, lane);
-  give(y2, 2);
   give(y3, 3);
 }
 

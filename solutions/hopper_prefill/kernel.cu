@@ -26,9 +26,8 @@ __global__ void __launch_bounds__(threads_of(Groups), 1) gdn_prefill_kernel(cons
                                                                             const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<Shared<Groups>*>(memory);
-  // The bounds are an input: the kernel before does not write them, and has waited for who might have.
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
-  int n = blockIdx.z;
+  int n = blockIdx.z;  // the bounds are an input: the kernel before does not write them, and has waited for who might have
   if (p.length != 0) {
     n = find_sequence(p, blockIdx.z, first_segment);
   } else if (p.N > 1 && p.N <= kSorted) {

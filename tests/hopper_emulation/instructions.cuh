@@ -7,7 +7,7 @@
 #include "descriptors.h"  // the kernel's own, cut out of its instructions.cuh: they hold no instruction
 
 inline int lane_here() { return running % kLanes; }
-inline bool elect_one() { return *together("elect_one", running) == running; }
+inline int anew(int x) { return x; }
 inline void let_next_begin() {}
 inline void wait_for_last() {}
 
