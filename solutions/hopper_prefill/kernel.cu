@@ -45,6 +45,7 @@ __global__ void __launch_bounds__(threads_of(Groups), 1) gdn_prefill_kernel(cons
     barrier_init(shared_address(&s.tail), 1);
     barrier_init_done();
   }
+  fence_async();  // find_ranked has written where TMA will
   __syncthreads();
   if (!s.busy) return;
   if (wg < Groups) {
