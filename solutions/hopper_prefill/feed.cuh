@@ -40,8 +40,9 @@ struct Feeder {
     }
   }
 
-  // What says that chunk c has landed, or its v; the last one's may hold rows of another sequence.
+  // Else it is the last one, and its boxes hold rows of another sequence.
   __device__ __forceinline__ bool whole(int c) const { return tokens - c * kChunk >= kChunk; }
+  // What says that chunk c has landed, or its v.
   __device__ __forceinline__ uint32_t landed(int c) const { return shared_address(whole(c) ? &s.full[c % kStages] : &s.tail); }
   __device__ __forceinline__ uint32_t v_landed(int c) const { return shared_address(whole(c) ? &s.v_full[c % kStages] : &s.tail); }
 
@@ -76,14 +77,11 @@ struct Feeder {
     // Rows behind the end are the next sequence's: what is in them, NaN maybe, is no business of this one's, so they become
     // zeros before anybody looks.
     barrier_wait(landed(c), 0);
-    for (int at = 128 * rows + 16 * lane; at < kBoxBytes; at += 512) {  // whole rows: the swizzle stays inside of them
-      const uint4 zeros = make_uint4(0, 0, 0, 0);
-      store_shared(shared_address(boxes.k) + at, zeros);
-      store_shared(shared_address(boxes.k) + kBoxBytes + at, zeros);
-      store_shared(shared_address(boxes.q) + at, zeros);
-      store_shared(shared_address(boxes.q) + kBoxBytes + at, zeros);
-      for (int wg = 0; wg < Groups; ++wg) store_shared(shared_address(boxes.v) + wg * kBoxBytes + at, zeros);
+    for (int half = 0; half < 2; ++half) {
+      clear_rows(shared_address(boxes.k) + half * kBoxBytes, rows, lane, 32);
+      clear_rows(shared_address(boxes.q) + half * kBoxBytes, rows, lane, 32);
     }
+    for (int wg = 0; wg < Groups; ++wg) clear_rows(shared_address(boxes.v) + wg * kBoxBytes, rows, lane, 32);
     fence_async();
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&s.full[i])), barrier_arrive(shared_address(&s.v_full[i]));
@@ -120,7 +118,7 @@ __device__ __forceinline__ void feed(const Problem& p, Shared<Groups>& s, const 
 #pragma unroll 1
     for (int c = 0; c < feeder.chunks; ++c) feeder.ask(c), feeder.ask_v(c);
   } else {
-    for (int i = 0; i < kStages; ++i) clear_p(shared_address(s.tile[i].P), warp, 4, lane);
+    for (int i = 0; i < kStages; ++i) clear_p(shared_address(s.tile[i].P), warp, lane);
     if (warp == 0 && feeder.chunks > 0) feeder.ask(0), feeder.ask_v(0);
 #pragma unroll 1
     for (int c = 0; c < feeder.chunks; ++c) {

@@ -31,10 +31,9 @@ __global__ void __launch_bounds__(128, WithP ? 4 : 5) gdn_prepare_kernel(
   __syncthreads();
   barrier_wait(landed, 0);
   if (valid < kChunk) {  // rows of the next sequence, NaN maybe
-    for (int at = 128 * valid + 16 * threadIdx.x; at < kBoxBytes; at += 16 * 128) {
-      const uint4 zeros = make_uint4(0, 0, 0, 0);
-      store_shared(k + at, zeros), store_shared(k + kBoxBytes + at, zeros);
-      if (WithP) store_shared(q + at, zeros), store_shared(q + kBoxBytes + at, zeros);
+    for (int half = 0; half < 2; ++half) {
+      clear_rows(k + half * kBoxBytes, valid, threadIdx.x, 128);
+      if (WithP) clear_rows(q + half * kBoxBytes, valid, threadIdx.x, 128);
     }
     fence_async();
     __syncthreads();
@@ -52,7 +51,7 @@ __global__ void __launch_bounds__(128, WithP ? 4 : 5) gdn_prepare_kernel(
   // Blocks above the diagonal, which stay zero.
   store_shared(shared_address(made.T[warp_before % 2]) + (warp_before < 2 ? block_of(0, 1) : block_of(2, 3)) + 16 * lane,
                make_uint4(0, 0, 0, 0));
-  if (WithP) clear_p(shared_address(made.P), warp_before, 4, lane);
+  if (WithP) clear_p(shared_address(made.P), warp_before, lane);
 #pragma unroll 1
   for (int i = 0; i < heads; ++i) {
     const Decays& d = s.decays[i];

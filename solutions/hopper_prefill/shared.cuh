@@ -11,6 +11,13 @@ constexpr int kBoxBytes = 64 * 128;  // 64 rows of 64 numbers, swizzled: what wg
 // 16-byte piece `piece` of a row of 128 bytes, in a swizzled box.
 __device__ __forceinline__ uint32_t swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
 
+// Zeros in the rows of a box from `row` on, whole ones, so that the swizzle stays inside of them; by so many threads.
+__device__ __forceinline__ void clear_rows(uint32_t box, int row, int thread, int threads) {
+  for (int at = 128 * row + 16 * thread; at < kBoxBytes; at += 16 * threads) {
+    store_shared(box + at, make_uint4(0, 0, 0, 0));
+  }
+}
+
 // --- a lower triangle of 64 x 64, packed ------------------------------------------------------------------------
 //
 // Rows are tokens i, columns j <= i. Panels of 16 columns, of cores of 8 rows of 16 bytes, two side by side: the first
