@@ -8,12 +8,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 # Two test processes share two cores; the solutions they start would take four threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parents[1]
+
+READ_AT_START = (
+    "PYTHON",
+    "LD_",
+    "LC_",
+    "LANG",
+    "OMP_",
+)  # by an interpreter, or by torch: these need a process of their own
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -46,15 +55,21 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def gdnspec() -> Run:
     """Runs the command as a user would; asserts that whatever happens, no traceback is shown."""
 
-    def run(*arguments: str | Path, env: dict[str, str] | None = None, timeout: float = 240, **more: Any) -> Any:
-        process = subprocess.run(
-            [sys.executable, "-m", "gdnspec", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env={**os.environ, **(env or {})},
-            **more,
-        )
+    def run(
+        *arguments: str | Path,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float = 240,
+        **more: Any,
+    ) -> Any:
+        words, environment = [*map(str, arguments)], {**os.environ, **(env or {})}
+        if not more and not any(name.startswith(READ_AT_START) for name in env or {}):
+            process = forked.run(words, environment, cwd, timeout)
+        else:
+            process = subprocess.run(
+                [sys.executable, "-m", "gdnspec", *words],
+                capture_output=True, text=True, timeout=timeout, env=environment, cwd=cwd, **more,
+            )  # fmt: skip
         assert "Traceback" not in process.stderr, process.stderr
         assert "Traceback" not in process.stdout, process.stdout
         return process

@@ -57,16 +57,17 @@ def run_without_torch(arguments: tuple[str, ...]) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("arguments", [READING["list"], READING["show"], READING["validate"]], ids=str)
-def test_reading_json_takes_well_under_a_second(arguments: tuple[str, ...]) -> None:
-    def processor_seconds() -> float:
+def test_reading_json_costs_less_than_to_import_torch() -> None:
+    def processor_seconds(*arguments: str) -> float:
         # Processor time of the child, not the wall's: other tests run beside this one.
         before = os.times()
-        subprocess.run([sys.executable, "-m", "gdnspec", *arguments], check=True, capture_output=True)
+        subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
         after = os.times()
         return after.children_user + after.children_system - before.children_user - before.children_system
 
-    assert any(processor_seconds() < 0.7 for _ in range(5))
+    torch = max(processor_seconds("-c", "import torch") for _ in range(2))
+    for name in ("list", "show", "validate"):
+        assert any(processor_seconds("-m", "gdnspec", *READING[name]) < torch for _ in range(3)), name
 
 
 def test_list_and_show_speak_json(gdnspec: Run) -> None:

@@ -67,62 +67,68 @@ def show(title: str, kernels: list[KernelResources]) -> None:
               f"{x.shared_bytes} bytes shared", end="")  # fmt: skip
 
 
+def compiled(solution: str, calls: list[tuple[str, dict[str, object]]]) -> list[list[KernelResources]]:
+    """Of all calls, in one process: loading torch and Triton takes longer than to compile most kernels."""
+    found = triton_resources(SOLUTIONS / solution, [(f"kernel.py::{entry}", inputs) for entry, inputs in calls])
+    for (entry, _), kernels in zip(calls, found, strict=True):
+        show(f"{solution} {entry}", kernels)
+        assert all(kernel.spill_stores == kernel.spill_loads == 0 for kernel in kernels), (entry, kernels)
+    return found
+
+
 @pytest.mark.parametrize("entry", ["prefill_k_last", "prefill_k_first", "decode_k_last", "decode_k_first"])
-@pytest.mark.parametrize("head_size", HEAD_SIZES)
-def test_triton_kernels_do_not_spill(entry: str, head_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_kernels_do_not_spill(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # must not reach the process that compiles
-    arguments = prefill_arguments(head_size) if entry.startswith("prefill") else decode_arguments(head_size)
-    kernels = triton_resources(SOLUTIONS / "triton_recurrent", f"kernel.py::{entry}", arguments)
-    show(f"triton {entry} {head_size}", kernels)
-    assert [kernel.name for kernel in kernels] == [entry.split("_")[0] + "_kernel"]
-    for kernel in kernels:
-        assert kernel.spill_stores == kernel.spill_loads == 0
-        assert kernel.registers <= 128
+    make = prefill_arguments if entry.startswith("prefill") else decode_arguments
+    for kernels in compiled("triton_recurrent", [(entry, make(head_size)) for head_size in HEAD_SIZES]):
+        assert [kernel.name for kernel in kernels] == [entry.split("_")[0] + "_kernel"]
+        assert kernels[0].registers <= 128
 
 
 @pytest.mark.parametrize(
-    ("entry", "head_size", "dtype"),
+    "cases",
     [
-        *(("decode_k_last", D, dtype) for D in (64, 128, 256) for dtype in (torch.float32, torch.bfloat16)),
-        *(("decode_k_first", D, dtype) for D in (64, 128, 256) for dtype in (torch.float32, torch.bfloat16)),
-        ("decode_pool_k_last", 128, torch.float32),
-        ("decode_pool_k_last", 128, torch.bfloat16),
-        ("verify_k_last", 128, torch.float32),
-        ("verify_k_last", 256, torch.float32),
+        [("decode_k_last", D, dtype) for D in (64, 128, 256) for dtype in (torch.float32, torch.bfloat16)],
+        [("decode_k_first", D, dtype) for D in (64, 128, 256) for dtype in (torch.float32, torch.bfloat16)],
+        [
+            ("decode_pool_k_last", 128, torch.float32), ("decode_pool_k_last", 128, torch.bfloat16),
+            ("verify_k_last", 128, torch.float32), ("verify_k_last", 256, torch.float32),
+        ],
     ],
-)
-def test_the_decode_family_in_triton_does_not_spill(
-    entry: str, head_size: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    arguments = family_arguments(entry, head_size, dtype)
-    (kernel,) = triton_resources(SOLUTIONS / "triton_decode", f"kernel.py::{entry}", arguments)
-    show(f"triton {entry} {head_size} {dtype}", [kernel])
-    assert kernel.name == "decode_kernel"
-    assert kernel.spill_stores == kernel.spill_loads == 0
-
-
-@pytest.mark.parametrize(
-    ("entry", "head_size", "num_seqs"),  # one sequence: narrow slices of value channels; eight: wide ones
-    [
-        ("prefill_k_last", 64, 8), ("prefill_k_last", 128, 1), ("prefill_k_first", 128, 8), ("prefill_k_last", 256, 8),
-        *(("prefill_checkpoints", D, N) for D, N in ((64, 8), (120, 8), (128, 1), (128, 8), (256, 8))),
-    ],
+    ids=["k_last", "k_first", "pools"],
 )  # fmt: skip
-def test_chunkwise_prefill_in_triton_does_not_spill(
-    entry: str, head_size: int, num_seqs: int, monkeypatch: pytest.MonkeyPatch
+def test_the_decode_family_in_triton_does_not_spill(
+    cases: list[tuple[str, int, torch.dtype]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    arguments = prefill_arguments(head_size, num_seqs)
-    if entry == "prefill_checkpoints":
-        arguments["checkpoint_cu_starts"] = meta(num_seqs + 1, dtype=torch.int64)
-        arguments |= {"checkpoint_interval": 64, "checkpoints": meta(8, HEADS[2], head_size, head_size)}
-    kernels = triton_resources(SOLUTIONS / "triton_chunkwise", f"kernel.py::{entry}", arguments)
-    show(f"triton {entry} {head_size} {num_seqs}", kernels)
-    assert [kernel.name for kernel in kernels] == ["prepare_kernel", "chain_kernel"]
-    for kernel in kernels:
-        assert kernel.spill_stores == kernel.spill_loads == 0
-        assert kernel.shared_bytes <= 227 * 1024
+    calls = [(entry, family_arguments(entry, head_size, dtype)) for entry, head_size, dtype in cases]
+    for kernels in compiled("triton_decode", calls):
+        assert [kernel.name for kernel in kernels] == ["decode_kernel"]
+
+
+@pytest.mark.parametrize(
+    "cases",  # entry, head size, sequences: one has narrow slices of value channels, eight have wide ones
+    [
+        [("prefill_k_last", 128, 1), ("prefill_k_first", 128, 8)],
+        [("prefill_checkpoints", 64, 8), ("prefill_checkpoints", 128, 8)],  # all of the plain kernels, and more
+        [("prefill_checkpoints", 256, 8), ("prefill_checkpoints", 120, 8)],
+    ],
+    ids=["plain", "checkpoints", "large"],
+)
+def test_chunkwise_prefill_in_triton_does_not_spill(
+    cases: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    calls = []
+    for entry, head_size, num_seqs in cases:
+        arguments = prefill_arguments(head_size, num_seqs)
+        if entry == "prefill_checkpoints":
+            arguments["checkpoint_cu_starts"] = meta(num_seqs + 1, dtype=torch.int64)
+            arguments |= {"checkpoint_interval": 64, "checkpoints": meta(8, HEADS[2], head_size, head_size)}
+        calls.append((entry, arguments))
+    for kernels in compiled("triton_chunkwise", calls):
+        assert [kernel.name for kernel in kernels] == ["prepare_kernel", "chain_kernel"]
+        assert all(kernel.shared_bytes <= 227 * 1024 for kernel in kernels)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
@@ -163,7 +169,7 @@ def test_the_decode_family_builds_for_other_gpus(arch: str) -> None:
 def test_an_entry_that_raises_is_reported() -> None:
     arguments = decode_arguments(64) | {"q": meta(64, 16, 1, 8, dtype=torch.bfloat16), "state": None}
     with pytest.raises(RuntimeError, match="AttributeError"):
-        triton_resources(SOLUTIONS / "triton_recurrent", "kernel.py::decode_k_last", arguments)
+        triton_resources(SOLUTIONS / "triton_recurrent", [("kernel.py::decode_k_last", arguments)])
 
 
 def test_spills_are_read() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Run
 
-DECODE = sorted(file.parent.name for file in ROOT.glob("definitions/gdn_[dv]e*/definition.json"))
 NAMES = sorted(file.parent.name for file in (ROOT / "solutions").glob("*/solution.json"))
 
 
@@ -19,20 +18,28 @@ def verdicts(path: Path) -> dict[tuple[str, str], dict[str, str]]:
     return result
 
 
-def test_the_main_job_passes(gdnspec: Run, tmp_path: Path) -> None:
-    """`make run`: the smoke suites, all definitions, every solution."""
-    done = gdnspec("check", "--device", "cpu", "--json", tmp_path / "r.jsonl", timeout=280)
-    assert done.returncode == 0, done.stderr
+CAPTURED = {f"gdn_{stage}_{layout}" for stage in ("prefill", "decode") for layout in ("k_last", "k_first")}
+# What an interpreter takes longest for: of eight definitions that share a kernel, those that differ most.
+FEWER = {"triton_decode": ["k_last", "k_first_bf16_state", "pool_k_last", "packed_k_last"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_main_job_passes(gdnspec: Run, tmp_path: Path, name: str) -> None:
+    """`make run`, a solution at a time: the smoke suites of all definitions that it serves."""
+    served = json.loads((ROOT / "solutions" / name / "solution.json").read_text())
+    chosen = [f"gdn_decode_{end}" for end in FEWER[name]] + ["gdn_verify_k_last"] if name in FEWER else []
+    options = ("--solution", name, "--device", "cpu", "--json", tmp_path / "r.jsonl")
+    done = gdnspec("check", *chosen, *options, timeout=280)
     rows = verdicts(tmp_path / "r.jsonl")
-    for name in ("torch_recurrent", "torch_chunkwise", "triton_recurrent"):
-        for definition in ("gdn_prefill_k_last", "gdn_prefill_k_first", "gdn_decode_k_last", "gdn_decode_k_first"):
-            assert set(rows[name, definition].values()) == {"PASSED"}, (name, definition)
-            assert "qwen3_next_model" in rows[name, definition], "the real model's tensors are among them"
-    for definition in ("gdn_prefill_k_last", "gdn_prefill_k_first", "gdn_prefill_checkpoints"):
-        assert set(rows["triton_chunkwise", definition].values()) == {"PASSED"}, definition
-    for definition in DECODE:
-        assert set(rows["triton_decode", definition].values()) == {"PASSED"}, definition
-        assert set(rows["cuda_decode", definition].values()) == {"UNSUPPORTED"}
+    assert {definition for _, definition in rows} == set(chosen or served["entries"])
+    if served["requires"]["device"] == "cuda":
+        assert done.returncode == 3, "nothing could run here"
+        assert all(set(statuses.values()) == {"UNSUPPORTED"} for statuses in rows.values())
+        return
+    assert done.returncode == 0, done.stderr
+    for (_, definition), statuses in rows.items():
+        assert set(statuses.values()) == {"PASSED"}, definition
+        assert ("qwen3_next_model" in statuses) == (definition in CAPTURED), "the real model's tensors are among them"
 
 
 @pytest.mark.parametrize("definition", ["gdn_prefill_k_last", "gdn_prefill_checkpoints"])

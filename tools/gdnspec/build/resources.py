@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,14 +40,15 @@ class KernelResources:
 # --- Triton -----------------------------------------------------------------------------------------------------
 
 
-def triton_resources(solution_folder: Path, entry: str, inputs: dict[str, object]) -> list[KernelResources]:
-    """The kernels that `file.py::function` launches when called with `inputs` by keyword, outputs among them where the
-    entry takes them. Tensors count by shape and type alone and arrive on the device "meta": an entry that reads
-    values on the host cannot be looked at this way."""
+def triton_resources(
+    solution_folder: Path, calls: Sequence[tuple[str, Mapping[str, object]]]
+) -> list[list[KernelResources]]:
+    """For each call, `file.py::function` and its inputs by keyword, outputs among them where the entry takes them: the
+    kernels that it launches. Tensors count by shape and type alone and arrive on the device "meta": an entry that
+    reads values on the host cannot be looked at this way."""
     request = {
         "folder": str(solution_folder.resolve()),
-        "entry": entry,
-        "arguments": {name: _described(value) for name, value in inputs.items()},
+        "calls": [(entry, {name: _described(value) for name, value in inputs.items()}) for entry, inputs in calls],
     }
     with tempfile.TemporaryDirectory() as cache:
         environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
@@ -55,7 +57,7 @@ def triton_resources(solution_folder: Path, entry: str, inputs: dict[str, object
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [tools, os.environ.get("PYTHONPATH")]))
         answer = _run([sys.executable, "-m", __name__], json.dumps(request), environment).stdout
     # The solution may print; the answer is the last line.
-    return [KernelResources(**kernel) for kernel in json.loads(answer.splitlines()[-1])]
+    return [[KernelResources(**kernel) for kernel in kernels] for kernels in json.loads(answer.splitlines()[-1])]
 
 
 def _described(value: object) -> dict[str, object]:
@@ -67,19 +69,27 @@ def _described(value: object) -> dict[str, object]:
 
 def _answer() -> None:
     """In the child: a request on stdin, the kernels on stdout."""
+    request = json.load(sys.stdin)
+    with tempfile.TemporaryDirectory() as build:
+        compiled = _intercept_launches()
+        answer = []
+        for entry, described in request["calls"]:
+            compiled.clear()
+            load_function(Path(request["folder"]), entry, Path(build))(**_arguments(described))
+            answer.append([asdict(_assembled(kernel)) for kernel in compiled])
+        print(json.dumps(answer))
+
+
+def _arguments(described: dict[str, dict[str, Any]]) -> dict[str, Any]:
     import torch
 
-    request = json.load(sys.stdin)
     arguments: dict[str, Any] = {}
-    for name, it in request["arguments"].items():
-        is_tensor = "shape" in it
-        dtype = getattr(torch, it["dtype"]) if is_tensor else None
-        arguments[name] = torch.empty(it["shape"], dtype=dtype, device="meta") if is_tensor else it["value"]
-    folder = Path(request["folder"])
-    with tempfile.TemporaryDirectory() as build:
-        kernels = _intercept_launches()
-        load_function(folder, request["entry"], Path(build))(**arguments)
-        print(json.dumps([asdict(_assembled(kernel)) for kernel in kernels]))
+    for name, it in described.items():
+        if "shape" in it:
+            arguments[name] = torch.empty(it["shape"], dtype=getattr(torch, it["dtype"]), device="meta")
+        else:
+            arguments[name] = it["value"]
+    return arguments
 
 
 def _intercept_launches() -> list[Any]:

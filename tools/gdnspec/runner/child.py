@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import socket
@@ -289,8 +290,9 @@ class Child:
             self._channel = None
         if process is not None:
             # A child in good order ends by itself at "stop"; one that does not is not asked twice.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=0.5)
+            ended = select.poll()
+            ended.register(self._pidfd, select.POLLIN)
+            ended.poll(500)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
