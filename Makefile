@@ -18,7 +18,7 @@ run: $(STAMP)
 	$(BIN)/gdnspec check
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3  # one more than cores: many tests wait for a process to start
+	$(BIN)/python -m pytest -n 3 --dist loadgroup  # one more than cores: many tests wait for a process to start
 
 # Every known-bad solution again, and the kill matrix into its README.
 selftest: $(STAMP)

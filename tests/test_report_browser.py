@@ -16,9 +16,12 @@ from test_report import hostile  # noqa: E402
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (BROWSER and DRIVER), reason="no Chromium with its driver: apt-get install chromium chromium-driver"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not (BROWSER and DRIVER), reason="no Chromium with its driver: apt-get install chromium chromium-driver"
+    ),
+    pytest.mark.xdist_group("browser"),  # one page and one browser for all
+]
 
 PREFILL = "#gdn_prefill_k_last"
 
