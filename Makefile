@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[run,report,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[run,report,serving,dev]'
 	touch $@
 
 # The smoke suites of all definitions, with every solution that this machine can run.

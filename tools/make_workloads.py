@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gdnspec import paths
-from gdnspec.catalog.definitions import Found, definitions, presets
+from gdnspec.catalog.definitions import Found, definitions, preset_of
 from gdnspec.inputs.materialise import materialise
 from gdnspec.model.checkpoints import COUNT, INTERVAL, starts
 from gdnspec.model.workload import Workload
@@ -589,7 +589,7 @@ def write(found: Found, fast: bool) -> None:
         known = {row["name"]: row for row in map(json.loads, file.read_text().splitlines())}
     text = []
     for workload in lines(found):
-        workload.check(found.definition, presets()[workload.preset])
+        workload.check(found.definition, preset_of(workload))
         row = workload.model_dump(mode="json", exclude_defaults=True)
         before = known.get(workload.name, {})
         kept = ("sha256", "covers", *FROZEN)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from gdnspec.build.loader import load_function
 from gdnspec.build.machine import device
-from gdnspec.catalog.definitions import presets
+from gdnspec.catalog.definitions import preset_of
 from gdnspec.cli.selection import chosen_solutions, select
 from gdnspec.inputs.materialise import materialise
 from gdnspec.model.errors import SpecError
@@ -61,7 +61,7 @@ def spread(dense: torch.Tensor, gap: int) -> torch.Tensor:
 def gib(job: Job) -> float:
     """Of all inputs and outputs."""
     definition = job.found.definition
-    return definition.bytes_held(job.workload.scope(definition, presets()[job.workload.preset])) / 2**30
+    return definition.bytes_held(job.workload.scope(definition, preset_of(job.workload))) / 2**30
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
 """Definitions and presets, cross-checked: reference signatures without running them, constraints on every preset."""
 
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ from gdnspec.model.definition import Definition
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.loading import is_file, load, parse_json, read_text, validate_root
 from gdnspec.model.preset import Preset, Presets
+from gdnspec.model.workload import Workload
 
 DEFINITION_FILE = "definition.json"
 
@@ -61,6 +63,25 @@ def _reference_problems(definition: Definition, file: Path) -> list[Problem]:
 def presets() -> dict[str, Preset]:
     """All presets, their names in the order of the file."""
     return load_presets(paths.definitions_dir() / "presets.json")
+
+
+HEADS = re.compile(r"heads-([1-9][0-9]{0,5})x([1-9][0-9]{0,5})x([1-9][0-9]{0,5})-d([1-9][0-9]{0,5})")
+
+
+def preset(name: str) -> Preset | None:
+    """A preset by name. `heads-QxKxV-dD` is one of any heads, in no file: query, key and value heads, head size."""
+    heads = HEADS.fullmatch(name)
+    if heads is None:
+        return presets().get(name)
+    axes = dict(zip(("num_q_heads", "num_k_heads", "num_v_heads", "head_size"), map(int, heads.groups()), strict=True))
+    return Preset(axes=axes, source="named by its heads")
+
+
+def preset_of(workload: Workload) -> Preset:
+    """The preset that a workload names, which has been seen to exist."""
+    found = preset(workload.preset)
+    assert found is not None, workload.preset
+    return found
 
 
 def load_presets(file: Path) -> dict[str, Preset]:

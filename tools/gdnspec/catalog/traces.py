@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gdnspec.catalog.definitions import Found, presets
+from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import by_name
 from gdnspec.model.errors import Problem, SpecError, nearest
@@ -106,7 +106,7 @@ def stale_question(trace: Trace, found: Found) -> str | None:
     changed = [key for key in ("preset", "regime", "sequence_lengths") if getattr(trace, key) != getattr(workload, key)]
     changed += [axis for axis, size in workload.axes.items() if trace.axes.get(axis) != size]
     # The preset's own, heads and sizes, as far as the trace names them.
-    changed += [a for a, size in presets()[workload.preset].axes.items() if trace.axes.get(a, size) != size]
+    changed += [a for a, size in preset_of(workload).axes.items() if trace.axes.get(a, size) != size]
     return f"the workload has changed since it was measured: {', '.join(changed)}" if changed else None
 
 

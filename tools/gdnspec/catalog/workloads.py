@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gdnspec.catalog.definitions import Found, presets
+from gdnspec.catalog.definitions import Found, preset, preset_of, presets
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.loading import is_file, load_lines
 from gdnspec.model.workload import Workload
@@ -26,7 +26,7 @@ def load_workloads(file: Path, found: Found) -> list[Workload]:
 
 def problems_of(workload: Workload, found: Found, file: Path, number: int) -> list[Problem]:
     """What keeps one line from being a workload of this definition."""
-    if workload.preset not in presets():
+    if preset(workload.preset) is None:
         hint = nearest(workload.preset, presets())
         return [Problem(file, f"no preset {workload.preset!r}", f"line {number}: /preset", hint)]
     if workload.tensors is not None and not is_file(found.folder / workload.tensors):
@@ -35,7 +35,7 @@ def problems_of(workload: Workload, found: Found, file: Path, number: int) -> li
         message = "fresh workloads are drawn by each check, and kept in no file"
         return [Problem(file, message, f"line {number}: /suite", "gdnspec check --seed SEED draws them again")]
     try:
-        workload.check(found.definition, presets()[workload.preset])
+        workload.check(found.definition, preset_of(workload))
     except PlacedError as error:
         place = f"line {number}:" + (f" {error.pointer}" if error.pointer else "")
         return [Problem(file, error.message, place.rstrip(":"), error.hint)]

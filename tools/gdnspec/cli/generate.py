@@ -10,10 +10,12 @@ from typing import Annotated
 import typer
 
 from gdnspec.catalog.definitions import Found, definition, presets
+from gdnspec.catalog.definitions import preset as preset_by_name
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.model.checkpoints import COUNT, INTERVAL, MULTIPLE, keeps_checkpoints, starts
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
+from gdnspec.model.preset import Preset
 from gdnspec.model.regimes import REGIMES
 from gdnspec.model.workload import Workload
 
@@ -44,7 +46,7 @@ def generate(
 ) -> None:
     """Draw workloads: the same options give the same lines and the same tensors on any machine."""
     found = definition(name)
-    if preset not in presets():
+    if (heads := preset_by_name(preset)) is None:
         raise SpecError(f"no preset {preset!r} ({nearest(preset, presets())})")
     if regime not in REGIMES:
         raise SpecError(f"no regime {regime!r} ({nearest(regime, REGIMES)})")
@@ -53,7 +55,7 @@ def generate(
         raise SpecError([Problem(output, "exists already", hint="--force overwrites it")])
     if not to_stdout and not output.parent.is_dir():
         raise SpecError([Problem(output, "its folder does not exist")])
-    lines = _lines(found, preset, regime, lengths, batch, draft_tokens, checkpoint_interval, count, seed)
+    lines = _lines(found, preset, heads, regime, lengths, batch, draft_tokens, checkpoint_interval, count, seed)
     freezer = _freezer(device) if freeze else None
     with contextlib.nullcontext(sys.stdout) if to_stdout else output.open("w", encoding="utf-8") as file:
         for line in lines:
@@ -76,8 +78,8 @@ def _freezer(device: str) -> Callable[[Found, Workload], Workload]:
 
 
 def _lines(
-    found: Found, preset: str, regime: str, lengths: str | None, batch: str | None, draft_tokens: int | None,
-    checkpoint_interval: int | None, count: int, seed: int,
+    found: Found, preset: str, heads: Preset, regime: str, lengths: str | None, batch: str | None,
+    draft_tokens: int | None, checkpoint_interval: int | None, count: int, seed: int,
 ) -> list[Workload]:  # fmt: skip
     from gdnspec.inputs.lengths import parse
     from gdnspec.inputs.random import Stream
@@ -122,7 +124,7 @@ def _lines(
         line = {"name": f"{regime}_{i}", "suite": suite, "preset": preset, "regime": regime, "seed": seed + i}
         try:
             workload = Workload.model_validate({**line, **values})
-            workload.check(found.definition, presets()[preset])
+            workload.check(found.definition, heads)
         except PlacedError as error:
             raise SpecError(f"workload {i}: {error.message}") from None
         lines.append(workload)

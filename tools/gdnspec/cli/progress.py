@@ -53,3 +53,13 @@ def progress(total: int, done: int) -> Iterator[Callable[[CheckResult], None]]:
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task("starting", total=total, completed=done)
         yield lambda result: bar.update(task, advance=1, description=f"{result.solution} {result.workload}")
+
+
+@contextlib.contextmanager
+def ticking(what: str) -> Iterator[Callable[[int], None]]:
+    """A count that goes up on a terminal; nothing where there is none."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    with err.status(f"0 {what}") as status:
+        yield lambda count: status.update(f"{count:,} {what}")

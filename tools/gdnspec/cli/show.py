@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gdnspec import paths
-from gdnspec.catalog.definitions import Found, definitions, presets
+from gdnspec.catalog.definitions import Found, definitions, preset, presets
 from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, out, print_json, print_table, say, table, warn
@@ -27,8 +27,8 @@ def show(
         found = definitions()[name]
         print_json(found.definition.model_dump(mode="json")) if as_json else _definition(found)
         return
-    if name in presets():
-        print_json(presets()[name].model_dump(mode="json", exclude_none=True))
+    if (found_preset := preset(name)) is not None:
+        print_json(found_preset.model_dump(mode="json", exclude_none=True))
         return
     if name in REGIMES:
         print_json({name: REGIMES[name]}) if as_json else say(f"{name}: {REGIMES[name]}")

@@ -147,6 +147,8 @@ def _owner(file: Path, folder: Path, definition: str | None) -> Found:
         return catalog.definition(definition)
     if (folder / DEFINITION_FILE).is_file():
         return _found(folder / DEFINITION_FILE)
+    if file.stem in catalog.definitions():  # as gdnspec workloads from-requests names its files
+        return catalog.definition(file.stem)
     hint = nearest(folder.name, catalog.definitions())
     raise SpecError([Problem(file, "belongs to no definition's folder: say which with --definition", hint=hint)])
 
@@ -162,7 +164,7 @@ def _tensors(file: Path, found: Found) -> None:
         read_inputs(file, definition, _absent(file, found))
     for line in lines:
         tensors = read_inputs(file, definition, line.omit)
-        hold_to(file, tensors, definition, line.scope(definition, catalog.presets()[line.preset]))
+        hold_to(file, tensors, definition, line.scope(definition, catalog.preset_of(line)))
         found_hash = digest((name, t.dtype, t.shape, t.data) for name, t in tensors.items())
         if line.sha256 is not None and line.sha256 != found_hash:
             message = f"workload {line.name!r} says sha256 {line.sha256[:12]}.., the inputs have {found_hash[:12]}.."

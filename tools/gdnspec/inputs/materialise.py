@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gdnspec.catalog.definitions import Found, presets
+from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.inputs import raw, validity
 from gdnspec.inputs.array import CARRIER, Array
 from gdnspec.inputs.draw import RegimeError, draw
@@ -46,7 +46,7 @@ def digest(tensors: dict[str, Array]) -> str:
 def materialise(found: Found, workload: Workload) -> Inputs:
     """Draws or reads the inputs; raises `InvalidWorkload` with the reason where they may not be used."""
     definition = found.definition
-    scope = workload.scope(definition, presets()[workload.preset])
+    scope = workload.scope(definition, preset_of(workload))
     try:
         tensors = _read(found, workload, scope) if workload.tensors else draw(definition, workload, scope)
     except (SpecError, RegimeError) as error:

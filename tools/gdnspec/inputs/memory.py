@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gdnspec.catalog.definitions import Found, presets
+from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.model.workload import Workload
 
 ON_A_CPU = 10  # times a workload's bytes: drawn, shared, in float64 for the reference, and what that makes
@@ -11,7 +11,7 @@ DRAWING = 3  # times a workload's bytes: drawn in blocks, held, and hashed or co
 
 def require(found: Found, workload: Workload, times: int = DRAWING) -> None:
     """Raises `MemoryError` where `times` its bytes, inputs and outputs, are more than is free."""
-    scope = workload.scope(found.definition, presets()[workload.preset])
+    scope = workload.scope(found.definition, preset_of(workload))
     need, have = times * found.definition.bytes_held(scope, workload.omitted(found.definition)), available()
     if have is not None and need > have:
         raise MemoryError(f"it needs about {need / 2**30:.1f} GiB, {have / 2**30:.1f} GiB are free")

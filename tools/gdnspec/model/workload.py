@@ -41,6 +41,7 @@ class Workload(Model):
     gaps: dict[Name, Annotated[int, Field(ge=1, le=1 << 20)]] = {}
     device: Literal["any", "cuda"] = "any"
     tensors: Annotated[str, Field(max_length=200)] | None = None
+    weight: Annotated[int, Field(ge=1, le=LARGEST)] | None = None  # how often it occurs in what it was taken from
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     budget: Budget | None = None
     emulators: dict[Name, dict[Metric, dict[Name, Figure]]] | None = None  # what the budget was frozen from

@@ -8,7 +8,7 @@ from functools import cache
 
 from gdnspec import __version__, paths
 from gdnspec.build.machine import Device, environment, lacking
-from gdnspec.catalog.definitions import Found, presets
+from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.catalog.solutions import Solution
 from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.expression import ExpressionError, parse
@@ -56,7 +56,7 @@ class Job:
             self.solution.source_hash,
             self.found.definition.model_dump(mode="json"),
             self.workload.model_dump(mode="json"),
-            presets()[self.workload.preset].model_dump(mode="json"),
+            preset_of(self.workload).model_dump(mode="json"),
             environment(self.device),
             self._tensors_hash(),
             asdict(self.extras),
@@ -99,7 +99,7 @@ def plan(
 def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workload, device: Device) -> str | None:
     if workload.device == "cuda" and device.kind != "cuda":
         return "the workload is for a CUDA GPU"
-    scope = workload.scope(found.definition, presets()[workload.preset])
+    scope = workload.scope(found.definition, preset_of(workload))
     outside = beyond(entry, found.definition, scope, device.kind)
     if outside is not None:
         return outside

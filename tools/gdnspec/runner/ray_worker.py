@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gdnspec.build import machine
-from gdnspec.catalog.definitions import Found, definition, presets
+from gdnspec.catalog.definitions import Found, definition, preset, preset_of
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.traces import definition_hash
 from gdnspec.model.errors import SpecError
@@ -44,7 +44,7 @@ def _sources(found: Found, workload: Workload) -> dict[str, str]:
         "tools/gdnspec": judge_hash(),
         "reference": reference_hash(),
         f"definitions/{found.definition.name}": definition_hash(found),
-        "definitions/presets.json": presets()[workload.preset].model_dump_json(),
+        "definitions/presets.json": preset_of(workload).model_dump_json(),
     }
 
 
@@ -88,7 +88,7 @@ class Worker:
     def _jobs(self, wanted: Said) -> list[Job]:
         """The job and its rivals, as this machine has them. Raises `SpecError`."""
         found, line = definition(wanted["definition"]), Workload.model_validate(wanted["workload"])
-        if line.preset not in presets():
+        if preset(line.preset) is None:
             raise SpecError(f"definitions/presets.json has no {line.preset!r}")
         mine = _sources(found, line)
         differing = [name for name, theirs in wanted["sources"].items() if mine[name] != theirs]

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from gdnspec.build import machine
-from gdnspec.catalog.definitions import Found, definitions, presets
+from gdnspec.catalog.definitions import Found, definitions, preset_of
 from gdnspec.catalog.known_bad import Bad
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import workloads
@@ -65,7 +65,7 @@ def selected(task: Task, device: machine.Device) -> list[tuple[Found, list[Workl
     slow = interpreted(task.solution, device)
 
     def chosen(found: Found, line: Workload) -> bool:
-        scope = line.scope(found.definition, presets()[line.preset])
+        scope = line.scope(found.definition, preset_of(line))
         short = line.axes.get("total_seq_len", 0) <= task.longest
         return line.suite in SUITES and short and not (slow and token_programs(scope) > ONCE)
 

@@ -4,7 +4,7 @@ figure is not believed."""
 from dataclasses import dataclass
 from typing import Literal
 
-from gdnspec.catalog.definitions import Found, presets
+from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.model.expression import parse
 from gdnspec.model.trace import Ceilings
 from gdnspec.model.values import amount
@@ -23,7 +23,7 @@ class Work:
 
 def work(found: Found, workload: Workload) -> Work:
     """What one call must do."""
-    scope = workload.scope(found.definition, presets()[workload.preset])
+    scope = workload.scope(found.definition, preset_of(workload))
     moved = found.definition.bytes_moved(scope, workload.omitted(found.definition))
     return Work(moved, int(amount(parse(found.definition.flops), scope)))
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gdnspec.catalog.definitions import Found, presets
+from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.compare.budget import budget
 from gdnspec.model.definition import Scope, Tensor
 from gdnspec.model.dtypes import FLOATS, INTEGERS
@@ -23,7 +23,7 @@ def file_name(workload: Workload) -> str:
 def describe(found: Found, line: Workload, sha256: str) -> VectorWorkload:
     """`sha256`: of the file of inputs. Raises `SpecError` where the line has no budget for an output."""
     definition = found.definition
-    scope = line.scope(definition, presets()[line.preset])
+    scope = line.scope(definition, preset_of(line))
     tensors = [tensor for tensor in definition.inputs if not tensor.is_scalar]
     return VectorWorkload(
         workload=line,

@@ -1,0 +1,162 @@
+"""gdnspec workloads from-requests: what kernels meet where a log's requests are served."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gdnspec.catalog.definitions import Found, definition, definitions, presets
+from gdnspec.catalog.definitions import preset as preset_by_name
+from gdnspec.catalog.solutions import Solution, solutions
+from gdnspec.cli.needs import needs
+from gdnspec.cli.replay import replay, say_replay, write_workloads
+from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
+
+if TYPE_CHECKING:
+    from gdnspec.serving.calls import Operator
+    from gdnspec.serving.cost import BoundTime, KernelTime, StepCost
+
+FORMATS = "azure, mooncake, burstgpt or csv"
+# What a step's other stage is timed by, where no definition of it was asked for.
+USUAL = {"prefill": "gdn_prefill_k_last", "decode": "gdn_decode_k_last", "verify": "gdn_verify_k_last"}
+
+
+def from_requests(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help=f"A request log: {FORMATS}; .gz too, or a pipe.")],
+    definition_: Annotated[list[str], typer.Option("--definition", help="Prefill, decode or verify; may be repeated.")],
+    preset: Annotated[str, typer.Option(help="Head configuration: gdnspec list presets, or heads-QxKxV-dD.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="For DIR/<definition>.jsonl.")],
+    reduce: Annotated[
+        int | None, typer.Option(min=1, help="So many workloads in all, each with the weight of those like it.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option("--format", help=FORMATS, show_default="by its first line")] = None,
+    columns: Annotated[
+        str, typer.Option(help="Of a plain CSV: arrival (seconds, or a date), prompt and output tokens.")
+    ] = "arrival,prompt_tokens,output_tokens",
+    skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Pass rows over that make no sense.")] = False,
+    max_prompt: Annotated[int, typer.Option(min=1, help="Tokens of a prompt; a longer one is invalid.")] = 1 << 18,
+    step_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one step of the engine.")] = 8192,
+    running: Annotated[int, typer.Option(min=1, max=1 << 16, help="Requests that have a state at a time.")] = 256,
+    chunked: Annotated[
+        bool, typer.Option("--chunked/--whole", help="Long prompts over several steps, beside what decodes; or not.")
+    ] = True,
+    cached_states: Annotated[
+        int, typer.Option(min=0, help="States that the prefix cache holds, one a block; 0: no cache.")
+    ] = 1024,
+    block_tokens: Annotated[
+        int, typer.Option(min=64, help="Of a block of the cache, as the log hashes it, and between checkpoints.")
+    ] = 512,
+    drafts: Annotated[
+        int | None,
+        typer.Option(min=0, max=15, help="Guessed tokens of each row.", show_default="3 for a verify, else 0"),
+    ] = None,
+    acceptance: Annotated[float, typer.Option(min=0, max=1, help="Chance that the next guess is right.")] = 0.7,
+    solution: Annotated[
+        list[str] | None, typer.Option(help="Step times by this solution's traces; repeatable.", show_default="fastest")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Whose traces and rates.")] = "nvidia-h200",
+    layers: Annotated[int, typer.Option(min=1, help="With a gated delta rule; 36 of Qwen3-Next's 48.")] = 36,
+    step_ms: Annotated[float, typer.Option(min=0, help="All else that a step takes. Measure yours.")] = 5.0,
+    token_us: Annotated[float, typer.Option(min=0, help="All else that a token of a step takes. Likewise.")] = 10.0,
+    steps_file: Annotated[
+        Path | None, typer.Option("--steps", metavar="FILE", help="Every step as a line of JSON, in order.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="Same seed, same workloads.")] = 0,
+    force: Annotated[bool, typer.Option(help="Overwrite files.")] = False,
+) -> None:
+    """Replay a request log through a simulated engine (continuous batching), and write the calls that its kernels get:
+    weighted workloads, or with --reduce a few that stand for all.
+
+    The lines have no error budgets yet: gdnspec workloads freeze DEFINITION --workloads FILE adds them.
+    """
+    needs("serving", "sklearn", "scipy")
+    found = _definitions(definition_)
+    _hold_outputs(output, found, steps_file, force)
+    names = tuple(name.strip() for name in columns.split(","))
+    if len(names) != 3 or not all(names):
+        raise SpecError(f"--columns {columns!r}: three names are wanted, of arrival, prompt and output")
+    verifies = any(item.definition.stage == "verify" for item in found)
+    guesses = drafts if drafts is not None else 3 if verifies else 0
+    if verifies and not guesses:
+        raise SpecError("a verify has guesses to verify: --drafts 1 or more")
+    if guesses and any(item.definition.stage == "decode" for item in found):
+        raise SpecError("an engine that guesses (--drafts) verifies, and never decodes: leave out one or the other")
+
+    from gdnspec.serving.engine import Limits
+    from gdnspec.serving.formats import known
+    from gdnspec.serving.log import Log
+
+    limits = Limits(step_tokens, running, chunked, guesses, acceptance, cached_states, block_tokens, seed)
+    operators = [_operator(item, preset, guesses + 1, block_tokens) for item in found]
+    requests = Log(log, known((names[0], names[1], names[2]), block_tokens), kind, skip_invalid, max_prompt)
+    cost = _cost(operators, preset, guesses, block_tokens, solution, device, (layers, step_ms / 1e3, token_us / 1e6))
+    tally, totals = replay(requests, limits, cost, steps_file)
+    say_replay(requests, totals, limits, cost)
+    write_workloads(operators, tally, output, reduce, seed, device)
+
+
+# --- the request ------------------------------------------------------------------------------------------------
+
+
+def _definitions(names: list[str]) -> list[Found]:
+    found = [definition(name) for name in dict.fromkeys(names)]
+    for item in found:
+        if item.definition.stage not in USUAL:
+            served = [name for name, other in definitions().items() if other.definition.stage in USUAL]
+            raise SpecError(f"{item.definition.name} is no prefill, decode or verify: one of {', '.join(served)}")
+    return found
+
+
+def _hold_outputs(folder: Path, found: list[Found], steps_file: Path | None, force: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise SpecError([Problem(folder, "is a file: workloads go into a folder, a file for each definition")])
+    files = [folder / f"{item.definition.name}.jsonl" for item in found]
+    for file in (*files, *([steps_file] if steps_file else [])):
+        if file.exists() and not force:
+            raise SpecError([Problem(file, "exists already", hint="--force overwrites it")])
+    if steps_file is not None and not steps_file.parent.is_dir():
+        raise SpecError([Problem(steps_file, "its folder does not exist")])
+
+
+def _operator(found: Found, preset: str, each: int, interval: int) -> "Operator":
+    from gdnspec.serving.calls import Operator
+
+    heads = preset_by_name(preset)
+    if heads is None:
+        raise SpecError(f"no preset {preset!r} ({nearest(preset, presets())})")
+    operator = Operator(found, preset, each if found.definition.stage == "verify" else 1, interval)
+    try:
+        operator.line("probe", (1,), True, 0).check(found.definition, heads)
+    except PlacedError as error:
+        raise SpecError(f"{found.definition.name} with {preset}: {error.message}") from None
+    return operator
+
+
+def _cost(
+    operators: "list[Operator]", preset: str, guesses: int, interval: int, names: list[str] | None, device: str,
+    engine: tuple[int, float, float],
+) -> "StepCost":  # fmt: skip
+    from gdnspec.serving.cost import Engine, StepCost
+
+    known, _ = solutions()
+    chosen = [_solution(name, known) for name in names] if names else list(known.values())
+
+    def of(stage: str) -> "tuple[Operator, KernelTime | BoundTime]":
+        asked = [o for o in operators if o.found.definition.stage == stage]
+        operator = asked[0] if asked else _operator(definition(USUAL[stage]), preset, guesses + 1, interval)
+        return operator, _time(operator, chosen, list(known.values()), device)
+
+    return StepCost(Engine(*engine), of("prefill"), of("verify" if guesses else "decode"))
+
+
+def _solution(name: str, known: dict[str, Solution]) -> Solution:
+    if name not in known:
+        raise SpecError(f"no solution {name!r} ({nearest(name, known)})")
+    return known[name]
+
+
+def _time(operator: "Operator", chosen: list[Solution], known: list[Solution], device: str) -> "KernelTime | BoundTime":
+    from gdnspec.serving.cost import BoundTime, ceilings_of, kernel_time, measured
+
+    fitted = kernel_time(measured(chosen, operator.found, device), device)
+    return fitted or BoundTime(ceilings_of(known, device))

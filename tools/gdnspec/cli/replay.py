@@ -1,0 +1,98 @@
+"""A replayed log: run, told, and written down as workloads."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gdnspec.catalog.solutions import solutions
+from gdnspec.cli.console import add_row, complain, print_table, say, table
+from gdnspec.cli.progress import ticking
+from gdnspec.model.errors import SpecError
+
+if TYPE_CHECKING:
+    from gdnspec.serving.calls import Operator
+    from gdnspec.serving.cost import StepCost
+    from gdnspec.serving.engine import Limits, Totals
+    from gdnspec.serving.log import Log
+    from gdnspec.serving.tally import Tally
+
+
+def replay(requests: "Log", limits: "Limits", cost: "StepCost", steps_file: Path | None) -> "tuple[Tally, Totals]":
+    """Every step of the engine, counted; each a line of `steps_file` where there is one."""
+    from gdnspec.serving.engine import Engine
+    from gdnspec.serving.tally import Tally
+
+    engine, tally = Engine(limits, cost), Tally()
+    with contextlib.ExitStack() as stack:
+        out = stack.enter_context(steps_file.open("w", encoding="utf-8")) if steps_file else None
+        tick = stack.enter_context(ticking("requests answered"))
+        for i, step in enumerate(engine.run(requests)):
+            tally.add(step)
+            if i % 1000 == 0:
+                tick(engine.totals.requests)
+            if out is not None:
+                line = {
+                    "start": step.start, "duration": step.duration, "times": step.times,
+                    "lengths": step.lengths, "carried": step.carried, "rows": step.rows,
+                }  # fmt: skip
+                print(json.dumps(line), file=out)
+    return tally, engine.totals
+
+
+def say_replay(requests: "Log", totals: "Totals", limits: "Limits", cost: "StepCost") -> None:
+    """What became of the log's requests and tokens."""
+    passed = [f"{count} rows passed over for their {column}" for column, count in requests.skipped.items()]
+    passed += [f"{requests.failed} failed requests of the log left out"] if requests.failed else []
+    for text in passed:
+        complain(text)
+    hours = totals.latest / 3.6e12
+    say(f"{totals.requests} requests in {hours:.2f} h: {totals.steps} steps, busy {totals.busy / totals.latest:.0%}")
+    cached = f", {totals.cached} of them cached" if totals.cached else ""
+    say(f"prompts: {totals.prompts} tokens{cached}, {totals.prefilled} prefilled")
+    verb = "verified" if limits.drafts else "decoded"
+    rows = f"{totals.rows} rows {verb}" + (f" of {limits.drafts + 1} tokens" if limits.drafts else "")
+    say(f"answers: {totals.outputs} tokens, {totals.first} by a prefill, {totals.outputs - totals.first} in {rows}")
+    if totals.waiting > limits.running:
+        complain(f"up to {totals.waiting} requests waited: the engine is slower than the log")
+    for operator, time in (cost.prefill, cost.rows):
+        complain(f"time of {operator.found.definition.name}: {time}")
+
+
+def write_workloads(
+    operators: "list[Operator]", tally: "Tally", folder: Path, reduce: int | None, seed: int, device: str
+) -> None:
+    """A file for each operator, and how well its lines stand for all calls."""
+    from gdnspec.serving.cost import ceilings_of
+    from gdnspec.serving.reduce import reduce as reduced
+    from gdnspec.timing.floor import bound
+
+    ceilings = ceilings_of(solutions()[0].values(), device)
+    calls = [list(tally.calls(operator)) for operator in operators]
+    seconds = [
+        [bound(operator.work(call.shape), ceilings)[0] for call in group]
+        for operator, group in zip(operators, calls, strict=True)
+    ]
+    for operator, group in zip(operators, calls, strict=True):
+        if not group:
+            raise SpecError(f"no step calls for {operator.found.definition.name}: no answer has a second token")
+    rows = table("", "definition", "calls", "distinct", "workloads", "bound (s)", "predicted (s)", "off by")
+    folder.mkdir(parents=True, exist_ok=True)
+    for operator, group, times in zip(operators, calls, seconds, strict=True):
+        kept = reduced(group, times, reduce or len(group), seed)
+        name = operator.found.definition.name
+        with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+            for i, call in enumerate(kept.calls):
+                line = operator.line(f"step_{i}", call.lengths, call.carried, _seed(seed, i), call.times)
+                print(json.dumps(line.model_dump(mode="json", exclude_defaults=True)), file=file)
+        count = sum(call.times for call in group)
+        figures = f"{kept.total:.4g}", f"{kept.predicted:.4g}", f"{kept.error:+.2%}"
+        add_row(rows, name, count, len(group), len(kept.calls), *figures)
+    print_table(rows)
+    first = operators[0].found.definition.name
+    complain(f"next: gdnspec workloads freeze {first} --workloads {folder / f'{first}.jsonl'}")
+
+
+def _seed(seed: int, line: int) -> int:
+    """Of a line: they differ, and runs with different seeds share none."""
+    return (seed * 1_000_003 + line) % (1 << 62)

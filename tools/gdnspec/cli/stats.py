@@ -1,0 +1,149 @@
+"""gdnspec workloads stats: what a file of workloads is like."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gdnspec.catalog.definitions import Found, definition, definitions
+from gdnspec.catalog.solutions import solutions
+from gdnspec.catalog.workloads import load_workloads
+from gdnspec.cli.console import add_row, complain, print_table, say, table
+from gdnspec.cli.needs import needs
+from gdnspec.model.errors import Problem, SpecError, nearest
+
+if TYPE_CHECKING:
+    from gdnspec.report.loads import Bars, Picture
+    from gdnspec.serving.summary import Distribution, Summary
+
+BAR = 40  # characters of the largest share
+
+
+def stats(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Workloads; a folder: all of its *.jsonl.")],
+    definition_: Annotated[
+        str | None,
+        typer.Option("--definition", help="Whose they are.", show_default="the file's name, or its folder's"),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Whose measured rates.")] = "nvidia-h200",
+    multiprocessors: Annotated[
+        int | None, typer.Option(min=1, help="Of the device.", show_default="what its kind has")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="A picture too: .html, or .svg of one file.")
+    ] = None,
+) -> None:
+    """Show what workloads are like: lengths, batches, chunks, how they fill a GPU, and what decides their time.
+
+    A line counts as often as its weight says.
+    """
+    from gdnspec.serving.cost import ceilings_of
+    from gdnspec.serving.summary import MULTIPROCESSORS, summarise
+
+    count = multiprocessors or MULTIPROCESSORS.get(device)
+    if count is None:
+        raise SpecError(f"how many multiprocessors {device!r} has is not known here: --multiprocessors")
+    ceilings = ceilings_of(solutions()[0].values(), device)
+    chosen = [file for path in files for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
+    if not chosen:
+        raise SpecError(f"no *.jsonl in {', '.join(map(str, files))}")
+    if output is not None:
+        needs("report", "altair", "vl_convert")
+        if output.suffix not in (".html", ".svg") or (output.suffix == ".svg" and len(chosen) > 1):
+            raise SpecError([Problem(output, "a picture is .html, or .svg of one file")])
+    pictures = []
+    for file in chosen:
+        found = _owner(file, definition_)
+        lines = load_workloads(file, found)
+        if not lines:
+            raise SpecError([Problem(file, "holds no workload")])
+        summary = summarise(found, lines, ceilings, count)
+        _show(file, found, summary, device)
+        pictures.append((f"{found.definition.name}: {file.name}", summary))
+    if output is not None:
+        _draw([_picture(title, summary, device) for title, summary in pictures], output)
+        complain(f"a picture of this in {output}")
+
+
+def _owner(file: Path, name: str | None) -> Found:
+    if name is not None:
+        return definition(name)
+    for candidate in (file.stem, file.resolve().parent.name):
+        if candidate in definitions():
+            return definition(candidate)
+    hint = nearest(file.stem, definitions())
+    raise SpecError([Problem(file, "is named after no definition: say whose it is with --definition", hint=hint)])
+
+
+# --- terminal ---------------------------------------------------------------------------------------------------
+
+
+def _show(file: Path, found: Found, summary: "Summary", device: str) -> None:
+    say(f"{found.definition.name}, {file}: " + ", ".join(" ".join(fact) for fact in _facts(summary, device)))
+    rows = table("", "", "least", "10%", "median", "90%", "most", "mean")
+    for each in summary.distributions:
+        add_row(rows, each.name, *(_figure(x) for x in (each.least, *each.quantiles, each.most, each.mean)))
+    print_table(rows)
+    for each in summary.distributions[:3]:
+        _bars_of(each)
+    rows = table("", "decided by", "calls", "time", "")
+    for share in summary.shares:
+        add_row(rows, share.kind, f"{share.calls:.1%}", f"{share.time:.1%}", "#" * round(BAR * share.time))
+    print_table(rows)
+    say()
+
+
+def _bars_of(each: "Distribution") -> None:
+    from gdnspec.report.loads import Bars  # noqa: F401
+
+    bars = _bars(each)
+    rows = table("", each.name, "share", "")
+    largest = max(bars.shares)
+    for label, share in zip(bars.labels, bars.shares, strict=True):
+        add_row(rows, label, f"{share:.1%}", "#" * round(BAR * share / largest))
+    print_table(rows)
+
+
+def _facts(summary: "Summary", device: str) -> list[tuple[str, str]]:
+    return [
+        (f"{summary.calls}", "calls"),
+        (f"{summary.workloads}", "workloads"),
+        (f"{summary.bound:.4g} s", f"at the bound of {device}"),
+        (f"{summary.expected:.4g} s", "with chains and launches"),
+    ]
+
+
+def _figure(x: float) -> str:
+    return f"{x:,.0f}" if x >= 100 or x == int(x) else f"{x:.3g}"
+
+
+# --- picture ----------------------------------------------------------------------------------------------------
+
+
+def _bars(each: "Distribution") -> "Bars":
+    from gdnspec.report.loads import Bars
+
+    lows = sorted(each.bins)
+    total = sum(each.bins.values())
+    ends = [f"{_figure(low)}+" if low != int(low) or low > 1 else _figure(low) for low in lows]
+    return Bars(each.name, ends, [each.bins[low] / total for low in lows])
+
+
+def _picture(title: str, summary: "Summary", device: str) -> "Picture":
+    from gdnspec.report.loads import Picture
+
+    facts = [(what, figure) for figure, what in _facts(summary, device)]
+    kinds = [(share.kind, share.calls, share.time) for share in summary.shares]
+    return Picture(title, facts, [_bars(each) for each in summary.distributions], kinds)
+
+
+def _draw(pictures: "list[Picture]", output: Path) -> None:
+    from gdnspec.report.loads import page, svg
+
+    command = shlex.join(["gdnspec", *sys.argv[1:]])
+    try:
+        output.write_text(svg(pictures[0]) if output.suffix == ".svg" else page(pictures, command), encoding="utf-8")
+    except OSError as error:
+        raise SpecError([Problem(output, f"cannot be written: {error.strerror or error}")]) from None

@@ -1,0 +1,1 @@
+"""From the logs of a serving system to the calls that its kernels meet."""
