@@ -1,3 +1,18 @@
 """gdnspec: the executable specification of Gated Delta Net."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gdnspec.recording.capture import capture as capture
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "capture"]
+
+
+def __getattr__(name: str) -> object:
+    # What only reads JSON pays nothing for it.
+    if name == "capture":
+        from gdnspec.recording.capture import capture
+
+        return capture
+    raise AttributeError(f"module 'gdnspec' has no attribute {name!r}")

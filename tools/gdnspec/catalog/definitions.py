@@ -1,7 +1,7 @@
 """Definitions and presets, cross-checked: reference signatures without running them, constraints on every preset."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +22,17 @@ class Found:
 
     definition: Definition
     folder: Path = field(compare=False)
+    beside: Path | None = field(default=None, compare=False)  # a workload file of somebody's own, where it lies
+
+    def at(self, file: Path) -> "Found":
+        """The same for the workloads of this file."""
+        return replace(self, beside=file.resolve().parent)
+
+    def tensors(self, name: str) -> Path:
+        """The file that a workload names, below the workload file's folder or the definition's own."""
+        if self.beside is not None and is_file(self.beside / name):
+            return self.beside / name
+        return self.folder / name
 
     @property
     def file(self) -> Path:

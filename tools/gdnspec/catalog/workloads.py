@@ -29,8 +29,9 @@ def problems_of(workload: Workload, found: Found, file: Path, number: int) -> li
     if preset(workload.preset) is None:
         hint = nearest(workload.preset, presets())
         return [Problem(file, f"no preset {workload.preset!r}", f"line {number}: /preset", hint)]
-    if workload.tensors is not None and not is_file(found.folder / workload.tensors):
-        return [Problem(file, f"no file {workload.tensors!r} in {found.folder.name}/", f"line {number}: /tensors")]
+    if workload.tensors is not None and not is_file(found.at(file).tensors(workload.tensors)):
+        message = f"no file {workload.tensors!r} beside it or in {found.folder.name}/"
+        return [Problem(file, message, f"line {number}: /tensors")]
     if workload.suite == "fresh":
         message = "fresh workloads are drawn by each check, and kept in no file"
         return [Problem(file, message, f"line {number}: /suite", "gdnspec check --seed SEED draws them again")]

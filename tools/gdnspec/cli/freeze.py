@@ -46,6 +46,7 @@ def freeze(
     moved = done = 0
     for item in found:
         file = workloads_file or item.workloads_file
+        item = item.at(file)
         lines = load_workloads(file, item)
         chosen = [line for line in _chosen(lines, suite, workload, file) if not (missing and line.budget)]
         for line in chosen:

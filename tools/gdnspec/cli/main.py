@@ -9,6 +9,7 @@ import typer
 from gdnspec import __version__
 from gdnspec.cli import (
     bench,
+    capture,
     check,
     compare,
     doctor,
@@ -44,6 +45,7 @@ app.command("validate", epilog=EPILOG)(validate.validate)
 app.command("check", epilog=EPILOG)(check.check)
 app.command("compare", epilog=compare.EPILOG)(compare.compare)
 app.command("bench", epilog=EPILOG)(bench.bench)
+app.command("capture", epilog=EPILOG)(capture.capture)
 app.command("new", epilog=EPILOG)(new.new)
 app.command("doctor", epilog=EPILOG)(doctor.doctor)
 app.command("selftest", epilog=EPILOG)(selftest.selftest)

@@ -31,7 +31,7 @@ def select(
     if file is not None:
         if len(found) != 1:
             raise SpecError("--workloads goes with one definition: name it")
-        lines = [(found[0], load_workloads(file, found[0]))]
+        lines = [(found[0].at(file), load_workloads(file, found[0]))]
     else:
         lines = [(item, [*workloads(item), *(fresh(item) if fresh else ())]) for item in found]
     everything = file is not None or workload is not None

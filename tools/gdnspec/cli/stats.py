@@ -24,8 +24,7 @@ BAR = 40  # characters of the largest share
 def stats(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Workloads; a folder: all of its *.jsonl.")],
     definition_: Annotated[
-        str | None,
-        typer.Option("--definition", help="Whose they are.", show_default="the file's name, or its folder's"),
+        str | None, typer.Option("--definition", help="Whose they are.", show_default="its file's or folder's name")
     ] = None,
     device: Annotated[str, typer.Option(help="Whose measured rates.")] = "nvidia-h200",
     multiprocessors: Annotated[
@@ -96,8 +95,6 @@ def _show(file: Path, found: Found, summary: "Summary", device: str) -> None:
 
 
 def _bars_of(each: "Distribution") -> None:
-    from gdnspec.report.loads import Bars  # noqa: F401
-
     bars = _bars(each)
     rows = table("", each.name, "share", "")
     largest = max(bars.shares)
@@ -127,8 +124,14 @@ def _bars(each: "Distribution") -> "Bars":
 
     lows = sorted(each.bins)
     total = sum(each.bins.values())
-    ends = [f"{_figure(low)}+" if low != int(low) or low > 1 else _figure(low) for low in lows]
-    return Bars(each.name, ends, [each.bins[low] / total for low in lows])
+    return Bars(each.name, [_bin(low) for low in lows], [each.bins[low] / total for low in lows])
+
+
+def _bin(low: float) -> str:
+    """[low, 2 low) in words: 0, 1, 2-3, 4-7, or 0.25-0.5."""
+    if low < 1:
+        return f"{low:g}-{2 * low:g}" if low else "0"
+    return f"{low:,.0f}" if low == 1 else f"{low:,.0f}-{2 * low - 1:,.0f}"
 
 
 def _picture(title: str, summary: "Summary", device: str) -> "Picture":

@@ -2,11 +2,12 @@
 
 import typer
 
-from gdnspec.cli import freeze, from_requests, generate, stats
+from gdnspec.cli import capture, freeze, from_requests, generate, stats
 
 app = typer.Typer(help="Make workloads, and freeze their error budgets.", no_args_is_help=True, rich_markup_mode=None)
 app.command("generate")(generate.generate)
 app.command("from-requests")(from_requests.from_requests)
+app.command("capture")(capture.capture)
 app.command("stats")(stats.stats)
 app.command("freeze")(freeze.freeze)
 

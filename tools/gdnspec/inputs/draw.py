@@ -73,7 +73,7 @@ class _Painter:
         if tensor.name in makers:
             data = makers[tensor.name](tensor.name, shape)
         elif tensor.is_state:
-            data = encode(self.states(tensor.name, shape), tensor.dtype)
+            data = self.states(tensor, shape)
         else:
             data = encode(self.gate(tensor.name).reshape(shape), tensor.dtype)
         return Array(tensor.dtype, np.ascontiguousarray(data))
@@ -134,14 +134,16 @@ class _Painter:
             out[start:stop] = to_bfloat16(x / NORMAL_STD)
         return out.reshape(shape)
 
-    def states(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    def states(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Normal, times the regime's magnitude for the sequence. Elementwise: the layout makes no difference."""
-        stream = self.stream(name)
+        stream = self.stream(tensor.name)
         sizes = self.regime.state(self.layout)
-        out = np.empty(shape, dtype=np.float32)
+        out = np.empty(shape, dtype=CARRIER[tensor.dtype])
         for n, size in enumerate(sizes):
             x = stream.normal_integers(int(np.prod(shape[1:])))
-            out[n] = (x * (size / NORMAL_STD)).reshape(shape[1:])
+            # By way of float32, as a state that is kept in it and rounded once.
+            drawn = (x * (size / NORMAL_STD)).astype(np.float32)
+            out[n] = encode(drawn, tensor.dtype).reshape(shape[1:])
         return out
 
     def packed(self, tensor: Tensor, before: tuple[int, ...]) -> NDArray[np.uint16]:
@@ -166,16 +168,15 @@ class _Painter:
                 row_of.setdefault(slot, i // each)
         sizes = self.regime.state(self.layout)
         stream = self.stream(tensor.name)
-        drawn = {
-            slot: stream.normal_integers(int(np.prod(shape[1:]))) * (sizes[row_of[slot]] / NORMAL_STD)
-            for slot in sorted(row_of)
-            if slot >= 0
-        }
         rest = self.stream(f"{tensor.name}/rest").normal_integers(int(np.prod(shape[1:]))) / NORMAL_STD
         alike = [encode(rest * 2.0**-i, tensor.dtype) for i in range(8)]
         out = np.empty((shape[0], rest.size), dtype=CARRIER[tensor.dtype])
         for slot in range(shape[0]):
-            out[slot] = encode(drawn[slot], tensor.dtype) if slot in drawn else alike[slot % len(alike)]
+            if slot in row_of:
+                drawn = stream.normal_integers(rest.size) * (sizes[row_of[slot]] / NORMAL_STD)
+                out[slot] = encode(drawn, tensor.dtype)
+            else:
+                out[slot] = alike[slot % len(alike)]
         return out.reshape(shape)
 
     # --- gates --------------------------------------------------------------------------------------------------

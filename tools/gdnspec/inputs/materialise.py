@@ -60,7 +60,7 @@ def materialise(found: Found, workload: Workload) -> Inputs:
 
 
 def _read(found: Found, workload: Workload, scope: Scope) -> dict[str, Array]:
-    path = found.folder / str(workload.tensors)
+    path = found.tensors(str(workload.tensors))
     tensors = raw.read_inputs(path, found.definition, workload.omit)
     raw.hold_to(path, tensors, found.definition, scope)
     return {

@@ -22,7 +22,12 @@ DRIFT = 0.1  # of a figure, recomputed on another machine
 
 def frozen(found: Found, workload: Workload, expected: Expected) -> Workload:
     """The line with its budget and what it was frozen from. Raises `SpecError` where it would be above the limit."""
-    return with_budget(found, workload, figures(found, workload, expected))
+    try:
+        inputs = materialise(found, workload)
+        measured = measure(found, workload, inputs, expected.values(found, inputs), expected.device)
+    except InvalidWorkload as error:
+        raise SpecError(f"workload {workload.name!r} of {found.definition.name}: {error}") from None
+    return with_budget(found, workload, measured).model_copy(update={"sha256": inputs.sha256})
 
 
 def with_budget(found: Found, workload: Workload, measured: Figures) -> Workload:

@@ -66,7 +66,7 @@ class Job:
     def _tensors_hash(self) -> str | None:
         if self.workload.tensors is None or self.workload.sha256 is not None:
             return None
-        return hashlib.sha256((self.found.folder / self.workload.tensors).read_bytes()).hexdigest()
+        return hashlib.sha256(self.found.tensors(self.workload.tensors).read_bytes()).hexdigest()
 
 
 @cache

@@ -1,0 +1,88 @@
+"""Record what a gated delta rule is called with, around any Python code."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gdnspec.catalog.definitions import definition
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.recording.bound import Binder
+from gdnspec.recording.recorder import Recorder
+from gdnspec.recording.sample import Sample
+from gdnspec.recording.wrapped import Wrapped, resolve
+
+# Where no target is named: what models of the `transformers` package call.
+PACKAGE = "transformers.models.qwen3_next.modeling_qwen3_next"
+USUAL = {"prefill": f"{PACKAGE}:torch_chunk_gated_delta_rule", "decode": f"{PACKAGE}:torch_recurrent_gated_delta_rule"}
+
+
+class capture:
+    """`with gdnspec.capture("gdn_prefill_k_first", out="run.jsonl", tensors="sample:8"): model.generate(..)`
+
+    Args:
+        name: The definition whose workloads are recorded: a prefill takes calls on whole sequences, a decode calls on
+            one token each from a state. Two captures may be open at once, of one function or of two.
+        out: The workload file, a line for each kind of call, its `weight` how often it came. Whole at any moment.
+        tensors: `none`, `sample:N` (calls of different kinds first) or `all`: kept beside `out`, in <out>.tensors/.
+        target: `package.module:function` with the arguments of a gated delta rule (q or query [B, T, H, D], .., g in
+            log space [B, T, H], states [B, H, K, V]). Absent: the functions of the `transformers` package.
+        repeats: How often each query and key head was repeated before the call to match the value heads.
+        max_bytes: Of all tensors together.
+
+    Raises:
+        SpecError: No such definition or target, one that takes other arguments, a file that cannot be written. A disk
+            that fills up ends the recording and is told on leaving; the program itself goes on.
+    """
+
+    def __init__(
+        self, name: str, out: str | Path, tensors: str = "none", target: str | None = None, repeats: int = 1,
+        max_bytes: int = 1 << 30,
+    ) -> None:  # fmt: skip
+        if repeats < 1:
+            raise SpecError(f"repeats {repeats}: at least 1")
+        self.found = definition(name)
+        self.out = Path(out)
+        self.target = target or USUAL.get(self.found.definition.stage, USUAL["prefill"])
+        self.repeats = repeats
+        self._sample = Sample(tensors, self.out.with_suffix(".tensors"), max_bytes)
+        self._recorder: Recorder | None = None
+        self._wrapped: Wrapped | None = None
+
+    def __enter__(self) -> Self:
+        module, attribute, function = resolve(self.target)
+        binder = Binder(function, self.target)
+        self._recorder = Recorder(self.found, binder, self.out, self._sample, self.repeats)
+        self._wrapped = Wrapped(module, attribute, function, self._recorder.record)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._wrapped is not None
+        assert self._recorder is not None
+        self._wrapped.restore()
+        self._recorder.close()
+        failure = self._recorder.failure
+        if failure is not None and kind is None:
+            why = f"recording ended after {self.calls} calls: {failure.strerror or failure}"
+            raise SpecError([Problem(self.out, why)])
+
+    def told(self) -> dict[str, Any]:
+        """What was recorded and what not, for a message."""
+        counts = {"calls": self.calls, "passed_over": self.passed_over, "unfit": self.unfit}
+        return {**counts, "out": str(self.out), "kept": self._sample.kept, "too_large": self._sample.too_large}
+
+    @property
+    def calls(self) -> int:
+        """Recorded so far."""
+        return self._recorder.calls if self._recorder else 0
+
+    @property
+    def passed_over(self) -> int:
+        """Calls of another stage."""
+        return self._recorder.passed_over if self._recorder else 0
+
+    @property
+    def unfit(self) -> dict[str, int]:
+        """Calls that no definition describes, by reason."""
+        return self._recorder.unfit if self._recorder else {}

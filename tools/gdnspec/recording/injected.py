@@ -1,0 +1,102 @@
+"""In a program that `gdnspec capture` runs: wraps the target as soon as its module has been imported.
+
+Python imports `sitecustomize` at its start, which the command puts first on the path, and which calls `install`.
+"""
+
+import atexit
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gdnspec.recording.capture import capture
+
+
+def install() -> None:
+    """Reads GDNSPEC_CAPTURE; what was to be sitecustomize is imported too."""
+    _next_sitecustomize()
+    request = json.loads(os.environ["GDNSPEC_CAPTURE"])
+    finder = _Finder(request)
+    if finder.name in sys.modules:
+        _start(request)
+    else:
+        sys.meta_path.insert(0, finder)
+
+
+def _next_sitecustomize() -> None:
+    own = sys.modules.get("sitecustomize")
+    folder = str(Path(str(getattr(own, "__file__", ""))).parent)
+    rest = [path for path in sys.path if path != folder]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Lets others find the target's module, and starts recording when it has been executed."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.request = request
+        self.name = request["target"].partition(":")[0]
+        self.found = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self.name or self.found:
+            return None
+        self.found = True
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        loader, execute = spec.loader, spec.loader.exec_module
+
+        def executed(module: ModuleType) -> None:
+            execute(module)
+            _start(self.request)
+
+        loader.exec_module = executed  # type: ignore[method-assign]
+        return spec
+
+
+def _start(request: dict[str, Any]) -> None:
+    from gdnspec.model.errors import SpecError
+    from gdnspec.recording.capture import capture
+
+    arguments = {key: request[key] for key in ("tensors", "target", "repeats", "max_bytes")}
+    out = Path(request["out"])
+    for attempt in range(1, 1000):
+        mine = out if attempt == 1 else out.with_name(f"{out.stem}.{attempt}{out.suffix}")
+        try:
+            recording = capture(request["definition"], mine, **arguments).__enter__()
+        except SpecError as error:
+            if "another process records there" in str(error):
+                continue
+            _say(request, {"refused": str(error)})
+            sys.exit(2)
+        atexit.register(_end, request, recording)
+        return
+
+
+def _end(request: dict[str, Any], recording: "capture") -> None:
+    from gdnspec.model.errors import SpecError
+
+    failure = ""
+    try:
+        recording.__exit__(None, None, None)
+    except SpecError as error:
+        failure = str(error)
+    _say(request, {**recording.told(), "failure": failure})
+
+
+def _say(request: dict[str, Any], said: dict[str, Any]) -> None:
+    folder = Path(request["said"])
+    if folder.is_dir():  # the command may be gone
+        (folder / str(os.getpid())).write_text(json.dumps(said))
