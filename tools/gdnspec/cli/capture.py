@@ -57,6 +57,7 @@ def capture(
         "definition": definition_, "out": str(output.resolve()), "target": chosen, "tensors": tensors,
         "repeats": repeats, "max_bytes": max_bytes,
     }  # fmt: skip
+    output.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="gdnspec-capture-") as folder:
         (Path(folder) / "sitecustomize.py").write_text(SITE)
         (Path(folder) / "said").mkdir()
@@ -71,6 +72,10 @@ def capture(
         except OSError as error:
             raise SpecError(f"{command[0]} cannot be run: {error.strerror or error}") from None
         said = [json.loads(file.read_text()) for file in sorted((Path(folder) / "said").iterdir())]
+    if not said and output.exists():
+        # It was killed, or left without a goodbye; what it had recorded is there all the same.
+        calls = sum(json.loads(line)["weight"] for line in output.read_text().splitlines())
+        said = [{"calls": calls, "passed_over": 0, "unfit": {}, "out": str(output), "kept": 0, "too_large": 0}]
     raise typer.Exit(_told(said, code, chosen))
 
 
@@ -93,7 +98,7 @@ def _told(said: list[dict[str, object]], code: int, target: str) -> int:
             complain(f"{count} calls left out: {reason}")
         if one["too_large"]:
             complain(f"tensors of {one['too_large']} calls left out: --max-bytes")
-        if one["failure"]:
+        if one.get("failure"):
             complain(f"gdnspec: {one['out']}: recording ended early: {one['failure']}")
             return code or 1
     if code == 0 and not total:

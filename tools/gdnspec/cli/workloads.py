@@ -2,16 +2,21 @@
 
 import typer
 
-from gdnspec.cli import capture, freeze, from_requests, generate, stats
+from gdnspec.cli import capture, freeze, from_requests, generate, materialise, stats
 
-app = typer.Typer(help="Make workloads, and freeze their error budgets.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Make workloads, record them, look at them, and freeze their error budgets.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 app.command("generate")(generate.generate)
 app.command("from-requests")(from_requests.from_requests)
 app.command("capture")(capture.capture)
 app.command("stats")(stats.stats)
+app.command("materialize")(materialise.materialize)
 app.command("freeze")(freeze.freeze)
 
 
 @app.callback()
 def workloads() -> None:
-    """Make workloads, and freeze their error budgets."""
+    """Make workloads, record them, look at them, and freeze their error budgets."""

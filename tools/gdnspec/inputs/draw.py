@@ -11,7 +11,6 @@ from gdnspec.inputs.regimes import (
     GENERATORS,
     Floats,
     Layout,
-    Regime,
     inverse_softplus,
     mamba,
     mamba_parameters,
@@ -32,24 +31,25 @@ class RegimeError(ValueError):
 
 def draw(definition: Definition, workload: Workload, scope: Scope) -> dict[str, Array]:
     """Every input tensor that the line does not omit, by name. Scalars are not drawn."""
-    assert workload.regime is not None
-    assert workload.seed is not None
-    painter = _Painter(definition, workload, scope, GENERATORS[workload.regime], workload.seed)
+    painter = Painter(definition, workload, scope)
     tensors = [t for t in definition.inputs if not t.is_scalar and t.name not in workload.omit]
     return {tensor.name: painter.paint(tensor) for tensor in tensors}
 
 
-class _Painter:
+class Painter:
     """Draws one workload. Each input has a stream of its own, so omitting one changes no other."""
 
-    def __init__(self, definition: Definition, workload: Workload, scope: Scope, regime: Regime, seed: int) -> None:
-        self.definition, self.workload, self.scope, self.regime, self.seed = definition, workload, scope, regime, seed
+    def __init__(self, definition: Definition, workload: Workload, scope: Scope) -> None:
+        assert workload.regime is not None
+        assert workload.seed is not None
+        self.definition, self.workload, self.scope = definition, workload, scope
+        self.regime, self.seed = GENERATORS[workload.regime], workload.seed
         lengths = workload.sequence_lengths or [int(scope.get("draft_tokens", 1))] * int(scope.get("batch_size", 0))
         self.layout = Layout(np.array(lengths, dtype=np.int64), int(scope["num_sab_heads"]))
         raw = definition.conventions.update_gate == "raw"
-        if raw and regime.beta_max > 1:
+        if raw and self.regime.beta_max > 1:
             raise RegimeError(
-                f"{workload.regime} needs beta up to {regime.beta_max}: the sigmoid of {definition.name} ends at 1"
+                f"{workload.regime} needs beta up to {self.regime.beta_max}: the sigmoid of {definition.name} ends at 1"
             )
         self.normalised_inside = workload.normalises(definition)
 

@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdnspec.inputs.array import Array
-from gdnspec.model.definition import Definition, Scope
+from gdnspec.model.definition import Definition, Scope, Tensor
 from gdnspec.model.dtypes import FLOATS
 
 # Two of the reference's own roundings of |k|^2; inputs of norm one are drawn with their norm rounded down.
 SLACK = 1e-5
+BLOCK = 1 << 22  # elements looked at together: a pool of gigabytes is not held twice
 
 
 def problems(
@@ -19,25 +20,30 @@ def problems(
 ) -> Iterator[str]:  # fmt: skip
     """What makes these inputs an invalid workload, in words. `normalised`: the operator normalises keys itself."""
     for name, array in arrays.items():
-        tensor = definition.input(name)
-        values = array.values()
-        if array.dtype in FLOATS:
-            # Only a gate in log space may be infinite, and only downwards: alpha = 0.
-            legal = np.isfinite(values)
-            if tensor.domain is not None and tensor.domain[0] is None:
-                legal |= values == -np.inf
-            if not legal.all():
-                yield f"{name} has values that are not finite"
-                continue
-        if tensor.domain is None or values.size == 0:
-            continue
-        low, high = tensor.domain
-        if low is not None and values.min() < low:
-            yield f"{name} falls to {values.min()}, below {low}"
-        if high is not None and values.max() > high:
-            yield f"{name} rises to {values.max()}, above {high}"
+        yield from values(definition.input(name), array)
     if not normalised:
         yield from _unbounded({**arrays, **_unpacked(definition, arrays, scope)})
+
+
+def values(tensor: Tensor, array: Array) -> Iterator[str]:
+    """What a definition does not allow one tensor to hold."""
+    low, high = tensor.domain or (None, None)
+    least, most, legal = np.inf, -np.inf, True
+    flat = array.data.reshape(-1)
+    for start in range(0, flat.size, BLOCK):
+        found = Array(array.dtype, flat[start : start + BLOCK]).values()
+        if array.dtype in FLOATS:
+            # Only a gate in log space may be infinite, and only downwards: alpha = 0.
+            downwards = tensor.domain is not None and low is None
+            legal = legal and bool((np.isfinite(found) | ((found == -np.inf) & downwards)).all())
+        least, most = min(least, found.min()), max(most, found.max())
+    if not legal:
+        yield f"{tensor.name} has values that are not finite"
+    elif flat.size:
+        if low is not None and least < low:
+            yield f"{tensor.name} falls to {least}, below {low}"
+        if high is not None and most > high:
+            yield f"{tensor.name} rises to {most}, above {high}"
 
 
 def _unpacked(definition: Definition, arrays: Mapping[str, Array], scope: Scope) -> dict[str, Array]:

@@ -39,8 +39,8 @@ class Binder:
         except (TypeError, ValueError):
             raise SpecError(f"{target} does not say which arguments it takes") from None
         ordered = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        takes = {p.name for p in parameters.values()}
-        lacking = [name for name in NEEDED if not takes & set(ALIASES[name])]
+        takes = [p.name for p in parameters.values()]
+        lacking = [name for name in NEEDED if not set(takes) & set(ALIASES[name])]
         if lacking:
             named = ", ".join("/".join(ALIASES[name]) for name in lacking)
             raise SpecError(f"{target}({', '.join(takes)}) is no gated delta rule: it takes no {named}")

@@ -80,7 +80,9 @@ def _start(request: dict[str, Any]) -> None:
             if "another process records there" in str(error):
                 continue
             _say(request, {"refused": str(error)})
-            sys.exit(2)
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(2)  # an exception in the middle of an import would be the program's to catch, or a traceback
         atexit.register(_end, request, recording)
         return
 

@@ -1,0 +1,70 @@
+"""gdnspec workloads materialize: the tensors of workloads as safetensors files."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gdnspec.catalog.definitions import Found, definition
+from gdnspec.catalog.workloads import load_workloads
+from gdnspec.cli.console import complain, say
+from gdnspec.model.errors import Problem, SpecError, nearest
+from gdnspec.model.workload import SUITES, Workload
+
+
+def materialize(
+    name: Annotated[str, typer.Argument(metavar="DEFINITION", help="Whose workloads.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="For DIR/<workload>.safetensors.")],
+    workloads_file: Annotated[
+        Path | None, typer.Option("--workloads", help="Take workloads from this file; else the shipped ones.")
+    ] = None,
+    suite: Annotated[list[str] | None, typer.Option(help=f"{', '.join(SUITES)}; may be repeated. None: all.")] = None,
+    workload: Annotated[list[str] | None, typer.Option(help="Only this workload; may be repeated.")] = None,
+    force: Annotated[bool, typer.Option(help="Overwrite files.")] = False,
+) -> None:
+    """Write the inputs of workloads to safetensors files, for any language and any harness.
+
+    One tensor at a time is drawn and written, so that memory need not hold a workload. For expected outputs beside the
+    inputs: gdnspec vectors export.
+    """
+    found = definition(name)
+    file = workloads_file or found.workloads_file
+    found = found.at(file)
+    chosen = _chosen(load_workloads(file, found), suite, workload, file)
+    if output.exists() and not output.is_dir():
+        raise SpecError([Problem(output, "is a file: tensors go into a folder, a file for each workload")])
+    files = {line.name: output / f"{line.name}.safetensors" for line in chosen}
+    for path in files.values():
+        if path.exists() and not force:
+            raise SpecError([Problem(path, "exists already", hint="--force overwrites it")])
+    output.mkdir(parents=True, exist_ok=True)
+    total = sum(_one(found, line, files[line.name]) for line in chosen)
+    say(f"{len(chosen)} workloads, {total / 2**20:.1f} MiB in {output}")
+
+
+def _one(found: Found, line: Workload, path: Path) -> int:
+    from gdnspec.inputs.materialise import InvalidWorkload
+    from gdnspec.inputs.stream import write
+
+    try:
+        size, _ = write(found, line, path)
+    except (InvalidWorkload, MemoryError) as error:
+        raise SpecError(f"workload {line.name!r}: {error}") from None
+    except OSError as error:
+        raise SpecError([Problem(path, f"cannot be written: {error.strerror or error}")]) from None
+    complain(f"{line.name}: {size / 2**20:.1f} MiB")
+    return size
+
+
+def _chosen(lines: list[Workload], suite: list[str] | None, names: list[str] | None, file: Path) -> list[Workload]:
+    for name in suite or ():
+        if name not in SUITES:
+            raise SpecError(f"no suite {name!r} ({nearest(name, SUITES)})")
+    known = [line.name for line in lines]
+    for name in names or ():
+        if name not in known:
+            raise SpecError([Problem(file, f"no workload {name!r}", hint=nearest(name, known))])
+    chosen = [line for line in lines if (not suite or line.suite in suite) and (not names or line.name in names)]
+    if not chosen:
+        raise SpecError([Problem(file, "has no such workload")])
+    return chosen
