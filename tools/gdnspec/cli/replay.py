@@ -25,6 +25,8 @@ def replay(requests: "Log", limits: "Limits", cost: "StepCost", steps_file: Path
 
     engine, tally = Engine(limits, cost), Tally()
     with contextlib.ExitStack() as stack:
+        if steps_file is not None:
+            stack.push(lambda kind, *_: steps_file.unlink(missing_ok=True) if kind is not None else None)
         out = stack.enter_context(steps_file.open("w", encoding="utf-8")) if steps_file else None
         tick = stack.enter_context(ticking("requests answered"))
         for i, step in enumerate(engine.run(requests)):
@@ -46,8 +48,9 @@ def say_replay(requests: "Log", totals: "Totals", limits: "Limits", cost: "StepC
     passed += [f"{requests.failed} failed requests of the log left out"] if requests.failed else []
     for text in passed:
         complain(text)
-    hours = totals.latest / 3.6e12
-    say(f"{totals.requests} requests in {hours:.2f} h: {totals.steps} steps, busy {totals.busy / totals.latest:.0%}")
+    seconds = totals.latest / 1e9
+    span = f"{seconds / 3600:.2f} h" if seconds >= 3600 else f"{seconds:.1f} s"
+    say(f"{totals.requests} requests in {span}: {totals.steps} steps, busy {totals.busy / totals.latest:.0%}")
     cached = f", {totals.cached} of them cached" if totals.cached else ""
     say(f"prompts: {totals.prompts} tokens{cached}, {totals.prefilled} prefilled")
     verb = "verified" if limits.drafts else "decoded"

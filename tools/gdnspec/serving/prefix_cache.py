@@ -18,13 +18,14 @@ class PrefixCache:
     def hit(self, blocks: Sequence[int], prompt: int) -> int:
         """Tokens of a prompt that need not be computed: whole blocks, and never all of the prompt, whose last token's
         output is wanted."""
-        found = 0
+        found: list[int] = []
         for name in blocks[: (prompt - 1) // self.block]:
             if name not in self._states:
                 break
+            found.append(name)
+        for name in reversed(found):  # the first block is the last to go
             self._states.move_to_end(name)
-            found += 1
-        return found * self.block
+        return len(found) * self.block
 
     def keep(self, blocks: Sequence[int], prompt: int) -> None:
         """The states of a prompt that has been computed. The last ones are the first to go."""

@@ -1,0 +1,392 @@
+"""gdnspec.capture: what a model feeds to its gated delta rule becomes workloads, and every solution replays them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Run
+
+torch = pytest.importorskip("torch")
+
+import gdnspec  # noqa: E402
+from gdnspec.catalog.definitions import definition  # noqa: E402
+from gdnspec.catalog.workloads import load_workloads  # noqa: E402
+from gdnspec.model.errors import SpecError  # noqa: E402
+
+PREFILL, DECODE = "gdn_prefill_k_first", "gdn_decode_k_first"
+RULE = "made_up_rules:rule"
+
+
+@pytest.fixture
+def rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module with a gated delta rule that does nothing, and one that has imported it from there."""
+    module: Any = types.ModuleType("made_up_rules")
+
+    def rule(query: Any, key: Any, value: Any, g: Any, beta: Any, initial_state: Any = None, **options: Any) -> Any:
+        if options.get("raises"):
+            raise RuntimeError("as the program would have it")
+        return value
+
+    module.rule = rule
+    other: Any = types.ModuleType("made_up_model")
+    other.borrowed = rule
+    monkeypatch.setitem(sys.modules, "made_up_rules", module)
+    monkeypatch.setitem(sys.modules, "made_up_model", other)
+    yield module
+
+
+def call(batch: int = 1, tokens: int = 5, carried: bool = False, heads: int = 4, size: int = 64) -> dict[str, Any]:
+    make = torch.Generator().manual_seed(batch * 1000 + tokens)
+
+    def normal(*shape: int) -> Any:
+        return torch.randn(*shape, generator=make)
+
+    state = {"initial_state": normal(batch, heads, size, size)} if carried else {}
+    return {
+        "query": normal(batch, tokens, heads, size), "key": normal(batch, tokens, heads, size),
+        "value": normal(batch, tokens, heads, size), "g": -normal(batch, tokens, heads).abs(),
+        "beta": torch.sigmoid(normal(batch, tokens, heads)), "use_qk_l2norm_in_kernel": True, **state,
+    }  # fmt: skip
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+# --- a model ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Qwen3-Next generates text: four prompts alone, then three together."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    import inspect
+
+    import make_real_input as small
+    from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+
+    folder = tmp_path_factory.mktemp("recorded")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in small.CONVOLUTIONS:
+            patch.setattr(small.package, name, inspect.unwrap(getattr(small.package, name)))
+        torch.manual_seed(0)
+        model = Qwen3NextForCausalLM(Qwen3NextConfig(**small.CONFIG)).eval()
+        before = small.package.torch_chunk_gated_delta_rule
+        options: dict[str, Any] = {"tensors": "sample:4", "repeats": 2}
+        prefill = gdnspec.capture(PREFILL, folder / "prefill.jsonl", **options)
+        decode = gdnspec.capture(DECODE, folder / "decode.jsonl", **options)
+        with prefill, decode:
+            for shape in ((1, 5), (1, 70), (1, 70), (1, 130), (3, 20)):
+                model.generate(torch.randint(0, 256, shape), max_new_tokens=4, do_sample=False)
+        assert small.package.torch_chunk_gated_delta_rule is before
+        assert (prefill.calls, decode.calls) == (5, 5 * 3)
+        assert not prefill.unfit
+        assert not decode.unfit
+    return folder
+
+
+@pytest.mark.xdist_group("capture")  # one model for all
+def test_prefills_and_decodes_of_a_model_are_told_apart(recorded: Path) -> None:
+    prefills, decodes = rows_of(recorded / "prefill.jsonl"), rows_of(recorded / "decode.jsonl")
+    assert sum(row["weight"] for row in prefills) == 5
+    assert [row["sequence_lengths"] for row in prefills] == [[5], [70], [70], [130], [20, 20, 20]]
+    assert all(row["omit"] == ["initial_state"] for row in prefills)
+    batches = [(row["axes"]["batch_size"], row["weight"]) for row in decodes]
+    assert sum(weight for _, weight in batches) == 15
+    assert sum(weight for batch, weight in batches if batch == 3) == 3
+    assert {row["preset"] for row in prefills + decodes} == {"heads-2x2x4-d64"}
+    kept = [row["tensors"] for row in prefills if "tensors" in row]
+    assert len(kept) == 4
+    assert kept == sorted(kept), "the first call of each kind"
+
+
+@pytest.mark.xdist_group("capture")
+@pytest.mark.parametrize(("name", "file"), [(PREFILL, "prefill.jsonl"), (DECODE, "decode.jsonl")])
+def test_recorded_tensors_replay(gdnspec: Run, recorded: Path, name: str, file: str) -> None:
+    path = recorded / file
+    assert gdnspec("validate", path, "--definition", name).returncode == 0
+    done = gdnspec("workloads", "freeze", name, "--workloads", path, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert all("sha256" in row for row in rows_of(path)), "from now on they are these tensors and no others"
+    done = gdnspec("check", name, "--workloads", path, "--device", "cpu", "--json", recorded / f"{name}.results")
+    assert done.returncode == 0, done.stderr
+    results = rows_of(recorded / f"{name}.results")
+    assert {row["status"] for row in results} == {"PASSED", "UNSUPPORTED"}
+    for solution in ("torch_recurrent", "torch_chunkwise", "triton_recurrent"):
+        statuses = [row["status"] for row in results if row["solution"] == solution]
+        assert statuses == ["PASSED"] * len(rows_of(path))
+
+
+def test_tensors_are_what_the_rule_was_given(rules: Any, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    given = call(batch=2, tokens=3, carried=True)
+    with gdnspec.capture("gdn_prefill_k_last", tmp_path / "run.jsonl", tensors="all", target=RULE):
+        rules.rule(**given)
+    (row,) = rows_of(tmp_path / "run.jsonl")
+    kept = load_file(tmp_path / row["tensors"])
+    assert torch.equal(kept["cu_seqlens"], torch.tensor([0, 3, 6]))
+    assert torch.equal(kept["v"], given["value"].flatten(0, 1).bfloat16())
+    norm = given["key"] * torch.rsqrt((given["key"] ** 2).sum(-1, keepdim=True) + 1e-6)
+    assert torch.equal(kept["k"], norm.flatten(0, 1).bfloat16()), "normalised before, as the definition has it"
+    assert torch.equal(kept["g"], given["g"].exp().flatten(0, 1)), "linear, as the definition has it"
+    assert torch.equal(kept["initial_state"], given["initial_state"].transpose(-1, -2))
+
+
+def test_raw_gates_give_the_gates_that_were_recorded(rules: Any, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    given = call(batch=6, tokens=1, carried=True)
+    given["g"][0] = 0.0  # alpha = 1
+    given["g"][1] = -torch.inf  # alpha = 0
+    given["g"][2] = -1e-4
+    given["beta"][3], given["beta"][4] = 0.0, 1.0
+    with gdnspec.capture(DECODE, tmp_path / "run.jsonl", tensors="all", target=RULE):
+        rules.rule(**given)
+    kept = load_file(tmp_path / rows_of(tmp_path / "run.jsonl")[0]["tensors"])
+    alpha = torch.exp(-kept["A_log"].exp() * torch.nn.functional.softplus(kept["a"].float() + kept["dt_bias"].float()))
+    assert torch.allclose(alpha, given["g"].exp(), atol=4e-3), "up to bfloat16"
+    assert (alpha[0] == 1).all()
+    assert (alpha[1] == 0).all()
+    beta = torch.sigmoid(kept["b"].float())
+    assert torch.allclose(beta, given["beta"], atol=4e-3)
+    assert (beta[3] == 0).all()
+    assert (beta[4] == 1).all()
+
+
+def test_packed_sequences_have_their_lengths(rules: Any, tmp_path: Path) -> None:
+    given = call(tokens=10)
+    with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE) as run:
+        rules.rule(**given, cu_seqlens=torch.tensor([0, 4, 4, 10]))
+        rules.rule(**given, cu_seqlens=torch.tensor([0, 4, 9]))
+    (row,) = rows_of(tmp_path / "run.jsonl")
+    assert row["sequence_lengths"] == [4, 0, 6]
+    assert run.unfit == {"cu_seqlens that do not fit 10 tokens": 1}
+    assert load_workloads(tmp_path / "run.jsonl", definition(PREFILL))
+
+
+# --- the recording ----------------------------------------------------------------------------------------------
+
+
+def test_calls_that_are_alike_are_one_line_with_a_weight(rules: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run.jsonl"
+    with gdnspec.capture(PREFILL, out, target=RULE):
+        for i in range(123):
+            rules.rule(**call(tokens=5 + i % 2))
+            assert sum(row["weight"] for row in rows_of(out)) == i + 1, "whole after every call"
+    assert sorted(row["weight"] for row in rows_of(out)) == [61, 62]
+
+
+def test_a_function_that_others_have_imported_is_recorded_too(rules: Any, tmp_path: Path) -> None:
+    other, original = sys.modules["made_up_model"], rules.rule
+    with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE) as run:
+        other.borrowed(**call())  # type: ignore[attr-defined]
+    assert run.calls == 1
+    assert rules.rule is original
+    assert other.borrowed is original  # type: ignore[attr-defined]
+
+
+def test_an_exception_of_the_program_stays_its_own(rules: Any, tmp_path: Path) -> None:
+    original = rules.rule
+    with (
+        pytest.raises(RuntimeError, match="as the program would have it"),
+        gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE),
+    ):
+        rules.rule(**call(), raises=True)
+    assert rules.rule is original
+    assert rows_of(tmp_path / "run.jsonl")[0]["weight"] == 1
+
+
+def test_what_no_definition_describes_is_counted_and_runs_on(rules: Any, tmp_path: Path) -> None:
+    with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE, repeats=3) as run:
+        assert rules.rule(**call()) is not None
+        assert rules.rule(**call(tokens=1, carried=True, heads=3)) is not None
+        assert rules.rule(1, 2, 3, 4, 5) == 3
+    assert (run.calls, run.passed_over) == (0, 1)
+    assert run.unfit["4 query and 4 key heads are not repeated 3 times"] == 1
+    assert len(run.unfit) == 2
+
+
+def test_recording_shapes_costs_little(rules: Any, tmp_path: Path) -> None:
+    given = call(tokens=1, carried=True)
+    plain = rules.rule
+
+    def seconds(function: Callable[..., Any]) -> float:
+        started = time.perf_counter()
+        for _ in range(500):
+            function(**given)
+        return (time.perf_counter() - started) / 500
+
+    with gdnspec.capture(DECODE, tmp_path / "run.jsonl", target=RULE):
+        costs = [seconds(rules.rule) - seconds(plain) for _ in range(20)]
+    assert min(costs) < 20e-6
+
+
+def test_threads_lose_no_call(rules: Any, tmp_path: Path) -> None:
+    shapes = [call(tokens=5 + i) for i in range(4)]
+
+    def work() -> None:
+        for i in range(200):
+            rules.rule(**shapes[i % 4])
+
+    with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE, tensors="sample:2"):
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    rows = rows_of(tmp_path / "run.jsonl")
+    assert sum(row["weight"] for row in rows) == 8 * 200
+    assert sum("tensors" in row for row in rows) == 2
+
+
+def test_tensors_stay_within_their_bytes(rules: Any, tmp_path: Path) -> None:
+    given = call(tokens=100)
+    size = 3 * 100 * 4 * 64 * 2 + 2 * 100 * 4 * 4 + 2 * 8
+    out = tmp_path / "run.jsonl"
+    with gdnspec.capture(PREFILL, out, target=RULE, tensors="all", max_bytes=2 * size + 1) as run:
+        for _ in range(5):
+            rules.rule(**given)
+    assert sum("tensors" in row for row in rows_of(out)) == 2
+    assert sum(row["weight"] for row in rows_of(out)) == 5
+    assert run.told()["too_large"] == 3
+    assert len(list((tmp_path / "run.tensors").iterdir())) == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_ends_the_recording_and_not_the_program(
+    rules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gdnspec.recording import recorder
+
+    write, room = os.pwrite, [300]
+
+    def full(file: int, data: bytes, place: int) -> int:
+        if place + len(data) > room[0]:
+            raise OSError(28, "No space left on device")
+        return write(file, data, place)
+
+    with (
+        pytest.raises(SpecError, match="recording ended after 1 calls: No space left on device"),
+        gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE),
+    ):
+        monkeypatch.setattr(recorder.os, "pwrite", full)
+        for i in range(5):
+            assert rules.rule(**call(tokens=5 + i)) is not None
+    assert [row["weight"] for row in rows_of(tmp_path / "run.jsonl")] == [1], "what was recorded is whole"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"name": "gdn_prefil_k_first"}, "did you mean 'gdn_prefill_k_first'?"),
+        ({"name": "gdn_verify_k_last"}, "gdn_verify_k_last cannot be recorded from a gated delta rule"),
+        ({"target": "made_up_rules"}, "is not package.module:function"),
+        ({"target": "made_up_rulez:rule"}, "made_up_rulez cannot be imported"),
+        ({"target": "made_up_rules:rul"}, "made_up_rules has no 'rul' (did you mean 'rule'?)"),
+        ({"target": "json:dumps"}, "is no gated delta rule: it takes no q/query, k/key"),
+        ({"target": "math:pi"}, "pi is no function"),
+        ({"tensors": "some"}, "tensors 'some' is not one of none, sample:N or all"),
+        ({"tensors": "sample:0"}, "tensors 'sample:0' is not one of"),
+        ({"out": "no/such/run.jsonl"}, "cannot be written: No such file"),
+        ({"repeats": 0}, "repeats 0: at least 1"),
+    ],
+)
+def test_a_wrong_request_is_told_before_anything_runs(
+    rules: Any, tmp_path: Path, arguments: dict[str, Any], said: str
+) -> None:
+    whole = {"name": PREFILL, "out": tmp_path / "run.jsonl", "target": RULE, **arguments}
+    original = rules.rule
+    with pytest.raises(SpecError) as error, gdnspec.capture(**whole):
+        pass
+    assert said in str(error.value)
+    assert rules.rule is original
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys
+import torch
+from made_up import rule
+x = torch.randn(1, 7, 4, 64)
+for i in range(3):
+    rule(x, x, x, -torch.rand(1, 7, 4), torch.rand(1, 7, 4))
+print("the program's own words")
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[[str], Path]:
+    def write(more: str = "") -> Path:
+        (tmp_path / "made_up.py").write_text("def rule(q, k, v, g, beta):\n    return v\n")
+        file = tmp_path / "program.py"
+        file.write_text(PROGRAM + textwrap.dedent(more))
+        return file
+
+    return write
+
+
+def run(tmp_path: Path, *command: str | Path, target: str = "made_up:rule") -> subprocess.CompletedProcess[str]:
+    options = ["--definition", PREFILL, "--target", target, "-o", tmp_path / "run.jsonl", "--tensors", "sample:1"]
+    words = [sys.executable, "-m", "gdnspec", "capture", *options, "--", *command]
+    return subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=120)
+
+
+def test_a_program_is_recorded_without_a_change_to_it(program: Callable[[str], Path], tmp_path: Path) -> None:
+    done = run(tmp_path, sys.executable, program(""))
+    assert done.returncode == 0, done.stderr
+    assert "the program's own words" in done.stdout
+    assert f"3 calls in {tmp_path / 'run.jsonl'}, tensors of 1; 0 of another stage" in done.stdout.replace("\n", " ")
+    rows = rows_of(tmp_path / "run.jsonl")
+    assert sorted(row["weight"] for row in rows) == [1, 2]
+    again = run(tmp_path, sys.executable, program(""))
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+
+def test_its_exit_code_is_the_programs(program: Callable[[str], Path], tmp_path: Path) -> None:
+    assert run(tmp_path, sys.executable, program("sys.exit(7)")).returncode == 7
+    assert sum(row["weight"] for row in rows_of(tmp_path / "run.jsonl")) == 3
+
+
+def test_nothing_is_lost_when_it_dies(program: Callable[[str], Path], tmp_path: Path) -> None:
+    done = run(tmp_path, sys.executable, program("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "3 calls in" in done.stdout
+    assert sum(row["weight"] for row in rows_of(tmp_path / "run.jsonl")) == 3
+
+
+def test_processes_of_a_program_write_files_of_their_own(program: Callable[[str], Path], tmp_path: Path) -> None:
+    more = """
+    import subprocess
+    if len(sys.argv) == 1:
+        subprocess.run([sys.executable, __file__, "child"], check=True)
+    """
+    done = run(tmp_path, sys.executable, program(more))
+    assert done.returncode == 0, done.stderr
+    for file in ("run.jsonl", "run.2.jsonl"):
+        assert sum(row["weight"] for row in rows_of(tmp_path / file)) == 3
+
+
+def test_a_program_that_has_nothing_to_record(program: Callable[[str], Path], tmp_path: Path) -> None:
+    done = run(tmp_path, sys.executable, "-c", "print('well')")
+    assert done.returncode == 1
+    assert "was never called with what --definition takes" in done.stderr
+    wrong = run(tmp_path, sys.executable, program(""), target="made_up:rull")
+    assert wrong.returncode == 2
+    assert "has no 'rull' (did you mean 'rule'?)" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+    missing = run(tmp_path, "no-such-program")
+    assert missing.returncode == 2
+    assert "no-such-program cannot be run" in missing.stderr
