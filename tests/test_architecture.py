@@ -78,7 +78,8 @@ def test_every_tracked_file_is_small() -> None:
 
 def test_documented_commands_exist(tmp_path: Path) -> None:
     """Every `gdnspec ...` line of the documents names commands and options that the program has."""
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "definitions/README.md", ROOT / "samples/README.md"]
+    names = ("README.md", "CONTRIBUTING.md", "definitions/README.md", "samples/README.md")
+    documents = [ROOT / name for name in names]
     seen = 0
     helps: dict[tuple[str, ...], str] = {}
     for document in documents:

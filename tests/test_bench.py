@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Run
+from conftest import ROOT, Run
 from gdnspec.build import machine
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.workloads import workloads
 from gdnspec.model.trace import Ceilings, Trace
 from gdnspec.protocol.arena import create
+from gdnspec.report.units import shown_time
 from gdnspec.runner.bench import Race, Racer
 from gdnspec.runner.call import Content
 from gdnspec.runner.check import Checker, Options
@@ -376,3 +377,26 @@ def test_a_ring_asks_no_wider_offsets_than_the_workload(slots: int, calls: int |
     pool = torch.empty(slots, 32, 128, 128, device="meta")
     content = Content({"pool": pool, **indexes}, {}, {})
     assert most_calls(found.definition, content) == calls
+
+
+def test_weighted_workloads_add_up_to_the_time_of_all_calls(gdnspec: Run, make_solution: Make, tmp_path: Path) -> None:
+    folder = make_solution(HEAD + "    " + RIGHT)
+    shipped = ROOT / "definitions" / "gdn_decode_k_last" / "workloads.jsonl"
+    rows = [json.loads(line) for line in shipped.read_text().splitlines()]
+    lines = [{**row, "weight": weight} for row in rows for name, weight in (("one_row", 7), ("batch_8", 3))
+             if row["name"] == name]  # fmt: skip
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = (
+        "bench", "gdn_decode_k_last", "--device", "cpu", "--solutions-dir", folder.parent, "--solution", folder.name,
+        "--workloads", file, "--seconds", "0.3",
+    )  # fmt: skip
+    done = gdnspec(*command, "--json", tmp_path / "t.jsonl")
+    assert done.returncode == 0, done.stderr
+    traces = [Trace.model_validate(json.loads(line)) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    weights = {line["name"]: line["weight"] for line in lines}
+    total = sum(weights[t.workload] * t.timing.median for t in traces if t.timing)
+    assert f"gdn_decode_k_last, {folder.name}: 10 calls take {shown_time(total)}" in done.stdout
+    refused = gdnspec(*command, "--save")
+    assert refused.returncode == 2
+    assert "--save keeps traces of shipped workloads alone" in refused.stderr

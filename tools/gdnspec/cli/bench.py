@@ -14,6 +14,7 @@ from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.live import LiveTable, ratios_of
 from gdnspec.cli.selection import chosen_solutions, select
+from gdnspec.cli.weighted import weighted
 from gdnspec.model.errors import SpecError
 from gdnspec.model.trace import METHODS, Trace
 from gdnspec.model.workload import SUITES
@@ -54,6 +55,10 @@ def bench(
     ] = "local",
 ) -> None:
     """Check solutions, then time them: every timed call has content of its own, and its outputs are verified."""
+    if save and workloads_file is not None:
+        # Nobody could tell later what they were of.
+        raise SpecError("--save keeps traces of shipped workloads alone: --json FILE keeps these")
+
     from gdnspec.runner.executor import NothingToRunOn, Settings, Task
     from gdnspec.runner.executor import executor as executor_named
 
@@ -102,6 +107,8 @@ def bench(
             raise typer.Exit(3) from None
     if not to_stdout:
         _print(traces)
+        for text in weighted(traces, selected):
+            say(text)
     if interrupted:
         raise typer.Exit(130)
     raise typer.Exit(_exit_code(traces))
