@@ -13,6 +13,7 @@ from gdnspec.cli import (
     check,
     compare,
     doctor,
+    exchange,
     listing,
     new,
     report,
@@ -45,6 +46,8 @@ app.command("validate", epilog=EPILOG)(validate.validate)
 app.command("check", epilog=EPILOG)(check.check)
 app.command("compare", epilog=compare.EPILOG)(compare.compare)
 app.command("bench", epilog=EPILOG)(bench.bench)
+app.command("export", epilog=EPILOG)(exchange.export)
+app.command("import", epilog=EPILOG)(exchange.import_)
 app.command("capture", epilog=EPILOG)(capture.capture)
 app.command("new", epilog=EPILOG)(new.new)
 app.command("doctor", epilog=EPILOG)(doctor.doctor)

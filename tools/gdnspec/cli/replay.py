@@ -2,8 +2,9 @@
 
 import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from gdnspec.catalog.solutions import solutions
 from gdnspec.cli.console import add_row, complain, print_table, say, table
@@ -25,9 +26,7 @@ def replay(requests: "Log", limits: "Limits", cost: "StepCost", steps_file: Path
 
     engine, tally = Engine(limits, cost), Tally()
     with contextlib.ExitStack() as stack:
-        if steps_file is not None:
-            stack.push(lambda kind, *_: steps_file.unlink(missing_ok=True) if kind is not None else None)
-        out = stack.enter_context(steps_file.open("w", encoding="utf-8")) if steps_file else None
+        out = stack.enter_context(whole(steps_file)) if steps_file else None
         tick = stack.enter_context(ticking("requests answered"))
         for i, step in enumerate(engine.run(requests)):
             tally.add(step)
@@ -84,7 +83,7 @@ def write_workloads(
     for operator, group, times in zip(operators, calls, seconds, strict=True):
         kept = reduced(group, times, reduce or len(group), seed)
         name = operator.found.definition.name
-        with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+        with whole(folder / f"{name}.jsonl") as file:
             for i, call in enumerate(kept.calls):
                 line = operator.line(f"step_{i}", call.lengths, call.carried, _seed(seed, i), call.times)
                 print(json.dumps(line.model_dump(mode="json", exclude_defaults=True)), file=file)
@@ -94,6 +93,18 @@ def write_workloads(
     print_table(rows)
     first = operators[0].found.definition.name
     complain(f"next: gdnspec workloads freeze {first} --workloads {folder / f'{first}.jsonl'}")
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[TextIO]:
+    """A file that is there when all of it is."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            yield file
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _seed(seed: int, line: int) -> int:

@@ -1,23 +1,19 @@
 """The tensors of a workload into a safetensors file, one at a time: none is in memory twice, most not at once."""
 
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from gdnspec.catalog.definitions import Found, preset_of
-from gdnspec.inputs import raw, validity
+from gdnspec.inputs import validity
 from gdnspec.inputs.array import Array
 from gdnspec.inputs.draw import Painter, RegimeError
 from gdnspec.inputs.materialise import InvalidWorkload, materialise
+from gdnspec.inputs.tensor_file import header
 from gdnspec.model.definition import Tensor
-from gdnspec.model.dtypes import SIZES
 from gdnspec.model.workload import Workload
-
-LENGTH = 8  # bytes of the header's length
-CODES = {name: code for code, name in raw.DTYPES.items()}
 
 
 def write(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
@@ -37,16 +33,16 @@ def _written(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
     scope = workload.scope(definition, preset_of(workload))
     tensors = [t for t in definition.inputs if not t.is_scalar and t.name not in workload.omit]
     shapes = {t.name: definition.shape(t, scope) for t in tensors}
-    header, starts = _header(tensors, shapes)
+    head, starts = header({t.name: (t.dtype, shapes[t.name]) for t in tensors})
     digest = hashlib.sha256()
     small: dict[str, Array] = {}
     with file.open("wb") as out:
-        out.write(header)
+        out.write(head)
         for tensor, array in _arrays(found, workload, tensors):
             digest.update(f"{tensor.name} {array.dtype} {list(array.shape)}\n".encode())
             data = np.ascontiguousarray(array.data).reshape(-1).view(np.uint8).data
             digest.update(data)
-            out.seek(len(header) + starts[tensor.name])
+            out.seek(len(head) + starts[tensor.name])
             out.write(data)
             if tensor.is_state or tensor.mutates:
                 for problem in validity.values(tensor, array):
@@ -72,17 +68,3 @@ def _arrays(found: Found, workload: Workload, tensors: list[Tensor]) -> Iterator
             yield tensor, painter.paint(tensor)
     except RegimeError as error:
         raise InvalidWorkload(str(error)) from None
-
-
-def _header(tensors: list[Tensor], shapes: dict[str, tuple[int, ...]]) -> tuple[bytes, dict[str, int]]:
-    """The file's head, and where each tensor starts behind it. Wider elements first, so that each is aligned."""
-    entries: dict[str, object] = {}
-    starts, end = {}, 0
-    for tensor in sorted(tensors, key=lambda t: -SIZES[t.dtype]):
-        shape = shapes[tensor.name]
-        start, end = end, end + int(np.prod(shape, dtype=np.int64)) * SIZES[tensor.dtype]
-        entries[tensor.name] = {"dtype": CODES[tensor.dtype], "shape": list(shape), "data_offsets": [start, end]}
-        starts[tensor.name] = start
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % LENGTH)
-    return len(text).to_bytes(LENGTH, "little") + text, starts

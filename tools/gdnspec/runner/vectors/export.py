@@ -12,6 +12,7 @@ from gdnspec import paths
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs import memory
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
+from gdnspec.inputs.tensor_file import encoded
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import parse_json, read_text
 from gdnspec.model.vectors import VectorsManifest, VectorWorkload
@@ -19,7 +20,6 @@ from gdnspec.model.workload import Workload
 from gdnspec.runner.vectors import plain
 from gdnspec.runner.vectors.describe import INPUTS, SUFFIX, describe
 from gdnspec.runner.vectors.readme import readme
-from gdnspec.runner.vectors.tensor_file import encoded
 
 MANIFEST, README, CONVENTIONS = "manifest.json", "README.md", "CONVENTIONS.md"
 UNKNOWN = "0" * 64

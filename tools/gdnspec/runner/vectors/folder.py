@@ -8,6 +8,7 @@ from gdnspec.catalog.definitions import Found, definitions, preset, preset_of, p
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs import memory
 from gdnspec.inputs.materialise import InvalidWorkload, materialise
+from gdnspec.inputs.tensor_file import encoded
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.loading import build, parse_json, read_text
 from gdnspec.model.vectors import VectorsManifest, VectorWorkload
@@ -15,7 +16,6 @@ from gdnspec.model.workload import Workload
 from gdnspec.runner.vectors import plain
 from gdnspec.runner.vectors.describe import INPUTS, describe, difference, file_name
 from gdnspec.runner.vectors.export import MANIFEST
-from gdnspec.runner.vectors.tensor_file import encoded
 
 HOW = "gdnspec vectors export DEFINITION --out DIR makes one"
 AGAIN = "export it again"

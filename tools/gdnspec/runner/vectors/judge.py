@@ -13,6 +13,7 @@ from torch import Tensor
 from gdnspec import __version__
 from gdnspec.compare.judge import Verdict, judge_all
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
+from gdnspec.inputs.tensor_file import Entry
 from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult
 from gdnspec.model.vectors import VectorWorkload
@@ -26,7 +27,6 @@ from gdnspec.runner.vectors import outputs as files
 from gdnspec.runner.vectors import plain
 from gdnspec.runner.vectors.describe import file_name
 from gdnspec.runner.vectors.folder import Folder
-from gdnspec.runner.vectors.tensor_file import Entry
 
 DEVICE = "files"  # where the outputs were computed, nobody has said
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import BinaryIO
 
+from gdnspec.inputs.tensor_file import Entry, entries
 from gdnspec.model.definition import Definition
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.runner.vectors import plain
 from gdnspec.runner.vectors.describe import file_name
 from gdnspec.runner.vectors.folder import Folder
-from gdnspec.runner.vectors.tensor_file import Entry, entries
 
 HOW = "one file for each workload of the manifest, and nothing else"
 

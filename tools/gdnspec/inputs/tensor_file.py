@@ -26,18 +26,25 @@ DIMENSIONS = 16
 METADATA = "__metadata__"
 
 
-def encoded(tensors: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
-    """The file in pieces: the same arrays, the same bytes. Wider elements first, so that each tensor is aligned."""
-    ordered = sorted(tensors.items(), key=lambda item: -SIZES[item[1].dtype])
-    header, end = {}, 0
-    for name, array in ordered:
-        start, end = end, end + array.nbytes
-        header[name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
+def header(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[bytes, dict[str, int]]:
+    """The head of a file of tensors (name: type, shape), and where each starts behind it, in the order in which they
+    lie. Wider elements first, so that each tensor is aligned."""
+    described, starts, end = {}, {}, 0
+    for name, (dtype, shape) in sorted(tensors.items(), key=lambda item: -SIZES[item[1][0]]):
+        start, end = end, end + prod(shape) * SIZES[dtype]
+        described[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+        starts[name] = start
+    text = json.dumps(described, separators=(",", ":")).encode()
     text += b" " * (-len(text) % LENGTH)
-    yield len(text).to_bytes(LENGTH, "little") + text
-    for _, array in ordered:
-        yield np.ascontiguousarray(array.data).reshape(-1).view(np.uint8).data
+    return len(text).to_bytes(LENGTH, "little") + text, starts
+
+
+def encoded(tensors: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
+    """The file in pieces: the same arrays, the same bytes."""
+    head, starts = header({name: (array.dtype, array.shape) for name, array in tensors.items()})
+    yield head
+    for name in starts:
+        yield np.ascontiguousarray(tensors[name].data).reshape(-1).view(np.uint8).data
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,167 @@
+"""A solution of FlashInfer-Bench as a folder here, and its embedded reference as one: what the judge says of that is
+what the two specifications disagree about."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from gdnspec.catalog.solutions import MANIFEST
+from gdnspec.exchange.foreign import Solution
+from gdnspec.exchange.meaning import Meaning
+from gdnspec.exchange.shim import SHIM, entry_of
+from gdnspec.exchange.workloads_in import NotExpressed
+
+LANGUAGES = {"python": "python", "triton": "triton", "cuda": "cuda", "tilelang": "python"}
+Json = dict[str, Any]
+
+
+def slug(name: str) -> str:
+    """A name that a solution may have."""
+    text = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:64].rstrip("_")
+    return text if text[:1].isalpha() else f"s_{text}"[:64]
+
+
+def write_solution(meaning: Meaning, theirs: Solution, out: Path) -> Path:
+    """solutions/<name>/ with sources and manifest. Raises `NotExpressed` with what cannot be said."""
+    assert meaning.ours is not None
+    definition = meaning.ours.definition
+    if theirs.spec.language not in LANGUAGES:
+        raise NotExpressed(f"its language, {theirs.spec.language}, is none of {', '.join(LANGUAGES)}")
+    sources = {source.path: source.content for source in theirs.sources}
+    for path in sources:
+        if path.startswith("/") or ".." in Path(path).parts or "\\" in path:
+            raise NotExpressed(f"source {path!r} leads out of its folder")
+    own = entry_of(sources[SHIM]) if SHIM in sources and meaning.same else None
+    manifest: Json = {
+        "schema_version": 1, "name": slug(theirs.name), "language": LANGUAGES[theirs.spec.language],
+        "authors": [theirs.author], "license": "unknown", "deterministic": False,
+        "description": (theirs.description or f"imported from FlashInfer-Bench: {theirs.name}")[:4000],
+        "requires": {
+            "device": "cuda" if theirs.spec.target_hardware == ["cuda"] or theirs.spec.language == "cuda" else "any",
+            "compute_capability": None, "packages": ["torch>=2.11", *_packages(theirs.spec.dependencies)],
+        },
+    }  # fmt: skip
+    if own is not None:
+        del sources[SHIM]
+        entry: Json = own.model_dump(mode="json")
+    else:
+        entry = _entry(meaning, theirs, sources)
+    manifest |= {"sources": sorted(sources), "entries": {definition.name: entry}}
+    folder = out / str(manifest["name"])
+    for path, content in sources.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content, encoding="utf-8")
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    return folder
+
+
+def _entry(meaning: Meaning, theirs: Solution, sources: dict[str, str]) -> Json:
+    """Sources gain a module that passes by place what arrives by name."""
+    assert meaning.ours is not None
+    file, function = theirs.spec.entry_point.split("::")
+    if meaning.raw_gates:
+        raise NotExpressed(f"it takes raw gates, {meaning.ours.definition.name} has them ready")
+    if meaning.lost:
+        raise NotExpressed("; ".join(meaning.lost))
+    if file.endswith(".cu"):
+        if not meaning.same:
+            raise NotExpressed("a CUDA entry is called as it is, and its definition takes other arguments")
+        return {"entry": f"{file}::{function}", "call": "out", "prepare": None, "supports": []}
+    if not file.endswith(".py"):
+        raise NotExpressed(f"its entry, {file}, is neither Python nor CUDA")
+    returns = not theirs.spec.destination_passing_style
+    sources[SHIM] = _by_place(meaning, f"{file}::{function}", returns)
+    prepare = f"{SHIM}::prepare" if _casts(meaning) else None
+    supports = [] if meaning.same or "use_qk_l2norm" in meaning.theirs.inputs else _no_norm(meaning)
+    return {"entry": f"{SHIM}::run", "call": "return" if returns else "out", "prepare": prepare, "supports": supports}
+
+
+def reference_solution(meaning: Meaning, out: Path) -> Path:
+    """The embedded reference as a solution. Raises `NotExpressed`."""
+    assert meaning.ours is not None
+    if meaning.lost:
+        raise NotExpressed("; ".join(meaning.lost))
+    name = slug(f"reference_of_{meaning.theirs.name}")
+    gates = _raw_from_ready(meaning) if meaning.raw_gates else ""
+    sources = {"reference.py": meaning.theirs.reference, SHIM: _by_place(meaning, "reference.py::run", True, gates)}
+    entry: Json = {"entry": f"{SHIM}::run", "call": "return", "prepare": None, "supports": []}
+    manifest = {
+        "schema_version": 1, "name": name, "language": "python", "authors": ["FlashInfer-Bench"], "license": "unknown",
+        "description": f"the reference of {meaning.theirs.name}", "deterministic": False, "sources": sorted(sources),
+        "requires": {"device": "any", "compute_capability": None, "packages": ["torch>=2.11"]},
+        "entries": {meaning.ours.definition.name: entry},
+    }  # fmt: skip
+    folder = out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, content in sources.items():
+        (folder / path).write_text(content, encoding="utf-8")
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    return folder
+
+
+def _no_norm(meaning: Meaning) -> list[str]:
+    assert meaning.ours is not None
+    return ["not use_qk_l2norm"] if meaning.ours.definition.conventions.qk_norm == "optional_l2" else []
+
+
+def _casts(meaning: Meaning) -> dict[str, str]:
+    """Inputs that it takes in another type: their names here, and the type."""
+    assert meaning.ours is not None
+    ours = {t.name: t.dtype for t in meaning.ours.definition.inputs}
+    found = {meaning.renamed.get(name, name): spec.dtype for name, spec in meaning.theirs.inputs.items()}
+    return {name: dtype for name, dtype in found.items() if name in ours and ours[name] != dtype}
+
+
+def _by_place(meaning: Meaning, entry: str, returns: bool, before: str = "") -> str:
+    """The module between: casts once for each set of buffers, untimed, and passes everything by its order."""
+    assert meaning.ours is not None
+    file, function = entry.split("::")
+    definition, casts = meaning.ours.definition, _casts(meaning)
+    names = [tensor.name for tensor in definition.inputs]
+    outputs = [] if returns else [tensor.name for tensor in definition.outputs]
+    lines = [
+        '"""What gdnspec passes by name, by its order: as FlashInfer-Bench calls it."""', "", "import torch",
+        f"from {file.removesuffix('.py').replace('/', '.')} import {function} as _entry", "", "",
+    ]  # fmt: skip
+    if casts:
+        kept = ", ".join(f"{name!r}: {name}.to(torch.{dtype})" for name, dtype in casts.items())
+        lines += [f"def prepare({', '.join(names)}):", f"    return {{{kept}}}", "", ""]
+    head = [*names, *outputs, *(["prepared=None"] if casts else [])]
+    lines += [f"def run({', '.join(head)}):", *before.splitlines()]
+    if "scale" in names:
+        lines.append("    scale = q.shape[-1] ** -0.5 if scale is None else scale")
+    if casts:
+        lines.append(f"    prepared = prepare({', '.join(names)}) if prepared is None else prepared")
+    mine = [meaning.renamed.get(theirs, theirs) for theirs in meaning.theirs.inputs]
+    passed = [f"prepared[{name!r}]" if name in casts else name for name in mine]
+    return "\n".join([*lines, f"    return _entry({', '.join([*passed, *outputs])})", ""])
+
+
+def _raw_from_ready(meaning: Meaning) -> str:
+    """Raw gates in float32 that give the alpha and beta that arrive."""
+    assert meaning.ours is not None
+    log = meaning.ours.definition.conventions.decay_gate == "log"
+    return (
+        "    shape = (*v.shape[:1], max(q.shape[1], v.shape[1]))\n"
+        f"    g = {'torch.zeros' if log else 'torch.ones'}(shape, device=v.device) if g is None else g\n"
+        "    beta = torch.ones(shape, device=v.device) if beta is None else beta\n"
+        f"    rate = {'-g' if log else '-torch.log(g)'}\n"
+        "    a = torch.where(rate > 30, rate, torch.log(torch.expm1(rate.clamp(max=30)))).clamp(-200.0, 1e30)\n"
+        "    b = torch.logit(beta)\n"
+        "    A_log = dt_bias = torch.zeros(shape[1], device=v.device)\n"
+    )
+
+
+def _packages(dependencies: list[str]) -> list[str]:
+    """Those that are Python requirements of another name than torch's."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    kept = []
+    for text in dependencies:
+        try:
+            if Requirement(text).name not in ("torch", "cublas", "cudnn", "cutlass"):
+                kept.append(text)
+        except InvalidRequirement:
+            continue
+    return kept
