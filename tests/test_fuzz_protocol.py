@@ -277,7 +277,7 @@ def test_a_child_that_keeps_the_judge_waiting_is_ended_in_time(
     with stage.child() as child:
         started = time.monotonic()
         failed = failure(child)
-        assert time.monotonic() - started < 4.0
+        assert time.monotonic() - started < 10.0
         assert failed is not None
         assert (failed.status, child.deaths) == ("TIMEOUT", 1)
 

@@ -238,7 +238,7 @@ def test_a_changed_expression_is_refused_or_means_what_python_means() -> None:
         if text in tried:
             continue
         tried.add(text)
-        started = time.perf_counter()
+        started = time.process_time()
         try:
             value = Expression(text).evaluate({**SCOPE, **VECTORS})
         except ExpressionError as error:
@@ -246,7 +246,7 @@ def test_a_changed_expression_is_refused_or_means_what_python_means() -> None:
             refused += 1
             continue
         finally:
-            assert time.perf_counter() - started < 1.0, text
+            assert time.process_time() - started < 1.0, text
         assert isinstance(value, bool | int | float | str | tuple), text
         if comparable(text):
             compared += 1
