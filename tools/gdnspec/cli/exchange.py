@@ -69,11 +69,8 @@ def _export(
     from gdnspec.exchange.outward import definition_json, solution_json
     from gdnspec.exchange.workloads_out import rebound, workload_json
 
-    try:
-        found.definition.bind({axis: heads.axes[axis] for axis in found.definition.const_axes()})
-        data = definition_json(found, heads)
-    except (PlacedError, KeyError) as error:
-        raise SpecError(f"{found.definition.name} with {preset}: {error}") from None
+    _hold_heads(found, preset, heads)
+    data = definition_json(found, heads)
     name = data["name"]
     files = {layout.definition_file(name): json.dumps(data, indent=2) + "\n"}
     if solution is not None:
@@ -101,6 +98,20 @@ def _export(
         (root / file).write_text(text, encoding="utf-8")
     beside = f", {solution.name}" if solution is not None else ""
     say(f"{found.definition.name} as {name}{beside}: {len(rows)} workloads in {root}")
+
+
+def _hold_heads(found: Found, preset: str, heads: Preset) -> None:
+    definition, why = found.definition, ""
+    if heads.stages is not None and definition.stage not in heads.stages:
+        why = f"it is for {', '.join(heads.stages)}"
+    else:
+        try:
+            scope = definition.bind({axis: heads.axes[axis] for axis in definition.const_axes()})
+            why = next((message for _, _, message in definition.broken(scope)), "")
+        except (PlacedError, KeyError) as error:
+            why = str(error)
+    if why:
+        raise SpecError(f"{definition.name} cannot have the heads of {preset}: {why}")
 
 
 def _hold_format(name: str) -> None:
@@ -241,10 +252,15 @@ def _judge(meanings: "dict[str, Meaning]") -> None:
     """Each reference as a solution, on the smoke suite of the definition that it is held to."""
     from gdnspec.exchange.solutions_in import reference_solution
     from gdnspec.exchange.workloads_in import NotExpressed
+    from gdnspec.exchange.workloads_out import rebound
+    from gdnspec.inputs.regimes import GENERATORS
     from gdnspec.runner.check import Checker, Options
+    from gdnspec.runner.expected import Expected
+    from gdnspec.runner.freeze import frozen
     from gdnspec.runner.plan import plan
 
     where = chosen_device("cpu")
+    expected = Expected(where.kind, warn)
     for name, found in meanings.items():
         if found.ours is None:
             continue
@@ -254,11 +270,16 @@ def _judge(meanings: "dict[str, Meaning]") -> None:
             except NotExpressed as error:
                 complain(f"{name}: its reference is not judged: {error}")
                 continue
-            lines = [line for line in workloads(found.ours) if line.suite == "smoke"]
+            heads = preset_by_name(found.preset)
+            assert heads is not None
+            smoke = [line for line in workloads(found.ours) if line.suite == "smoke"]
+            # Raw gates say no beta above 1.
+            said = [x for x in smoke if not (found.raw_gates and x.regime and GENERATORS[x.regime].beta_max > 1)]
+            there = [rebound(found.ours, line, found.preset, heads) for line in said]
+            lines = [line if line.budget else frozen(found.ours, line, expected) for line in there if line]
             checker = Checker(where.kind, Options(60.0, secrets.randbits(62), ()), warn)
             results = list(checker.run(list(plan([solution], [(found.ours, lines)], where))))
         failed = [result for result in results if result.failed]
         say(f"{name}: its reference is right on {len(results) - len(failed)} of {len(results)} smoke workloads")
         for result in failed:
-            said = (result.message.splitlines() or [""])[0]
-            say(f"  {result.workload}: {result.status}  {said}")
+            say(f"  {result.workload}: {result.status}  {(result.message.splitlines() or [''])[0]}")

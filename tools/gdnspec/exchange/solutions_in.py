@@ -49,6 +49,8 @@ def write_solution(meaning: Meaning, theirs: Solution, out: Path) -> Path:
         entry = _entry(meaning, theirs, sources)
     manifest |= {"sources": sorted(sources), "entries": {definition.name: entry}}
     folder = out / str(manifest["name"])
+    if folder.exists():
+        raise NotExpressed(f"{folder} is there already: two names come to the same")
     for path, content in sources.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(content, encoding="utf-8")

@@ -106,6 +106,10 @@ class Tensor(Model):
         return self.shape is None
 
     @property
+    def is_switch(self) -> bool:
+        return self.is_scalar and self.dtype == "bool"
+
+    @property
     def is_state(self) -> bool:
         """A tensor of matrices: its vectors are rows of a state, not tokens."""
         return self.shape is not None and len(self.shape) >= 3 and self.shape[-1] == self.shape[-2]

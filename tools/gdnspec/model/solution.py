@@ -41,7 +41,7 @@ class Entry(Model):
     """How one definition is served.
 
     `call` "out": the outputs, allocated and filled with NaN, follow the inputs by keyword. "return": the function
-    returns a tuple in the definition's order. `supports`: conditions over axes, `<input>_dtype` and `device`.
+    returns a tuple in the definition's order. `supports`: conditions over axes, switches, `<input>_dtype` and `device`.
     """
 
     entry: Annotated[str, Field(pattern=ENTRY)]

@@ -112,7 +112,10 @@ def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workl
 
 def beyond(entry: Entry, definition: Definition, scope: Scope, device: str) -> str | None:
     """The condition of `supports` that a call does not meet."""
-    names: Scope = {**scope, **{f"{t.name}_dtype": t.dtype for t in definition.inputs}, "device": device}
+    # A switch that a line does not mention has its default.
+    switches = {t.name: parse(t.default or "True").evaluate({}) for t in definition.inputs if t.is_switch}
+    dtypes = {f"{t.name}_dtype": t.dtype for t in definition.inputs}
+    names: Scope = {**switches, **scope, **dtypes, "device": device}
     for text in entry.supports:
         try:
             if not parse(text).holds(names):
