@@ -161,7 +161,7 @@ def main() -> None:
         subjects = []
         for folder in [
             *(HERE.parent / "solutions" / name for name in mine),
-            *(HERE / "peers" / name for name in peers),
+            *(HERE.parent / "peers" / name for name in peers),
         ]:
             try:
                 subjects.append(Subject(folder, Path(build)))

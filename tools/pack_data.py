@@ -1,4 +1,4 @@
-"""Build hook: packs definitions/, reference/, solutions/ and the solutions of tests/ into wheels.
+"""Build hook: packs definitions/, reference/, solutions/, peers/ and the solutions of tests/ into wheels.
 
 An editable install reads them from the checkout, so it gets nothing: a copy there would go stale.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDERS = ("definitions", "reference", "solutions", "tests/known_bad", "tests/honest")
+FOLDERS = ("definitions", "reference", "solutions", "peers", "tests/known_bad", "tests/honest")
 
 
 class PackData(BuildHookInterface[Any]):

@@ -27,6 +27,11 @@ def solutions_dir() -> Path:
     return data_root() / "solutions"
 
 
+def peers_dir() -> Path:
+    """Other libraries as solutions: adapters to their public functions, run where they are named."""
+    return data_root() / "peers"
+
+
 def known_bad_dir() -> Path:
     """Wrong and cheating solutions, every one of which must be rejected."""
     return data_root() / "tests" / "known_bad"

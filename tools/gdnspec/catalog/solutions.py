@@ -30,6 +30,11 @@ class Solution:
     def name(self) -> str:
         return self.manifest.name
 
+    @property
+    def is_peer(self) -> bool:
+        """Another library, for comparison: run where it is named, never because all are."""
+        return self.folder.parent == paths.peers_dir()
+
     @cached_property
     def source_hash(self) -> str:
         return source_hash(self.manifest, lambda name: (self.folder / name).read_bytes())
@@ -137,16 +142,16 @@ def support_names(definition: Definition) -> set[str]:
 
 
 def solution_folders(extra: Path | None = None) -> list[Path]:
-    """Every folder with a manifest: the project's own, and those of `--solutions-dir`."""
-    roots = [paths.solutions_dir()]
+    """Every folder with a manifest: the project's own, its peers, and those of `--solutions-dir`."""
+    roots = [paths.solutions_dir(), paths.peers_dir()]
     if extra is not None:
         if not extra.is_dir():
             raise SpecError(f"no folder {extra} (--solutions-dir)")
         extra = extra.resolve()  # "." has no name
         # A folder that is itself a solution is taken as one.
         if (extra / MANIFEST).is_file():
-            return [*_below(roots[0]), extra]
-        if extra.resolve() != roots[0].resolve():
+            return [*(folder for root in roots for folder in _below(root)), extra]
+        if extra.resolve() not in [root.resolve() for root in roots]:
             roots.append(extra)
     return [folder for root in roots for folder in _below(root)]
 

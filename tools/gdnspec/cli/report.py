@@ -14,13 +14,13 @@ from gdnspec import paths
 from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.cli.console import complain, say, warn
-from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.errors import Problem, SpecError, nearest
 
 NEEDED = {"altair": "altair", "jinja2": "jinja2", "vl_convert": "vl-convert-python"}
 
 
 def report(
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="PAGE.html", help="Where the page goes.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="PAGE.html, or README.md.")],
     names: Annotated[list[str] | None, typer.Argument(metavar="DEFINITION", help="None named: all.")] = None,
     verdict_files: Annotated[
         list[Path] | None,
@@ -35,11 +35,21 @@ def report(
         ),
     ] = None,
     solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    markdown: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOLUTION",
+            help="Of one solution, into a README.md: verdicts by regime and times, between marks that are kept.",
+        ),
+    ] = None,
 ) -> None:
     """Write one self-contained page: traces of all solutions, charts, verdicts by regime, and the kill matrix.
 
     Exit code 3 where there is neither a trace nor a verdict: the page then says so.
     """
+    if markdown is not None:
+        _write_markdown(markdown, output, names, verdict_files or [], solutions_dir)
+        return
     lacking = [package for module, package in NEEDED.items() if find_spec(module) is None]
     if lacking:
         raise SpecError(f"a report needs {', '.join(lacking)}: pip install 'gdnspec[report]'")
@@ -70,6 +80,28 @@ def report(
         complain(f"gdnspec: no trace and no verdict: {output} says so; next: gdnspec bench --save")
         raise typer.Exit(3)
     say(f"{output}: {len(contents.measured)} traces, {len(judged)} verdicts, {size / 1e6:.1f} MB")
+
+
+def _write_markdown(
+    name: str, file: Path, names: list[str] | None, verdict_files: list[Path], solutions_dir: Path | None
+) -> None:
+    from gdnspec.report.evidence import traces, verdicts
+    from gdnspec.report.markdown import placed, section
+
+    if file.suffix != ".md":
+        raise SpecError([Problem(file, "Markdown is written into a .md: another file is not overwritten")])
+    found = {item: definition(item) for item in names} if names else definitions()
+    known, _ = solutions(solutions_dir)
+    if name not in known:
+        raise SpecError(f"no solution {name!r} ({nearest(name, known)})")
+    judged = [result for result in verdicts(verdict_files, warn) if result.definition in found]
+    body = section(name, found, judged, traces([known[name]], found, warn), shlex.join(["gdnspec", *sys.argv[1:]]))
+    if not body:
+        complain(f"gdnspec: no trace and no verdict of {name}; next: gdnspec check --solution {name} --json FILE")
+        raise typer.Exit(3)
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    _write(file, placed(text, body, name))
+    say(f"{file}: verdicts and times of {name}")
 
 
 def _write(file: Path, text: str) -> int:

@@ -53,10 +53,11 @@ def select(
 
 
 def chosen_solutions(wanted: list[str] | None, extra: Path | None) -> tuple[list[Solution], list[object]]:
-    """What --solution and --solutions-dir mean, and the problems of those that cannot be used."""
+    """What --solution and --solutions-dir mean, and the problems of those that cannot be used. Peers are named or not
+    meant."""
     known, problems = solutions(extra)
     if wanted is None:
-        return list(known.values()), list(problems)
+        return [solution for solution in known.values() if not solution.is_peer], list(problems)
     for name in wanted:
         mine = [problem for problem in problems if name in (problem.file.parent.name, problem.file.name)]
         if mine:  # a name that is taken is one of these: which of the two was meant, nobody knows

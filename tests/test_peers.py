@@ -1,0 +1,122 @@
+"""Other libraries as solutions: run where they are named, judged like any, and told apart from this project's own."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Run
+from gdnspec.catalog.solutions import load_solution
+from gdnspec.cli.selection import chosen_solutions
+from gdnspec.report.markdown import BEGIN, END, placed
+from packaging.requirements import Requirement
+
+PEERS = sorted(file.parent.name for file in (ROOT / "peers").glob("*/solution.json"))
+
+
+def test_there_are_the_four() -> None:
+    assert PEERS == ["fla", "flash_qla", "flashinfer", "transformers"]
+
+
+def test_they_run_where_they_are_named_alone() -> None:
+    everything, _ = chosen_solutions(None, None)
+    assert not {solution.name for solution in everything} & set(PEERS)
+    for name in PEERS:
+        (solution,), problems = chosen_solutions([name], None)
+        assert solution.is_peer
+        assert not problems
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_what_they_need_is_an_extra(name: str) -> None:
+    import tomllib
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    packages = load_solution(ROOT / "peers" / name).manifest.requires.packages
+    wanted = {Requirement(line).name for line in packages} - {"torch", "triton"}
+    assert wanted <= {Requirement(line).name for line in extras[name.replace("_", "-")]}
+
+
+def test_a_missing_package_is_told_with_the_command_that_installs_it(gdnspec: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "far_away"
+    folder.mkdir()
+    manifest = json.loads((ROOT / "peers" / "transformers" / "solution.json").read_text())
+    manifest |= {"name": "far_away", "requires": {**manifest["requires"], "packages": ["no-such-rules>=3"]}}
+    (folder / "solution.json").write_text(json.dumps(manifest))
+    (folder / "kernel.py").write_bytes((ROOT / "peers" / "transformers" / "kernel.py").read_bytes())
+    options = ("--solution", "far_away", "--solutions-dir", tmp_path, "--device", "cpu")
+    done = gdnspec("check", "gdn_decode_k_last", *options)
+    assert done.returncode == 3
+    assert 'needs no-such-rules>=3: pip install "no-such-rules>=3"' in done.stdout
+
+
+def test_transformers_is_right_but_for_resets(gdnspec: Run, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    names = ("batch_8", "no_l2norm", "scale_zero", "ragged", "empty_sequences", "same_key", "regime_hard_reset")
+    definitions = ("gdn_decode_k_last", "gdn_decode_k_first_bf16_state", "gdn_decode_packed_k_last",
+                   "gdn_prefill_k_last", "gdn_prefill_k_first")  # fmt: skip
+    options = [part for name in names for part in ("--workload", name)]
+    file = tmp_path / "r.jsonl"
+    gdnspec("check", *definitions, "--solution", "transformers", "--device", "cpu", *options, "--json", file)
+    results = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {result["definition"] for result in results} == set(definitions)
+    for result in results:
+        # Cumulated logarithms: its chunk rule has no answer to alpha = 0, its recurrence has.
+        lost = "prefill" in result["definition"] and "reset" in result["workload"]
+        assert result["status"] == ("NON_FINITE" if lost else "PASSED"), result["message"]
+    assert len({result["status"] for result in results}) == 2
+
+
+# --- report --markdown ------------------------------------------------------------------------------------------
+
+
+def test_verdicts_by_regime_go_into_a_readme_and_what_stands_there_stays(gdnspec: Run, tmp_path: Path) -> None:
+    verdicts, readme = tmp_path / "v.jsonl", tmp_path / "README.md"
+    readme.write_text("# Mine\n\nWords of my own.\n")
+    options = ("--solution", "torch_recurrent", "--workload", "no_l2norm", "--workload", "batch_8", "--device", "cpu")
+    assert gdnspec("check", "gdn_decode_k_last", *options, "--json", verdicts).returncode == 0
+    for _ in range(2):  # again: in the same place
+        done = gdnspec("report", "--markdown", "torch_recurrent", "--verdicts", verdicts, "-o", readme)
+        assert done.returncode == 0, done.stderr
+    text = readme.read_text()
+    assert text.startswith("# Mine\n\nWords of my own.\n")
+    assert (text.count(BEGIN), text.count(END)) == (1, 1)
+    assert "| regime | gdn_decode_k_last |" in text
+    assert "| typical | 2 of 2 |" in text
+    assert "Times on nvidia-h200" in text, "what was measured of it stands there too"
+
+
+def test_failures_are_named(gdnspec: Run, tmp_path: Path) -> None:
+    verdicts, readme = tmp_path / "v.jsonl", tmp_path / "README.md"
+    wrong = ("--solutions-dir", ROOT / "tests" / "known_bad", "--solution", "output_times_1_01", "--device", "cpu")
+    options = ("--workload", "ragged")
+    assert gdnspec("check", "gdn_prefill_k_last", *wrong, *options, "--json", verdicts).returncode == 1
+    report = ("report", "--markdown", "output_times_1_01", "--verdicts", verdicts, "-o", readme)
+    assert gdnspec(*report, *wrong[:2]).returncode == 0
+    text = readme.read_text()
+    assert text.startswith("# output_times_1_01\n")
+    assert "| typical | **0 of 1** |" in text
+    assert "- gdn_prefill_k_last, INCORRECT_NUMERICAL: " in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("transformer", "-o", "x.md"), 2, "did you mean 'transformers'?"),
+        (("transformers", "-o", "x.html"), 2, "Markdown is written into a .md"),
+        (("flash_qla", "-o", "x.md"), 3, "no trace and no verdict of flash_qla"),
+        (("torch_recurrent", "-o", "no/such/x.md"), 2, "cannot be written"),
+    ],
+)
+def test_bad_requests(gdnspec: Run, tmp_path: Path, arguments: tuple[str, ...], code: int, said: str) -> None:
+    done = gdnspec("report", "--markdown", *arguments, cwd=tmp_path)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_marks_out_of_order_are_refused() -> None:
+    from gdnspec.model.errors import SpecError
+
+    for text in (f"{END}\n{BEGIN}", BEGIN, END):
+        with pytest.raises(SpecError, match="do not stand in order"):
+            placed(text, "body", "x")

@@ -1,0 +1,107 @@
+"""Verdicts by regime and times of one solution as Markdown: a section of its README, between two marks."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from gdnspec.catalog.definitions import Found
+from gdnspec.catalog.traces import Measured
+from gdnspec.catalog.workloads import by_name
+from gdnspec.model.errors import SpecError
+from gdnspec.model.result import CheckResult
+from gdnspec.report.conformance import COLUMNS, Cell, regime_of
+from gdnspec.report.units import shown_ratio, shown_share, shown_time
+
+BEGIN, END = "<!-- gdnspec report: begin -->", "<!-- gdnspec report: end -->"
+
+
+def section(
+    solution: str, found: dict[str, Found], judged: Iterable[CheckResult], measured: Iterable[Measured], command: str
+) -> str:
+    """Everything known of a solution on these definitions. Empty where that is nothing."""
+    verdicts = [result for result in judged if result.solution == solution]
+    timed = [row for row in measured if row.trace.solution == solution and row.stale is None and row.trace.ranked]
+    parts = [*_verdicts(verdicts, found), *_failures(verdicts), *_times(timed)]
+    return "\n".join([f"`{command}`", "", *parts]) if parts else ""
+
+
+def placed(text: str, body: str, name: str) -> str:
+    """`text` with `body` between its marks, which are added at its end where there are none. Raises `SpecError` where
+    one stands without the other."""
+    whole = f"{BEGIN}\n\n{body.rstrip()}\n\n{END}"
+    begin, end = text.find(BEGIN), text.find(END)
+    if begin < 0 and end < 0:
+        return f"{text.rstrip()}\n\n{whole}\n" if text.strip() else f"# {name}\n\n{whole}\n"
+    if begin < 0 or end < begin:
+        raise SpecError("the marks of a report do not stand in order: remove them, and they are written anew")
+    return text[:begin] + whole + text[end + len(END) :]
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------
+
+
+def _verdicts(verdicts: Sequence[CheckResult], found: dict[str, Found]) -> Iterator[str]:
+    """A row a regime, a column a definition."""
+    names = [name for name in found if any(result.definition == name for result in verdicts)]
+    if not names:
+        return
+    cells: dict[tuple[str, str], Cell] = {}
+    for result in verdicts:
+        place = regime_of(result, by_name(found[result.definition])), result.definition
+        cell = cells.setdefault(place, Cell())
+        kind = "failed" if result.failed else result.status.lower()
+        setattr(cell, kind, getattr(cell, kind) + 1)
+    devices = ", ".join(sorted({result.device for result in verdicts}))
+    yield f"Workloads passed by regime, on {devices}:"
+    yield ""
+    yield from _table(
+        ["regime", *names],
+        ([regime, *(_cell(cells.get((regime, name))) for name in names)]
+         for regime in COLUMNS if any((regime, name) in cells for name in names)),
+    )  # fmt: skip
+
+
+def _cell(cell: Cell | None) -> str:
+    if cell is None:
+        return ""
+    ran = cell.passed + cell.failed
+    said = f"**{cell.passed} of {ran}**" if cell.failed else f"{cell.passed} of {ran}" if ran else ""
+    beside = f"{cell.unsupported} unsupported" if cell.unsupported else ""
+    return ", ".join(filter(None, (said, beside)))
+
+
+def _failures(verdicts: Sequence[CheckResult]) -> Iterator[str]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    for result in verdicts:
+        if result.failed:
+            groups.setdefault((result.definition, result.status), []).append(result.workload)
+    for (definition, status), names in groups.items():
+        yield f"- {definition}, {status}: {', '.join(names)}"
+    if groups:
+        yield ""
+
+
+# --- times ------------------------------------------------------------------------------------------------------
+
+
+def _times(timed: Sequence[Measured]) -> Iterator[str]:
+    for device in sorted({row.trace.device for row in timed}):
+        mine = sorted(
+            (row.trace for row in timed if row.trace.device == device), key=lambda t: (t.definition, t.workload)
+        )
+        yield f"Times on {device}; a ratio above 1 says that this is the faster:"
+        yield ""
+        rows = []
+        for trace in mine:
+            assert trace.timing is not None
+            bound = trace.timing.bound
+            beside = ", ".join(f"{shown_ratio(r.ratio, r.interval)[0]} {r.baseline}" for r in trace.against)
+            share = shown_share(bound / trace.timing.median if bound else None)
+            rows.append([trace.definition, trace.workload, shown_time(trace.timing.median), share, beside])
+        yield from _table(["definition", "workload", "time", "of the bound", "ratio"], rows)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{' --- |' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""
