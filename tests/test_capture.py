@@ -227,9 +227,10 @@ def test_recording_shapes_costs_little(rules: Any, tmp_path: Path) -> None:
             function(**given)
         return (time.perf_counter() - started) / 500
 
+    base = min(seconds(plain) for _ in range(10))
     with gdnspec.capture(DECODE, tmp_path / "run.jsonl", target=RULE):
-        costs = [seconds(rules.rule) - seconds(plain) for _ in range(20)]
-    assert min(costs) < 20e-6
+        recorded = min(seconds(rules.rule) for _ in range(10))
+    assert recorded - base < 20e-6
 
 
 def test_threads_lose_no_call(rules: Any, tmp_path: Path) -> None:
@@ -260,10 +261,9 @@ def test_tensors_stay_within_their_bytes(rules: Any, tmp_path: Path) -> None:
     assert sum("tensors" in row for row in rows_of(out)) == 2
     assert sum(row["weight"] for row in rows_of(out)) == 5
     assert run.told()["too_large"] == 3
-    assert len(list((tmp_path / "run.tensors").iterdir())) == 2
+    assert len(list((tmp_path / "run.jsonl.tensors").iterdir())) == 2
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_full_disk_ends_the_recording_and_not_the_program(
     rules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +284,149 @@ def test_a_full_disk_ends_the_recording_and_not_the_program(
         for i in range(5):
             assert rules.rule(**call(tokens=5 + i)) is not None
     assert [row["weight"] for row in rows_of(tmp_path / "run.jsonl")] == [1], "what was recorded is whole"
+
+
+def test_a_call_after_the_end_touches_nothing(rules: Any, tmp_path: Path) -> None:
+    """Somebody has taken the function with him; the number of the closed file is another file's by now."""
+    with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE) as run:
+        kept = rules.rule
+        kept(**call())
+    other = (tmp_path / "precious.txt").open("w")
+    other.write("precious")
+    other.flush()
+    for i in range(10):
+        kept(**call(tokens=5 + i))
+    assert (tmp_path / "precious.txt").read_text() == "precious"
+    assert run.calls == 1
+    assert rows_of(tmp_path / "run.jsonl")[0]["weight"] == 1
+
+
+def test_threads_that_go_on_while_it_ends_do_no_harm(rules: Any, tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def work() -> None:
+        given = call()
+        while not stop.is_set():
+            rules.rule(**given)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for i in range(40):
+            with gdnspec.capture(PREFILL, tmp_path / f"{i}.jsonl", target=RULE) as run:
+                time.sleep(0.002)
+            assert sum(row["weight"] for row in rows_of(tmp_path / f"{i}.jsonl")) == run.calls
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_captures_may_end_in_any_order(rules: Any, tmp_path: Path) -> None:
+    original = rules.rule
+    first = gdnspec.capture(PREFILL, tmp_path / "a.jsonl", target=RULE)
+    second = gdnspec.capture(PREFILL, tmp_path / "b.jsonl", target=RULE)
+    first.__enter__()
+    rules.rule(**call())
+    second.__enter__()
+    rules.rule(**call())
+    first.__exit__(None, None, None)
+    rules.rule(**call())
+    second.__exit__(None, None, None)
+    assert rules.rule is original
+    assert (first.calls, second.calls) == (2, 2)
+
+
+def test_a_file_that_is_there_is_replaced_on_request_only(rules: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").write_text("mine")
+    (tmp_path / "run.2.jsonl").write_text("mine too")
+    with (
+        pytest.raises(SpecError, match="exists already"),
+        gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE),
+    ):
+        pass
+    assert (tmp_path / "run.jsonl").read_text() == "mine"
+    with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE, numbered=True) as run:
+        rules.rule(**call())
+    assert run.out.name == "run.3.jsonl"
+    with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE, force=True):
+        rules.rule(**call())
+    assert rows_of(tmp_path / "run.jsonl")[0]["weight"] == 1
+    assert not (tmp_path / "run.2.jsonl").exists(), "of an earlier run"
+    with (
+        pytest.raises(SpecError, match="not a regular file"),
+        gdnspec.capture(PREFILL, "/dev/null", target=RULE, force=True),
+    ):
+        pass
+
+
+def test_tensors_of_two_recordings_keep_apart(rules: Any, tmp_path: Path) -> None:
+    first = gdnspec.capture(PREFILL, tmp_path / "run.a", target=RULE, tensors="all")
+    second = gdnspec.capture("gdn_prefill_k_last", tmp_path / "run.b", target=RULE, tensors="all")
+    with first, second:
+        rules.rule(**call())
+    assert rows_of(tmp_path / "run.a")[0]["tensors"] != rows_of(tmp_path / "run.b")[0]["tensors"]
+    for name, file in ((PREFILL, "run.a"), ("gdn_prefill_k_last", "run.b")):
+        assert load_workloads(tmp_path / file, definition(name))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"beta": None}, "g or beta is absent"),
+        ({"g": torch.zeros(1, 5)}, "g [1, 5] does not go with k"),
+        ({"initial_state": torch.zeros(50, 4, 64, 64)}, "a state [50, 4, 64, 64] for 1 sequences"),
+        ({"ssm_state_indices": torch.zeros(1)}, "its states lie in a pool"),
+        ({"head_first": True}, "heads stand before tokens"),
+        ({"scale": float("nan")}, "a scale that is not finite"),
+        ({"query": torch.zeros(1, 5, 3, 64), "key": torch.zeros(1, 5, 3, 64)}, "heads are GQA"),
+        ({"key": torch.zeros(1, 5, 64)}, "not 4: [B, T, H, D]"),
+    ],
+)
+def test_calls_of_another_kind_are_left_out_and_said(
+    rules: Any, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE, tensors="all") as run:
+        rules.rule(**{**call(), **change})
+        rules.rule(**call())
+    assert run.calls == 1
+    (reason,) = run.unfit
+    assert said in reason
+    assert load_workloads(tmp_path / "run.jsonl", definition(PREFILL)), "the rest can be read"
+
+
+def test_tensors_without_values_leave_shapes(rules: Any, tmp_path: Path) -> None:
+    given = {name: x.to("meta") if hasattr(x, "to") else x for name, x in call().items()}
+    with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE, tensors="all") as run:
+        rules.rule(**given)
+    (row,) = rows_of(tmp_path / "run.jsonl")
+    assert row["sequence_lengths"] == [5]
+    assert "tensors" not in row
+    assert run.told()["unkept"]
+
+
+def test_gates_that_a_definition_cannot_have_leave_shapes(rules: Any, tmp_path: Path) -> None:
+    given = call(batch=3, tokens=1, carried=True)
+    with gdnspec.capture(DECODE, tmp_path / "run.jsonl", target=RULE, tensors="all") as run:
+        rules.rule(**{**given, "beta": given["beta"] + 1})
+        rules.rule(**{**given, "g": -given["g"]})
+    assert run.told()["unkept"] == {
+        "beta outside [0, 1], which no raw gate gives": 1, "g above 0: it is no gate in log space": 1
+    }  # fmt: skip
+    assert sum(row["weight"] for row in rows_of(tmp_path / "run.jsonl")) == 2
+
+
+def test_a_packed_decode_has_a_row_each(gdnspec: Run, rules: Any, tmp_path: Path) -> None:
+    import gdnspec as package
+
+    given = {**call(tokens=3), "initial_state": torch.zeros(3, 4, 64, 64), "cu_seqlens": [0, 1, 2, 3]}
+    with package.capture(DECODE, tmp_path / "run.jsonl", target=RULE, tensors="all"):
+        rules.rule(**given)
+    (row,) = rows_of(tmp_path / "run.jsonl")
+    assert row["axes"] == {"batch_size": 3}
+    done = gdnspec("workloads", "freeze", DECODE, "--workloads", tmp_path / "run.jsonl", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -347,7 +490,7 @@ def test_a_program_is_recorded_without_a_change_to_it(program: Callable[[str], P
     done = run(tmp_path, sys.executable, program(""))
     assert done.returncode == 0, done.stderr
     assert "the program's own words" in done.stdout
-    assert f"3 calls in {tmp_path / 'run.jsonl'}, tensors of 1; 0 of another stage" in done.stdout.replace("\n", " ")
+    assert f"3 calls in {tmp_path / 'run.jsonl'}, tensors of 1" in done.stdout
     rows = rows_of(tmp_path / "run.jsonl")
     assert sorted(row["weight"] for row in rows) == [1, 2]
     again = run(tmp_path, sys.executable, program(""))
@@ -379,10 +522,83 @@ def test_processes_of_a_program_write_files_of_their_own(program: Callable[[str]
         assert sum(row["weight"] for row in rows_of(tmp_path / file)) == 3
 
 
+def test_one_process_after_another_loses_nothing(program: Callable[[str], Path], tmp_path: Path) -> None:
+    file = program("")
+    done = run(tmp_path, "sh", "-c", f"{sys.executable} {file} && {sys.executable} {file}")
+    assert done.returncode == 0, done.stderr
+    for name in ("run.jsonl", "run.2.jsonl"):
+        assert sum(row["weight"] for row in rows_of(tmp_path / name)) == 3
+
+
+def test_a_process_that_is_forked_goes_on_in_its_own_file(program: Callable[[str], Path], tmp_path: Path) -> None:
+    more = """
+    import os
+    child = os.fork()
+    for i in range(20):
+        rule(x, x, x, -torch.rand(1, 7, 4), torch.rand(1, 7, 4))
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    """
+    done = run(tmp_path, sys.executable, program(more))
+    assert done.returncode == 0, done.stderr
+    calls = [sum(row["weight"] for row in rows_of(tmp_path / name)) for name in ("run.jsonl", "run.2.jsonl")]
+    assert calls == [23, 20]
+    assert "23 calls in" in done.stdout
+    assert "20 calls in" in done.stdout
+
+
+def test_a_worker_that_is_killed_is_counted(program: Callable[[str], Path], tmp_path: Path) -> None:
+    worker = program("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    (tmp_path / "parent.py").write_text(
+        f"import made_up, subprocess, sys; subprocess.run([sys.executable, {str(worker)!r}])"
+    )
+    done = run(tmp_path, sys.executable, tmp_path / "parent.py")
+    assert done.returncode == 0, done.stderr
+    assert "3 calls in" in done.stdout
+
+
+def test_asking_whether_a_module_is_there_changes_nothing(program: Callable[[str], Path], tmp_path: Path) -> None:
+    file = program("")
+    file.write_text("import importlib.util; importlib.util.find_spec('made_up')\n" + file.read_text())
+    assert run(tmp_path, sys.executable, file).returncode == 0
+    assert sum(row["weight"] for row in rows_of(tmp_path / "run.jsonl")) == 3
+
+
+def test_a_program_may_end_in_its_own_time(program: Callable[[str], Path], tmp_path: Path) -> None:
+    more = """
+    import time
+    try:
+        open("ready", "w").close()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        time.sleep(1)
+        print("put away")
+    """
+    options = ["--definition", PREFILL, "--target", "made_up:rule", "-o", str(tmp_path / "run.jsonl")]
+    command = [sys.executable, "-m", "gdnspec", "capture", *options, "--", sys.executable, str(program(more))]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (tmp_path / "ready").exists():
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    out, err = process.communicate(timeout=60)
+    assert "put away" in out, err
+    assert "3 calls in" in out
+    assert process.returncode == 0
+
+
 def test_a_program_that_has_nothing_to_record(program: Callable[[str], Path], tmp_path: Path) -> None:
-    done = run(tmp_path, sys.executable, "-c", "print('well')")
+    program("")
+    (tmp_path / "idle.py").write_text("import made_up")
+    done = run(tmp_path, sys.executable, tmp_path / "idle.py")
     assert done.returncode == 1
     assert "was never called with what --definition takes" in done.stderr
+    nowhere = run(tmp_path, sys.executable, tmp_path / "idle.py", target="no_such_module:rule")
+    assert nowhere.returncode == 2
+    assert "there is no module 'no_such_module'" in nowhere.stderr
     wrong = run(tmp_path, sys.executable, program(""), target="made_up:rull")
     assert wrong.returncode == 2
     assert "has no 'rull' (did you mean 'rule'?)" in wrong.stderr

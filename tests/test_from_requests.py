@@ -9,7 +9,7 @@ from conftest import ROOT, Run
 from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import load_workloads
-from gdnspec.serving.calls import Operator, Shape
+from gdnspec.serving.calls import Operator
 from gdnspec.serving.cost import FEWEST, ceilings_of, kernel_time, measured
 from gdnspec.serving.reduce import reduce
 from gdnspec.serving.tally import Call
@@ -119,6 +119,8 @@ def test_speculation_verifies_and_pools_have_slots(gdnspec: Run, tmp_path: Path)
         ((AZURE, *BOTH, "--device", "nvidia-h20"), "no trace of 'nvidia-h20' says what it can do"),
         ((AZURE, *BOTH, "--solution", "cuda_deocde"), "did you mean 'cuda_decode'?"),
         ((AZURE, *BOTH, "--columns", "a,b"), "three names are wanted"),
+        ((AZURE, *BOTH, "--columns", "a,b,a"), "three names are wanted"),
+        ((AZURE, *BOTH, "--step-ms", "inf"), "--step-ms"),
         ((AZURE, *BOTH, "--whole", "--step-tokens", "300"), "does not fit a step of 300"),
         ((AZURE, *BOTH, "--step-tokens", "200"), "a step of 200 tokens is too small for 256 requests"),
         ((AZURE, *BOTH, "--preset", "synthetic-gqa-4x2-d128"), "gdn_decode_k_last with synthetic-gqa-4x2-d128"),
@@ -130,6 +132,29 @@ def test_a_wrong_request_is_told(gdnspec: Run, tmp_path: Path, arguments: tuple[
     assert done.returncode == 2
     assert said in done.stderr
     assert not list(tmp_path.rglob("*.jsonl")), "nothing half done is left"
+
+
+def test_the_order_of_definitions_changes_nothing(gdnspec: Run, tmp_path: Path) -> None:
+    names = ("gdn_prefill_k_first", "gdn_prefill_k_last")
+    for folder, order in (("a", names), ("b", names[::-1])):
+        options = [part for name in order for part in ("--definition", name)]
+        done = gdnspec("workloads", "from-requests", AZURE, *options, "--preset", PRESET, "-o", tmp_path / folder)
+        assert done.returncode == 0, done.stderr
+        assert "times their bound in what was measured" in done.stderr, "no fast prefill has been measured yet"
+    for name in names:
+        assert (tmp_path / "a" / f"{name}.jsonl").read_bytes() == (tmp_path / "b" / f"{name}.jsonl").read_bytes()
+
+
+def test_checkpoints_are_counted_as_the_lines_have_them(gdnspec: Run, tmp_path: Path) -> None:
+    """The sum that the command states is that of the file."""
+    options = ("--definition", "gdn_prefill_checkpoints", "--preset", PRESET, "--checkpoint-interval", "64")
+    done = gdnspec("workloads", "from-requests", AZURE, *options, "-o", tmp_path)
+    assert done.returncode == 0, done.stderr
+    found, ceilings = definition("gdn_prefill_checkpoints"), ceilings_of(solutions()[0].values(), DEVICE)
+    lines = load_workloads(tmp_path / "gdn_prefill_checkpoints.jsonl", found)
+    assert {line.scalars["checkpoint_interval"] for line in lines} == {64}
+    total = sum((line.weight or 0) * bound(work(found, line), ceilings)[0] for line in lines)
+    assert f"{total:.4g}" in done.stdout
 
 
 def test_files_are_overwritten_on_request_only(gdnspec: Run, tmp_path: Path) -> None:
@@ -151,11 +176,15 @@ def test_work_is_that_of_the_workload(name: str) -> None:
     """Counted from a few numbers, as it is for millions of steps, and from the line itself."""
     found = definition(name)
     operator = Operator(found, PRESET, 3 if found.definition.stage == "verify" else 1, 128)
-    batches = [(128,), (256, 128), (0, 384, 128)] if operator.ragged else [(operator.each,) * n for n in (1, 7, 64)]
+    batches = (
+        [(128,), (100, 63), (0, 511, 129, 128), (1,) * 40]
+        if operator.ragged
+        else [(operator.each,) * n for n in (1, 7, 64)]
+    )
     for lengths in batches:
         for carried in (True, False) if operator.ragged else (True,):
             line = operator.line("x", lengths, carried, 1)
-            assert operator.work(Shape.of(lengths, carried)) == work(found, line), (lengths, carried)
+            assert operator.work(operator.shape(lengths, carried)) == work(found, line), (lengths, carried)
 
 
 def test_step_times_are_fitted_to_traces() -> None:

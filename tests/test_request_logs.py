@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -117,7 +119,11 @@ def test_the_script_makes_the_samples(tmp_path: Path) -> None:
         ('{"timestamp": 1, "input_length": 3}\n', "line 1: output_length: is missing"),
         ('{"timestamp": 1, "input_length": 3, "output_length": "x"}\n', "line 1: output_length: 'x' is not a number"),
         ('{"timestamp": 1, "input_length": 3, "output_length": 1, "hash_ids": [1, 2]}\n',
-         "line 1: hash_ids: 2 blocks, but 3 tokens have at most 1 of 512"),
+         "line 1: hash_ids: 2 blocks, but 3 tokens have 0 or 1 of 512: --block-tokens"),
+        ('{"timestamp": 1, "input_length": 1100, "output_length": 1, "hash_ids": [1]}\n',
+         "line 1: hash_ids: 1 blocks, but 1100 tokens have 2 or 3 of 512"),
+        (PLAIN + '0,1,1\n"1,20,3\n', "line 3: not CSV"),
+        (PLAIN + "0,1_0,1\n", "line 2: prompt_tokens: '1_0' is not a number"),
         ('{"timestamp": 1, "input_length": 3, "output_length": 1}\n[1]\n', "line 2: not a JSON object"),
         ('{"timestamp": 1, "input_length": 3, "output_length": 1}\n{"times\n', "line 2: not JSON"),
     ],
@@ -136,6 +142,7 @@ def test_a_row_of_nonsense_is_named_by_line_and_column(tmp_path: Path, text: str
         ("a,b,c\n1,2,3\n", "the columns a, b, c are of no known log"),
         ("arrival,arrival,prompt_tokens,output_tokens\n0,0,1,1\n", "two columns 'arrival'"),
         (PLAIN + "x" * (1 << 21), "longer than"),
+        ("x" * 200_000, "line 1"),
     ],
 )
 def test_what_is_no_log_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -158,6 +165,14 @@ def test_rows_are_skipped_on_request_and_counted(tmp_path: Path) -> None:
     assert log.skipped == {"prompt_tokens": 2, "output_tokens": 1, "arrival": 1}
 
 
+def test_one_quote_too_many_costs_its_own_row(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text(PLAIN + "0,10,2\n" + '"1,20,3\n' + "2,30,4\n" * 5000)
+    log = Log(file, skip_invalid=True)
+    assert len(list(log)) == 5001
+    assert sum(log.skipped.values()) == 1
+
+
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_bytes(PLAIN.encode() + b"0,10,\xff\xfe\n")
     with pytest.raises(SpecError, match="not UTF-8 text"):
@@ -165,16 +180,36 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "log.csv.gz").write_bytes(b"no gzip")
     with pytest.raises(SpecError, match="not a whole gzip file"):
         list(Log(tmp_path / "log.csv.gz"))
+    whole = gzip.compress((PLAIN + "0,10,2\n" * 1000).encode())
+    (tmp_path / "log.csv.gz").write_bytes(whole[:20] + b"\xff" * 20 + whole[40:])
+    with pytest.raises(SpecError, match="not a whole gzip file"):
+        list(Log(tmp_path / "log.csv.gz"))
     with pytest.raises(SpecError, match="is not a file"):
         list(Log(tmp_path))
 
 
 def test_a_log_is_streamed(tmp_path: Path) -> None:
-    """The first request is there before the last line is: a pipe would be read as it comes."""
-    file = tmp_path / "log.csv"
-    file.write_text(PLAIN + "0,10,2\n" + "1,20,3\n" * 200_000 + "2,bad,1\n")
-    rows = iter(Log(file))
-    assert next(rows) == Request(0, 10, 2)
-    with pytest.raises(SpecError, match="line 200003: prompt_tokens"):
-        for _ in rows:
-            pass
+    """From a pipe: the first requests are there while the writer has not written the rest."""
+    pipe = tmp_path / "log.csv"
+    os.mkfifo(pipe)
+    goes_on = threading.Event()
+
+    def write() -> None:
+        with pipe.open("w") as out:
+            out.write(PLAIN + "0,10,2\n" + "1,20,3\n" * 100_000)
+            out.flush()
+            goes_on.wait(60)
+            out.write("2,bad,1\n")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        rows = iter(Log(pipe))
+        assert next(rows) == Request(0, 10, 2)
+        goes_on.set()
+        with pytest.raises(SpecError, match="line 100003: prompt_tokens"):
+            for _ in rows:
+                pass
+    finally:
+        goes_on.set()
+        writer.join()

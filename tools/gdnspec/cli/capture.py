@@ -1,11 +1,13 @@
 """gdnspec capture: record workloads from a program that calls a gated delta rule."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -40,6 +42,7 @@ def capture(
     """
     from gdnspec.recording import lines
     from gdnspec.recording.capture import PACKAGE, USUAL
+    from gdnspec.recording.recorder import remove
     from gdnspec.recording.sample import Sample
 
     found = definition(definition_)
@@ -50,14 +53,16 @@ def capture(
     if not (name and colon and attribute):
         raise SpecError(f"--target {chosen!r} is not package.module:function")
     if output.exists() and not force:
-        raise SpecError([Problem(output, "exists already", hint="--force overwrites it")])
+        raise SpecError([Problem(output, "exists already", hint="--force replaces it, and those beside it")])
     if not output.parent.is_dir():
         raise SpecError([Problem(output, "its folder does not exist")])
+    if force:
+        remove(output)
+    before = set(_recordings(output))
     request = {
         "definition": definition_, "out": str(output.resolve()), "target": chosen, "tensors": tensors,
         "repeats": repeats, "max_bytes": max_bytes,
     }  # fmt: skip
-    output.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="gdnspec-capture-") as folder:
         (Path(folder) / "sitecustomize.py").write_text(SITE)
         (Path(folder) / "said").mkdir()
@@ -67,40 +72,79 @@ def capture(
             "PYTHONPATH": os.pathsep.join([folder, *([earlier] if earlier else []), tools]),
             "GDNSPEC_CAPTURE": json.dumps(request | {"said": f"{folder}/said"}),
         }
-        try:
-            code = subprocess.run(command, env=environment, check=False).returncode
-        except OSError as error:
-            raise SpecError(f"{command[0]} cannot be run: {error.strerror or error}") from None
+        code = _run(command, environment)
         said = [json.loads(file.read_text()) for file in sorted((Path(folder) / "said").iterdir())]
-    if not said and output.exists():
-        # It was killed, or left without a goodbye; what it had recorded is there all the same.
-        calls = sum(json.loads(line)["weight"] for line in output.read_text().splitlines())
-        said = [{"calls": calls, "passed_over": 0, "unfit": {}, "out": str(output), "kept": 0, "too_large": 0}]
-    raise typer.Exit(_told(said, code, chosen))
+    raise typer.Exit(_told(said, sorted(set(_recordings(output)) - before), code, chosen))
 
 
-def _told(said: list[dict[str, object]], code: int, target: str) -> int:
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    """The program's exit code. Ctrl-C reaches it too, and it may end in its own time; a polite end is passed on."""
+    try:
+        process = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        raise SpecError(f"{command[0]} cannot be run: {error.strerror or error}") from None
+    earlier = {
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
+    }
+    try:
+        return process.wait()
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def _recordings(output: Path) -> list[Path]:
+    """The file, and those of further processes: run.2.jsonl."""
+    numbered = [
+        file for file in output.parent.glob(f"{output.stem}.*{output.suffix}")
+        if file.stem.removeprefix(f"{output.stem}.").isdigit()
+    ]  # fmt: skip
+    return [file.resolve() for file in [output, *numbered] if file.exists()]
+
+
+def _calls(file: Path) -> int:
+    """The weights of a file: of one whose process was killed too."""
+    total = 0
+    for line in file.read_text(errors="replace").splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            total += json.loads(line)["weight"]
+    return total
+
+
+def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str) -> int:
     """What was recorded, and the exit code."""
     refused = [str(one["refused"]) for one in said if "refused" in one]
     if refused:
         complain(f"gdnspec: {refused[0]}")
         return 2
-    total = 0
-    for one in said:
-        calls, passed_over, unfit = one["calls"], one["passed_over"], one["unfit"]
-        assert isinstance(calls, int)
-        assert isinstance(unfit, dict)
+    for file in files:
+        if not file.stat().st_size:
+            file.unlink()  # a process that imported the rule and never called it
+    files = [file for file in files if file.exists()]
+    by_file = {Path(one["out"]).resolve(): one for one in said if "out" in one}
+    total, failed = 0, False
+    for file in sorted({*files, *by_file}):
+        calls, one = _calls(file) if file in files else 0, by_file.get(file, {})
         total += calls
-        if calls or unfit or passed_over:
-            kept = f", tensors of {one['kept']}" if one["kept"] else ""
-            say(f"{calls} calls in {one['out']}{kept}; {passed_over} of another stage")
-        for reason, count in unfit.items():
-            complain(f"{count} calls left out: {reason}")
-        if one["too_large"]:
-            complain(f"tensors of {one['too_large']} calls left out: --max-bytes")
+        if calls:
+            kept = f", tensors of {one['kept']}" if one.get("kept") else ""
+            beside = f"; {one['passed_over']} of another stage" if one.get("passed_over") else ""
+            say(f"{calls} calls in {file}{kept}{beside}")
+        for word, reasons in (("calls left out", one.get("unfit", {})), ("tensors left out", one.get("unkept", {}))):
+            for reason, count in reasons.items():
+                complain(f"{count} {word}: {reason}")
+        if one.get("too_large"):
+            complain(f"{one['too_large']} tensors left out: --max-bytes")
         if one.get("failure"):
-            complain(f"gdnspec: {one['out']}: recording ended early: {one['failure']}")
-            return code or 1
+            complain(f"gdnspec: {file}: recording ended early: {one['failure']}")
+            failed = True
+    if failed:
+        return code or 1
+    missing = next((str(one["missing"]) for one in said if "missing" in one), None)
+    if not total and missing:
+        complain(f"gdnspec: --target {target!r}: there is no module {missing!r}")
+        return code or 2
     if code == 0 and not total:
         complain(f"gdnspec: {target} was never called with what --definition takes: nothing was recorded")
         return 1

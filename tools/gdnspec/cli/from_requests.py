@@ -27,7 +27,7 @@ def from_requests(
     preset: Annotated[str, typer.Option(help="Head configuration: gdnspec list presets, or heads-QxKxV-dD.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="For DIR/<definition>.jsonl.")],
     reduce: Annotated[
-        int | None, typer.Option(min=1, help="So many workloads in all, each with the weight of those like it.")
+        int | None, typer.Option(min=1, help="So many workloads of each definition, weighted by the calls like them.")
     ] = None,
     kind: Annotated[str | None, typer.Option("--format", help=FORMATS, show_default="by its first line")] = None,
     columns: Annotated[
@@ -44,8 +44,11 @@ def from_requests(
         int, typer.Option(min=0, help="States that the prefix cache holds, one a block; 0: no cache.")
     ] = 1024,
     block_tokens: Annotated[
-        int, typer.Option(min=64, help="Of a block of the cache, as the log hashes it, and between checkpoints.")
+        int, typer.Option(min=1, max=1 << 20, help="Of a block of the prompt, as the log hashes it.")
     ] = 512,
+    checkpoint_interval: Annotated[
+        int | None, typer.Option(min=64, help="Tokens between checkpoints.", show_default="those of a block")
+    ] = None,
     drafts: Annotated[
         int | None,
         typer.Option(min=0, max=15, help="Guessed tokens of each row.", show_default="3 for a verify, else 0"),
@@ -55,9 +58,9 @@ def from_requests(
         list[str] | None, typer.Option(help="Step times by this solution's traces; repeatable.", show_default="fastest")
     ] = None,
     device: Annotated[str, typer.Option(help="Whose traces and rates.")] = "nvidia-h200",
-    layers: Annotated[int, typer.Option(min=1, help="With a gated delta rule; 36 of Qwen3-Next's 48.")] = 36,
-    step_ms: Annotated[float, typer.Option(min=0, help="All else that a step takes. Measure yours.")] = 5.0,
-    token_us: Annotated[float, typer.Option(min=0, help="All else that a token of a step takes. Likewise.")] = 10.0,
+    layers: Annotated[int, typer.Option(min=1, max=10_000, help="With this rule; 36 of Qwen3-Next's 48.")] = 36,
+    step_ms: Annotated[float, typer.Option(min=0, max=1e6, help="All else that a step takes. Measure yours.")] = 5.0,
+    token_us: Annotated[float, typer.Option(min=0, max=1e6, help="All else that a token takes. Likewise.")] = 10.0,
     steps_file: Annotated[
         Path | None, typer.Option("--steps", metavar="FILE", help="Every step as a line of JSON, in order.")
     ] = None,
@@ -73,7 +76,7 @@ def from_requests(
     found = _definitions(definition_)
     _hold_outputs(output, found, steps_file, force)
     names = tuple(name.strip() for name in columns.split(","))
-    if len(names) != 3 or not all(names):
+    if len(set(names)) != 3 or not all(names):
         raise SpecError(f"--columns {columns!r}: three names are wanted, of arrival, prompt and output")
     verifies = any(item.definition.stage == "verify" for item in found)
     guesses = drafts if drafts is not None else 3 if verifies else 0
@@ -87,9 +90,10 @@ def from_requests(
     from gdnspec.serving.log import Log
 
     limits = Limits(step_tokens, running, chunked, guesses, acceptance, cached_states, block_tokens, seed)
-    operators = [_operator(item, preset, guesses + 1, block_tokens) for item in found]
+    interval = checkpoint_interval or block_tokens
+    operators = [_operator(item, preset, guesses + 1, interval) for item in found]
     requests = Log(log, known((names[0], names[1], names[2]), block_tokens), kind, skip_invalid, max_prompt)
-    cost = _cost(operators, preset, guesses, block_tokens, solution, device, (layers, step_ms / 1e3, token_us / 1e6))
+    cost = _cost(operators, preset, guesses, interval, solution, device, (layers, step_ms / 1e3, token_us / 1e6))
     tally, totals = replay(requests, limits, cost, steps_file)
     say_replay(requests, totals, limits, cost)
     write_workloads(operators, tally, output, reduce, seed, device)
@@ -114,6 +118,8 @@ def _hold_outputs(folder: Path, found: list[Found], steps_file: Path | None, for
     for file in (*files, *([steps_file] if steps_file else [])):
         if file.exists() and not force:
             raise SpecError([Problem(file, "exists already", hint="--force overwrites it")])
+        if file.exists() and not file.resolve().is_file():
+            raise SpecError([Problem(file, "is not a regular file: it is not replaced")])
     if steps_file is not None and not steps_file.parent.is_dir():
         raise SpecError([Problem(steps_file, "its folder does not exist")])
 
@@ -136,17 +142,21 @@ def _cost(
     operators: "list[Operator]", preset: str, guesses: int, interval: int, names: list[str] | None, device: str,
     engine: tuple[int, float, float],
 ) -> "StepCost":  # fmt: skip
-    from gdnspec.serving.cost import Engine, StepCost
+    from gdnspec.serving.cost import Engine, StepCost, ceilings_of
 
     known, _ = solutions()
     chosen = [_solution(name, known) for name in names] if names else list(known.values())
 
     def of(stage: str) -> "tuple[Operator, KernelTime | BoundTime]":
-        asked = [o for o in operators if o.found.definition.stage == stage]
+        # Of several of a stage the first by name, in whatever order they were asked for.
+        asked = sorted(
+            (o for o in operators if o.found.definition.stage == stage), key=lambda o: o.found.definition.name
+        )
         operator = asked[0] if asked else _operator(definition(USUAL[stage]), preset, guesses + 1, interval)
         return operator, _time(operator, chosen, list(known.values()), device)
 
-    return StepCost(Engine(*engine), of("prefill"), of("verify" if guesses else "decode"))
+    ceilings = ceilings_of(known.values(), device)
+    return StepCost(Engine(*engine), ceilings, of("prefill"), of("verify" if guesses else "decode"))
 
 
 def _solution(name: str, known: dict[str, Solution]) -> Solution:

@@ -24,8 +24,8 @@ def materialize(
 ) -> None:
     """Write the inputs of workloads to safetensors files, for any language and any harness.
 
-    One tensor at a time is drawn and written, so that memory need not hold a workload. For expected outputs beside the
-    inputs: gdnspec vectors export.
+    One tensor at a time is drawn and written: memory holds the largest one and the keys. Scalars are in the workload's
+    line. For expected outputs beside the inputs: gdnspec vectors export.
     """
     found = definition(name)
     file = workloads_file or found.workloads_file

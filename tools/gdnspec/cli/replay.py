@@ -11,6 +11,8 @@ from gdnspec.cli.console import add_row, complain, print_table, say, table
 from gdnspec.cli.progress import ticking
 from gdnspec.model.errors import SpecError
 
+SLOW = 5  # times the bound: what a good kernel stays below
+
 if TYPE_CHECKING:
     from gdnspec.serving.calls import Operator
     from gdnspec.serving.cost import StepCost
@@ -59,6 +61,12 @@ def say_replay(requests: "Log", totals: "Totals", limits: "Limits", cost: "StepC
         complain(f"up to {totals.waiting} requests waited: the engine is slower than the log")
     for operator, time in (cost.prefill, cost.rows):
         complain(f"time of {operator.found.definition.name}: {time}")
+    times = cost.over_bound(limits.step_tokens)
+    if times is not None and times > SLOW:
+        complain(
+            f"warning: {limits.step_tokens} tokens prefilled take {times:.0f} times their bound in what was measured: "
+            "with faster kernels steps are shorter, and fewer requests meet in each"
+        )
 
 
 def write_workloads(
@@ -72,7 +80,7 @@ def write_workloads(
     ceilings = ceilings_of(solutions()[0].values(), device)
     calls = [list(tally.calls(operator)) for operator in operators]
     seconds = [
-        [bound(operator.work(call.shape), ceilings)[0] for call in group]
+        [bound(operator.work(operator.shape(call.lengths, call.carried)), ceilings)[0] for call in group]
         for operator, group in zip(operators, calls, strict=True)
     ]
     for operator, group in zip(operators, calls, strict=True):
@@ -97,7 +105,8 @@ def write_workloads(
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[TextIO]:
-    """A file that is there when all of it is."""
+    """A file that is there when all of it is; a link stays one."""
+    path = path.resolve()
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("w", encoding="utf-8") as file:

@@ -11,14 +11,24 @@ from gdnspec.inputs import validity
 from gdnspec.inputs.array import Array
 from gdnspec.inputs.draw import Painter, RegimeError
 from gdnspec.inputs.materialise import InvalidWorkload, materialise
+from gdnspec.inputs.memory import available
 from gdnspec.inputs.tensor_file import header
 from gdnspec.model.definition import Tensor
 from gdnspec.model.workload import Workload
 
+DRAWING = 1.2  # times a tensor's bytes: the blocks that it is drawn in are small beside it
+BOUNDING = ("k", "beta", "b")  # beta * |k|^2 is held to 2
+
 
 def write(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
     """Bytes and sha256 of what was written: the same as `materialise` has of the same line. The file is whole, or it
-    is not there. Raises `InvalidWorkload`, `OSError`."""
+    is not there. Raises `InvalidWorkload`, `OSError`, `MemoryError` where the largest tensor would not fit."""
+    scope = workload.scope(found.definition, preset_of(workload))
+    largest = max(found.definition.nbytes(tensor, scope) for tensor in found.definition.inputs)
+    have = available()
+    if have is not None and DRAWING * largest > have:
+        need = DRAWING * largest / 2**30
+        raise MemoryError(f"its largest tensor needs about {need:.1f} GiB, {have / 2**30:.1f} GiB are free")
     partial = file.with_name(f".{file.name}.partial")
     try:
         size, sha256 = _written(found, workload, partial)
@@ -35,7 +45,7 @@ def _written(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
     shapes = {t.name: definition.shape(t, scope) for t in tensors}
     head, starts = header({t.name: (t.dtype, shapes[t.name]) for t in tensors})
     digest = hashlib.sha256()
-    small: dict[str, Array] = {}
+    small: dict[str, Array] = {}  # what is looked at together
     with file.open("wb") as out:
         out.write(head)
         for tensor, array in _arrays(found, workload, tensors):
@@ -44,10 +54,9 @@ def _written(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
             digest.update(data)
             out.seek(len(head) + starts[tensor.name])
             out.write(data)
-            if tensor.is_state or tensor.mutates:
-                for problem in validity.values(tensor, array):
-                    raise InvalidWorkload(problem)
-            else:
+            for problem in validity.values(tensor, array):
+                raise InvalidWorkload(problem)
+            if tensor.name in BOUNDING or tensor.parts:
                 small[tensor.name] = array
         size = out.seek(0, 2)
     for problem in validity.problems(definition, small, workload.normalises(definition), scope):

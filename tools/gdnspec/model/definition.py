@@ -381,15 +381,15 @@ class Definition(Model):
         """Each input read once, each output written once; `traffic` where that is not what moves."""
         tensors = [t for t in (*self.inputs, *self.outputs) if t.name not in omitted and not t.is_scalar]
         return sum(
-            self._nbytes(t, scope) if t.traffic is None else int(amount(parse(t.traffic), scope)) for t in tensors
+            self.nbytes(t, scope) if t.traffic is None else int(amount(parse(t.traffic), scope)) for t in tensors
         )
 
     def bytes_held(self, scope: Scope, omitted: "frozenset[str] | set[str]" = frozenset()) -> int:
         """Of all inputs and outputs."""
         tensors = [t for t in (*self.inputs, *self.outputs) if t.name not in omitted and not t.is_scalar]
-        return sum(self._nbytes(t, scope) for t in tensors)
+        return sum(self.nbytes(t, scope) for t in tensors)
 
-    def _nbytes(self, tensor: Tensor, scope: Scope) -> int:
+    def nbytes(self, tensor: Tensor, scope: Scope) -> int:
         return SIZES[tensor.dtype] * prod(self.shape(tensor, scope))
 
     def part_shapes(self, tensor: Tensor, scope: Scope) -> dict[str, tuple[int, ...]]:

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 from typing import Any
 
 from gdnspec.model.errors import SpecError
@@ -53,7 +54,8 @@ class Binder:
         }
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by their name here; what is not given has its default, or is absent."""
+        """Arguments by their name here; what is not given has its default, or is absent. Raises `NotRecorded`."""
+        refuse(kwargs)
         found = dict(self._defaults)
         for name, value in zip(self._positions, args, strict=False):
             if name is not None:
@@ -76,33 +78,61 @@ class Seen:
     normalised: bool  # q and k inside
 
 
+SLOTS = ("ssm_state_indices", "state_indices", "slots", "initial_state_indices")
+
+
+def refuse(args: Mapping[str, Any]) -> None:
+    """Raises `NotRecorded` for what a call says by name and no definition here has."""
+    if args.get("head_first"):
+        raise NotRecorded("head_first: heads stand before tokens")
+    for name in SLOTS:
+        if args.get(name) is not None:
+            raise NotRecorded(f"{name}: its states lie in a pool")
+
+
 def seen(call: Mapping[str, Any], repeats: int) -> Seen:
     """Shapes and switches. `repeats`: how often each query and key head was repeated to match those of v before the
     call. Raises `NotRecorded`."""
-    q, k, v = call["q"], call["k"], call["v"]
+    q, k, v, g, beta = (call[name] for name in NEEDED)
+    if g is None or beta is None:
+        raise NotRecorded("g or beta is absent")
     if not (q.ndim == k.ndim == v.ndim == 4):
         raise NotRecorded(f"q, k, v have {q.ndim}, {k.ndim} and {v.ndim} dimensions, not 4: [B, T, H, D]")
     batch, tokens, heads, size = k.shape
-    if v.shape[-1] != size:
+    if v.shape[-1] != size or q.shape[-1] != size:
         raise NotRecorded(f"keys of {size} and values of {v.shape[-1]} elements: no definition has two head sizes")
+    sab = max(q.shape[2], v.shape[2])
+    for name, x in (("q", q), ("v", v), ("g", g), ("beta", beta)):
+        wanted = (batch, tokens) if name in "qv" else (batch, tokens, sab)
+        if tuple(x.shape[: len(wanted)]) != wanted or (name not in "qv" and x.ndim != 3):
+            raise NotRecorded(f"{name} {list(x.shape)} does not go with k {list(k.shape)}: [B, T, ..] is wanted")
     if heads % repeats or q.shape[2] % repeats:
         raise NotRecorded(f"{q.shape[2]} query and {heads} key heads are not repeated {repeats} times")
-    lengths = (tokens,) * batch
-    bounds = call.get("cu_seqlens")
-    if bounds is not None:
-        if batch != 1:
-            raise NotRecorded(f"cu_seqlens with a batch of {batch}")
-        values = [int(x) for x in (bounds.tolist() if hasattr(bounds, "tolist") else bounds)]
-        lengths = tuple(b - a for a, b in pairwise(values))
-        if not lengths or min(lengths) < 0 or sum(lengths) != tokens:
-            raise NotRecorded(f"cu_seqlens that do not fit {tokens} tokens")
+    lengths = _lengths(call.get("cu_seqlens"), batch, tokens)
+    state = call.get("initial_state")
+    if state is not None and tuple(state.shape) != (len(lengths), sab, size, size):
+        raise NotRecorded(f"a state {list(state.shape)} for {len(lengths)} sequences of {sab} heads of {size}")
     scale = call.get("scale")
+    if scale is not None and not isfinite(float(scale)):
+        raise NotRecorded("a scale that is not finite")
     default = scale is None or abs(float(scale) - size**-0.5) < 1e-6
     return Seen(
         lengths,
         (q.shape[2] // repeats, heads // repeats, v.shape[2]),
         size,
-        call.get("initial_state") is not None,
+        state is not None,
         None if default or scale is None else float(scale),
         bool(call.get("use_qk_l2norm", False)),
     )
+
+
+def _lengths(bounds: Any, batch: int, tokens: int) -> tuple[int, ...]:
+    if bounds is None:
+        return (tokens,) * batch
+    if batch != 1:
+        raise NotRecorded(f"cu_seqlens with a batch of {batch}")
+    values = bounds.tolist() if hasattr(bounds, "tolist") else [int(x) for x in bounds]
+    lengths = tuple(b - a for a, b in pairwise(values))
+    if not lengths or min(lengths) < 0 or sum(lengths) != tokens or values[0] != 0:
+        raise NotRecorded(f"cu_seqlens that do not fit {tokens} tokens")
+    return lengths

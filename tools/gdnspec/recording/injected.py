@@ -28,6 +28,7 @@ def install() -> None:
         _start(request)
     else:
         sys.meta_path.insert(0, finder)
+        atexit.register(finder.missing)
 
 
 def _next_sitecustomize() -> None:
@@ -40,20 +41,24 @@ def _next_sitecustomize() -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Lets others find the target's module, and starts recording when it has been executed."""
+    """Lets others find the target's module, and starts recording when it has been executed. Who only asks whether the
+    module is there changes nothing."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
         self.name = request["target"].partition(":")[0]
-        self.found = False
+        self.asking = self.asked = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.name or self.found:
+        if fullname != self.name or self.asking:
             return None
-        self.found = True
-        spec = importlib.util.find_spec(fullname)
+        self.asking = self.asked = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self.asking = False
         if spec is None or spec.loader is None:
             return spec
         loader, execute = spec.loader, spec.loader.exec_module
@@ -65,26 +70,39 @@ class _Finder(importlib.abc.MetaPathFinder):
         loader.exec_module = executed  # type: ignore[method-assign]
         return spec
 
+    def missing(self) -> None:
+        """At the end of a program that never imported the module: is there one?"""
+        if self.asked or self.name in sys.modules:
+            return
+        self.asking = True
+        try:
+            there = importlib.util.find_spec(self.name) is not None
+        except Exception:
+            there = False
+        if not there:
+            _say(self.request, {"missing": self.name})
+
+
+_started = False
+
 
 def _start(request: dict[str, Any]) -> None:
+    global _started
+    if _started:
+        return
+    _started = True
     from gdnspec.model.errors import SpecError
     from gdnspec.recording.capture import capture
 
     arguments = {key: request[key] for key in ("tensors", "target", "repeats", "max_bytes")}
-    out = Path(request["out"])
-    for attempt in range(1, 1000):
-        mine = out if attempt == 1 else out.with_name(f"{out.stem}.{attempt}{out.suffix}")
-        try:
-            recording = capture(request["definition"], mine, **arguments).__enter__()
-        except SpecError as error:
-            if "another process records there" in str(error):
-                continue
-            _say(request, {"refused": str(error)})
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-            os._exit(2)  # an exception in the middle of an import would be the program's to catch, or a traceback
-        atexit.register(_end, request, recording)
-        return
+    try:
+        recording = capture(request["definition"], request["out"], **arguments, numbered=True).__enter__()
+    except SpecError as error:
+        _say(request, {"refused": str(error)})
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(2)  # an exception in the middle of an import would be the program's to catch, or a traceback
+    atexit.register(_end, request, recording)
 
 
 def _end(request: dict[str, Any], recording: "capture") -> None:

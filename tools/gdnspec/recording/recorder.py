@@ -1,79 +1,149 @@
 """A workload file that is whole after every call: a line for each kind of call, its weight counted up in place."""
 
-import fcntl
 import json
 import os
+import stat
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gdnspec.catalog.definitions import Found
-from gdnspec.model.errors import Problem, SpecError
+from gdnspec.catalog.definitions import Found, preset_of
+from gdnspec.model.errors import PlacedError, Problem, SpecError
+from gdnspec.model.workload import Workload
 from gdnspec.recording import lines
 from gdnspec.recording.bound import Binder, NotRecorded, Seen, seen
 from gdnspec.recording.sample import Sample
 
 DIGITS = 16  # room for a count: JSON allows blanks behind a number
+MOST_FILES = 10_000  # of processes that record side by side
 
 
 class Recorder:
-    """Calls of one function as workloads of one definition. One process writes a file; its threads share this.
+    """Calls of one function as workloads of one definition. A file belongs to one process; its threads share this, and
+    a process that is forked goes on in a file of its own.
 
-    `calls` were recorded, `passed_over` belong to other stages, `unfit` counts by reason what no definition describes.
-    What cannot be written ends the recording, never the program: `failure` says why.
+    `calls` were recorded, `passed_over` belong to other stages, `unfit` counts by reason what no definition describes,
+    `unkept` by reason whose tensors were wanted and not had. What cannot be written ends the recording, never the
+    program: `failure` says why.
     """
 
-    def __init__(self, found: Found, binder: Binder, out: Path, sample: Sample, repeats: int) -> None:
+    def __init__(
+        self, found: Found, binder: Binder, out: Path, sample: Sample, repeats: int, numbered: bool = False
+    ) -> None:
+        """The file must not be there; with `numbered` the next one that is not there is taken: run.2.jsonl."""
         lines.hold(found.definition)
-        self.found, self.binder, self.out, self.sample, self.repeats = found, binder, out, sample, repeats
+        self.found, self.binder, self.first, self.sample, self.repeats = found, binder, out, sample, repeats
+        self._clear()
+        self._open(numbered)
+        _recorders.add(self)
+
+    def _clear(self) -> None:
         self.calls = self.passed_over = 0
         self.unfit: dict[str, int] = {}
+        self.unkept: dict[str, int] = {}
         self.failure: OSError | None = None
         self._lock = threading.Lock()
+        self._known: dict[tuple[Any, ...], Seen] = {}
         self._times: dict[Seen, int] = {}
         self._places: dict[Seen, list[int]] = {}  # of a line without tensors: where its weight stands, and the weight
-        self._count = 0
-        try:
-            self._file = os.open(out, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._file)
-            raise SpecError([Problem(out, "another process records there")]) from None
-        except OSError as error:
-            raise SpecError([Problem(out, f"cannot be written: {error.strerror or error}")]) from None
-        os.ftruncate(self._file, 0)
-        self._end = 0
+        self._refused: dict[Seen, str] = {}
+        self._count = self._end = 0
+        self._closed = self._forked = False
+
+    def _open(self, numbered: bool) -> None:
+        """Takes a file that nobody has: what stands there, of this or of another process, is never written over."""
+        for number in range(1, MOST_FILES):
+            self.out = self.first if number == 1 else self.first.with_stem(f"{self.first.stem}.{number}")
+            try:
+                self._file = os.open(self.out, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            except FileExistsError:
+                if numbered:
+                    continue
+                raise SpecError([Problem(self.out, "exists already", hint="force=True replaces it")]) from None
+            except OSError as error:
+                raise SpecError([Problem(self.out, f"cannot be written: {error.strerror or error}")]) from None
+            self.sample.folder = tensors_of(self.out)
+            return
+        raise SpecError([Problem(self.first, "too many files of that name")])
+
+    # --- calls --------------------------------------------------------------------------------------------------
 
     def record(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """One call, before it runs: it may overwrite its arguments. Never raises."""
-        if self.failure is not None:
+        if self._closed or self.failure is not None:
             return
         try:
             call = self.binder(args, kwargs)
-            shape = seen(call, self.repeats)
-        except (NotRecorded, KeyError, AttributeError, TypeError, ValueError) as error:
-            reason = str(error) if isinstance(error, NotRecorded) else f"{type(error).__name__}: {error}"
+            shape = self._seen(call)
+        except Exception as error:
+            reason = str(error) if isinstance(error, NotRecorded) else f"{type(error).__name__}: {error}"[:200]
             with self._lock:
                 self.unfit[reason] = self.unfit.get(reason, 0) + 1
             return
         with self._lock:
-            if not lines.serves(self.found.definition, shape):
-                self.passed_over += 1
+            if self._closed or self.failure is not None:
                 return
             try:
-                self._add(shape, call)
-                self.calls += 1
+                if self._forked:
+                    self._go_on()
+                self._take(shape, call)
             except OSError as error:
                 self.failure = error
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"[:200]
+                self.unfit[reason] = self.unfit.get(reason, 0) + 1
+
+    def _seen(self, call: Mapping[str, Any]) -> Seen:
+        """Looked at once for each set of shapes, as long as no lengths have to be read."""
+        tensors = (call["q"], call["k"], call["v"], call["g"], call["beta"])
+        if call.get("cu_seqlens") is not None or any(x is None for x in tensors):
+            return seen(call, self.repeats)
+        state, scale = call.get("initial_state"), call.get("scale")
+        key = (*(x.shape for x in tensors), None if state is None else state.shape, scale, call.get("use_qk_l2norm"))
+        known = self._known.get(key)
+        if known is None:
+            known = seen(call, self.repeats)
+            if len(self._known) < MOST_FILES:
+                self._known[key] = known
+        return known
+
+    def _take(self, shape: Seen, call: Mapping[str, Any]) -> None:
+        if not lines.serves(self.found.definition, shape):
+            self.passed_over += 1
+            return
+        if shape not in self._times:
+            self._hold(shape)
+        if shape in self._refused:
+            reason = self._refused[shape]
+            self.unfit[reason] = self.unfit.get(reason, 0) + 1
+            return
+        self._add(shape, call)
+        self.calls += 1
+
+    def _hold(self, shape: Seen) -> None:
+        """A call that breaks the definition's constraints would make a file that nobody reads."""
+        try:
+            line = Workload.model_validate(lines.line(self.found, shape, "x", 0))
+            line.check(self.found.definition, preset_of(line))
+        except (PlacedError, ValueError) as error:
+            self._refused[shape] = f"heads {shape.heads} of {shape.head_size}: {error}"[:200]
 
     def _add(self, shape: Seen, call: Mapping[str, Any]) -> None:
         times = self._times[shape] = self._times.get(shape, 0) + 1
+        path = None
         if self.sample.wants(times):
-            path = self.sample.keep(self.found.definition, call, shape, self.repeats)
-            if path is not None:
-                self._append(shape, path, 1)
-                return  # the line with its tensors stands for this call
+            try:
+                path = self.sample.keep(self.found.definition, call, shape, self.repeats)
+            except OSError:
+                raise
+            except Exception as error:  # no values, another device's trouble: shapes are there all the same
+                reason = str(error) if isinstance(error, NotRecorded) else f"{type(error).__name__}: {error}"[:200]
+                self.unkept[reason] = self.unkept.get(reason, 0) + 1
+        if path is not None:
+            self._append(shape, path, 1)  # the line with its tensors stands for this call
+            return
         place = self._places.get(shape)
         if place is None:
             self._places[shape] = [self._append(shape, None, 1), 1]
@@ -83,9 +153,8 @@ class Recorder:
 
     def _append(self, shape: Seen, tensors: str | None, weight: int) -> int:
         """A new line; where its weight stands."""
-        name = f"call_{self._count}"
-        data = lines.line(self.found, shape, name, self._count, tensors)
-        text = json.dumps(data)[:-1] + ', "weight": '
+        data = lines.line(self.found, shape, f"call_{self._count}", self._count, tensors)
+        text = json.dumps(data, allow_nan=False)[:-1] + ', "weight": '
         whole = f"{text}{str(weight).ljust(DIGITS)}}}\n".encode()
         if os.pwrite(self._file, whole, self._end) != len(whole):
             os.ftruncate(self._file, self._end)
@@ -95,6 +164,57 @@ class Recorder:
         self._count += 1
         return place
 
-    def close(self) -> None:
-        """The file is whole already."""
+    # --- ends ---------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """In a process that was forked: the parent's file is the parent's."""
         os.close(self._file)
+        self._clear()
+        self.sample.kept = self.sample.bytes = self.sample.too_large = 0
+        self._open(numbered=True)
+
+    def forked(self) -> None:
+        """Right after a fork, in the child, where no other thread is left to hold a lock."""
+        self._lock = threading.Lock()
+        self._forked = True
+
+    def close(self) -> None:
+        """The file is whole already. Calls that come later change nothing."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._file)
+
+
+_recorders: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for recorder in list(_recorders):
+        recorder.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def tensors_of(out: Path) -> Path:
+    """Where the tensors of a workload file lie."""
+    return out.with_name(f"{out.name}.tensors")
+
+
+def remove(out: Path) -> None:
+    """An earlier recording, and those beside it of other processes. Raises `SpecError` where it is something else."""
+    for file in [out, *out.parent.glob(f"{out.stem}.*{out.suffix}")]:
+        number = file.stem.removeprefix(f"{out.stem}.")
+        if file != out and not (number.isascii() and number.isdigit()):
+            continue
+        try:
+            if not stat.S_ISREG(file.lstat().st_mode):
+                raise SpecError([Problem(file, "is not a regular file: it is not replaced")])
+            file.unlink()
+            for tensors in tensors_of(file).glob("*.safetensors"):
+                tensors.unlink()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise SpecError([Problem(file, f"cannot be replaced: {error.strerror or error}")]) from None

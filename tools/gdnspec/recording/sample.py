@@ -16,10 +16,11 @@ class Sample:
 
     def __init__(self, text: str, folder: Path, most_bytes: int) -> None:
         kind, _, count = text.partition(":")
-        if text not in ("none", "all") and not (kind == "sample" and count.isdigit() and int(count) > 0):
+        counted = kind == "sample" and count.isascii() and count.isdigit() and len(count) < 10 and int(count) > 0
+        if text not in ("none", "all") and not counted:
             raise SpecError(f"tensors {text!r} is not one of {FORMS}")
         self.every = text == "all"
-        self.most = 0 if text == "none" else int(count) if count else 1 << 62
+        self.most = int(count) if counted else 0 if text == "none" else 1 << 62
         self.folder, self.most_bytes = folder, most_bytes
         self.kept = self.bytes = 0
         self.too_large = 0  # calls whose tensors would have passed the limit
@@ -29,17 +30,24 @@ class Sample:
         return self.kept < self.most and (self.every or (times & (times - 1) == 0 and times.bit_length() % 2 == 1))
 
     def keep(self, definition: Definition, call: Mapping[str, Any], shape: Seen, repeats: int) -> str | None:
-        """Writes the tensors; the path that a line names, None where they would pass the limit. Raises `OSError`."""
+        """Writes the tensors; the path that a line names, None where they would pass the limit. Raises `OSError`, and
+        whatever a tensor that has no values raises."""
+        if self.bytes + _size(shape) > self.most_bytes:  # before a copy that takes long
+            self.too_large += 1
+            return None
         from gdnspec.recording.tensors import inputs, save
 
         tensors = inputs(definition, call, shape, repeats)
-        size = sum(x.numel() * x.element_size() for x in tensors.values())
-        if self.bytes + size > self.most_bytes:
-            self.too_large += 1
-            return None
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{self.kept}.safetensors"
         save(tensors, path)
         self.kept += 1
-        self.bytes += size
+        self.bytes += sum(x.numel() * x.element_size() for x in tensors.values())
         return f"{self.folder.name}/{path.name}"
+
+
+def _size(shape: Seen) -> int:
+    """Bytes of q, k, v in bfloat16, of float32 states, and of gates."""
+    tokens, (q, k, v) = sum(shape.lengths), shape.heads
+    states = len(shape.lengths) * max(q, v) * shape.head_size**2 * 4 if shape.carried else 0
+    return tokens * ((q + k + v) * shape.head_size * 2 + max(q, v) * 4) + states

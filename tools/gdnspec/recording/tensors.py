@@ -12,32 +12,43 @@ import torch
 from torch import Tensor
 
 from gdnspec.model.definition import Definition
-from gdnspec.recording.bound import Seen
+from gdnspec.recording.bound import NotRecorded, Seen
 
 NEVER, ALWAYS = -100.0, 2.0**27  # raw forget gates at which alpha is 1, and 0, in float32
 LOGIT = 128.0  # raw write strength at which beta is 1 in float32, and negated 0
 
 
 def inputs(definition: Definition, call: Mapping[str, Any], shape: Seen, repeats: int) -> dict[str, Tensor]:
-    """By name, contiguous, on the CPU. They share no memory with the call's."""
+    """By name, contiguous, on the CPU. They share no memory with the call's. Raises `NotRecorded` for values that the
+    definition's gates cannot have."""
     wanted = {tensor.name: tensor for tensor in definition.inputs}
     packed = definition.conventions.packing == "ragged"
     normalises = shape.normalised and definition.conventions.qk_norm == "none"
+
+    def rows(x: Tensor) -> Tensor:
+        """[B, T, ..] as the definition has it: all tokens one after the other, or one of each sequence."""
+        flat = x.flatten(0, 1)
+        return flat if packed else flat.unsqueeze(1)
+
     found: dict[str, Tensor] = {}
     for name in ("q", "k", "v"):
         x = call[name].detach().cpu().float()
         x = x if name == "v" else x[:, :, ::repeats]
         if normalises and name != "v":
             x = x * torch.rsqrt((x * x).sum(dim=-1, keepdim=True) + 1e-6)
-        found[name] = (x.flatten(0, 1) if packed else x).to(torch.bfloat16)
-    g, beta = (call[name].detach().cpu().float() for name in ("g", "beta"))
+        found[name] = rows(x).to(torch.bfloat16)
+    g, beta = (rows(call[name].detach().cpu().float()) for name in ("g", "beta"))
+    if (g > 0).any():
+        raise NotRecorded("g above 0: it is no gate in log space")
     if definition.conventions.decay_gate == "raw":
+        if ((beta < 0) | (beta > 1)).any():
+            raise NotRecorded("beta outside [0, 1], which no raw gate gives")
         heads = g.shape[-1]
         found["A_log"], found["dt_bias"] = torch.zeros(heads), torch.zeros(heads, dtype=torch.bfloat16)
         found["a"], found["b"] = _raw_forget(g).to(torch.bfloat16), _raw_update(beta).to(torch.bfloat16)
     else:
-        found["g"] = (g if definition.conventions.decay_gate == "log" else g.exp()).flatten(0, 1)
-        found["beta"] = beta.flatten(0, 1)
+        found["g"] = g if definition.conventions.decay_gate == "log" else g.exp()
+        found["beta"] = beta
     if shape.carried:
         name = "initial_state" if packed else "state"
         state = call["initial_state"].detach().cpu().float()

@@ -1,4 +1,4 @@
-"""A function replaced wherever a loaded module knows it, and put back."""
+"""A function replaced wherever a loaded module knows it, and put back when the last who watched it is gone."""
 
 import functools
 import importlib
@@ -9,16 +9,19 @@ from typing import Any
 
 from gdnspec.model.errors import SpecError, nearest
 
+Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
+
 
 def resolve(target: str) -> tuple[ModuleType, str, Callable[..., Any]]:
     """`package.module:function`, imported. Raises `SpecError` naming what does not exist."""
     name, colon, attribute = target.partition(":")
-    if not (name and colon and attribute):
+    if not (name and colon and attribute) or name.startswith("."):
         raise SpecError(f"target {target!r} is not package.module:function")
     try:
         module = importlib.import_module(name)
-    except ImportError as error:
-        raise SpecError(f"target {target!r}: {name} cannot be imported: {error}") from None
+    except Exception as error:  # of the module itself too
+        said = f"{type(error).__name__}: {error}" if not isinstance(error, ImportError) else str(error)
+        raise SpecError(f"target {target!r}: {name} cannot be imported: {said}") from None
     function = getattr(module, attribute, None)
     if function is None:
         raise SpecError(f"target {target!r}: {name} has no {attribute!r} ({nearest(attribute, vars(module))})")
@@ -27,37 +30,58 @@ def resolve(target: str) -> tuple[ModuleType, str, Callable[..., Any]]:
     return module, attribute, function
 
 
-class Wrapped:
-    """`before(args, kwargs)` runs ahead of each call. `restore` puts back what was there."""
+class Watched:
+    """One function, and all who are told of its calls, in whatever order they come and go."""
 
-    def __init__(
-        self, module: ModuleType, attribute: str, function: Callable[..., Any],
-        before: Callable[[tuple[Any, ...], dict[str, Any]], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, module: ModuleType, attribute: str, function: Callable[..., Any]) -> None:
+        told: list[Before] = []
+
         @functools.wraps(function)
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            before(args, kwargs)
+            for before in told:
+                before(args, kwargs)
             return function(*args, **kwargs)
 
-        self._function, self._recorded = function, recorded
+        self.told, self.function, self.recorded = told, function, recorded
         self._replaced: list[tuple[dict[str, Any], str]] = []
         # `from module import function` gave it to others too.
         for other in list(sys.modules.values()):
             names = getattr(other, "__dict__", None)
             if isinstance(names, dict):
                 self._replace(names)
-        if (vars(module), attribute) not in self._replaced:
+        if not any(names is vars(module) and name == attribute for names, name in self._replaced):
             self._replaced.append((vars(module), attribute))
             setattr(module, attribute, recorded)
 
     def _replace(self, names: dict[str, Any]) -> None:
-        for name in [name for name, value in list(names.items()) if value is self._function]:
-            names[name] = self._recorded
+        for name in [name for name, value in list(names.items()) if value is self.function]:
+            names[name] = self.recorded
             self._replaced.append((names, name))
 
     def restore(self) -> None:
         """Only where it still stands: what somebody else has put there since stays."""
         for names, name in self._replaced:
-            if names.get(name) is self._recorded:
-                names[name] = self._function
+            if names.get(name) is self.recorded:
+                names[name] = self.function
         self._replaced.clear()
+
+
+_watched: dict[int, Watched] = {}  # by the identity of what stands in the function's place
+
+
+def watch(module: ModuleType, attribute: str, function: Callable[..., Any], before: Before) -> Watched:
+    """`before(args, kwargs)` runs ahead of each call of the function from now on."""
+    watched = _watched.get(id(function))
+    if watched is None:
+        watched = Watched(module, attribute, function)
+        _watched[id(watched.recorded)] = watched
+    watched.told.append(before)
+    return watched
+
+
+def leave(watched: Watched, before: Before) -> None:
+    """Who was told is told no more; after the last one the function is itself again."""
+    watched.told.remove(before)
+    if not watched.told:
+        watched.restore()
+        del _watched[id(watched.recorded)]

@@ -15,16 +15,18 @@ DRAFTS = "draft_tokens"  # the axis of a verify
 
 
 class Shape(NamedTuple):
-    """`carried`: whether there is an initial state, of some sequence at least."""
+    """`carried`: whether there is an initial state, of some sequence at least. `checkpoints` that are kept of all."""
 
     tokens: int
     sequences: int
     longest: int
     carried: bool
+    checkpoints: int = 0
 
     @classmethod
-    def of(cls, lengths: Sequence[int], carried: bool) -> "Shape":
-        return cls(sum(lengths), len(lengths), max(lengths, default=0), carried)
+    def of(cls, lengths: Sequence[int], carried: bool, interval: int | None = None) -> "Shape":
+        kept = sum(length // interval for length in lengths) if interval else 0
+        return cls(sum(lengths), len(lengths), max(lengths, default=0), carried, kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,41 +63,53 @@ class Operator:
         omit = [] if carried else ["initial_state"]
         return Workload.model_validate({**line, "axes": axes, "sequence_lengths": list(lengths), "omit": omit})
 
+    def shape(self, lengths: Sequence[int], carried: bool) -> Shape:
+        """Of a call on sequences of these lengths, or on as many rows."""
+        return Shape.of(lengths, carried, self.interval if keeps_checkpoints(self.found.definition) else None)
+
     def work(self, shape: Shape) -> Work:
         """Bytes and operations of a call, from the definition by way of the numbers that they are linear in."""
-        fixed, token, sequence = self._linear[shape.carried or not self.ragged]
+        counts = (1, shape.tokens if self.ragged else 0, shape.sequences, shape.checkpoints)
+        parts = self._linear[shape.carried or not self.ragged]
         return Work(
-            fixed.bytes + token.bytes * shape.tokens + sequence.bytes * shape.sequences,
-            fixed.operations + token.operations * shape.tokens + sequence.operations * shape.sequences,
+            sum(count * part.bytes for count, part in zip(counts, parts, strict=True)),
+            sum(count * part.operations for count, part in zip(counts, parts, strict=True)),
         )
 
     @cached_property
-    def _linear(self) -> dict[bool, tuple[Work, Work, Work]]:
-        """Carried or not: what a call has, what each token adds, and each sequence. A row's tokens count as one."""
+    def _linear(self) -> dict[bool, tuple[Work, Work, Work, Work]]:
+        """Carried or not: what a call has, what each token adds, each sequence, each checkpoint. A row's tokens count
+        as one."""
         return {carried: self._fitted(carried) for carried in ((False, True) if self.ragged else (True,))}
 
-    def _fitted(self, carried: bool) -> tuple[Work, Work, Work]:
+    def _fitted(self, carried: bool) -> tuple[Work, Work, Work, Work]:
         if not self.ragged:
             one, two, five = (self._probe([self.each] * n, carried) for n in (1, 2, 5))
-            each = Work(two.bytes - one.bytes, two.operations - one.operations)
-            self._hold(one.bytes + 4 * each.bytes == five.bytes)
-            none = Work(0, 0)
-            return Work(one.bytes - each.bytes, one.operations - each.operations), none, each
-        # Lengths that are whole intervals, so that the states of checkpoints go with the tokens.
-        n = self.interval
-        one, longer, two, many = (self._probe(x, carried) for x in ([n], [2 * n], [n, n], [3 * n, n, 0, 2 * n]))
-        token = Work((longer.bytes - one.bytes) // n, (longer.operations - one.operations) // n)
-        # The second sequence of `two` brings its tokens along.
-        sequence = Work(two.bytes - longer.bytes, two.operations - longer.operations)
-        fixed = Work(
-            one.bytes - n * token.bytes - sequence.bytes, one.operations - n * token.operations - sequence.operations
-        )
-        self._hold(fixed.bytes + 6 * n * token.bytes + 4 * sequence.bytes == many.bytes)
-        return fixed, token, sequence
+            row = _less(two, one)
+            self._hold(five, _sum((one, 1), (row, 4)))
+            return _less(one, row), Work(0, 0), row, Work(0, 0)
+        n = self.interval  # below it no checkpoint is kept
+        one, longer, two, whole = (self._probe(x, carried) for x in ([1], [2], [1, 1], [n]))
+        token = _less(longer, one)
+        sequence = _less(two, longer)
+        fixed = _less(_less(one, token), sequence)
+        kept = keeps_checkpoints(self.found.definition)
+        checkpoint = _less(whole, _sum((fixed, 1), (token, n), (sequence, 1))) if kept else Work(0, 0)
+        many = self._probe([3 * n + 1, n, 0, 5], carried)
+        self._hold(many, _sum((fixed, 1), (token, 4 * n + 6), (sequence, 4), (checkpoint, 4)))
+        return fixed, token, sequence, checkpoint
 
     def _probe(self, lengths: Sequence[int], carried: bool) -> Work:
         return work(self.found, self.line("probe", lengths, carried, 0))
 
-    def _hold(self, linear: bool) -> None:
-        if not linear:
-            raise SpecError(f"what {self.found.definition.name} moves does not go with its tokens and sequences")
+    def _hold(self, counted: Work, linear: Work) -> None:
+        if counted != linear:
+            raise SpecError(f"what {self.found.definition.name} takes does not go with its tokens and sequences")
+
+
+def _less(a: Work, b: Work) -> Work:
+    return Work(a.bytes - b.bytes, a.operations - b.operations)
+
+
+def _sum(*terms: tuple[Work, int]) -> Work:
+    return Work(sum(work.bytes * n for work, n in terms), sum(work.operations * n for work, n in terms))

@@ -11,6 +11,7 @@ from gdnspec.catalog.traces import is_stale, load_traces, trace_files
 from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.trace import Ceilings, Trace
 from gdnspec.serving.calls import Operator, Shape
+from gdnspec.serving.kinds import LAUNCH
 from gdnspec.timing.floor import Work, bound
 
 FEWEST = 5  # traces that four figures are fitted to
@@ -69,6 +70,7 @@ class StepCost:
     """Nanoseconds of a step: `Engine` and the calls of a prefill and of a decode or verify."""
 
     engine: Engine
+    ceilings: Ceilings
     prefill: tuple[Operator, KernelTime | BoundTime]
     rows: tuple[Operator, KernelTime | BoundTime]
     _rows: dict[int, float] = field(default_factory=dict)
@@ -77,10 +79,18 @@ class StepCost:
         seconds = self.engine.step + self._of_rows(rows)
         if lengths:
             operator, time = self.prefill
-            shape = Shape.of(lengths, True)
+            shape = operator.shape(lengths, True)
             seconds += self.engine.layers * time.seconds(operator.work(shape), shape.longest)
             seconds += self.engine.token * shape.tokens
         return max(1, round(seconds * 1e9))
+
+    def over_bound(self, tokens: int) -> float | None:
+        """How many times its bound a prefill of one sequence takes; None where it is timed by the bound."""
+        operator, time = self.prefill
+        if isinstance(time, BoundTime):
+            return None
+        shape = operator.shape((tokens,), True)
+        return time.seconds(operator.work(shape), tokens) / bound(operator.work(shape), self.ceilings)[0]
 
     def _of_rows(self, rows: int) -> float:
         if rows and rows not in self._rows:
@@ -134,6 +144,7 @@ def kernel_time(traces: dict[str, Trace], device: str) -> KernelTime | None:
     scale = np.maximum(rows.max(axis=0), 1.0)
     factors, _ = nnls(rows / scale / times[:, None], np.ones(len(chosen)))
     launch, byte, operation, token = (float(f"{x:.{DIGITS}g}") for x in factors / scale)
+    launch = max(launch, LAUNCH)  # long calls say nothing of it
     off = np.abs(rows @ np.array([launch, byte, operation, token]) / times - 1)
     names = ", ".join(sorted({trace.solution for trace in chosen}))
     of = f"fitted to {len(chosen)} traces of {names} on {device}"

@@ -43,6 +43,8 @@ class Format:
 
 def _number(column: str, text: str) -> float:
     try:
+        if "_" in text:
+            raise ValueError
         value = float(text)
     except ValueError:
         raise BadRow(column, f"{text[:40]!r} is not a number" if text else "is empty") from None
@@ -140,9 +142,10 @@ def _mooncake(block: int, row: Sequence[str]) -> Request:
         _tokens("output_length", str(data["output_length"]), 0),
         tuple(blocks),
     )
-    most = -(-request.prompt // block)
-    if len(blocks) > most:
-        raise BadRow("hash_ids", f"{len(blocks)} blocks, but {request.prompt} tokens have at most {most} of {block}")
+    least, most = request.prompt // block, -(-request.prompt // block)
+    if blocks and not least <= len(blocks) <= most:
+        message = f"{len(blocks)} blocks, but {request.prompt} tokens have {least} or {most} of {block}: --block-tokens"
+        raise BadRow("hash_ids", message)
     return request
 
 

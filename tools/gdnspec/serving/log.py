@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
@@ -53,7 +54,7 @@ class Log:
                     yield request._replace(arrival=request.arrival - first)
         except UnicodeDecodeError as error:
             raise SpecError([Problem(self.path, f"not UTF-8 text: {error.reason}")]) from None
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise SpecError([Problem(self.path, f"not a whole gzip file: {error}")]) from None
         if not self.requests:
             skipped = sum(self.skipped.values()) + self.failed
@@ -85,11 +86,13 @@ class Log:
             return self.formats["mooncake"], ((n, [line]) for n, line in numbered if line.strip())
         if not start.strip():
             raise SpecError([Problem(self.path, "holds no request")])
-        reader = csv.reader(_chain(start, lines))
-        header = [name.strip() for name in next(reader)]
+        try:
+            header = [name.strip() for name in _cells(start)]
+        except csv.Error as error:
+            raise SpecError([Problem(self.path, f"not CSV: {error}", "line 1")]) from None
         chosen = self._format(header)
         indices = [header.index(name) for name in chosen.columns]
-        return chosen, self._cells(reader, indices, len(header), chosen)
+        return chosen, self._values(lines, indices, len(header), chosen)
 
     def _format(self, header: list[str]) -> Format:
         candidates = [self.formats[self.kind]] if self.kind else [f for f in self.formats.values() if f.columns]
@@ -107,25 +110,28 @@ class Log:
         message = f"the columns {', '.join(header)[:200]} are of no known log"
         raise SpecError([Problem(self.path, message, "line 1", f"{wanted}; mooncake: JSONL")])
 
-    def _cells(
-        self, reader: Iterator[list[str]], indices: list[int], width: int, chosen: Format
+    def _values(
+        self, lines: Iterator[str], indices: list[int], width: int, chosen: Format
     ) -> Iterator[tuple[int, list[str] | BadRow]]:
-        while True:
-            try:
-                row = next(reader, None)
-            except csv.Error as error:
-                yield reader.line_num, BadRow("", f"not CSV: {error}")  # type: ignore[attr-defined]
+        """Each line by itself: no format has a cell of several, and a quote too many would swallow what follows."""
+        for number, line in enumerate(lines, start=2):
+            if not line.strip():
                 continue
-            number: int = reader.line_num  # type: ignore[attr-defined]
-            if row is None:
-                return
-            if not row:
+            try:
+                row = _cells(line)
+            except csv.Error as error:
+                yield number, BadRow("", f"not CSV: {error}")
                 continue
             if len(row) != width:
                 column = next((name for name, i in zip(chosen.columns, indices, strict=True) if i >= len(row)), "")
                 yield number, BadRow(column, f"{len(row)} cells, the header has {width}")
             else:
                 yield number, [row[i].strip() for i in indices]
+
+
+def _cells(line: str) -> list[str]:
+    """Raises `csv.Error`."""
+    return next(csv.reader([line], strict=True))
 
 
 def _opened(path: Path) -> IO[str]:

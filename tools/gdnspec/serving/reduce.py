@@ -56,7 +56,7 @@ def reduce(calls: Sequence[Call], seconds: Sequence[float], count: int, seed: in
 
 def _features(calls: Sequence[Call], seconds: Floats) -> Floats:
     """Logarithms of tokens, sequences, longest sequence and time; whether there is a state. Of equal spread."""
-    rows = [(call.shape.tokens, call.shape.sequences, call.shape.longest, call.carried) for call in calls]
+    rows = [(sum(call.lengths), len(call.lengths), max(call.lengths, default=0), call.carried) for call in calls]
     table = np.array(rows, dtype=np.float64)
     table = np.column_stack([np.log1p(table[:, :3]), table[:, 3], np.log(seconds)])
     spread = table.std(axis=0)

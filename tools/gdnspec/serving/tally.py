@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gdnspec.serving.calls import Operator, Shape
+from gdnspec.serving.calls import Operator
 from gdnspec.serving.engine import Step
 
 
@@ -14,10 +14,6 @@ class Call(NamedTuple):
     lengths: tuple[int, ...]
     carried: bool
     times: int
-
-    @property
-    def shape(self) -> Shape:
-        return Shape.of(self.lengths, self.carried)
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""A solution packed with its proof, and the reviewer's side of that."""
