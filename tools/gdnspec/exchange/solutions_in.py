@@ -74,9 +74,8 @@ def _entry(meaning: Meaning, theirs: Solution, sources: dict[str, str]) -> Json:
         raise NotExpressed(f"its entry, {file}, is neither Python nor CUDA")
     returns = not theirs.spec.destination_passing_style
     sources[SHIM] = _by_place(meaning, f"{file}::{function}", returns)
-    prepare = f"{SHIM}::prepare" if _casts(meaning) else None
     supports = [] if meaning.same or "use_qk_l2norm" in meaning.theirs.inputs else _no_norm(meaning)
-    return {"entry": f"{SHIM}::run", "call": "return" if returns else "out", "prepare": prepare, "supports": supports}
+    return {"entry": f"{SHIM}::run", "call": "return" if returns else "out", "prepare": None, "supports": supports}
 
 
 def reference_solution(meaning: Meaning, out: Path) -> Path:
@@ -116,7 +115,8 @@ def _casts(meaning: Meaning) -> dict[str, str]:
 
 
 def _by_place(meaning: Meaning, entry: str, returns: bool, before: str = "") -> str:
-    """The module between: casts once for each set of buffers, untimed, and passes everything by its order."""
+    """The module between: casts what it takes in another type, within the call, as content changes between calls; and
+    passes everything by its order."""
     assert meaning.ours is not None
     file, function = entry.split("::")
     definition, casts = meaning.ours.definition, _casts(meaning)
@@ -125,18 +125,12 @@ def _by_place(meaning: Meaning, entry: str, returns: bool, before: str = "") -> 
     lines = [
         '"""What gdnspec passes by name, by its order: as FlashInfer-Bench calls it."""', "", "import torch",
         f"from {file.removesuffix('.py').replace('/', '.')} import {function} as _entry", "", "",
+        f"def run({', '.join([*names, *outputs])}):", *before.splitlines(),
     ]  # fmt: skip
-    if casts:
-        kept = ", ".join(f"{name!r}: {name}.to(torch.{dtype})" for name, dtype in casts.items())
-        lines += [f"def prepare({', '.join(names)}):", f"    return {{{kept}}}", "", ""]
-    head = [*names, *outputs, *(["prepared=None"] if casts else [])]
-    lines += [f"def run({', '.join(head)}):", *before.splitlines()]
     if "scale" in names:
         lines.append("    scale = q.shape[-1] ** -0.5 if scale is None else scale")
-    if casts:
-        lines.append(f"    prepared = prepare({', '.join(names)}) if prepared is None else prepared")
     mine = [meaning.renamed.get(theirs, theirs) for theirs in meaning.theirs.inputs]
-    passed = [f"prepared[{name!r}]" if name in casts else name for name in mine]
+    passed = [f"{name}.to(torch.{casts[name]})" if name in casts else name for name in mine]
     return "\n".join([*lines, f"    return _entry({', '.join([*passed, *outputs])})", ""])
 
 
