@@ -19,15 +19,19 @@ def verdicts(path: Path) -> dict[tuple[str, str], dict[str, str]]:
 
 
 CAPTURED = {f"gdn_{stage}_{layout}" for stage in ("prefill", "decode") for layout in ("k_last", "k_first")}
-# What an interpreter takes longest for: of eight definitions that share a kernel, those that differ most.
-FEWER = {"triton_decode": ["k_last", "k_first_bf16_state", "pool_k_last"]}
+# What an interpreter takes longest for: of definitions that share a kernel, those that differ most.
+FEWER = {
+    "triton_decode": ["decode_k_last", "decode_k_first_bf16_state", "decode_pool_k_last", "verify_k_last"],
+    "triton_recurrent": ["prefill_k_last", "decode_k_first"],
+    "triton_chunkwise": ["prefill_k_first", "prefill_checkpoints"],
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_main_job_passes(gdnspec: Run, tmp_path: Path, name: str) -> None:
     """`make run`, a solution at a time: the smoke suites of all definitions that it serves."""
     served = json.loads((ROOT / "solutions" / name / "solution.json").read_text())
-    chosen = [f"gdn_decode_{end}" for end in FEWER[name]] + ["gdn_verify_k_last"] if name in FEWER else []
+    chosen = [f"gdn_{end}" for end in FEWER.get(name, ())]
     options = ("--solution", name, "--device", "cpu", "--json", tmp_path / "r.jsonl")
     done = gdnspec("check", *chosen, *options, timeout=280)
     rows = verdicts(tmp_path / "r.jsonl")
