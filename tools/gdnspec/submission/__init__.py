@@ -1,1 +1,0 @@
-"""A solution packed with its proof, and the reviewer's side of that."""
