@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Run
 
 REFERENCE = sorted((ROOT / "reference").glob("*.py"))
 # What the judge runs: a tool beside a kernel, which no manifest lists, may use what it likes.
@@ -76,7 +76,7 @@ def test_every_tracked_file_is_small() -> None:
             assert file.stat().st_size <= 2_000_000, name
 
 
-def test_documented_commands_exist(tmp_path: Path) -> None:
+def test_documented_commands_exist(gdnspec: Run) -> None:
     """Every `gdnspec ...` line of the documents names commands and options that the program has."""
     names = ("README.md", "CONTRIBUTING.md", "definitions/README.md", "samples/README.md")
     documents = [ROOT / name for name in names]
@@ -89,9 +89,7 @@ def test_documented_commands_exist(tmp_path: Path) -> None:
                 continue
             command = tuple(words[1:3]) if words[1] in ("workloads", "vectors") else (words[1],)
             if command not in helps:
-                done = subprocess.run(
-                    [sys.executable, "-m", "gdnspec", *command, "--help"], capture_output=True, text=True
-                )
+                done = gdnspec(*command, "--help")
                 assert done.returncode == 0, f"{document.name}: {line}"
                 helps[command] = done.stdout
             for option in (word.split("=")[0] for word in words if word.startswith("--")):

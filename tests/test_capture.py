@@ -585,8 +585,9 @@ def test_a_program_may_end_in_its_own_time(program: Callable[[str], Path], tmp_p
     options = ["--definition", PREFILL, "--target", "made_up:rule", "-o", str(tmp_path / "run.jsonl")]
     command = [sys.executable, "-m", "gdnspec", "capture", *options, "--", sys.executable, str(program(more))]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # background jobs have none
+    )  # fmt: skip
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (tmp_path / "ready").exists():
         time.sleep(0.05)

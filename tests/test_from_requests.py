@@ -287,3 +287,15 @@ def test_stats_that_cannot_be(
     done = gdnspec("workloads", "stats", file, *options, cwd=replayed)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_answers_of_one_token_are_never_decoded(gdnspec: Run, tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("arrival,prompt_tokens,output_tokens\n0,100,1\n1,50,1\n")
+    done = gdnspec("workloads", "from-requests", log, *BOTH, "--preset", PRESET, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "no step calls for gdn_decode_k_last" in done.stderr
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["gdn_prefill_k_last.jsonl"]
+    alone = gdnspec("workloads", "from-requests", log, *BOTH[2:], "--preset", PRESET, "-o", tmp_path / "none")
+    assert alone.returncode == 2
+    assert "no step calls for any" in alone.stderr

@@ -83,14 +83,16 @@ def write_workloads(
         [bound(operator.work(operator.shape(call.lengths, call.carried)), ceilings)[0] for call in group]
         for operator, group in zip(operators, calls, strict=True)
     ]
-    for operator, group in zip(operators, calls, strict=True):
-        if not group:
-            raise SpecError(f"no step calls for {operator.found.definition.name}: no answer has a second token")
+    if not any(calls):
+        raise SpecError("no step calls for any of these definitions: no answer has a second token")
     rows = table("", "definition", "calls", "distinct", "workloads", "bound (s)", "predicted (s)", "off by")
     folder.mkdir(parents=True, exist_ok=True)
     for operator, group, times in zip(operators, calls, seconds, strict=True):
-        kept = reduced(group, times, reduce or len(group), seed)
         name = operator.found.definition.name
+        if not group:
+            complain(f"no step calls for {name}: no answer has a second token")
+            continue
+        kept = reduced(group, times, reduce or len(group), seed)
         with whole(folder / f"{name}.jsonl") as file:
             for i, call in enumerate(kept.calls):
                 line = operator.line(f"step_{i}", call.lengths, call.carried, _seed(seed, i), call.times)
@@ -99,7 +101,7 @@ def write_workloads(
         figures = f"{kept.total:.4g}", f"{kept.predicted:.4g}", f"{kept.error:+.2%}"
         add_row(rows, name, count, len(group), len(kept.calls), *figures)
     print_table(rows)
-    first = operators[0].found.definition.name
+    first = next(o.found.definition.name for o, group in zip(operators, calls, strict=True) if group)
     complain(f"next: gdnspec workloads freeze {first} --workloads {folder / f'{first}.jsonl'}")
 
 

@@ -12,6 +12,7 @@ from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.cli.console import add_row, complain, print_table, say, table
 from gdnspec.cli.needs import needs
+from gdnspec.cli.replay import whole
 from gdnspec.model.errors import Problem, SpecError, nearest
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ def _draw(pictures: "list[Picture]", output: Path) -> None:
 
     command = shlex.join(["gdnspec", *sys.argv[1:]])
     try:
-        output.write_text(svg(pictures[0]) if output.suffix == ".svg" else page(pictures, command), encoding="utf-8")
+        with whole(output) as file:
+            file.write(svg(pictures[0]) if output.suffix == ".svg" else page(pictures, command))
     except OSError as error:
         raise SpecError([Problem(output, f"cannot be written: {error.strerror or error}")]) from None

@@ -21,10 +21,11 @@ def main() -> None:
     from gdnspec.worker.serve import serve
 
     serve(channel, hello, isolation)
-    # At once: nothing is left to be said, and the interpreter would take a third of a second to take torch down.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    if hello["device"] == "cpu":
+        # At once: nothing is left to be said, and the interpreter would take a third of a second to take torch down.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 main()
