@@ -10,7 +10,8 @@ from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
-from gdnspec.model.errors import Problem, SpecError, nearest
+from gdnspec.cli.selection import lines_of
+from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import SUITES, Workload
 
 
@@ -34,9 +35,6 @@ def freeze(
     found = [definition(name) for name in names] if names else list(definitions().values())
     if workloads_file is not None and len(found) != 1:
         raise SpecError("--workloads goes with one definition: gdnspec workloads freeze DEFINITION --workloads FILE")
-    for name in suite or ():
-        if name not in SUITES:
-            raise SpecError(f"no suite {name!r} ({nearest(name, SUITES)})")
     where = chosen_device(device)
 
     from gdnspec.runner.expected import Expected
@@ -48,7 +46,7 @@ def freeze(
         file = workloads_file or item.workloads_file
         item = item.at(file)
         lines = load_workloads(file, item)
-        chosen = [line for line in _chosen(lines, suite, workload, file) if not (missing and line.budget)]
+        chosen = [line for line in lines_of(file, lines, suite, workload) if not (missing and line.budget)]
         for line in chosen:
             if line.device == "cuda" and where.kind != "cuda":
                 complain(f"{item.definition.name} {line.name}: left as it is, it is for a CUDA GPU")
@@ -66,14 +64,6 @@ def freeze(
             _write(file, lines)
     say(f"{done} workloads {'recomputed' if check else 'frozen'}" + (f", {moved} figures moved" if check else ""))
     raise typer.Exit(1 if moved else 0)
-
-
-def _chosen(lines: list[Workload], suite: list[str] | None, names: list[str] | None, file: Path) -> list[Workload]:
-    known = [line.name for line in lines]
-    for name in names or ():
-        if name not in known:
-            raise SpecError([Problem(file, f"no workload {name!r}", hint=nearest(name, known))])
-    return [line for line in lines if (not suite or line.suite in suite) and (not names or line.name in names)]
 
 
 def _shown(line: Workload) -> str:

@@ -8,7 +8,8 @@ import typer
 from gdnspec.catalog.definitions import Found, definition
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.cli.console import complain, say
-from gdnspec.model.errors import Problem, SpecError, nearest
+from gdnspec.cli.selection import lines_of
+from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.workload import SUITES, Workload
 
 
@@ -30,7 +31,9 @@ def materialize(
     found = definition(name)
     file = workloads_file or found.workloads_file
     found = found.at(file)
-    chosen = _chosen(load_workloads(file, found), suite, workload, file)
+    chosen = lines_of(file, load_workloads(file, found), suite, workload)
+    if not chosen:
+        raise SpecError([Problem(file, "has no such workload")])
     if output.exists() and not output.is_dir():
         raise SpecError([Problem(output, "is a file: tensors go into a folder, a file for each workload")])
     files = {line.name: output / f"{line.name}.safetensors" for line in chosen}
@@ -54,17 +57,3 @@ def _one(found: Found, line: Workload, path: Path) -> int:
         raise SpecError([Problem(path, f"cannot be written: {error.strerror or error}")]) from None
     complain(f"{line.name}: {size / 2**20:.1f} MiB")
     return size
-
-
-def _chosen(lines: list[Workload], suite: list[str] | None, names: list[str] | None, file: Path) -> list[Workload]:
-    for name in suite or ():
-        if name not in SUITES:
-            raise SpecError(f"no suite {name!r} ({nearest(name, SUITES)})")
-    known = [line.name for line in lines]
-    for name in names or ():
-        if name not in known:
-            raise SpecError([Problem(file, f"no workload {name!r}", hint=nearest(name, known))])
-    chosen = [line for line in lines if (not suite or line.suite in suite) and (not names or line.name in names)]
-    if not chosen:
-        raise SpecError([Problem(file, "has no such workload")])
-    return chosen

@@ -6,7 +6,7 @@ from pathlib import Path
 from gdnspec.catalog.definitions import Found, definition, definitions
 from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
-from gdnspec.model.errors import SpecError, nearest
+from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.workload import SUITES, Workload
 
 Selected = list[tuple[Found, list[Workload]]]
@@ -50,6 +50,18 @@ def select(
     if not any(group for _, group in chosen):
         raise SpecError(f"no workload in {', '.join(sorted(suites - {'fresh'}))}: gdnspec list workloads")
     return [(item, group) for item, group in chosen if group]
+
+
+def lines_of(file: Path, lines: list[Workload], suite: list[str] | None, names: list[str] | None) -> list[Workload]:
+    """The lines of a file that --suite and --workload mean; all where neither is given. Raises `SpecError`."""
+    for name in suite or ():
+        if name not in SUITES:
+            raise SpecError(f"no suite {name!r} ({nearest(name, SUITES)})")
+    known = [line.name for line in lines]
+    for name in names or ():
+        if name not in known:
+            raise SpecError([Problem(file, f"no workload {name!r}", hint=nearest(name, known))])
+    return [line for line in lines if (not suite or line.suite in suite) and (not names or line.name in names)]
 
 
 def chosen_solutions(wanted: list[str] | None, extra: Path | None) -> tuple[list[Solution], list[object]]:
