@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gdnspec.catalog.definitions import Found, definition, definitions, preset_of, presets
-from gdnspec.catalog.definitions import preset as preset_by_name
+from gdnspec.catalog.definitions import Found, definition, definitions, preset_of
 from gdnspec.catalog.solutions import Solution, load_solution, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
+from gdnspec.cli.selection import heads_of
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.preset import Preset
 from gdnspec.model.workload import SUITES, Workload
@@ -47,9 +47,7 @@ def export(
     a workload leaves out with their default; a solution with its sources.
     """
     _hold_format(format_)
-    heads = preset_by_name(preset)
-    if heads is None:
-        raise SpecError(f"no preset {preset!r} ({nearest(preset, presets())})")
+    heads = heads_of(preset)
     found, solution = _named(name, solutions_dir)
     if workloads_file is not None and len(found) != 1:
         raise SpecError("--workloads goes with one definition: name it, or a solution of one")
@@ -270,8 +268,7 @@ def _judge(meanings: "dict[str, Meaning]") -> None:
             except NotExpressed as error:
                 complain(f"{name}: its reference is not judged: {error}")
                 continue
-            heads = preset_by_name(found.preset)
-            assert heads is not None
+            heads = heads_of(found.preset)
             smoke = [line for line in workloads(found.ours) if line.suite == "smoke"]
             # Raw gates say no beta above 1.
             said = [x for x in smoke if not (found.raw_gates and x.regime and GENERATORS[x.regime].beta_max > 1)]

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gdnspec.catalog.definitions import Found, definition, definitions, presets
-from gdnspec.catalog.definitions import preset as preset_by_name
-from gdnspec.catalog.solutions import Solution, solutions
+from gdnspec.catalog.definitions import Found, definition, definitions
+from gdnspec.catalog.solutions import solutions
 from gdnspec.cli.needs import needs
 from gdnspec.cli.replay import replay, say_replay, write_workloads
-from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
+from gdnspec.cli.selection import chosen_solutions, heads_of
+from gdnspec.model.errors import PlacedError, Problem, SpecError
 
 if TYPE_CHECKING:
     from gdnspec.serving.calls import Operator
@@ -96,7 +96,7 @@ def from_requests(
     cost = _cost(operators, preset, guesses, interval, solution, device, (layers, step_ms / 1e3, token_us / 1e6))
     tally, totals = replay(requests, limits, cost, steps_file)
     say_replay(requests, totals, limits, cost)
-    write_workloads(operators, tally, output, reduce, seed, device)
+    write_workloads(operators, tally, output, reduce, seed, cost.ceilings)
 
 
 # --- the request ------------------------------------------------------------------------------------------------
@@ -127,9 +127,7 @@ def _hold_outputs(folder: Path, found: list[Found], steps_file: Path | None, for
 def _operator(found: Found, preset: str, each: int, interval: int) -> "Operator":
     from gdnspec.serving.calls import Operator
 
-    heads = preset_by_name(preset)
-    if heads is None:
-        raise SpecError(f"no preset {preset!r} ({nearest(preset, presets())})")
+    heads = heads_of(preset)
     operator = Operator(found, preset, each if found.definition.stage == "verify" else 1, interval)
     try:
         operator.line("probe", (1,), True, 0).check(found.definition, heads)
@@ -142,10 +140,10 @@ def _cost(
     operators: "list[Operator]", preset: str, guesses: int, interval: int, names: list[str] | None, device: str,
     engine: tuple[int, float, float],
 ) -> "StepCost":  # fmt: skip
-    from gdnspec.serving.cost import Engine, StepCost, ceilings_of
+    from gdnspec.serving.cost import BoundTime, Engine, StepCost, ceilings_of, kernel_time, measured
 
-    known, _ = solutions()
-    chosen = [_solution(name, known) for name in names] if names else list(known.values())
+    chosen, _ = chosen_solutions(names, None)
+    ceilings = ceilings_of(solutions()[0].values(), device)
 
     def of(stage: str) -> "tuple[Operator, KernelTime | BoundTime]":
         # Of several of a stage the first by name, in whatever order they were asked for.
@@ -153,20 +151,7 @@ def _cost(
             (o for o in operators if o.found.definition.stage == stage), key=lambda o: o.found.definition.name
         )
         operator = asked[0] if asked else _operator(definition(USUAL[stage]), preset, guesses + 1, interval)
-        return operator, _time(operator, chosen, list(known.values()), device)
+        fitted = kernel_time(measured(chosen, operator.found, device), device)
+        return operator, fitted or BoundTime(ceilings)
 
-    ceilings = ceilings_of(known.values(), device)
     return StepCost(Engine(*engine), ceilings, of("prefill"), of("verify" if guesses else "decode"))
-
-
-def _solution(name: str, known: dict[str, Solution]) -> Solution:
-    if name not in known:
-        raise SpecError(f"no solution {name!r} ({nearest(name, known)})")
-    return known[name]
-
-
-def _time(operator: "Operator", chosen: list[Solution], known: list[Solution], device: str) -> "KernelTime | BoundTime":
-    from gdnspec.serving.cost import BoundTime, ceilings_of, kernel_time, measured
-
-    fitted = kernel_time(measured(chosen, operator.found, device), device)
-    return fitted or BoundTime(ceilings_of(known, device))

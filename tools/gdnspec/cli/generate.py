@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from gdnspec.catalog.definitions import Found, definition, presets
-from gdnspec.catalog.definitions import preset as preset_by_name
+from gdnspec.catalog.definitions import Found, definition
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device
+from gdnspec.cli.selection import heads_of
 from gdnspec.model.checkpoints import COUNT, INTERVAL, MULTIPLE, keeps_checkpoints, starts
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.preset import Preset
@@ -46,8 +46,7 @@ def generate(
 ) -> None:
     """Draw workloads: the same options give the same lines and the same tensors on any machine."""
     found = definition(name)
-    if (heads := preset_by_name(preset)) is None:
-        raise SpecError(f"no preset {preset!r} ({nearest(preset, presets())})")
+    heads = heads_of(preset)
     if regime not in REGIMES:
         raise SpecError(f"no regime {regime!r} ({nearest(regime, REGIMES)})")
     to_stdout = str(output) == "-"

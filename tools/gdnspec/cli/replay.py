@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from gdnspec.catalog.solutions import solutions
 from gdnspec.cli.console import add_row, complain, print_table, say, table
 from gdnspec.cli.progress import ticking
 from gdnspec.model.errors import SpecError
@@ -14,6 +13,7 @@ from gdnspec.model.errors import SpecError
 SLOW = 5  # times the bound: what a good kernel stays below
 
 if TYPE_CHECKING:
+    from gdnspec.model.trace import Ceilings
     from gdnspec.serving.calls import Operator
     from gdnspec.serving.cost import StepCost
     from gdnspec.serving.engine import Limits, Totals
@@ -70,14 +70,12 @@ def say_replay(requests: "Log", totals: "Totals", limits: "Limits", cost: "StepC
 
 
 def write_workloads(
-    operators: "list[Operator]", tally: "Tally", folder: Path, reduce: int | None, seed: int, device: str
+    operators: "list[Operator]", tally: "Tally", folder: Path, reduce: int | None, seed: int, ceilings: "Ceilings"
 ) -> None:
     """A file for each operator, and how well its lines stand for all calls."""
-    from gdnspec.serving.cost import ceilings_of
     from gdnspec.serving.reduce import reduce as reduced
     from gdnspec.timing.floor import bound
 
-    ceilings = ceilings_of(solutions()[0].values(), device)
     calls = [list(tally.calls(operator)) for operator in operators]
     seconds = [
         [bound(operator.work(operator.shape(call.lengths, call.carried)), ceilings)[0] for call in group]

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from gdnspec.catalog.definitions import Found, definition, definitions
+from gdnspec.catalog.definitions import Found, definition, definitions, preset, presets
 from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.model.errors import Problem, SpecError, nearest
+from gdnspec.model.preset import Preset
 from gdnspec.model.workload import SUITES, Workload
 
 Selected = list[tuple[Found, list[Workload]]]
@@ -50,6 +51,14 @@ def select(
     if not any(group for _, group in chosen):
         raise SpecError(f"no workload in {', '.join(sorted(suites - {'fresh'}))}: gdnspec list workloads")
     return [(item, group) for item, group in chosen if group]
+
+
+def heads_of(name: str) -> Preset:
+    """What --preset means. Raises `SpecError`."""
+    found = preset(name)
+    if found is None:
+        raise SpecError(f"no preset {name!r} ({nearest(name, presets())})")
+    return found
 
 
 def lines_of(file: Path, lines: list[Workload], suite: list[str] | None, names: list[str] | None) -> list[Workload]:

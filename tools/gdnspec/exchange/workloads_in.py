@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdnspec.exchange.foreign import Trace
-from gdnspec.exchange.meaning import RAW, Meaning
+from gdnspec.exchange.meaning import RAW, RENAMED, Meaning
 from gdnspec.inputs.array import CARRIER, Array, encode
 from gdnspec.inputs.raw import read_raw
 from gdnspec.inputs.tensor_file import encoded
@@ -28,14 +28,13 @@ class NotExpressed(Exception):
 def line_json(meaning: Meaning, trace: Trace, root: Path, out: Path) -> tuple[Json, list[str]]:
     """A line, whose tensors are written below `out`, and what was changed on the way. Raises `NotExpressed`."""
     assert meaning.ours is not None
-    definition, given = meaning.ours.definition, trace.workload.inputs
+    definition = meaning.ours.definition
     notes: list[str] = []
     tensors, scalars, drawn = _values(meaning, trace, root)
     name = re.sub(r"[^A-Za-z0-9_.\-]", "_", trace.workload.uuid)[:100]
     name = name if name[:1].isalnum() else f"w{name}"[:100]
     line: Json = {"name": name, "suite": "performance", "preset": meaning.preset}
-    axes = {meaning.renamed.get(axis, axis): size for axis, size in trace.workload.axes.items()}
-    axes = axes | {{"seq_len": "draft_tokens", "pool_size": "num_slots"}.get(axis, axis): n for axis, n in axes.items()}
+    axes = {**trace.workload.axes, **{RENAMED.get(axis, axis): size for axis, size in trace.workload.axes.items()}}
     line["axes"] = {axis.name: axes[axis.name] for axis in definition.var_axes() if axis.name in axes}
     if "cu_seqlens" in tensors:
         bounds = tensors["cu_seqlens"].data.astype(np.int64)
@@ -58,7 +57,6 @@ def line_json(meaning: Meaning, trace: Trace, root: Path, out: Path) -> tuple[Js
     file = out / f"{definition.name}.tensors" / f"{name}.safetensors"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(b"".join(bytes(piece) for piece in encoded(kept)))
-    assert given is not None
     return line | {"tensors": f"{file.parent.name}/{file.name}"}, notes
 
 
