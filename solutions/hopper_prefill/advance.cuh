@@ -5,7 +5,7 @@
 //   V'^T = X^T T^T
 //   O^T  = scale (S Q^T) diag(gamma) + V'^T P^T
 //   S   <- gamma_C S + V'^T diag(gamma_C / gamma) K
-// Transposed throughout, so that S and what depends on it stay in registers, as left operands; all right operands come from
+// and O only where it is asked for. Transposed throughout, so that S and what depends on it stay in registers, as left operands; all right operands come from
 // shared memory as they lie there.
 #pragma once
 #include "shared.cuh"
@@ -41,8 +41,8 @@ __device__ __forceinline__ void multiply_square(float (&acc)[32], const uint32_t
 }
 
 // A warpgroup's 64 value channels, from the first chunk to the last.
-template <class E, int Groups>
-__device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int wg) {
+template <class E, int Groups, bool Output>
+__device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>& s, int wg) {
   const Work& work = s.work;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = threadIdx.x % 32;
   // A thread holds, of every 8 columns, two neighbours of two rows: rows 16 warp + lane / 4 and eight further.
@@ -96,6 +96,9 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
     }
   };
   pack_state();
+  // Two warpgroups take turns: one has products of S under way while the other has work of its own.
+  constexpr bool kTurns = Output && Groups == 2;
+  if (kTurns && wg == 1) named_arrive(kTurnOf0, 256);
   const uint32_t v_mask = work.identity ? 0 : ~0u;
 #pragma unroll 1
   for (int c = 0; c < work.chunks; ++c) {
@@ -104,16 +107,20 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
     auto& tile = s.tile[i];
     GDN_STAMP(wg, c, 0);
     barrier_wait(shared_address(&s.full[i]), parity);
+    if (kTurns) named_barrier(kTurnOf0 + wg, 256);
     GDN_STAMP(wg, c, 1);
     float x[32], o[32];
     wgmma_fence();
     multiply<E, 8>(x, state_bits, shared_address(boxes.k));  // S K^T
     wgmma_commit();
-    if (c > 0) give(c - 1);
-    GDN_STAMP(wg, c, 2);
-    wgmma_fence();
-    multiply<E, 8>(o, state_bits, shared_address(boxes.q));  // S Q^T
-    wgmma_commit();
+    if constexpr (Output) {
+      if (c > 0) give(c - 1);
+      GDN_STAMP(wg, c, 2);
+      wgmma_fence();
+      multiply<E, 8>(o, state_bits, shared_address(boxes.q));  // S Q^T
+      wgmma_commit();
+    }
+    if (kTurns && (wg == 0 || c + 1 < work.chunks)) named_arrive(kTurnOf0 + 1 - wg, 256);
 
     uint32_t bits[4][4];  // V^T, the fragments of a left operand; then X^T
     const auto load_v = [&](int k) {
@@ -135,7 +142,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
     for (int k = 0; k < 4; ++k) load_v(k);
     const float all = tile.decays.from_start[kChunk - 1];
     GDN_STAMP(wg, c, 3);
-    wgmma_wait<1>();
+    wgmma_wait<Output ? 1 : 0>();
     settle(x);
     GDN_STAMP(wg, c, 4);
 #pragma unroll
@@ -147,14 +154,16 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
     wgmma_commit();
 #pragma unroll
     for (int e = 0; e < 32; ++e) S[0][e] *= all, S[1][e] *= all;
-    wgmma_wait<1>();  // S Q^T
-    settle(o);
-    keep(state_bits);
+    if constexpr (Output) {
+      wgmma_wait<1>();  // S Q^T
+      settle(o);
+      keep(state_bits);
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const float2 gamma = *reinterpret_cast<const float2*>(tile.decays.from_start + 8 * k + column);
+      for (int k = 0; k < 8; ++k) {
+        const float2 gamma = *reinterpret_cast<const float2*>(tile.decays.from_start + 8 * k + column);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) o[4 * k + e] *= p.scale * (e % 2 == 0 ? gamma.x : gamma.y);
+        for (int e = 0; e < 4; ++e) o[4 * k + e] *= p.scale * (e % 2 == 0 ? gamma.x : gamma.y);
+      }
     }
     wgmma_wait<0>();
     settle(y[0]);
@@ -169,7 +178,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
         const int at = k * 8 + 2 * e;
         const float2 rest = *reinterpret_cast<const float2*>(tile.decays.to_end + 16 * k + e / 2 * 8 + column);
         const float2 pair = make_float2(y[at / 16][at % 16], y[at / 16][at % 16 + 1]);
-        bits[k][e] = pack<E>(pair.x, pair.y);
+        if constexpr (Output) bits[k][e] = pack<E>(pair.x, pair.y);
         decayed[k][e] = pack<E>(pair.x * rest.x, pair.y * rest.y);
       }
     }
@@ -180,36 +189,44 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups>& s, int
       wgmma<E, 1>(S[1], decayed[k], descriptor(shared_address(boxes.k), kBoxBytes + 2048 * k), 1);
     }
     wgmma_commit();
-    if (finds_p(Groups)) {
-      barrier_wait(shared_address(&s.ready[i]), parity);
-      wgmma_fence();
+    if constexpr (Output) {
+      if (finds_p(Groups)) {
+        barrier_wait(shared_address(&s.ready[i]), parity);
+        wgmma_fence();
+      }
+      multiply_square<E>(o, bits, shared_address(tile.P));  // + V'^T P^T
+      wgmma_commit();
+      wgmma_wait<1>();
+    } else {
+      wgmma_wait<0>();
     }
-    multiply_square<E>(o, bits, shared_address(tile.P));  // + V'^T P^T
-    wgmma_commit();
-    wgmma_wait<1>();
     settle(S[0]);
     settle(S[1]);
     keep(decayed);
     pack_state();  // the next chunk waits for it, and not for the output
     keep(state_bits);
-    wgmma_wait<0>();
-    settle(o);
-    keep(bits);
-    GDN_STAMP(wg, c, 6);
+    if constexpr (!Output) {
+      if (lane == 0) barrier_arrive(shared_address(&s.empty[i]));
+    } else {
+      wgmma_wait<0>();
+      settle(o);
+      keep(bits);
+      GDN_STAMP(wg, c, 6);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
+      for (int k = 0; k < 4; ++k) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) o_bits[k][e] = pack<E>(o[8 * k + 2 * e], o[8 * k + 2 * e + 1]);
-    }
-    if (p.every != 0 && work.output) {
-      const int done = work.before + c + 1;
-      if (done % p.every == 0 && work.start + static_cast<int64_t>(c + 1) * kChunk <= work.end) {
-        const int64_t place = p.checkpoint_starts[work.n] + done / p.every - 1;
-        if (place >= 0 && place < p.num_checkpoints) save(p.checkpoints + (place * p.H + work.h) * D * D, false);
+        for (int e = 0; e < 4; ++e) o_bits[k][e] = pack<E>(o[8 * k + 2 * e], o[8 * k + 2 * e + 1]);
+      }
+      if (p.every != 0) {
+        const int done = work.before + c + 1;
+        if (done % p.every == 0 && work.start + static_cast<int64_t>(c + 1) * kChunk <= work.end) {
+          const int64_t place = p.checkpoint_starts[work.n] + done / p.every - 1;
+          if (place >= 0 && place < p.num_checkpoints) save(p.checkpoints + (place * p.H + work.h) * D * D, false);
+        }
       }
     }
   }
-  if (work.chunks > 0) give(work.chunks - 1);
+  if (Output && work.chunks > 0) give(work.chunks - 1);
   if (work.to != nullptr) save(work.to, work.to_k_first);
 }
 

@@ -6,36 +6,35 @@
 namespace {
 
 struct Maps {
-  CUtensorMap q, k, v, output;
+  CUtensorMap q, k, v, output, slice_of_v;
 };
 
 // By a warp. What TMA is told is the same in every lane, and known to be: it comes from uniform registers.
-template <int Groups>
+template <int Groups, bool Output>
 struct Feeder {
   const Problem& p;
-  Shared<Groups>& s;
+  Shared<Groups, Output>& s;
   const Maps& maps;
   int chunks, start, tokens, h, slice;
-  bool output;
   const unsigned char* tiles;
 
-  __device__ __forceinline__ Feeder(const Problem& p, Shared<Groups>& s, const Maps& maps) : p(p), s(s), maps(maps) {
+  __device__ __forceinline__ Feeder(const Problem& p, Shared<Groups, Output>& s, const Maps& maps) : p(p), s(s), maps(maps) {
     const auto uniform = [](int x) { return __shfl_sync(kAllLanes, x, 0); };
     const Work& work = s.work;
     chunks = uniform(work.chunks), start = uniform(static_cast<int>(work.start)), h = uniform(work.h);
     tokens = uniform(static_cast<int>(min(work.end - work.start, int64_t{chunks} * kChunk)));
-    slice = uniform(work.slice), output = uniform(work.output);
-    tiles = p.tiles + (work.place * p.H + h) * kBytes;
+    slice = uniform(work.slice);
+    tiles = p.tiles + (work.place * p.H + h) * p.tile_bytes;
   }
 
-  static constexpr int kBytes = tile_bytes(!finds_p(Groups));
+  static constexpr int kBytes = tile_bytes(Output && !finds_p(Groups)), kBoxes = Output ? 4 : 2;  // of k and q
 
   __device__ __forceinline__ void wait_empty(int c) const {
     barrier_wait(shared_address(&s.empty[c % kStages]), c / kStages & 1);
   }
 
   __device__ __forceinline__ void take(int c) const {
-    if (output && lane_here() == 0) {
+    if (lane_here() == 0) {
       store_boxes(&maps.output, shared_address(s.boxes[c % kStages].v), slice / kSlice, h, start + c * kChunk);
     }
   }
@@ -52,14 +51,14 @@ struct Feeder {
     auto& boxes = s.boxes[i];
     if (c >= kStages) {
       wait_empty(c - kStages);
-      take(c - kStages);
+      if constexpr (Output) take(c - kStages);
     }
     if (lane_here() == 0) {
-      barrier_expect(landed(c), 4 * kBoxBytes + (whole(c) ? 0 : Groups * kBoxBytes) + kBytes);
+      barrier_expect(landed(c), kBoxes * kBoxBytes + (whole(c) ? 0 : Groups * kBoxBytes) + kBytes);
       load_boxes(shared_address(boxes.k), &maps.k, 0, h / p.k_group, token, landed(c));
-      load_boxes(shared_address(boxes.q), &maps.q, 0, h / p.q_group, token, landed(c));
+      if constexpr (Output) load_boxes(shared_address(boxes.q), &maps.q, 0, h / p.q_group, token, landed(c));
       if (c == 0) wait_for_last();  // which prepares
-      load_bytes(shared_address(&s.tile[i]), tiles + static_cast<int64_t>(c) * p.H * kBytes, kBytes, landed(c));
+      load_bytes(shared_address(&s.tile[i]), tiles + static_cast<int64_t>(c) * p.H * p.tile_bytes, kBytes, landed(c));
     }
     __syncwarp();
   }
@@ -68,9 +67,9 @@ struct Feeder {
     const int i = c % kStages, rows = tokens - c * kChunk, lane = lane_here();
     auto& boxes = s.boxes[i];
     if (lane == 0) {
-      stored_read();
+      if constexpr (Output) stored_read();
       if (whole(c)) barrier_expect(v_landed(c), Groups * kBoxBytes);
-      load_boxes(shared_address(boxes.v), &maps.v, slice / kSlice, h / p.v_group, start + c * kChunk, v_landed(c));
+      load_boxes(shared_address(boxes.v), Output ? &maps.v : &maps.slice_of_v, slice / kSlice, h / p.v_group, start + c * kChunk, v_landed(c));
     }
     __syncwarp();
     if (whole(c)) return;
@@ -79,7 +78,7 @@ struct Feeder {
     barrier_wait(landed(c), 0);
     for (int half = 0; half < 2; ++half) {
       clear_rows(shared_address(boxes.k) + half * kBoxBytes, rows, lane, 32);
-      clear_rows(shared_address(boxes.q) + half * kBoxBytes, rows, lane, 32);
+      if constexpr (Output) clear_rows(shared_address(boxes.q) + half * kBoxBytes, rows, lane, 32);
     }
     for (int wg = 0; wg < Groups; ++wg) clear_rows(shared_address(boxes.v) + wg * kBoxBytes, rows, lane, 32);
     fence_async();
@@ -95,7 +94,7 @@ struct Feeder {
       const int rows = tokens - c * kChunk;
       if (whole(c)) {
         take(c);
-      } else if (output) {  // row by row: those behind the end are the next sequence's
+      } else {  // row by row: those behind the end are the next sequence's
         constexpr int kPieces = Groups * 8;  // of 16 bytes, of a row
         for (int at = lane; at < rows * kPieces; at += 32) {
           const int row = at / kPieces, piece = at % kPieces;
@@ -109,11 +108,11 @@ struct Feeder {
   }
 };
 
-template <class E, int Groups>
-__device__ __forceinline__ void feed(const Problem& p, Shared<Groups>& s, const Maps& maps) {
+template <class E, int Groups, bool Output>
+__device__ __forceinline__ void feed(const Problem& p, Shared<Groups, Output>& s, const Maps& maps) {
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
-  const Feeder<Groups> feeder(p, s, maps);
-  if constexpr (!finds_p(Groups)) {
+  const Feeder<Groups, Output> feeder(p, s, maps);
+  if constexpr (!Output || !finds_p(Groups)) {
     if (warp != 0) return;
 #pragma unroll 1
     for (int c = 0; c < feeder.chunks; ++c) feeder.ask(c), feeder.ask_v(c);
@@ -140,7 +139,7 @@ __device__ __forceinline__ void feed(const Problem& p, Shared<Groups>& s, const 
     }
     if (warp != 0) return;
   }
-  feeder.finish();
+  if constexpr (Output) feeder.finish();
 }
 
 }  // namespace

@@ -6,7 +6,8 @@ namespace {
 
 constexpr int kJoinRows = 8, kJoinParts = 4;  // value channels of a block; parts that its sums are in
 
-// The state before segment i + 1 is that before i times its transfer, and its own. The grid is (D / kJoinRows, H, N).
+// The state after segment i is that before it times its transfer, and its own, in whose place it comes. The grid is
+// (D / kJoinRows, H, N).
 __global__ void __launch_bounds__(kJoinParts * D) gdn_join_kernel(const __grid_constant__ Problem p) {
   DYNAMIC_SHARED(memory);
   float(&S)[D][kJoinRows] = *reinterpret_cast<float(*)[D][kJoinRows]>(memory);
@@ -22,11 +23,11 @@ __global__ void __launch_bounds__(kJoinParts * D) gdn_join_kernel(const __grid_c
     for (int j = 0; j < kPart; ++j) transfer[j] = p.transfer[first + i * step + (part * kPart + j) * D + k];
 #pragma unroll
     for (int r = 0; r < kJoinRows / kJoinParts; ++r) {
-      local[r] = p.local[first + i * step + (row + part * (kJoinRows / kJoinParts) + r) * D + k];
+      local[r] = p.after[first + i * step + (row + part * (kJoinRows / kJoinParts) + r) * D + k];
     }
   };
   fetch(1);
-  for (int r = part; r < kJoinRows; r += kJoinParts) S[k][r] = p.start[first + step + (row + r) * D + k];
+  for (int r = part; r < kJoinRows; r += kJoinParts) S[k][r] = p.after[first + (row + r) * D + k];
   __syncthreads();
   for (int i = 1; i < segments - 1; ++i) {
     float sum[kJoinRows] = {};
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(kJoinParts * D) gdn_join_kernel(const __grid_c
 #pragma unroll
       for (int other = 0; other < kJoinParts; ++other) x += sums[other][r][k];
       S[k][r] = x;
-      p.start[first + (i + 1) * step + (row + r) * D + k] = x;
+      p.after[first + i * step + (row + r) * D + k] = x;
     }
     __syncthreads();
   }

@@ -4,9 +4,9 @@
 // (sequence, head), or one slice of its value channels, and advances the state over its chunks in order (advance.cuh),
 // which a warp asks for ahead (feed.cuh).
 //
-// Where few sequences and heads would leave the GPU empty, a sequence is cut into segments, exactly. A first pass has the
-// first segment, and of each other but the last what it adds to a state of zeros and what it makes of the identity; `join`
-// has the state before every segment from them (join.cuh); a second pass has the others.
+// Where few sequences and heads would leave the GPU empty, a sequence is cut into segments, exactly. A first pass, without
+// outputs, has the state after the first segment, and of each other but the last what it adds to a state of zeros and what it
+// makes of the identity; `join` has the state before every segment from them (join.cuh); a second pass has all outputs.
 
 #include "advance.cuh"
 #include "feed.cuh"
@@ -15,17 +15,20 @@
 
 namespace {
 
-constexpr int kAdvanceRegisters = 208, kFeedRegisters = 88;  // of a thread; at launch each has 168, 504 together
+// Of a thread. At launch each has 168 where two slices are advanced, 504 together, and 128 where two blocks share a
+// multiprocessor, 256 together.
+constexpr int kAdvanceRegisters = 208, kFeedRegisters = 88, kFeedRegistersOfTwo = 40;
 
 constexpr int threads_of(int groups) { return 128 * (groups + 1); }
-static_assert(sizeof(Shared<2>) <= 227 * 1024);
+constexpr int blocks_a_multiprocessor(bool output) { return output ? 1 : 2; }
+static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) <= (227 - 1) * 1024 / 2);
 
-// The grid is (slices, H, N), or (slices, of the identity too in the first pass, H, places of segments).
-template <class E, int Groups>
-__global__ void __launch_bounds__(threads_of(Groups), 1) gdn_prefill_kernel(const __grid_constant__ Problem p,
+// The grid is (slices, H, N), or (slices, and without output those of the identity, H, places of segments).
+template <class E, int Groups, bool Output>
+__global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Output)) gdn_prefill_kernel(const __grid_constant__ Problem p,
                                                                             const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
-  auto& s = *reinterpret_cast<Shared<Groups>*>(memory);
+  auto& s = *reinterpret_cast<Shared<Groups, Output>*>(memory);
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   int n = blockIdx.z;  // the bounds are an input: the kernel before does not write them, and has waited for who might have
   if (p.length != 0) {
@@ -34,7 +37,7 @@ __global__ void __launch_bounds__(threads_of(Groups), 1) gdn_prefill_kernel(cons
     n = find_ranked(p, n, reinterpret_cast<int*>(s.tile), &s.found);
   }
   if (threadIdx.x == 0) {
-    s.busy = find_work<Groups>(p, n, blockIdx.x, blockIdx.y, blockIdx.z, s.work);
+    s.busy = find_work<Groups, Output>(p, n, blockIdx.x, blockIdx.y, blockIdx.z, s.work);
 #pragma unroll
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
@@ -49,11 +52,12 @@ __global__ void __launch_bounds__(threads_of(Groups), 1) gdn_prefill_kernel(cons
   __syncthreads();
   if (!s.busy) return;
   if (wg < Groups) {
-    if constexpr (Groups == 2) registers_up<kAdvanceRegisters>();
-    advance<E, Groups>(p, s, wg);
+    if constexpr (Groups == 2 || !Output) registers_up<kAdvanceRegisters>();
+    advance<E, Groups, Output>(p, s, wg);
   } else {
+    if constexpr (!Output) registers_down<kFeedRegistersOfTwo>();
     if constexpr (Groups == 2) registers_down<kFeedRegisters>();
-    feed<E, Groups>(p, s, maps);
+    feed<E, Groups, Output>(p, s, maps);
   }
 }
 
@@ -177,14 +181,29 @@ struct Cut {
   int64_t length;
 };
 
-// The least time as a model has it. How long each sequence is, the host does not know: a few are taken to be as long as each
-// other, and of many the longest to be two or three times as long as the others, which then have to hide behind it.
-Cut cut(int64_t pairs, int64_t sequences, int64_t chunks, int multiprocessors) {
+// Beside inputs and outputs, in units of 4 bytes.
+struct Workspace {
+  int64_t tiles, states;  // all tiles; the states after all segments, of which there are two kinds
+  int64_t all() const { return tiles + 2 * states; }
+};
+
+Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_t heads) {
+  const int64_t tile = tile_bytes(!finds_p(how.groups)) / static_cast<int64_t>(sizeof(float));
+  return {(tokens / kChunk + sequences) * heads * tile,
+          how.length == 0 ? 0 : count_places(tokens, sequences, how.length) * heads * D * D};
+}
+
+// The least time as a model has it, with a workspace of no more than `room`. How long each sequence is, the host does not
+// know: a few are taken to be as long as each other, and of many the longest to be two or three times as long as the others,
+// which then have to hide behind it.
+Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors) {
 #ifdef GDN_CLOCKS
   const char *groups = std::getenv("GDN_GROUPS"), *length = std::getenv("GDN_LENGTH");  // what else there could be
   if (groups != nullptr) return {std::atoi(groups), length == nullptr ? 0 : std::atoi(length)};
 #endif
-  constexpr int64_t kCycles[] = {2150, 4000}, kPass = 18000;  // of a chunk, by groups; of a pass, besides its chunks
+  // Cycles: of a chunk, by groups; the same without output, for a block alone and for one of two; of a pass, besides.
+  constexpr int64_t kCycles[] = {2150, 3300}, kAlone = 1350, kOfTwo = 1750, kPass = 18000, kJoin = 1500;
+  const int64_t pairs = heads * sequences, chunks = tokens / kChunk + sequences;
   const int64_t each = (chunks + sequences - 1) / sequences, longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
   Cut best{1, 0};
   int64_t least = std::numeric_limits<int64_t>::max();
@@ -201,9 +220,12 @@ Cut cut(int64_t pairs, int64_t sequences, int64_t chunks, int multiprocessors) {
       continue;
     }
     offer(pass(1, each), 0);
-    for (int64_t count = 3; count <= 16 && each >= 8 * count; ++count) {
-      const int64_t length = (each + count - 1) / count;
-      offer(pass(2 * count - 3, length) + pass(count - 1, length), length);
+    for (int64_t count = 2; count <= 16 && each >= 8 * count; ++count) {
+      const int64_t length = (each + count - 1) / count, first = 2 * pairs * (2 * count - 3);
+      if (workspace_of({groups, length}, tokens, sequences, heads).all() > room) continue;
+      const int64_t states = first <= multiprocessors ? length * kAlone
+                                                      : (first + 2 * multiprocessors - 1) / (2 * multiprocessors) * length * kOfTwo;
+      offer(states + kPass + (count - 2) * kJoin + pass(count, length), length);
     }
   }
   return best;
@@ -232,38 +254,36 @@ void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int mult
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 
-template <class E, int Groups>
-void launch(Problem p, const Maps& maps, cudaStream_t stream) {
-  constexpr auto kernel = gdn_prefill_kernel<E, Groups>;
-  constexpr int kSlices = D / (Groups * kSlice);
+// Of one kernel that advances: so many slices and, in z, sequences or places of segments. `early`: it begins while the last
+// blocks of the one that prepares are busy.
+template <class E, int Groups, bool Output>
+void launch(const Problem& p, const Maps& maps, int slices, int64_t z, bool early, cudaStream_t stream) {
+  constexpr auto kernel = gdn_prefill_kernel<E, Groups, Output>;
   static std::atomic<uint64_t> allowed{0};
-  allow(kernel, sizeof(Shared<Groups>), p.device, allowed);
-  const auto run = [&](int slices, int64_t z) {
-    cudaLaunchAttribute early{};  // begins while the last blocks of the kernel before are busy
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z));
-    config.blockDim = dim3(threads_of(Groups));
-    config.dynamicSmemBytes = sizeof(Shared<Groups>);
-    config.stream = stream;
-    config.attrs = &early;
-    config.numAttrs = p.pass == 1 ? 1 : 0;
-    TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, p, maps));
-  };
-  if (p.length == 0) return run(kSlices, p.N);
-  run(2 * kSlices, p.segments);
-  const dim3 grid(D / kJoinRows, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N));
-  gdn_join_kernel<<<grid, kJoinParts * D, kJoinBytes, stream>>>(p);
-  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
-  p.pass = 2;
-  run(kSlices, p.segments);
+  allow(kernel, sizeof(Shared<Groups, Output>), p.device, allowed);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z));
+  config.blockDim = dim3(threads_of(Groups));
+  config.dynamicSmemBytes = sizeof(Shared<Groups, Output>);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, p, maps));
 }
 
 template <class E, int Groups>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
   launch_prepare<E, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
-  launch<E, Groups>(p, maps, stream);
+  constexpr int kSlices = D / (Groups * kSlice);
+  if (p.length == 0) return launch<E, Groups, true>(p, maps, kSlices, p.N, true, stream);
+  launch<E, 1, false>(p, maps, 2 * (D / kSlice), p.segments, true, stream);
+  const dim3 grid(D / kJoinRows, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N));
+  gdn_join_kernel<<<grid, kJoinParts * D, kJoinBytes, stream>>>(p);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+  launch<E, Groups, true>(p, maps, kSlices, p.segments, false, stream);
 }
 
 #ifdef GDN_CLOCKS
@@ -324,7 +344,6 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   p.q_group = static_cast<int>(H / HQ), p.k_group = static_cast<int>(H / HK), p.v_group = static_cast<int>(H / HV);
   p.scale = static_cast<float>(scale.has_value() ? scale.value() : 1.0 / std::sqrt(static_cast<double>(D)));
   p.k_first = p.log_gates = k_first;
-  p.pass = 1;
   if (checkpoints.has_value()) {
     p.checkpoints = pointer<float>(checkpoints), p.checkpoint_starts = pointer<const int64_t>(checkpoint_cu_starts);
     p.num_checkpoints = checkpoints.value().size(0), p.every = static_cast<int>(interval / kChunk);
@@ -332,23 +351,22 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   check_bounds(p, interval, stream);
 
   const int64_t places = T / kChunk + N;
-  const Cut how = cut(H * N, N, places, multiprocessors);
   TVM_FFI_CHECK(places < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
-  const int64_t tiles = places * H * (tile_bytes(!finds_p(how.groups)) / static_cast<int64_t>(sizeof(float)));
-  int64_t states = 0;
+  const int64_t given = T * D * (HQ + HK + HV) / 2 + (g.has_value() + beta.has_value()) * T * H +
+                        initial_state.has_value() * N * H * D * D;  // in units of 4 bytes
+  const Cut how = cut(T, N, H, given + given / 2, multiprocessors);
+  const Workspace size = workspace_of(how, T, N, H);
   if (how.length > 0) {
-    p.length = static_cast<int>(how.length), p.segments = places / how.length + N;
+    p.length = static_cast<int>(how.length), p.segments = count_places(T, N, how.length);
     TVM_FFI_CHECK(p.segments <= 65535, ValueError) << p.segments << " segments are not served";
-    states = p.segments * H * D * D;
   }
-  const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({tiles + 3 * states}), kFloat32, device);
-  p.tiles = static_cast<unsigned char*>(workspace.data_ptr());
-  p.start = static_cast<float*>(workspace.data_ptr()) + tiles;
-  p.local = p.start + states, p.transfer = p.local + states;
+  const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({size.all()}), kFloat32, device);
+  p.tiles = static_cast<unsigned char*>(workspace.data_ptr()), p.tile_bytes = tile_bytes(!finds_p(how.groups));
+  p.after = static_cast<float*>(workspace.data_ptr()) + size.tiles, p.transfer = p.after + size.states;
 #ifdef GDN_CLOCKS
   p.clocks = clocks_to;
 #endif
-  const Maps maps{boxes(q, 2), boxes(k, 2), boxes(v, how.groups), boxes(output, how.groups)};
+  const Maps maps{boxes(q, 2), boxes(k, 2), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1)};
   const auto run = [&](auto launched) { launched(p, maps, places, multiprocessors, stream); };
   if (same(type, kFloat16)) {
     run(how.groups == 1 ? launch_all<__half, 1> : launch_all<__half, 2>);

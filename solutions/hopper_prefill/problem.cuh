@@ -19,12 +19,12 @@ struct Problem {
   float* checkpoints;                // [num_checkpoints, H, D, D]
   const int64_t* checkpoint_starts;  // [N + 1]
   int64_t num_checkpoints;
-  unsigned char* tiles;              // [places, H] of what is prepared of a chunk
-  float *start, *local, *transfer;   // [segments, H, D, D]: the state before, what comes of zeros, of the identity
+  unsigned char* tiles;              // [places, H] of what is prepared of a chunk, of ..
+  int tile_bytes;
+  float *after, *transfer;           // [segments, H, D, D]: the state after a segment, at first from zeros; of the identity
   int every;                         // chunks from a checkpoint to the next; 0: there are none
   int length;                        // chunks of a segment; 0: nothing is cut
   int64_t segments;                  // places for them
-  int pass;                          // over segments: first, second
   int64_t tokens;
   int N, H, q_group, k_group, v_group;
   int device;
@@ -65,6 +65,12 @@ __device__ __forceinline__ int64_t first_chunk(const Problem& p, int n) { return
 
 // The place of a sequence's first segment: no two segments share one.
 __device__ __forceinline__ int64_t first_segment(const Problem& p, int n) { return (bound(p, n) / kChunk + n) / p.length + n; }
+
+// Places of segments, as the host counts them. One sequence leaves none unused.
+inline int64_t count_places(int64_t tokens, int64_t sequences, int64_t length) {
+  if (sequences == 1) return ((tokens + kChunk - 1) / kChunk + length - 1) / length;
+  return (tokens / kChunk + sequences) / length + sequences;
+}
 
 // One at least: an empty sequence has a final state.
 __device__ __forceinline__ int count_segments(const Problem& p, int n) {
@@ -111,12 +117,12 @@ struct Work {
   int64_t start, end;  // tokens: the first of these chunks, behind the last of the sequence
   const float* from;   // a state; null: zeros
   float* to;           // null: nowhere
-  bool from_k_first, to_k_first, identity, output;
+  bool from_k_first, to_k_first, identity;
 };
 
 // That of block (x, h, z), for sequence n; false: nothing. By one thread. x counts slices of the state, of Groups * kSlice
-// value channels each; in the first pass over segments the slices of the identity are behind them.
-template <int Groups>
+// value channels each. Without output: segments but for a sequence's last one, the slices of the identity behind the others.
+template <int Groups, bool Output>
 __device__ __forceinline__ bool find_work(const Problem& p, int n, int x, int h, int64_t z, Work& work) {
   constexpr int kSlices = D / (Groups * kSlice);
   const auto state_of = [&](int64_t place) { return (place * p.H + h) * D * D; };
@@ -125,27 +131,24 @@ __device__ __forceinline__ bool find_work(const Problem& p, int n, int x, int h,
   if (p.length != 0) {
     segment = static_cast<int>(z - first_segment(p, n)), segments = count_segments(p, n), length = p.length;
   }
-  const bool first = segment == 0, last = segment == segments - 1, inner = !first && !last;
+  const bool first = segment == 0, last = segment == segments - 1;
   work.identity = x >= kSlices;
-  work.output = !work.identity && (p.pass == 1 ? first : !first);
-  if (segment < 0 || segment >= segments || (!work.output && (p.pass != 1 || !inner))) return false;
+  if (segment < 0 || segment >= segments || (!Output && (last || (first && work.identity)))) return false;
   work.n = n, work.h = h, work.slice = x % kSlices * Groups * kSlice;
   work.before = segment * length, work.place = first_chunk(p, n) + work.before;
   work.chunks = min(length, chunks - work.before);
   work.start = bound(p, n) + static_cast<int64_t>(work.before) * kChunk, work.end = bound(p, n + 1);
-  work.from_k_first = p.k_first && first, work.to_k_first = p.k_first && last;
-  work.from = nullptr, work.to = nullptr;
+  work.from_k_first = p.k_first && first, work.to_k_first = Output && p.k_first;
+  work.from = nullptr;
   if (first) {
     if (p.initial_state != nullptr) work.from = p.initial_state + state_of(n);
-  } else if (work.output) {
-    work.from = p.start + state_of(z);
+  } else if (Output) {
+    work.from = p.after + state_of(z - 1);
   }
-  if (last) {
-    work.to = p.final_state + state_of(n);
-  } else if (first) {
-    work.to = p.start + state_of(z + 1);
-  } else if (!work.output) {
-    work.to = (work.identity ? p.transfer : p.local) + state_of(z);
+  if (Output) {
+    work.to = last ? p.final_state + state_of(n) : nullptr;
+  } else {
+    work.to = (work.identity ? p.transfer : p.after) + state_of(z);
   }
   return true;
 }

@@ -5,6 +5,7 @@
 namespace {
 
 constexpr int kStages = 3;           // chunks: one is advanced, the others are on their way
+constexpr int kTurnOf0 = 1;          // named barriers: the turn of the first of two warpgroups, of the second
 constexpr int kTerms = 2;            // of T, of 16 bits each
 constexpr int kBoxBytes = 64 * 128;  // 64 rows of 64 numbers, swizzled: what wgmma and TMA call SW128
 
@@ -38,19 +39,28 @@ struct Decays {
   float to_end[kChunk], from_start[kChunk];  // gamma_C / gamma, gamma
 };
 
-// What is prepared of a chunk and head. P last: where a block has both slices of a state it is found there, not before.
-struct alignas(128) Tile {
+// What is prepared of a chunk and head: what a state needs, and what its output needs besides.
+struct alignas(128) StateTile {
   unsigned char T[kTerms][kTriangle];
   Decays decays;
+};
+struct Tile : StateTile {
   unsigned char P[kSquare];
 };
-// Whether a block that advances so many slices finds P.
+// Whether a block that advances so many slices finds P, which then is not prepared.
 constexpr bool finds_p(int groups) { return groups == 2; }
-constexpr int tile_bytes(bool with_p) { return static_cast<int>(sizeof(Tile)) - (with_p ? 0 : kSquare); }
+constexpr int tile_bytes(bool with_p) { return static_cast<int>(with_p ? sizeof(Tile) : sizeof(StateTile)); }
 
-template <int Groups>
-struct Boxes {
+// Of a block that writes outputs, or of one that takes a state over a segment and no more.
+template <int Groups, bool Output>
+struct Stage {
   unsigned char k[2 * kBoxBytes], q[2 * kBoxBytes], v[Groups * kBoxBytes];
+  using Prepared = Tile;
+};
+template <int Groups>
+struct Stage<Groups, false> {
+  unsigned char k[2 * kBoxBytes], v[Groups * kBoxBytes];
+  using Prepared = StateTile;
 };
 
 constexpr int kBlock = 512;  // bytes of 16 x 16 bfloat16: four cores, in the order of a left operand's registers
@@ -82,10 +92,11 @@ struct Prepared {
 
 // Of one that advances. Barriers: a chunk has landed, but for v; v has; its P is there, where the block finds it; nobody
 // needs what is in its place any more; the last chunk has landed, and its boxes hold rows of another sequence.
-template <int Groups>
+template <int Groups, bool Output>
 struct Shared {
-  alignas(1024) Boxes<Groups> boxes[kStages];
-  Tile tile[kStages];
+  using Boxes = Stage<Groups, Output>;
+  alignas(1024) Boxes boxes[kStages];
+  typename Boxes::Prepared tile[kStages];
   alignas(8) uint64_t full[kStages], v_full[kStages], ready[kStages], empty[kStages], tail;
   Work work;
   int found;

@@ -5,7 +5,7 @@
 #include "wgmma.h"
 
 template <class Kernel>
-void launch(Place grid, int threads, size_t shared_bytes, Kernel kernel) {
+void launch(Place grid, int threads, size_t shared_bytes, Kernel kernel, int blocks_together = 1) {
   std::vector<Place> blocks;
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
@@ -17,6 +17,7 @@ void launch(Place grid, int threads, size_t shared_bytes, Kernel kernel) {
   for (const Place& block : blocks) {
     blockIdx = block;
     spare_registers = 0;
+    registers_at_launch = 65536 / blocks_together / threads / 8 * 8;
     prepare_warps(threads);
     prepare_shared_memory(shared_bytes, threads);
     prepare_barriers();

@@ -26,21 +26,21 @@ struct Results {
 
 template <class E, int Slices>
 void launch_all(Problem p, const Maps& maps) {
-  const auto prefill = [&](int slices, int64_t z) {
-    const Place grid{static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z)};
-    launch(grid, threads_of(Slices), sizeof(Shared<Slices>), [&] { gdn_prefill_kernel<E, Slices>(p, maps); });
+  const auto grid_of = [&](int slices, int64_t z) {
+    return Place{static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z)};
   };
   constexpr int kBlocks = D / (Slices * kSlice);
   // Heads that share q and k, in one block or in blocks of their own.
   const int heads = p.length == 1 ? 1 : std::min(p.q_group, p.k_group);
   const Place chunks{static_cast<unsigned>(p.tokens / kChunk + p.N), static_cast<unsigned>(p.H / heads), 1};
   launch(chunks, 128, sizeof(Prepared<!finds_p(Slices)>), [&] { gdn_prepare_kernel<E, !finds_p(Slices)>(p, maps.q, maps.k, heads); });
-  if (p.length == 0) return prefill(kBlocks, p.N);
-  prefill(2 * kBlocks, p.segments);
-  const Place grid{D / kJoinRows, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N)};
-  launch(grid, kJoinParts * D, kJoinBytes, [&] { gdn_join_kernel(p); });
-  p.pass = 2;
-  prefill(kBlocks, p.segments);
+  if (p.length != 0) {
+    launch(grid_of(2 * (D / kSlice), p.segments), threads_of(1), sizeof(Shared<1, false>),
+           [&] { gdn_prefill_kernel<E, 1, false>(p, maps); }, blocks_a_multiprocessor(false));
+    launch(grid_of(D / kJoinRows, p.N), kJoinParts * D, kJoinBytes, [&] { gdn_join_kernel(p); });
+  }
+  launch(grid_of(kBlocks, p.length == 0 ? p.N : p.segments), threads_of(Slices), sizeof(Shared<Slices, true>),
+         [&] { gdn_prefill_kernel<E, Slices, true>(p, maps); });
 }
 
 Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
@@ -62,26 +62,27 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
   p.scale = scale;
   p.k_first = p.log_gates = c.k_first;
-  p.pass = 1;
   p.length = cut.segment;
-  if (cut.segment != 0) p.segments = (tokens / kChunk + p.N) / cut.segment + p.N;
-  Guarded<float> start(p.segments * heads * state), local = start, transfer = start;
+  if (cut.segment != 0) p.segments = count_places(tokens, p.N, cut.segment);
+  Guarded<float> after(p.segments * heads * state), transfer = after;
   Guarded<float> tiles((tokens / kChunk + p.N) * heads * (sizeof(Tile) / sizeof(float)));
   p.tiles = reinterpret_cast<unsigned char*>(tiles.data());
-  p.start = start.data(), p.local = local.data(), p.transfer = transfer.data();
+  p.tile_bytes = tile_bytes(!finds_p(cut.slices));
+  p.after = after.data(), p.transfer = transfer.data();
 
   const int rows = static_cast<int>(tokens);
   const Maps maps{{x.q.data(), D, c.query_heads, rows, 2},
                   {x.k.data(), D, c.key_heads, rows, 2},
                   {x.v.data(), D, c.value_heads, rows, cut.slices},
-                  {results.output.data(), D, p.H, rows, cut.slices}};
+                  {results.output.data(), D, p.H, rows, cut.slices},
+                  {x.v.data(), D, c.value_heads, rows, 1}};
   const auto launched = [&](auto launch_typed) { launch_typed(p, maps); };
   if (c.type == Type::float16) {
     launched(cut.slices == 1 ? launch_all<__half, 1> : launch_all<__half, 2>);
   } else {
     launched(cut.slices == 1 ? launch_all<__nv_bfloat16, 1> : launch_all<__nv_bfloat16, 2>);
   }
-  for (const Guarded<float>* x : {&results.final_state, &results.checkpoints, &start, &local, &transfer, &tiles}) {
+  for (const Guarded<float>* x : {&results.final_state, &results.checkpoints, &after, &transfer, &tiles}) {
     results.intact &= x->intact();
   }
   results.intact &= results.output.intact();
