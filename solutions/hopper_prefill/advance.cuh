@@ -48,27 +48,37 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
   // A thread holds, of every 8 columns, two neighbours of two rows: rows 16 warp + lane / 4 and eight further.
   const int column = 2 * (lane % 4);
   float S[2][32];  // [V, K], key channels 0 to 63 and 64 to 127
+  const int row = work.slice + wg * kSlice + 16 * warp + lane / 4;
   const auto load = [&](const float* from, bool k_first) {
-    const int row = work.slice + wg * kSlice + 16 * warp + lane / 4, v_step = k_first ? 1 : D, k_step = k_first ? D : 1;
+    if (work.identity || from == nullptr) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+      for (int i = 0; i < 64; ++i) {
+        S[i / 32][i % 32] = work.identity && row + i % 4 / 2 * 8 == column + i / 4 * 8 + i % 2 ? 1.f : 0.f;
+      }
+    } else if (k_first) {
 #pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int v = row + i % 4 / 2 * 8, k = column + 64 * half + i / 4 * 8 + i % 2;
-        S[half][i] = work.identity ? (v == k ? 1.f : 0.f) : from == nullptr ? 0.f : from[v * v_step + k * k_step];
+      for (int i = 0; i < 64; ++i) S[i / 32][i % 32] = from[row + i % 4 / 2 * 8 + (column + i / 4 * 8 + i % 2) * D];
+    } else {
+#pragma unroll
+      for (int i = 0; i < 64; i += 2) {
+        const float2 pair = *reinterpret_cast<const float2*>(from + (row + i % 4 / 2 * 8) * D + column + i / 4 * 8);
+        S[i / 32][i % 32] = pair.x, S[i / 32][i % 32 + 1] = pair.y;
       }
     }
   };
   const auto save = [&](float* to, bool k_first) {
-    const int row = work.slice + wg * kSlice + 16 * warp + lane / 4, v_step = k_first ? 1 : D, k_step = k_first ? D : 1;
+    if (k_first) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+      for (int i = 0; i < 64; ++i) to[row + i % 4 / 2 * 8 + (column + i / 4 * 8 + i % 2) * D] = S[i / 32][i % 32];
+    } else {
 #pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        to[(row + i % 4 / 2 * 8) * v_step + (column + 64 * half + i / 4 * 8 + i % 2) * k_step] = S[half][i];
+      for (int i = 0; i < 64; i += 2) {
+        float* const pair = to + (row + i % 4 / 2 * 8) * D + column + i / 4 * 8;
+        *reinterpret_cast<float2*>(pair) = make_float2(S[i / 32][i % 32], S[i / 32][i % 32 + 1]);
       }
     }
   };
+  if (Output && p.length != 0) wait_for_last();  // which has the state
   load(work.from, work.from_k_first);
   const int v_token = lane % 8 + lane / 16 * 8;  // of ldmatrix and stmatrix: rows of v and of the output are tokens
   const int v_piece = 2 * warp + lane / 8 % 2;

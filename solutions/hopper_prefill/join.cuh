@@ -8,13 +8,15 @@ constexpr int kJoinRows = 8, kJoinParts = 4;  // value channels of a block; part
 
 // The state after segment i is that before it times its transfer, and its own, in whose place it comes. The grid is
 // (D / kJoinRows, H, N).
-__global__ void __launch_bounds__(kJoinParts * D) gdn_join_kernel(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kJoinParts * D, 2) gdn_join_kernel(const __grid_constant__ Problem p) {
+  let_next_begin();
   DYNAMIC_SHARED(memory);
   float(&S)[D][kJoinRows] = *reinterpret_cast<float(*)[D][kJoinRows]>(memory);
   float(&sums)[kJoinParts][kJoinRows][D] = *reinterpret_cast<float(*)[kJoinParts][kJoinRows][D]>(memory + sizeof S);
   constexpr int kPart = D / kJoinParts;  // key channels before the product
   const int n = blockIdx.z, row = blockIdx.x * kJoinRows, k = threadIdx.x % D, part = threadIdx.x / D;
   const int segments = count_segments(p, n);
+  wait_for_last();
   if (segments <= 2) return;  // the first pass has all there is
   const int64_t step = static_cast<int64_t>(p.H) * D * D, first = (first_segment(p, n) * p.H + blockIdx.y) * D * D;
   float transfer[kPart], local[kJoinRows / kJoinParts];

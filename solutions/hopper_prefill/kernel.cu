@@ -27,6 +27,7 @@ static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) 
 template <class E, int Groups, bool Output>
 __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Output)) gdn_prefill_kernel(const __grid_constant__ Problem p,
                                                                             const __grid_constant__ Maps maps) {
+  if constexpr (!Output) let_next_begin();
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<Shared<Groups, Output>*>(memory);
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   }
   fence_async();  // find_ranked has written where TMA will
   __syncthreads();
-  if (!s.busy) return;
+  if (!s.busy) return wait_for_last();  // so that whoever waits for this kernel waits for that before it, too
   if (wg < Groups) {
     if constexpr (Groups == 2 || !Output) registers_up<kAdvanceRegisters>();
     advance<E, Groups, Output>(p, s, wg);
@@ -175,10 +176,12 @@ void check_bounds(const Problem& p, int64_t interval, cudaStream_t stream) {
   }
 }
 
-// How a call is cut up: `groups` slices of a state in a block, segments of `length` chunks (0: none).
+// How a call is cut up: `groups` slices of a state in a block, segments of `length` chunks (0: none), and whether a block of
+// the first pass has a multiprocessor for itself.
 struct Cut {
   int groups;
   int64_t length;
+  bool alone;
 };
 
 // Beside inputs and outputs, in units of 4 bytes.
@@ -199,33 +202,39 @@ Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_
 Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors) {
 #ifdef GDN_CLOCKS
   const char *groups = std::getenv("GDN_GROUPS"), *length = std::getenv("GDN_LENGTH");  // what else there could be
-  if (groups != nullptr) return {std::atoi(groups), length == nullptr ? 0 : std::atoi(length)};
+  if (groups != nullptr) {
+    const int64_t given = length == nullptr ? 0 : std::atoi(length);
+    const int64_t count = given == 0 ? 0 : (tokens / sequences + given * kChunk - 1) / (given * kChunk);
+    return {std::atoi(groups), given, 2 * heads * sequences * (2 * count - 3) <= multiprocessors};
+  }
 #endif
-  // Cycles: of a chunk, by groups; the same without output, for a block alone and for one of two; of a pass, besides.
-  constexpr int64_t kCycles[] = {2150, 3300}, kAlone = 1350, kOfTwo = 1750, kPass = 18000, kJoin = 1500;
+  // Cycles. Of a chunk: prepared, by groups; with output, by groups; without, in a block alone or in one of two. Of a pass,
+  // besides its chunks; of the join, and of each of its steps.
+  constexpr int64_t kPrepare[] = {2900, 1800}, kCycles[] = {2150, 3700}, kAlone = 1400, kOfTwo = 2360, kPass = 9000;
+  constexpr int64_t kJoin = 3500, kStep = 3500;
   const int64_t pairs = heads * sequences, chunks = tokens / kChunk + sequences;
   const int64_t each = (chunks + sequences - 1) / sequences, longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
-  Cut best{1, 0};
+  const auto waves = [&](int64_t blocks, int64_t places) { return (blocks + places - 1) / places; };
+  Cut best{1, 0, false};
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const int groups : {1, 2}) {
     const int64_t blocks = pairs * (groups == 1 ? 2 : 1), cycles = kCycles[groups - 1];
-    const auto offer = [&](int64_t time, int64_t length) {
-      if (time < least) least = time, best = {groups, length};
-    };
-    const auto pass = [&](int64_t of, int64_t length) {
-      return (blocks * of + multiprocessors - 1) / multiprocessors * (length * cycles + kPass);
+    const int64_t prepared = chunks * heads * kPrepare[groups - 1] / multiprocessors;
+    const auto offer = [&](int64_t time, int64_t length, bool alone) {
+      if (prepared + time < least) least = prepared + time, best = {groups, length, alone};
     };
     if (longest > 1) {
-      offer(std::max(blocks * each * cycles / multiprocessors, longest * each * cycles), 0);
+      offer(std::max(blocks * each * cycles / multiprocessors, longest * each * cycles), 0, false);
       continue;
     }
-    offer(pass(1, each), 0);
-    for (int64_t count = 2; count <= 16 && each >= 8 * count; ++count) {
+    offer(waves(blocks, multiprocessors) * (each * cycles + kPass), 0, false);
+    for (int64_t count = 2; count <= 16 && each >= 4 * count; ++count) {
       const int64_t length = (each + count - 1) / count, first = 2 * pairs * (2 * count - 3);
-      if (workspace_of({groups, length}, tokens, sequences, heads).all() > room) continue;
-      const int64_t states = first <= multiprocessors ? length * kAlone
-                                                      : (first + 2 * multiprocessors - 1) / (2 * multiprocessors) * length * kOfTwo;
-      offer(states + kPass + (count - 2) * kJoin + pass(count, length), length);
+      if (workspace_of({groups, length, false}, tokens, sequences, heads).all() > room) continue;
+      const bool alone = first <= multiprocessors;
+      const int64_t states = alone ? length * kAlone : waves(first, 2 * multiprocessors) * length * kOfTwo;
+      const int64_t join = waves(pairs * (D / kJoinRows), 2 * multiprocessors) * (kJoin + (count - 2) * kStep);
+      offer(states + kPass + join + waves(blocks * count, multiprocessors) * (length * cycles + kPass), length, alone);
     }
   }
   return best;
@@ -254,36 +263,46 @@ void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int mult
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 
-// Of one kernel that advances: so many slices and, in z, sequences or places of segments. `early`: it begins while the last
-// blocks of the one that prepares are busy.
-template <class E, int Groups, bool Output>
-void launch(const Problem& p, const Maps& maps, int slices, int64_t z, bool early, cudaStream_t stream) {
-  constexpr auto kernel = gdn_prefill_kernel<E, Groups, Output>;
-  static std::atomic<uint64_t> allowed{0};
-  allow(kernel, sizeof(Shared<Groups, Output>), p.device, allowed);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+// Of a kernel that begins while the last blocks of the one before are busy, and waits for it itself.
+template <class Kernel, class... Arguments>
+void launch_early(Kernel kernel, dim3 grid, int threads, size_t bytes, cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z));
-  config.blockDim = dim3(threads_of(Groups));
-  config.dynamicSmemBytes = sizeof(Shared<Groups, Output>);
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = early ? 1 : 0;
-  TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, p, maps));
+  config.attrs = &early;
+  config.numAttrs = 1;
+  TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
+constexpr size_t kMoreThanHalf = 116 * 1024;  // of a multiprocessor's shared memory: what asks for it is alone there
+
+// Of one kernel that advances: so many slices and, in z, sequences or places of segments.
+template <class E, int Groups, bool Output>
+void launch(const Problem& p, const Maps& maps, int slices, int64_t z, bool alone, cudaStream_t stream) {
+  constexpr auto kernel = gdn_prefill_kernel<E, Groups, Output>;
+  constexpr size_t kBytes = sizeof(Shared<Groups, Output>), kMost = std::max(kBytes, kMoreThanHalf);
+  static std::atomic<uint64_t> allowed{0};
+  allow(kernel, kMost, p.device, allowed);
+  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z));
+  launch_early(kernel, grid, threads_of(Groups), alone ? kMost : kBytes, stream, p, maps);
 }
 
 template <class E, int Groups>
-void launch_all(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
+void launch_all(const Problem& p, const Maps& maps, int64_t places, bool alone, int multiprocessors, cudaStream_t stream) {
   launch_prepare<E, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
   constexpr int kSlices = D / (Groups * kSlice);
   if (p.length == 0) return launch<E, Groups, true>(p, maps, kSlices, p.N, true, stream);
-  launch<E, 1, false>(p, maps, 2 * (D / kSlice), p.segments, true, stream);
-  const dim3 grid(D / kJoinRows, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N));
-  gdn_join_kernel<<<grid, kJoinParts * D, kJoinBytes, stream>>>(p);
-  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
-  launch<E, Groups, true>(p, maps, kSlices, p.segments, false, stream);
+  launch<E, 1, false>(p, maps, 2 * (D / kSlice), p.segments, alone, stream);
+  if (p.segments > 2) {
+    const dim3 grid(D / kJoinRows, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N));
+    launch_early(gdn_join_kernel, grid, kJoinParts * D, kJoinBytes, stream, p);
+  }
+  launch<E, Groups, true>(p, maps, kSlices, p.segments, true, stream);
 }
 
 #ifdef GDN_CLOCKS
@@ -367,7 +386,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   p.clocks = clocks_to;
 #endif
   const Maps maps{boxes(q, 2), boxes(k, 2), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1)};
-  const auto run = [&](auto launched) { launched(p, maps, places, multiprocessors, stream); };
+  const auto run = [&](auto launched) { launched(p, maps, places, how.alone, multiprocessors, stream); };
   if (same(type, kFloat16)) {
     run(how.groups == 1 ? launch_all<__half, 1> : launch_all<__half, 2>);
   } else {

@@ -97,6 +97,15 @@ constexpr int kSorted = 512;  // sequences that are taken longest first; more ar
 
 // The sequence of which `rank` are longer, or as long and before it; by a block. `lengths` and `found` are shared.
 __device__ __forceinline__ int find_ranked(const Problem& p, int rank, int* lengths, int* found) {
+  if (p.N <= 32) {  // each warp for itself: nobody waits
+    const int lane = lane_here(), mine = lane < p.N ? count_chunks(p, lane) : -1;
+    int ahead = 0;
+    for (int m = 0; m < p.N; ++m) {
+      const int other = __shfl_sync(kAllLanes, mine, m);
+      ahead += other > mine || (other == mine && m < lane);
+    }
+    return __ffs(__ballot_sync(kAllLanes, lane < p.N && ahead == rank)) - 1;
+  }
   for (int n = threadIdx.x; n < p.N; n += blockDim.x) lengths[n] = count_chunks(p, n);
   __syncthreads();
   for (int n = threadIdx.x; n < p.N; n += blockDim.x) {

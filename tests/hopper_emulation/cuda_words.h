@@ -39,6 +39,7 @@ T __ldg(const T* from) {
   return *from;
 }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
 
 inline void require_all_lanes(unsigned mask) { require(mask == ~0u, "a part of a warp is not emulated"); }
 
