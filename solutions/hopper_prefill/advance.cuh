@@ -135,8 +135,10 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     uint32_t bits[4][4];  // V^T, the fragments of a left operand; then X^T
     const auto load_v = [&](int k) {
       ldmatrix_transposed(bits[k], shared_address(boxes.v) + wg * kBoxBytes + swizzled(16 * k + v_token, v_piece));
+      if constexpr (!Output) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) bits[k][e] &= v_mask;
+        for (int e = 0; e < 4; ++e) bits[k][e] &= v_mask;
+      }
     };
     const auto subtract = [&](int k) {
 #pragma unroll
@@ -150,7 +152,6 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     barrier_wait(shared_address(&s.v_full[i]), parity);
 #pragma unroll
     for (int k = 0; k < 4; ++k) load_v(k);
-    const float all = tile.decays.from_start[kChunk - 1];
     GDN_STAMP(wg, c, 3);
     wgmma_wait<Output ? 1 : 0>();
     settle(x);
@@ -162,6 +163,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) multiply_lower<E>(y[0], y[1], bits, shared_address(tile.T[term]), term > 0);
     wgmma_commit();
+    const float all = tile.decays.from_start[kChunk - 1];  // loaded here, lest S is scaled before T is on its way
 #pragma unroll
     for (int e = 0; e < 32; ++e) S[0][e] *= all, S[1][e] *= all;
     if constexpr (Output) {

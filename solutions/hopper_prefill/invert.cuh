@@ -77,10 +77,10 @@ __device__ __forceinline__ void invert_block(const float (&a)[16][20], uint32_t 
 
 constexpr int kTurned = 1;  // the named barrier of who needs M
 
-// A of a chunk, from `products` = K K^T: blocks left of the diagonal in two terms, those on it inverted, two each by the
-// warps of roles 0 and 1.
+// A of a chunk, from `products` = K K^T: blocks left of the diagonal in two terms, those on it inverted. Warps 0 and 1,
+// which have few of the former, invert two each.
 __device__ __forceinline__ void write_a(const float (&products)[32], const Decays& d, const Weights& w, Scratch& scratch,
-                                        float (&diagonal)[4][16][20], int warp, int lane, int role) {
+                                        float (&diagonal)[4][16][20], int warp, int lane) {
   float a[8];
   weigh_diagonal(w, products, warp, a);
 #pragma unroll
@@ -98,8 +98,8 @@ __device__ __forceinline__ void write_a(const float (&products)[32], const Decay
     stmatrix(to, high);
     stmatrix(to + sizeof scratch.A[0], low);
   }
-  if (role < 2) {
-    const int block = 2 * role + lane / 16;
+  if (warp < 2) {
+    const int block = 2 * warp + lane / 16;
     const uint32_t inverse = shared_address(scratch.inverse) + block * kBlock;
     invert_block(diagonal[block], inverse, inverse + sizeof scratch.inverse[0], lane % 16);
   }

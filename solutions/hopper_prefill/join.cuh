@@ -8,7 +8,7 @@ constexpr int kJoinRows = 8, kJoinParts = 4;  // value channels of a block; part
 
 // The state after segment i is that before it times its transfer, and its own, in whose place it comes. The grid is
 // (D / kJoinRows, H, N).
-__global__ void __launch_bounds__(kJoinParts * D, 2) gdn_join_kernel(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kJoinParts * D) gdn_join_kernel(const __grid_constant__ Problem p) {
   let_next_begin();
   DYNAMIC_SHARED(memory);
   float(&S)[D][kJoinRows] = *reinterpret_cast<float(*)[D][kJoinRows]>(memory);

@@ -209,9 +209,9 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
   }
 #endif
   // Cycles. Of a chunk: prepared, by groups; with output, by groups; without, in a block alone or in one of two. Of a pass,
-  // besides its chunks; of the join, and of each of its steps.
-  constexpr int64_t kPrepare[] = {2900, 1800}, kCycles[] = {2150, 3700}, kAlone = 1400, kOfTwo = 2360, kPass = 9000;
-  constexpr int64_t kJoin = 3500, kStep = 3500;
+  // besides its chunks, and of one more; of the join, and of each of its steps.
+  constexpr int64_t kPrepare[] = {2900, 1800}, kCycles[] = {2100, 3600}, kAlone = 1570, kOfTwo = 2360;
+  constexpr int64_t kPass = 9000, kSecond = 13000, kJoin = 3500, kStep = 3500;
   const int64_t pairs = heads * sequences, chunks = tokens / kChunk + sequences;
   const int64_t each = (chunks + sequences - 1) / sequences, longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
   const auto waves = [&](int64_t blocks, int64_t places) { return (blocks + places - 1) / places; };
@@ -233,8 +233,9 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
       if (workspace_of({groups, length, false}, tokens, sequences, heads).all() > room) continue;
       const bool alone = first <= multiprocessors;
       const int64_t states = alone ? length * kAlone : waves(first, 2 * multiprocessors) * length * kOfTwo;
-      const int64_t join = waves(pairs * (D / kJoinRows), 2 * multiprocessors) * (kJoin + (count - 2) * kStep);
-      offer(states + kPass + join + waves(blocks * count, multiprocessors) * (length * cycles + kPass), length, alone);
+      const int64_t join = waves(pairs * (D / kJoinRows), multiprocessors) * (kJoin + (count - 2) * kStep);
+      const int64_t outputs = waves(blocks * count, multiprocessors) * (length * cycles + kPass);
+      offer(states + kSecond + (count > 2 ? join : 0) + outputs, length, alone);
     }
   }
   return best;

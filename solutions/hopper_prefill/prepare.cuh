@@ -4,8 +4,6 @@
 
 namespace {
 
-constexpr unsigned kTurn = 132;  // blocks this far from each other come to one multiprocessor, as most begin
-
 // A block has a chunk, and `heads` heads that share their q and k. The grid is (places of chunks, H / heads).
 template <class E, bool WithP>
 __global__ void __launch_bounds__(128, WithP ? 4 : 5) gdn_prepare_kernel(
@@ -54,20 +52,16 @@ __global__ void __launch_bounds__(128, WithP ? 4 : 5) gdn_prepare_kernel(
   store_shared(shared_address(made.T[warp_before % 2]) + (warp_before < 2 ? block_of(0, 1) : block_of(2, 3)) + 16 * lane,
                make_uint4(0, 0, 0, 0));
   if (WithP) clear_p(shared_address(made.P), warp_before, lane);
-  // Warps have unequal parts of T, and those of one number share a scheduler with those of other blocks.
-  const int turn = static_cast<int>((blockIdx.x + gridDim.x * blockIdx.y) / kTurn % 4);
 #pragma unroll 1
   for (int i = 0; i < heads; ++i) {
     const Decays& d = s.decays[i];
     // Anew, and again below: registers are short, what comes of these is not kept in them.
     const int warp = __shfl_sync(kAllLanes, anew(warp_before), 0), lane = lane_here(), row = 16 * warp + lane / 4;
-    const int role = (warp + turn) % 4;
     const float beta[2] = {s.beta[i][row], s.beta[i][row + 8]};
-    write_a(k_products, d, weigh(d, beta, warp, lane), s.scratch, s.diagonal, warp, lane, role);
+    write_a(k_products, d, weigh(d, beta, warp, lane), s.scratch, s.diagonal, warp, lane);
     if (threadIdx.x == 0) stored_read();  // the tile of the head before
     __syncthreads();
-    const int column = 16 * role + lane / 4;
-    write_t<E>(s.scratch, shared_address(made.T), {s.beta[i][column], s.beta[i][column + 8]}, role, lane_here());
+    write_t<E>(s.scratch, shared_address(made.T), beta, warp, lane_here());
     if constexpr (WithP) {
       const int lane = lane_here();
       write_p<E>(q_products, d, weigh(d, {p.scale, p.scale}, warp, lane), shared_address(made.P), warp, lane);
