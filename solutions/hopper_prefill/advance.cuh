@@ -108,7 +108,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
   pack_state();
   // Two warpgroups take turns: one has products of S under way while the other has work of its own.
   constexpr bool kTurns = Output && Groups == 2;
-  if (kTurns && wg == 1) named_arrive(kTurnOf0, 256);
+  if (kTurns && wg == 1 && work.chunks > 0) named_arrive(kTurnOf0, 256);
   const uint32_t v_mask = work.identity ? 0 : ~0u;
 #pragma unroll 1
   for (int c = 0; c < work.chunks; ++c) {
