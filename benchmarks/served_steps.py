@@ -4,9 +4,9 @@
     gdnspec workloads from-requests LOG --definition D --preset P -o few --reduce 32
     python benchmarks/served_steps.py D all/D.jsonl few/D.jsonl --solution S [--steps 500]
 
-Steps are sampled by weight; each distinct one is timed once, the median of replays of a CUDA graph, and counts as often
-as it was drawn. The few predict a mean time of a step by their weights. Values are drawn on the GPU: what is timed is
-shapes.
+Steps are sampled evenly, by weight; each distinct one is timed once, the median of replays of a CUDA graph, and counts
+as often as it was drawn. The few predict a mean time of a step by their weights. Values are drawn on the GPU: what is
+timed is shapes.
 """
 
 import argparse
@@ -48,6 +48,12 @@ def tensors(found: Found, line: Workload) -> dict[str, Any]:
             x = -0.1 * x if t.name == "g" and of.conventions.decay_gate == "log" else x
             given[t.name] = (torch.nn.functional.normalize(x, dim=-1) if t.name in ("q", "k") else x).to(dtype)
     return given
+
+
+def sampled_steps(weights: "np.ndarray[Any, np.dtype[np.float64]]", count: int) -> "np.ndarray[Any, np.dtype[np.intp]]":
+    """Lines of `count` steps, evenly apart among all of them: drawn one by one, their mean could be off by a tenth."""
+    places = (np.random.default_rng(0).random() + np.arange(count)) / count * weights.sum()
+    return np.searchsorted(np.cumsum(weights), places, side="right")
 
 
 def microseconds(found: Found, line: Workload, entry: Any, call: Any, prepare: Any) -> float:
@@ -98,7 +104,7 @@ def main() -> None:
         call = load_function(folder, entry.entry, Path(build))
         prepare = load_function(folder, entry.prepare, Path(build)) if entry.prepare else None
         weights = np.array([line.weight or 1 for line in everything], dtype=np.float64)
-        chosen = np.random.default_rng(0).choice(len(everything), given.steps, p=weights / weights.sum())
+        chosen = sampled_steps(weights, given.steps)
         drawn = Counter(chosen.tolist())
         sampled = sum(times * microseconds(found, everything[i], entry, call, prepare) for i, times in drawn.items())
         represented = [(line.weight or 1, microseconds(found, line, entry, call, prepare)) for line in few]

@@ -79,7 +79,7 @@ def bench(
     if not jobs:
         raise SpecError("no solution serves that: gdnspec list solutions")
     beside = list(plan(baselines, selected, where))
-    command = shlex.join(["gdnspec", *sys.argv[1:]])
+    command = shlex.join(["gdnspec", *_less_json(sys.argv[1:])])
     tasks = [Task(job, [b for b in beside if _same(b, job) and b.solution != job.solution]) for job in jobs]
     seed = secrets.randbits(62) if seed is None else seed
     settings = Settings(where.kind, seconds, timeout, seed, command, 1 + len(baselines))
@@ -143,6 +143,12 @@ def _default(kind: str, workload: list[str] | None, file: Path | None) -> list[s
 
 def _split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _less_json(words: list[str]) -> list[str]:
+    """Where a copy went is no part of how a figure came about, and a path of one machine."""
+    kept = iter(words)
+    return [word for word in kept if not word.startswith("--json=") and (word != "--json" or not next(kept, ""))]
 
 
 def _same(one: "Job", other: "Job") -> bool:
