@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def intake(
-    bundle: Annotated[Path, typer.Argument(help="What gdnspec submit packed.")],
+    file: Annotated[Path, typer.Argument(metavar="BUNDLE", help="What gdnspec submit packed.")],
     into: Annotated[
         Path | None, typer.Option(help="The folder of solutions that takes it; default: solutions/.")
     ] = None,
@@ -45,6 +45,12 @@ def intake(
     if into is None and "site-packages" in target.parts:
         raise SpecError("this gdnspec is installed, not a checkout: say --into DIR")
 
+    from gdnspec.submission.admission import refuse_taken
+    from gdnspec.submission.bundle import read
+
+    bundle = read(file)
+    refuse_taken(bundle.solution.name, target)
+
     from gdnspec.runner.confinement import NotIsolated
     from gdnspec.submission import judging
     from gdnspec.submission.intake import Policy, Refused, Unverified, take_in
@@ -57,7 +63,7 @@ def intake(
         admitted = take_in(bundle, target, terms, Policy(allow_findings, no_bench), told)
     except Refused as refused:
         told.show()
-        complain(f"gdnspec: refused: {paths.shown(bundle)}")
+        complain(f"gdnspec: refused: {paths.shown(file)}")
         for reason in refused.reasons:
             complain(f"  {visible(reason)}")
         raise typer.Exit(1) from None

@@ -47,13 +47,14 @@ def submit(
     target = output or Path(f"{name}.bundle.tar")
     _refuse_other_file(target)
     print_findings(audited(solution.manifest, folder_files(solution)))
-    evidence = recorded(solution) if reuse_evidence else _record(solution, device, timeout, trusted)
+    flags = ("--solutions-dir", str(solutions_dir.resolve())) if solutions_dir else ()
+    evidence = recorded(solution) if reuse_evidence else _record(solution, device, timeout, trusted, flags)
     data = packed(solution, evidence)
     _write(target, data)
     _say_packed(target, data, evidence)
 
 
-def _record(solution: "Solution", device: str, timeout: float, trusted: bool) -> "Recorded":
+def _record(solution: "Solution", device: str, timeout: float, trusted: bool, flags: tuple[str, ...]) -> "Recorded":
     """Runs everything. Exit code 1 where it fails, 3 where nothing runs here."""
     from gdnspec.runner.confinement import NotIsolated
     from gdnspec.submission import judging
@@ -62,7 +63,7 @@ def _record(solution: "Solution", device: str, timeout: float, trusted: bool) ->
     where = chosen_device(device)
     terms = judging.Terms(
         where, secrets.randbits(62), timeout, judging.confinement(minutes=240, trusted=trusted),
-        command=f"gdnspec submit {solution.name}",
+        command=f"gdnspec submit {solution.name}", flags=flags,
     )  # fmt: skip
     recording, summary = Recording(solution), Summary(where.name)
     jobs, verdicts = judging.check_jobs(solution, terms), []

@@ -87,6 +87,8 @@ class Recording:
 
     def add(self, result: CheckResult | Trace) -> None:
         name = VERDICTS if isinstance(result, CheckResult) else TRACES
+        if isinstance(result, CheckResult):
+            result = result.model_copy(update={"repeat": ""})  # which names folders of this machine
         with (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(line(result))
 

@@ -13,7 +13,7 @@ from gdnspec.model.trace import Trace
 from gdnspec.submission import judging
 from gdnspec.submission.admission import admit, refuse_taken, unpacked
 from gdnspec.submission.audit import audited
-from gdnspec.submission.bundle import Bundle, read
+from gdnspec.submission.bundle import Bundle
 from gdnspec.submission.claims import claims, devices, unfounded
 from gdnspec.submission.evidence import BADGE, Question, unproven
 from gdnspec.submission.finding import Finding
@@ -67,11 +67,10 @@ class Watcher(Protocol):
     def warned(self, text: str) -> None: ...
 
 
-def take_in(file: Path, into: Path, terms: Terms, policy: Policy, watcher: Watcher) -> Admitted:
+def take_in(bundle: Bundle, into: Path, terms: Terms, policy: Policy, watcher: Watcher) -> Admitted:
     """Raises `SpecError` where the bundle or the request is invalid, `Refused` where it is not admitted, `Unverified`
     where this machine cannot tell, `NotIsolated` where it cannot be run safely; `into` is then as it was.
     """
-    bundle = read(file)
     refuse_taken(bundle.solution.name, into)
     _hold_to_definitions(bundle, watcher)
     with unpacked(bundle) as solution:

@@ -29,13 +29,15 @@ Warn = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Terms:
-    """How a solution is judged. `timeout`: seconds of one call."""
+    """How a solution is judged. `timeout`: seconds of one call; `seconds`: for the timing of one workload. `flags`: for
+    commands that repeat a verdict; `command`: that traces name."""
 
     device: machine.Device
     seed: int
     timeout: float = 120.0
     confinement: Confinement = field(default_factory=Confinement)
     command: str = "gdnspec submit"
+    flags: tuple[str, ...] = ()
     seconds: float = SECONDS
 
 
@@ -57,10 +59,13 @@ def check_jobs(solution: Solution, terms: Terms) -> list[Job]:
     return list(plan([solution], selected, terms.device))
 
 
+def _options(terms: Terms) -> Options:
+    return Options(terms.timeout, terms.seed, terms.flags, terms.confinement)
+
+
 def check(jobs: list[Job], terms: Terms, warn: Warn) -> Iterator[CheckResult]:
     """One verdict a job, as it comes. Raises `NotIsolated` before anything of the solution has run."""
-    options = Options(terms.timeout, terms.seed, confinement=terms.confinement)
-    yield from Checker(terms.device.kind, options, warn).run(jobs)
+    yield from Checker(terms.device.kind, _options(terms), warn).run(jobs)
 
 
 def speed_jobs(solution: Solution, terms: Terms) -> list[Job]:
@@ -76,9 +81,8 @@ def measure(jobs: list[Job], terms: Terms, warn: Warn) -> Iterator[Trace]:
     """One trace a job, as it comes, checked before it is timed."""
     if not jobs:
         return
-    options = Options(terms.timeout, terms.seed, confinement=terms.confinement)
     limits = ceilings(terms.device) if terms.device.kind == "cuda" else None
-    checker = Checker(terms.device.kind, options, warn)
+    checker = Checker(terms.device.kind, _options(terms), warn)
     with Measurer(checker, limits, terms.seconds, terms.command, at_once=1) as measurer:
         for job in jobs:
             yield measurer.trace(job, [])
