@@ -3,8 +3,8 @@
     python tools/review_pull_request.py main               this branch, before it is sent
     python tools/review_pull_request.py BASE --head SHA    as .github/workflows/solutions.yml calls it
 
-Each solution is validated, submitted and taken in, in a checkout of BASE: a branch does not bring its own judge. What it
-changes elsewhere, the other workflows judge. Exit codes are those of gdnspec, of the worst solution.
+Each solution is validated, submitted and taken in, in a checkout of BASE: a branch does not bring its own judge. What
+it changes elsewhere is not looked at. Exit codes are those of gdnspec, of the worst solution.
 """
 
 import argparse

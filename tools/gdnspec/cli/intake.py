@@ -37,6 +37,11 @@ def intake(
         bool, typer.Option("--trusted", help="Run it where this kernel cannot isolate it in full.")
     ] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one call may take.")] = 120.0,
+    memory: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="GiB for its processes together.", show_default="3/4 of this machine's, at most 16"),
+    ] = None,
+    disk: Annotated[float, typer.Option(min=0.01, help="GiB that it may write.")] = 1.0,
     minutes: Annotated[float, typer.Option(min=0.01, help="That its process may live.")] = 60.0,
 ) -> None:
     """Read a bundle safely, audit it, check it in isolation on workloads that nobody has seen, compare its claims of
@@ -56,7 +61,7 @@ def intake(
     from gdnspec.submission.intake import Policy, Refused, Unverified, take_in
 
     where = chosen_device(device)
-    confinement = judging.confinement(minutes, trusted)
+    confinement = judging.confinement(minutes, trusted, memory, disk)
     terms = judging.Terms(where, secrets.randbits(62), timeout, confinement, command="gdnspec intake")
     told = _Told(where.name)
     try:

@@ -27,12 +27,13 @@ class NotIsolated(Exception):
 
 @dataclass(frozen=True)
 class Confinement:
-    """`memory`: bytes of all its processes together. `processes`: their number. `disk`: bytes in its scratch folder.
-    `seconds`: wall time of a child. `closed`: what it must not be able to read. `trusted`: run it with less."""
+    """`memory`: bytes of all its processes together, 0 for what this machine can spare. `processes`: their number.
+    `disk`: bytes in its scratch folder. `seconds`: wall time of a child. `closed`: what it must not be able to read.
+    `trusted`: run it with less."""
 
     memory: int = 0
     processes: int = 256
-    disk: int = 2 * GIB
+    disk: int = GIB
     seconds: float = 3600.0
     closed: tuple[Path, ...] = ()
     trusted: bool = False

@@ -70,11 +70,14 @@ def unpack(path: Path) -> dict[str, bytes]:
 def _read(path: Path) -> bytes:
     """The whole file, no larger than a bundle may be."""
     try:
-        # Without waiting: what is opened may be a pipe.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # without waiting: it may be a pipe
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise SpecError([Problem(path, "is not a regular file")])
-            data = stream.read(MOST_ARCHIVE + 1)
+            with os.fdopen(descriptor, "rb", closefd=False) as stream:
+                data = stream.read(MOST_ARCHIVE + 1)
+        finally:
+            os.close(descriptor)
     except FileNotFoundError:
         raise SpecError([Problem(path, "no such file")]) from None
     except OSError as error:

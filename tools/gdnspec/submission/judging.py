@@ -14,7 +14,7 @@ from gdnspec.inputs.fresh import fresh
 from gdnspec.model.result import CheckResult
 from gdnspec.model.trace import Trace
 from gdnspec.runner.check import Checker, Options
-from gdnspec.runner.confinement import Confinement
+from gdnspec.runner.confinement import GIB, Confinement
 from gdnspec.runner.measure import Measurer
 from gdnspec.runner.plan import Job, plan
 from gdnspec.timing.ceilings import ceilings
@@ -41,9 +41,15 @@ class Terms:
     seconds: float = SECONDS
 
 
-def confinement(minutes: float, trusted: bool = False) -> Confinement:
-    """For a solution of unknown origin on this machine: the home folder of who judges is closed to it."""
-    return Confinement(seconds=60 * minutes, closed=(Path.home(),), trusted=trusted)
+def confinement(minutes: float, trusted: bool = False, memory: float | None = None, disk: float = 1.0) -> Confinement:
+    """For a solution of unknown origin on this machine, whose home folder is closed to it. `memory`, `disk`: GiB."""
+    return Confinement(
+        memory=int((memory or 0) * GIB),
+        disk=int(disk * GIB),
+        seconds=60 * minutes,
+        closed=(Path.home(),),
+        trusted=trusted,
+    )
 
 
 def check_jobs(solution: Solution, terms: Terms) -> list[Job]:
