@@ -339,6 +339,6 @@ def test_claims_of_speed_are_not_admitted_on_a_machine_without_a_gpu(
     bundle = bundle_of(folder, tmp_path / "a.tar", traces=[trace_of(folder, workload="16x32_batch_1")])
     done = gdnspec("intake", bundle, "--into", into)
     assert done.returncode == 3
-    assert "1 claims of speed on nvidia-h200; this machine has no GPU" in done.stderr
+    assert "claims of speed on nvidia-h200 (1), and this machine has no GPU" in done.stderr
     assert "--no-bench" in done.stderr
     assert not list(into.iterdir())

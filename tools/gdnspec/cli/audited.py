@@ -17,7 +17,7 @@ def print_findings(findings: "Sequence[Finding]") -> None:
         return
     severe = [finding for finding in findings if finding.severe]
     noted = [finding for finding in findings if not finding.severe]
-    complain(f"audit: {len(severe)} findings that intake refuses, {len(noted)} to look at")
+    complain(f"audit: {len(severe)} {'finding' if len(severe) == 1 else 'findings'} to refuse, {len(noted)} to look at")
     for finding in [*severe, *noted][:MOST]:
         complain(f"  {'refused' if finding.severe else 'noted'}  {finding}")
     if len(findings) > MOST:

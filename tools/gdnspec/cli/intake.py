@@ -75,14 +75,14 @@ def intake(
     except Unverified as unverified:
         told.show()
         complain(f"gdnspec: not admitted: {visible(str(unverified))}")
-        complain("  --no-bench admits it without its figures; or take it in on such a machine")
+        complain("  take it in on a machine that can tell; --no-bench admits it without figures of speed")
         raise typer.Exit(3) from None
     except NotIsolated as missing:
         complain(f"gdnspec: not run: isolation is reduced here: {missing}; --trusted runs it with less")
         raise typer.Exit(3) from None
     told.show()
-    verified = f", {admitted.claimed} claims of speed verified" if admitted.claimed else ", no claim of speed"
-    say(f"accepted: {paths.shown(admitted.folder)}/: {len(admitted.verdicts)} verdicts, seed {terms.seed}{verified}")
+    speed = f"{admitted.claimed} claims of speed hold" if admitted.claimed else "no claim of speed"
+    say(f"accepted: {paths.shown(admitted.folder)}/: {len(admitted.verdicts)} verdicts, seed {terms.seed}, {speed}")
 
 
 class _Told:

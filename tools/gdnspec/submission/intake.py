@@ -135,7 +135,7 @@ def _require_device(bundle: Bundle, terms: Terms) -> None:
     elsewhere = [slug for slug in devices(bundle.traces) if terms.device.kind != "cuda" or slug != terms.device.slug]
     if elsewhere:
         count, here = len(claims(bundle.traces)), "no GPU" if terms.device.kind != "cuda" else terms.device.slug
-        raise Unverified(f"{count} claims of speed on {', '.join(elsewhere)}; this machine has {here}")
+        raise Unverified(f"claims of speed on {', '.join(elsewhere)} ({count}), and this machine has {here}")
 
 
 def _check(solution: Solution, terms: Terms, watcher: Watcher) -> list[CheckResult]:
