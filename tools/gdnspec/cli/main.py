@@ -14,11 +14,13 @@ from gdnspec.cli import (
     compare,
     doctor,
     exchange,
+    intake,
     listing,
     new,
     report,
     selftest,
     show,
+    submit,
     validate,
     vectors,
     workloads,
@@ -53,6 +55,8 @@ app.command("new", epilog=EPILOG)(new.new)
 app.command("doctor", epilog=EPILOG)(doctor.doctor)
 app.command("selftest", epilog=EPILOG)(selftest.selftest)
 app.command("report", epilog=EPILOG)(report.report)
+app.command("submit", epilog=EPILOG)(submit.submit)
+app.command("intake", epilog=EPILOG)(intake.intake)
 app.add_typer(workloads.app, name="workloads")
 app.add_typer(vectors.app, name="vectors")
 

@@ -14,7 +14,7 @@ from gdnspec.catalog.solutions import MANIFEST, load_solution, solutions
 from gdnspec.cli.console import say
 from gdnspec.cli.scaffold import SCAFFOLDS
 from gdnspec.model.errors import Problem, SpecError
-from gdnspec.model.solution import Manifest
+from gdnspec.model.solution import PLACEHOLDER_AUTHOR, PLACEHOLDER_TEXT, Manifest
 
 
 class Language(StrEnum):
@@ -28,7 +28,7 @@ def new(
     definition_names: Annotated[list[str], typer.Option("--definition", help="What it serves; may be repeated.")],
     language: Annotated[Language, typer.Option(help="What it is written in.")] = Language.python,
     solutions_dir: Annotated[Path | None, typer.Option(help="Where to make its folder; default: solutions/.")] = None,
-    author: Annotated[str, typer.Option(help="Who is to be credited.")] = "you",
+    author: Annotated[str, typer.Option(help="Who is to be credited.")] = PLACEHOLDER_AUTHOR,
 ) -> None:
     """Scaffold a solution: a manifest, and a kernel file with every argument and its shape."""
     root = solutions_dir or paths.solutions_dir()
@@ -42,7 +42,7 @@ def new(
         "language": language.value,
         "authors": [author],
         "license": "Apache-2.0",
-        "description": f"{', '.join(d.name for d in found)} in {language.value}: say here what sets it apart.",
+        "description": f"{', '.join(d.name for d in found)} in {language.value}: {PLACEHOLDER_TEXT}",
         "sources": [scaffold.file],
         "requires": scaffold.requires,
         "deterministic": True,

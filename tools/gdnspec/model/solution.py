@@ -13,6 +13,8 @@ from gdnspec.model.errors import PlacedError
 from gdnspec.model.expression import ExpressionError, parse
 
 Language = Literal["python", "triton", "cuda"]
+# As `gdnspec new` writes them, for their author to replace.
+PLACEHOLDER_AUTHOR, PLACEHOLDER_TEXT = "you", "say here what sets it apart."
 ENTRY = r"^[A-Za-z0-9_][A-Za-z0-9_.\-/]*\.(py|cu)::[A-Za-z_][A-Za-z0-9_]*$"
 
 

@@ -20,6 +20,7 @@ from gdnspec.model.result import CheckResult, Status
 from gdnspec.model.workload import Workload
 from gdnspec.runner.call import Answer, Content, Session
 from gdnspec.runner.child import Child, ChildFailed
+from gdnspec.runner.confinement import Confinement
 from gdnspec.runner.expected import Expected
 from gdnspec.runner.freeze import measure, with_budget
 from gdnspec.runner.plan import Job, token_programs
@@ -34,11 +35,13 @@ ONCE = 300  # token-programs above which an interpreted kernel, at 2.6 ms each, 
 
 @dataclass(frozen=True)
 class Options:
-    """`timeout`: seconds for one call. `seed`: of the second call's content. `extra_flags`: for the repeat command."""
+    """`timeout`: seconds for one call. `seed`: of the second call's content. `extra_flags`: for the repeat command.
+    `confinement`: of solutions whose author nobody knows."""
 
     timeout: float = 120.0
     seed: int = 0
     extra_flags: tuple[str, ...] = ()
+    confinement: Confinement | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +89,14 @@ class Checker:
         """One result a job, as it comes; jobs of one solution stand together."""
         for _, group in groupby(jobs, key=lambda job: id(job.solution)):
             batch = list(group)
-            with Child(batch[0].solution, self.device, batch[0].interpreted) as child:
+            with self.child(batch[0]) as child:
                 deaths: dict[str, int] = {}  # in a row, by definition
                 for job in batch:
                     yield self.result(job, child, deaths)
+
+    def child(self, job: Job) -> Child:
+        """A process for the job's solution, not yet started."""
+        return Child(job.solution, self.device, job.interpreted, self.options.confinement)
 
     def result(self, job: Job, child: Child, deaths: dict[str, int]) -> CheckResult:
         """The verdict on one job. `deaths` are those of the child in a row, by definition, for whoever asks again."""

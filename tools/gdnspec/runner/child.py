@@ -18,6 +18,7 @@ from gdnspec.catalog.solutions import Solution
 from gdnspec.model.result import Status
 from gdnspec.protocol.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
 from gdnspec.runner import descendants
+from gdnspec.runner.confinement import Confinement, NotIsolated, Watch
 from gdnspec.runner.output import TAIL_BYTES, Tail, printable
 
 START_SECONDS = 180.0
@@ -29,6 +30,14 @@ AWAKE = 1.0  # for which a window on a GPU is waited for with a processor of its
 PASSED_ON = (
     "PATH", "LANG", "LC_", "TZ", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA", "NVIDIA", "NVCC", "CC", "CXX",
     "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_", "MKL_", "TORCH", "TRITON", "TVM_FFI", "FLA_", "FLASHINFER",
+)  # fmt: skip
+
+
+# Of a confined child the names alone: others that begin like these may hold a key.
+PASSED_ON_CONFINED = (
+    "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA_HOME", "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CC", "CXX", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS",
 )  # fmt: skip
 
 
@@ -59,9 +68,14 @@ ERROR_STATUS: dict[str, Status] = {
 class Child:
     """Starts on the first request and again after a death. Use as a context manager."""
 
-    def __init__(self, solution: Solution, device: str, interpret: bool) -> None:
+    def __init__(
+        self, solution: Solution, device: str, interpret: bool, confinement: Confinement | None = None
+    ) -> None:
         self.solution, self.device, self.interpret = solution, device, interpret
+        self.confinement = confinement
+        self._watch: Watch | None = None
         self.isolation = ""
+        self.exceeded = ""  # the limit of its confinement that it was ended for
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._scratch: Path | None = None
@@ -182,6 +196,9 @@ class Child:
 
     def _died(self) -> ChildFailed:
         assert self._process is not None
+        if self._watch is not None and self._watch.ended:
+            self.exceeded = self._watch.ended
+            return self._lost("RUNTIME_ERROR", f"ended: {self.exceeded}")
         try:
             code = self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -199,6 +216,7 @@ class Child:
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._scratch = Path(tempfile.mkdtemp(prefix="gdnspec-"))
+        self._work.mkdir(exist_ok=True)
         descendants.adopt()
         build_dir = self._build_dir()
         self._loaded = set()
@@ -208,12 +226,14 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            cwd=self._scratch,
+            cwd=self._work,
             env=self._environment(build_dir),
             start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the whole group
         )
         theirs.close()
         descendants.keep(self._process.pid)
+        if self.confinement is not None:
+            self._watch = Watch(self._process.pid, self._scratch, self.device, self.confinement)
         self._pidfd = os.pidfd_open(self._process.pid)
         assert self._process.stdout is not None
         self._output.follow(self._process.stdout.fileno())
@@ -226,14 +246,24 @@ class Child:
             "op": "hello",
             "folder": str(staged),
             "device": self.device,
-            "scratch": str(self._scratch),
+            "scratch": str(self._work),
             "build_dir": str(build_dir),
             "secret": str(paths.expected_cache()),
+            "confined": None if self.confinement is None else self.confinement.to_json(),
         }
         reply = self._exchange(hello, START_SECONDS)
         if reply["op"] != "ready":
             raise self._lost("PROTOCOL_ERROR", "the child did not say that it is ready")
         self.isolation = printable(str(reply.get("isolation", "")), 200)
+        if self.confinement is not None and reply.get("missing") and not self.confinement.trusted:
+            self.end()
+            raise NotIsolated(printable(str(reply["missing"]), 300))
+
+    @property
+    def _work(self) -> Path:
+        """What the child may write to; a confined one not to its own sources."""
+        assert self._scratch is not None
+        return self._scratch if self.confinement is None else self._scratch / "_work"  # the name of no solution
 
     def _stage(self) -> Path:
         """A copy of exactly the manifest's sources: what is not listed, and so not hashed, is not there."""
@@ -250,7 +280,8 @@ class Child:
         return text.replace(f"{self._scratch}/{self.solution.name}", paths.shown(self.solution.folder))
 
     def _build_dir(self) -> Path:
-        assert self._scratch is not None
+        if self.confinement is not None:
+            return self._work  # nothing that it leaves behind is met again
         folder = paths.build_cache(self.solution.source_hash)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -259,11 +290,11 @@ class Child:
         except OSError:
             pass
         # An unwritable cache costs a rebuild each time, nothing else.
-        return self._scratch
+        return self._work
 
     def _environment(self, build_dir: Path) -> dict[str, str]:
-        scratch = str(self._scratch)
-        environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+        scratch = str(self._work)
+        environment = {name: value for name, value in os.environ.items() if self._passed_on(name)}
         environment.pop("TRITON_INTERPRET", None)
         environment |= {
             "HOME": scratch,
@@ -279,6 +310,9 @@ class Child:
             environment["TRITON_INTERPRET"] = "1"
         return environment
 
+    def _passed_on(self, name: str) -> bool:
+        return name.startswith(PASSED_ON) if self.confinement is None else name in PASSED_ON_CONFINED
+
     def end(self) -> None:
         """Ends the child and whatever it started in its process group."""
         process, self._process = self._process, None
@@ -288,6 +322,9 @@ class Child:
                 self._channel.send({"op": "stop"}, timeout=0.1)
             self._channel.close()
             self._channel = None
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
         if process is not None:
             # A child in good order ends by itself at "stop"; one that does not is not asked twice.
             ended = select.poll()

@@ -143,8 +143,7 @@ class Measurer:
     def _child(self, job: Job) -> Child:
         name = job.solution.name
         if name not in self._children:
-            child = Child(job.solution, self.checker.device, job.interpreted)
-            self._children[name] = self._stack.enter_context(child)
+            self._children[name] = self._stack.enter_context(self.checker.child(job))
         return self._children[name]
 
     @property

@@ -16,7 +16,7 @@ def main() -> None:
     channel = Channel(socket.socket(fileno=int(sys.argv[1])), accept_fds=True)
     die_with_parent()
     hello, _ = channel.receive()
-    isolation = shut_in(hello)
+    isolation = shut_in(hello, channel.close)
 
     from gdnspec.worker.serve import serve
 

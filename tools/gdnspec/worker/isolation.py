@@ -4,17 +4,32 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gdnspec.worker import landlock, seccomp
+from gdnspec.worker import landlock, limits, namespaces, seccomp
 
 _PR_SET_PDEATHSIG = 1
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/sys", "/run", "/nix")
+# Of /etc and /run a confined child reads what the loader, the C library and the driver need.
+SYSTEM_CONFINED = (
+    *(folder for folder in SYSTEM if folder not in ("/etc", "/run")),
+    "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/passwd",
+    "/etc/group", "/etc/nsswitch.conf", "/etc/nvidia", "/run/opengl-driver",
+)  # fmt: skip
 # Of /proc its own entry and the machine's; never the folders of other processes, whose environment they would show.
 PROC = ("self", "cpuinfo", "meminfo", "stat", "devices", "driver", "filesystems", "version", "loadavg", "sys")
 DEVICES = ("null", "zero", "full", "random", "urandom", "dri", "kfd")
+SCOPED = 6  # the first Landlock that keeps signals from processes outside
+
+
+class Isolation(NamedTuple):
+    """What stands between the child and the machine, for the report; and what is missing of what a confined child is
+    promised, empty where nothing is."""
+
+    text: str
+    missing: str = ""
 
 
 def die_with_parent() -> None:
@@ -22,10 +37,40 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def shut_in(hello: dict[str, Any]) -> str:
-    """Applies Landlock; returns how the child is isolated, for the report."""
+def shut_in(hello: dict[str, Any], close: Callable[[], None]) -> Isolation:
+    """Applies Landlock, and where the parent asks for a confined child every other wall that this kernel has.
+
+    `close` lets go of the channel in a process that goes on as another's parent.
+    """
+    confined: dict[str, Any] | None = hello["confined"]
+    if confined is None:
+        return Isolation(_landlocked(hello, SYSTEM, [Path(hello["secret"])]))
+    device = hello["device"]
+    # Between namespaces CUDA shares no memory.
+    alone = device == "cpu" and namespaces.allowed()
+    if alone:
+        namespaces.enter(Path(hello["scratch"]), confined["disk"], die_with_parent, close)
+    limits.limit(confined, device, alone)
+    text = _landlocked(hello, SYSTEM_CONFINED, [Path(hello["secret"]), *map(Path, confined["closed"])])
+    filtered = seccomp.confine(device)
+    walls = [text, *(["system calls filtered"] if filtered else []), *(["own namespaces"] if alone else [])]
+    return Isolation(", ".join(walls), _missing(text, filtered, alone))
+
+
+def _missing(landlocked: str, filtered: bool, alone: bool) -> str:
+    kind, _, version = landlocked.partition(" ")
+    if kind != "landlock" or not version.isdigit():
+        return f"files: {landlocked}"
+    if not filtered:
+        return "the network: this kernel takes no seccomp filter"
+    if not alone and int(version) < SCOPED:
+        return f"signals to other processes: no namespaces of its own, and Landlock {version}, not {SCOPED}"
+    return ""
+
+
+def _landlocked(hello: dict[str, Any], system: Sequence[str], closed: Sequence[Path]) -> str:
     before = len(list(Path("/proc/self/task").glob("*")))
-    readable = list(_readable(Path(hello["folder"])))
+    readable = list(_readable(Path(hello["folder"]), system))
     writable = [Path(hello["scratch"]), Path(hello["build_dir"]), *_of_the_device(hello["device"])]
     try:
         version = landlock.restrict(readable, writable)
@@ -34,10 +79,12 @@ def shut_in(hello: dict[str, Any]) -> str:
     seccomp.keep_off_other_processes()
     if version == 0:
         return "none (this kernel has no Landlock)"
-    secret = Path(hello["secret"]).resolve()
-    open_to = next((folder for folder in (*readable, *writable) if folder in (secret, *secret.parents)), None)
-    if open_to is not None:
-        return f"landlock {version}, but expected values lie below {open_to}, which the child reads"
+    for path in closed:
+        secret = path.resolve()
+        open_to = next((folder for folder in (*readable, *writable) if folder in (secret, *secret.parents)), None)
+        if open_to is not None:
+            what = "expected values lie" if path == closed[0] else f"{path.name or path} lies"
+            return f"landlock {version}, but {what} below {open_to}, which the child reads"
     if before > 1:  # what starts threads may also hand them work: no solution is kept out by a wall with a door
         return f"landlock {version}, but for {before - 1} threads that were there before"
     return f"landlock {version}"
@@ -52,9 +99,9 @@ def _of_the_device(device: str) -> list[Path]:
     return [*found, *Path("/dev").glob("nvidia*"), Path("/dev/shm"), Path("/proc/self/task")]
 
 
-def _readable(solution: Path) -> Iterator[Path]:
+def _readable(solution: Path, system: Sequence[str]) -> Iterator[Path]:
     """System folders, the interpreter and its packages, the toolchain on PATH, and the solution itself."""
-    named = [*SYSTEM, sys.prefix, sys.base_prefix, sys.exec_prefix, str(solution), *sys.path]
+    named = [*system, sys.prefix, sys.base_prefix, sys.exec_prefix, str(solution), *sys.path]
     for variable in ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA_HOME", "CUDA_PATH"):
         named += os.environ.get(variable, "").split(os.pathsep)
     yield from (Path("/proc") / name for name in PROC)
@@ -62,6 +109,6 @@ def _readable(solution: Path) -> Iterator[Path]:
     for name in named:
         if name:
             path = Path(name).resolve()
-            if path != Path("/") and path not in seen and path.is_dir():
+            if path != Path("/") and path not in seen and path.exists():
                 seen.add(path)
                 yield path

@@ -13,6 +13,7 @@ from gdnspec.build.loader import load_function
 from gdnspec.protocol.arena import Slot, attach
 from gdnspec.protocol.channel import Channel, ChannelClosed
 from gdnspec.worker import tamper
+from gdnspec.worker.isolation import Isolation
 from gdnspec.worker.opened import Opened, Refused
 from gdnspec.worker.windows import Windows
 
@@ -20,10 +21,10 @@ TRACE_FRAMES = 8
 AWAKE = 1.0  # seconds for which a window is waited for
 
 
-def serve(channel: Channel, hello: dict[str, Any], isolation: str) -> None:
+def serve(channel: Channel, hello: dict[str, Any], isolation: Isolation) -> None:
     """Answers messages until "stop" or until the parent is gone. The process has shut itself in already."""
     worker = _Worker(hello)
-    channel.send({"op": "ready", "isolation": isolation})
+    channel.send({"op": "ready", "isolation": isolation.text, "missing": isolation.missing})
     awake = 0.0
     while True:
         try:

@@ -1,0 +1,140 @@
+"""gdnspec submit: a solution and the evidence for it, packed for somebody else to take in."""
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gdnspec import paths
+from gdnspec.cli.audited import print_findings
+from gdnspec.cli.console import complain, say, warn
+from gdnspec.cli.device import chosen_device
+from gdnspec.cli.progress import progress
+from gdnspec.cli.selection import chosen_solutions
+from gdnspec.cli.verdicts import Summary, print_failure, print_summary
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.result import CheckResult
+
+if TYPE_CHECKING:
+    from gdnspec.catalog.solutions import Solution
+    from gdnspec.submission.evidence import Recorded
+
+
+def submit(
+    name: Annotated[str, typer.Argument(help="The solution.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", metavar="BUNDLE", help="The file to write.", show_default="NAME.bundle.tar")
+    ] = None,
+    reuse_evidence: Annotated[
+        bool, typer.Option("--reuse-evidence", help="Run nothing: pack what the last submit of these sources recorded.")
+    ] = False,
+    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one call may take.")] = 120.0,
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="Run it where this kernel cannot isolate it in full.")
+    ] = False,
+) -> None:
+    """Check a solution on every suite that runs here, time it where there is a GPU, and pack it with that evidence."""
+    from gdnspec.submission.audit import audited
+    from gdnspec.submission.bundle import folder_files, packed
+    from gdnspec.submission.complete import require_complete
+    from gdnspec.submission.evidence import recorded
+
+    solution = chosen_solutions([name], solutions_dir)[0][0]
+    require_complete(solution)
+    target = output or Path(f"{name}.bundle.tar")
+    _refuse_other_file(target)
+    print_findings(audited(solution.manifest, folder_files(solution)))
+    flags = ("--solutions-dir", str(solutions_dir.resolve())) if solutions_dir else ()
+    evidence = recorded(solution) if reuse_evidence else _record(solution, device, timeout, trusted, flags)
+    data = packed(solution, evidence)
+    _write(target, data)
+    _say_packed(target, data, evidence)
+
+
+def _record(solution: "Solution", device: str, timeout: float, trusted: bool, flags: tuple[str, ...]) -> "Recorded":
+    """Runs everything. Exit code 1 where it fails, 3 where nothing runs here."""
+    from gdnspec.runner.confinement import NotIsolated
+    from gdnspec.submission import judging
+    from gdnspec.submission.evidence import Recording, unproven
+
+    where = chosen_device(device)
+    terms = judging.Terms(
+        where, secrets.randbits(62), timeout, judging.confinement(minutes=240, trusted=trusted),
+        command=f"gdnspec submit {solution.name}", flags=flags,
+    )  # fmt: skip
+    recording, summary = Recording(solution), Summary(where.name)
+    jobs, verdicts = judging.check_jobs(solution, terms), []
+    said: set[str] = set()
+    try:
+        with progress(len(jobs), 0) as advance:
+            for result in judging.check(jobs, terms, warn):
+                recording.add(result)
+                verdicts.append(result)
+                summary.add(result)
+                advance(result)
+                if result.failed:
+                    print_failure(result, said)
+    except NotIsolated as missing:
+        complain(f"gdnspec: isolation is reduced here: {missing}; --trusted runs your own code with less")
+        raise typer.Exit(3) from None
+    print_summary(summary)
+    _stop_where(unproven(solution.name, solution.manifest.entries, verdicts), verdicts)
+    slow = []
+    for trace in judging.measure(judging.speed_jobs(solution, terms), terms, warn):
+        complain(f"timed {trace.definition}/{trace.workload}: {trace.status}")
+        if trace.status not in ("PASSED", "UNSUPPORTED"):
+            slow.append(f"{trace.status} on {trace.definition}/{trace.workload}: {trace.message}")
+        elif trace.timing is not None:
+            recording.add(trace)
+    _stop_where(slow, verdicts)
+    return recording.finish(terms.seed, judging.environment(where))
+
+
+def _stop_where(problems: list[str], verdicts: list[CheckResult]) -> None:
+    """Nothing is packed that would be refused."""
+    if not problems:
+        return
+    complain("gdnspec: nothing is packed:")
+    for problem in problems:
+        complain(f"  {problem}")
+    ran = any(result.status != "UNSUPPORTED" for result in verdicts)
+    raise typer.Exit(1 if ran else 3)
+
+
+def _refuse_other_file(target: Path) -> None:
+    """A bundle is written over a bundle, never over somebody's source."""
+    from gdnspec.submission.bundle import BUNDLE
+
+    if not target.parent.is_dir():
+        raise SpecError([Problem(target.parent, "no such folder", hint="-o BUNDLE")])
+    if not target.exists():
+        return
+    if target.is_file():
+        with target.open("rb") as file:
+            if file.read(len(BUNDLE)) == BUNDLE.encode():
+                return
+    raise SpecError([Problem(target, "exists, and is no bundle", hint="-o another file")])
+
+
+def _write(target: Path, data: bytes) -> None:
+    new = target.with_name(f".{target.name}.new")
+    try:
+        new.write_bytes(data)
+        new.replace(target)
+    except OSError as error:
+        raise SpecError([Problem(target, f"cannot be written: {error.strerror}")]) from None
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _say_packed(target: Path, data: bytes, recorded: "Recorded") -> None:
+    from gdnspec.submission.evidence import TRACES, VERDICTS, sha256
+
+    counts = {name: data.count(b"\n") for name, data in recorded.files.items()}
+    say(f"packed {paths.shown(target)}: {len(data):,} bytes, sha256 {sha256(data)}")
+    speed = f"{counts[TRACES]} traces" if counts[TRACES] else "no traces: only a GPU's are ranked"
+    say(f"evidence of {recorded.evidence.recorded}: {counts[VERDICTS]} verdicts, {speed}")
+    say(f"next, for who reviews it: gdnspec intake {paths.shown(target)}")

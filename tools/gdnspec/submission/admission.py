@@ -1,0 +1,78 @@
+"""Where a bundle's solution lies while it is judged, and how it comes among the others: all of it, or nothing."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution, solutions
+from gdnspec.catalog.trace_check import check_traces
+from gdnspec.catalog.traces import TRACES
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.trace import Trace
+from gdnspec.submission.bundle import Bundle
+from gdnspec.submission.evidence import line
+
+
+def refuse_taken(name: str, into: Path) -> None:
+    """Raises `SpecError` where there is a solution of that name already, or no folder to take one."""
+    if not into.is_dir():
+        raise SpecError([Problem(into, "no such folder", hint="--into DIR")])
+    if os.path.lexists(into / name):
+        raise SpecError([Problem(into / name, "the name is taken", hint="gdnspec list solutions")])
+    known = solutions()[0].get(name)
+    if known is not None:
+        raise SpecError([Problem(known.folder / MANIFEST, f"the name {name!r} is taken by it", "/name")])
+
+
+@contextlib.contextmanager
+def unpacked(bundle: Bundle) -> Iterator[Solution]:
+    """The solution in a temporary folder, validated as every other. Raises `SpecError`."""
+    with tempfile.TemporaryDirectory(prefix="gdnspec-intake-") as folder:
+        yield load_solution(_write(bundle, Path(folder)))
+
+
+def admit(bundle: Bundle, traces: list[Trace], into: Path) -> Path:
+    """The solution's folder in `into`, with traces that were measured here. It appears in one step. Raises
+    `SpecError`."""
+    target = into / bundle.solution.name
+    try:
+        # Below `into`, as a rename stays within one file system; one level deeper than where solutions are looked for.
+        with tempfile.TemporaryDirectory(prefix=".intake-", dir=into) as stage:
+            folder = _write(bundle, Path(stage))
+            for device in sorted({trace.device for trace in traces}):
+                file = folder / TRACES / f"{device}.jsonl"
+                file.parent.mkdir(exist_ok=True)
+                file.write_text("".join(line(trace) for trace in traces if trace.device == device))
+                check_traces(file)
+            _settle(folder)
+            if os.path.lexists(target):
+                raise SpecError([Problem(target, "the name is taken", hint="gdnspec list solutions")])
+            folder.rename(target)
+    except OSError as error:
+        shown = error.strerror or str(error)
+        raise SpecError(
+            [Problem(target, f"cannot be written: {shown}; nothing is changed", hint="--into DIR")]
+        ) from None
+    return target
+
+
+def _write(bundle: Bundle, root: Path) -> Path:
+    folder = root / bundle.solution.name
+    for name, data in bundle.folder.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+    return folder
+
+
+def _settle(folder: Path) -> None:
+    """On disk before it has its name, readable by all as a checkout is."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

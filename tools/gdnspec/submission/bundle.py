@@ -1,0 +1,164 @@
+"""A bundle: a manifest over everything else, a solution's folder, and the evidence for it."""
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from gdnspec.catalog.solutions import MANIFEST, MAX_SOURCE_BYTES, Solution, source_hash
+from gdnspec.model.base import Model, Version1
+from gdnspec.model.definition import Name, Text
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.loading import build, parse_json
+from gdnspec.model.result import CheckResult
+from gdnspec.model.solution import Manifest
+from gdnspec.model.trace import Trace
+from gdnspec.submission import evidence
+from gdnspec.submission.archive import name_problem, pack, unpack
+from gdnspec.submission.evidence import Evidence, Recorded, Sha256, sha256
+
+BUNDLE, SOLUTION, EVIDENCE, README = "bundle.json", "solution/", "evidence/", "README.md"
+
+
+class BundleManifest(Model):
+    """bundle.json. `files` are all others, by hash."""
+
+    schema_version: Version1
+    name: Name
+    license: Text
+    authors: Annotated[list[Text], Field(min_length=1)]
+    evidence: Evidence
+    files: dict[str, Sha256]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle that was read: everything in it is what its manifest says. `folder`: the solution's files by name."""
+
+    file: Path
+    sha256: str
+    manifest: BundleManifest
+    solution: Manifest
+    folder: dict[str, bytes]
+    verdicts: list[CheckResult]
+    traces: list[Trace]
+
+
+# --- packing ----------------------------------------------------------------------------------------------------
+
+
+def packed(solution: Solution, recorded: Recorded) -> bytes:
+    """The archive. The same sources and the same evidence give the same bytes. Raises `SpecError`."""
+    files = {SOLUTION + name: data for name, data in folder_files(solution).items()}
+    files |= {EVIDENCE + name: data for name, data in recorded.files.items()}
+    manifest = BundleManifest(
+        schema_version=1, name=solution.name, license=solution.manifest.license,
+        authors=list(solution.manifest.authors), evidence=recorded.evidence,
+        files={name: sha256(data) for name, data in sorted(files.items())},
+    )  # fmt: skip
+    files[BUNDLE] = (json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True) + "\n").encode()
+    return pack(files)
+
+
+def folder_files(solution: Solution) -> dict[str, bytes]:
+    """What a bundle takes of a solution's folder: its manifest, its sources, and its README where there is one. Raises
+    `SpecError` with every name that no bundle can hold."""
+    names = [MANIFEST, *solution.manifest.sources]
+    if README not in names and os.path.lexists(solution.folder / README):
+        names.append(README)
+    problems = []
+    files = {}
+    for name in names:
+        path = solution.folder / name
+        why = name_problem(name) or ("" if _is_plain(solution.folder, name) else "a link, or not a regular file")
+        if why:
+            problems.append(Problem(solution.folder / MANIFEST, f"{name!r} cannot be packed: {why}", "/sources"))
+        else:
+            files[name] = path.read_bytes()
+    if problems:
+        raise SpecError(problems)
+    return files
+
+
+def _is_plain(folder: Path, name: str) -> bool:
+    """A regular file, reached without a link below the folder."""
+    path = folder
+    for part in Path(name).parts:
+        path = path / part
+        if path.is_symlink():
+            return False
+    return stat.S_ISREG(path.stat().st_mode)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def read(file: Path) -> Bundle:
+    """Raises `SpecError` where anything in it is not what its manifest says, or where anything is missing."""
+    files = unpack(file)
+    if BUNDLE not in files:
+        raise SpecError([Problem(file, f"has no {BUNDLE}: gdnspec submit packs one")])
+    manifest = build(BundleManifest, _json(file, files, BUNDLE), file / BUNDLE)
+    _hold_to_hashes(file, manifest, {name: data for name, data in files.items() if name != BUNDLE})
+    folder = {name.removeprefix(SOLUTION): data for name, data in files.items() if name.startswith(SOLUTION)}
+    solution = build(Manifest, _json(file, files, SOLUTION + MANIFEST), file / SOLUTION / MANIFEST)
+    problems = _contradictions(file, manifest, solution, folder)
+    if problems:
+        raise SpecError(problems)
+    verdicts = evidence.lines_of(CheckResult, files[EVIDENCE + evidence.VERDICTS], file / EVIDENCE / evidence.VERDICTS)
+    traces = evidence.lines_of(Trace, files[EVIDENCE + evidence.TRACES], file / EVIDENCE / evidence.TRACES)
+    return Bundle(file, sha256(pack(files)), manifest, solution, folder, verdicts, traces)
+
+
+def _json(file: Path, files: dict[str, bytes], name: str) -> object:
+    try:
+        return parse_json(files[name].decode(), file / name)
+    except UnicodeDecodeError as error:
+        raise SpecError([Problem(file / name, f"not UTF-8 text: {error.reason} at byte {error.start}")]) from None
+
+
+def _hold_to_hashes(file: Path, manifest: BundleManifest, files: dict[str, bytes]) -> None:
+    needed = [SOLUTION + MANIFEST, EVIDENCE + evidence.VERDICTS, EVIDENCE + evidence.TRACES]
+    problems = [Problem(file, f"has no {name}") for name in needed if name not in files]
+    for name in sorted({*files, *manifest.files}):
+        if name not in manifest.files:
+            problems.append(Problem(file, f"{name!r} is not in its manifest", "/files"))
+        elif name not in files:
+            problems.append(Problem(file, f"{name!r} is in its manifest and nowhere else", "/files"))
+        elif sha256(files[name]) != manifest.files[name]:
+            problems.append(Problem(file, f"{name!r} has another sha256 than its manifest says", "/files"))
+        elif name not in needed and not name.startswith(SOLUTION):
+            problems.append(Problem(file, f"{name!r} belongs in no bundle", "/files"))
+    for name in (evidence.VERDICTS, evidence.TRACES):
+        if manifest.evidence.files.get(name) != manifest.files.get(EVIDENCE + name):
+            problems.append(Problem(file, f"its evidence is of another {name}", f"/evidence/files/{name}"))
+    if problems:
+        raise SpecError(problems)
+
+
+def _contradictions(
+    file: Path, manifest: BundleManifest, solution: Manifest, folder: dict[str, bytes]
+) -> list[Problem]:
+    """Between bundle.json and the solution's own manifest."""
+    problems = [
+        Problem(file, f"{key} is {getattr(manifest, key)!r} here, {getattr(solution, key)!r} in {MANIFEST}", f"/{key}")
+        for key in ("name", "license", "authors")
+        if getattr(manifest, key) != getattr(solution, key)
+    ]
+    if manifest.evidence.solution != solution.name:
+        problems.append(Problem(file, f"evidence for {manifest.evidence.solution!r}", "/evidence/solution"))
+    if set(manifest.evidence.definitions) != set(solution.entries):
+        problems.append(Problem(file, "evidence for other definitions than it serves", "/evidence/definitions"))
+    listed = {MANIFEST, *solution.sources}
+    problems += [Problem(file, f"source {name!r} is not in it") for name in sorted(listed - set(folder))]
+    problems += [Problem(file, f"{name!r} is not among the sources") for name in sorted({*folder} - {*listed, README})]
+    total = sum(len(data) for name, data in folder.items() if name in listed)
+    if total > MAX_SOURCE_BYTES:
+        problems.append(Problem(file, f"sources of over {MAX_SOURCE_BYTES >> 20} MiB"))
+    if not problems and source_hash(solution, folder.__getitem__) != manifest.evidence.source_hash:
+        problems.append(Problem(file, "its evidence is of other sources", "/evidence/source_hash"))
+    return problems

@@ -1,0 +1,171 @@
+"""A bundle taken in: read, audited, run as a stranger's, its claims compared; only one that passes is copied."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.solutions import Solution
+from gdnspec.catalog.workloads import by_name
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.result import CheckResult
+from gdnspec.model.trace import Trace
+from gdnspec.submission import judging
+from gdnspec.submission.admission import admit, refuse_taken, unpacked
+from gdnspec.submission.audit import audited
+from gdnspec.submission.bundle import Bundle
+from gdnspec.submission.claims import claims, devices, unfounded
+from gdnspec.submission.evidence import BADGE, Question, unproven
+from gdnspec.submission.finding import Finding
+from gdnspec.submission.judging import Terms
+
+
+class Refused(Exception):
+    """The bundle is what it says, and is not admitted: `reasons`, one a line."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__("\n".join(reasons))
+        self.reasons = reasons
+
+
+class Unverified(Exception):
+    """This machine cannot tell whether what the bundle says holds."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a reviewer lets pass. `findings`: severe ones of the audit. `unmeasured`: admit without speed, where claims
+    cannot be verified."""
+
+    findings: bool = False
+    unmeasured: bool = False
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """What became of a bundle that passed. `folder`: the solution's. `claimed`: how many claims of speed were verified
+    here; `traces`: what was measured."""
+
+    folder: Path
+    verdicts: list[CheckResult]
+    traces: list[Trace]
+    claimed: int
+    badge: bool | None
+
+
+class Watcher(Protocol):
+    """Whoever is told what happens meanwhile."""
+
+    def found(self, findings: list[Finding]) -> None: ...
+
+    def started(self, total: int) -> None: ...
+
+    def judged(self, result: CheckResult) -> None: ...
+
+    def measured(self, trace: Trace) -> None: ...
+
+    def warned(self, text: str) -> None: ...
+
+
+def take_in(bundle: Bundle, into: Path, terms: Terms, policy: Policy, watcher: Watcher) -> Admitted:
+    """Raises `SpecError` where the bundle or the request is invalid, `Refused` where it is not admitted, `Unverified`
+    where this machine cannot tell, `NotIsolated` where it cannot be run safely; `into` is then as it was.
+    """
+    refuse_taken(bundle.solution.name, into)
+    _hold_to_definitions(bundle, watcher)
+    with unpacked(bundle) as solution:
+        findings = audited(bundle.solution, bundle.folder)
+        watcher.found(findings)
+        if not policy.findings and any(finding.severe for finding in findings):
+            raise Refused([f"{finding}" for finding in findings if finding.severe])
+        _hold_evidence(bundle)
+        if not policy.unmeasured:
+            _require_device(bundle, terms)
+        verdicts = _check(solution, terms, watcher)
+        traces = [] if policy.unmeasured else _measure(bundle, solution, terms, watcher)
+    badge = [
+        result.status == "PASSED" for result in verdicts if result.suite == BADGE and result.status != "UNSUPPORTED"
+    ]
+    folder = admit(bundle, traces, into)
+    return Admitted(
+        folder, verdicts, traces, len(claims(bundle.traces)) if traces else 0, all(badge) if badge else None
+    )
+
+
+def _hold_to_definitions(bundle: Bundle, watcher: Watcher) -> None:
+    """What it was checked on must mean today what it meant then; new workloads are only more to pass."""
+    problems = []
+    for name, asked in bundle.manifest.evidence.definitions.items():
+        at = f"/evidence/definitions/{name}"
+        try:
+            now = Question.of(definition(name))
+        except SpecError as error:
+            problems.append(Problem(bundle.file, str(error), at))
+            continue
+        if asked.definition != now.definition:
+            message = f"was checked on another version of {name}: its definition.json has another sha256 here"
+            problems.append(Problem(bundle.file, message, at, "gdnspec submit packs it anew"))
+        elif asked.workloads != now.workloads:
+            watcher.warned(f"{name}: its workloads have changed since the bundle was packed; those of today decide")
+    if problems:
+        raise SpecError(problems)
+
+
+def _hold_evidence(bundle: Bundle) -> None:
+    """What it says of itself: enough to be looked at, and about itself."""
+    name, source = bundle.solution.name, bundle.manifest.evidence.source_hash
+    problems = unproven(name, bundle.solution.entries, bundle.verdicts)
+    seen = set()
+    for trace in bundle.traces:
+        where = f"trace of {trace.definition}/{trace.workload}"
+        if trace.solution != name or trace.source_hash != source:
+            problems.append(f"{where}: is of other sources")
+        elif trace.definition not in bundle.solution.entries or trace.workload not in by_name(
+            definition(trace.definition)
+        ):
+            problems.append(f"{where}: there is no such workload of what it serves")
+        elif (trace.definition, trace.workload, trace.device) in seen:
+            problems.append(f"{where}: stands twice")
+        seen.add((trace.definition, trace.workload, trace.device))
+    if problems:
+        raise Refused([f"its own evidence: {problem}" for problem in problems])
+
+
+def _require_device(bundle: Bundle, terms: Terms) -> None:
+    elsewhere = [slug for slug in devices(bundle.traces) if terms.device.kind != "cuda" or slug != terms.device.slug]
+    if elsewhere:
+        count, here = len(claims(bundle.traces)), "no GPU" if terms.device.kind != "cuda" else terms.device.slug
+        raise Unverified(f"claims of speed on {', '.join(elsewhere)} ({count}), and this machine has {here}")
+
+
+def _check(solution: Solution, terms: Terms, watcher: Watcher) -> list[CheckResult]:
+    """All verdicts; the first that refuses it is the last."""
+    jobs = judging.check_jobs(solution, terms)
+    watcher.started(len(jobs))
+    verdicts = []
+    for result in judging.check(jobs, terms, watcher.warned):
+        verdicts.append(result)
+        watcher.judged(result)
+        if result.failed and result.suite != BADGE:
+            break
+    if failures := unproven(solution.name, [], verdicts):
+        raise Refused(failures)
+    if not_run := unproven(solution.name, solution.manifest.entries, verdicts):
+        raise Unverified("; ".join(not_run))
+    return verdicts
+
+
+def _measure(bundle: Bundle, solution: Solution, terms: Terms, watcher: Watcher) -> list[Trace]:
+    traces = []
+    for trace in judging.measure(judging.speed_jobs(solution, terms), terms, watcher.warned):
+        traces.append(trace)
+        watcher.measured(trace)
+    problems = unfounded(bundle.traces, traces)
+    problems += [
+        f"{t.status} on {t.definition}/{t.workload}: {(t.message.splitlines() or [''])[0]}"
+        for t in traces
+        if t.status not in ("PASSED", "UNSUPPORTED")
+    ]
+    if problems:
+        raise Refused(problems)
+    return [trace for trace in traces if trace.timing is not None]
