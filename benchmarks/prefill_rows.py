@@ -3,6 +3,8 @@
     python benchmarks/prefill_rows.py [--solutions hopper_prefill,triton_chunkwise] [--against flashinfer,fla,flash_qla]
                                       [--rows TEXT] [--json FILE]
 
+A name with a slash is a folder elsewhere, of another version perhaps, whose manifest has the folder's name.
+
 gdn_prefill_k_last: six head counts by eight sets of lengths, and twelve sets drawn from a log-normal. Microseconds a
 call: the median of replays of a CUDA graph of six calls over two sets of inputs, kernels in turns; what cannot be
 captured is timed by events over eager calls and marked with `*`. Before it is timed each is compared with the first
@@ -146,6 +148,11 @@ def measure(subjects: list[Subject], heads: tuple[int, int], lengths: tuple[int,
     return {name: (timed[name].median, said) if name in timed else (us, said) for name, (us, said) in found.items()}
 
 
+def folder_of(name: str, among: str) -> Path:
+    """A solution's: by its name, or, with a slash in it, by its path."""
+    return Path(name) if "/" in name else HERE.parent / among / name
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--solutions", default="hopper_prefill,triton_chunkwise")
@@ -157,11 +164,12 @@ def main() -> None:
         raise SystemExit("prefill_rows.py: needs a CUDA GPU")
     mine = [name for name in options.solutions.split(",") if name]
     peers = [name for name in options.against.split(",") if name]
+    theirs = [Path(name).name for name in peers]
     with tempfile.TemporaryDirectory() as build:
         subjects = []
         for folder in [
-            *(HERE.parent / "solutions" / name for name in mine),
-            *(HERE.parent / "peers" / name for name in peers),
+            *(folder_of(name, "solutions") for name in mine),
+            *(folder_of(name, "peers") for name in peers),
         ]:
             try:
                 subjects.append(Subject(folder, Path(build)))
@@ -177,7 +185,7 @@ def main() -> None:
             line = f"{name:22}{bound(heads, lengths):7.0f}"
             line += "".join(f"{found[s.name][0]:>15.1f}{found[s.name][1][:2]:2}" for s in subjects)
             first = found[subjects[0].name][0]
-            best = min((found[p][0] for p in peers if p in found and not math.isnan(found[p][0])), default=math.nan)
+            best = min((found[p][0] for p in theirs if p in found and not math.isnan(found[p][0])), default=math.nan)
             ratios.append(best / first)
             shares.append(bound(heads, lengths) / first)
             print(line + f"{best / first:7.2f}{shares[-1]:7.0%}", flush=True)

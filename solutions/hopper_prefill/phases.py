@@ -1,0 +1,113 @@
+"""Which kernel runs when: begin and end of each, microseconds from the call's first, and every way to cut a sequence.
+
+    python solutions/hopper_prefill/phases.py [--heads 16,32] [--lengths 8192] [--groups 1] [--segment 65]
+    python solutions/hopper_prefill/phases.py --heads 4,16 --lengths 8192 --cuts
+
+Medians over calls. Without --groups the kernel chooses; --cuts times what it could have chosen, the fastest first,
+which is what the model of time in kernel.cu is to be held to. Needs an sm_90 GPU.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from clocks import FOLDER, arguments
+from gdnspec.build.loader import load_function
+from torch.profiler import ProfilerActivity, profile
+
+CHUNK, CALLS = 64, 12
+COUNTS = (2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 16)  # of segments
+PHASES = {"gdn_prepare": "prepare", "gdn_join": "join", "false>": "states", "true>": "outputs"}  # by parts of names
+
+
+def choose(groups: int | None, segment: int) -> None:
+    """What clocks.cu reads at each call."""
+    for name, value in (("GDN_GROUPS", groups), ("GDN_LENGTH", segment)):
+        os.environ.pop(name, None)
+        if groups is not None:
+            os.environ[name] = str(value)
+
+
+def phase_of(name: str) -> str:
+    return next(phase for part, phase in PHASES.items() if part in name.replace(" ", ""))
+
+
+def phases(call: Callable[[], object]) -> dict[str, tuple[float, float]]:
+    """Of each kernel: begin and end."""
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        for _ in range(CALLS):
+            call()
+        torch.cuda.synchronize()
+    seen = defaultdict(list)
+    zero = 0.0
+    for event in sorted((e for e in recorded.events() if "gdn_" in e.name), key=lambda e: e.time_range.start):
+        phase = phase_of(event.name)
+        zero = event.time_range.start if phase == "prepare" else zero
+        seen[phase].append((event.time_range.start - zero, event.time_range.end - zero))
+    return {
+        phase: tuple(statistics.median(x[i] for x in times) for i in range(2))  # type: ignore[misc]
+        for phase, times in seen.items()
+    }
+
+
+def microseconds(call: Callable[[], object]) -> float:
+    """Of a call, in a graph of several."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(6):
+            call()
+    times = []
+    for _ in range(6):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1e3 / 6)
+    return statistics.median(times[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--heads", default="16,32", help="of q and k, of v")
+    parser.add_argument("--lengths", default="8192", help="of the sequences, tokens")
+    parser.add_argument("--groups", type=int, choices=(1, 2), help="slices that a block advances")
+    parser.add_argument("--segment", type=int, default=0, help="chunks of a segment; 0: not cut")
+    parser.add_argument("--cuts", action="store_true", help="time every way to cut")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("phases.py: needs a CUDA GPU")
+    q_heads, heads = (int(x) for x in options.heads.split(","))
+    lengths = [int(x) for x in options.lengths.split(",")]
+    with tempfile.TemporaryDirectory() as build:
+        kernel = load_function(FOLDER, "clocks.cu::gdn_prefill_k_last", Path(build))
+        given = arguments(q_heads, heads, lengths)
+        call = lambda: kernel(*given)  # noqa: E731
+        if not options.cuts:
+            choose(options.groups, options.segment)
+            for phase, (begin, end) in phases(call).items():
+                print(f"{phase:8} {begin:8.1f} to {end:8.1f}")
+            return
+        choose(None, 0)
+        print(f"{'as chosen':24} {microseconds(call):8.1f}")
+        found = []
+        each = -(-(sum(lengths) // CHUNK + len(lengths)) // len(lengths))
+        for groups in (1, 2):
+            for count in (1, *(c for c in COUNTS if each >= 4 * c)):
+                choose(groups, 0 if count == 1 else -(-each // count))
+                found.append((microseconds(call), groups, count))
+        for time, groups, count in sorted(found):
+            print(f"slices {groups}, segments {count:2} {'':3} {time:8.1f}")
+
+
+if __name__ == "__main__":
+    main()
