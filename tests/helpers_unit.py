@@ -37,6 +37,9 @@ def line(found: Found, preset: str = GVA, regime: str = "typical", seed: int = 1
         if keeps:
             scalars = {INTERVAL: 64, **more.pop("scalars", {})}
             size["axes"][COUNT], size["scalars"] = starts(lengths, scalars[INTERVAL])[-1], scalars
+        axes, integers = slots(found.definition, len(lengths), 1, Stream(8, "slots"))
+        size["axes"] |= axes
+        size["integers"] = integers
     else:
         batch, tokens = more.pop("batch", 3), 2 if found.definition.stage == "verify" else 1
         axes, integers = slots(found.definition, batch, tokens, Stream(8, "slots"))

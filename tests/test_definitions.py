@@ -29,6 +29,7 @@ VARIANTS = (
     "gdn_decode_k_last_bf16_state", "gdn_decode_k_first_bf16_state", "gdn_decode_packed_k_last",
     "gdn_decode_pool_k_last", "gdn_decode_pool_k_last_bf16_state", "gdn_verify_k_last", "gdn_prefill_checkpoints",
 )  # fmt: skip
+AROUND = ("gdn_conv1d_prefill", "gdn_conv1d_decode")
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")
 
 
@@ -76,7 +77,7 @@ def outputs_of(found: Found) -> list[tuple[str, Any]]:
 
 
 def test_exactly_these_contracts_are_shipped() -> None:
-    assert set(definitions()) == {*PREFILLS, *DECODES, *VARIANTS}
+    assert set(definitions()) == {*PREFILLS, *DECODES, *VARIANTS, *AROUND}
 
 
 @pytest.mark.parametrize("name", [n for n in VARIANTS if n.endswith("bf16_state")])
@@ -305,6 +306,9 @@ def test_the_preset_of_a_real_model_divides_its_heads(model: str, degree: int) -
         "num_k_heads": key // degree,
         "num_v_heads": value // degree,
         "head_size": 128,
+        "key_head_dim": 128,
+        "value_head_dim": 128,
+        "kernel_width": 4,
     }
 
 

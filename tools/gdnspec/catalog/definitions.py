@@ -76,15 +76,18 @@ def presets() -> dict[str, Preset]:
     return load_presets(paths.definitions_dir() / "presets.json")
 
 
+KERNEL_WIDTH = 4  # linear_conv_kernel_dim of every model in presets.json
 HEADS = re.compile(r"heads-([1-9][0-9]{0,5})x([1-9][0-9]{0,5})x([1-9][0-9]{0,5})-d([1-9][0-9]{0,5})")
 
 
 def preset(name: str) -> Preset | None:
-    """A preset by name. `heads-QxKxV-dD` is one of any heads, in no file: query, key and value heads, head size."""
+    """A preset by name. `heads-QxKxV-dD` is one of any heads, in no file: query, key and value heads, head size; its
+    convolutions are of the width that models have."""
     heads = HEADS.fullmatch(name)
     if heads is None:
         return presets().get(name)
     axes = dict(zip(("num_q_heads", "num_k_heads", "num_v_heads", "head_size"), map(int, heads.groups()), strict=True))
+    axes |= {"key_head_dim": axes["head_size"], "value_head_dim": axes["head_size"], "kernel_width": KERNEL_WIDTH}
     return Preset(axes=axes, source="named by its heads")
 
 
@@ -150,7 +153,8 @@ def _unknown_axes(found: Found, known: dict[str, Preset], file: Path) -> list[Pr
         )
         for preset, item in known.items()
         for axis in item.axes
-        if axis not in names and nearest(axis, names).startswith("did you mean")
+        if axis not in names
+        and nearest(axis, [name for name in names if name not in item.axes]).startswith("did you mean")
     ]
 
 

@@ -111,7 +111,9 @@ def _lines(
         if length_spec is not None:
             drawn = list(length_spec.fixed or ()) if fixed else length_spec.draw(length_stream, max(sizes[i], 1))
             axes = {"total_seq_len": sum(drawn), "num_seqs": len(drawn)}
-            values = {"axes": axes, "sequence_lengths": drawn}
+            more, integers = slots(found.definition, len(drawn), 1, Stream(seed, f"slots/{i}"))
+            axes |= more
+            values = {"axes": axes, "sequence_lengths": drawn, "integers": integers}
             if keeps:
                 axes[COUNT] = starts(drawn, interval)[-1]
                 values["scalars"] = {INTERVAL: interval}

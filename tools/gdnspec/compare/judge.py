@@ -99,5 +99,6 @@ def _at(place: Place | None, tensor: TensorModel) -> str:
     got = "not finite" if place.got is None else f"{place.got:.6g}"
     first = (tensor.shape or [])[0]
     of = "slot" if tensor.mutates else "checkpoint" if first == COUNT else "sequence"
-    where = f"{of} {place.sequence}, head {place.head}, {'row' if tensor.is_state else 'token'} {place.vector}"
+    row = "row" if tensor.is_state or tensor.mutates else "token"
+    where = f"{of} {place.sequence}, head {place.head}, {row} {place.vector}"
     return f"; worst at {where}, element {place.element}: got {got}, expected {place.expected:.6g}"

@@ -40,9 +40,12 @@ class Vectors:
 
 
 def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scope: Scope) -> Vectors:
-    """Sorts the dimensions of an output by the names of its axes."""
+    """Sorts the dimensions of an output by the names of its axes; one without heads is a single one."""
     names = [str(size) for size in tensor.shape or []]
-    head = next(i for i, name in enumerate(names) if name.endswith("heads"))
+    head = next((i for i, name in enumerate(names) if name.endswith("heads")), None)
+    if head is None:
+        head = len(names) - 1
+        names, values = [*names[:-1], "heads", names[-1]], values.unsqueeze(-2)
     middle = [i for i in range(1, len(names) - 1) if i != head]
     x = values.permute(0, *middle, head, len(names) - 1)
     per_first = 1

@@ -16,12 +16,13 @@ from gdnspec.inputs.regimes import (
     mamba_parameters,
     sigmoid_of_normal,
 )
-from gdnspec.model.definition import Definition, Scope, Tensor
+from gdnspec.model.definition import Definition, Scope, Tensor, state_heads
 from gdnspec.model.workload import Workload
 
 BLOCK = 1 << 17  # elements drawn at a time: few enough for a core's cache
 NEAR = 24  # near-parallel keys: the common direction weighs this many times the noise
 NEAR_VALUES = 16  # the same of near values
+ACTIVATIONS = ("x", "z")  # of the layer around the rule: no regime says anything of them
 NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
 
 
@@ -45,7 +46,7 @@ class Painter:
         self.definition, self.workload, self.scope = definition, workload, scope
         self.regime, self.seed = GENERATORS[workload.regime], workload.seed
         lengths = workload.sequence_lengths or [int(scope.get("draft_tokens", 1))] * int(scope.get("batch_size", 0))
-        self.layout = Layout(np.array(lengths, dtype=np.int64), int(scope["num_sab_heads"]))
+        self.layout = Layout(np.array(lengths, dtype=np.int64), state_heads(scope))
         raw = definition.conventions.update_gate == "raw"
         if raw and self.regime.beta_max > 1:
             raise RegimeError(
@@ -74,6 +75,8 @@ class Painter:
             data = makers[tensor.name](tensor.name, shape)
         elif tensor.is_state:
             data = self.states(tensor, shape)
+        elif tensor.name in ACTIVATIONS or tensor.name.endswith("weight") or tensor.name == "bias":
+            data = self.normals(tensor, shape)
         else:
             data = encode(self.gate(tensor.name).reshape(shape), tensor.dtype)
         return Array(tensor.dtype, np.ascontiguousarray(data))
@@ -145,6 +148,22 @@ class Painter:
             drawn = (x * (size / NORMAL_STD)).astype(np.float32)
             out[n] = encode(drawn, tensor.dtype).reshape(shape[1:])
         return out
+
+    def normals(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
+        """Activations: normal. Weights: a vector near one; a matrix so that a sum over its last dimension keeps the
+        size of what it weighs. Biases: small beside activations."""
+        mean, deviation = 0.0, 1.0
+        if tensor.name.endswith("weight"):
+            mean, deviation = (1.0, 0.25) if len(shape) == 1 else (0.0, float(np.sqrt(1 / shape[-1])))
+        elif tensor.name not in ACTIVATIONS:
+            deviation = 0.25
+        stream = self.stream(tensor.name)
+        out = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=CARRIER[tensor.dtype])
+        for start in range(0, out.size, BLOCK):
+            stop = min(start + BLOCK, out.size)
+            x = stream.normal_integers(stop - start) * (deviation / NORMAL_STD)
+            out[start:stop] = encode(mean + x, tensor.dtype)
+        return out.reshape(shape)
 
     def packed(self, tensor: Tensor, before: tuple[int, ...]) -> NDArray[np.uint16]:
         """The parts of a row side by side, each as it would be drawn by itself."""

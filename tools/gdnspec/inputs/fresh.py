@@ -54,7 +54,8 @@ def _line(found: Found, rows: list[Workload], name: str, stream: Stream) -> Work
     axes = {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}
     if interval is not None:
         axes[COUNT] = starts(lengths, int(interval))[-1]
-    return Workload.model_validate({**line, "axes": axes, "sequence_lengths": lengths})
+    more, integers = slots(found.definition, len(lengths), 1, stream)
+    return Workload.model_validate({**line, "axes": axes | more, "sequence_lengths": lengths, "integers": integers})
 
 
 def _lengths(name: str, stream: Stream, short: int) -> Iterator[int]:
@@ -75,7 +76,7 @@ def _presets(rows: list[Workload], large: bool) -> set[str]:
     return {
         name
         for name, axes in heads.items()
-        if axes["head_size"] == 128
+        if axes.get("head_size") == 128
         and axes["num_q_heads"] == axes["num_k_heads"]
         and (large or axes["num_v_heads"] <= FEW_HEADS)
     }

@@ -111,13 +111,18 @@ class Tensor(Model):
 
     @property
     def is_state(self) -> bool:
-        """A tensor of matrices: its vectors are rows of a state, not tokens."""
-        return self.shape is not None and len(self.shape) >= 3 and self.shape[-1] == self.shape[-2]
+        """A tensor of matrices, one a head: its vectors are rows of a state, not tokens."""
+        return self.shape is not None and len(self.shape) >= 3 and str(self.shape[-3]).endswith("heads")
 
     @property
     def is_index(self) -> bool:
-        """An integer tensor of one or two dimensions: its values, row by row, may stand in constraints."""
-        return self.shape is not None and len(self.shape) in (1, 2) and self.dtype in INTEGERS
+        """A tensor of integers or truths of one or two dimensions: its values, row by row, may stand in constraints."""
+        return self.shape is not None and len(self.shape) in (1, 2) and self.dtype in (*INTEGERS, "bool")
+
+    @property
+    def is_flag(self) -> bool:
+        """A truth for each sequence: whether it goes on from the state that the call names for it."""
+        return self.is_index and self.dtype == "bool"
 
 
 class Constraint(Model):
@@ -138,6 +143,11 @@ class Symmetry(Model):
     groups: str = "1"
     when: str = "True"
     description: Text
+
+
+def state_heads(scope: Scope) -> int:
+    """Heads of states and gates under bound axes: what a definition calls them, or else its value heads."""
+    return int(scope["num_sab_heads"] if "num_sab_heads" in scope else scope.get("num_v_heads", 1))
 
 
 class Definition(Model):
@@ -237,7 +247,7 @@ class Definition(Model):
                 raise PlacedError(f"/inputs/{i}/writes", "it writes to what it indexes, and it indexes nothing")
             if tensor.indexes is None:
                 continue
-            if not tensor.is_index:
+            if not tensor.is_index or tensor.is_flag:
                 raise PlacedError(f"/inputs/{i}/indexes", "only an integer tensor of one or two dimensions indexes")
             if tensor.indexes not in mutated:
                 hint = nearest(tensor.indexes, mutated)

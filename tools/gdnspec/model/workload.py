@@ -137,6 +137,8 @@ class Workload(Model):
                 if tensor.name in self.integers and len(scope[tensor.name]) != wanted:
                     message = f"{len(scope[tensor.name])} values, not {wanted}"
                     raise PlacedError(f"/integers/{tensor.name}", message)
+                if tensor.is_flag and not set(scope[tensor.name]) <= {0, 1}:
+                    raise PlacedError(f"/integers/{tensor.name}", "a truth is 0 or 1")
 
     def _check_names(self, definition: Definition) -> None:
         inputs = {tensor.name: tensor for tensor in definition.inputs}

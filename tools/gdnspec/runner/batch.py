@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -44,8 +45,26 @@ class Batch:
         step = self.interval if self.interval is not None and self.interval <= length else 1
         return range(0, length + 1, step)
 
-    def take(self, pieces: Sequence[Piece], states: Tensor | None = None) -> Content:
-        """A call on these pieces in this order, from `states` [pieces, ..] in place of the initial ones."""
+    def carried(self, pieces: Sequence[Piece], outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What a call on the rest of sequences finds once one on `pieces`, their beginnings, has left `outputs`: states
+        of its own, or pools with what was written, and flags that say so."""
+        found: dict[str, Tensor] = {}
+        for model in self.definition.inputs:
+            if model.mutates:
+                found[model.name] = self.content.tensors[model.name].clone()
+                written = self.definition.written(model, self.content.scope)
+                found[model.name][slice(None) if written is None else written] = outputs[model.name]
+            elif model.is_flag:
+                found[model.name] = self._rows(model, self.content.tensors[model.name], pieces)
+                for i, piece in enumerate(pieces):  # no token, no state: what there was is what there is
+                    found[model.name][i] |= piece.stop > piece.start
+            elif model.is_state:
+                state = next(output for output in self.definition.outputs if output.shape == model.shape)
+                found[model.name] = outputs[state.name].clone()
+        return found
+
+    def take(self, pieces: Sequence[Piece], replaced: Mapping[str, Tensor] = MappingProxyType({})) -> Content:
+        """A call on these pieces in this order; what is `replaced` is taken as it is."""
         lengths = [piece.stop - piece.start for piece in pieces]
         counted = {"cu_seqlens": [0, *accumulate(lengths)]} if self.ragged else {}
         if self.interval is not None:
@@ -55,8 +74,8 @@ class Batch:
             if model.name in counted:
                 like = self.content.tensors[model.name]
                 tensors[model.name] = torch.tensor(counted[model.name], dtype=like.dtype, device=like.device)
-            elif states is not None and model.is_state:
-                tensors[model.name] = states
+            elif model.name in replaced:
+                tensors[model.name] = replaced[model.name]
             elif model.name in self.content.tensors:
                 tensors[model.name] = self._rows(model, self.content.tensors[model.name], pieces)
         sizes = {"total_seq_len": sum(lengths), "num_seqs": len(pieces)} if self.ragged else {"batch_size": len(pieces)}

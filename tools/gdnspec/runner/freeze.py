@@ -17,6 +17,8 @@ from gdnspec.runner.arguments import arguments
 from gdnspec.runner.expected import Expected, evaluate
 
 Figures = dict[str, dict[Metric, dict[str, float]]]  # output -> metric -> emulator -> error
+# Stages whose arithmetic no tensor core takes part in: float32 is what is honest there.
+WITHOUT_PRODUCTS = {"decode": "float32_recurrence", "verify": "float32_recurrence", "convolution": "float32"}
 DRIFT = 0.1  # of a figure, recomputed on another machine
 
 
@@ -89,9 +91,9 @@ def drifts(workload: Workload, measured: Figures) -> Iterator[str]:
 def _emulators(
     found: Found, workload: Workload, inputs: Inputs, device: str
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    if found.definition.stage in ("decode", "verify"):
-        # The recurrence in float32: the reference computes in the widest type of its inputs, float32 at least.
-        yield "float32_recurrence", evaluate(found, inputs, device)
+    if found.definition.stage in WITHOUT_PRODUCTS:
+        # The reference computes in the widest type of its inputs, float32 at least.
+        yield WITHOUT_PRODUCTS[found.definition.stage], evaluate(found, inputs, device)
         return
     names = [tensor.name for tensor in found.definition.judged]
     with torch.no_grad():

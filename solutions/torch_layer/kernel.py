@@ -1,0 +1,54 @@
+"""What stands around the gated delta rule, in plain PyTorch: float32 throughout, what is written rounded once."""
+
+import torch
+from torch import Tensor
+
+
+def silu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x)
+
+
+# --- convolution ----------------------------------------------------------------------------------------------------
+
+
+def conv1d_prefill(x, weight, bias, cu_seqlens, conv_states, slots, has_initial_state):
+    """gdn_conv1d_prefill: one pass over the packed tokens a tap, whatever sequences they are of."""
+    T, W = x.shape[0], weight.shape[1]
+    lengths = cu_seqlens.diff()
+    owner = torch.repeat_interleave(torch.arange(len(lengths), device=x.device), lengths)
+    position = torch.arange(T, device=x.device) - cu_seqlens[:-1][owner]
+
+    slot = slots.long()
+    live = slot >= 0
+    states = conv_states[slot.clamp(min=0)].float() * (live & has_initial_state)[:, None, None]  # [N, C, W - 1]
+    y = torch.zeros(x.shape, device=x.device) if bias is None else bias.float().expand(x.shape)
+    for j in range(W):
+        back = W - 1 - j  # tokens before the one that is made
+        rows = torch.arange(T, device=x.device) - back
+        before = position < back  # the start of the sequence
+        taken = x[rows.clamp(min=0)].float()
+        taken[before] = states[owner[before], :, position[before] + j]
+        y = y + weight[:, j].float() * taken
+    output = torch.where(live[owner, None], silu(y), 0.0).to(x.dtype)
+
+    # Position i of the state after L tokens is input L - (W - 1) + i, or what stood at L + i before.
+    at = lengths[:, None] + torch.arange(W - 1, device=x.device)  # [N, W - 1]
+    moved = states.gather(2, at.clamp(max=W - 2)[:, None].expand(-1, states.shape[1], -1))
+    if T:
+        rows = cu_seqlens[:-1, None] + at - (W - 1)
+        recent = x[rows.clamp(0, T - 1)].float().transpose(1, 2)  # [N, C, W - 1]
+        moved = torch.where((at >= W - 1)[:, None], recent, moved)
+    written = live & (lengths > 0)
+    conv_states[slot[written]] = moved[written].to(conv_states.dtype)
+    return output
+
+
+def conv1d_decode(x, weight, bias, conv_states, slots):
+    """gdn_conv1d_decode."""
+    slot = slots.long()
+    live = slot >= 0
+    window = torch.cat([conv_states[slot.clamp(min=0)], x[:, :, None]], dim=2)  # [B, C, W]
+    y = (window.float() * weight.float()).sum(-1)
+    y = y if bias is None else y + bias.float()
+    conv_states[slot[live]] = window[live, :, 1:]
+    return torch.where(live[:, None], silu(y), 0.0).to(x.dtype)
