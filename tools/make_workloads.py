@@ -621,6 +621,32 @@ def convolution_decode_performance() -> Iterator[Line]:
         yield shifted(f"16x32_batch_{batch}", QWEN3_NEXT, batch, 512, omit=["bias"])
 
 
+# --- norm -------------------------------------------------------------------------------------------------------
+
+
+def norm_smoke() -> Iterator[Line]:
+    yield decode("rows", GROUPS_128, "typical", 9, covers="rows as models have them")
+    yield decode("tiny", SMALL, "tiny_keys", 7, covers="elements near 1e-4: eps stands inside the root")
+    yield decode("large_gate", SMALL_128, "large_steps", 8, covers="gates whose exponential overflows")
+    yield decode("head_size_120", GVA_D120, "typical", 5, covers="a head size that no power of two divides")
+    yield decode("eps_given", SMALL, "tiny_keys", 3, scalars={"eps": 1e-4}, covers="an eps of its own")
+
+
+def norm_conformance() -> Iterator[Line]:
+    yield decode("no_rows", SMALL, "typical", 0, covers="no tokens at all")
+    yield decode("one_row", SMALL, "typical", 1, covers="one token")
+    yield decode("rows_257", SMALL, "typical", 257, covers="more rows than any block of them")
+    yield decode("groups_of_three", GROUPS_OF_3, "typical", 11, covers="six heads")
+    yield decode("eps_large", SMALL_128, "typical", 4, scalars={"eps": 0.5}, covers="an eps that rivals the mean")
+    yield decode("eps_zero", SMALL_128, "tiny_keys", 4, scalars={"eps": 0.0}, covers="eps 0.0 is no absent eps")
+    yield decode("qwen3_next_heads", QWEN3_NEXT, "typical", 12, covers="32 heads")
+
+
+def norm_performance() -> Iterator[Line]:
+    for rows in (16, 2048, 8192):
+        yield decode(f"32_heads_{rows}_tokens", QWEN3_NEXT, "typical", rows)
+
+
 PREFILL = {
     "smoke": prefill_smoke, "conformance": prefill_conformance, "strict": prefill_strict,
     "performance": prefill_performance,
@@ -643,6 +669,7 @@ CONVOLUTION_DECODE = {
     "smoke": convolution_decode_smoke, "conformance": convolution_decode_conformance,
     "performance": convolution_decode_performance,
 }  # fmt: skip
+NORM = {"smoke": norm_smoke, "conformance": norm_conformance, "performance": norm_performance}
 SUITES = {
     "gdn_prefill_k_last": PREFILL, "gdn_prefill_k_first": PREFILL,
     "gdn_prefill_checkpoints": CHECKPOINTS,
@@ -652,6 +679,7 @@ SUITES = {
     "gdn_decode_pool_k_last": POOL, "gdn_decode_pool_k_last_bf16_state": POOL,
     "gdn_verify_k_last": VERIFY,
     "gdn_conv1d_prefill": CONVOLUTION, "gdn_conv1d_decode": CONVOLUTION_DECODE,
+    "gdn_gated_rms_norm": NORM,
 }  # fmt: skip
 
 

@@ -52,3 +52,13 @@ def conv1d_decode(x, weight, bias, conv_states, slots):
     y = y if bias is None else y + bias.float()
     conv_states[slot[live]] = window[live, :, 1:]
     return torch.where(live[:, None], silu(y), 0.0).to(x.dtype)
+
+
+# --- norm -----------------------------------------------------------------------------------------------------------
+
+
+def gated_rms_norm(x, z, weight, eps):
+    """gdn_gated_rms_norm."""
+    wide = x.float()
+    factor = torch.rsqrt(wide.square().mean(-1, keepdim=True) + (1e-6 if eps is None else eps))
+    return (wide * factor * weight.float() * silu(z.float())).to(x.dtype)

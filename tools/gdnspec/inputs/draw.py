@@ -22,7 +22,7 @@ from gdnspec.model.workload import Workload
 BLOCK = 1 << 17  # elements drawn at a time: few enough for a core's cache
 NEAR = 24  # near-parallel keys: the common direction weighs this many times the noise
 NEAR_VALUES = 16  # the same of near values
-ACTIVATIONS = ("x", "z")  # of the layer around the rule: no regime says anything of them
+ACTIVATIONS = ("x", "z")  # of the layer around the rule
 NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
 
 
@@ -150,13 +150,17 @@ class Painter:
         return out
 
     def normals(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
-        """Activations: normal. Weights: a vector near one; a matrix so that a sum over its last dimension keeps the
-        size of what it weighs. Biases: small beside activations."""
+        """Activations: normal, unless a regime is about their size. Weights: a vector near one; a matrix so that a sum
+        over its last dimension keeps the size of what it weighs. Biases: small beside activations."""
         mean, deviation = 0.0, 1.0
         if tensor.name.endswith("weight"):
             mean, deviation = (1.0, 0.25) if len(shape) == 1 else (0.0, float(np.sqrt(1 / shape[-1])))
         elif tensor.name not in ACTIVATIONS:
             deviation = 0.25
+        elif tensor.name == "x" and self.regime.keys == "tiny":
+            deviation = 1e-4
+        elif tensor.name == "z" and self.regime.rate != 1.0:  # large steps: arguments of gates go to hundreds
+            deviation = 100.0
         stream = self.stream(tensor.name)
         out = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=CARRIER[tensor.dtype])
         for start in range(0, out.size, BLOCK):

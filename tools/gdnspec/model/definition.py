@@ -25,7 +25,7 @@ def _shown_as_it_is(text: str) -> str:
 
 Text = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_shown_as_it_is)]
 Scope = dict[str, Any]
-Stage = Literal["prefill", "decode", "verify", "convolution", "layer", "backward", "chunk_stage"]
+Stage = Literal["prefill", "decode", "verify", "convolution", "norm", "layer", "backward", "chunk_stage"]
 
 
 class Conventions(Model):
