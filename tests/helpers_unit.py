@@ -11,6 +11,7 @@ from gdnspec.catalog.definitions import Found, presets
 from gdnspec.inputs.materialise import Inputs, materialise
 from gdnspec.inputs.random import Stream
 from gdnspec.inputs.slots import slots
+from gdnspec.model import chunks
 from gdnspec.model.checkpoints import COUNT, INTERVAL, keeps_checkpoints, starts
 from gdnspec.model.workload import Workload
 from gdnspec.runner.tensors import to_torch
@@ -37,6 +38,8 @@ def line(found: Found, preset: str = GVA, regime: str = "typical", seed: int = 1
         if keeps:
             scalars = {INTERVAL: 64, **more.pop("scalars", {})}
             size["axes"][COUNT], size["scalars"] = starts(lengths, scalars[INTERVAL])[-1], scalars
+        if chunks.counts_chunks(found.definition):
+            size["axes"][chunks.COUNT] = chunks.starts(lengths)[-1]
         axes, integers = slots(found.definition, len(lengths), 1, Stream(8, "slots"))
         size["axes"] |= axes
         size["integers"] = integers

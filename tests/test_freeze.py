@@ -8,6 +8,7 @@ import pytest
 from conftest import Run
 from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.workloads import workloads
+from gdnspec.emulate import products
 from gdnspec.emulate.prefill import family
 from gdnspec.model.budget import LIMITS, METRICS, floors
 from gdnspec.model.workload import Workload
@@ -59,6 +60,8 @@ def test_every_shipped_line_has_a_budget_with_every_emulator_beside_it(name: str
         if found.definition.stage == "prefill":
             members = [e.name for e in family(line.suite == "strict")]
             assert len(members) == 12
+        if found.definition.stage == "chunk_stage":
+            members = products.family(line.suite == "strict")
         for output in found.definition.judged:
             for metric in METRICS:
                 figures = line.emulators[output.name][metric]

@@ -13,6 +13,7 @@ from gdnspec.catalog.definitions import Found, definition
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.selection import heads_of
+from gdnspec.model import chunks
 from gdnspec.model.checkpoints import COUNT, INTERVAL, MULTIPLE, keeps_checkpoints, starts
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.preset import Preset
@@ -114,6 +115,8 @@ def _lines(
             more, integers = slots(found.definition, len(drawn), 1, Stream(seed, f"slots/{i}"))
             axes |= more
             values = {"axes": axes, "sequence_lengths": drawn, "integers": integers}
+            if chunks.counts_chunks(found.definition):
+                axes[chunks.COUNT] = chunks.starts(drawn)[-1]
             if keeps:
                 axes[COUNT] = starts(drawn, interval)[-1]
                 values["scalars"] = {INTERVAL: interval}

@@ -94,8 +94,9 @@ def _fields(got: Vectors, expected: Vectors) -> tuple[dict[str, Tensor], Tensor]
     """Each metric at every (row, head), and the squared error there."""
     e, owner, sequences = expected.values, expected.sequence, expected.sequences
     heads, size = e.shape[1:]
+    near = (e.abs() < TINY) & (e.abs() > TINY * (1 - 2**-8))  # too small to count, and rounded up to what is not
     e = torch.where(e.abs() < TINY, 0.0, e)
-    x = torch.where(got.values.abs() < TINY, 0.0, got.values)
+    x = torch.where((got.values.abs() < TINY) | (near & (got.values.abs() == TINY)), 0.0, got.values)
     difference = torch.nan_to_num((x - e).abs(), nan=torch.inf, posinf=torch.inf)
 
     def per_group(row_sums: Tensor) -> Tensor:  # [rows, heads] -> [sequences, heads]

@@ -16,6 +16,8 @@ from gdnspec.inputs.regimes import (
     mamba_parameters,
     sigmoid_of_normal,
 )
+from gdnspec.inputs.wy import wy
+from gdnspec.model import chunks
 from gdnspec.model.definition import Definition, Scope, Tensor, state_heads
 from gdnspec.model.workload import Workload
 
@@ -70,6 +72,9 @@ class Painter:
             "q": self.vectors,
             "k": self.vectors,
             "v": self.values,
+            "u_new": self.values,
+            "u": self.solved,
+            "w": self.solved,
         }
         if tensor.name in makers:
             data = makers[tensor.name](tensor.name, shape)
@@ -137,10 +142,22 @@ class Painter:
             out[start:stop] = to_bfloat16(x / NORMAL_STD)
         return out.reshape(shape)
 
+    def solved(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint16]:
+        """u or w of the regime's keys, values and gates: what the stage before would have made."""
+        if self.definition.conventions.decay_gate != "log":
+            raise RegimeError(f"no generator for {name!r} of {self.definition.name}: its gate is not in log space")
+        size, heads = (int(self.scope[axis]) for axis in ("key_head_dim", "num_k_heads"))
+        k = Array("bfloat16", self.vectors("k", (shape[0], heads, size))).values().astype(np.float64)
+        v_shape = (*shape[:2], int(self.scope["value_head_dim"]))
+        v = Array("bfloat16", self.values("v", v_shape)).values().astype(np.float64)
+        return to_bfloat16(wy(k, v, self.gate("g"), self.gate("beta"), self.layout.lengths)[0 if name == "u" else 1])
+
     def states(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Normal, times the regime's magnitude for the sequence. Elementwise: the layout makes no difference."""
         stream = self.stream(tensor.name)
         sizes = self.regime.state(self.layout)
+        if str((tensor.shape or [])[0]) == chunks.COUNT:
+            sizes = np.repeat(sizes, -(-self.layout.lengths // chunks.SIZE))
         out = np.empty(shape, dtype=CARRIER[tensor.dtype])
         for n, size in enumerate(sizes):
             x = stream.normal_integers(int(np.prod(shape[1:])))

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from gdnspec.model import chunks
 from gdnspec.model.base import Model
 from gdnspec.model.budget import LIMITS, METRICS, Metric, freeze
 from gdnspec.model.checkpoints import INTERVAL, STARTS, keeps_checkpoints, starts
@@ -88,6 +89,8 @@ class Workload(Model):
             interval = self.scalars.get(INTERVAL)
             if keeps_checkpoints(definition) and type(interval) is int and interval > 0:
                 values[STARTS] = starts(self.sequence_lengths, interval)
+            if chunks.counts_chunks(definition):
+                values[chunks.STARTS] = chunks.starts(self.sequence_lengths)
         return values
 
     def scope(self, definition: Definition, preset: Preset) -> Scope:
@@ -160,7 +163,7 @@ class Workload(Model):
                 raise PlacedError("/scalars", f"no value of {name!r}, which is not optional")
         indices = [name for name, tensor in inputs.items() if tensor.is_index]
         for name in self.integers:
-            if name in ("cu_seqlens", STARTS) and self.sequence_lengths is not None:
+            if name in ("cu_seqlens", STARTS, chunks.STARTS) and self.sequence_lengths is not None:
                 raise PlacedError(f"/integers/{name}", "it follows from sequence_lengths: one or the other")
             if name not in indices:
                 raise PlacedError(f"/integers/{name}", f"{name!r} is not an integer input", nearest(name, indices))

@@ -8,11 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gdnspec.model import chunks
 from gdnspec.model.checkpoints import COUNT, INTERVAL, STARTS, starts
 from gdnspec.model.definition import Definition
 from gdnspec.model.definition import Tensor as TensorModel
 from gdnspec.runner.call import Content
 from gdnspec.runner.pools import integers
+
+PER_ROW = (["total_seq_len"], ["num_seqs"], ["batch_size"], [chunks.COUNT])  # first dimensions that pieces divide
 
 
 class Piece(NamedTuple):
@@ -31,6 +34,7 @@ class Batch:
         self.ragged = definition.conventions.packing == "ragged"
         self.bounds: list[int] = content.tensors["cu_seqlens"].tolist() if self.ragged else []
         self.count = len(self.bounds) - 1 if self.ragged else int(content.scope["batch_size"])
+        self.chunked = chunks.counts_chunks(definition)
         # Tokens from one checkpoint of a sequence to the next; None where none are kept.
         self.interval = int(content.scope[INTERVAL]) if INTERVAL in content.scalars else None
 
@@ -40,8 +44,10 @@ class Batch:
 
     def cuts(self, sequence: int) -> range:
         """Where a sequence may be cut in two: anywhere, or, where it has checkpoints, at one, from which those of what
-        follows are counted."""
+        follows are counted; of what is cut in chunks, between two."""
         length = self.whole(sequence).stop
+        if self.definition.stage == "chunk_stage":
+            return range(0, length + 1, chunks.SIZE)
         step = self.interval if self.interval is not None and self.interval <= length else 1
         return range(0, length + 1, step)
 
@@ -59,8 +65,9 @@ class Batch:
                 for i, piece in enumerate(pieces):  # no token, no state: what there was is what there is
                     found[model.name][i] |= piece.stop > piece.start
             elif model.is_state:
-                state = next(output for output in self.definition.outputs if output.shape == model.shape)
-                found[model.name] = outputs[state.name].clone()
+                left = next((output for output in self.definition.outputs if output.shape == model.shape), None)
+                if left is not None:
+                    found[model.name] = outputs[left.name].clone()
         return found
 
     def take(self, pieces: Sequence[Piece], replaced: Mapping[str, Tensor] = MappingProxyType({})) -> Content:
@@ -69,6 +76,8 @@ class Batch:
         counted = {"cu_seqlens": [0, *accumulate(lengths)]} if self.ragged else {}
         if self.interval is not None:
             counted[STARTS] = starts(lengths, self.interval)
+        if self.chunked:
+            counted[chunks.STARTS] = chunks.starts(lengths)
         tensors = {}
         for model in self.definition.inputs:
             if model.name in counted:
@@ -81,6 +90,8 @@ class Batch:
         sizes = {"total_seq_len": sum(lengths), "num_seqs": len(pieces)} if self.ragged else {"batch_size": len(pieces)}
         if self.interval is not None:
             sizes[COUNT] = counted[STARTS][-1]
+        if self.chunked:
+            sizes[chunks.COUNT] = counted[chunks.STARTS][-1]
         scope = {**self.content.scope, **sizes, **integers(tensors)}
         return Content(tensors, self.content.scalars, scope)
 
@@ -102,7 +113,7 @@ class Batch:
         return [place[slot] for slot in mine]
 
     def _rows(self, model: TensorModel, x: Tensor, pieces: Sequence[Piece]) -> Tensor:
-        per_row = model.shape is not None and model.shape[:1] in (["total_seq_len"], ["num_seqs"], ["batch_size"])
+        per_row = model.shape is not None and model.shape[:1] in PER_ROW
         return x[self._index(model, pieces, x.device)] if per_row else x
 
     def _index(self, model: TensorModel, pieces: Sequence[Piece], device: torch.device) -> Tensor:
@@ -115,6 +126,9 @@ class Batch:
                 # A piece starts where a checkpoint is, or has none.
                 first = self.content.scope[STARTS][piece.sequence]
                 rows += range(first + piece.start // self.interval, first + piece.stop // self.interval)
+            elif (model.shape or [])[0] == chunks.COUNT:
+                first = self.content.scope[chunks.STARTS][piece.sequence]
+                rows += range(first + piece.start // chunks.SIZE, first - (-piece.stop // chunks.SIZE))
             else:
                 rows.append(piece.sequence)
         return torch.tensor(rows, dtype=torch.int64, device=device)

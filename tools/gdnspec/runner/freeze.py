@@ -8,13 +8,14 @@ from torch import Tensor
 
 from gdnspec.catalog.definitions import Found
 from gdnspec.compare.metrics import as_vectors, errors
+from gdnspec.emulate import products
 from gdnspec.emulate.prefill import emulate, family
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.budget import LIMITS, METRICS, Metric, freeze, significant
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.runner.arguments import arguments
-from gdnspec.runner.expected import Expected, evaluate
+from gdnspec.runner.expected import Expected, evaluate, oracle
 
 Figures = dict[str, dict[Metric, dict[str, float]]]  # output -> metric -> emulator -> error
 # Stages whose arithmetic no tensor core takes part in: float32 is what is honest there.
@@ -98,6 +99,12 @@ def _emulators(
         yield WITHOUT_PRODUCTS[found.definition.stage], evaluate(found, inputs, device)
         return
     names = [tensor.name for tensor in found.definition.judged]
+    if found.definition.stage == "chunk_stage":
+        with torch.no_grad():
+            strict, given = workload.suite == "strict", arguments(found, inputs, device)
+            for name, values in products.emulate(oracle(found, 0), given, strict):
+                yield name, dict(zip(names, values, strict=True))
+        return
     with torch.no_grad():
         family_of = family(strict=workload.suite == "strict")
         for name, values in emulate(found.definition, arguments(found, inputs, device), family_of):
