@@ -12,7 +12,8 @@ from gdnspec.emulate import products
 from gdnspec.emulate.prefill import family
 from gdnspec.model.budget import LIMITS, METRICS, floors
 from gdnspec.model.workload import Workload
-from gdnspec.runner.freeze import WITHOUT_PRODUCTS
+from gdnspec.runner import expected
+from gdnspec.runner.freeze import WITHOUT_PRODUCTS, by_products
 
 PREFILL = "gdn_prefill_k_last"
 SHORT = ["--preset", "synthetic-gva-1x2-d64", "--lengths", "5,9"]
@@ -57,11 +58,13 @@ def test_every_shipped_line_has_a_budget_with_every_emulator_beside_it(name: str
         assert line.budget is not None, line.name
         assert line.emulators is not None, line.name
         members = [WITHOUT_PRODUCTS.get(found.definition.stage, "")]
-        if found.definition.stage == "prefill":
+        if by_products(found.definition):
+            members = products.family(
+                line.suite == "strict", products.takes_chunks(expected.oracle(found, expected.LONG + 1))
+            )
+        elif found.definition.stage == "prefill":
             members = [e.name for e in family(line.suite == "strict")]
             assert len(members) == 12
-        if found.definition.stage == "chunk_stage":
-            members = products.family(line.suite == "strict")
         for output in found.definition.judged:
             for metric in METRICS:
                 figures = line.emulators[output.name][metric]

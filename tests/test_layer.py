@@ -63,3 +63,66 @@ def test_what_the_norm_cannot_serve_it_refuses(norm_kernel: Any, changes: Keywor
     rows = {name: torch.ones(3, 2, 16, dtype=BF16) for name in ("x", "z", "output")}
     with pytest.raises(ValueError, match=says):
         norm_kernel(**rows | {"weight": torch.ones(16, dtype=BF16), "eps": None} | changes)
+
+
+# --- straight from the convolution --------------------------------------------------------------------------------
+
+T, N, HK, H, K, V, SLOTS = 70, 2, 1, 2, 16, 32, 4
+
+
+@pytest.fixture(scope="module")
+def from_conv(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    pytest.importorskip("triton")
+    build = tmp_path_factory.mktemp("build")
+    return load_function(ROOT / "solutions/triton_layer", "from_conv.py::prefill_from_conv", build)
+
+
+def from_conv_arguments() -> Keywords:
+    return {
+        "qkv": torch.ones(T, 2 * HK * K + H * V, dtype=BF16), "decay": torch.ones(T, H), "beta": torch.ones(T, H),
+        "recurrent_state": torch.zeros(SLOTS, H, K, V), "slots": torch.tensor([3, 0], dtype=torch.int32),
+        "row_offsets": torch.tensor([0, 5, T], dtype=torch.int32), "output": torch.zeros(T, H * V),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"qkv": torch.ones(T, 2 * HK * K + H * V + 8, dtype=BF16)}, "rows of 104 channels are not q, k and v of 2"),
+        ({"qkv": torch.ones(T, H * V, dtype=BF16)}, "rows of 64 channels are not q, k and v"),
+        ({"qkv": torch.ones(T, 6 * K + H * V, dtype=BF16)}, "are not q, k and v of 2 value heads of 32"),
+        ({"qkv": torch.ones(T, 96, dtype=torch.int32)}, "qkv is torch.int32"),
+        ({"decay": torch.ones(T, H, dtype=BF16)}, "decay is torch.bfloat16"),
+        ({"beta": torch.ones(T - 1, H)}, "beta has shape"),
+        ({"recurrent_state": torch.zeros(SLOTS, H, V, K).mT}, "must be contiguous but for its first dimension"),
+        (
+            {"recurrent_state": torch.zeros(1, H, K, V).expand(SLOTS, -1, -1, -1)},
+            "must be contiguous but for its first",
+        ),
+        ({"recurrent_state": torch.zeros(SLOTS, H, 272, V)}, "heads of 272 and 32 elements are not served"),
+        ({"slots": torch.tensor([3, 0])}, "slots is torch.int64"),
+        ({"slots": torch.tensor([3], dtype=torch.int32)}, "slots has shape"),
+        ({"row_offsets": torch.tensor([0, 5, T])}, "row_offsets is torch.int64"),
+        ({"row_offsets": torch.tensor([0], dtype=torch.int32)}, "row_offsets has one entry more"),
+        ({"output": torch.zeros(T, H * V, dtype=BF16)}, "output is torch.bfloat16"),
+    ],
+)
+def test_what_it_cannot_serve_it_refuses(from_conv: Any, changes: Keywords, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        from_conv(**from_conv_arguments() | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"slots": torch.tensor([SLOTS, 0], dtype=torch.int32)}, "slot 4 is none of the pool's 4"),
+        ({"slots": torch.tensor([2, 2], dtype=torch.int32)}, "slot 2 is named twice"),
+        ({"row_offsets": torch.tensor([0, 71, T], dtype=torch.int32)}, "row_offsets must rise from 0 to 70"),
+    ],
+)
+def test_values_that_lie_are_refused_when_asked_to_look(
+    from_conv: Any, changes: Keywords, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(from_conv.__globals__, "DEBUG", True)
+    with pytest.raises(ValueError, match=says):
+        from_conv(**from_conv_arguments() | changes)

@@ -132,7 +132,7 @@ def test_all_symmetries_at_once_are_undone_exactly(name: str, seed: int) -> None
     assert len(all_of_them) >= {"convolution": 2, "norm": 4}.get(found.definition.stage, 5)
     tensors = {k: v for k, v in keywords.items() if isinstance(v, Tensor)}
     changed = apply_all(all_of_them, tensors)
-    values = next(name for name in ("v", "mixed_qkv", "x", "u", "u_new") if name in tensors)
+    values = next(name for name in ("v", "mixed_qkv", "qkv", "x", "u", "u_new") if name in tensors)
     assert not torch.equal(changed[values], tensors[values])
     back = undo_all(all_of_them, changed)
     assert all(torch.equal(back[k], tensors[k]) for k in tensors)

@@ -62,3 +62,42 @@ def gated_rms_norm(x, z, weight, eps):
     wide = x.float()
     factor = torch.rsqrt(wide.square().mean(-1, keepdim=True) + (1e-6 if eps is None else eps))
     return (wide * factor * weight.float() * silu(z.float())).to(x.dtype)
+
+
+# --- the rule, straight from the convolution ------------------------------------------------------------------------
+
+
+def l2_normalise(x: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
+
+
+def step(S, q, k, v, alpha, beta):
+    """One token: S [N, H, V, K]; q, k [N, H, K]; v [N, H, V]; alpha, beta [N, H]. Returns (S q, S). Sums of products: a
+    matrix product may round its operands where the caller has allowed it."""
+    S = alpha[..., None, None] * S
+    u = beta[..., None] * (v - (S * k[..., None, :]).sum(-1))  # the error, of the decayed state
+    S = S + u[..., :, None] * k[..., None, :]
+    return (S * q[..., None, :]).sum(-1), S
+
+
+def prefill_from_conv(qkv, decay, beta, recurrent_state, slots, row_offsets):
+    """gdn_prefill_from_conv: at step t, the t-th token of every sequence that still has one."""
+    H, K, V = recurrent_state.shape[1:]
+    key_dim = (qkv.shape[1] - H * V) // 2
+    q, k, v = qkv.float().split([key_dim, key_dim, H * V], dim=1)
+    q, k = (l2_normalise(x.unflatten(1, (-1, K))).repeat_interleave(H * K // key_dim, 1) for x in (q, k))
+    v, q = v.unflatten(1, (H, V)), q * K**-0.5
+    output = torch.zeros(v.shape, device=v.device)
+    lengths = row_offsets.diff().tolist()
+    slot, start = slots.long(), row_offsets[:-1].long()
+    order = [n for n in sorted(range(len(lengths)), key=lambda n: -lengths[n]) if slots[n] >= 0 and lengths[n]]
+    index = torch.tensor(order, dtype=torch.int64, device=v.device)
+    S, start = recurrent_state[slot[index]].float().mT.contiguous(), start[index]
+    alive = len(order)
+    for t in range(lengths[order[0]] if order else 0):
+        while lengths[order[alive - 1]] <= t:
+            alive -= 1
+        rows = start[:alive] + t
+        output[rows], S[:alive] = step(S[:alive], q[rows], k[rows], v[rows], decay[rows], beta[rows])
+    recurrent_state[slot[index]] = S.mT.to(recurrent_state.dtype)
+    return output.flatten(1)

@@ -8,6 +8,7 @@ workloads every operand is a sum of two bfloat16 terms.
 Sums are taken in float64 and rounded to float32: a float32 sum whose order is nobody's.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,22 +19,33 @@ from torch.overrides import TorchFunctionMode
 from gdnspec.emulate.prefill import bfloat16_sum
 
 MULTIPLES = {"bfloat16_products": 1.0, "bfloat16_products_5_4": 1.25, "bfloat16_products_3_2": 1.5}
+CHUNKS = (16, 64, 128)
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, torch.mm)
 
 
-def family(strict: bool) -> list[str]:
-    """The names of the emulators of an ordinary workload, or of a strict one."""
-    return [name + ("_two_terms" if strict else "") for name in MULTIPLES]
+def family(strict: bool, chunked: bool) -> list[str]:
+    """The names of the emulators of an ordinary workload, or of a strict one; `chunked`: the reference takes a
+    `chunk_size`, and runs with each."""
+    sizes = [f"chunk_{size}_" for size in CHUNKS] if chunked else [""]
+    return [size + name + ("_two_terms" if strict else "") for size in sizes for name in MULTIPLES]
 
 
 def emulate(
     reference: Callable[..., tuple[Tensor, ...] | Tensor], arguments: dict[str, Any], strict: bool
 ) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
     """(name, what it leaves) of each member; `arguments` as stored."""
-    for name, multiple in zip(family(strict), MULTIPLES.values(), strict=True):
-        with _Rounded(multiple, 2 if strict else 1):
-            values = reference(**arguments)
-        yield name, (values,) if isinstance(values, Tensor) else values
+    chunked = takes_chunks(reference)
+    names = iter(family(strict, chunked))
+    for size in CHUNKS if chunked else (None,):
+        for multiple in MULTIPLES.values():
+            with _Rounded(multiple, 2 if strict else 1):
+                values = reference(**arguments, **({} if size is None else {"chunk_size": size}))
+            yield next(names), (values,) if isinstance(values, Tensor) else values
+
+
+def takes_chunks(reference: Callable[..., Any]) -> bool:
+    """Whether it runs in chunks of any size."""
+    return "chunk_size" in inspect.signature(reference).parameters
 
 
 class _Rounded(TorchFunctionMode):

@@ -191,7 +191,7 @@ class Painter:
         drawn = []
         for name, part in self.definition.part_shapes(tensor, self.scope).items():
             make = self.values if name == "v" else self.vectors
-            drawn.append(make(name, (*before, *part)).reshape(*before, -1))
+            drawn.append(make(name, (*before, *part)).reshape(*before, int(np.prod(part))))
         return np.concatenate(drawn, axis=-1)
 
     def _naming(self, pool: Tensor) -> list[str]:
@@ -227,7 +227,7 @@ class Painter:
 
     def _gate(self, name: str) -> Floats:
         match name:
-            case "g":
+            case "g" | "decay":
                 log_alpha = (self.regime.log_alpha or mamba)(self.stream("gate"), self.layout)
                 log = self.definition.conventions.decay_gate == "log"
                 return log_alpha if log else np.exp(log_alpha)

@@ -90,7 +90,7 @@ class Tensor(Model):
 
     name: Name
     shape: list[Size] | None
-    parts: Annotated[list[Part], Field(min_length=2)] | None = None
+    parts: Annotated[list[Part], Field(min_length=1)] | None = None
     dtype: DType
     optional: bool = False
     default: str | None = None
@@ -190,7 +190,7 @@ class Definition(Model):
                 self._check_tensor(f"/{side}/{i}", tensor, axes, output=side == "outputs")
         self._check_indices()
         inputs, outputs = ({tensor.name for tensor in side} for side in (self.inputs, self.outputs))
-        parts = {part.name for tensor in self.inputs for part in tensor.parts or []}
+        parts = {part.name for tensor in (*self.inputs, *self.outputs) for part in tensor.parts or []}
         for side, clash, what in (
             ("inputs", inputs & axes, "an axis"),
             ("outputs", outputs & axes, "an axis"),
@@ -225,8 +225,8 @@ class Definition(Model):
             for j, size in enumerate(part.shape):
                 if isinstance(size, str):
                     self._expression(f"{pointer}/parts/{i}/shape/{j}", size, axes, "an axis")
-        if output and (tensor.optional or tensor.default or tensor.mutates or tensor.is_scalar or tensor.parts):
-            raise PlacedError(pointer, "an output is a tensor, and neither optional, mutated nor packed")
+        if output and (tensor.optional or tensor.default or tensor.mutates or tensor.is_scalar):
+            raise PlacedError(pointer, "an output is a tensor, and neither optional nor mutated")
         if tensor.mutates and (tensor.optional or tensor.is_scalar or tensor.parts or tensor.dtype in INTEGERS):
             raise PlacedError(pointer, "what is mutated is a tensor of floats, neither optional nor packed")
         if tensor.optional != (tensor.default is not None):
@@ -281,7 +281,7 @@ class Definition(Model):
     def _shapes(self) -> dict[str, list[Size]]:
         """What a symmetry may name: every tensor, and every part, behind the first dimensions of what it is part of."""
         shapes: dict[str, list[Size]] = {tensor.name: tensor.shape or [] for tensor in (*self.inputs, *self.outputs)}
-        for tensor in self.inputs:
+        for tensor in (*self.inputs, *self.outputs):
             shapes |= {part.name: [*(tensor.shape or [])[:-1], *part.shape] for part in tensor.parts or []}
         return shapes
 

@@ -14,6 +14,7 @@ from gdnspec.model.dtypes import INTEGERS
 from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.preset import Preset
 from gdnspec.model.regimes import REGIMES
+from gdnspec.model.sequences import bounds
 
 Suite = Literal["smoke", "conformance", "strict", "performance", "fresh"]
 SUITES: tuple[Suite, ...] = ("smoke", "conformance", "strict", "performance")  # of a file; fresh ones are in none
@@ -82,10 +83,11 @@ class Workload(Model):
     def integer_inputs(self, definition: Definition) -> dict[str, list[int]]:
         """The values of the integer inputs, row by row, as far as the line alone gives them."""
         values = dict(self.integers)
-        if self.sequence_lengths is not None and any(t.name == "cu_seqlens" for t in definition.inputs):
-            values["cu_seqlens"] = [0]
+        name = bounds(definition)
+        if self.sequence_lengths is not None and name is not None:
+            values[name] = [0]
             for length in self.sequence_lengths:
-                values["cu_seqlens"].append(values["cu_seqlens"][-1] + length)
+                values[name].append(values[name][-1] + length)
             interval = self.scalars.get(INTERVAL)
             if keeps_checkpoints(definition) and type(interval) is int and interval > 0:
                 values[STARTS] = starts(self.sequence_lengths, interval)
@@ -163,7 +165,7 @@ class Workload(Model):
                 raise PlacedError("/scalars", f"no value of {name!r}, which is not optional")
         indices = [name for name, tensor in inputs.items() if tensor.is_index]
         for name in self.integers:
-            if name in ("cu_seqlens", STARTS, chunks.STARTS) and self.sequence_lengths is not None:
+            if name in (bounds(definition), STARTS, chunks.STARTS) and self.sequence_lengths is not None:
                 raise PlacedError(f"/integers/{name}", "it follows from sequence_lengths: one or the other")
             if name not in indices:
                 raise PlacedError(f"/integers/{name}", f"{name!r} is not an integer input", nearest(name, indices))

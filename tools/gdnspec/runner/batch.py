@@ -12,6 +12,7 @@ from gdnspec.model import chunks
 from gdnspec.model.checkpoints import COUNT, INTERVAL, STARTS, starts
 from gdnspec.model.definition import Definition
 from gdnspec.model.definition import Tensor as TensorModel
+from gdnspec.model.sequences import bounds
 from gdnspec.runner.call import Content
 from gdnspec.runner.pools import integers
 
@@ -32,7 +33,8 @@ class Batch:
     def __init__(self, definition: Definition, content: Content) -> None:
         self.definition, self.content = definition, content
         self.ragged = definition.conventions.packing == "ragged"
-        self.bounds: list[int] = content.tensors["cu_seqlens"].tolist() if self.ragged else []
+        self.bounded_by = bounds(definition)
+        self.bounds: list[int] = content.tensors[self.bounded_by].tolist() if self.bounded_by is not None else []
         self.count = len(self.bounds) - 1 if self.ragged else int(content.scope["batch_size"])
         self.chunked = chunks.counts_chunks(definition)
         # Tokens from one checkpoint of a sequence to the next; None where none are kept.
@@ -73,7 +75,7 @@ class Batch:
     def take(self, pieces: Sequence[Piece], replaced: Mapping[str, Tensor] = MappingProxyType({})) -> Content:
         """A call on these pieces in this order; what is `replaced` is taken as it is."""
         lengths = [piece.stop - piece.start for piece in pieces]
-        counted = {"cu_seqlens": [0, *accumulate(lengths)]} if self.ragged else {}
+        counted = {self.bounded_by: [0, *accumulate(lengths)]} if self.bounded_by is not None else {}
         if self.interval is not None:
             counted[STARTS] = starts(lengths, self.interval)
         if self.chunked:
