@@ -24,10 +24,12 @@ All chunks are prepared together; only the walk of the state over the chunks is 
 """
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import groupby, pairwise
 
 import torch
 from gated_delta_net import arithmetic_type, default_scale, expand_heads, l2_normalise, split_channels
+from layer import block
 from torch import Tensor
 
 
@@ -190,3 +192,8 @@ def prefill_from_conv(
         rows, S, _ = sequence(Q[:, t], K_[:, t], V_[:, t], alpha, write, S, default_scale(K, None), chunk_size)
         output[t], after[slot] = rows.transpose(0, 1), S.mT.to(after.dtype)
     return output.flatten(1), after
+
+
+def layer_prefill(*, chunk_size: int = 64, **inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As `layer.layer_prefill`, the rule in chunks of `chunk_size` tokens; its inputs by keyword."""
+    return block(**inputs, rule=partial(prefill_from_conv, chunk_size=chunk_size))

@@ -8,7 +8,7 @@ from conftest import ROOT
 from gdnspec.build.loader import load_function
 from helpers_unit import reference
 
-layer = reference("layer")
+layer, chunkwise = reference("layer"), reference("chunkwise")
 F64, BF16 = torch.float64, torch.bfloat16
 Keywords = dict[str, Any]
 
@@ -63,6 +63,150 @@ def test_what_the_norm_cannot_serve_it_refuses(norm_kernel: Any, changes: Keywor
     rows = {name: torch.ones(3, 2, 16, dtype=BF16) for name in ("x", "z", "output")}
     with pytest.raises(ValueError, match=says):
         norm_kernel(**rows | {"weight": torch.ones(16, dtype=BF16), "eps": None} | changes)
+
+
+# --- the whole layer ----------------------------------------------------------------------------------------------
+
+HEADS = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12}
+LENGTHS = (9, 1, 70, 3)
+
+
+def module(seed: int = 0) -> Any:
+    """The Qwen3-Next gated delta net of the transformers package, small, with its own initialisation and float32."""
+    package = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
+    config = package.Qwen3NextConfig(
+        hidden_size=24, linear_conv_kernel_dim=4, num_hidden_layers=1, layer_types=["linear_attention"], **HEADS
+    )
+    torch.manual_seed(seed)
+    made = package.Qwen3NextGatedDeltaNet(config, 0).float().eval()
+    with torch.no_grad():
+        made.dt_bias.normal_()
+        made.norm.weight.normal_(mean=1.0)
+    return made
+
+
+def weights_of(made: Any) -> Keywords:
+    """The module's weights by our names: its projections have a key head's rows, of all kinds, side by side."""
+    HK, group = made.num_k_heads, made.num_v_heads // made.num_k_heads
+    K, V = made.head_k_dim, made.head_v_dim
+    mixed = made.in_proj_qkvz.weight.unflatten(0, (HK, -1)).split([K, K, group * V, group * V], dim=1)
+    q, k, v, z = (rows.flatten(0, 1) for rows in mixed)
+    b, a = (rows.flatten(0, 1) for rows in made.in_proj_ba.weight.unflatten(0, (HK, -1)).split([group, group], dim=1))
+    found = {
+        "qkv_weight": torch.cat([q, k, v]), "z_weight": z, "a_weight": a, "b_weight": b,
+        "conv_weight": made.conv1d.weight[:, 0], "A_log": made.A_log, "dt_bias": made.dt_bias,
+        "norm_weight": made.norm.weight, "out_weight": made.out_proj.weight,
+    }  # fmt: skip
+    return {name: x.detach() for name, x in found.items()}
+
+
+def pools(weights: Keywords, slots: int) -> Keywords:
+    """Of NaN: what starts from zeros must not see them."""
+    H, (K, V) = len(weights["A_log"]), (HEADS["linear_key_head_dim"], HEADS["linear_value_head_dim"])
+    channels, width = weights["conv_weight"].shape
+    return {
+        "conv_states": torch.full((slots, channels, width - 1), torch.nan),
+        "recurrent_states": torch.full((slots, H, K, V), torch.nan),
+    }
+
+
+def both(slots: torch.Tensor) -> Keywords:
+    return {"conv_slots": slots, "state_slots": slots}
+
+
+def close(got: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-6)
+
+
+@torch.no_grad()
+def test_prefill_then_decode_token_by_token_is_the_transformers_package() -> None:
+    from transformers import DynamicCache
+
+    made = module()
+    weights = weights_of(made)
+    hidden = [torch.randn(length + 5, 24) for length in LENGTHS]
+    state = pools(weights, len(LENGTHS) + 1)
+    slots = torch.tensor([3, 0, 4, 1], dtype=torch.int32)
+    prompts = torch.cat([x[:length] for x, length in zip(hidden, LENGTHS, strict=True)])
+    bounds = torch.tensor([0, *LENGTHS]).cumsum(0)
+    flags = torch.zeros(len(LENGTHS), dtype=torch.bool)
+    output, conv, recurrent = layer.layer_prefill(prompts, **weights, cu_seqlens=bounds, **both(slots),
+                                                  has_initial_state=flags, **state)  # fmt: skip
+    caches = []
+    for x, rows, length in zip(hidden, output.split(LENGTHS), LENGTHS, strict=True):
+        caches.append(DynamicCache(config=package_config(made)))
+        close(rows, made(x[None, :length], cache_params=caches[-1])[0])
+    for t in range(5):
+        tokens = torch.stack([x[length + t] for x, length in zip(hidden, LENGTHS, strict=True)])
+        output, conv, recurrent = layer.layer_decode(tokens, **weights, conv_states=conv, recurrent_states=recurrent,
+                                                     **both(slots))  # fmt: skip
+        for n, cache in enumerate(caches):
+            close(output[n], made(tokens[n][None, None], cache_params=cache)[0, 0])
+    for n, cache in enumerate(caches):
+        close(recurrent[slots[n]], cache.layers[0].recurrent_states[0][0])
+        close(conv[slots[n]], cache.layers[0].conv_states[0][0, :, -3:])
+    assert recurrent[2].isnan().all(), "the slot that nobody names"
+
+
+def package_config(made: Any) -> Any:
+    from transformers import Qwen3NextConfig
+
+    return Qwen3NextConfig(
+        hidden_size=made.hidden_size, linear_conv_kernel_dim=4, num_hidden_layers=1, layer_types=["linear_attention"],
+        **HEADS,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def test_a_padded_batch_of_the_transformers_package_is_a_ragged_one() -> None:
+    made = module(1)
+    weights = weights_of(made)
+    rows = [torch.randn(length, 24) for length in LENGTHS]
+    longest = max(LENGTHS)
+    padded = torch.stack([torch.cat([torch.randn(longest - len(x), 24), x]) for x in rows])
+    mask = torch.tensor([[0] * (longest - len(x)) + [1] * len(x) for x in rows])
+    expected = made(padded, attention_mask=mask)
+    output, _, _ = layer.layer_prefill(
+        torch.cat(rows), **weights, **pools(weights, 4), cu_seqlens=torch.tensor([0, *LENGTHS]).cumsum(0),
+        **both(torch.arange(4, dtype=torch.int32)), has_initial_state=torch.zeros(4, dtype=torch.bool),
+    )  # fmt: skip
+    for got, want in zip(output.split(LENGTHS), expected, strict=True):
+        close(got, want[longest - len(got) :])
+
+
+def test_a_split_prompt_is_the_whole_one_and_empty_or_skipped_sequences_touch_nothing() -> None:
+    generator = torch.Generator().manual_seed(2)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=F64) / shape[-1] ** 0.5
+
+    C = 2 * 2 * 8 + 4 * 12
+    weights = {
+        "qkv_weight": normal(C, 24), "z_weight": normal(48, 24), "a_weight": normal(4, 24), "b_weight": normal(4, 24),
+        "conv_weight": normal(C, 3), "A_log": normal(4), "dt_bias": normal(4), "norm_weight": normal(12),
+        "out_weight": normal(24, 48),
+    }  # fmt: skip
+    x, first = normal(20, 24), {"conv_states": normal(5, C, 2), "recurrent_states": normal(5, 4, 8, 12)}
+    slots = torch.tensor([2, 0, -1], dtype=torch.int32)
+    flags = torch.tensor([False, False, True])
+
+    def call(rows: slice, bounds: list[int], flags: torch.Tensor, conv: torch.Tensor, S: torch.Tensor) -> Any:
+        return layer.layer_prefill(x[rows], **weights, cu_seqlens=torch.tensor(bounds), conv_states=conv,
+                                   recurrent_states=S, **both(slots), has_initial_state=flags)  # fmt: skip
+
+    whole, conv, S = call(slice(0, 20), [0, 17, 17, 20], flags, *first.values())
+    assert not whole[17:].any(), "skipped"
+    for pool, before in ((conv, first["conv_states"]), (S, first["recurrent_states"])):
+        assert torch.equal(pool[[0, 1, 3, 4]], before[[0, 1, 3, 4]])
+    head, conv_1, S_1 = call(slice(0, 11), [0, 11, 11, 11], flags, *first.values())
+    tail, conv_2, S_2 = call(slice(11, 17), [0, 6, 6, 6], torch.tensor([True, False, True]), conv_1, S_1)
+    torch.testing.assert_close(torch.cat([head, tail]), whole[:17], rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(S_2, S, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(conv_2, conv, rtol=1e-12, atol=1e-14)
+    inputs = {"x": x, **weights, **first, **both(slots), "has_initial_state": flags}
+    inputs["cu_seqlens"] = torch.tensor([0, 17, 17, 20])
+    for got, want in zip(chunkwise.layer_prefill(**inputs, chunk_size=4), (whole, conv, S), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-13)
 
 
 # --- straight from the convolution --------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ to one operand or to the other, before the rounding or after it, is its own affa
 as a multiple of themselves, which errs as much and elsewhere. One emulator alone would be a lottery. For strict
 workloads every operand is a sum of two bfloat16 terms.
 
+A product with a single vector, of which a recurrence over tokens is made, is none of theirs: it stays float32.
+
 Sums are taken in float64 and rounded to float32: a float32 sum whose order is nobody's.
 """
 
@@ -58,7 +60,7 @@ class _Rounded(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if function in PRODUCTS and all(x.dtype == torch.float32 for x in args[:2]):
+        if function in PRODUCTS and all(x.dtype == torch.float32 for x in args[:2]) and args[1].shape[-1] > 1:
             a, b = (self._rounded(x).double() for x in args[:2])
             return torch.matmul(a, b).float()
         return function(*args, **(kwargs or {}))
