@@ -255,7 +255,7 @@ def test_bad_input_is_refused_on_the_host(tmp_path: Path) -> None:
     assert {name: x for name, x in said.items() if not x.startswith("ValueError: ")} == {}
     assert "kernel width 5" in said["conv1d_prefill: width 5"]
     assert "kernel width 1" in said["conv1d_decode: width 1"]
-    assert "x has shape (7, 24), not (7, 32)" in said["conv1d_prefill: weight of other channels"]
+    assert "conv_states has shape (6, 24, 3), not [slots, 32, 3]" in said["conv1d_prefill: weight of other channels"]
     assert "named twice" in said["conv1d_decode: debug slot twice"]
     assert "rise from 0 to 7" in said["conv1d_prefill: debug bounds that fall"]
 

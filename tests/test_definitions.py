@@ -32,7 +32,7 @@ VARIANTS = (
 )  # fmt: skip
 AROUND = (
     "gdn_conv1d_prefill", "gdn_conv1d_decode", "gdn_gated_rms_norm", "gdn_chunk_wy", "gdn_chunk_state",
-    "gdn_chunk_output", "gdn_prefill_from_conv",
+    "gdn_chunk_output", "gdn_prefill_from_conv", "gdn_layer_prefill", "gdn_layer_decode",
 )  # fmt: skip
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")
 
@@ -313,7 +313,7 @@ def test_the_preset_of_a_real_model_divides_its_heads(model: str, degree: int) -
         "key_head_dim": 128,
         "value_head_dim": 128,
         "kernel_width": 4,
-    }
+    } | ({"hidden_size": 2048} if model.startswith("qwen3-next") else {})
 
 
 def test_every_preset_names_its_source() -> None:

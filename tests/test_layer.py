@@ -1,5 +1,6 @@
 """The layer around the rule: its reference by hand and against another package, and what kernels refuse."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -270,3 +271,51 @@ def test_values_that_lie_are_refused_when_asked_to_look(
     monkeypatch.setitem(from_conv.__globals__, "DEBUG", True)
     with pytest.raises(ValueError, match=says):
         from_conv(**from_conv_arguments() | changes)
+
+
+# --- the layer's kernels --------------------------------------------------------------------------------------------
+
+HIDDEN, C = 24, 2 * HK * K + H * V
+
+
+def layer_arguments(entry: str) -> Keywords:
+    def bf16(*shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=BF16)
+
+    rows, count = (T, N) if entry == "layer_prefill" else (3, 3)
+    slots = torch.tensor([3, 0, 1][:count], dtype=torch.int32)
+    first = {"cu_seqlens": torch.tensor([0, 5, T]), "has_initial_state": torch.ones(N, dtype=torch.bool)}
+    return {
+        "x": bf16(rows, HIDDEN), "qkv_weight": bf16(C, HIDDEN), "z_weight": bf16(H * V, HIDDEN),
+        "a_weight": bf16(H, HIDDEN), "b_weight": bf16(H, HIDDEN), "conv_weight": bf16(C, 4), "A_log": torch.zeros(H),
+        "dt_bias": bf16(H), "norm_weight": bf16(V), "out_weight": bf16(HIDDEN, H * V),
+        "conv_states": bf16(SLOTS, C, 3), "conv_slots": slots, "recurrent_states": torch.zeros(SLOTS, H, K, V),
+        "state_slots": slots, "output": bf16(rows, HIDDEN),
+    } | (first if entry == "layer_prefill" else {})  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", ["layer_prefill", "layer_decode"])
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"qkv_weight": torch.zeros(C + 8, HIDDEN, dtype=BF16)}, "qkv_weight has 104 rows, which are not q, k and v"),
+        ({"x": torch.zeros(T, HIDDEN)}, "x is torch.float32"),
+        ({"z_weight": torch.zeros(HIDDEN, H * V, dtype=BF16).T}, "z_weight must be contiguous"),
+        ({"out_weight": torch.zeros(H * V, HIDDEN, dtype=BF16)}, "out_weight has shape"),
+        ({"A_log": torch.zeros(H, dtype=BF16)}, "A_log is torch.bfloat16"),
+        ({"conv_weight": torch.zeros(C, 5, dtype=BF16)}, "kernel width 5 is not served"),
+        ({"conv_weight": torch.zeros(C, 3, dtype=BF16)}, "conv_states has shape"),
+        ({"conv_weight": torch.zeros(8, 4, dtype=BF16), "conv_states": torch.zeros(4, 8, 3, dtype=BF16)}, "8 channels"),
+        ({"conv_states": torch.zeros(SLOTS, 3, C, dtype=BF16).mT}, "conv_states must be contiguous but for its first"),
+        ({"recurrent_states": torch.zeros(SLOTS, H, V, K).mT}, "recurrent_states must be contiguous but for its first"),
+        ({"recurrent_states": torch.zeros(SLOTS, H, 272, V)}, "heads of 272 and 32 elements are not served"),
+        ({"conv_slots": torch.tensor([0, 1])}, "conv_slots is torch.int64"),
+        ({"state_slots": torch.zeros(4, dtype=torch.int32)}, "state_slots has shape"),
+        ({"output": torch.zeros(1, HIDDEN, dtype=BF16)}, "output has shape"),
+    ],
+)
+def test_what_the_layer_cannot_serve_it_refuses(tmp_path: Path, entry: str, changes: Keywords, says: str) -> None:
+    pytest.importorskip("triton")
+    function = load_function(ROOT / "solutions/triton_layer", f"block.py::{entry}", tmp_path)
+    with pytest.raises(ValueError, match=says):
+        function(**layer_arguments(entry) | changes)

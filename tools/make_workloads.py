@@ -751,6 +751,76 @@ def from_conv_performance() -> Iterator[Line]:
     yield from_conv("16x32_1x2048", QWEN3_NEXT, "typical", (2048,))
 
 
+# --- the whole layer --------------------------------------------------------------------------------------------
+
+
+def on_both(name: str, count: int, skipped: tuple[int, ...]) -> Line:
+    """Slots anywhere in both pools, another one in each."""
+    chosen = {}
+    for pool in ("conv", "state"):
+        slots = somewhere(f"{pool} {name}", count, count + 2)
+        chosen[f"{pool}_slots"] = [-1 if n in skipped else slot for n, slot in enumerate(slots)]
+    return chosen
+
+
+def layer(
+    name: str, preset: str, lengths: tuple[int, ...], flags: str, skipped: tuple[int, ...] = (), **more: Any
+) -> Line:
+    """`flags`: + for a sequence that goes on from its slots, - for one that starts from zeros."""
+    line = prefill(name, preset, more.pop("regime", "typical"), lengths, **more)
+    line["axes"]["num_slots"] = len(lengths) + 2
+    held = [int(flag == "+") for flag in flags]
+    return {**line, "integers": {**on_both(name, len(lengths), skipped), "has_initial_state": held}}
+
+
+def layer_smoke() -> Iterator[Line]:
+    yield layer("ragged", GROUPS, (1, 65, 8), "+-+", covers="sequences around one chunk")
+    yield layer("empty", SMALL, (0, 40, 0), "-++", covers="empty sequences, whose states stay")
+    yield layer("shorter", GROUPS_OF_3, (1, 2, 1), "+-+", covers="sequences shorter than the kernel, three heads a key")
+    yield layer("k64_v120", K64_V120, (30, 2), "+-", covers="heads of values wider than those of keys")
+    gaps = {"conv_states": 64, "recurrent_states": 128}
+    yield layer("skips", SMALL, (9, 3, 20), "+-+", skipped=(1,), gaps=gaps, covers="no slot; slots that stand apart")
+
+
+def layer_conformance() -> Iterator[Line]:
+    yield layer("no_tokens", SMALL, (0,), "-", covers="no token at all")
+    yield layer("all_skipped", SMALL, (3, 2), "+-", skipped=(0, 1), covers="no sequence to do")
+    yield layer("width_2", D120, (20, 1), "+-", covers="a kernel of two tokens, as many keys as values")
+    yield layer("large_states", GROUPS_128, (33, 20), "++", regime="large_initial_state", covers="large states")
+    yield layer("long", SMALL_128, (400,), "-", covers="many chunks")
+
+
+def layer_performance() -> Iterator[Line]:
+    yield layer("qwen3_next_tp4_1x2048", QWEN_TP4, (2048,), "-")
+
+
+def layer_rows(name: str, preset: str, batch: int, skipped: tuple[int, ...] = (), **more: Any) -> Line:
+    line = decode(name, preset, more.pop("regime", "typical"), batch, **more)
+    line["axes"]["num_slots"] = batch + 2
+    return {**line, "integers": on_both(name, batch, skipped)}
+
+
+def layer_decode_smoke() -> Iterator[Line]:
+    yield layer_rows("batch_8", GROUPS_128, 8, covers="a batch as models have it")
+    yield layer_rows("width_2", D120, 5, covers="a state of one input, as many keys as values")
+    yield layer_rows("k64_v120", K64_V120, 5, covers="heads of values wider than those of keys")
+    gaps = {"conv_states": 64, "recurrent_states": 128}
+    yield layer_rows("skips", SMALL, 6, skipped=(0, 3), gaps=gaps, covers="rows without slots; slots that stand apart")
+
+
+def layer_decode_conformance() -> Iterator[Line]:
+    yield layer_rows("one_row", SMALL_128, 1, covers="batch 1")
+    yield layer_rows("batch_33", SMALL, 33, covers="more rows than a tile of them")
+    yield layer_rows("groups_of_three", GROUPS_OF_3, 4, covers="three value heads a key head, a kernel of three tokens")
+    yield layer_rows("large_states", GROUPS, 5, regime="large_initial_state", covers="large states")
+    yield layer_rows("all_skipped", SMALL, 3, skipped=(0, 1, 2), covers="no row to do")
+
+
+def layer_decode_performance() -> Iterator[Line]:
+    for batch in (1, 16, 64):
+        yield layer_rows(f"qwen3_next_batch_{batch}", QWEN3_NEXT, batch)
+
+
 PREFILL = {
     "smoke": prefill_smoke, "conformance": prefill_conformance, "strict": prefill_strict,
     "performance": prefill_performance,
@@ -775,6 +845,10 @@ CONVOLUTION_DECODE = {
 }  # fmt: skip
 NORM = {"smoke": norm_smoke, "conformance": norm_conformance, "performance": norm_performance}
 FROM_CONV = {"smoke": from_conv_smoke, "conformance": from_conv_conformance, "performance": from_conv_performance}
+LAYER = {"smoke": layer_smoke, "conformance": layer_conformance, "performance": layer_performance}
+LAYER_DECODE = {
+    "smoke": layer_decode_smoke, "conformance": layer_decode_conformance, "performance": layer_decode_performance,
+}  # fmt: skip
 SUITES = {
     "gdn_prefill_k_last": PREFILL, "gdn_prefill_k_first": PREFILL,
     "gdn_prefill_checkpoints": CHECKPOINTS,
@@ -785,6 +859,7 @@ SUITES = {
     "gdn_verify_k_last": VERIFY,
     "gdn_conv1d_prefill": CONVOLUTION, "gdn_conv1d_decode": CONVOLUTION_DECODE,
     "gdn_gated_rms_norm": NORM,
+    "gdn_layer_prefill": LAYER, "gdn_layer_decode": LAYER_DECODE,
     "gdn_prefill_from_conv": FROM_CONV, "gdn_prefill_from_conv_bf16_state": FROM_CONV,
     "gdn_chunk_wy": stages(False) | {"strict": wy_strict}, "gdn_chunk_state": stages(True, of_state=True),
     "gdn_chunk_output": stages(True, scaled=True),

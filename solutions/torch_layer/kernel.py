@@ -47,10 +47,10 @@ def conv1d_decode(x, weight, bias, conv_states, slots):
     """gdn_conv1d_decode."""
     slot = slots.long()
     live = slot >= 0
-    window = torch.cat([conv_states[slot.clamp(min=0)], x[:, :, None]], dim=2)  # [B, C, W]
+    window = torch.cat([conv_states[slot.clamp(min=0)].to(x.dtype), x[:, :, None]], dim=2)  # [B, C, W]
     y = (window.float() * weight.float()).sum(-1)
     y = y if bias is None else y + bias.float()
-    conv_states[slot[live]] = window[live, :, 1:]
+    conv_states[slot[live]] = window[live, :, 1:].to(conv_states.dtype)
     return torch.where(live[:, None], silu(y), 0.0).to(x.dtype)
 
 
@@ -101,3 +101,45 @@ def prefill_from_conv(qkv, decay, beta, recurrent_state, slots, row_offsets):
         output[rows], S[:alive] = step(S[:alive], q[rows], k[rows], v[rows], decay[rows], beta[rows])
     recurrent_state[slot[index]] = S.mT.to(recurrent_state.dtype)
     return output.flatten(1)
+
+
+# --- the layer ------------------------------------------------------------------------------------------------------
+
+
+def layer_prefill(
+    x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, cu_seqlens,
+    conv_states, conv_slots, recurrent_states, state_slots, has_initial_state,
+):  # fmt: skip
+    """gdn_layer_prefill."""
+    hidden, H = x.float(), recurrent_states.shape[1]
+    qkv, z, a, b = (hidden @ weight.float().T for weight in (qkv_weight, z_weight, a_weight, b_weight))
+    mixed = conv1d_prefill(qkv, conv_weight, None, cu_seqlens, conv_states, conv_slots, has_initial_state)
+    begins = (cu_seqlens.diff() > 0) & ~has_initial_state & (state_slots >= 0)
+    recurrent_states[state_slots[begins].long()] = 0.0
+    o = prefill_from_conv(mixed, *gates(a, b, A_log, dt_bias), recurrent_states, state_slots, cu_seqlens)
+    return finished(o, z, norm_weight, out_weight, H).to(x.dtype)
+
+
+def layer_decode(
+    x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, conv_states,
+    conv_slots, recurrent_states, state_slots,
+):  # fmt: skip
+    """gdn_layer_decode."""
+    hidden, H = x.float(), recurrent_states.shape[1]
+    qkv, z, a, b = (hidden @ weight.float().T for weight in (qkv_weight, z_weight, a_weight, b_weight))
+    mixed = conv1d_decode(qkv, conv_weight, None, conv_states, conv_slots)
+    each = torch.arange(len(x) + 1, dtype=torch.int32, device=x.device)
+    o = prefill_from_conv(mixed, *gates(a, b, A_log, dt_bias), recurrent_states, state_slots, each)
+    return finished(o, z, norm_weight, out_weight, H).to(x.dtype)
+
+
+def gates(a, b, A_log, dt_bias):
+    """alpha and beta; softplus without a threshold."""
+    x = a + dt_bias.float()
+    return torch.exp(-A_log.exp() * torch.logaddexp(x, torch.zeros_like(x))), torch.sigmoid(b)
+
+
+def finished(o, z, norm_weight, out_weight, H):
+    """Norm, gate and the last projection."""
+    o, z = (y.unflatten(1, (H, -1)) for y in (o, z))
+    return gated_rms_norm(o, z, norm_weight, None).flatten(1) @ out_weight.float().T

@@ -104,7 +104,7 @@ def prefill_kernel(
         before = tl.load(state_at + c[:, None] * (W - 1) + moved[None, :], mask=kept & old[None, :], other=0.0)
         after = tl.load(x_ptr + recent[None, :] * C + c[:, None], mask=kept & (recent >= start)[None, :], other=0.0)
         tl.debug_barrier()  # every thread has what it needs of the old state
-        new = tl.where((recent >= start)[None, :], after, before)
+        new = tl.where((recent >= start)[None, :], after.to(before.dtype), before)
         tl.store(state_at + c[:, None] * (W - 1) + i[None, :], new, mask=kept)
 
     tl.store(output_at, silu(y).to(output_ptr.dtype.element_ty), mask=inside)
@@ -136,29 +136,37 @@ def decode_kernel(
     if HAS_BIAS:
         y += tl.load(bias_ptr + c, mask=c_in, other=0.0).to(tl.float32)
     tl.debug_barrier()  # every thread has what it needs of the old state
-    tl.store(state_at, tl.where((i == W - 2)[None, :], x[:, None], shifted), mask=kept)
+    tl.store(state_at, tl.where((i == W - 2)[None, :], x[:, None].to(state.dtype), shifted), mask=kept)
     tl.store(output_ptr + n * C + c, silu(y).to(output_ptr.dtype.element_ty), mask=c_in)
 
 
 # --- the host -------------------------------------------------------------------------------------------------------
 
 
-def check(x, weight, bias, conv_states, slots, output, rows):
-    """(channels, kernel width), once everything fits together."""
-    require_dimensions(2, x=x, weight=weight)
-    require_float(x=x)
+def check_state(weight, bias, conv_states, slots, rows, device):
+    """(channels, kernel width), once weights and states fit together."""
+    require_dimensions(2, weight=weight)
     C, W = weight.shape
     if not 2 <= W <= 4:
         raise ValueError(f"kernel width {W} is not served: 2 to 4 are")
-    require(x.device, x.dtype, x=(x, (x.shape[0], C)), weight=(weight, (C, W)), output=(output, x.shape))
+    require_pool(conv_states, "conv_states", (C, W - 1), device)
+    require(device, conv_states.dtype, weight=(weight, (C, W)))
     if bias is not None:
-        require(x.device, x.dtype, bias=(bias, (C,)))
-    require_pool(conv_states, "conv_states", (C, W - 1), x.device)
-    if conv_states.dtype != x.dtype:
-        raise ValueError(f"conv_states is {conv_states.dtype}, and what it keeps is {x.dtype}")
-    require(x.device, torch.int32, slots=(slots, (rows,)))
+        require(device, conv_states.dtype, bias=(bias, (C,)))
+    require(device, torch.int32, slots=(slots, (rows,)))
     if DEBUG:
         check_slots(slots, len(conv_states))
+    return C, W
+
+
+def check(x, weight, bias, conv_states, slots, output, rows):
+    """(channels, kernel width), once everything fits together."""
+    require_dimensions(2, x=x)
+    require_float(x=x)
+    C, W = check_state(weight, bias, conv_states, slots, rows, x.device)
+    require(x.device, x.dtype, x=(x, (x.shape[0], C)), output=(output, x.shape))
+    if x.dtype not in (conv_states.dtype, torch.float32):  # float32 is what a projection gives before it is rounded
+        raise ValueError(f"conv_states is {conv_states.dtype}, and what it keeps is {x.dtype}")
     return C, W
 
 

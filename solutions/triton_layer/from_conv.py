@@ -149,8 +149,8 @@ def prepare_kernel(
 
 @triton.jit
 def chain_kernel(
-    qkv_ptr, offsets_ptr, slots_ptr, u_ptr, w_ptr, P_ptr, factors_ptr, pool_ptr, output_ptr, num_slots, slot_stride,
-    HK: tl.constexpr, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    qkv_ptr, offsets_ptr, slots_ptr, flags_ptr, u_ptr, w_ptr, P_ptr, factors_ptr, pool_ptr, output_ptr, num_slots,
+    slot_stride, HK: tl.constexpr, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, HAS_FLAGS: tl.constexpr,
     C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     SLICES: tl.constexpr = (V + BV - 1) // BV
@@ -175,7 +175,10 @@ def chain_kernel(
     ROW: tl.constexpr = 2 * HK * K + H * V
     state_at = pool_ptr + slot * slot_stride + h * (K * V) + j[None, :] * V + i[:, None]
     state_in = i_in[:, None] & j_in[None, :]
-    S = tl.load(state_at, mask=state_in, other=0.0).to(tl.float32)  # [BV, BK]
+    carried = state_in
+    if HAS_FLAGS:
+        carried = state_in & (tl.load(flags_ptr + n) != 0)
+    S = tl.load(state_at, mask=carried, other=0.0).to(tl.float32)  # [BV, BK]
     first = block_of(offsets_ptr, n, C)
     for c in range(chunks):
         token = start + c * C + t
@@ -205,8 +208,9 @@ def chain_kernel(
 # --- the host -------------------------------------------------------------------------------------------------------
 
 
-def prefill_from_conv(qkv, decay, beta, recurrent_state, slots, row_offsets, output):
-    """gdn_prefill_from_conv: qkv of bfloat16, float16 or float32; states [slots, H, K, V] of their own such type."""
+def prefill_from_conv(qkv, decay, beta, recurrent_state, slots, row_offsets, output, has_initial_state=None):
+    """gdn_prefill_from_conv: qkv of bfloat16, float16 or float32; states [slots, H, K, V] of their own such type, zeros
+    for a sequence that has_initial_state, where given, says false of."""
     require_dimensions(2, qkv=qkv, decay=decay)
     require_dimensions(1, row_offsets=row_offsets)
     require_dimensions(4, recurrent_state=recurrent_state)
@@ -224,6 +228,10 @@ def prefill_from_conv(qkv, decay, beta, recurrent_state, slots, row_offsets, out
     require(qkv.device, qkv.dtype, qkv=(qkv, qkv.shape))
     require(qkv.device, torch.float32, decay=(decay, (T, H)), beta=(beta, (T, H)), output=(output, (T, H * V)))
     require(qkv.device, torch.int32, slots=(slots, (num_seqs,)), row_offsets=(row_offsets, (num_seqs + 1,)))
+    flags = has_initial_state
+    if flags is not None:
+        require(qkv.device, torch.bool, has_initial_state=(flags, (num_seqs,)))
+        flags = flags.view(torch.uint8)
     if DEBUG:
         check_slots(slots, len(recurrent_state))
         check_bounds("row_offsets", row_offsets, T)
@@ -242,6 +250,6 @@ def prefill_from_conv(qkv, decay, beta, recurrent_state, slots, row_offsets, out
     )  # fmt: skip
     BV, num_warps = blocking(K, V, num_seqs * H)
     chain_kernel[(num_seqs * H * triton.cdiv(V, BV),)](
-        qkv, row_offsets, slots, u, w, P, factors, recurrent_state, output, len(recurrent_state),
-        recurrent_state.stride(0), **sizes, BV=BV, num_warps=num_warps,
+        qkv, row_offsets, slots, flags, u, w, P, factors, recurrent_state, output, len(recurrent_state),
+        recurrent_state.stride(0), **sizes, HAS_FLAGS=flags is not None, BV=BV, num_warps=num_warps,
     )  # fmt: skip

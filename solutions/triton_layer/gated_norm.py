@@ -30,9 +30,10 @@ def norm_kernel(
 def gated_rms_norm(x, z, weight, eps, output):
     """gdn_gated_rms_norm: x, z and output [rows, heads, D]."""
     require_dimensions(3, x=x)
-    require_float(x=x)
+    require_float(x=x, weight=weight)
     D = x.shape[2]
-    require(x.device, x.dtype, x=(x, x.shape), z=(z, x.shape), weight=(weight, (D,)), output=(output, x.shape))
+    require(x.device, x.dtype, x=(x, x.shape), z=(z, x.shape), output=(output, x.shape))
+    require(x.device, weight.dtype, weight=(weight, (D,)))
     rows = x.shape[0] * x.shape[1]
     if rows == 0 or D == 0:
         return

@@ -146,16 +146,27 @@ def _senseless(found: Found, preset: Preset) -> list[tuple[str, str]]:
 
 def _unknown_axes(found: Found, known: dict[str, Preset], file: Path) -> list[Problem]:
     """Axes of presets that no const axis could mean, but for a slip."""
-    names = found.definition.const_axes()
+    names, others = found.definition.const_axes(), _const_axes(paths.definitions_dir())
     return [
         Problem(
             file, f"{axis!r} is not an axis of {found.definition.name}", f"/{preset}/axes/{axis}", nearest(axis, names)
         )
         for preset, item in known.items()
         for axis in item.axes
-        if axis not in names
-        and nearest(axis, [name for name in names if name not in item.axes]).startswith("did you mean")
+        if axis not in names and axis not in others and nearest(axis, names).startswith("did you mean")
     ]
+
+
+@cache
+def _const_axes(folder: Path) -> frozenset[str]:
+    """Names of const axes in all definitions that can be read: one of them is no slip of another."""
+    found: set[str] = set()
+    for file in folder.glob(f"*/{DEFINITION_FILE}"):
+        try:
+            found.update(load(Definition, file).const_axes())
+        except SpecError:
+            continue
+    return frozenset(found)
 
 
 def applies(preset: Preset, definition: Definition) -> bool:
