@@ -24,10 +24,12 @@ All chunks are prepared together; only the walk of the state over the chunks is 
 """
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import groupby, pairwise
 
 import torch
-from gated_delta_net import arithmetic_type, default_scale, expand_heads
+from gated_delta_net import arithmetic_type, default_scale, expand_heads, l2_normalise, split_channels
+from layer import block
 from torch import Tensor
 
 
@@ -165,3 +167,33 @@ def prefill_k_first(
     initial = None if initial_state is None else initial_state.mT.contiguous()
     output, state = prefill_k_last(q, k, v, alpha, beta, cu_seqlens, initial, scale, chunk_size)
     return output, state.mT.contiguous()
+
+
+def prefill_from_conv(
+    qkv: Tensor,
+    decay: Tensor,
+    beta: Tensor,
+    recurrent_state: Tensor,
+    slots: Tensor,
+    row_offsets: Tensor,
+    chunk_size: int = 64,
+) -> tuple[Tensor, Tensor]:
+    """As `gated_delta_net.prefill_from_conv`, in chunks of `chunk_size` tokens."""
+    dtype = arithmetic_type(qkv, decay, beta, recurrent_state)
+    H, K, V = recurrent_state.shape[1:]
+    q, k, v = split_channels(qkv.to(dtype), H, K, V)
+    Q, K_, V_ = (x.transpose(0, 1) for x in (expand_heads(l2_normalise(q), H), expand_heads(l2_normalise(k), H), v))
+    output, after = torch.zeros_like(v), recurrent_state.clone()
+    for slot, (start, stop) in zip(slots.tolist(), pairwise(row_offsets.tolist()), strict=True):
+        if slot < 0 or start == stop:
+            continue
+        t = slice(start, stop)
+        alpha, write, S = decay[t].to(dtype).T, beta[t].to(dtype).T, recurrent_state[slot].mT.to(dtype)
+        rows, S, _ = sequence(Q[:, t], K_[:, t], V_[:, t], alpha, write, S, default_scale(K, None), chunk_size)
+        output[t], after[slot] = rows.transpose(0, 1), S.mT.to(after.dtype)
+    return output.flatten(1), after
+
+
+def layer_prefill(*, chunk_size: int = 64, **inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As `layer.layer_prefill`, the rule in chunks of `chunk_size` tokens; its inputs by keyword."""
+    return block(**inputs, rule=partial(prefill_from_conv, chunk_size=chunk_size))

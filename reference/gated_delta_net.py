@@ -192,6 +192,44 @@ def prefill_checkpoints(
     return output, states.to(state_type), checkpoints.to(state_type)
 
 
+# --- prefill straight from the convolution ----------------------------------------------------------------------
+
+
+def split_channels(qkv: Tensor, num_v_heads: int, K: int, V: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows of a convolution, [.., 2 key_dim + value_dim], as q, k [.., num_k_heads, K] and v [.., num_v_heads, V]:
+    all query heads, then all key heads, then all value heads."""
+    value_dim = num_v_heads * V
+    key_dim = (qkv.shape[-1] - value_dim) // 2
+    q, k, v = qkv.split([key_dim, key_dim, value_dim], dim=-1)
+    return q.unflatten(-1, (-1, K)), k.unflatten(-1, (-1, K)), v.unflatten(-1, (-1, V))
+
+
+def prefill_from_conv(
+    qkv: Tensor, decay: Tensor, beta: Tensor, recurrent_state: Tensor, slots: Tensor, row_offsets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`prefill_k_first` from one packed row a token, L2 norm and scale inside, on states in a pool.
+
+    qkv [total_seq_len, 2 key_dim + value_dim]; decay (alpha itself) and beta [total_seq_len, num_v_heads];
+    recurrent_state [num_slots, num_v_heads, K, V]; slots [num_seqs], -1 for a sequence that is skipped; row_offsets
+    [num_seqs + 1]. The scale is 1 / sqrt(K). Returns output [total_seq_len, value_dim], float32 at least, and the pool
+    afterwards; an empty sequence leaves its slot as it is.
+    """
+    dtype = arithmetic_type(qkv, decay, beta, recurrent_state)
+    H, K, V = recurrent_state.shape[1:]
+    q, k, v = split_channels(qkv.to(dtype), H, K, V)
+    q, k = (expand_heads(l2_normalise(x), H) for x in (q, k))
+    alpha, write, bounds = decay.to(dtype), beta.to(dtype), row_offsets.tolist()
+    output, after = torch.zeros_like(v), recurrent_state.clone()
+    for n, slot in enumerate(slots.tolist()):
+        if slot < 0 or bounds[n] == bounds[n + 1]:
+            continue
+        S = recurrent_state[slot].mT.to(dtype)  # [H, V, K]
+        for t in range(bounds[n], bounds[n + 1]):
+            output[t], S = step(S, q[t], k[t], v[t], alpha[t], write[t], default_scale(K, None))
+        after[slot] = S.mT.to(after.dtype)
+    return output.flatten(1), after
+
+
 # --- decode -----------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from gdnspec.catalog.definitions import Found, presets
 from gdnspec.inputs.materialise import Inputs, materialise
 from gdnspec.inputs.random import Stream
 from gdnspec.inputs.slots import slots
+from gdnspec.model import chunks
 from gdnspec.model.checkpoints import COUNT, INTERVAL, keeps_checkpoints, starts
 from gdnspec.model.workload import Workload
 from gdnspec.runner.tensors import to_torch
@@ -37,6 +38,11 @@ def line(found: Found, preset: str = GVA, regime: str = "typical", seed: int = 1
         if keeps:
             scalars = {INTERVAL: 64, **more.pop("scalars", {})}
             size["axes"][COUNT], size["scalars"] = starts(lengths, scalars[INTERVAL])[-1], scalars
+        if chunks.counts_chunks(found.definition):
+            size["axes"][chunks.COUNT] = chunks.starts(lengths)[-1]
+        axes, integers = slots(found.definition, len(lengths), 1, Stream(8, "slots"))
+        size["axes"] |= axes
+        size["integers"] = integers
     else:
         batch, tokens = more.pop("batch", 3), 2 if found.definition.stage == "verify" else 1
         axes, integers = slots(found.definition, batch, tokens, Stream(8, "slots"))
@@ -70,4 +76,5 @@ def run_reference(found: Found, keywords: dict[str, Any]) -> dict[str, Tensor]:
     """What the definition's reference leaves, by name: its outputs, and pools as they are afterwards."""
     file, function = found.definition.reference.split("::")
     values = getattr(reference(file.removesuffix(".py")), function)(**keywords)
+    values = (values,) if isinstance(values, Tensor) else values
     return dict(zip([tensor.name for tensor in found.definition.judged], values, strict=True))

@@ -28,6 +28,11 @@ ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = (
     "gdn_decode_k_last_bf16_state", "gdn_decode_k_first_bf16_state", "gdn_decode_packed_k_last",
     "gdn_decode_pool_k_last", "gdn_decode_pool_k_last_bf16_state", "gdn_verify_k_last", "gdn_prefill_checkpoints",
+    "gdn_prefill_from_conv_bf16_state",
+)  # fmt: skip
+AROUND = (
+    "gdn_conv1d_prefill", "gdn_conv1d_decode", "gdn_gated_rms_norm", "gdn_chunk_wy", "gdn_chunk_state",
+    "gdn_chunk_output", "gdn_prefill_from_conv", "gdn_layer_prefill", "gdn_layer_decode",
 )  # fmt: skip
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")
 
@@ -76,7 +81,7 @@ def outputs_of(found: Found) -> list[tuple[str, Any]]:
 
 
 def test_exactly_these_contracts_are_shipped() -> None:
-    assert set(definitions()) == {*PREFILLS, *DECODES, *VARIANTS}
+    assert set(definitions()) == {*PREFILLS, *DECODES, *VARIANTS, *AROUND}
 
 
 @pytest.mark.parametrize("name", [n for n in VARIANTS if n.endswith("bf16_state")])
@@ -86,7 +91,7 @@ def test_a_bf16_state_changes_the_type_of_states_alone(name: str) -> None:
         (*inputs_of(found), *outputs_of(found)), (*inputs_of(other), *outputs_of(other)), strict=True
     ):
         assert mine[0] == theirs[0]
-        if mine[0] in ("state", "new_state", "pool"):
+        if mine[0] in ("state", "new_state", "pool", "recurrent_state"):
             assert (mine[1][1], theirs[1][1]) == ("bfloat16", "float32")
             mine, theirs = ((name, (form[0], *form[2:])) for name, form in (mine, theirs))
         assert mine == theirs
@@ -305,7 +310,10 @@ def test_the_preset_of_a_real_model_divides_its_heads(model: str, degree: int) -
         "num_k_heads": key // degree,
         "num_v_heads": value // degree,
         "head_size": 128,
-    }
+        "key_head_dim": 128,
+        "value_head_dim": 128,
+        "kernel_width": 4,
+    } | ({"hidden_size": 2048} if model.startswith("qwen3-next") else {})
 
 
 def test_every_preset_names_its_source() -> None:

@@ -8,9 +8,12 @@ import pytest
 from conftest import Run
 from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.workloads import workloads
+from gdnspec.emulate import products
 from gdnspec.emulate.prefill import family
 from gdnspec.model.budget import LIMITS, METRICS, floors
 from gdnspec.model.workload import Workload
+from gdnspec.runner import expected
+from gdnspec.runner.freeze import WITHOUT_PRODUCTS, by_products
 
 PREFILL = "gdn_prefill_k_last"
 SHORT = ["--preset", "synthetic-gva-1x2-d64", "--lengths", "5,9"]
@@ -54,8 +57,12 @@ def test_every_shipped_line_has_a_budget_with_every_emulator_beside_it(name: str
     for line in workloads(found):
         assert line.budget is not None, line.name
         assert line.emulators is not None, line.name
-        members = ["float32_recurrence"]
-        if found.definition.stage == "prefill":
+        members = [WITHOUT_PRODUCTS.get(found.definition.stage, "")]
+        if by_products(found.definition):
+            members = products.family(
+                line.suite == "strict", products.takes_chunks(expected.oracle(found, expected.LONG + 1))
+            )
+        elif found.definition.stage == "prefill":
             members = [e.name for e in family(line.suite == "strict")]
             assert len(members) == 12
         for output in found.definition.judged:

@@ -58,7 +58,7 @@ def test_gates_lie_off_the_grid_of_published_ones(name: str) -> None:
     found = definition(name)
     for line in fresh(found, random.getrandbits(60), "cpu"):
         tensors = materialise(found, line).tensors
-        for gate in tensors.keys() & {"g", "A_log"}:
+        for gate in tensors.keys() & {"g", "decay", "A_log"}:
             values = tensors[gate].values().astype(np.float64)
             assert np.mean(values * 2.0**20 % 1 == 0) < 0.5, gate
 

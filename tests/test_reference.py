@@ -241,6 +241,60 @@ def test_a_reset_at_its_last_token_leaves_a_checkpoint_that_token_alone() -> Non
         torch.testing.assert_close(kept[0], written, rtol=1e-14, atol=1e-14)
 
 
+# --- straight from the convolution ------------------------------------------------------------------------------
+
+
+def from_conv_inputs(seed: int, lengths: tuple[int, ...], heads: tuple[int, int], K: int, V: int) -> Keywords:
+    """Rows of q, k, v; slots in another order than sequences, the second skipped where there are two."""
+    generator = torch.Generator().manual_seed(seed)
+    (HK, H), T, N = heads, sum(lengths), len(lengths)
+    slots = torch.arange(N, 0, -1, dtype=torch.int32)
+    slots[1:2] = -1
+    gates = torch.rand(2, T, H, generator=generator, dtype=F64)
+    return {
+        "qkv": torch.randn(T, 2 * HK * K + H * V, generator=generator, dtype=F64),
+        "decay": (1.3 * gates[0] - 0.15).clamp(0, 1), "beta": (2.4 * gates[1] - 0.2).clamp(0, 2),
+        "recurrent_state": torch.randn(N + 2, H, K, V, generator=generator, dtype=F64), "slots": slots,
+        "row_offsets": torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32),
+    }  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32),
+    lengths=st.lists(st.sampled_from([0, 1, 16, 63, 65]) | st.integers(0, 100), min_size=1, max_size=4),
+    heads=st.sampled_from([(1, 1), (1, 2), (2, 6)]),
+    sizes=st.sampled_from([(4, 4), (3, 8), (8, 5)]),
+    chunk_size=st.sampled_from([1, 16, 64]),
+)  # fmt: skip
+def test_chunkwise_from_the_convolution_equals_the_recurrence(
+    seed: int, lengths: list[int], heads: tuple[int, int], sizes: tuple[int, int], chunk_size: int
+) -> None:
+    inputs = from_conv_inputs(seed, tuple(lengths), heads, *sizes)
+    expected = gdn.prefill_from_conv(**inputs)
+    got = chunkwise.prefill_from_conv(**inputs, chunk_size=chunk_size)
+    for one, other in zip(got, expected, strict=True):
+        assert (one.dtype, one.shape) == (F64, other.shape)
+        assert relative_error(one, other) <= 1e-12
+
+
+def test_from_the_convolution_is_a_prefill_of_normalised_q_and_k_on_slots() -> None:
+    inputs = from_conv_inputs(1, (7, 4, 0, 9), (2, 4), 6, 6)
+    output, after = gdn.prefill_from_conv(**inputs)
+    q, k, v = (x.unflatten(1, (-1, 6)) for x in inputs["qkv"].split([12, 12, 24], dim=1))
+    slots = inputs["slots"].long()
+    states = inputs["recurrent_state"]
+    want, final = gdn.prefill_k_first(
+        gdn.l2_normalise(q), gdn.l2_normalise(k), v, inputs["decay"].log(), inputs["beta"], inputs["row_offsets"],
+        states[slots], None,
+    )  # fmt: skip
+    want[7:11] = 0.0  # skipped
+    torch.testing.assert_close(output, want.flatten(1), rtol=1e-13, atol=1e-14)
+    torch.testing.assert_close(after[slots[[0, 3]]], final[[0, 3]], rtol=1e-13, atol=1e-14)
+    others = [slot for slot in range(len(states)) if slot not in (int(slots[0]), int(slots[3]))]
+    assert torch.equal(after[others], states[others]), "the empty one's among them"
+
+
 # --- cross-checks that hold by definition -----------------------------------------------------------------------
 
 

@@ -47,6 +47,14 @@ TRAPS = {
     "checkpoints_in_length_order", "checkpoints_of_next_sequence", "checkpoints_of_packed_tokens",
     "checkpoints_every_chunk", "checkpoints_at_chunks_of_128", "checkpoints_transposed", "checkpoints_in_bfloat16",
     "checkpoints_without_initial_state", "checkpoints_restart",
+    # around the rule: convolution, norm, stages of the chunkwise form, rows of the convolution
+    "conv_not_causal", "conv_state_of_outputs", "conv_silu_skipped", "conv_taps_reversed", "conv_state_channels_last",
+    "conv_short_state_not_shifted", "conv_flag_ignored", "conv_initial_state_ignored", "conv_empty_state_cleared",
+    "conv_update_not_shifted", "norm_without_eps", "norm_eps_outside", "norm_after_gate", "norm_by_mean",
+    "norm_weight_plus_one", "stage_wy_gate_cumulative", "stage_state_gate_cumulative", "stage_output_gate_cumulative",
+    "stage_state_minus", "stage_output_mask_without_decay", "stage_output_gate_quotients", "from_conv_values_first",
+    "from_conv_q_and_k_exchanged", "from_conv_by_key_head", "from_conv_norm_skipped", "from_conv_state_as_k_last",
+    "layer_gate_before_norm", "layer_norm_weight_plus_one", "layer_rows_by_key_head", "layer_conv_state_alone_cleared",
     # states in bfloat16
     "bfloat16_arithmetic", "bfloat16_sum_of_error", "bfloat16_read_after_rounding", "bfloat16_state_truncated",
 }  # fmt: skip

@@ -17,6 +17,7 @@ from typing import Any
 from gdnspec import paths
 from gdnspec.catalog.definitions import Found, definitions, preset_of
 from gdnspec.inputs.materialise import materialise
+from gdnspec.model import chunks
 from gdnspec.model.checkpoints import COUNT, INTERVAL, starts
 from gdnspec.model.workload import Workload
 
@@ -543,6 +544,283 @@ def verify_performance() -> Iterator[Line]:
         yield verify(f"16x32_4_tokens_batch_{batch}", QWEN3_NEXT, "typical", 4, accepted)
 
 
+# --- convolution ------------------------------------------------------------------------------------------------
+
+
+def convolution(
+    name: str, preset: str, lengths: tuple[int, ...], flags: str, skipped: tuple[int, ...] = (), **more: Any
+) -> Line:
+    """`flags`: + for a sequence that goes on from its slot, - for one that starts from zeros. Slots anywhere."""
+    assert len(flags) == len(lengths)
+    num_slots = len(lengths) + 3
+    slots = somewhere(f"convolution {name}", len(lengths), num_slots)
+    chosen = [-1 if n in skipped else slot for n, slot in enumerate(slots)]
+    line = prefill(name, preset, more.pop("regime", "typical"), lengths, **more)
+    line["axes"]["num_slots"] = num_slots
+    return {**line, "integers": {"slots": chosen, "has_initial_state": [int(flag == "+") for flag in flags]}}
+
+
+def convolution_smoke() -> Iterator[Line]:
+    yield convolution(
+        "ragged", SMALL, (1, 70, 2, 129), "+-+-", covers="sequences around the kernel's width and a block"
+    )
+    yield convolution("shorter", GROUPS, (1, 1, 2, 2, 3, 3), "+-+-+-", covers="sequences shorter than the kernel")
+    yield convolution("empty", SMALL, (0, 5, 0, 0), "+-+-", covers="empty sequences, whose states stay")
+    yield convolution("width_2", D120, (1, 40, 65), "++-", covers="a kernel of two tokens")
+    yield convolution("width_3", GVA_D120, (2, 1, 66), "+-+", covers="a kernel of three tokens", omit=["bias"])
+    yield convolution(
+        "skips", GROUPS, (9, 3, 30), "+++", skipped=(0,), gaps={"conv_states": 64},
+        covers="a sequence without a slot; slots that stand apart",
+    )  # fmt: skip
+
+
+def convolution_conformance() -> Iterator[Line]:
+    yield convolution("no_tokens", SMALL, (0,), "+", covers="no tokens at all")
+    yield convolution("all_skipped", SMALL, (4, 9), "+-", skipped=(0, 1), covers="no sequence to do")
+    yield convolution("no_bias", GROUPS_128, (65, 4), "+-", omit=["bias"], covers="the bias absent: zeros")
+    yield convolution("widest", QWEN3_NEXT, (5, 1, 2), "+-+", covers="8192 channels of a real model")
+    yield convolution(
+        "large_states", GROUPS_OF_3, (33, 64, 1), "+++", regime="large_initial_state",
+        covers="states that outweigh what follows",
+    )  # fmt: skip
+    yield convolution("many", SMALL, (3, 1, 2, 5) * 18, "+-+-" * 18, covers="more sequences than a block of them")
+    yield convolution("long", SMALL_128, (700, 1, 290), "+-+", covers="many blocks of tokens")
+
+
+def convolution_performance() -> Iterator[Line]:
+    for name, lengths in (("1x2048", (2048,)), ("4x2048", (2048,) * 4), ("1x8192", (8192,))):
+        yield convolution(f"16x32_{name}", QWEN3_NEXT, lengths, "-" * len(lengths), omit=["bias"])
+
+
+def shifted(name: str, preset: str, batch: int, num_slots: int, skipped: tuple[int, ...] = (), **more: Any) -> Line:
+    """One token of each row of a batch, on slots anywhere."""
+    slots = somewhere(f"convolution {name}", batch, num_slots)
+    line = decode(name, preset, more.pop("regime", "typical"), batch, **more)
+    line["axes"]["num_slots"] = num_slots
+    return {**line, "integers": {"slots": [-1 if n in skipped else slot for n, slot in enumerate(slots)]}}
+
+
+def convolution_decode_smoke() -> Iterator[Line]:
+    yield shifted("batch_8", GROUPS_128, 8, 11, covers="a batch as models have it")
+    yield shifted("width_2", D120, 5, 6, covers="a state of one input")
+    yield shifted("width_3", GVA_D120, 5, 9, omit=["bias"], covers="a state of two inputs, no bias")
+    yield shifted("skips", SMALL_128, 6, 8, skipped=(0, 3, 5), covers="rows skipped first, between and last")
+    yield shifted("strided", SMALL, 4, 7, gaps={"conv_states": 192}, covers="a gap between slots")
+
+
+def convolution_decode_conformance() -> Iterator[Line]:
+    yield shifted("one_row", SMALL, 1, 1, covers="batch 1, a pool of one slot")
+    yield shifted("batch_65", SMALL, 65, 300, covers="more rows than a block of them")
+    yield shifted("all_skipped", SMALL, 3, 4, skipped=(0, 1, 2), covers="no row to do")
+    yield shifted("large_states", GROUPS_OF_3, 5, 6, regime="large_initial_state", covers="states that outweigh x")
+    yield shifted("no_bias", GROUPS_128, 3, 5, omit=["bias"], covers="the bias absent: zeros")
+    yield shifted("widest", QWEN3_NEXT, 4, 5, covers="8192 channels of a real model")
+
+
+def convolution_decode_performance() -> Iterator[Line]:
+    for batch in (1, 16, 64, 256):
+        yield shifted(f"16x32_batch_{batch}", QWEN3_NEXT, batch, 512, omit=["bias"])
+
+
+# --- norm -------------------------------------------------------------------------------------------------------
+
+
+def norm_smoke() -> Iterator[Line]:
+    yield decode("rows", GROUPS_128, "typical", 9, covers="rows as models have them")
+    yield decode("tiny", SMALL, "tiny_keys", 7, covers="elements near 1e-4: eps stands inside the root")
+    yield decode("large_gate", SMALL_128, "large_steps", 8, covers="gates whose exponential overflows")
+    yield decode("head_size_120", GVA_D120, "typical", 5, covers="a head size that no power of two divides")
+    yield decode("eps_given", SMALL, "tiny_keys", 3, scalars={"eps": 1e-4}, covers="an eps of its own")
+
+
+def norm_conformance() -> Iterator[Line]:
+    yield decode("no_rows", SMALL, "typical", 0, covers="no tokens at all")
+    yield decode("one_row", SMALL, "typical", 1, covers="one token")
+    yield decode("rows_257", SMALL, "typical", 257, covers="more rows than any block of them")
+    yield decode("groups_of_three", GROUPS_OF_3, "typical", 11, covers="six heads")
+    yield decode("eps_large", SMALL_128, "typical", 4, scalars={"eps": 0.5}, covers="an eps that rivals the mean")
+    yield decode("eps_zero", SMALL_128, "tiny_keys", 4, scalars={"eps": 0.0}, covers="eps 0.0 is no absent eps")
+    yield decode("qwen3_next_heads", QWEN3_NEXT, "typical", 12, covers="32 heads")
+
+
+def norm_performance() -> Iterator[Line]:
+    for rows in (16, 2048, 8192):
+        yield decode(f"32_heads_{rows}_tokens", QWEN3_NEXT, "typical", rows)
+
+
+# --- stages of the chunkwise form -------------------------------------------------------------------------------
+
+K64_V120, K120_V60 = "synthetic-gva-2x4-k64-v120", "synthetic-gva-1x2-k120-v60"
+
+
+def stage(name: str, preset: str, regime: str, lengths: tuple[int, ...], counted: bool, **more: Any) -> Line:
+    """A stage of a prefill; `counted`: it has something of every chunk."""
+    line = prefill(name, preset, regime, lengths, **more)
+    if counted:
+        line["axes"][chunks.COUNT] = chunks.starts(lengths)[-1]
+    return line
+
+
+def stage_smoke(counted: bool) -> Iterator[Line]:
+    yield stage("ragged", GROUPS_128, "typical", (1, 65, 63), counted, covers="sequences around one chunk")
+    yield stage("empty", SMALL, "typical", (0, 64, 0, 20, 0), counted, covers="empty sequences, which have no chunk")
+    yield stage("resets", SMALL, "hard_reset", (130,), counted, covers="alpha = 0 at tokens and at edges of chunks")
+    yield stage("k64_v120", K64_V120, "slow_decay", (66,), counted, covers="heads of values wider than those of keys")
+    yield stage("k120_v60", K120_V60, "hard_reset", (20, 65), counted, covers="heads of keys wider, no powers of two")
+
+
+def stage_conformance(counted: bool, of_state: bool, scaled: bool) -> Iterator[Line]:
+    yield stage(
+        "padded", SMALL_128, "typical", (100, 100, 100), counted, covers="sequences equally long: a padded batch"
+    )
+    for regime in ("long_memory", "fast_decay", "beta_zero", "beta_two", "one_large_state"):
+        yield stage(f"regime_{regime}", GROUPS, regime, (65, 1, 64), counted, covers=f"the regime {regime}")
+    yield stage("no_tokens", SMALL, "typical", (0, 0), counted, covers="no chunk at all")
+    yield stage("long", SMALL_128, "slow_decay", (640, 129), counted, covers="many chunks")
+    yield stage("groups_of_three", GROUPS_OF_3, "typical", (70,), counted, covers="three value heads a key head")
+    yield stage("qwen3_next_heads", QWEN3_NEXT, "typical", (20, 41), counted, covers="16 and 32 heads")
+    if of_state:
+        left_out = {"omit": ["initial_state"]}
+        yield stage(
+            "from_zeros", SMALL, "typical", (70, 0, 5), counted, covers="initial_state absent: zeros", **left_out
+        )
+    if scaled:
+        yield stage("scale_zero", SMALL, "typical", (70,), counted, scalars={"scale": 0.0}, covers="scale 0.0 is 0.0")
+        yield stage(
+            "scale_given", SMALL, "typical", (70,), counted, scalars={"scale": -0.3}, covers="a scale of its own"
+        )
+
+
+def wy_strict() -> Iterator[Line]:
+    """Each row of w is judged, and no sum of them: with keys alike, T in bfloat16 is not enough."""
+    yield stage("strict_same_key", SMALL, "repeated_keys", (64, 30), False, covers="a system far from the identity")
+    yield stage("strict_near_parallel", GROUPS_128, "near_parallel_keys", (70,), False, covers="as models have it")
+
+
+def stage_performance(counted: bool) -> Iterator[Line]:
+    for name, lengths in (("1x2048", (2048,)), ("4x2048", (2048,) * 4)):
+        yield stage(f"16x32_{name}", QWEN3_NEXT, "typical", lengths, counted)
+
+
+def stages(counted: bool, of_state: bool = False, scaled: bool = False) -> dict[str, Callable[[], Iterator[Line]]]:
+    return {
+        "smoke": lambda: stage_smoke(counted), "conformance": lambda: stage_conformance(counted, of_state, scaled),
+        "performance": lambda: stage_performance(counted),
+    }  # fmt: skip
+
+
+# --- straight from the convolution ------------------------------------------------------------------------------
+
+
+def from_conv(
+    name: str, preset: str, regime: str, lengths: tuple[int, ...], skipped: tuple[int, ...] = (), **more: Any
+) -> Line:
+    """Sequences on slots anywhere."""
+    line = prefill(name, preset, regime, lengths, **more)
+    line["axes"]["num_slots"] = len(lengths) + 2
+    slots = somewhere(f"from convolution {name}", len(lengths), len(lengths) + 2)
+    return {**line, "integers": {"slots": [-1 if n in skipped else slot for n, slot in enumerate(slots)]}}
+
+
+def from_conv_smoke() -> Iterator[Line]:
+    yield from_conv("ragged", GROUPS_128, "typical", (1, 65, 8), covers="sequences around one chunk")
+    yield from_conv("empty", SMALL, "typical", (0, 64, 0, 20), covers="empty sequences, whose states stay")
+    yield from_conv("resets", SMALL, "hard_reset", (130,), covers="alpha = 0 at tokens and at edges of chunks")
+    yield from_conv("k64_v120", K64_V120, "slow_decay", (50,), covers="heads of values wider than those of keys")
+    yield from_conv("k120_v60", K120_V60, "typical", (20, 65), covers="heads of keys wider, no powers of two")
+    yield from_conv(
+        "skips", SMALL, "typical", (9, 3, 30), skipped=(1,), gaps={"recurrent_state": 64},
+        covers="a sequence without a slot; slots that stand apart",
+    )  # fmt: skip
+    yield from_conv("tiny_keys", SMALL_128, "tiny_keys", (40,), covers="the epsilon of the norm stands inside the root")
+
+
+def from_conv_conformance() -> Iterator[Line]:
+    for regime in ("long_memory", "near_parallel_keys", "beta_zero", "beta_two", "one_large_state"):
+        yield from_conv(f"regime_{regime}", GROUPS, regime, (65, 1, 64), covers=f"the regime {regime}")
+    yield from_conv("regime_fast_decay", SMALL_128, "fast_decay", (20, 1, 9), covers="the regime fast_decay")
+    yield from_conv("same_key", SMALL, "repeated_keys", (96,), covers="a triangular system far from the identity")
+    yield from_conv("no_tokens", SMALL, "typical", (0, 0), covers="no token at all")
+    yield from_conv("all_skipped", SMALL, "typical", (3, 2), skipped=(0, 1), covers="no sequence to do")
+    yield from_conv("long", SMALL_128, "slow_decay", (640, 129), covers="many chunks")
+    yield from_conv("groups_of_three", GROUPS_OF_3, "typical", (70,), covers="three value heads a key head")
+    yield from_conv("qwen3_next_heads", QWEN3_NEXT, "typical", (20, 41), covers="16 and 32 heads")
+
+
+def from_conv_performance() -> Iterator[Line]:
+    yield from_conv("16x32_1x2048", QWEN3_NEXT, "typical", (2048,))
+
+
+# --- the whole layer --------------------------------------------------------------------------------------------
+
+
+def on_both(name: str, count: int, skipped: tuple[int, ...]) -> Line:
+    """Slots anywhere in both pools, another one in each."""
+    chosen = {}
+    for pool in ("conv", "state"):
+        slots = somewhere(f"{pool} {name}", count, count + 2)
+        chosen[f"{pool}_slots"] = [-1 if n in skipped else slot for n, slot in enumerate(slots)]
+    return chosen
+
+
+def layer(
+    name: str, preset: str, lengths: tuple[int, ...], flags: str, skipped: tuple[int, ...] = (), **more: Any
+) -> Line:
+    """`flags`: + for a sequence that goes on from its slots, - for one that starts from zeros."""
+    line = prefill(name, preset, more.pop("regime", "typical"), lengths, **more)
+    line["axes"]["num_slots"] = len(lengths) + 2
+    held = [int(flag == "+") for flag in flags]
+    return {**line, "integers": {**on_both(name, len(lengths), skipped), "has_initial_state": held}}
+
+
+def layer_smoke() -> Iterator[Line]:
+    yield layer("ragged", GROUPS, (1, 65, 8), "+-+", covers="sequences around one chunk")
+    yield layer("empty", SMALL, (0, 40, 0), "-++", covers="empty sequences, whose states stay")
+    yield layer("shorter", GROUPS_OF_3, (1, 2, 1), "+-+", covers="sequences shorter than the kernel, three heads a key")
+    yield layer("k64_v120", K64_V120, (30, 2), "+-", covers="heads of values wider than those of keys")
+    gaps = {"conv_states": 64, "recurrent_states": 128}
+    yield layer("skips", SMALL, (9, 3, 20), "+-+", skipped=(1,), gaps=gaps, covers="no slot; slots that stand apart")
+
+
+def layer_conformance() -> Iterator[Line]:
+    yield layer("no_tokens", SMALL, (0,), "-", covers="no token at all")
+    yield layer("all_skipped", SMALL, (3, 2), "+-", skipped=(0, 1), covers="no sequence to do")
+    yield layer("width_2", D120, (20, 1), "+-", covers="a kernel of two tokens, as many keys as values")
+    yield layer("large_states", GROUPS_128, (33, 20), "++", regime="large_initial_state", covers="large states")
+    yield layer("long", SMALL_128, (400,), "-", covers="many chunks")
+
+
+def layer_performance() -> Iterator[Line]:
+    yield layer("qwen3_next_tp4_1x2048", QWEN_TP4, (2048,), "-")
+
+
+def layer_rows(name: str, preset: str, batch: int, skipped: tuple[int, ...] = (), **more: Any) -> Line:
+    line = decode(name, preset, more.pop("regime", "typical"), batch, **more)
+    line["axes"]["num_slots"] = batch + 2
+    return {**line, "integers": on_both(name, batch, skipped)}
+
+
+def layer_decode_smoke() -> Iterator[Line]:
+    yield layer_rows("batch_8", GROUPS_128, 8, covers="a batch as models have it")
+    yield layer_rows("width_2", D120, 5, covers="a state of one input, as many keys as values")
+    yield layer_rows("k64_v120", K64_V120, 5, covers="heads of values wider than those of keys")
+    gaps = {"conv_states": 64, "recurrent_states": 128}
+    yield layer_rows("skips", SMALL, 6, skipped=(0, 3), gaps=gaps, covers="rows without slots; slots that stand apart")
+
+
+def layer_decode_conformance() -> Iterator[Line]:
+    yield layer_rows("one_row", SMALL_128, 1, covers="batch 1")
+    yield layer_rows("batch_33", SMALL, 33, covers="more rows than a tile of them")
+    yield layer_rows("groups_of_three", GROUPS_OF_3, 4, covers="three value heads a key head, a kernel of three tokens")
+    yield layer_rows("large_states", GROUPS, 5, regime="large_initial_state", covers="large states")
+    yield layer_rows("all_skipped", SMALL, 3, skipped=(0, 1, 2), covers="no row to do")
+
+
+def layer_decode_performance() -> Iterator[Line]:
+    for batch in (1, 16, 64):
+        yield layer_rows(f"qwen3_next_batch_{batch}", QWEN3_NEXT, batch)
+
+
 PREFILL = {
     "smoke": prefill_smoke, "conformance": prefill_conformance, "strict": prefill_strict,
     "performance": prefill_performance,
@@ -558,6 +836,19 @@ VARIANT = {
 }  # fmt: skip
 POOL = {"smoke": pool_smoke, "conformance": pool_conformance, "performance": pool_performance}
 VERIFY = {"smoke": verify_smoke, "conformance": verify_conformance, "performance": verify_performance}
+CONVOLUTION = {
+    "smoke": convolution_smoke, "conformance": convolution_conformance, "performance": convolution_performance,
+}  # fmt: skip
+CONVOLUTION_DECODE = {
+    "smoke": convolution_decode_smoke, "conformance": convolution_decode_conformance,
+    "performance": convolution_decode_performance,
+}  # fmt: skip
+NORM = {"smoke": norm_smoke, "conformance": norm_conformance, "performance": norm_performance}
+FROM_CONV = {"smoke": from_conv_smoke, "conformance": from_conv_conformance, "performance": from_conv_performance}
+LAYER = {"smoke": layer_smoke, "conformance": layer_conformance, "performance": layer_performance}
+LAYER_DECODE = {
+    "smoke": layer_decode_smoke, "conformance": layer_decode_conformance, "performance": layer_decode_performance,
+}  # fmt: skip
 SUITES = {
     "gdn_prefill_k_last": PREFILL, "gdn_prefill_k_first": PREFILL,
     "gdn_prefill_checkpoints": CHECKPOINTS,
@@ -566,6 +857,12 @@ SUITES = {
     "gdn_decode_packed_k_last": VARIANT,
     "gdn_decode_pool_k_last": POOL, "gdn_decode_pool_k_last_bf16_state": POOL,
     "gdn_verify_k_last": VERIFY,
+    "gdn_conv1d_prefill": CONVOLUTION, "gdn_conv1d_decode": CONVOLUTION_DECODE,
+    "gdn_gated_rms_norm": NORM,
+    "gdn_layer_prefill": LAYER, "gdn_layer_decode": LAYER_DECODE,
+    "gdn_prefill_from_conv": FROM_CONV, "gdn_prefill_from_conv_bf16_state": FROM_CONV,
+    "gdn_chunk_wy": stages(False) | {"strict": wy_strict}, "gdn_chunk_state": stages(True, of_state=True),
+    "gdn_chunk_output": stages(True, scaled=True),
 }  # fmt: skip
 
 

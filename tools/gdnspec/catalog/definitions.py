@@ -76,15 +76,18 @@ def presets() -> dict[str, Preset]:
     return load_presets(paths.definitions_dir() / "presets.json")
 
 
+KERNEL_WIDTH = 4  # linear_conv_kernel_dim of every model in presets.json
 HEADS = re.compile(r"heads-([1-9][0-9]{0,5})x([1-9][0-9]{0,5})x([1-9][0-9]{0,5})-d([1-9][0-9]{0,5})")
 
 
 def preset(name: str) -> Preset | None:
-    """A preset by name. `heads-QxKxV-dD` is one of any heads, in no file: query, key and value heads, head size."""
+    """A preset by name. `heads-QxKxV-dD` is one of any heads, in no file: query, key and value heads, head size; its
+    convolutions are of the width that models have."""
     heads = HEADS.fullmatch(name)
     if heads is None:
         return presets().get(name)
     axes = dict(zip(("num_q_heads", "num_k_heads", "num_v_heads", "head_size"), map(int, heads.groups()), strict=True))
+    axes |= {"key_head_dim": axes["head_size"], "value_head_dim": axes["head_size"], "kernel_width": KERNEL_WIDTH}
     return Preset(axes=axes, source="named by its heads")
 
 
@@ -143,15 +146,27 @@ def _senseless(found: Found, preset: Preset) -> list[tuple[str, str]]:
 
 def _unknown_axes(found: Found, known: dict[str, Preset], file: Path) -> list[Problem]:
     """Axes of presets that no const axis could mean, but for a slip."""
-    names = found.definition.const_axes()
+    names, others = found.definition.const_axes(), _const_axes(paths.definitions_dir())
     return [
         Problem(
             file, f"{axis!r} is not an axis of {found.definition.name}", f"/{preset}/axes/{axis}", nearest(axis, names)
         )
         for preset, item in known.items()
         for axis in item.axes
-        if axis not in names and nearest(axis, names).startswith("did you mean")
+        if axis not in names and axis not in others and nearest(axis, names).startswith("did you mean")
     ]
+
+
+@cache
+def _const_axes(folder: Path) -> frozenset[str]:
+    """Names of const axes in all definitions that can be read: one of them is no slip of another."""
+    found: set[str] = set()
+    for file in folder.glob(f"*/{DEFINITION_FILE}"):
+        try:
+            found.update(load(Definition, file).const_axes())
+        except SpecError:
+            continue
+    return frozenset(found)
 
 
 def applies(preset: Preset, definition: Definition) -> bool:

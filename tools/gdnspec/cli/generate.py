@@ -13,6 +13,7 @@ from gdnspec.catalog.definitions import Found, definition
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.selection import heads_of
+from gdnspec.model import chunks
 from gdnspec.model.checkpoints import COUNT, INTERVAL, MULTIPLE, keeps_checkpoints, starts
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.preset import Preset
@@ -111,7 +112,11 @@ def _lines(
         if length_spec is not None:
             drawn = list(length_spec.fixed or ()) if fixed else length_spec.draw(length_stream, max(sizes[i], 1))
             axes = {"total_seq_len": sum(drawn), "num_seqs": len(drawn)}
-            values = {"axes": axes, "sequence_lengths": drawn}
+            more, integers = slots(found.definition, len(drawn), 1, Stream(seed, f"slots/{i}"))
+            axes |= more
+            values = {"axes": axes, "sequence_lengths": drawn, "integers": integers}
+            if chunks.counts_chunks(found.definition):
+                axes[chunks.COUNT] = chunks.starts(drawn)[-1]
             if keeps:
                 axes[COUNT] = starts(drawn, interval)[-1]
                 values["scalars"] = {INTERVAL: interval}

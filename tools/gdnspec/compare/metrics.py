@@ -19,6 +19,7 @@ from torch import Tensor
 
 from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.definition import Tensor as TensorModel
+from gdnspec.model.sequences import bounds
 
 TINY = 2.0**-126
 FLOOR = 0.25
@@ -40,9 +41,15 @@ class Vectors:
 
 
 def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scope: Scope) -> Vectors:
-    """Sorts the dimensions of an output by the names of its axes."""
+    """Sorts the dimensions of an output by the names of its axes; one without heads is a single one."""
     names = [str(size) for size in tensor.shape or []]
-    head = next(i for i, name in enumerate(names) if name.endswith("heads"))
+    if tensor.parts is not None and len(tensor.parts) == 1:  # a last dimension that heads lie side by side in
+        (shape,) = definition.part_shapes(tensor, scope).values()
+        names, values = [*names[:-1], *map(str, tensor.parts[0].shape)], values.reshape(*values.shape[:-1], *shape)
+    head = next((i for i, name in enumerate(names) if name.endswith("heads")), None)
+    if head is None:
+        head = len(names) - 1
+        names, values = [*names[:-1], "heads", names[-1]], values.unsqueeze(-2)
     middle = [i for i in range(1, len(names) - 1) if i != head]
     x = values.permute(0, *middle, head, len(names) - 1)
     per_first = 1
@@ -50,9 +57,9 @@ def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scop
         per_first *= values.shape[i]
     x = x.reshape(values.shape[0] * per_first, values.shape[head], values.shape[-1])
     if definition.conventions.packing == "ragged" and names[0] == "total_seq_len":
-        bounds = torch.tensor(scope["cu_seqlens"], device=values.device)
-        sequences = len(bounds) - 1
-        owner = torch.repeat_interleave(torch.arange(sequences, device=values.device), bounds.diff())
+        ends = torch.tensor(scope[bounds(definition) or ""], device=values.device)
+        sequences = len(ends) - 1
+        owner = torch.repeat_interleave(torch.arange(sequences, device=values.device), ends.diff())
     else:
         sequences = values.shape[0]
         owner = torch.arange(sequences, device=values.device)
@@ -91,8 +98,9 @@ def _fields(got: Vectors, expected: Vectors) -> tuple[dict[str, Tensor], Tensor]
     """Each metric at every (row, head), and the squared error there."""
     e, owner, sequences = expected.values, expected.sequence, expected.sequences
     heads, size = e.shape[1:]
+    near = (e.abs() < TINY) & (e.abs() > TINY * (1 - 2**-8))  # too small to count, and rounded up to what is not
     e = torch.where(e.abs() < TINY, 0.0, e)
-    x = torch.where(got.values.abs() < TINY, 0.0, got.values)
+    x = torch.where((got.values.abs() < TINY) | (near & (got.values.abs() == TINY)), 0.0, got.values)
     difference = torch.nan_to_num((x - e).abs(), nan=torch.inf, posinf=torch.inf)
 
     def per_group(row_sums: Tensor) -> Tensor:  # [rows, heads] -> [sequences, heads]

@@ -25,7 +25,7 @@ def with_profile(
     scope: Scope,
 ) -> OutputErrors | None:
     """The errors of an output of tokens, with its buckets; those of a state as they are."""
-    if errors is None or output.is_state:
+    if errors is None or output.is_state or output.mutates:
         return errors
     have = as_vectors(got[output.name].to(torch.float64), output, definition, scope)
     want = as_vectors(expected[output.name], output, definition, scope)

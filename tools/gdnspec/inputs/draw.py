@@ -16,12 +16,15 @@ from gdnspec.inputs.regimes import (
     mamba_parameters,
     sigmoid_of_normal,
 )
-from gdnspec.model.definition import Definition, Scope, Tensor
+from gdnspec.inputs.wy import wy
+from gdnspec.model import chunks
+from gdnspec.model.definition import Definition, Scope, Tensor, state_heads
 from gdnspec.model.workload import Workload
 
 BLOCK = 1 << 17  # elements drawn at a time: few enough for a core's cache
 NEAR = 24  # near-parallel keys: the common direction weighs this many times the noise
 NEAR_VALUES = 16  # the same of near values
+ACTIVATIONS = ("x", "z")  # of the layer around the rule
 NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
 
 
@@ -45,7 +48,7 @@ class Painter:
         self.definition, self.workload, self.scope = definition, workload, scope
         self.regime, self.seed = GENERATORS[workload.regime], workload.seed
         lengths = workload.sequence_lengths or [int(scope.get("draft_tokens", 1))] * int(scope.get("batch_size", 0))
-        self.layout = Layout(np.array(lengths, dtype=np.int64), int(scope["num_sab_heads"]))
+        self.layout = Layout(np.array(lengths, dtype=np.int64), state_heads(scope))
         raw = definition.conventions.update_gate == "raw"
         if raw and self.regime.beta_max > 1:
             raise RegimeError(
@@ -69,11 +72,16 @@ class Painter:
             "q": self.vectors,
             "k": self.vectors,
             "v": self.values,
+            "u_new": self.values,
+            "u": self.solved,
+            "w": self.solved,
         }
         if tensor.name in makers:
             data = makers[tensor.name](tensor.name, shape)
         elif tensor.is_state:
             data = self.states(tensor, shape)
+        elif tensor.name in ACTIVATIONS or tensor.name.endswith("weight") or tensor.name == "bias":
+            data = self.normals(tensor, shape)
         else:
             data = encode(self.gate(tensor.name).reshape(shape), tensor.dtype)
         return Array(tensor.dtype, np.ascontiguousarray(data))
@@ -134,10 +142,22 @@ class Painter:
             out[start:stop] = to_bfloat16(x / NORMAL_STD)
         return out.reshape(shape)
 
+    def solved(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint16]:
+        """u or w of the regime's keys, values and gates: what the stage before would have made."""
+        if self.definition.conventions.decay_gate != "log":
+            raise RegimeError(f"no generator for {name!r} of {self.definition.name}: its gate is not in log space")
+        size, heads = (int(self.scope[axis]) for axis in ("key_head_dim", "num_k_heads"))
+        k = Array("bfloat16", self.vectors("k", (shape[0], heads, size))).values().astype(np.float64)
+        v_shape = (*shape[:2], int(self.scope["value_head_dim"]))
+        v = Array("bfloat16", self.values("v", v_shape)).values().astype(np.float64)
+        return to_bfloat16(wy(k, v, self.gate("g"), self.gate("beta"), self.layout.lengths)[0 if name == "u" else 1])
+
     def states(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Normal, times the regime's magnitude for the sequence. Elementwise: the layout makes no difference."""
         stream = self.stream(tensor.name)
         sizes = self.regime.state(self.layout)
+        if str((tensor.shape or [])[0]) == chunks.COUNT:
+            sizes = np.repeat(sizes, -(-self.layout.lengths // chunks.SIZE))
         out = np.empty(shape, dtype=CARRIER[tensor.dtype])
         for n, size in enumerate(sizes):
             x = stream.normal_integers(int(np.prod(shape[1:])))
@@ -146,12 +166,32 @@ class Painter:
             out[n] = encode(drawn, tensor.dtype).reshape(shape[1:])
         return out
 
+    def normals(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
+        """Activations: normal, unless a regime is about their size. Weights: a vector near one; a matrix so that a sum
+        over its last dimension keeps the size of what it weighs. Biases: small beside activations."""
+        mean, deviation = 0.0, 1.0
+        if tensor.name.endswith("weight"):
+            mean, deviation = (1.0, 0.25) if len(shape) == 1 else (0.0, float(np.sqrt(1 / shape[-1])))
+        elif tensor.name not in ACTIVATIONS:
+            deviation = 0.25
+        elif tensor.name == "x" and self.regime.keys == "tiny":
+            deviation = 1e-4
+        elif tensor.name == "z" and self.regime.rate != 1.0:  # large steps: arguments of gates go to hundreds
+            deviation = 100.0
+        stream = self.stream(tensor.name)
+        out = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=CARRIER[tensor.dtype])
+        for start in range(0, out.size, BLOCK):
+            stop = min(start + BLOCK, out.size)
+            x = stream.normal_integers(stop - start) * (deviation / NORMAL_STD)
+            out[start:stop] = encode(mean + x, tensor.dtype)
+        return out.reshape(shape)
+
     def packed(self, tensor: Tensor, before: tuple[int, ...]) -> NDArray[np.uint16]:
         """The parts of a row side by side, each as it would be drawn by itself."""
         drawn = []
         for name, part in self.definition.part_shapes(tensor, self.scope).items():
             make = self.values if name == "v" else self.vectors
-            drawn.append(make(name, (*before, *part)).reshape(*before, -1))
+            drawn.append(make(name, (*before, *part)).reshape(*before, int(np.prod(part))))
         return np.concatenate(drawn, axis=-1)
 
     def _naming(self, pool: Tensor) -> list[str]:
@@ -187,7 +227,7 @@ class Painter:
 
     def _gate(self, name: str) -> Floats:
         match name:
-            case "g":
+            case "g" | "decay":
                 log_alpha = (self.regime.log_alpha or mamba)(self.stream("gate"), self.layout)
                 log = self.definition.conventions.decay_gate == "log"
                 return log_alpha if log else np.exp(log_alpha)

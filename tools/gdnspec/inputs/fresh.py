@@ -13,6 +13,7 @@ from gdnspec.catalog.definitions import Found, presets
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.random import Stream
 from gdnspec.inputs.slots import slots
+from gdnspec.model import chunks
 from gdnspec.model.checkpoints import COUNT, INTERVAL, MULTIPLE, starts
 from gdnspec.model.workload import Workload
 
@@ -54,7 +55,10 @@ def _line(found: Found, rows: list[Workload], name: str, stream: Stream) -> Work
     axes = {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}
     if interval is not None:
         axes[COUNT] = starts(lengths, int(interval))[-1]
-    return Workload.model_validate({**line, "axes": axes, "sequence_lengths": lengths})
+    if chunks.counts_chunks(found.definition):
+        axes[chunks.COUNT] = chunks.starts(lengths)[-1]
+    more, integers = slots(found.definition, len(lengths), 1, stream)
+    return Workload.model_validate({**line, "axes": axes | more, "sequence_lengths": lengths, "integers": integers})
 
 
 def _lengths(name: str, stream: Stream, short: int) -> Iterator[int]:
@@ -75,7 +79,7 @@ def _presets(rows: list[Workload], large: bool) -> set[str]:
     return {
         name
         for name, axes in heads.items()
-        if axes["head_size"] == 128
+        if axes.get("head_size") == 128
         and axes["num_q_heads"] == axes["num_k_heads"]
         and (large or axes["num_v_heads"] <= FEW_HEADS)
     }

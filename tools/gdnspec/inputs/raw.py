@@ -31,7 +31,9 @@ class Raw:
     data: bytes
 
     def integers(self) -> list[int]:
-        """The values of an integer tensor."""
+        """The values of a tensor of integers, or of truths as 0 and 1."""
+        if self.dtype == "bool":
+            return list(self.data)
         return memoryview(self.data).cast("i" if self.dtype == "int32" else "q").tolist()
 
 

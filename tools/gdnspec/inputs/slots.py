@@ -14,11 +14,13 @@ def slots(
 ) -> tuple[dict[str, int], dict[str, list[int]]]:
     """Axes and integer inputs of a call of `batch` rows of `tokens` each; empty where the definition has no pool.
 
-    A row that writes one slot writes to the one that it reads, or to another. Some rows are skipped.
+    A row that writes one slot writes to the one that it reads, or to another. Some rows are skipped. A flag is one way
+    or the other.
     """
     naming = [tensor for tensor in definition.inputs if tensor.indexes is not None]
     if not naming:
         return {}, {}
+    pools = [tensor.indexes for tensor in naming]
     each = [tokens if len(tensor.shape or []) == 2 else 1 for tensor in naming]
     num_slots = batch * sum(each) + SPARE + int(stream.raw(1)[0] % np.uint64(batch + 1))
     free = iter(np.argsort(stream.raw(num_slots), kind="stable").tolist())
@@ -27,9 +29,13 @@ def slots(
         skipped, in_place = (int(x) for x in stream.raw(2) % np.array([SKIPPED, 2], dtype=np.uint64))
         first = next(free)
         for tensor, count in zip(naming, each, strict=True):
-            shares = not tensor.writes or (in_place and count == 1 and tokens == 1)
+            alone = pools.count(tensor.indexes) == 1  # one input names the slot that is read and written
+            shares = alone or not tensor.writes or (in_place and count == 1 and tokens == 1)
             chosen = [first] * count if shares else [next(free) for _ in range(count)]
             values[tensor.name] += [-1] * count if skipped == 0 else chosen
     if any(tensor.name == "accepted" for tensor in definition.inputs):
         values["accepted"] = [int(x) for x in stream.raw(batch) % np.uint64(tokens + 1)]
+    for tensor in definition.inputs:
+        if tensor.is_flag:
+            values[tensor.name] = [int(x) for x in stream.raw(batch) % np.uint64(2)]
     return {"num_slots": num_slots}, values

@@ -21,8 +21,9 @@ def problems(
     """What makes these inputs an invalid workload, in words. `normalised`: the operator normalises keys itself."""
     for name, array in arrays.items():
         yield from values(definition.input(name), array)
-    if not normalised:
-        yield from _unbounded({**arrays, **_unpacked(definition, arrays, scope)})
+    found = {**arrays, **_unpacked(definition, arrays, scope)}
+    if not normalised and "k" in found:
+        yield from _unbounded(found)
 
 
 def values(tensor: Tensor, array: Array) -> Iterator[str]:

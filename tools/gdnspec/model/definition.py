@@ -25,7 +25,7 @@ def _shown_as_it_is(text: str) -> str:
 
 Text = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_shown_as_it_is)]
 Scope = dict[str, Any]
-Stage = Literal["prefill", "decode", "verify", "convolution", "layer", "backward", "chunk_stage"]
+Stage = Literal["prefill", "decode", "verify", "convolution", "norm", "layer", "backward", "chunk_stage"]
 
 
 class Conventions(Model):
@@ -90,7 +90,7 @@ class Tensor(Model):
 
     name: Name
     shape: list[Size] | None
-    parts: Annotated[list[Part], Field(min_length=2)] | None = None
+    parts: Annotated[list[Part], Field(min_length=1)] | None = None
     dtype: DType
     optional: bool = False
     default: str | None = None
@@ -111,13 +111,18 @@ class Tensor(Model):
 
     @property
     def is_state(self) -> bool:
-        """A tensor of matrices: its vectors are rows of a state, not tokens."""
-        return self.shape is not None and len(self.shape) >= 3 and self.shape[-1] == self.shape[-2]
+        """A tensor of matrices, one a head: its vectors are rows of a state, not tokens."""
+        return self.shape is not None and len(self.shape) >= 3 and str(self.shape[-3]).endswith("heads")
 
     @property
     def is_index(self) -> bool:
-        """An integer tensor of one or two dimensions: its values, row by row, may stand in constraints."""
-        return self.shape is not None and len(self.shape) in (1, 2) and self.dtype in INTEGERS
+        """A tensor of integers or truths of one or two dimensions: its values, row by row, may stand in constraints."""
+        return self.shape is not None and len(self.shape) in (1, 2) and self.dtype in (*INTEGERS, "bool")
+
+    @property
+    def is_flag(self) -> bool:
+        """A truth for each sequence: whether it goes on from the state that the call names for it."""
+        return self.is_index and self.dtype == "bool"
 
 
 class Constraint(Model):
@@ -138,6 +143,11 @@ class Symmetry(Model):
     groups: str = "1"
     when: str = "True"
     description: Text
+
+
+def state_heads(scope: Scope) -> int:
+    """Heads of states and gates under bound axes: what a definition calls them, or else its value heads."""
+    return int(scope["num_sab_heads"] if "num_sab_heads" in scope else scope.get("num_v_heads", 1))
 
 
 class Definition(Model):
@@ -180,7 +190,7 @@ class Definition(Model):
                 self._check_tensor(f"/{side}/{i}", tensor, axes, output=side == "outputs")
         self._check_indices()
         inputs, outputs = ({tensor.name for tensor in side} for side in (self.inputs, self.outputs))
-        parts = {part.name for tensor in self.inputs for part in tensor.parts or []}
+        parts = {part.name for tensor in (*self.inputs, *self.outputs) for part in tensor.parts or []}
         for side, clash, what in (
             ("inputs", inputs & axes, "an axis"),
             ("outputs", outputs & axes, "an axis"),
@@ -215,8 +225,8 @@ class Definition(Model):
             for j, size in enumerate(part.shape):
                 if isinstance(size, str):
                     self._expression(f"{pointer}/parts/{i}/shape/{j}", size, axes, "an axis")
-        if output and (tensor.optional or tensor.default or tensor.mutates or tensor.is_scalar or tensor.parts):
-            raise PlacedError(pointer, "an output is a tensor, and neither optional, mutated nor packed")
+        if output and (tensor.optional or tensor.default or tensor.mutates or tensor.is_scalar):
+            raise PlacedError(pointer, "an output is a tensor, and neither optional nor mutated")
         if tensor.mutates and (tensor.optional or tensor.is_scalar or tensor.parts or tensor.dtype in INTEGERS):
             raise PlacedError(pointer, "what is mutated is a tensor of floats, neither optional nor packed")
         if tensor.optional != (tensor.default is not None):
@@ -237,7 +247,7 @@ class Definition(Model):
                 raise PlacedError(f"/inputs/{i}/writes", "it writes to what it indexes, and it indexes nothing")
             if tensor.indexes is None:
                 continue
-            if not tensor.is_index:
+            if not tensor.is_index or tensor.is_flag:
                 raise PlacedError(f"/inputs/{i}/indexes", "only an integer tensor of one or two dimensions indexes")
             if tensor.indexes not in mutated:
                 hint = nearest(tensor.indexes, mutated)
@@ -271,7 +281,7 @@ class Definition(Model):
     def _shapes(self) -> dict[str, list[Size]]:
         """What a symmetry may name: every tensor, and every part, behind the first dimensions of what it is part of."""
         shapes: dict[str, list[Size]] = {tensor.name: tensor.shape or [] for tensor in (*self.inputs, *self.outputs)}
-        for tensor in self.inputs:
+        for tensor in (*self.inputs, *self.outputs):
             shapes |= {part.name: [*(tensor.shape or [])[:-1], *part.shape] for part in tensor.parts or []}
         return shapes
 

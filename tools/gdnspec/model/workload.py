@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from gdnspec.model import chunks
 from gdnspec.model.base import Model
 from gdnspec.model.budget import LIMITS, METRICS, Metric, freeze
 from gdnspec.model.checkpoints import INTERVAL, STARTS, keeps_checkpoints, starts
@@ -13,6 +14,7 @@ from gdnspec.model.dtypes import INTEGERS
 from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.preset import Preset
 from gdnspec.model.regimes import REGIMES
+from gdnspec.model.sequences import bounds
 
 Suite = Literal["smoke", "conformance", "strict", "performance", "fresh"]
 SUITES: tuple[Suite, ...] = ("smoke", "conformance", "strict", "performance")  # of a file; fresh ones are in none
@@ -81,13 +83,16 @@ class Workload(Model):
     def integer_inputs(self, definition: Definition) -> dict[str, list[int]]:
         """The values of the integer inputs, row by row, as far as the line alone gives them."""
         values = dict(self.integers)
-        if self.sequence_lengths is not None and any(t.name == "cu_seqlens" for t in definition.inputs):
-            values["cu_seqlens"] = [0]
+        name = bounds(definition)
+        if self.sequence_lengths is not None and name is not None:
+            values[name] = [0]
             for length in self.sequence_lengths:
-                values["cu_seqlens"].append(values["cu_seqlens"][-1] + length)
+                values[name].append(values[name][-1] + length)
             interval = self.scalars.get(INTERVAL)
             if keeps_checkpoints(definition) and type(interval) is int and interval > 0:
                 values[STARTS] = starts(self.sequence_lengths, interval)
+            if chunks.counts_chunks(definition):
+                values[chunks.STARTS] = chunks.starts(self.sequence_lengths)
         return values
 
     def scope(self, definition: Definition, preset: Preset) -> Scope:
@@ -137,6 +142,8 @@ class Workload(Model):
                 if tensor.name in self.integers and len(scope[tensor.name]) != wanted:
                     message = f"{len(scope[tensor.name])} values, not {wanted}"
                     raise PlacedError(f"/integers/{tensor.name}", message)
+                if tensor.is_flag and not set(scope[tensor.name]) <= {0, 1}:
+                    raise PlacedError(f"/integers/{tensor.name}", "a truth is 0 or 1")
 
     def _check_names(self, definition: Definition) -> None:
         inputs = {tensor.name: tensor for tensor in definition.inputs}
@@ -158,7 +165,7 @@ class Workload(Model):
                 raise PlacedError("/scalars", f"no value of {name!r}, which is not optional")
         indices = [name for name, tensor in inputs.items() if tensor.is_index]
         for name in self.integers:
-            if name in ("cu_seqlens", STARTS) and self.sequence_lengths is not None:
+            if name in (bounds(definition), STARTS, chunks.STARTS) and self.sequence_lengths is not None:
                 raise PlacedError(f"/integers/{name}", "it follows from sequence_lengths: one or the other")
             if name not in indices:
                 raise PlacedError(f"/integers/{name}", f"{name!r} is not an integer input", nearest(name, indices))

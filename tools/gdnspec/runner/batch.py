@@ -2,16 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gdnspec.model import chunks
 from gdnspec.model.checkpoints import COUNT, INTERVAL, STARTS, starts
 from gdnspec.model.definition import Definition
 from gdnspec.model.definition import Tensor as TensorModel
+from gdnspec.model.sequences import bounds
 from gdnspec.runner.call import Content
 from gdnspec.runner.pools import integers
+
+PER_ROW = (["total_seq_len"], ["num_seqs"], ["batch_size"], [chunks.COUNT])  # first dimensions that pieces divide
 
 
 class Piece(NamedTuple):
@@ -28,8 +33,10 @@ class Batch:
     def __init__(self, definition: Definition, content: Content) -> None:
         self.definition, self.content = definition, content
         self.ragged = definition.conventions.packing == "ragged"
-        self.bounds: list[int] = content.tensors["cu_seqlens"].tolist() if self.ragged else []
+        self.bounded_by = bounds(definition)
+        self.bounds: list[int] = content.tensors[self.bounded_by].tolist() if self.bounded_by is not None else []
         self.count = len(self.bounds) - 1 if self.ragged else int(content.scope["batch_size"])
+        self.chunked = chunks.counts_chunks(definition)
         # Tokens from one checkpoint of a sequence to the next; None where none are kept.
         self.interval = int(content.scope[INTERVAL]) if INTERVAL in content.scalars else None
 
@@ -39,29 +46,54 @@ class Batch:
 
     def cuts(self, sequence: int) -> range:
         """Where a sequence may be cut in two: anywhere, or, where it has checkpoints, at one, from which those of what
-        follows are counted."""
+        follows are counted; of what is cut in chunks, between two."""
         length = self.whole(sequence).stop
+        if self.definition.stage == "chunk_stage":
+            return range(0, length + 1, chunks.SIZE)
         step = self.interval if self.interval is not None and self.interval <= length else 1
         return range(0, length + 1, step)
 
-    def take(self, pieces: Sequence[Piece], states: Tensor | None = None) -> Content:
-        """A call on these pieces in this order, from `states` [pieces, ..] in place of the initial ones."""
+    def carried(self, pieces: Sequence[Piece], outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What a call on the rest of sequences finds once one on `pieces`, their beginnings, has left `outputs`: states
+        of its own, or pools with what was written, and flags that say so."""
+        found: dict[str, Tensor] = {}
+        for model in self.definition.inputs:
+            if model.mutates:
+                found[model.name] = self.content.tensors[model.name].clone()
+                written = self.definition.written(model, self.content.scope)
+                found[model.name][slice(None) if written is None else written] = outputs[model.name]
+            elif model.is_flag:
+                found[model.name] = self._rows(model, self.content.tensors[model.name], pieces)
+                for i, piece in enumerate(pieces):  # no token, no state: what there was is what there is
+                    found[model.name][i] |= piece.stop > piece.start
+            elif model.is_state:
+                left = next((output for output in self.definition.outputs if output.shape == model.shape), None)
+                if left is not None:
+                    found[model.name] = outputs[left.name].clone()
+        return found
+
+    def take(self, pieces: Sequence[Piece], replaced: Mapping[str, Tensor] = MappingProxyType({})) -> Content:
+        """A call on these pieces in this order; what is `replaced` is taken as it is."""
         lengths = [piece.stop - piece.start for piece in pieces]
-        counted = {"cu_seqlens": [0, *accumulate(lengths)]} if self.ragged else {}
+        counted = {self.bounded_by: [0, *accumulate(lengths)]} if self.bounded_by is not None else {}
         if self.interval is not None:
             counted[STARTS] = starts(lengths, self.interval)
+        if self.chunked:
+            counted[chunks.STARTS] = chunks.starts(lengths)
         tensors = {}
         for model in self.definition.inputs:
             if model.name in counted:
                 like = self.content.tensors[model.name]
                 tensors[model.name] = torch.tensor(counted[model.name], dtype=like.dtype, device=like.device)
-            elif states is not None and model.is_state:
-                tensors[model.name] = states
+            elif model.name in replaced:
+                tensors[model.name] = replaced[model.name]
             elif model.name in self.content.tensors:
                 tensors[model.name] = self._rows(model, self.content.tensors[model.name], pieces)
         sizes = {"total_seq_len": sum(lengths), "num_seqs": len(pieces)} if self.ragged else {"batch_size": len(pieces)}
         if self.interval is not None:
             sizes[COUNT] = counted[STARTS][-1]
+        if self.chunked:
+            sizes[chunks.COUNT] = counted[chunks.STARTS][-1]
         scope = {**self.content.scope, **sizes, **integers(tensors)}
         return Content(tensors, self.content.scalars, scope)
 
@@ -83,7 +115,7 @@ class Batch:
         return [place[slot] for slot in mine]
 
     def _rows(self, model: TensorModel, x: Tensor, pieces: Sequence[Piece]) -> Tensor:
-        per_row = model.shape is not None and model.shape[:1] in (["total_seq_len"], ["num_seqs"], ["batch_size"])
+        per_row = model.shape is not None and model.shape[:1] in PER_ROW
         return x[self._index(model, pieces, x.device)] if per_row else x
 
     def _index(self, model: TensorModel, pieces: Sequence[Piece], device: torch.device) -> Tensor:
@@ -96,6 +128,9 @@ class Batch:
                 # A piece starts where a checkpoint is, or has none.
                 first = self.content.scope[STARTS][piece.sequence]
                 rows += range(first + piece.start // self.interval, first + piece.stop // self.interval)
+            elif (model.shape or [])[0] == chunks.COUNT:
+                first = self.content.scope[chunks.STARTS][piece.sequence]
+                rows += range(first + piece.start // chunks.SIZE, first - (-piece.stop // chunks.SIZE))
             else:
                 rows.append(piece.sequence)
         return torch.tensor(rows, dtype=torch.int64, device=device)

@@ -19,6 +19,7 @@ from torch import Tensor
 from gdnspec import paths
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload
+from gdnspec.model.definition import Definition, Scope
 from gdnspec.protocol.arena import TORCH
 from gdnspec.runner.arguments import arguments
 from gdnspec.runner.pools import compact, left
@@ -43,7 +44,7 @@ def reference_hash() -> str:
     return digest.hexdigest()
 
 
-def oracle(found: Found, tokens: int) -> Callable[..., tuple[Tensor, ...]]:
+def oracle(found: Found, tokens: int) -> Callable[..., tuple[Tensor, ...] | Tensor]:
     """The reference function; its chunkwise twin where it has one and the workload is long."""
     file, function = found.definition.reference.split("::")
     if tokens > LONG:
@@ -56,12 +57,17 @@ def oracle(found: Found, tokens: int) -> Callable[..., tuple[Tensor, ...]]:
 def evaluate(found: Found, inputs: Inputs, device: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
     """What the reference leaves, by name: each output, and each mutated input, of an indexed one the slots that are
     written. In `dtype`, else in the types that its inputs have."""
-    definition = found.definition
-    inputs = compact(definition, inputs)
+    inputs = compact(found.definition, inputs)
     tokens = int(inputs.scope.get("total_seq_len", 1))
     values = oracle(found, tokens)(**arguments(found, inputs, device, dtype))
+    return by_name(found.definition, values, inputs.scope)
+
+
+def by_name(definition: Definition, values: tuple[Tensor, ...] | Tensor, scope: Scope) -> dict[str, Tensor]:
+    """What a reference left of a call: one output needs no tuple; of an indexed input the slots that are written."""
+    values = (values,) if isinstance(values, Tensor) else values
     whole = dict(zip((tensor.name for tensor in definition.judged), values, strict=True))
-    return whole | left(definition, whole, inputs.scope)
+    return whole | left(definition, whole, scope)
 
 
 class Expected:

@@ -8,15 +8,22 @@ from torch import Tensor
 
 from gdnspec.catalog.definitions import Found
 from gdnspec.compare.metrics import as_vectors, errors
+from gdnspec.emulate import products
 from gdnspec.emulate.prefill import emulate, family
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.budget import LIMITS, METRICS, Metric, freeze, significant
+from gdnspec.model.definition import Definition
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.runner.arguments import arguments
-from gdnspec.runner.expected import Expected, evaluate
+from gdnspec.runner.expected import LONG, Expected, by_name, evaluate, oracle
+from gdnspec.runner.pools import compact
 
 Figures = dict[str, dict[Metric, dict[str, float]]]  # output -> metric -> emulator -> error
+# Stages whose arithmetic no tensor core takes part in: float32 is what is honest there.
+WITHOUT_PRODUCTS = {
+    "decode": "float32_recurrence", "verify": "float32_recurrence", "convolution": "float32", "norm": "float32",
+}  # fmt: skip
 DRIFT = 0.1  # of a figure, recomputed on another machine
 
 
@@ -75,12 +82,12 @@ def drifts(workload: Workload, measured: Figures) -> Iterator[str]:
     """Where frozen figures and measured ones differ by more than a tenth, in words."""
     frozen_figures = workload.emulators or {}
     for output, metrics in measured.items():
-        for metric, by_name in metrics.items():
+        for metric, now_by_name in metrics.items():
             known = frozen_figures.get(output, {}).get(metric, {})
-            if known.keys() != by_name.keys():
-                yield f"{output} {metric}: emulators {', '.join(sorted(known.keys() ^ by_name.keys()))} come or go"
+            if known.keys() != now_by_name.keys():
+                yield f"{output} {metric}: emulators {', '.join(sorted(known.keys() ^ now_by_name.keys()))} come or go"
                 continue
-            before, now = max(known.values()), max(by_name.values())
+            before, now = max(known.values()), max(now_by_name.values())
             # Below a thousandth of the limit no budget rests on it: a floor does.
             if abs(now - before) > DRIFT * max(before, 1e-3 * LIMITS[metric]):
                 yield f"{output} {metric}: {before:.3g} frozen, {now:.3g} now"
@@ -89,12 +96,24 @@ def drifts(workload: Workload, measured: Figures) -> Iterator[str]:
 def _emulators(
     found: Found, workload: Workload, inputs: Inputs, device: str
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    if found.definition.stage in ("decode", "verify"):
-        # The recurrence in float32: the reference computes in the widest type of its inputs, float32 at least.
-        yield "float32_recurrence", evaluate(found, inputs, device)
+    if found.definition.stage in WITHOUT_PRODUCTS:
+        # The reference computes in the widest type of its inputs, float32 at least.
+        yield WITHOUT_PRODUCTS[found.definition.stage], evaluate(found, inputs, device)
         return
-    names = [tensor.name for tensor in found.definition.judged]
+    strict, definition = workload.suite == "strict", found.definition
     with torch.no_grad():
-        family_of = family(strict=workload.suite == "strict")
-        for name, values in emulate(found.definition, arguments(found, inputs, device), family_of):
+        if by_products(definition):
+            few = compact(definition, inputs)
+            reference = oracle(found, LONG + 1)  # in chunks, where it can be
+            for name, values in products.emulate(reference, arguments(found, few, device), strict):
+                yield name, by_name(definition, values, few.scope)
+            return
+        names = [tensor.name for tensor in definition.judged]
+        for name, values in emulate(definition, arguments(found, inputs, device), family(strict)):
             yield name, dict(zip(names, values, strict=True))
+
+
+def by_products(definition: Definition) -> bool:
+    """Whether its emulators are its reference with rounded products, and no family of its own."""
+    own = definition.stage == "prefill" and {"q", "k", "v"} <= {tensor.name for tensor in definition.inputs}
+    return definition.stage not in WITHOUT_PRODUCTS and not own

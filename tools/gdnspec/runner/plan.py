@@ -10,7 +10,7 @@ from gdnspec import __version__, paths
 from gdnspec.build.machine import Device, environment, lacking
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.catalog.solutions import Solution
-from gdnspec.model.definition import Definition, Scope
+from gdnspec.model.definition import Definition, Scope, state_heads
 from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.solution import Entry
 from gdnspec.model.workload import Workload
@@ -134,4 +134,4 @@ def token_programs(scope: Scope) -> int:
     """Tokens times heads: what an interpreted kernel's time goes with."""
     tokens = scope["total_seq_len"] if "total_seq_len" in scope else scope.get("batch_size", 0)
     tokens = int(tokens or 0) * int(scope.get("draft_tokens", 1))
-    return tokens * int(scope["num_sab_heads"])
+    return tokens * state_heads(scope)

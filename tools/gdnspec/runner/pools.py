@@ -17,8 +17,8 @@ COMPARED = 1 << 30  # bytes at a time
 
 
 def integers(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
-    """The values of the integer inputs, flat."""
-    whole = {name: x for name, x in tensors.items() if x.dtype in (torch.int32, torch.int64)}
+    """The values of the inputs of integers or truths, flat."""
+    whole = {name: x for name, x in tensors.items() if x.dtype in (torch.int32, torch.int64, torch.bool)}
     return {name: x.flatten().tolist() for name, x in whole.items()}
 
 

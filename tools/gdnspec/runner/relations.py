@@ -4,8 +4,9 @@ Exact ones leave no tolerance to a solution that promises the same bits. Permuti
 time and carrying a state from one call to the next change the order of sums: those are held to the budget.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -96,19 +97,16 @@ class Relations:
         found = self._placed(batch, whole, before)
         if isinstance(found, Verdict):
             return found
-        definition = self.job.found.definition
-        initial = next(tensor.shape for tensor in definition.inputs if tensor.is_state)
-        state = next(output.name for output in definition.outputs if output.shape == initial)
-        return self._placed(batch, whole, after, whole[state].clone())
+        return self._placed(batch, whole, after, batch.carried(before, whole))
 
     def _batch(self) -> Batch:
         return Batch(self.job.found.definition, self.content)
 
     def _placed(
-        self, batch: Batch, whole: Outputs, pieces: list[Piece], states: Tensor | None = None
+        self, batch: Batch, whole: Outputs, pieces: list[Piece], replaced: Mapping[str, Tensor] = MappingProxyType({})
     ) -> Outputs | Verdict:
         """Calls on pieces, and puts what comes back into `whole`; a verdict where its form is wrong already."""
-        content = batch.take(pieces, states)
+        content = batch.take(pieces, replaced)
         if beyond(self.job.entry, self.job.found.definition, content.scope, self.job.device.kind) is not None:
             raise Skipped
         with Session(self.job, content, self.job.device.kind, self.child, self.timeout) as session:

@@ -89,7 +89,7 @@ def _draw(
 
 def _along(definition: Definition, symmetry: Symmetry, scope: Scope, x: Tensor) -> dict[str, Along]:
     """`x`, factors or an index, for each tensor; what it does to parts of a packed one, along its last dimension."""
-    owners = {part.name: tensor for tensor in definition.inputs for part in tensor.parts or []}
+    owners = {part.name: t for t in (*definition.inputs, *definition.outputs) for part in t.parts or []}
     found: dict[str, Along] = {}
     for name, dimension in symmetry.dimension.items():
         owner = owners.get(name)

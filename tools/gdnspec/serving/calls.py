@@ -60,8 +60,12 @@ class Operator:
         if keeps_checkpoints(definition):
             line["scalars"] = {INTERVAL: self.interval}
             axes[COUNT] = starts(lengths, self.interval)[-1]
-        omit = [] if carried else ["initial_state"]
-        return Workload.model_validate({**line, "axes": axes, "sequence_lengths": list(lengths), "omit": omit})
+        more, integers = rows_of(definition, len(lengths), 1, seed)
+        given = any(tensor.name == "initial_state" for tensor in definition.inputs)
+        omit = ["initial_state"] if given and not carried else []
+        return Workload.model_validate(
+            {**line, "axes": axes | more, "sequence_lengths": list(lengths), "omit": omit, "integers": integers}
+        )
 
     def shape(self, lengths: Sequence[int], carried: bool) -> Shape:
         """Of a call on sequences of these lengths, or on as many rows."""

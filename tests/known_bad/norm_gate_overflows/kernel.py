@@ -1,0 +1,11 @@
+"""Wrong on purpose. SiLU by z e^z / (1 + e^z), whose exponential overflows."""
+
+import torch
+
+
+def norm(x, z, weight, eps):
+    """gdn_gated_rms_norm."""
+    wide, gate, weight = x.float(), z.float(), weight.float()
+    eps = 1e-6 if eps is None else eps
+    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * weight * gate * gate.exp() / (1 + gate.exp())).to(x.dtype)  # WRONG: torch.sigmoid(gate)

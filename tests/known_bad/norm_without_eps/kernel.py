@@ -1,0 +1,11 @@
+"""Wrong on purpose. Nothing is added to the mean of squares."""
+
+import torch
+
+
+def norm(x, z, weight, eps):
+    """gdn_gated_rms_norm."""
+    wide, gate, weight = x.float(), z.float(), weight.float()
+    eps = 1e-6 if eps is None else eps
+    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True).clamp(min=1e-30))  # WRONG: + eps
+    return (wide * weight * gate * torch.sigmoid(gate)).to(x.dtype)

@@ -1,0 +1,69 @@
+"""Any reference that is written in matrix products, as tensor cores take them: operands in bfloat16, sums in float32.
+
+The reference runs in float32, with the operands of each product rounded on their way in. Where a kernel puts a factor,
+to one operand or to the other, before the rounding or after it, is its own affair: operands are therefore also rounded
+as a multiple of themselves, which errs as much and elsewhere. One emulator alone would be a lottery. For strict
+workloads every operand is a sum of two bfloat16 terms.
+
+A product with a single vector, of which a recurrence over tokens is made, is none of theirs: it stays float32.
+
+Sums are taken in float64 and rounded to float32: a float32 sum whose order is nobody's.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gdnspec.emulate.prefill import bfloat16_sum
+
+MULTIPLES = {"bfloat16_products": 1.0, "bfloat16_products_5_4": 1.25, "bfloat16_products_3_2": 1.5}
+CHUNKS = (16, 64, 128)
+PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, torch.mm)
+
+
+def family(strict: bool, chunked: bool) -> list[str]:
+    """The names of the emulators of an ordinary workload, or of a strict one; `chunked`: the reference takes a
+    `chunk_size`, and runs with each."""
+    sizes = [f"chunk_{size}_" for size in CHUNKS] if chunked else [""]
+    return [size + name + ("_two_terms" if strict else "") for size in sizes for name in MULTIPLES]
+
+
+def emulate(
+    reference: Callable[..., tuple[Tensor, ...] | Tensor], arguments: dict[str, Any], strict: bool
+) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    """(name, what it leaves) of each member; `arguments` as stored."""
+    chunked = takes_chunks(reference)
+    names = iter(family(strict, chunked))
+    for size in CHUNKS if chunked else (None,):
+        for multiple in MULTIPLES.values():
+            with _Rounded(multiple, 2 if strict else 1):
+                values = reference(**arguments, **({} if size is None else {"chunk_size": size}))
+            yield next(names), (values,) if isinstance(values, Tensor) else values
+
+
+def takes_chunks(reference: Callable[..., Any]) -> bool:
+    """Whether it runs in chunks of any size."""
+    return "chunk_size" in inspect.signature(reference).parameters
+
+
+class _Rounded(TorchFunctionMode):
+    """Every matrix product below has its operands rounded."""
+
+    def __init__(self, multiple: float, terms: int) -> None:
+        super().__init__()
+        self.multiple, self.terms = multiple, terms
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function in PRODUCTS and all(x.dtype == torch.float32 for x in args[:2]) and args[1].shape[-1] > 1:
+            a, b = (self._rounded(x).double() for x in args[:2])
+            return torch.matmul(a, b).float()
+        return function(*args, **(kwargs or {}))
+
+    def _rounded(self, x: Tensor) -> Tensor:
+        return bfloat16_sum(x * self.multiple, self.terms) / self.multiple
