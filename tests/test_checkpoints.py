@@ -141,14 +141,14 @@ def test_a_sequence_cut_at_any_of_its_places_gives_the_same_checkpoints(interval
     for last in (False, True):
         cuts = [batch.cuts(n)[-1 if last else len(batch.cuts(n)) // 2] for n in range(5)]
         pieced = {name: torch.full_like(value, torch.nan) for name, value in whole.items()}
-        states = None
+        carried: dict[str, torch.Tensor] = {}
         for bounds in (zip([0] * 5, cuts, strict=True), zip(cuts, lengths, strict=True)):
             pieces = [Piece(n, *ends) for n, ends in enumerate(bounds)]
-            part = batch.take(pieces, states)
+            part = batch.take(pieces, carried)
             assert not list(found.definition.broken(part.scope))
             got = run_reference(found, {**part.scalars, **absent(found), **part.tensors})
             batch.put(pieced, got, pieces)
-            states = got["final_state"]
+            carried = batch.carried(pieces, got)
         for name, value in whole.items():
             torch.testing.assert_close(pieced[name], value, rtol=1e-2, atol=1e-4)  # one rounding to bfloat16
 
