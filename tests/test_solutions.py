@@ -24,6 +24,7 @@ FEWER = {
     "triton_decode": ["decode_k_last", "decode_k_first_bf16_state", "decode_pool_k_last", "verify_k_last"],
     "triton_recurrent": ["prefill_k_last", "decode_k_first"],
     "triton_chunkwise": ["prefill_k_first", "prefill_checkpoints"],
+    "triton_layer": ["conv1d_prefill", "prefill_from_conv_bf16_state", "layer_decode"],
 }
 
 
