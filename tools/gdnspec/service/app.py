@@ -2,10 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request, Response, status
 from fastapi.concurrency import run_in_threadpool
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,6 +32,7 @@ After = Annotated[int, Header(alias=api.LAST_EVENT, ge=0, description="the last 
 EVENTS: Documented = {
     200: {"content": {"text/event-stream": {}}, "description": "each event's data is an Event; the last one is `ended`"}
 }
+ERROR = {"$ref": "#/components/schemas/ErrorBody"}
 RESULT: Documented = {200: {"model": api.Result}}
 PAGE: Documented = {200: {"content": {"text/html": {}}, "description": "one self-contained page"}}
 
@@ -53,8 +55,24 @@ def make_app(database: Database, settings: Settings) -> FastAPI:
     app.include_router(routes)
     app.include_router(pages)
     add_handlers(app)
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     app.add_middleware(_Headers)
     return app
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's own, less the form of errors that nothing here has: what cannot be read is a 400 as all others."""
+    if app.openapi_schema is None:
+        found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        for operation in (operation for path in found["paths"].values() for operation in path.values()):
+            operation["responses"].pop("422", None)
+            for status, answer in operation["responses"].items():
+                if int(status) >= 400:
+                    answer["content"] = {"application/json": {"schema": ERROR}}  # also where what is good is a page
+        for name in ("HTTPValidationError", "ValidationError"):
+            found["components"]["schemas"].pop(name, None)
+        app.openapi_schema = found
+    return app.openapi_schema
 
 
 class _Headers:

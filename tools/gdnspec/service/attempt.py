@@ -1,6 +1,5 @@
 """One attempt at a job: a process judges it, this writes down what the process says, and ends it when it is told to."""
 
-import contextlib
 import os
 import sys
 import threading
@@ -11,7 +10,7 @@ from gdnspec.service.api import State
 from gdnspec.service.database import StorageError
 from gdnspec.service.lines import Line, Task
 from gdnspec.service.process import Garbled, JobProcess, run_beside
-from gdnspec.service.queue import Claim, Happened, Queue, taken
+from gdnspec.service.queue import Beat, Claim, Happened, Queue, taken
 from gdnspec.service.settings import Settings
 
 LOOK = 0.5  # seconds between looks whether the job is still wanted
@@ -35,6 +34,8 @@ class Attempt:
         self._folder = settings.work / folder_name(claim.job, claim.attempt)
         self._verdicts: list[str] = []
         self._traces: list[str] = []
+        self._news: list[Happened] = []  # not yet written down
+        self._said: set[str] = set()
         self._bytes = 0
         self._total = 0
         self._end: tuple[State, list[str]] | None = None
@@ -50,7 +51,7 @@ class Attempt:
         if self._end is not None:
             self._finish(*self._end)
         elif crashed is not None:
-            self._queue.give_back(self._claim, crashed)
+            self._queue.give_back(self._claim, crashed, self._news)
 
     def _prepared(self) -> Task:
         for name in (INTO, SCRATCH):
@@ -73,7 +74,8 @@ class Attempt:
         told = looked = time.monotonic()
         while True:
             try:
-                news = [event for line in process.lines(LOOK) for event in self._heard(line)]
+                for line in process.lines(LOOK):
+                    self._heard(line)
             except Garbled as error:
                 return str(error)
             now = time.monotonic()
@@ -86,11 +88,11 @@ class Attempt:
             if now > self._until:
                 self._end = ("lost", [f"more than {self._settings.minutes:g} minutes"])
                 return None
-            if news or now - told > self._queue.lease / 3:
-                beat = self._queue.beat(self._claim, news, len(self._verdicts), self._total)
+            if self._news or now - told > self._queue.lease / 3:
+                beat = self._beat()
                 told = looked = now
             elif now - looked > LOOK:
-                beat, looked = self._queue.look(self._claim), now
+                beat, looked = self._look(), now
             else:
                 continue
             if beat == "gone":
@@ -99,11 +101,28 @@ class Attempt:
                 self._end = ("cancelled", [])
                 return None
 
-    def _heard(self, line: Line) -> list[Happened]:
+    def _look(self) -> Beat:
+        try:
+            return self._queue.look(self._claim)
+        except StorageError:
+            return "on"
+
+    def _beat(self) -> Beat:
+        """A disk that is full costs no job, as long as somebody makes room: what is new is said with the next beat."""
+        try:
+            found = self._queue.beat(self._claim, self._news, len(self._verdicts), self._total)
+        except StorageError as error:
+            self._complain(f"progress waits to be written: {error}")
+            return "on"
+        self._news.clear()
+        return found
+
+    def _heard(self, line: Line) -> None:
         text = line.text[:LONGEST]
         if line.kind == "end":
             self._end = (line.state or "lost", line.reasons)
-            return []
+            return
+        status = ""
         if line.kind == "opened":
             if not self._queue.name(self._claim, text):
                 self._end = ("refused", [taken(text)])
@@ -111,16 +130,15 @@ class Attempt:
             found = line.verdict
             self._keep(self._verdicts, found.model_dump_json())
             message = (found.message.splitlines() or [""])[0]
-            text = f"{found.definition}/{found.workload}" + (f": {message}" if message else "")
-            return [Happened("verdict", text[:LONGEST], found.status)]
+            text, status = f"{found.definition}/{found.workload}" + (f": {message}" if message else ""), found.status
         elif line.trace is not None:
             trace = line.trace
             self._keep(self._traces, trace.model_dump_json())
             took = f": {trace.timing.median * 1e6:.4g} us" if trace.timing else f": {trace.message}"
-            return [Happened("trace", f"{trace.definition}/{trace.workload}{took}"[:LONGEST], trace.status)]
+            text, status = f"{trace.definition}/{trace.workload}{took}", trace.status
         elif line.total is not None:
             self._total = line.total
-        return [Happened(line.kind, text, total=line.total)]
+        self._news.append(Happened(line.kind, text[:LONGEST], status, line.total))
 
     def _keep(self, rows: list[str], row: str) -> None:
         rows.append(row)
@@ -130,19 +148,20 @@ class Attempt:
 
     def _finish(self, state: State, reasons: list[str]) -> None:
         """Until it is written, or the server ends: a full disk costs no result, as long as somebody makes room."""
-        said = False
         while True:
             try:
-                self._queue.finish(self._claim, state, reasons, self._verdicts, self._traces)
+                self._queue.finish(self._claim, state, reasons, self._verdicts, self._traces, self._news, self._total)
                 return
             except StorageError as error:
-                if not said:
-                    print(f"gdnspec: a result waits to be written: {error}", file=sys.stderr, flush=True)
-                said = True
+                self._complain(f"a result waits to be written: {error}")
                 if self._stop.wait(RETRY):
                     raise
-            with contextlib.suppress(StorageError):
-                self._queue.beat(self._claim, (), len(self._verdicts), self._total)
+            self._beat()
+
+    def _complain(self, text: str) -> None:
+        if text not in self._said:
+            print(f"gdnspec: job {self._claim.job}: {text}", file=sys.stderr, flush=True)
+        self._said.add(text)
 
 
 def folder_name(job: str, attempt: int) -> str:

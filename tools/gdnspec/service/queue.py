@@ -96,8 +96,7 @@ class Queue:
                 (now + self.lease, done, total, *claim[:2]),
             ).fetchone()
             if row is not None:
-                for event in news:
-                    add_event(connection, claim.job, claim.attempt, now, **event._asdict())
+                _write_down(connection, claim, now, news)
         return _beat(row)
 
     def name(self, claim: Claim, solution: str) -> bool:
@@ -110,16 +109,20 @@ class Queue:
             return not _taken(connection, claim, solution)
 
     def finish(
-        self, claim: Claim, state: State, reasons: Sequence[str], verdicts: Sequence[str], traces: Sequence[str]
-    ) -> bool:
+        self, claim: Claim, state: State, reasons: Sequence[str], verdicts: Sequence[str], traces: Sequence[str],
+        news: Iterable[Happened] = (), total: int = 0,
+    ) -> bool:  # fmt: skip
         """Ends the job with its result, in one step. False where it is no longer ours: then nothing is written."""
         now = time.time()
         with self._database.write() as connection:
             row = connection.execute(
-                "SELECT solution FROM jobs WHERE id = ? AND attempt = ? AND state = 'running'", claim[:2]
+                "UPDATE jobs SET done = ?, total = ? WHERE id = ? AND attempt = ? AND state = 'running' "
+                "RETURNING solution",
+                (len(verdicts), total, *claim[:2]),
             ).fetchone()
             if row is None:
                 return False
+            _write_down(connection, claim, now, news)
             if state == "accepted" and _taken(connection, claim, row["solution"]):
                 state, reasons = "refused", [taken(row["solution"])]
             ended = _end(connection, claim, now, state, reasons)
@@ -128,7 +131,7 @@ class Queue:
                 connection.execute("INSERT INTO results VALUES (?, ?, ?, ?)", (*claim[:2], *lists))
             return True
 
-    def give_back(self, claim: Claim, crashed: str = "") -> None:
+    def give_back(self, claim: Claim, crashed: str = "", news: Iterable[Happened] = ()) -> None:
         """The job waits again, as this server ends or its process has `crashed`; one that crashes again and again is
         lost."""
         now = time.time()
@@ -140,6 +143,7 @@ class Queue:
             ).fetchone()
             if row is None:
                 return
+            _write_down(connection, claim, now, news)
             if row["cancel"] or row["crashes"] >= MOST_CRASHES:
                 why = f"its process was lost {row['crashes']} times, last: {crashed}"
                 _end(connection, claim, now, "lost", [why])
@@ -170,6 +174,11 @@ def _beat(row: sqlite3.Row | None) -> Beat:
 def _taken(connection: sqlite3.Connection, claim: Claim, solution: str) -> bool:
     query = "SELECT 1 FROM jobs WHERE state = 'accepted' AND solution = ? AND user != ? LIMIT 1"
     return connection.execute(query, (solution, claim.user)).fetchone() is not None
+
+
+def _write_down(connection: sqlite3.Connection, claim: Claim, now: float, news: Iterable[Happened]) -> None:
+    for event in news:
+        add_event(connection, claim.job, claim.attempt, now, **event._asdict())
 
 
 def _end(connection: sqlite3.Connection, claim: Claim, now: float, state: State, reasons: Sequence[str]) -> State:

@@ -13,6 +13,7 @@ from gdnspec.service.settings import Settings
 from gdnspec.service.slots import Slots
 
 MOST_CONNECTIONS = 1000
+BACKLOG = 1024
 FAREWELL = 3  # seconds that open streams have
 
 
@@ -25,9 +26,9 @@ def listening(host: str, port: int) -> socket.socket:
         found = socket.socket(family, kind, protocol)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
+        found.listen(BACKLOG)  # who asks from now on waits for an answer
     except OSError as error:
         raise SpecError(f"{host} port {port}: {error.strerror} (--host, --port)") from None
-    found.set_inheritable(False)
     return found
 
 
@@ -37,7 +38,7 @@ def serve(database: Database, settings: Settings, address: socket.socket) -> Non
     slots.start()
     config = uvicorn.Config(
         make_app(database, settings), log_level="warning", access_log=False, server_header=False, lifespan="off",
-        limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=FAREWELL, backlog=1024,
+        limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=FAREWELL, backlog=BACKLOG,
     )  # fmt: skip
     try:
         uvicorn.Server(config).run(sockets=[address])
