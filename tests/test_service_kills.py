@@ -14,16 +14,16 @@ from service_trials import kills, load, twice
 
 @pytest.mark.parametrize("servers", [1, 2])
 def test_no_job_is_lost_or_has_two_results_when_servers_and_jobs_are_killed(tmp_path: Path, servers: int) -> None:
-    found = kills(tmp_path, 5, servers, pause=0.6, seed=servers, lease=0.6)
-    assert sum(found["kills"].values()) == 5
-    assert found["sent"] >= 2
+    found = kills(tmp_path, 4, servers, pause=0.6, seed=servers, lease=0.6)
+    assert sum(found["kills"].values()) == 4
+    assert found["sent"] >= 3
     assert found["problems"] == found["without_one_result"] == found["attempts_begun_twice"] == []
     assert found["lost"] == found["not_asked_for"] == found["left_running"] == 0
     assert set(found["states"]) == {"accepted"}
 
 
 def test_many_clients_get_no_error_but_the_documented_one(tmp_path: Path) -> None:
-    found = load(tmp_path, clients=25, seconds=3.0)
+    found = load(tmp_path, clients=25, seconds=2.0)
     assert found["problems"] == []
     assert set(found["answers"]) <= {"200", "201", "429 rate_limit", "429 queue_full"}
     assert found["answers"]["200"] > 25
@@ -73,7 +73,7 @@ def test_a_slot_stays_taken_while_a_job_of_a_killed_server_runs(tmp_path: Path) 
     first.settings["runner"] = [first.settings["runner"][0], "-I", "-S", str(stubborn)]
     first.start()
     ann = first.user("ann")
-    name = first.job(ann, seconds=2, total=1, journal=str(journal))
+    name = first.job(ann, seconds=1.2, total=1, journal=str(journal))
     until(lambda: journal.exists() and "start" in journal.read_text())
     first.stop(signal.SIGKILL)
     (alone,) = first.processes()
@@ -82,7 +82,7 @@ def test_a_slot_stays_taken_while_a_job_of_a_killed_server_runs(tmp_path: Path) 
         assert alone not in second.processes()
         assert second.ended(ann, name).state == "accepted"
     times = {line.split()[0] + line.split()[1][-1]: float(line.split()[3]) for line in journal.read_text().splitlines()}
-    assert times["start2"] >= times.get("end1", times["start1"] + 1.9)
+    assert times["start2"] >= times.get("end1", times["start1"] + 1.1)
 
 
 def test_an_attempt_that_has_lost_its_job_writes_nothing(tmp_path: Path) -> None:

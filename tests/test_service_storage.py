@@ -42,7 +42,7 @@ import contextlib, pathlib
 from helpers_service import Box, until
 with Box(pathlib.Path("data").absolute(), pathlib.Path("../log").absolute(), lease=60.0) as box:
     ann = box.user("ann")
-    slow = box.job(ann, seconds=1.0, total=2)
+    slow = box.job(ann, seconds=3.0, total=2)
     until(lambda: box.client(ann).job(slow).state == "running")
     with box.database.read() as connection:  # what SQLite has written ahead is room that it still has
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

@@ -1,5 +1,6 @@
 """A server: the application, the slots, and their end."""
 
+import signal
 import socket
 import sys
 
@@ -32,9 +33,14 @@ def listening(host: str, port: int) -> socket.socket:
     return found
 
 
+def _as_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def serve(database: Database, settings: Settings, address: socket.socket) -> None:
     """Until SIGINT or SIGTERM; what runs then waits for the next server."""
     slots = Slots(Queue(database, settings.lease), settings)
+    signal.signal(signal.SIGTERM, _as_interrupt)  # which uvicorn raises again when it has ended
     slots.start()
     config = uvicorn.Config(
         make_app(database, settings), log_level="warning", access_log=False, server_header=False, lifespan="off",
