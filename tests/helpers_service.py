@@ -123,17 +123,17 @@ class Box:
     def ended(self, token: str, name: str, seconds: float = 15) -> Job:
         return until(lambda: (job := self.client(token).job(name)).ended and job, seconds)
 
-    def processes(self) -> dict[int, str]:
-        """The job's folder of each process that runs one."""
-        found = {}
+    def processes(self, inner: bool = True) -> dict[int, str]:
+        """The job's folder of each process that works below it; without `inner` those alone that run a job."""
+        found, work = {}, self.data / "work"
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 try:
                     cwd = (folder / "cwd").readlink()
                 except OSError:
                     continue
-                if self.data / "work" in cwd.parents:
-                    found[int(folder.name)] = cwd.name
+                if cwd.parent == work or (inner and work in cwd.parents):
+                    found[int(folder.name)] = cwd.relative_to(work).parts[0]
         return found
 
 

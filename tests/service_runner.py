@@ -22,8 +22,11 @@ def main() -> None:
 
     def note(event: str) -> None:
         if journal:
+            told = ",".join(
+                f"{key}={os.environ.get(key)}" for key in ("CUDA_VISIBLE_DEVICES", "GDNSPEC_TOKEN", "TMPDIR")
+            )
             with open(journal, "a") as file:  # noqa: PTH123
-                file.write(f"{event} {name} {os.getpid()} {time.monotonic()}\n")
+                file.write(f"{event} {name} {os.getpid()} {time.monotonic()} {told}\n")
 
     note("start")
     if what.get("orphan") and os.fork() == 0:

@@ -168,7 +168,7 @@ def kills(
     try:
         while hit.total() < count:
             time.sleep(chance.uniform(0, pause))
-            jobs = [(pid, name) for pid, name in boxes[0].processes().items() if killed[name.split("-")[1]] < 2]
+            jobs = [(pid, name) for pid, name in boxes[0].processes(False).items() if killed[name.split("-")[1]] < 2]
             if jobs and chance.random() < 0.3:
                 pid, name = chance.choice(jobs)
                 with contextlib.suppress(ProcessLookupError):

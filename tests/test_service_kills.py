@@ -4,7 +4,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from conftest import Run
 from gdnspec.service.database import Database
+from gdnspec.service.devices import gpus
 from gdnspec.service.jobs import Jobs
 from gdnspec.service.queue import Happened, Queue
 from gdnspec.service.tokens import Tokens
@@ -45,6 +47,32 @@ def test_two_servers_on_one_database_share_its_jobs(tmp_path: Path) -> None:
             box.stop()
     assert twice(journal) == []
     assert journal.read_text().count("start") == 20
+
+
+def test_each_gpu_has_one_job_at_a_time_that_sees_no_other(
+    tmp_path: Path, gdnspec: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = tmp_path / "journal"
+    monkeypatch.setenv("GDNSPEC_TOKEN", "a secret")
+    with Box(tmp_path / "data", devices=["GPU-a", "GPU-b"]) as box:
+        ann = box.user("ann")
+        names = [box.job(ann, seconds=0.4, total=1, journal=str(journal)) for _ in range(4)]
+        assert {box.ended(ann, name).state for name in names} == {"accepted"}
+    busy: dict[str, int] = {"GPU-a": 0, "GPU-b": 0}
+    for line in journal.read_text().splitlines():
+        event, name, *_, told = line.split()
+        device, token, scratch = (entry.partition("=")[2] for entry in told.split(","))
+        busy[device] += 1 if event == "start" else -1
+        assert busy[device] in (0, 1)
+        assert token == "None"
+        assert scratch == str(box.data / "work" / name / "tmp")
+    assert journal.read_text().count("GPU-a") == journal.read_text().count("GPU-b") == 4
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0, GPU-b")
+    assert gpus() == ["0", "GPU-b"]
+    done = gdnspec("serve", "--data", tmp_path / "data", "--slots", "3")
+    assert (done.returncode, "--slots 3: this machine has 2 GPUs" in done.stderr) == (2, True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gdnspec("serve", "--data", tmp_path / "data", "--device", "cuda").returncode == 3
 
 
 def test_what_runs_when_a_server_is_asked_to_end_waits_for_the_next(tmp_path: Path) -> None:

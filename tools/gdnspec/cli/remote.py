@@ -20,17 +20,19 @@ EXIT_CODES = {"accepted": 0, "refused": 1, "cancelled": 1, "invalid": 2, "unveri
 
 
 def client(url: str, token_file: Path | None) -> "Client":
-    """For that server, which answers and is of this version. Never from the command line, which others can read.
-    Raises `SpecError`; exit code 3 where the server does not answer."""
+    """For that server, which answers, is of this version, and knows the token; that never comes from the command line,
+    which others can read. Raises `SpecError`; exit code 2 or 3 where the server is not to be had."""
     from gdnspec.service.client import Client, ServiceError
 
-    token = read_text(token_file).strip() if token_file is not None else os.environ.get(TOKEN, "")
+    token = os.environ.get(TOKEN, "") if token_file is None else read_text(token_file).strip()
+    if token_file is not None and not token:
+        raise SpecError([Problem(token_file, "is empty")])
     if not token:
-        where = Problem(token_file, "is empty") if token_file is not None else f"no token: --token-file, or ${TOKEN}"
-        raise SpecError([where] if isinstance(where, Problem) else where)
+        raise SpecError(f"no token: --token-file, or ${TOKEN}")
     try:
         found = Client(url, token, warn)
         found.service()
+        found.jobs(most=1)  # which wants a token that is valid
     except ServiceError as error:
         _give_up(error)
     return found

@@ -44,7 +44,7 @@ class Away(Exception):
         self.seconds = seconds
 
 
-class _Follow(urllib.request.HTTPRedirectHandler):
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
         """Nowhere: a token is for the server that was named."""
 
@@ -67,7 +67,7 @@ class Client:
         self.url, self._token, self._warn = url.rstrip("/"), token.strip(), warn
         self._patience, self._slow = patience, slow
         proxies = [urllib.request.ProxyHandler({})] if parts.hostname in LOOPBACK else []
-        self._opener = urllib.request.build_opener(_Follow, *proxies)
+        self._opener = urllib.request.build_opener(_NoRedirect, *proxies)
 
     def service(self) -> api.Service:
         """What answers there; `ServiceError` where it is no gdnspec, or one that cannot be talked to."""
@@ -86,6 +86,10 @@ class Client:
                 f"version {api.VERSION}: install the same on both sides"
             )
         return self._read(api.Service, data)
+
+    def jobs(self, most: int = 50) -> api.Jobs:
+        """The user's own, the newest first."""
+        return self._read(api.Jobs, self._patiently(lambda: self._whole("GET", f"/jobs?most={most}")))
 
     def submit(self, bundle: bytes) -> api.Job:
         """The job of a bundle: one, however often it has to be sent until an answer comes back."""
