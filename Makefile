@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[run,report,serving,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[run,report,serve,serving,dev]'
 	# Its loader alone, which exports are held to: what it depends on is for GPUs, and large.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps flashinfer-bench docstring-parser
 	touch $@

@@ -50,6 +50,12 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "gdnspec"
 
 
+def state_dir() -> Path:
+    """What is no cache: $XDG_STATE_HOME/gdnspec, else ~/.local/state/gdnspec. Not created here."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "gdnspec"
+
+
 def expected_cache() -> Path:
     """Expected values: written by the judge alone, closed to the solutions it judges."""
     return cache_dir() / "expected"

@@ -19,6 +19,7 @@ from gdnspec.cli import (
     new,
     report,
     selftest,
+    serve,
     show,
     submit,
     validate,
@@ -57,6 +58,7 @@ app.command("selftest", epilog=EPILOG)(selftest.selftest)
 app.command("report", epilog=EPILOG)(report.report)
 app.command("submit", epilog=EPILOG)(submit.submit)
 app.command("intake", epilog=EPILOG)(intake.intake)
+app.command("serve", epilog=EPILOG)(serve.serve)
 app.add_typer(workloads.app, name="workloads")
 app.add_typer(vectors.app, name="vectors")
 

@@ -11,6 +11,7 @@ from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.progress import progress
+from gdnspec.cli.remote import client, follow
 from gdnspec.cli.selection import chosen_solutions
 from gdnspec.cli.verdicts import Summary, print_failure, print_summary
 from gdnspec.model.errors import Problem, SpecError
@@ -35,6 +36,12 @@ def submit(
     trusted: Annotated[
         bool, typer.Option("--trusted", help="Run it where this kernel cannot isolate it in full.")
     ] = False,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="URL", help="Send it to a gdnspec server, and wait for its verdict.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Holds the token for --to.", show_default="$GDNSPEC_TOKEN")
+    ] = None,
 ) -> None:
     """Check a solution on every suite that runs here, time it where there is a GPU, and pack it with that evidence."""
     from gdnspec.submission.audit import audited
@@ -44,14 +51,19 @@ def submit(
 
     solution = chosen_solutions([name], solutions_dir)[0][0]
     require_complete(solution)
-    target = output or Path(f"{name}.bundle.tar")
-    _refuse_other_file(target)
+    target = output or (None if to else Path(f"{name}.bundle.tar"))
+    if target is not None:
+        _refuse_other_file(target)
+    server = client(to, token_file) if to is not None else None  # before minutes are spent on evidence
     print_findings(audited(solution.manifest, folder_files(solution)))
     flags = ("--solutions-dir", str(solutions_dir.resolve())) if solutions_dir else ()
     evidence = recorded(solution) if reuse_evidence else _record(solution, device, timeout, trusted, flags)
     data = packed(solution, evidence)
-    _write(target, data)
-    _say_packed(target, data, evidence)
+    if target is not None:
+        _write(target, data)
+        _say_packed(target, data, evidence)
+    if server is not None:
+        follow(server, data)
 
 
 def _record(solution: "Solution", device: str, timeout: float, trusted: bool, flags: tuple[str, ...]) -> "Recorded":

@@ -1,0 +1,157 @@
+"""A server in a process of its own, and who asks it."""
+
+import http.client
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gdnspec.service.api import ROOT, TAR, Job
+from gdnspec.service.client import Client
+from gdnspec.service.database import Database
+from gdnspec.service.folder import opened
+from gdnspec.service.jobs import Jobs
+from gdnspec.service.settings import Settings
+from gdnspec.service.tokens import Tokens
+
+HERE = Path(__file__).resolve().parent
+RUNNER = [sys.executable, "-I", "-S", str(HERE / "service_runner.py")]
+
+
+class Answer(NamedTuple):
+    """Of a request, read whole."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        """Of an error, whose body has this form and no other."""
+        said = self.json
+        assert set(said) == {"error"}, said
+        assert set(said["error"]) == {"code", "message"}, said
+        assert said["error"]["message"]
+        return str(said["error"]["code"])
+
+
+class Box:
+    """A server on a data folder; `start` again after a kill keeps the port."""
+
+    def __init__(self, data: Path, log: Path | None = None, **settings: Any) -> None:
+        self.log = log or data.parent / "log"
+        self.data, self.settings = data, {"runner": RUNNER, "rate": 60000.0, "burst": 1000, **settings}
+        self.database: Database = opened(Settings(data))
+        self.port = 0
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> "Box":
+        arguments = [str(self.data), json.dumps({**self.settings, "port": self.port})]
+        command = [sys.executable, str(HERE / "service_box.py"), *arguments]
+        log = self.log.open("a")
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        log.close()
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+        return self
+
+    def __enter__(self) -> "Box":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = self.process.wait(30)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def user(self, name: str, days: float = 1.0) -> str:
+        """A token."""
+        return Tokens(self.database).add(name, days)
+
+    def client(self, token: str, **more: Any) -> Client:
+        return Client(self.url, token, lambda _: None, **more)
+
+    def ask(
+        self, method: str, path: str, token: str | None = None, body: Any = None, timeout: float = 20, **headers: str
+    ) -> Answer:
+        """One request; `path` below /v1 where it does not begin with a slash."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        try:
+            connection.request(method, path if path.startswith("/") else f"{ROOT}/{path}", body, sent)
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, found, answer.read())
+        finally:
+            connection.close()
+
+    def send(self, token: str, key: str | None = None, **what: Any) -> Answer:
+        """A bundle that says what `service_runner` is to do."""
+        headers = {"Content_Type": TAR, **({"Idempotency_Key": key} if key else {})}
+        return self.ask("POST", "jobs", token, bundle(**what), **headers)
+
+    def job(self, token: str, **what: Any) -> str:
+        sent = self.send(token, **what)
+        assert sent.status == 201, sent
+        return str(sent.json["id"])
+
+    def ended(self, token: str, name: str, seconds: float = 15) -> Job:
+        return until(lambda: (job := self.client(token).job(name)).ended and job, seconds)
+
+    def processes(self, inner: bool = True) -> dict[int, str]:
+        """The job's folder of each process that works below it; without `inner` those alone that run a job."""
+        found, work = {}, self.data / "work"
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    cwd = (folder / "cwd").readlink()
+                except OSError:
+                    continue
+                if cwd.parent == work or (inner and work in cwd.parents):
+                    found[int(folder.name)] = cwd.relative_to(work).parts[0]
+        return found
+
+
+def bundle(**what: Any) -> bytes:
+    return json.dumps(what).encode()
+
+
+def accept(jobs: Jobs, user: str, **what: Any) -> Job:
+    """As the service does, without one."""
+    data = bundle(**what)
+    return jobs.accept(user, io.BytesIO(data), len(data), sha256(data).hexdigest(), None)[0]
+
+
+def until(found: Callable[[], Any], seconds: float = 15) -> Any:
+    """What it returns once that is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := found():
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"nothing within {seconds:g} s")

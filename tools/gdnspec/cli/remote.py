@@ -1,0 +1,93 @@
+"""gdnspec submit --to: a bundle sent to a server, its progress on stderr, its verdict as exit code."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from gdnspec.cli.console import complain, say, warn
+from gdnspec.cli.verdicts import Summary, print_failure, print_summary
+from gdnspec.model.errors import Problem, SpecError, visible
+from gdnspec.model.loading import read_text
+
+if TYPE_CHECKING:
+    from gdnspec.service.api import Event, Result
+    from gdnspec.service.client import Client
+
+TOKEN = "GDNSPEC_TOKEN"
+EXIT_CODES = {"accepted": 0, "refused": 1, "cancelled": 1, "invalid": 2, "unverified": 3, "lost": 3}
+
+
+def client(url: str, token_file: Path | None) -> "Client":
+    """For that server, which answers, is of this version, and knows the token; that never comes from the command line,
+    which others can read. Raises `SpecError`; exit code 2 or 3 where the server is not to be had."""
+    from gdnspec.service.client import Client, ServiceError
+
+    token = os.environ.get(TOKEN, "") if token_file is None else read_text(token_file).strip()
+    if token_file is not None and not token:
+        raise SpecError([Problem(token_file, "is empty")])
+    if not token:
+        raise SpecError(f"no token: --token-file, or ${TOKEN}")
+    try:
+        found = Client(url, token, warn)
+        found.service()
+        found.jobs(most=1)  # which wants a token that is valid
+    except ServiceError as error:
+        _give_up(error)
+    return found
+
+
+def follow(server: "Client", bundle: bytes) -> NoReturn:
+    """Sends it, and stays until it is judged; then exits as the verdict says."""
+    from gdnspec.service.client import ServiceError
+
+    name = ""
+    try:
+        job = server.submit(bundle)
+        name = job.id
+        complain(f"job {name} on {server.url}" + (f", {job.ahead} before it" if job.ahead else ""))
+        for event in server.events(name):
+            _tell(event)
+        _conclude(server, server.result(name))
+    except ServiceError as error:
+        _give_up(error)
+    except KeyboardInterrupt:
+        if name:
+            complain(f"gdnspec: job {name} goes on there: {server.url}/v1/jobs/{name}")
+        raise
+
+
+def _give_up(error: Exception) -> NoReturn:
+    complain(f"gdnspec: {error}")
+    raise typer.Exit(getattr(error, "exit_code", 2)) from None
+
+
+def _tell(event: "Event") -> None:
+    text = visible(event.text)
+    if event.kind == "workloads":
+        complain(f"checking it on {event.total} workloads there")
+    elif event.kind == "verdict" and event.status in ("PASSED", "UNSUPPORTED"):
+        pass  # the table at the end counts them
+    elif event.kind == "trace":
+        complain(f"timed {text}: {event.status}")
+    elif event.kind in ("finding", "warning", "verdict", "started", "again"):
+        complain(f"  {event.kind if event.kind != 'verdict' else event.status}  {text}".rstrip())
+
+
+def _conclude(server: "Client", result: "Result") -> NoReturn:
+    job = result.job
+    summary, said = Summary(result.verdicts[0].device if result.verdicts else ""), set[str]()
+    for verdict in result.verdicts:
+        summary.add(verdict)
+        if verdict.failed:
+            print_failure(verdict, said)
+    if summary.count:
+        say(f"judged by {server.url}:")
+        print_summary(summary)
+    say(f"{job.state}: {job.solution or 'the bundle'}, job {job.id}" + ("" if job.reasons else "."))
+    for reason in job.reasons:
+        say(f"  {visible(reason)}")
+    if result.verdicts:
+        complain(f"report: {server.url}/v1/jobs/{job.id}/report")
+    raise typer.Exit(EXIT_CODES.get(job.state, 3))

@@ -1,0 +1,44 @@
+"""How often a user may ask, and how many streams of events one may follow."""
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+
+class Rate:
+    """A bucket of `burst` requests for each user, which fills with `per_minute`."""
+
+    def __init__(self, per_minute: float, burst: int) -> None:
+        self._per_second, self._burst = per_minute / 60, burst
+        self._left: dict[str, tuple[float, float]] = {}  # requests, and when that was
+        self._lock = threading.Lock()
+
+    def wait(self, user: str) -> float:
+        """0 where the request may be answered, and is counted; else the seconds until one may."""
+        now = time.monotonic()
+        with self._lock:
+            left, then = self._left.get(user, (float(self._burst), now))
+            left = min(float(self._burst), left + (now - then) * self._per_second)
+            allowed = left >= 1
+            self._left[user] = (left - 1 if allowed else left, now)
+        return 0.0 if allowed else (1 - left) / self._per_second
+
+
+class Streams:
+    """How many each user follows now."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._open = most, Counter[str]()
+
+    @contextlib.contextmanager
+    def one(self, user: str) -> Iterator[None]:
+        self._open[user] += 1
+        try:
+            yield
+        finally:
+            self._open[user] -= 1
+
+    def full(self, user: str) -> bool:
+        return self._open[user] >= self._most
