@@ -38,6 +38,7 @@ def main() -> None:
         os._exit(0)
     say(kind="opened", text=what.get("name", name))
     say(kind="workloads", total=what.get("total", 2))
+    time.sleep(what.get("before", 0.0))
     for number in range(what.get("total", 2)):
         time.sleep(what.get("seconds", 0.0) / what.get("total", 2))
         verdict = {"definition": "gdn_decode_k_last", "workload": f"w{number}", "suite": "smoke", "solution": "none",

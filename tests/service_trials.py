@@ -157,7 +157,7 @@ def kills(
 ) -> dict[str, Any]:  # fmt: skip
     """That many kills of a server or of a job's process, each at a random moment within `pause` seconds of the last."""
     chance, journal = random.Random(seed), folder / "journal"
-    more = {"devices": [""] * slots, "lease": 1.0, "queue_limit": 20, **settings}
+    more = {"devices": [""] * slots, "lease": 1.0, "queue_limit": 1000, **settings}
     boxes = [Box(folder / "data", **more).start() for _ in range(servers)]
     token = Tokens(boxes[0].database).add("ann", 1.0)
     what = [real] if real else [bundle(seconds=s, total=3, journal=str(journal)) for s in (0.1, 0.4, 0.8)]

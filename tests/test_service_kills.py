@@ -160,5 +160,5 @@ def test_a_job_whose_servers_are_lost_again_and_again_is_given_up(tmp_path: Path
         claims += 1
     job = jobs.get("ann", name)
     assert job is not None
-    assert (claims, job.state) == (20, "lost")
-    assert "20 attempts" in job.reasons[0]
+    assert (claims, job.state) == (50, "lost")
+    assert "50 attempts" in job.reasons[0]

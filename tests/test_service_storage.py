@@ -42,9 +42,10 @@ import contextlib, pathlib
 from helpers_service import Box, until
 with Box(pathlib.Path("data").absolute(), pathlib.Path("../log").absolute(), lease=60.0) as box:
     ann = box.user("ann")
-    slow = box.job(ann, seconds=3.0, total=2)
+    slow = box.job(ann, before=5.0, total=100)
     until(lambda: box.client(ann).job(slow).state == "running")
-    with box.database.read() as connection:  # what SQLite has written ahead is room that it still has
+    # What SQLite has written ahead is room that it still has; so is the folder of a job, once that is over.
+    with box.database.read() as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     with contextlib.suppress(OSError), open("filler", "wb", buffering=0) as file:
         while file.write(bytes(4096)):
@@ -61,7 +62,7 @@ with Box(pathlib.Path("data").absolute(), pathlib.Path("../log").absolute(), lea
     done = in_a_small_disk(tmp_path, "", script)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "507 storage_full 10 the disk of the server is full; nothing was changed", "200 1", "running", "accepted 1 2",
+        "507 storage_full 10 the disk of the server is full; nothing was changed", "200 1", "running", "accepted 1 100",
         "201",
     ]  # fmt: skip
 

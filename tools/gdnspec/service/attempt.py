@@ -36,6 +36,7 @@ class Attempt:
         self._traces: list[str] = []
         self._news: list[Happened] = []  # not yet written down
         self._said: set[str] = set()
+        self._unnamed = ""  # what the bundle calls itself, until that is written down
         self._bytes = 0
         self._total = 0
         self._end: tuple[State, list[str]] | None = None
@@ -107,9 +108,15 @@ class Attempt:
         except StorageError:
             return "on"
 
+    def _name(self) -> None:
+        if self._unnamed and not self._queue.name(self._claim, self._unnamed):
+            self._end = ("refused", [taken(self._unnamed)])
+        self._unnamed = ""
+
     def _beat(self) -> Beat:
         """A disk that is full costs no job, as long as somebody makes room: what is new is said with the next beat."""
         try:
+            self._name()
             found = self._queue.beat(self._claim, self._news, len(self._verdicts), self._total)
         except StorageError as error:
             self._complain(f"progress waits to be written: {error}")
@@ -124,8 +131,7 @@ class Attempt:
             return
         status = ""
         if line.kind == "opened":
-            if not self._queue.name(self._claim, text):
-                self._end = ("refused", [taken(text)])
+            self._unnamed = text
         elif line.verdict is not None:
             found = line.verdict
             self._keep(self._verdicts, found.model_dump_json())
@@ -150,6 +156,7 @@ class Attempt:
         """Until it is written, or the server ends: a full disk costs no result, as long as somebody makes room."""
         while True:
             try:
+                self._name()
                 self._queue.finish(self._claim, state, reasons, self._verdicts, self._traces, self._news, self._total)
                 return
             except StorageError as error:

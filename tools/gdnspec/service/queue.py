@@ -15,7 +15,7 @@ from gdnspec.service.database import Database
 from gdnspec.service.jobs import add_event
 
 MOST_CRASHES = 3  # of a job's process, while its server lives
-MOST_ATTEMPTS = 20
+MOST_ATTEMPTS = 50  # a machine may be restarted often; what brings it down each time ends here
 MOST_REASONS = 100
 Beat = Literal["on", "cancel", "gone"]
 
