@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test lint selftest gpu-test real-input workloads schema clean
+.PHONY: run test test-all lint selftest gpu-test real-input workloads schema clean
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -20,7 +20,11 @@ run: $(STAMP)
 	$(BIN)/gdnspec check
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist loadgroup  # one more than cores: many tests wait for a process to start
+	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not thorough"  # one more than cores: many wait for a process
+
+# With what samples stand for in the quick run: minutes more.
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 # Every known-bad solution again, and the kill matrix into its README.
 selftest: $(STAMP)

@@ -123,6 +123,7 @@ def test_the_rows_are_those_that_the_tool_aims_at(tool: ModuleType) -> None:
         assert workload.axes == {"total_seq_len": target.tokens, "num_seqs": 1}
 
 
+@pytest.mark.thorough
 def test_a_search_improves_on_its_start(tool: ModuleType) -> None:
     found = definition(K_LAST)
     target = replace(tool.TARGETS[1], name="small", tokens=20, chunk=64, generations=25, seed=1)

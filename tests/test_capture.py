@@ -111,7 +111,9 @@ def test_prefills_and_decodes_of_a_model_are_told_apart(recorded: Path) -> None:
 
 
 @pytest.mark.xdist_group("capture")
-@pytest.mark.parametrize(("name", "file"), [(PREFILL, "prefill.jsonl"), (DECODE, "decode.jsonl")])
+@pytest.mark.parametrize(
+    ("name", "file"), [(PREFILL, "prefill.jsonl"), pytest.param(DECODE, "decode.jsonl", marks=pytest.mark.thorough)]
+)
 def test_recorded_tensors_replay(gdnspec: Run, recorded: Path, name: str, file: str) -> None:
     path = recorded / file
     assert gdnspec("validate", path, "--definition", name).returncode == 0

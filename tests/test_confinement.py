@@ -128,7 +128,7 @@ KEYCTL = {"x86_64": 250, "aarch64": 219}
 came_of: dict[str, dict[str, object]] = {}  # one run for all doors
 
 
-@pytest.fixture(params=["with namespaces of its own", "without"])
+@pytest.fixture(params=["with namespaces of its own", pytest.param("without", marks=pytest.mark.thorough)])
 def tried(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, object]:
     """What came of each attempt: the name of an error, or True and False for what came through."""
     if request.param != "without" and not namespaces.allowed():

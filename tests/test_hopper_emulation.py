@@ -61,6 +61,7 @@ def test_the_kernels_are_right(tmp_path: Path) -> None:
 TO_TMA = "fence_async();  // TMA takes the tile"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "old", "new", "says"),
     [

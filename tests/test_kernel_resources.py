@@ -88,14 +88,22 @@ def test_triton_kernels_do_not_spill(entry: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "cases",
     [
-        [("decode_k_last", D, dtype) for D in (64, 128, 256) for dtype in (torch.float32, torch.bfloat16)],
-        [("decode_k_first", D, dtype) for D in (64, 128, 256) for dtype in (torch.float32, torch.bfloat16)],
-        [
-            ("decode_pool_k_last", 128, torch.float32), ("decode_pool_k_last", 128, torch.bfloat16),
-            ("verify_k_last", 128, torch.float32), ("verify_k_last", 256, torch.float32),
-        ],
+        pytest.param(
+            [("decode_k_last", D, dtype) for D in (64, 128, 256) for dtype in (torch.float32, torch.bfloat16)],
+            id="k_last", marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            [("decode_k_first", D, dtype) for D in (64, 128, 256) for dtype in (torch.float32, torch.bfloat16)],
+            id="k_first", marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            [
+                ("decode_pool_k_last", 128, torch.float32), ("decode_pool_k_last", 128, torch.bfloat16),
+                ("verify_k_last", 128, torch.float32), ("verify_k_last", 256, torch.float32),
+            ],
+            id="pools",
+        ),
     ],
-    ids=["k_last", "k_first", "pools"],
 )  # fmt: skip
 def test_the_decode_family_in_triton_does_not_spill(
     cases: list[tuple[str, int, torch.dtype]], monkeypatch: pytest.MonkeyPatch
@@ -109,11 +117,11 @@ def test_the_decode_family_in_triton_does_not_spill(
 @pytest.mark.parametrize(
     "cases",  # entry, head size, sequences: one has narrow slices of value channels, eight have wide ones
     [
-        [("prefill_k_last", 128, 1), ("prefill_k_first", 128, 8)],
-        [("prefill_checkpoints", 128, 8), ("prefill_checkpoints", 120, 8)],  # all of the plain kernels, and more
-        [("prefill_checkpoints", 256, 8)],
+        pytest.param([("prefill_k_last", 128, 1), ("prefill_k_first", 128, 8)], id="plain", marks=pytest.mark.thorough),
+        # All of the plain kernels, and more.
+        pytest.param([("prefill_checkpoints", 128, 8), ("prefill_checkpoints", 120, 8)], id="checkpoints"),
+        pytest.param([("prefill_checkpoints", 256, 8)], id="large", marks=pytest.mark.thorough),
     ],
-    ids=["plain", "checkpoints", "large"],
 )
 def test_chunkwise_prefill_in_triton_does_not_spill(
     cases: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
@@ -160,7 +168,7 @@ def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize("arch", ["80", "100a"])
+@pytest.mark.parametrize("arch", ["80", pytest.param("100a", marks=pytest.mark.thorough)])
 def test_the_decode_family_builds_for_other_gpus(arch: str) -> None:
     kernels = cuda_resources(SOLUTIONS / "cuda_decode" / "kernel.cu", arch)
     assert len(kernels) == 30

@@ -187,6 +187,7 @@ def test_input_is_not_trivial(reference: ModuleType, definition: str) -> None:
     assert bool((norms[0] == 0).all()) == ("cu_seqlens" in tensors)
 
 
+@pytest.mark.thorough
 def test_script_makes_these_files(tmp_path: Path) -> None:
     """tools/make_real_input.py, run again, writes the tensors that are kept."""
     transformers = pytest.importorskip("transformers")

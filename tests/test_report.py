@@ -187,6 +187,7 @@ def test_the_page_refers_to_nothing_outside() -> None:
     assert "default-src &#39;none&#39;; script-src &#39;sha256-" in markup
 
 
+@pytest.mark.thorough
 def test_a_full_run_stays_small() -> None:
     traces, judged, tested = made.measured(), made.verdicts() + made.verdicts(110, ["one_more"]), made.selftest()
     assert (len(traces), len(judged)) == (500, 2070)

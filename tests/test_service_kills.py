@@ -14,7 +14,7 @@ from helpers_service import Box, accept, until
 from service_trials import kills, load, twice
 
 
-@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_no_job_is_lost_or_has_two_results_when_servers_and_jobs_are_killed(tmp_path: Path, servers: int) -> None:
     found = kills(tmp_path, 4, servers, pause=0.6, seed=servers, lease=0.6)
     assert sum(found["kills"].values()) == 4
