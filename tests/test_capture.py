@@ -303,6 +303,7 @@ def test_a_call_after_the_end_touches_nothing(rules: Any, tmp_path: Path) -> Non
     assert rows_of(tmp_path / "run.jsonl")[0]["weight"] == 1
 
 
+@pytest.mark.thorough
 def test_threads_that_go_on_while_it_ends_do_no_harm(rules: Any, tmp_path: Path) -> None:
     stop = threading.Event()
 
@@ -519,6 +520,7 @@ def test_nothing_is_lost_when_it_dies(program: Callable[[str], Path], tmp_path: 
     assert sum(row["weight"] for row in rows_of(tmp_path / "run.jsonl")) == 3
 
 
+@pytest.mark.thorough
 def test_processes_of_a_program_write_files_of_their_own(program: Callable[[str], Path], tmp_path: Path) -> None:
     more = """
     import subprocess
@@ -531,6 +533,7 @@ def test_processes_of_a_program_write_files_of_their_own(program: Callable[[str]
         assert sum(row["weight"] for row in rows_of(tmp_path / file)) == 3
 
 
+@pytest.mark.thorough
 def test_one_process_after_another_loses_nothing(program: Callable[[str], Path], tmp_path: Path) -> None:
     file = program("")
     done = run(tmp_path, "sh", "-c", f"{sys.executable} {file} && {sys.executable} {file}")
@@ -539,6 +542,7 @@ def test_one_process_after_another_loses_nothing(program: Callable[[str], Path],
         assert sum(row["weight"] for row in rows_of(tmp_path / name)) == 3
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_forked_goes_on_in_its_own_file(program: Callable[[str], Path], tmp_path: Path) -> None:
     more = """
     import os

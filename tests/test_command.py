@@ -386,6 +386,7 @@ def test_a_name_that_is_taken_is_never_judged_in_silence(gdnspec: Run, make_solu
     assert "'torch_recurrent' is taken by" in done.stderr
 
 
+@pytest.mark.thorough
 def test_what_may_change_is_not_resumed(gdnspec: Run, make_solution: Callable[..., Path], tmp_path: Path) -> None:
     root = make_solution(RIGHT.replace(":\n", ":\n    import time; time.sleep(2)\n", 1)).parent
     file = tmp_path / "results.jsonl"
@@ -423,6 +424,7 @@ def test_results_are_never_appended_to_something_else(gdnspec: Run, tmp_path: Pa
         assert gdnspec(*command).returncode == 2
 
 
+@pytest.mark.thorough
 def test_the_repeat_command_survives_a_shell(gdnspec: Run, make_solution: Callable[..., Path], tmp_path: Path) -> None:
     spaced = tmp_path / "two words"
     make_solution(RIGHT.replace("return", "o, s =") + "    return o, s * 2\n").parent.rename(spaced)
@@ -441,6 +443,7 @@ def test_a_solutions_folder_may_be_the_current_one(gdnspec: Run, make_solution: 
 
 
 @pytest.mark.parametrize("supports", ["head_size % (num_q_heads - num_q_heads) == 0", "1 in 5", "sqrt() == 1"])
+@pytest.mark.thorough
 def test_a_condition_without_a_value_concerns_its_solution_alone(
     gdnspec: Run, make_solution: Callable[..., Path], supports: str
 ) -> None:
@@ -459,6 +462,7 @@ def test_a_terminal_that_knows_no_unicode_is_served(gdnspec: Run, make_solution:
     assert gdnspec("show", "under_test", "--solutions-dir", root, env=environment).returncode == 0
 
 
+@pytest.mark.thorough
 def test_a_closed_stderr_costs_no_verdict(make_solution: Callable[..., Path]) -> None:
     root = make_solution(RIGHT).parent
     command = f"{sys.executable} -m gdnspec check {' '.join(SMALL)} --solutions-dir {root} --solution under_test 2>&-"

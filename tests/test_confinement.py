@@ -231,7 +231,10 @@ def alive(name: str) -> list[str]:
     return [number for number, found in names.items() if found is not None and found.decode().strip() == name[:15]]
 
 
-@pytest.mark.parametrize("without", ["", "unshare"], ids=["namespaces", "none"])
+EITHER = [pytest.param("", id="namespaces"), pytest.param("unshare", id="none", marks=pytest.mark.thorough)]
+
+
+@pytest.mark.parametrize("without", EITHER)
 def test_forks_without_end_are_ended(tmp_path: Path, without: str) -> None:
     said = refused(taken_in(tmp_path, FORKS, "--memory", "2", without=without), tmp_path)
     assert re.search("ended: more than (256 processes|2 GiB of memory)", said), said
@@ -255,7 +258,7 @@ def test_a_disk_cannot_be_filled(tmp_path: Path) -> None:
     assert before - shutil.disk_usage(tmp_path).free < 1 << 28
 
 
-@pytest.mark.parametrize("without", ["", "unshare"], ids=["namespaces", "none"])
+@pytest.mark.parametrize("without", EITHER)
 def test_what_would_outlive_the_job_is_gone_with_it(tmp_path: Path, without: str) -> None:
     mark = f"outlived-{os.getpid()}"  # of this test process: another runs the other case meanwhile
     said = refused(taken_in(tmp_path, OUTLIVES.replace("MARK", mark), without=without), tmp_path)

@@ -27,7 +27,7 @@ def is_long(line: Workload) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [200, pytest.param(LONG, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("most", [100, pytest.param(LONG, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", sorted(definitions()))
 def test_every_frozen_figure_is_measured_again(gdnspec: Run, name: str, most: int) -> None:
     """No figure that a budget rests on may have moved by more than a tenth. Both layouts of prefill have like lines:

@@ -206,7 +206,10 @@ def test_step_times_are_fitted_to_traces() -> None:
     assert kernel_time(dict(list(traces.items())[: FEWEST - 1]), DEVICE) is None
 
 
-@pytest.mark.parametrize("log", ["synthetic_azure.csv", "synthetic_mooncake.jsonl", "synthetic_burstgpt.csv"])
+OTHER_LOGS = [pytest.param(f"synthetic_{name}.csv", marks=pytest.mark.thorough) for name in ("azure", "burstgpt")]
+
+
+@pytest.mark.parametrize("log", ["synthetic_mooncake.jsonl", *OTHER_LOGS])
 def test_a_few_workloads_predict_the_time_of_all(gdnspec: Run, tmp_path: Path, log: str) -> None:
     options = (*BOTH, "--preset", PRESET)
     for name, more in (("all", ()), ("few", ("--reduce", "32"))):

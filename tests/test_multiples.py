@@ -55,6 +55,7 @@ def test_what_is_written_is_the_product_and_one_wrong_element_is_found(shape, fa
     _look(shape, factors, dtype, device, write, differing)
 
 
+@pytest.mark.thorough
 def test_the_fused_kernels_do_so_too() -> None:
     """Here by the interpreter; on a GPU the test above runs them."""
     code = "import test_multiples; test_multiples.interpreted()"

@@ -62,6 +62,7 @@ def test_the_triton_scaffold_compiles_and_is_found_unwritten(gdnspec: Run, tmp_p
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
+@pytest.mark.thorough
 def test_the_cuda_scaffold_compiles(gdnspec: Run, tmp_path: Path) -> None:
     pytest.importorskip("tvm_ffi")
     from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path

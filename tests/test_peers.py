@@ -49,6 +49,7 @@ def test_a_missing_package_is_told_with_the_command_that_installs_it(gdnspec: Ru
     assert 'needs no-such-rules>=3: pip install "no-such-rules>=3"' in done.stdout
 
 
+@pytest.mark.thorough
 def test_transformers_is_right_but_for_resets(gdnspec: Run, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     names = ("batch_8", "no_l2norm", "scale_zero", "ragged", "empty_sequences", "same_key", "regime_hard_reset")

@@ -244,6 +244,7 @@ def test_errors_by_position_come_from_profiles() -> None:
     assert entries[0]["budget"]["relative_l2"] > 0
 
 
+@pytest.mark.thorough
 def test_the_kill_matrix_from_results_and_from_the_readme() -> None:
     found = grids(made.selftest(), made.shown())
     assert {grid.family for grid in found} == {"decode", "prefill"}

@@ -183,6 +183,7 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pat
     return make
 
 
+@pytest.mark.thorough
 def test_a_survivor_ends_in_exit_code_1(only: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     folder = only("output_times_1_01")
     kernel = folder / "kernel.py"
