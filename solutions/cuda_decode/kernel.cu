@@ -175,6 +175,14 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
+// Into L2, and nowhere else: asked for before the kernel ahead has ended, and what that one still writes is seen by the
+// load all the same. `bytes`: a multiple of 16.
+__device__ __forceinline__ void bring_near(const void* from, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes) : "memory");
+#endif
+}
+
 struct Gates {
   float alpha, beta;
 
@@ -242,12 +250,26 @@ struct RowSlots {
   }
 };
 
+// What a row will read, if the kernel ahead writes no slots any more: a guess, for `bring_near`. Out of range: no guess.
+template <Slots slots, class E>
+__device__ __forceinline__ int guess_slot(const Arguments<E>& p, int T) {
+  const int64_t row = blockIdx.z;
+  if constexpr (slots == Slots::kNone) return static_cast<int>(row);
+  const auto peek = [](const int32_t* at) { return *const_cast<const volatile int32_t*>(at); };
+  if constexpr (slots == Slots::kVerify) {
+    const int accepted = peek(p.accepted + row);
+    if (accepted > 0 && accepted <= T) return peek(p.write + row * T + accepted - 1);
+  }
+  return peek(p.read + row);
+}
+
 // --- k_last: S [V, K] -------------------------------------------------------------------------------------------
 
 // `Lanes`: side by side in a row. `Loads`: 16-byte loads of the state a thread. `Warps`: of a block, where a head has
-// rows for so many.
-template <class E, int D, int Lanes, int Loads, int Warps>
+// rows for so many. `Ahead`: whether the state is brought near.
+template <class E, int D, int Lanes, int Loads, int Warps, bool Ahead>
 struct RowTile {
+  static constexpr bool kAhead = Ahead;
   static constexpr int kLanes = Lanes * kPer<E> <= D ? Lanes : D / kPer<E>;
   static constexpr int kChunks = D / (kLanes * kPer<E>);        // of a row, a thread
   static constexpr int kRows = Loads >= kChunks ? Loads / kChunks : 1;  // a thread
@@ -266,10 +288,8 @@ struct Stage {
   alignas(16) bf16 q[kMaxTokens][D], k[kMaxTokens][D], v[kMaxTokens][Channels];
 };
 
-template <class E, int D, Slots slots, int Lanes, int Loads, int Warps>
-__global__ void __launch_bounds__(RowTile<E, D, Lanes, Loads, Warps>::kThreads)
-    gdn_decode_k_last_kernel(const __grid_constant__ Arguments<E> p) {
-  using Tile = RowTile<E, D, Lanes, Loads, Warps>;
+template <class E, int D, Slots slots, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads) gdn_decode_k_last_kernel(const __grid_constant__ Arguments<E> p) {
   constexpr bool kVerify = slots == Slots::kVerify;
   constexpr int R = Tile::kRows, C = Tile::kChunks, P = kPer<E>;
   constexpr int kNextRow = Tile::kGroups, kNextKey = Tile::kLanes * P;
@@ -282,6 +302,22 @@ __global__ void __launch_bounds__(RowTile<E, D, Lanes, Loads, Warps>::kThreads)
   const int channel = tile * Tile::kChannels + group;  // a thread's first value channel; the next is kNextRow on
   const int key = P * (threadIdx.x % Tile::kLanes);    // and its first key channel; the next chunk is kNextKey on
   const int part = (h * D + channel) * D + key;        // in a slot
+
+  if constexpr (Tile::kAhead) {
+    // Vectors by few: lines that all blocks of many heads ask for at once, those of a and b, would be a queue.
+    if (threadIdx.x == 0) {
+      const int slot = guess_slot<slots>(p, T);
+      if (slots == Slots::kNone || is_slot(slot, p.num_slots)) {
+        bring_near(p.from + slot * p.slot_stride + (h * D + tile * Tile::kChannels) * D, Tile::kChannels * D * sizeof(E));
+      }
+    } else if (threadIdx.x == 1) {
+      bring_near(p.q + first_token * p.qk_stride + blockIdx.y * D, D * sizeof(bf16));
+    } else if (threadIdx.x == 2) {
+      bring_near(p.k + first_token * p.qk_stride + blockIdx.y * D, D * sizeof(bf16));
+    } else if (threadIdx.x == 3 && Tile::kChannels % 8 == 0) {
+      bring_near(p.v + first_token * p.v_stride + h * D + tile * Tile::kChannels, Tile::kChannels * sizeof(bf16));
+    }
+  }
 
   // Everything is asked for before anything is waited for; only slots stand in the way of the state.
   wait_for_previous();
@@ -416,9 +452,11 @@ __global__ void __launch_bounds__(RowTile<E, D, Lanes, Loads, Warps>::kThreads)
 
 // --- k_first: S [K, V] ------------------------------------------------------------------------------------------
 
-// `Lanes`: side by side in a row of the state, 16 bytes each; 8 are a line. `Loads`: a thread's key channels.
-template <class E, int D, int Lanes, int Loads>
+// `Lanes`: side by side in a row of the state, 16 bytes each; 8 are a line. `Loads`: a thread's key channels. `Ahead`:
+// whether the state is brought near.
+template <class E, int D, int Lanes, int Loads, bool Ahead>
 struct ColumnTile {
+  static constexpr bool kAhead = Ahead;
   static constexpr int kLanes = Lanes * kPer<E> <= D ? Lanes : D / kPer<E>;
   static constexpr int kChannels = kLanes * kPer<E>;  // value channels of a block
   static constexpr int kTiles = D / kChannels;
@@ -429,10 +467,8 @@ struct ColumnTile {
   static_assert(kWarps * kKeyLanes * kLoads == D && kTiles * kChannels == D);
 };
 
-template <class E, int D, int Lanes, int Loads>
-__global__ void __launch_bounds__(ColumnTile<E, D, Lanes, Loads>::kThreads)
-    gdn_decode_k_first_kernel(const __grid_constant__ Arguments<E> p) {
-  using Tile = ColumnTile<E, D, Lanes, Loads>;
+template <class E, int D, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads) gdn_decode_k_first_kernel(const __grid_constant__ Arguments<E> p) {
   constexpr int N = Tile::kLoads, P = kPer<E>, W = Tile::kWarps;
   const int tile = blockIdx.x % Tile::kTiles;
   const int h = blockIdx.y * (gridDim.x / Tile::kTiles) + blockIdx.x / Tile::kTiles;
@@ -440,6 +476,19 @@ __global__ void __launch_bounds__(ColumnTile<E, D, Lanes, Loads>::kThreads)
   const int i = tile * Tile::kChannels + P * (threadIdx.x % Tile::kLanes);  // first of P value channels
   const int key = N * (threadIdx.x / Tile::kLanes);                         // first of N key channels
   const int64_t part = row * p.slot_stride + (h * D + key) * D + i;
+
+  if constexpr (Tile::kAhead) {
+    const E* const strip = p.from + row * p.slot_stride + static_cast<int64_t>(h) * D * D + tile * Tile::kChannels;
+#pragma unroll 1
+    for (int n = threadIdx.x; n < D; n += Tile::kThreads) bring_near(strip + n * D, Tile::kChannels * sizeof(E));
+    if (threadIdx.x == 0) {
+      bring_near(p.q + row * p.qk_stride + blockIdx.y * D, D * sizeof(bf16));
+    } else if (threadIdx.x == 1) {
+      bring_near(p.k + row * p.qk_stride + blockIdx.y * D, D * sizeof(bf16));
+    } else if (threadIdx.x == 2) {
+      bring_near(p.v + row * p.v_stride + h * D + tile * Tile::kChannels, Tile::kChannels * sizeof(bf16));
+    }
+  }
 
   wait_for_previous();
   float q[N], k[N], v[P];
@@ -543,47 +592,69 @@ void start(void (*kernel)(Arguments<E>), const Arguments<E>& p, dim3 grid, int t
   TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, p));
 }
 
-template <class E, int D, Slots slots, int Lanes, int Loads, int Warps>
+template <class Tile>
+dim3 grid_of(dim3 heads) {
+  return dim3(heads.x * Tile::kTiles, heads.y, heads.z);
+}
+
+template <class E, int D, Slots slots, int Lanes, int Loads, int Warps, bool Ahead>
 void launch_rows(const Arguments<E>& p, dim3 heads, cudaStream_t stream) {
-  using Tile = RowTile<E, D, Lanes, Loads, Warps>;
-  const dim3 grid(heads.x * Tile::kTiles, heads.y, heads.z);
-  start<E>(gdn_decode_k_last_kernel<E, D, slots, Lanes, Loads, Warps>, p, grid, Tile::kThreads, stream);
+  using Tile = RowTile<E, D, Lanes, Loads, Warps, Ahead>;
+  start<E>(gdn_decode_k_last_kernel<E, D, slots, Tile>, p, grid_of<Tile>(heads), Tile::kThreads, stream);
 }
 
-template <class E, int D, int Lanes, int Loads>
+template <class E, int D, int Lanes, int Loads, bool Ahead>
 void launch_columns(const Arguments<E>& p, dim3 heads, cudaStream_t stream) {
-  using Tile = ColumnTile<E, D, Lanes, Loads>;
-  const dim3 grid(heads.x * Tile::kTiles, heads.y, heads.z);
-  start<E>(gdn_decode_k_first_kernel<E, D, Lanes, Loads>, p, grid, Tile::kThreads, stream);
+  using Tile = ColumnTile<E, D, Lanes, Loads, Ahead>;
+  start<E>(gdn_decode_k_first_kernel<E, D, Tile>, p, grid_of<Tile>(heads), Tile::kThreads, stream);
 }
 
-// The place to tune: lanes in a row, loads a thread, warps a block; for an H200. `bytes`: of all states that are read.
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// The place to tune: lanes in a row, loads a thread, warps a block, whether the state is brought near; for an H200.
+// `bytes`: of all states that are read.
 template <class E, int D, Slots slots>
 void launch_k_last(int64_t bytes, const Arguments<E>& p, dim3 heads, cudaStream_t stream) {
   if constexpr (slots == Slots::kVerify) {
-    launch_rows<E, D, slots, 16, 4, 8>(p, heads, stream);  // the warps of a block share the tokens that it stages
+    launch_rows<E, D, slots, 16, 4, 8, true>(p, heads, stream);  // the warps of a block share the tokens that it stages
   } else if constexpr (sizeof(E) == 2) {
-    if (bytes <= int64_t{16} << 20) {
-      launch_rows<E, D, slots, 8, 8, 2>(p, heads, stream);
+    if (bytes <= 32 * kMiB) {
+      launch_rows<E, D, slots, 8, 8, 4, true>(p, heads, stream);
     } else {
-      launch_rows<E, D, slots, 8, 8, 1>(p, heads, stream);
+      launch_rows<E, D, slots, 8, 8, 1, false>(p, heads, stream);
     }
   } else if constexpr (slots == Slots::kPool) {
-    launch_rows<E, D, slots, 16, 4, 2>(p, heads, stream);
+    if (bytes <= 2 * kMiB) {
+      launch_rows<E, D, slots, 16, 4, 2, true>(p, heads, stream);
+    } else {
+      launch_rows<E, D, slots, 16, 4, 2, false>(p, heads, stream);
+    }
+  } else if (bytes <= 4 * kMiB) {
+    launch_rows<E, D, slots, 8, 8, 4, true>(p, heads, stream);
+  } else if (bytes <= 8 * kMiB) {
+    launch_rows<E, D, slots, 32, 8, 8, true>(p, heads, stream);
+  } else if (bytes <= 16 * kMiB) {
+    launch_rows<E, D, slots, 8, 16, 8, false>(p, heads, stream);
   } else {
-    launch_rows<E, D, slots, 16, 2, 4>(p, heads, stream);
+    launch_rows<E, D, slots, 16, 2, 4, false>(p, heads, stream);
   }
 }
 
-// The same: lanes in a row, loads a thread.
+// The same: lanes in a row, loads a thread, whether the state is brought near.
 template <class E, int D>
 void launch_k_first(int64_t bytes, const Arguments<E>& p, dim3 heads, cudaStream_t stream) {
   if constexpr (sizeof(E) == 2) {
-    launch_columns<E, D, 8, 8>(p, heads, stream);
-  } else if (bytes <= int64_t{64} << 20) {
-    launch_columns<E, D, 16, 16>(p, heads, stream);
+    if (bytes <= 8 * kMiB) {
+      launch_columns<E, D, 8, 8, true>(p, heads, stream);
+    } else {
+      launch_columns<E, D, 8, 8, false>(p, heads, stream);
+    }
+  } else if (bytes <= 8 * kMiB) {
+    launch_columns<E, D, 16, 16, true>(p, heads, stream);
+  } else if (bytes <= 64 * kMiB) {
+    launch_columns<E, D, 16, 16, false>(p, heads, stream);
   } else {
-    launch_columns<E, D, 16, 8>(p, heads, stream);
+    launch_columns<E, D, 16, 8, true>(p, heads, stream);
   }
 }
 
