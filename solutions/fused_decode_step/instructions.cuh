@@ -1,8 +1,8 @@
 // What only the machine can do: early launch, and barriers and messages between the blocks of a cluster.
 #pragma once
 
-// Loads above stay above, and ones below stay below. Left to itself ptxas starts on what has come, and with that waits for
-// it, before it has asked for the state.
+// Loads above stay above, and ones below stay below. Left to itself ptxas starts on what has come, and with that waits
+// for it, before it has asked for the state.
 __device__ __forceinline__ void keep_order() { __syncwarp(); }
 
 // --- early launch: of sm_90 and later -------------------------------------------------------------------------------

@@ -1,19 +1,20 @@
 // What a layer does between its projections for one token of every sequence, in one launch: convolution, SiLU, L2 norm,
 // gates, the gated delta rule, gated norm, on both states where they lie in their pools.
 //
-// The state of the rule [V, K] is 97% of the traffic: read once, written once, held in registers. It is asked for before
-// anything is computed; what comes ahead of the rule (convolution, norms, gates) happens while it is on its way, in float32.
+// The state of the rule [V, K] is 97% of the traffic: read once, written once, held in registers. It is asked for
+// before anything is computed: what comes ahead of the rule (convolution, norms, gates) happens while it is on its way,
+// in float32.
 //
-// A (row, key head) is a cluster of blocks: `Split` of them for each value head of the group, each with some of its rows.
-// Two things cross blocks, neither by way of memory:
+// A (row, key head) is a cluster of blocks: `Split` of them for each value head of the group, each with some of its
+// rows. Two things cross blocks, neither by way of memory:
 //
 //   squares       The norm needs the sum over a whole head: each warp sends its part to the `Split` blocks of the head,
 //                 into their shared memory, before it writes its part of the state.
-//   q and k       All blocks convolve the q and k of their key head themselves. The state of that convolution is updated in
-//                 place, by one of them, once all have read it: a barrier that nobody waits at, for all arrive long before.
+//   q and k       All blocks convolve the q and k of their key head themselves. The state of that convolution is
+//                 updated in place, by one of them, once all have read it: behind a barrier that all reach early.
 //
-// Where there are no clusters, or more value heads a key head than a cluster has blocks, one block does a whole group, a
-// head at a time (`Split` 0).
+// Where there are no clusters, or more value heads a key head than a cluster has blocks, one block does a whole group,
+// a head at a time (`Split` 0).
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -432,7 +433,7 @@ void launch(int64_t bytes, const Arguments& p, int key_heads, int rows, cudaStre
 constexpr DLDataType kBFloat16{kDLBfloat, 16, 1};
 constexpr DLDataType kFloat32{kDLFloat, 32, 1};
 constexpr DLDataType kInt32{kDLInt, 32, 1};
-constexpr int64_t kEarlyBytes = int64_t{16} << 20;  // of states that are asked for early: what blocks begin with, and more
+constexpr int64_t kEarlyBytes = int64_t{16} << 20;  // of states that are asked for early: what blocks begin with
 
 const char* name_of(DLDataType x) {
   if (x.lanes != 1) return "a vector type";
@@ -483,7 +484,8 @@ struct Requirements {
   static bool contiguous(const char* name, const ffi::TensorView& x, std::initializer_list<int64_t> shape,
                          int32_t first) {
     const int32_t dimensions = first + static_cast<int32_t>(shape.size());
-    TVM_FFI_CHECK(x.ndim() == dimensions, ValueError) << name << " has " << x.ndim() << " dimensions, not " << dimensions;
+    TVM_FFI_CHECK(x.ndim() == dimensions, ValueError)
+        << name << " has " << x.ndim() << " dimensions, not " << dimensions;
     int64_t dense = 1;
     bool found = true;
     for (int32_t i = dimensions - 1; i >= first; --i) {
@@ -518,8 +520,10 @@ void check_slots(const Arguments& p, int64_t rows, DLDevice device) {
   std::unordered_set<int32_t> seen[2];
   for (int64_t row = 0; row < rows; ++row) {
     const auto check = [&](const char* name, int32_t slot, int slots, std::unordered_set<int32_t>& before) {
-      TVM_FFI_CHECK(slot >= -1 && slot < slots, ValueError) << name << " names slot " << slot << "; there are " << slots;
-      TVM_FFI_CHECK(slot == -1 || before.insert(slot).second, ValueError) << name << " names slot " << slot << " twice";
+      TVM_FFI_CHECK(slot >= -1 && slot < slots, ValueError)
+          << name << " names slot " << slot << "; there are " << slots;
+      TVM_FFI_CHECK(slot == -1 || before.insert(slot).second, ValueError)
+          << name << " names slot " << slot << " twice";
     };
     check("conv_slots", conv[row], p.num_conv_slots, seen[0]);
     check("state_slots", state[row], p.num_state_slots, seen[1]);

@@ -1,6 +1,8 @@
 // Words of memory, and sums over lanes.
 #pragma once
 
+#include <cstdint>
+
 using bf16 = __nv_bfloat16;
 
 // --- words of two bfloat16 ----------------------------------------------------------------------------------------
@@ -41,7 +43,9 @@ __device__ __forceinline__ float widened(uint32_t pair, int which) {
   return __uint_as_float(which == 0 ? pair << 16 : pair & 0xffff0000u);
 }
 
-__device__ __forceinline__ uint32_t bits_of(const uint32_t* words, int n) { return words[n / 2] >> 16 * (n % 2) & 0xffffu; }
+__device__ __forceinline__ uint32_t bits_of(const uint32_t* words, int n) {
+  return words[n / 2] >> 16 * (n % 2) & 0xffffu;
+}
 
 __device__ __forceinline__ void store_pair(bf16* to, float low, float high) {
   *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(low, high);

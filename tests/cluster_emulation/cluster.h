@@ -1,5 +1,5 @@
-// A cluster of blocks on one CPU thread: all their threads are fibers, in random order. What a block shares is NaNs until it
-// is written, and a message comes when no thread can go on, or at any time.
+// A cluster of blocks on one CPU thread: all their threads are fibers, in random order. What a block shares is NaNs
+// until it is written, and a message comes when no thread can go on, or at any time.
 #pragma once
 #include "fibers.h"
 #include "warps.h"

@@ -33,7 +33,8 @@ inline void send(float* to, float x, uint64_t* barrier, int rank) {
   for (size_t i = 0; i < arrivals.size(); ++i) {
     require(arrivals[i] > 0, "send: to a block that may not have begun");
   }
-  const auto there = [&](void* at) { return shared_of(rank) + (static_cast<std::byte*>(at) - shared_of(block_of(running))); };
+  const std::byte* here = shared_of(block_of(running));
+  const auto there = [&](void* at) { return shared_of(rank) + (static_cast<std::byte*>(at) - here); };
   messages.push_back({reinterpret_cast<float*>(there(to)), x, reinterpret_cast<uint64_t*>(there(barrier)), rank});
 }
 
