@@ -35,6 +35,89 @@ def gated_rms_norm(x: Tensor, z: Tensor, weight: Tensor, eps: float | None) -> T
     return (normed * weight.to(dtype) * silu(z.to(dtype))).to(x.dtype)
 
 
+# --- between the projections ------------------------------------------------------------------------------------
+
+
+def core(
+    qkv: Tensor,
+    z: Tensor,
+    a: Tensor,
+    b: Tensor,
+    conv_weight: Tensor,
+    conv_bias: Tensor | None,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    norm_weight: Tensor,
+    cu_seqlens: Tensor,
+    conv_states: Tensor,
+    conv_slots: Tensor,
+    recurrent_states: Tensor,
+    state_slots: Tensor,
+    has_initial_state: Tensor,
+    rule: Callable[..., tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What a layer does between its projections, nothing rounded on the way; `rule` runs on the convolution's rows.
+
+        q, k, v = silu(conv(qkv))
+        alpha = exp(-exp(A_log) softplus(a + dt_bias)),   beta = sigmoid(b)
+        o = the gated delta rule on l2(q), l2(k), v, alpha, beta, scale 1 / sqrt(K)
+        y = rms(o) * norm_weight * silu(z)
+
+    qkv [total_seq_len, 2 key_dim + value_dim]; z [total_seq_len, value_dim]; a, b [total_seq_len, num_v_heads];
+    recurrent_states [slots, num_v_heads, K, V]; the rest as `layer_prefill` has it. Where the slots are -1, y is zero.
+    Returns y [total_seq_len, value_dim], float32 at least, and both pools afterwards.
+    """
+    dtype = arithmetic_type(qkv, z, a, b, conv_weight, A_log, dt_bias, norm_weight, conv_states, recurrent_states)
+    H = recurrent_states.shape[1]
+    mixed, conv_after = conv1d_prefill(
+        qkv.to(dtype), conv_weight, conv_bias, cu_seqlens, conv_states, conv_slots, has_initial_state
+    )  # fmt: skip
+    alpha = forget_gate_raw(A_log.to(dtype), a.to(dtype), dt_bias.to(dtype))
+    beta = torch.sigmoid(b.to(dtype))
+
+    states = recurrent_states.clone()
+    states[state_slots[(cu_seqlens.diff() > 0) & ~has_initial_state & (state_slots >= 0)].long()] = 0.0
+    o, states = rule(mixed, alpha, beta, states, state_slots, cu_seqlens)
+
+    y = gated_rms_norm(o.unflatten(1, (H, -1)), z.to(dtype).unflatten(1, (H, -1)), norm_weight, None).flatten(1)
+    skipped = torch.repeat_interleave(state_slots < 0, cu_seqlens.diff())
+    return torch.where(skipped[:, None], 0.0, y), conv_after, states
+
+
+def one_token_each(x: Tensor) -> tuple[Tensor, Tensor]:
+    """cu_seqlens and has_initial_state of a batch [batch_size, ..] of tokens that all go on from their states."""
+    ones = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    return torch.arange(len(x) + 1, device=x.device), ones
+
+
+def core_decode(
+    qkv: Tensor,
+    z: Tensor,
+    a: Tensor,
+    b: Tensor,
+    conv_weight: Tensor,
+    conv_bias: Tensor | None,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    norm_weight: Tensor,
+    conv_states: Tensor,
+    conv_slots: Tensor,
+    recurrent_states: Tensor,
+    state_slots: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`core` of one token a sequence that goes on from its states, those of the rule [slots, num_v_heads, V, K].
+
+    qkv [batch_size, 2 key_dim + value_dim]; conv_slots, state_slots [batch_size]. Returns output [batch_size,
+    value_dim], in z's type, and both pools afterwards.
+    """
+    each, carried = one_token_each(qkv)
+    states = (conv_states, conv_slots, recurrent_states.mT, state_slots, carried)
+    y, conv_after, after = core(
+        qkv, z, a, b, conv_weight, conv_bias, A_log, dt_bias, norm_weight, each, *states, prefill_from_conv
+    )  # fmt: skip
+    return y.to(z.dtype), conv_after, after.mT.contiguous()
+
+
 # --- the layer --------------------------------------------------------------------------------------------------
 
 
@@ -98,25 +181,13 @@ def block(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`layer_prefill`, whatever runs the rule on the convolution's rows."""
     dtype = arithmetic_type(x, qkv_weight, conv_weight, A_log, dt_bias, conv_states, recurrent_states)
-    hidden, H = x.to(dtype), recurrent_states.shape[1]
-
-    def project(weight: Tensor) -> Tensor:
-        return hidden @ weight.to(dtype).T
-
-    qkv, conv_after = conv1d_prefill(
-        project(qkv_weight), conv_weight, None, cu_seqlens, conv_states, conv_slots, has_initial_state
+    hidden = x.to(dtype)
+    qkv, z, a, b = (hidden @ weight.to(dtype).T for weight in (qkv_weight, z_weight, a_weight, b_weight))
+    states = (conv_states, conv_slots, recurrent_states, state_slots, has_initial_state)
+    y, conv_after, after = core(
+        qkv, z, a, b, conv_weight, None, A_log, dt_bias, norm_weight, cu_seqlens, *states, rule
     )  # fmt: skip
-    alpha = forget_gate_raw(A_log.to(dtype), project(a_weight), dt_bias.to(dtype))
-    beta = torch.sigmoid(project(b_weight))
-
-    states = recurrent_states.clone()
-    states[state_slots[(cu_seqlens.diff() > 0) & ~has_initial_state & (state_slots >= 0)].long()] = 0.0
-    o, states = rule(qkv, alpha, beta, states, state_slots, cu_seqlens)
-
-    o, z = (y.unflatten(1, (H, -1)) for y in (o, project(z_weight)))
-    output = gated_rms_norm(o, z, norm_weight, None).flatten(1) @ out_weight.to(dtype).T
-    skipped = torch.repeat_interleave(state_slots < 0, cu_seqlens.diff())
-    return torch.where(skipped[:, None], 0.0, output).to(x.dtype), conv_after, states
+    return (y @ out_weight.to(dtype).T).to(x.dtype), conv_after, after
 
 
 def layer_decode(
@@ -139,6 +210,6 @@ def layer_decode(
 
     x [batch_size, hidden_size]; conv_slots, state_slots [batch_size]. Returns output and both pools afterwards.
     """
-    each, carried = torch.arange(x.shape[0] + 1), torch.ones(x.shape[0], dtype=torch.bool)
+    each, carried = one_token_each(x)
     weights = (qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight)
     return layer_prefill(x, *weights, each, conv_states, conv_slots, recurrent_states, state_slots, carried)

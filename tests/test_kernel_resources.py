@@ -144,7 +144,9 @@ def test_chunkwise_prefill_in_triton_does_not_spill(
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize(("solution", "count"), [("cuda_recurrent", 2 * len(HEAD_SIZES)), ("cuda_decode", 48)])
+@pytest.mark.parametrize(
+    ("solution", "count"), [("cuda_recurrent", 2 * len(HEAD_SIZES)), ("cuda_decode", 48), ("fused_decode_step", 33)]
+)
 def test_cuda_kernels_do_not_spill(solution: str, count: int) -> None:
     kernels = cuda_resources(SOLUTIONS / solution / "kernel.cu")
     show("cuda sm_90a", kernels)
@@ -174,9 +176,10 @@ def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["80", "100a"])
-def test_the_decode_family_builds_for_other_gpus(arch: str) -> None:
-    kernels = cuda_resources(SOLUTIONS / "cuda_decode" / "kernel.cu", arch)
-    assert len(kernels) == 48
+@pytest.mark.parametrize(("solution", "count"), [("cuda_decode", 48), ("fused_decode_step", 33)])
+def test_the_decode_family_builds_for_other_gpus(arch: str, solution: str, count: int) -> None:
+    kernels = cuda_resources(SOLUTIONS / solution / "kernel.cu", arch)
+    assert len(kernels) == count
     assert all(kernel.spill_stores == kernel.spill_loads == 0 for kernel in kernels)
 
 

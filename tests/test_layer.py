@@ -210,6 +210,64 @@ def test_a_split_prompt_is_the_whole_one_and_empty_or_skipped_sequences_touch_no
         torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-13)
 
 
+# --- without its projections --------------------------------------------------------------------------------------
+
+
+def core_inputs() -> Keywords:
+    """Two key heads of 8 and four value heads of 12, a bias, rows 0 and 3 of five skipped."""
+    generator = torch.Generator().manual_seed(3)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=F64)
+
+    C = 2 * 2 * 8 + 4 * 12
+    return {
+        "qkv": normal(5, C), "z": normal(5, 48), "a": normal(5, 4), "b": normal(5, 4), "conv_weight": normal(C, 3),
+        "conv_bias": normal(C), "A_log": normal(4), "dt_bias": normal(4), "norm_weight": normal(12),
+        "conv_states": normal(7, C, 2), "conv_slots": torch.tensor([-1, 6, 2, -1, 0]),
+        "recurrent_states": normal(7, 4, 12, 8), "state_slots": torch.tensor([-1, 3, 4, -1, 5]),
+    }  # fmt: skip
+
+
+def test_the_core_is_convolution_rule_and_norm_in_a_row() -> None:
+    gdn, convolution, given = reference("gated_delta_net"), reference("convolution"), core_inputs()
+    output, conv, S = layer.core_decode(**given)
+    live = given["conv_slots"] >= 0
+    mixed, conv_wanted = convolution.conv1d_decode(
+        given["qkv"], given["conv_weight"], given["conv_bias"], given["conv_states"], given["conv_slots"]
+    )  # fmt: skip
+    q, k, v = (x.flatten(1) for x in gdn.split_channels(mixed, 4, 8, 12))
+    q, k, v = q.unflatten(1, (2, 8)), k.unflatten(1, (2, 8)), v.unflatten(1, (4, 12))
+    q, k = (gdn.l2_normalise(x).repeat_interleave(2, 1) for x in (q, k))
+    alpha = gdn.forget_gate_raw(given["A_log"], given["a"], given["dt_bias"])
+    slots = given["state_slots"]
+    before = given["recurrent_states"][slots.clamp(min=0)]
+    o, after = gdn.step(before, q, k, v, alpha, torch.sigmoid(given["b"]), 8**-0.5)
+    wanted = layer.gated_rms_norm(o, given["z"].unflatten(1, (4, 12)), given["norm_weight"], None).flatten(1)
+    torch.testing.assert_close(output, torch.where(live[:, None], wanted, 0.0), rtol=1e-12, atol=1e-14)
+    assert torch.equal(conv, conv_wanted)
+    expected = given["recurrent_states"].clone()
+    expected[slots[live]] = after[live]
+    torch.testing.assert_close(S, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_the_layer_is_the_core_between_projections() -> None:
+    given = core_inputs() | {"conv_bias": None}
+    generator = torch.Generator().manual_seed(4)
+    x, out_weight = (torch.randn(*shape, generator=generator, dtype=F64) for shape in ((5, 24), (24, 48)))
+    rows = ("qkv", "z", "a", "b")
+    weights = {f"{name}_weight": torch.randn(given.pop(name).shape[1], 24, generator=generator, dtype=F64) / 5
+               for name in rows}  # fmt: skip
+    projected = {name: x @ weights[f"{name}_weight"].T for name in rows}
+    core, conv, S = layer.core_decode(**projected, **given)
+    given["recurrent_states"] = given["recurrent_states"].mT  # [K, V]
+    del given["conv_bias"]
+    output, conv_2, S_2 = layer.layer_decode(x, **weights, out_weight=out_weight, **given)
+    torch.testing.assert_close(output, core @ out_weight.T, rtol=1e-12, atol=1e-13)
+    assert torch.equal(conv, conv_2)
+    assert torch.equal(S, S_2.mT)
+
+
 # --- straight from the convolution --------------------------------------------------------------------------------
 
 T, N, HK, H, K, V, SLOTS = 70, 2, 1, 2, 16, 32, 4
@@ -319,3 +377,30 @@ def test_what_the_layer_cannot_serve_it_refuses(tmp_path: Path, entry: str, chan
     function = load_function(ROOT / "solutions/triton_layer", f"block.py::{entry}", tmp_path)
     with pytest.raises(ValueError, match=says):
         function(**layer_arguments(entry) | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"qkv": torch.zeros(3, C + 8, dtype=BF16)}, "rows of 104 channels, which are not q, k and v of 2 value heads"),
+        ({"qkv": torch.zeros(3, C)}, "qkv is torch.float32"),
+        ({"z": torch.zeros(3, H, V, dtype=BF16)}, "z has shape"),
+        ({"conv_bias": torch.zeros(8, dtype=BF16)}, "bias has shape"),
+        ({"conv_weight": torch.zeros(C, 5, dtype=BF16)}, "kernel width 5 is not served"),
+        ({"recurrent_states": torch.zeros(SLOTS, H, K, V)}, "z has shape"),
+        ({"recurrent_states": torch.zeros(SLOTS, H, K, V).mT}, "recurrent_states must be contiguous but for its first"),
+        ({"conv_slots": torch.tensor([0, 1, 2])}, "conv_slots is torch.int64"),
+        ({"output": torch.zeros(3, H * V)}, "output is torch.float32"),
+    ],
+)
+def test_what_the_core_cannot_serve_it_refuses(tmp_path: Path, changes: Keywords, says: str) -> None:
+    pytest.importorskip("triton")
+    function = load_function(ROOT / "solutions/triton_layer", "block.py::core_decode", tmp_path)
+    given = layer_arguments("layer_decode")
+    kept = ("conv_weight", "A_log", "dt_bias", "norm_weight", "conv_states", "conv_slots", "state_slots")
+    rows = {"qkv": C, "z": H * V, "a": H, "b": H, "output": H * V}
+    arguments = {name: torch.zeros(3, size, dtype=BF16) for name, size in rows.items()}
+    arguments |= {name: given[name] for name in kept} | {"conv_bias": None}
+    arguments["recurrent_states"] = torch.zeros(SLOTS, H, V, K)
+    with pytest.raises(ValueError, match=says):
+        function(**arguments | changes)

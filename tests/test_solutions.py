@@ -77,6 +77,6 @@ def test_every_solution_conforms_on_a_gpu(gdnspec: Run, tmp_path: Path) -> None:
     rows = verdicts(tmp_path / "r.jsonl")
     assert {name for name, _ in rows} == set(NAMES)
     for (name, definition), statuses in rows.items():
-        unserved = {"UNSUPPORTED"} if name == "cuda_decode" else set()  # head size 120
+        unserved = {"UNSUPPORTED"} if name in ("cuda_decode", "fused_decode_step") else set()  # head size 120
         assert set(statuses.values()) <= {"PASSED"} | unserved, (name, definition)
         assert "PASSED" in statuses.values(), (name, definition)

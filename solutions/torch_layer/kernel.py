@@ -133,6 +133,25 @@ def layer_decode(
     return finished(o, z, norm_weight, out_weight, H).to(x.dtype)
 
 
+def core_decode(
+    qkv, z, a, b, conv_weight, conv_bias, A_log, dt_bias, norm_weight, conv_states, conv_slots, recurrent_states,
+    state_slots,
+):  # fmt: skip
+    """gdn_core_decode: states [V, K]."""
+    H, V, K = recurrent_states.shape[1:]
+    key_dim = (qkv.shape[1] - H * V) // 2
+    mixed = conv1d_decode(qkv.float(), conv_weight, conv_bias, conv_states, conv_slots)
+    q, k, v = mixed.split([key_dim, key_dim, H * V], dim=1)
+    q, k = (l2_normalise(x.unflatten(1, (-1, K))).repeat_interleave(H * K // key_dim, 1) for x in (q, k))
+    slot = state_slots.long()
+    live = slot >= 0
+    alpha, beta = gates(a.float(), b.float(), A_log, dt_bias)
+    o, S = step(recurrent_states[slot.clamp(min=0)], q * K**-0.5, k, v.unflatten(1, (H, V)), alpha, beta)
+    recurrent_states[slot[live]] = S[live]
+    y = gated_rms_norm(o, z.float().unflatten(1, (H, V)), norm_weight, None).flatten(1)
+    return torch.where(live[:, None], y, 0.0).to(z.dtype)
+
+
 def gates(a, b, A_log, dt_bias):
     """alpha and beta; softplus without a threshold."""
     x = a + dt_bias.float()

@@ -77,7 +77,7 @@ def gate_kernel(a_ptr, b_ptr, A_log_ptr, dt_bias_ptr, count, H: tl.constexpr, BL
 def step_kernel(
     qkv_ptr, a_ptr, b_ptr, A_log_ptr, dt_bias_ptr, pool_ptr, slots_ptr, output_ptr, num_slots, slot_stride,
     HK: tl.constexpr, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, SCALE: tl.constexpr,
-    BK: tl.constexpr, BV: tl.constexpr,
+    K_LAST: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     SLICES: tl.constexpr = (V + BV - 1) // BV
     block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
@@ -93,12 +93,13 @@ def step_kernel(
     q = tl.load(row + h // (H // HK) * K + j, mask=j_in, other=0.0)
     k = tl.load(row + HK * K + h // (H // HK) * K + j, mask=j_in, other=0.0)
     v = tl.load(row + 2 * HK * K + h * V + i, mask=i_in, other=0.0)
-    state_at = pool_ptr + slot * slot_stride + h * (K * V) + j[:, None] * V + i[None, :]
+    across, down = (1, K) if K_LAST else (V, 1)  # from one key channel to the next, and one value channel
+    state_at = pool_ptr + slot * slot_stride + h * (K * V) + j[:, None] * across + i[None, :] * down
     inside = j_in[:, None] & i_in[None, :]
-    S = tl.load(state_at, mask=inside, other=0.0).to(tl.float32)  # [BK, BV], values side by side
+    S = tl.load(state_at, mask=inside, other=0.0).to(tl.float32)  # [BK, BV]
     alpha, beta = gates(
-        tl.load(a_ptr + n * H + h), tl.load(b_ptr + n * H + h), tl.load(A_log_ptr + h).to(tl.float32),
-        tl.load(dt_bias_ptr + h).to(tl.float32),
+        tl.load(a_ptr + n * H + h).to(tl.float32), tl.load(b_ptr + n * H + h).to(tl.float32),
+        tl.load(A_log_ptr + h).to(tl.float32), tl.load(dt_bias_ptr + h).to(tl.float32),
     )  # fmt: skip
     q = q * (SCALE / tl.sqrt(tl.sum(q * q, axis=0) + 1e-6))
     k = k / tl.sqrt(tl.sum(k * k, axis=0) + 1e-6)
@@ -124,6 +125,29 @@ def linear(x, weight, out=None):
     return out
 
 
+def key_heads(what, C, H, K, V):
+    """Of C channels of q, k and v, which `what` words."""
+    if not (0 < K <= LARGEST and 0 < V <= LARGEST):
+        raise ValueError(f"heads of {K} and {V} elements are not served: 1 to {LARGEST} are")
+    HK, rest = divmod(C - H * V, 2 * K)
+    if rest or HK <= 0 or H % HK:
+        raise ValueError(f"{what.format(C)}, which are not q, k and v of {H} value heads of {V}, keys of {K}")
+    return HK
+
+
+def check_pools(conv_weight, conv_bias, C, conv_states, conv_slots, recurrent_states, shape, state_slots, rows, device):
+    """Both pools, and what the convolution takes. Of what kernels on the way would refuse nothing is left to them: half
+    of a call is none."""
+    require_pool(recurrent_states, "recurrent_states", shape, device)
+    require(device, torch.int32, conv_slots=(conv_slots, (rows,)), state_slots=(state_slots, (rows,)))
+    channels, _ = check_state(conv_weight, conv_bias, conv_states, conv_slots, rows, device)
+    if channels != C:
+        raise ValueError(f"conv_weight has {channels} channels, there are {C}")
+    require(device, torch.bfloat16, conv_states=(conv_states[:1], (min(1, len(conv_states)), *conv_states.shape[1:])))
+    if DEBUG:
+        check_slots(state_slots, len(recurrent_states))
+
+
 def check(x, weights, conv_states, conv_slots, recurrent_states, state_slots, output, rows):
     """The sizes of a call, once its projections, pools and heads fit together."""
     require_dimensions(2, x=x, qkv_weight=weights["qkv_weight"])
@@ -131,11 +155,7 @@ def check(x, weights, conv_states, conv_slots, recurrent_states, state_slots, ou
     T, hidden = x.shape
     H, K, V = recurrent_states.shape[1:]
     C = len(weights["qkv_weight"])
-    if not (0 < K <= LARGEST and 0 < V <= LARGEST):
-        raise ValueError(f"heads of {K} and {V} elements are not served: 1 to {LARGEST} are")
-    HK, rest = divmod(C - H * V, 2 * K)
-    if rest or HK <= 0 or H % HK:
-        raise ValueError(f"qkv_weight has {C} rows, which are not q, k and v of {H} value heads of {V}, keys of {K}")
+    HK = key_heads("qkv_weight has {} rows", C, H, K, V)
     shapes = {
         "qkv_weight": (C, hidden), "z_weight": (H * V, hidden), "a_weight": (H, hidden), "b_weight": (H, hidden),
         "norm_weight": (V,), "out_weight": (hidden, H * V), "dt_bias": (H,),
@@ -143,15 +163,10 @@ def check(x, weights, conv_states, conv_slots, recurrent_states, state_slots, ou
     require(x.device, torch.bfloat16, x=(x, (T, hidden)), output=(output, (T, hidden)))
     require(x.device, torch.bfloat16, **{name: (weights[name], shape) for name, shape in shapes.items()})
     require(x.device, torch.float32, A_log=(weights["A_log"], (H,)))
-    require_pool(recurrent_states, "recurrent_states", (H, K, V), x.device)
-    require(x.device, torch.int32, conv_slots=(conv_slots, (rows,)), state_slots=(state_slots, (rows,)))
-    # Of what kernels on the way would refuse nothing is left to them: half of a call is none.
-    channels, _ = check_state(weights["conv_weight"], None, conv_states, conv_slots, rows, x.device)
-    if channels != C:
-        raise ValueError(f"conv_weight has {channels} channels, qkv_weight gives {C}")
-    require(x.device, torch.bfloat16, conv_states=(conv_states[:1], (min(1, len(conv_states)), *conv_states.shape[1:])))
-    if DEBUG:
-        check_slots(state_slots, len(recurrent_states))
+    conv_weight, shape = weights["conv_weight"], (H, K, V)
+    check_pools(
+        conv_weight, None, C, conv_states, conv_slots, recurrent_states, shape, state_slots, rows, x.device
+    )  # fmt: skip
     return T, H, HK, K, V
 
 
@@ -212,10 +227,42 @@ def layer_decode(
     mixed = torch.empty_like(qkv)
     conv1d_decode(qkv, conv_weight, None, conv_states, conv_slots, mixed)
     o = x.new_empty((B, H * V), dtype=torch.float32)
+    advance(mixed, a, b, A_log, dt_bias, recurrent_states, state_slots, o, (HK, H, K, V), k_last=False)
+    finish(o, z, weights, H, output)
+
+
+def advance(qkv, a, b, A_log, dt_bias, states, slots, o, sizes, k_last):
+    """Norms, gates and rule of one token of each row, on the convolution's float32 rows."""
+    HK, H, K, V = sizes
     BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)
     BV = BV if INTERPRETED else min(BV, 32)
-    step_kernel[(B * H * triton.cdiv(V, BV),)](
-        mixed, a, b, A_log, dt_bias, recurrent_states, state_slots, o, len(recurrent_states),
-        recurrent_states.stride(0), HK=HK, H=H, K=K, V=V, SCALE=K**-0.5, BK=BK, BV=BV, num_warps=4,
+    step_kernel[(len(o) * H * triton.cdiv(V, BV),)](
+        qkv, a, b, A_log, dt_bias, states, slots, o, len(states), states.stride(0),
+        HK=HK, H=H, K=K, V=V, SCALE=K**-0.5, K_LAST=k_last, BK=BK, BV=BV, num_warps=4,
     )  # fmt: skip
-    finish(o, z, weights, H, output)
+
+
+def core_decode(
+    qkv, z, a, b, conv_weight, conv_bias, A_log, dt_bias, norm_weight, conv_states, conv_slots, recurrent_states,
+    state_slots, output,
+):  # fmt: skip
+    """gdn_core_decode: states [V, K]; float32 from one kernel to the next."""
+    require_dimensions(2, qkv=qkv)
+    require_dimensions(4, recurrent_states=recurrent_states)
+    B, C = qkv.shape
+    H, V, K = recurrent_states.shape[1:]
+    HK = key_heads("rows of {} channels", C, H, K, V)
+    vectors = {"z": (z, (B, H * V)), "a": (a, (B, H)), "b": (b, (B, H)), "output": (output, (B, H * V))}
+    require(qkv.device, torch.bfloat16, qkv=(qkv, (B, C)), **vectors)
+    require(qkv.device, torch.bfloat16, dt_bias=(dt_bias, (H,)), norm_weight=(norm_weight, (V,)))
+    require(qkv.device, torch.float32, A_log=(A_log, (H,)))
+    check_pools(
+        conv_weight, conv_bias, C, conv_states, conv_slots, recurrent_states, (H, V, K), state_slots, B, qkv.device
+    )  # fmt: skip
+    if B == 0:
+        return
+    mixed, o = qkv.new_empty((B, C), dtype=torch.float32), qkv.new_empty((B, H * V), dtype=torch.float32)
+    conv1d_decode(qkv.float(), conv_weight, conv_bias, conv_states, conv_slots, mixed)
+    advance(mixed, a, b, A_log, dt_bias, recurrent_states, state_slots, o, (HK, H, K, V), k_last=True)
+    heads = (B, H, V)
+    gated_rms_norm(o.view(heads), z.view(heads), norm_weight, None, output.view(heads))

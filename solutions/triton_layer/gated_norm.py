@@ -1,5 +1,6 @@
 """The gated root mean square norm: every head of every token is a row that is read once, whole, and written once."""
 
+import torch
 import triton
 import triton.language as tl
 from checks import INTERPRETED, require, require_dimensions, require_float
@@ -28,11 +29,13 @@ def norm_kernel(
 
 
 def gated_rms_norm(x, z, weight, eps, output):
-    """gdn_gated_rms_norm: x, z and output [rows, heads, D]."""
+    """gdn_gated_rms_norm: x, z and output [rows, heads, D], of one type; beside an x in float32, which comes straight
+    from a kernel, z and output may be of another."""
     require_dimensions(3, x=x)
-    require_float(x=x, weight=weight)
-    D = x.shape[2]
-    require(x.device, x.dtype, x=(x, x.shape), z=(z, x.shape), output=(output, x.shape))
+    require_float(x=x, weight=weight, output=output)
+    D, dtype = x.shape[2], output.dtype if x.dtype == torch.float32 else x.dtype
+    require(x.device, x.dtype, x=(x, x.shape))
+    require(x.device, dtype, z=(z, x.shape), output=(output, x.shape))
     require(x.device, weight.dtype, weight=(weight, (D,)))
     rows = x.shape[0] * x.shape[1]
     if rows == 0 or D == 0:

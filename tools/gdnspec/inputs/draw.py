@@ -25,6 +25,7 @@ BLOCK = 1 << 17  # elements drawn at a time: few enough for a core's cache
 NEAR = 24  # near-parallel keys: the common direction weighs this many times the noise
 NEAR_VALUES = 16  # the same of near values
 ACTIVATIONS = ("x", "z")  # of the layer around the rule
+BIASES = ("bias", "conv_bias")
 NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
 
 
@@ -80,7 +81,7 @@ class Painter:
             data = makers[tensor.name](tensor.name, shape)
         elif tensor.is_state:
             data = self.states(tensor, shape)
-        elif tensor.name in ACTIVATIONS or tensor.name.endswith("weight") or tensor.name == "bias":
+        elif tensor.name in ACTIVATIONS or tensor.name.endswith("weight") or tensor.name in BIASES:
             data = self.normals(tensor, shape)
         else:
             data = encode(self.gate(tensor.name).reshape(shape), tensor.dtype)
@@ -207,6 +208,8 @@ class Painter:
             for i, slot in enumerate(values[name]):
                 row_of.setdefault(slot, i // each)
         sizes = self.regime.state(self.layout)
+        if self.regime.keys == "tiny" and not tensor.is_state:
+            sizes = np.full_like(sizes, 1e-4)  # inputs of the convolution: queries and keys come of them as well
         stream = self.stream(tensor.name)
         rest = self.stream(f"{tensor.name}/rest").normal_integers(int(np.prod(shape[1:]))) / NORMAL_STD
         alike = [encode(rest * 2.0**-i, tensor.dtype) for i in range(8)]
