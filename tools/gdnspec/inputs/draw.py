@@ -25,6 +25,7 @@ BLOCK = 1 << 17  # elements drawn at a time: few enough for a core's cache
 NEAR = 24  # near-parallel keys: the common direction weighs this many times the noise
 NEAR_VALUES = 16  # the same of near values
 ACTIVATIONS = ("x", "z")  # of the layer around the rule
+BIASES = ("bias", "conv_bias")  # of the convolution; dt_bias is a gate's
 NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
 
 
@@ -80,7 +81,7 @@ class Painter:
             data = makers[tensor.name](tensor.name, shape)
         elif tensor.is_state:
             data = self.states(tensor, shape)
-        elif tensor.name in ACTIVATIONS or tensor.name.endswith("weight") or tensor.name == "bias":
+        elif tensor.name in ACTIVATIONS or tensor.name.endswith("weight") or tensor.name in BIASES:
             data = self.normals(tensor, shape)
         else:
             data = encode(self.gate(tensor.name).reshape(shape), tensor.dtype)
