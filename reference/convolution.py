@@ -13,7 +13,7 @@ Arithmetic is done in the widest float type among the inputs, float32 at least, 
 """
 
 import torch
-from gated_delta_net import arithmetic_type
+from gated_delta_net import arithmetic_type, forget_gate_raw, l2_normalise, split_channels
 from torch import Tensor
 
 
@@ -75,3 +75,42 @@ def conv1d_decode(
     """
     each = torch.arange(x.shape[0] + 1)
     return conv1d_prefill(x, weight, bias, each, conv_states, slots, torch.ones(x.shape[0], dtype=torch.bool))
+
+
+# --- everything between the projections and the rule ------------------------------------------------------------
+
+
+def conv_gates_prefill(
+    x: Tensor,
+    conv_weight: Tensor,
+    conv_bias: Tensor | None,
+    a: Tensor,
+    b: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    cu_seqlens: Tensor,
+    conv_states: Tensor,
+    slots: Tensor,
+    has_initial_state: Tensor,
+    head_dim: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """`conv1d_prefill`, then what `prefill_k_last` takes of it: heads apart, q and k normalised, and both gates.
+
+        q, k, v = silu(conv(x))         q = l2(q)         k = l2(k)
+        g = exp(-exp(A_log) softplus(a + dt_bias))        beta = sigmoid(b)
+
+    a, b [total_seq_len, num_v_heads]; A_log, dt_bias [num_v_heads]; head_dim divides the channels into heads. Tokens of
+    a sequence whose slot is -1 do nothing to a state: q, k and v are zero, g is 1, beta 0. Returns q, k [total_seq_len,
+    num_k_heads, head_dim] and v [.., num_v_heads, head_dim] in x's type, g and beta [.., num_v_heads] in float32 at
+    least, and the pool afterwards.
+    """
+    dtype = arithmetic_type(x, conv_weight, conv_bias, a, b, A_log, dt_bias, conv_states)
+    mixed, after = conv1d_prefill(
+        x.to(dtype), conv_weight, conv_bias, cu_seqlens, conv_states, slots, has_initial_state
+    )  # fmt: skip
+    q, k, v = split_channels(mixed, a.shape[1], head_dim, head_dim)
+    q, k = l2_normalise(q), l2_normalise(k)
+    skipped = torch.repeat_interleave(slots < 0, cu_seqlens.diff())[:, None]
+    g = torch.where(skipped, 1.0, forget_gate_raw(A_log.to(dtype), a.to(dtype), dt_bias.to(dtype)))
+    beta = torch.where(skipped, 0.0, 1.0 / (1.0 + torch.exp(-b.to(dtype))))
+    return q.to(x.dtype), k.to(x.dtype), v.to(x.dtype), g, beta, after

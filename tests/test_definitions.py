@@ -33,7 +33,7 @@ VARIANTS = (
 AROUND = (
     "gdn_conv1d_prefill", "gdn_conv1d_decode", "gdn_gated_rms_norm", "gdn_chunk_wy", "gdn_chunk_state",
     "gdn_chunk_output", "gdn_prefill_from_conv", "gdn_layer_prefill", "gdn_layer_decode",
-    "gdn_core_decode",
+    "gdn_core_decode", "gdn_conv_gates_prefill",
 )  # fmt: skip
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")
 

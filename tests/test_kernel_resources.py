@@ -174,6 +174,18 @@ def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.parametrize("arch", ["90a", *(pytest.param(arch, marks=pytest.mark.thorough) for arch in ("80", "100a"))])
+def test_the_fused_convolution_leaves_room_for_four_blocks(arch: str) -> None:
+    kernels = cuda_resources(SOLUTIONS / "fused_conv_prefill" / "kernel.cu", arch)
+    show(f"cuda sm_{arch}", kernels)
+    assert len(kernels) == 18  # three head sizes, three widths, with a bias and without
+    for kernel in kernels:
+        assert kernel.spill_stores == kernel.spill_loads == 0
+        assert kernel.registers <= 128
+        assert kernel.shared_bytes <= 16 * 1024
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["80", "100a"])
 @pytest.mark.parametrize(("solution", "count"), [("cuda_decode", 48), ("fused_decode_step", 33)])

@@ -103,6 +103,23 @@ def prefill_from_conv(qkv, decay, beta, recurrent_state, slots, row_offsets):
     return output.flatten(1)
 
 
+# --- everything between the projections and the rule -----------------------------------------------------------------
+
+
+def conv_gates_prefill(
+    x, conv_weight, conv_bias, a, b, A_log, dt_bias, cu_seqlens, conv_states, slots, has_initial_state, head_dim
+):  # fmt: skip
+    """gdn_conv_gates_prefill."""
+    mixed = conv1d_prefill(x.float(), conv_weight, conv_bias, cu_seqlens, conv_states, slots, has_initial_state)
+    value_dim = a.shape[1] * head_dim
+    key_dim = (x.shape[1] - value_dim) // 2
+    q, k, v = (y.unflatten(1, (-1, head_dim)) for y in mixed.split([key_dim, key_dim, value_dim], dim=1))
+    alpha, beta = gates(a.float(), b.float(), A_log, dt_bias)
+    live = torch.repeat_interleave(slots >= 0, cu_seqlens.diff())[:, None]
+    alpha, beta = torch.where(live, alpha, 1.0), torch.where(live, beta, 0.0)  # tokens that leave a state as it is
+    return (*(y.to(x.dtype) for y in (l2_normalise(q), l2_normalise(k), v)), alpha, beta)
+
+
 # --- the layer ------------------------------------------------------------------------------------------------------
 
 

@@ -55,6 +55,43 @@ def sequence_of(cu_seqlens_ptr, block, num_seqs, BT: tl.constexpr):
 
 
 @triton.jit
+def convolved(
+    x_ptr, weight_ptr, bias_ptr, state_at, flag_ptr, start, stop, first, t, c, c_in,
+    C: tl.constexpr, W: tl.constexpr, HAS_BIAS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr, WP: tl.constexpr,
+):  # fmt: skip
+    """Channels c [BC] of tokens t [BT] from `first` on, of a sequence from start to stop, after SiLU. Whoever has its
+    first tokens moves its state, those channels of a slot, from before them to after all of them."""
+    inside = (t < stop)[:, None] & c_in[None, :]
+    y = tl.zeros([BT, BC], dtype=tl.float32)
+    if HAS_BIAS:
+        y += tl.load(bias_ptr + c, mask=c_in, other=0.0).to(tl.float32)[None, :]
+    for j in tl.static_range(W):
+        row = t + (j - (W - 1))
+        x = tl.load(x_ptr + row[:, None] * C + c[None, :], mask=inside & (row >= start)[:, None], other=0.0)
+        y += tl.load(weight_ptr + c * W + j, mask=c_in, other=0.0).to(tl.float32)[None, :] * x.to(tl.float32)
+
+    if first == start:
+        carried = tl.load(flag_ptr) != 0
+        for i in tl.static_range(W - 1):
+            s = tl.load(state_at + c * (W - 1) + i, mask=c_in & carried, other=0.0).to(tl.float32)
+            for j in tl.static_range(i + 1):  # tap j meets input i of the state at token i - j
+                w = tl.load(weight_ptr + c * W + j, mask=c_in, other=0.0).to(tl.float32)
+                y += tl.where((t - start == i - j)[:, None], (w * s)[None, :], 0.0)
+        # Input i of the state after L tokens is token L - (W - 1) + i, or was input L + i of the state before.
+        i = tl.arange(0, WP)
+        moved = stop - start + i
+        old = (moved < W - 1) & carried
+        recent = stop - (W - 1) + i
+        kept = c_in[:, None] & (i < W - 1)[None, :]
+        before = tl.load(state_at + c[:, None] * (W - 1) + moved[None, :], mask=kept & old[None, :], other=0.0)
+        after = tl.load(x_ptr + recent[None, :] * C + c[:, None], mask=kept & (recent >= start)[None, :], other=0.0)
+        tl.debug_barrier()  # every thread has what it needs of the old state
+        new = tl.where((recent >= start)[None, :], after.to(before.dtype), before)
+        tl.store(state_at + c[:, None] * (W - 1) + i[None, :], new, mask=kept)
+    return silu(y)
+
+
+@triton.jit
 def prefill_kernel(
     x_ptr, weight_ptr, bias_ptr, cu_seqlens_ptr, pool_ptr, slots_ptr, flags_ptr, output_ptr,
     num_seqs, num_slots, slot_stride,
@@ -79,35 +116,11 @@ def prefill_kernel(
         tl.store(output_at, tl.zeros([BT, BC], dtype=output_ptr.dtype.element_ty), mask=inside)
         return
 
-    y = tl.zeros([BT, BC], dtype=tl.float32)
-    if HAS_BIAS:
-        y += tl.load(bias_ptr + c, mask=c_in, other=0.0).to(tl.float32)[None, :]
-    for j in tl.static_range(W):
-        row = t + (j - (W - 1))
-        x = tl.load(x_ptr + row[:, None] * C + c[None, :], mask=inside & (row >= start)[:, None], other=0.0)
-        y += tl.load(weight_ptr + c * W + j, mask=c_in, other=0.0).to(tl.float32)[None, :] * x.to(tl.float32)
-
-    if first == start:
-        state_at = pool_ptr + slot * slot_stride
-        carried = tl.load(flags_ptr + n) != 0
-        for i in tl.static_range(W - 1):
-            s = tl.load(state_at + c * (W - 1) + i, mask=c_in & carried, other=0.0).to(tl.float32)
-            for j in tl.static_range(i + 1):  # tap j meets input i of the state at token i - j
-                w = tl.load(weight_ptr + c * W + j, mask=c_in, other=0.0).to(tl.float32)
-                y += tl.where((t - start == i - j)[:, None], (w * s)[None, :], 0.0)
-        # Input i of the state after L tokens is token L - (W - 1) + i, or was input L + i of the state before.
-        i = tl.arange(0, WP)
-        moved = stop - start + i
-        old = (moved < W - 1) & carried
-        recent = stop - (W - 1) + i
-        kept = c_in[:, None] & (i < W - 1)[None, :]
-        before = tl.load(state_at + c[:, None] * (W - 1) + moved[None, :], mask=kept & old[None, :], other=0.0)
-        after = tl.load(x_ptr + recent[None, :] * C + c[:, None], mask=kept & (recent >= start)[None, :], other=0.0)
-        tl.debug_barrier()  # every thread has what it needs of the old state
-        new = tl.where((recent >= start)[None, :], after.to(before.dtype), before)
-        tl.store(state_at + c[:, None] * (W - 1) + i[None, :], new, mask=kept)
-
-    tl.store(output_at, silu(y).to(output_ptr.dtype.element_ty), mask=inside)
+    y = convolved(
+        x_ptr, weight_ptr, bias_ptr, pool_ptr + slot * slot_stride, flags_ptr + n, start, stop, first, t, c, c_in,
+        C, W, HAS_BIAS, BT, BC, WP,
+    )  # fmt: skip
+    tl.store(output_at, y.to(output_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -25,7 +25,7 @@ BLOCK = 1 << 17  # elements drawn at a time: few enough for a core's cache
 NEAR = 24  # near-parallel keys: the common direction weighs this many times the noise
 NEAR_VALUES = 16  # the same of near values
 ACTIVATIONS = ("x", "z")  # of the layer around the rule
-BIASES = ("bias", "conv_bias")
+BIASES = ("bias", "conv_bias")  # of the convolution; dt_bias is a gate's
 NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
 
 

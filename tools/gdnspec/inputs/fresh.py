@@ -15,6 +15,7 @@ from gdnspec.inputs.random import Stream
 from gdnspec.inputs.slots import slots
 from gdnspec.model import chunks
 from gdnspec.model.checkpoints import COUNT, INTERVAL, MULTIPLE, starts
+from gdnspec.model.dtypes import FLOATS
 from gdnspec.model.workload import Workload
 
 NAMES = {"cpu": ("fresh_typical", "fresh_regime"), "cuda": ("fresh_typical", "fresh_regime", "fresh_large")}
@@ -93,7 +94,7 @@ def _scalars(found: Found, stream: Stream) -> dict[str, bool | int | float]:
             values[tensor.name] = bool(_between(0, 1, stream))
         elif tensor.is_scalar and tensor.name == INTERVAL:
             values[tensor.name] = MULTIPLE * _between(1, 3, stream)
-        elif tensor.is_scalar and tensor.optional and _between(0, 1, stream):
+        elif tensor.is_scalar and tensor.dtype in FLOATS and tensor.optional and _between(0, 1, stream):
             values[tensor.name] = float(np.float32(stream.between(0.05, 1.0, 1)[0]))
     return values
 

@@ -206,9 +206,9 @@ class Workload(Model):
     def omitted(self, definition: Definition) -> frozenset[str]:
         """The inputs that arrive as None: those left out, and optional scalars without a value."""
         absent = {t.name for t in definition.inputs if t.is_scalar and t.optional and t.name not in self.scalars}
-        # A switch always arrives: left out, as its default.
+        # A switch or a count always arrives: left out, as its default.
         return (frozenset(self.omit) | absent) - {
-            t.name for t in definition.inputs if t.is_scalar and t.dtype == "bool"
+            t.name for t in definition.inputs if t.is_scalar and t.dtype in ("bool", *INTEGERS)
         }
 
     def normalises(self, definition: Definition) -> bool:
