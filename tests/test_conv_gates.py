@@ -136,3 +136,53 @@ def call(**changes: Any) -> Keywords:
 def test_bad_input_is_refused_on_the_host(kernel: Any, changes: Keywords, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         kernel(**call(**changes))
+
+
+# --- what the CUDA kernel refuses, and what it does with values that lie --------------------------------------------
+
+
+def apart(pool: torch.Tensor, elements: int) -> torch.Tensor:
+    """Slots so far apart, beyond their length."""
+    slot = pool.flatten(1)
+    return torch.cat([slot, slot[:, :elements]], 1)[:, : slot.shape[1]].view(pool.shape)
+
+
+ON_GPU: dict[str, Any] = {
+    **{f"{name} float64": {name: lambda x: x.double()} for name in ("x", "conv_weight", "a", "A_log", "q", "g")},
+    **{f"{name} short": {name: lambda x: x[:-1]} for name in ("x", "conv_bias", "b", "dt_bias", "slots", "v", "beta")},
+    **{f"{name} strided": {name: lambda x: x.repeat_interleave(2, 0)[::2]} for name in ("x", "conv_weight", "k", "g")},
+    **{f"{name} on a CPU": {name: lambda x: x.cpu()} for name in ("x", "a", "cu_seqlens", "has_initial_state", "q")},
+    "bounds int32": {"cu_seqlens": lambda x: x.int()},
+    "flags int32": {"has_initial_state": lambda x: x.int()},
+    "head_dim 64": {"head_dim": lambda _: 64},
+    "head_dim 96": {"head_dim": lambda _: 96},
+    "states channels last": {"conv_states": lambda x: x.mT.contiguous().mT},
+    "states in steps of 4": {"conv_states": lambda x: apart(x, 4)},
+}  # fmt: skip
+
+
+def on_gpu() -> Keywords:
+    given = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in call(head_dim=128).items()}
+    for name in ("x", "conv_weight", "conv_bias", "conv_states", "q", "k", "v"):
+        dimension = given[name].ndim - 1 if name in "xqkv" else 1 if name == "conv_states" else 0
+        given[name] = given[name].repeat_interleave(16, dimension).contiguous()
+    return given
+
+
+@pytest.mark.gpu
+def test_the_cuda_kernel_refuses_bad_input_and_survives_bounds_that_lie(tmp_path: Any) -> None:
+    kernel = load_function(ROOT / "solutions/fused_conv_prefill", "kernel.cu::gdn_conv_gates_prefill", tmp_path)
+    kernel(*on_gpu().values())
+    for what, change in ON_GPU.items():
+        given = on_gpu()
+        ((name, changed),) = change.items()
+        with pytest.raises(ValueError):
+            kernel(*(given | {name: changed(given[name])}).values())
+            pytest.fail(what)
+    for bounds in ([0, 9, 7], [-(2**40), 2**40, 3], [5, 5, 5], [7, 0, 0]):
+        kernel(*(on_gpu() | {"cu_seqlens": torch.tensor(bounds).cuda()}).values())
+    torch.cuda.synchronize()
+    given = on_gpu() | {"slots": torch.tensor([99, -7], dtype=torch.int32).cuda()}
+    kernel(*given.values())
+    assert not any(given[name].any() for name in ("q", "k", "v", "beta"))
+    assert bool(given["g"].eq(1).all() and given["conv_states"].eq(1).all())
