@@ -4,11 +4,11 @@
 
 `--solution` may be given several times, to have variants side by side; a name with a slash is a folder elsewhere.
 
-First each solution alone, and how much of a copy's bandwidth it has: a copy of as many bytes, measured here. Then, each
-in one graph, solution and hopper_prefill, against convolution, norms, gates and prefill in sequence: of every way to
-make q, k, v and gates, and of every library's prefill, the fastest. Microseconds, medians of replayed graphs of calls
-on buffers of more than three times the L2 cache, in turns; what cannot be captured is timed eagerly and marked with
-`*`. What differs by more than 2% of the output's norm is marked with `!`.
+First each solution alone, and how much of the bandwidth of a large copy it has. Then, each in one graph, solution and
+hopper_prefill, against convolution, norms, gates and prefill in sequence: of every way to make q, k, v and gates, and
+of every library's prefill, the fastest. Microseconds, medians of replayed graphs of calls on buffers of more than three
+times the L2 cache, in turns; what cannot be captured is timed eagerly and marked with `*`. What differs by more than 2%
+of the output's norm is marked with `!`.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from gdnspec.build.loader import load_function
 from gdnspec.catalog.solutions import load_solution
+from gdnspec.timing.ceilings import copy_bandwidth
 from torch import Tensor
 
 HERE = Path(__file__).resolve().parent
@@ -233,13 +234,11 @@ class Row:
         self.sets = [first, *(Buffers(heads, lengths) for _ in range(max(1, math.ceil(ring / first.bytes) - 1)))]
 
     def alone(self, solutions: dict[str, Any]) -> dict[str, Timed]:
-        """Each solution, and a copy that reads and writes as much together."""
-        half = self.sets[0].bytes // 2
-        pairs = [torch.empty(2, half, dtype=torch.uint8, device="cuda") for _ in self.sets]
-        ways: dict[str, list[Call]] = {"copy": [lambda x=x: x[1].copy_(x[0]) for x in pairs]}  # type: ignore[misc]
-        for name, run in solutions.items():
-            ways[name] = [lambda on=on, run=run: run(*on.inputs.values(), *on.qkvgb.values()) for on in self.sets]  # type: ignore[misc]
-        return timed(ways)
+        """Each solution."""
+        return timed({
+            name: [lambda on=on, run=run: run(*on.inputs.values(), *on.qkvgb.values()) for on in self.sets]  # type: ignore[misc]
+            for name, run in solutions.items()
+        })  # fmt: skip
 
     def fused(self, run: Any, hopper: Any) -> list[Call]:
         def call(on: Buffers) -> Tensor:
@@ -308,7 +307,9 @@ def main() -> None:
         folder = HERE.parent / "solutions/hopper_prefill"
         hopper = load_function(folder, "kernel.cu::gdn_prefill_k_last", Path(build) / "hopper")
         ways, others = fronts(Path(build)), peers([x for x in options.against.split(",") if x], Path(build))
-        print(f"{torch.cuda.get_device_name()}; built in {time.monotonic() - began:.0f} s\n")
+        bandwidth = copy_bandwidth()
+        built = f"built in {time.monotonic() - began:.0f} s"
+        print(f"{torch.cuda.get_device_name()}, a copy: {bandwidth / 1e12:.2f} TB/s; {built}\n")
         print(f"{'':16}{'solution':28}{'alone':>8}{'of copy':>9}{'+ hopper':>10}{'others':>10}{'others / this':>15}")
         for heads in HEADS:
             for name, lengths in LENGTHS.items():
@@ -326,7 +327,7 @@ def main() -> None:
                         got, want = both[one][0]().float().clone(), calls[0]().float()
                         mark = "" if float((got - want).norm() / want.norm()) < 0.02 else "!"
                         ratios.setdefault(one, []).append(theirs.us / ours.us)
-                    shares.setdefault(one, []).append(alone["copy"].us / alone[one].us)
+                    shares.setdefault(one, []).append(row.sets[0].bytes / (alone[one].us * 1e-6) / bandwidth)
                     line = f"{title:16}{one:28}{alone[one].us:8.1f}{shares[one][-1]:9.0%}{ours.us:10.1f}"
                     if theirs is not None:
                         line += f"{theirs.us:9.1f}{theirs.mark or ' '}{ratios[one][-1]:14.2f}{mark or ' '}  {label}"

@@ -10,7 +10,7 @@ Favours to it: q, k and v lie apart for the kernels that cannot take them side b
 slots.
 
 Microseconds a call: replays of a CUDA graph of calls on states, slots and weights of their own, over three times the L2
-cache together; the median of windows, all graphs in turns. `share`: of the bandwidth that a copy of 1 GiB has in this
+cache together; the median of windows, all graphs in turns. `share`: of the bandwidth that a large copy has in this
 process, over all bytes that the step must move. What is off by more than 2% of another's norm is marked with `!`.
 """
 
@@ -30,6 +30,7 @@ import torch
 from gdnspec.build.loader import load_function
 from gdnspec.catalog.definitions import definition, presets
 from gdnspec.catalog.solutions import load_solution
+from gdnspec.timing.ceilings import copy_bandwidth
 
 HERE = Path(__file__).resolve().parent
 DEFINITION, WINDOWS, WINDOW_US, TOLERANCE = "gdn_core_decode", 15, 2500.0, 0.02
@@ -247,14 +248,6 @@ def fastest(kind: str, pieces: list[Piece], ring: Ring) -> tuple[str, float, lis
     return name, found[name][0].median, found[name][1]
 
 
-def copy_bandwidth() -> float:
-    """Bytes a microsecond, read and written."""
-    x, y = torch.empty(2, 1 << 28, device="cuda").unbind()
-    graph = Graph([lambda: y.copy_(x)] * 4)
-    take_turns([graph], 9)
-    return 2 * 4 * x.numel() / graph.median
-
-
 def mark_of(solution: Solution, ring: Ring, plain: Callable[..., torch.Tensor]) -> str:
     """`!` where it is not what plain PyTorch makes of the same inputs; the pools are as they were afterwards."""
     before = ring.states.clone() if ring.batch * ring.count < 1024 else None
@@ -294,7 +287,7 @@ def main() -> None:
             solutions = list(pool.map(lambda name: Solution(name, build), names))
             kinds = {"convolution": list(convolutions(build)), "decode": compiling.result(), "norm": list(norms(build))}
         plain = load_function(folder_of("torch_layer"), "kernel.py::core_decode", build)
-        bandwidth = copy_bandwidth()
+        bandwidth = copy_bandwidth() / 1e6  # bytes a microsecond
         print(f"{torch.cuda.get_device_name()}, {options.preset}; a copy: {bandwidth / 1e6:.2f} TB/s\n")
         print(f"{'batch':>5} {'bytes':>8} {'conv':>7} {'decode':>7} {'norm':>7} {'in a row':>9}  "
               + "".join(f"{s.name[-22:]:>24} ratio  share" for s in solutions))  # fmt: skip

@@ -60,6 +60,7 @@ def test_the_kernel_is_right(tmp_path: Path) -> None:
         pytest.param("max(last, start + W - 1)", "last", id="first tokens done by nobody"),
         pytest.param("wait_for_groups<kStages - 1>();\n    return", "return", id="rows not waited for"),
         pytest.param("if (valid) state.store(at);", ";", id="states not written"),
+        pytest.param("static_cast<unsigned>(asked) < limit", "asked < int(limit)", id="rows before the first"),
     ],
 )
 def test_errors_are_found(tmp_path: Path, old: str, new: str) -> None:

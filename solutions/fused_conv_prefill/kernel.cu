@@ -274,11 +274,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks) gdn_conv_gates_kernel(const
   // Rows from W - 1 tokens before the strip on, a group of copies each, whether there is such a row or not. The place of
   // the row that is taken is that of the next to be asked for.
   __shared__ uint4 ring[kStages][kThreads];
-  int asked = first - (W - 1), limit = valid ? last : 0;
+  int asked = first - (W - 1);
+  unsigned limit = valid ? last : 0;
   const bf16* ahead = x_at + asked * C;
   const auto place = [&](int row) { return &ring[row & (kStages - 1)][threadIdx.x]; };
   const auto ask = [&] {
-    if (asked < limit) copy_ahead(place(asked), ahead);
+    if (static_cast<unsigned>(asked) < limit) copy_ahead(place(asked), ahead);  // not before the first, either
     end_group();
     ++asked, ahead += C;
   };
@@ -295,13 +296,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) gdn_conv_gates_kernel(const
   };
 
   wait_for_previous();
-  const int rows = limit;
-  if (first == 0) limit = 0;  // there is nothing before it
 #pragma unroll
-  for (int i = 0; i < W - 1; ++i) ask();
-  limit = rows;
-#pragma unroll
-  for (int i = W - 1; i < kStages; ++i) ask();
+  for (int i = 0; i < kStages; ++i) ask();
   let_next_start();
   Convolution<W, Bias> sums(p, channel, valid);
   Walk<W> piece(p, first, last);

@@ -406,19 +406,20 @@ void start(const Arguments& p, int key_heads, int rows, cudaStream_t stream) {
 }
 
 // The place to tune, for an H200: blocks a head, lanes in a row, loads a thread, warps a block. A cluster has at most
-// eight blocks, and at batch 1 there should be a block for nearly every multiprocessor. `bytes`: of all states.
+// eight blocks. With few states there should be a block for nearly every multiprocessor; with more, a whole head in one
+// is faster, whose norm crosses no blocks. `bytes`: of all states.
 template <int D, int W>
 void launch(int64_t bytes, const Arguments& p, int key_heads, int rows, cudaStream_t stream) {
   const int most = has_clusters() ? kClusterBlocks / p.group : 0;  // blocks a head
-  (void)bytes;
   if constexpr (D == 64) {
     if (most >= 2) return start<D, W, 2, 16, 4, 4>(p, key_heads, rows, stream);
     if (most == 1) return start<D, W, 1, 16, 4, 8>(p, key_heads, rows, stream);
     start<D, W, 0, 16, 4, 8>(p, key_heads, rows, stream);
   } else if constexpr (D == 128) {
-    if (most >= 4) return start<D, W, 4, 16, 4, 8>(p, key_heads, rows, stream);
-    if (most >= 2) return start<D, W, 2, 16, 8, 8>(p, key_heads, rows, stream);
-    if (most == 1) return start<D, W, 1, 16, 8, 8>(p, key_heads, rows, stream);
+    const bool few = bytes < int64_t{4} << 20;
+    if (most >= 4 && few) return start<D, W, 4, 16, 4, 8>(p, key_heads, rows, stream);
+    if (most >= 2 && few) return start<D, W, 2, 16, 8, 8>(p, key_heads, rows, stream);
+    if (most >= 1) return start<D, W, 1, 16, 16, 8>(p, key_heads, rows, stream);
     start<D, W, 0, 16, 8, 8>(p, key_heads, rows, stream);
   } else {
     if (most >= 4) return start<D, W, 4, 32, 8, 8>(p, key_heads, rows, stream);

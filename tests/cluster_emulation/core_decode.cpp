@@ -62,7 +62,7 @@ void call(const Arguments& p, int D, int most, int key_heads, int rows) {
   if (D == 128) {
     if (most >= 4) return start<128, W, 4, 16, 4, 8>(p, key_heads, rows);
     if (most >= 2) return start<128, W, 2, 16, 8, 8>(p, key_heads, rows);
-    if (most == 1) return start<128, W, 1, 16, 8, 8>(p, key_heads, rows);
+    if (most == 1) return start<128, W, 1, 16, 16, 8>(p, key_heads, rows);
     return start<128, W, 0, 16, 8, 8>(p, key_heads, rows);
   }
   if (most >= 4) return start<256, W, 4, 32, 8, 8>(p, key_heads, rows);

@@ -40,6 +40,7 @@ extern "C" void conv_gates(
   p.cu_seqlens = cu_seqlens, p.pool = pool, p.slots = slots, p.carried = carried;
   p.q = q, p.k = k, p.v = v, p.g = g, p.beta = beta, p.slot_stride = slot_stride;
   p.T = T, p.N = N, p.num_slots = num_slots, p.HK = HK, p.H = H, p.strip = strip;
+  first_of_x = x, end_of_x = x + static_cast<int64_t>(T) * (2 * HK + H) * D;
   schedule.seed(seed);
   D == 64 ? emulate<64>(p, W) : D == 128 ? emulate<128>(p, W) : emulate<256>(p, W);
 }

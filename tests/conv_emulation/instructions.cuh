@@ -36,7 +36,11 @@ inline void prepare_groups(int threads) {
   groups_on_their_way.assign(threads, {});
 }
 
+// x, whose rows are the only ones that are copied ahead.
+inline const __nv_bfloat16 *first_of_x = nullptr, *end_of_x = nullptr;
+
 inline void copy_ahead(uint4* to, const __nv_bfloat16* from) {
+  require(from >= first_of_x && from + 8 <= end_of_x, "a copy from outside of x");
   uint4 value;
   std::memcpy(&value, from, sizeof(value));
   for (const auto& group : groups_on_their_way[running]) {
