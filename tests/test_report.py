@@ -105,6 +105,12 @@ def test_the_page_puts_failures_first_and_ranks_nothing_stale() -> None:
     assert any(row["state"] == "stale" for name in made.shown() for row in table(page, name))
 
 
+def test_definitions_with_evidence_come_first() -> None:
+    last = list(made.shown())[-1]
+    page = render(made.contents([m for m in made.measured(120) if m.trace.definition == last]))
+    assert re.findall(r'<section id="(gdn_[^"]*)"', page)[0] == last
+
+
 def test_charts_leave_out_what_is_stale_or_failed() -> None:
     page = render(
         made.contents(

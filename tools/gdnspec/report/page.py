@@ -77,6 +77,7 @@ def render(contents: Contents) -> str:
     environments = facts.Shared()
     data: dict[str, Any] = {"traces": [], "verdicts": [], "charts": {}, "profiles": {}, "environments": [], "roofs": {}}
     sections = [_section(item, contents, data, environments) for item in contents.found.values()]
+    sections.sort(key=lambda section: not section.rows and not section.lines)  # what there is to see comes first
     data["environments"] = environments.values
     data["methods"] = METHODS
     data["specs"] = charts.specs()
