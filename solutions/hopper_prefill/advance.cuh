@@ -92,7 +92,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     for (int k = 0; k < 4; ++k) stmatrix_transposed(box + swizzled(16 * k + v_token, v_piece), o_bits[k]);
     fence_async();
     __syncwarp();
-    if (lane < kLeavers) barrier_arrive(shared_address(&s.empty[c % kStages]));
+    if (lane == 0) barrier_arrive(shared_address(&s.empty[c % kStages]));
   };
 
   uint32_t state_bits[8][4];
@@ -110,9 +110,6 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
   constexpr bool kTurns = Output && Groups == 2;
   if (kTurns && wg == 1 && work.chunks > 0) named_arrive(kTurnOf0, 256);
   const uint32_t v_mask = work.identity ? 0 : ~0u;
-  // At a sequence's end threads read what others wrote, without TMA or wgmma: there all of them meet.
-  const int64_t tokens = work.end - work.start;
-  const int cut_short = tokens < static_cast<int64_t>(work.chunks) * kChunk ? work.chunks - 1 : -1;
 #pragma unroll 1
   for (int c = 0; c < work.chunks; ++c) {
     const int i = c % kStages, parity = c / kStages & 1;
@@ -153,7 +150,6 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
       }
     };
     barrier_wait(shared_address(&s.v_full[i]), parity);
-    if (c == cut_short) named_barrier(kCleared, 32 + 128 * Groups);
 #pragma unroll
     for (int k = 0; k < 4; ++k) load_v(k);
     GDN_STAMP(wg, c, 3);
@@ -222,8 +218,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     pack_state();  // the next chunk waits for it, and not for the output
     keep(state_bits);
     if constexpr (!Output) {
-      __syncwarp();
-      if (lane < kLeavers) barrier_arrive(shared_address(&s.empty[i]));
+      if (lane == 0) barrier_arrive(shared_address(&s.empty[i]));
     } else {
       wgmma_wait<0>();
       settle(o);
@@ -244,7 +239,6 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     }
   }
   if (Output && work.chunks > 0) give(work.chunks - 1);
-  if (Output && cut_short >= 0) named_arrive(kWritten, 32 + 128 * Groups);
   if (work.to != nullptr) save(work.to, work.to_k_first);
 }
 

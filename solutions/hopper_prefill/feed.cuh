@@ -82,7 +82,6 @@ struct Feeder {
     }
     for (int wg = 0; wg < Groups; ++wg) clear_rows(shared_address(boxes.v) + wg * kBoxBytes, rows, lane, 32);
     fence_async();
-    named_arrive(kCleared, 32 + 128 * Groups);
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&s.full[i])), barrier_arrive(shared_address(&s.v_full[i]));
   }
@@ -96,7 +95,6 @@ struct Feeder {
       if (whole(c)) {
         take(c);
       } else {  // row by row: those behind the end are the next sequence's
-        named_barrier(kWritten, 32 + 128 * Groups);
         constexpr int kPieces = Groups * 8;  // of 16 bytes, of a row
         for (int at = lane; at < rows * kPieces; at += 32) {
           const int row = at / kPieces, piece = at % kPieces;

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.v_full[i]), 1);
-      barrier_init(shared_address(&s.empty[i]), 4 * Groups * kLeavers);
+      barrier_init(shared_address(&s.empty[i]), 4 * Groups);
       barrier_init(shared_address(&s.ready[i]), 4);
     }
     barrier_init(shared_address(&s.tail), 1);

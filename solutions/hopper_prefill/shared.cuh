@@ -6,15 +6,6 @@ namespace {
 
 constexpr int kStages = 3;           // chunks: one is advanced, the others are on their way
 constexpr int kTurnOf0 = 1;          // named barriers: the turn of the first of two warpgroups, of the second
-constexpr int kCleared = 3;          // rows behind a sequence's end
-constexpr int kWritten = 4;          // the output of a last chunk that is not whole
-// Lanes of a warp that say that it has left a place: one is enough for all behind __syncwarp. racecheck does not follow
-// that, and has nothing to report where all of them do (README.md).
-#ifdef GDN_EVERY_LANE
-constexpr int kLeavers = 32;
-#else
-constexpr int kLeavers = 1;
-#endif
 constexpr int kTerms = 2;            // of T, of 16 bits each
 constexpr int kBoxBytes = 64 * 128;  // 64 rows of 64 numbers, swizzled: what wgmma and TMA call SW128
 
