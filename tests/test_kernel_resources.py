@@ -123,7 +123,7 @@ def test_the_decode_family_in_triton_does_not_spill(
     [
         pytest.param([("prefill_k_last", 128, 1), ("prefill_k_first", 128, 8)], id="plain", marks=pytest.mark.thorough),
         # All of the plain kernels, and more.
-        pytest.param([("prefill_checkpoints", 128, 8)], id="checkpoints"),
+        pytest.param([("prefill_checkpoints", 128, 8)], id="checkpoints", marks=pytest.mark.thorough),
         pytest.param([("prefill_checkpoints", 120, 8)], id="masked", marks=pytest.mark.thorough),
         pytest.param([("prefill_checkpoints", 256, 8)], id="large", marks=pytest.mark.thorough),
     ],
