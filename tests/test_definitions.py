@@ -346,6 +346,7 @@ def test_a_gqa_preset_is_no_preset_of_decode() -> None:
 
 NAME = "gdn_prefill_k_last"
 ORIGINAL = json.loads(definition(NAME).file.read_text())
+PART = {"name": "first", "shape": ["num_k_heads"], "description": "some of them"}
 Change = Callable[[dict[str, Any]], Any]
 
 
@@ -433,7 +434,10 @@ def test_an_unchanged_copy_loads(file: Path) -> None:
         (put("/axes/6/expression", "num_q_head + 1"), "/axes/6/expression", "'num_q_head'", "'num_q_heads'"),
         (put("/inputs/7/default", "1 / sqrt(head)"), "/inputs/7/default", "'head'", "head_size"),
         (put("/symmetries/0/dimension", {"vv": 2}), "/symmetries/0/dimension/vv", "'vv' is no tensor", "'v'"),
+        (put("/symmetries/0/dimension", {"output.w": 2}), "/symmetries/0/dimension/output.w", "'output.w' is no", ""),
         (put("/symmetries/4/groups", "num_k_head"), "/symmetries/4/groups", "'num_k_head'", "'num_k_heads'"),
+        (put("/axes/6/parts", [PART | {"shape": ["num_k_head"]}]), "/axes/6/parts/0/shape/0", "'num_k_head'",
+         "'num_k_heads'"),
         (put("/symmetries/4/when", "num_vheads > 1"), "/symmetries/4/when", "'num_vheads'", "'num_v_heads'"),
         (
             put("/reference", "gated_delta_net.py::prefil_k_last"),
@@ -484,6 +488,10 @@ def test_a_misspelt_word_is_named_with_its_place_and_the_nearest(
         (put("/symmetries/0/dimension/v", 3), "/symmetries/0/dimension/v", "'v' has 3 dimensions"),
         (put("/symmetries/0/dimension", {"scale": 0}), "/symmetries/0/dimension/scale", "0 dimensions"),
         (put("/symmetries/0/dimension", {}), "/symmetries/0/dimension", "no tensor"),
+        (put("/symmetries/0/exact", "no"), "/symmetries/0/exact", "boolean"),
+        (put("/axes/6/parts", []), "/axes/6/parts", "at least 1"),
+        (put("/axes/6/parts", [PART, PART]), "/axes/6/parts/1/name", "'first' stands twice"),
+        (put("/axes/5/parts", [PART]), "/axes/5/parts", "unknown key 'parts'"),
         (put("/inputs/3/domain", [1, 0]), "/inputs/3/domain", "above"),
         (drop("/inputs/3/default"), "/inputs/3", "default"),
         (drop("/inputs/3/optional"), "/inputs/3", "default"),

@@ -291,6 +291,18 @@ CHANGES: list[tuple[str, tuple[str | int, ...], Any, str]] = [
     ("definition.json", ("flops",), "1e999", "/flops"),
     ("definition.json", ("inputs", 3, "default"), "1 / 0", "/inputs/3/default"),
     ("definition.json", ("inputs", 3, "default"), "1 < 2", "/inputs/3/default"),
+    (
+        "definition.json",
+        ("axes", 6, "parts"),
+        [{"name": "x", "shape": ["num_v_heads", 2], "description": "?"}],
+        "/axes/6/parts",
+    ),
+    (
+        "definition.json",
+        ("axes", 6, "parts"),
+        [{"name": "x", "shape": ["'a'"], "description": "?"}],
+        "/axes/6/parts/0/shape/0",
+    ),
     ("definition.json", ("axes", 6, "expression"), "head_size / 3", "/axes"),
     ("definition.json", ("axes", 6, "expression"), "0 - head_size", "/axes"),
     ("definition.json", ("reference",), "a" * 300 + ".py::f", "/reference"),

@@ -10,6 +10,7 @@ from conftest import ROOT, Run
 from gdnspec.catalog.definitions import Found, definitions
 from gdnspec.catalog.solutions import Solution, load_solution
 from gdnspec.catalog.traces import definition_hash, is_stale, load_traces, save, trace_files
+from gdnspec.model.definition import Part
 from gdnspec.model.errors import SpecError
 from gdnspec.model.trace import Trace
 from helpers_traces import DECODE, PREFILL, line, make_timing, make_trace, trace_of, write_traces
@@ -89,6 +90,16 @@ def test_a_word_mended_in_a_description_leaves_traces_fresh() -> None:
     assert definition_hash(changed(found, description="other words", inputs=inputs)) == definition_hash(found)
     inputs[0] = inputs[0].model_copy(update={"dtype": "float32"})
     assert definition_hash(changed(found, inputs=inputs)) != definition_hash(found)
+
+
+def test_what_an_axis_and_a_symmetry_may_say_since_counts_where_they_say_it() -> None:
+    found = definitions()[DECODE]
+    part = Part(name="heads", shape=["num_q_heads"], description="of them")
+    axes = [axis.model_copy(update={"parts": [part]}) if axis.kind == "derived" else axis
+            for axis in found.definition.axes]  # fmt: skip
+    assert definition_hash(changed(found, axes=axes)) != definition_hash(found)
+    symmetries = [symmetry.model_copy(update={"exact": False}) for symmetry in found.definition.symmetries]
+    assert definition_hash(changed(found, symmetries=symmetries)) != definition_hash(found)
 
 
 @pytest.mark.parametrize(

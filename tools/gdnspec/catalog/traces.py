@@ -28,17 +28,24 @@ _PROSE: dict[str, bool | dict[str, set[str]]] = {
 }
 
 
-# Keys of an input that came later: where they say nothing, what was measured before them still holds.
-_ADDED = {"parts": None, "indexes": None, "writes": False}
+# Keys that came later: where they say nothing, what was measured before them still holds.
+_ADDED_TO_TENSORS: dict[str, object] = {"parts": None, "indexes": None, "writes": False}
+_ADDED: dict[str, dict[str, object]] = {
+    "axes": {"parts": None},
+    "inputs": _ADDED_TO_TENSORS,
+    "outputs": _ADDED_TO_TENSORS,
+    "symmetries": {"exact": True},
+}
 
 
 def definition_hash(found: Found) -> str:
     """sha256 over what a measurement depends on: all of the definition but its prose."""
     content = found.definition.model_dump(mode="json", exclude=_PROSE)
-    for tensor in (*content["inputs"], *content["outputs"]):
-        for key, nothing in _ADDED.items():
-            if tensor[key] == nothing:
-                del tensor[key]
+    for side, added in _ADDED.items():
+        for item in content[side]:
+            for key, nothing in added.items():
+                if item.get(key, ...) == nothing:  # only a derived axis has parts
+                    del item[key]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -71,6 +71,8 @@ def _definition(found: Found) -> None:
         elif isinstance(axis, DerivedAxis):
             binding = axis.expression
         add_row(axes, axis.name, axis.kind, binding, axis.description)
+        for part in (axis.parts or []) if isinstance(axis, DerivedAxis) else []:
+            add_row(axes, f"  {part.name}", "part", f"[{', '.join(map(str, part.shape))}]", part.description)
     print_table(axes)
     say()
     tensors = table("", "tensor", "", "shape", "dtype", "default", "domain", "description")
@@ -87,7 +89,8 @@ def _definition(found: Found) -> None:
     for constraint in d.constraints:
         say(f"constraint  {constraint.expression}\n            {constraint.message}")
     for symmetry in d.symmetries:
-        say(f"symmetry    {symmetry.name} ({', '.join(symmetry.dimension)})")
+        but = "" if symmetry.exact else ", but for the order of sums"
+        say(f"symmetry    {symmetry.name} ({', '.join(symmetry.dimension)}){but}")
     say(f"flops       {d.flops}\nreference   {paths.shown(paths.reference_dir())}/{d.reference}")
     say(f"workloads   {len(workloads(found))}: gdnspec list workloads")
 

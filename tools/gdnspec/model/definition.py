@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from math import prod
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -14,6 +14,7 @@ from gdnspec.model.expression import Expression, ExpressionError, parse
 from gdnspec.model.values import amount, finite, truth, whole
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=64)]
+Place = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)?$", max_length=129)]
 
 
 def _shown_as_it_is(text: str) -> str:
@@ -56,28 +57,33 @@ class VarAxis(Model):
     description: Text
 
 
+Size = str | Annotated[int, Field(ge=0)]
+
+
+class Part(Model):
+    """Part of a packed tensor or axis: what stands side by side in one dimension, each of its own `shape`."""
+
+    name: Name
+    shape: Annotated[list[Size], Field(min_length=1)]
+    description: Text
+
+
+Parts = Annotated[list[Part], Field(min_length=1)] | None
+
+
 class DerivedAxis(Model):
-    """An expression of axes named before it."""
+    """An expression of axes named before it. `parts` are what stands side by side along it, in every tensor that has
+    it as a dimension."""
 
     kind: Literal["derived"]
     name: Name
     expression: str
+    parts: Parts = None
     description: Text
 
 
 Axis = Annotated[ConstAxis | VarAxis | DerivedAxis, Field(discriminator="kind")]
 Bound = float | None
-
-
-Size = str | Annotated[int, Field(ge=0)]
-
-
-class Part(Model):
-    """Part of a packed tensor: what stands side by side in its last dimension, each of its own `shape`."""
-
-    name: Name
-    shape: Annotated[list[Size], Field(min_length=1)]
-    description: Text
 
 
 class Tensor(Model):
@@ -90,7 +96,7 @@ class Tensor(Model):
 
     name: Name
     shape: list[Size] | None
-    parts: Annotated[list[Part], Field(min_length=1)] | None = None
+    parts: Parts = None
     dtype: DType
     optional: bool = False
     default: str | None = None
@@ -134,15 +140,27 @@ class Symmetry(Model):
     """An exact transformation of the inputs and what it does to the outputs.
 
     The same indices of dimension `dimension[tensor]` of every tensor named are flipped in sign, scaled by a power of
-    two, or permuted (within `groups` equal contiguous groups). All other tensors stay as they are.
+    two, or permuted (within `groups` equal contiguous groups). All other tensors stay as they are. `tensor.part` names
+    part of an axis of a tensor, its shape in the place of that axis. With `exact` false, sums are added in another
+    order: what it says holds of real numbers, and of floating point within the budget.
     """
 
     name: Name
     transform: Literal["flip_sign", "scale_power_of_two", "permute"]
-    dimension: dict[Name, Annotated[int, Field(ge=0)]]
+    dimension: dict[Place, Annotated[int, Field(ge=0)]]
     groups: str = "1"
     when: str = "True"
+    exact: bool = True
     description: Text
+
+
+class Within(NamedTuple):
+    """Where a part stands: the dimension of the tensor that it is part of, and every part of that dimension."""
+
+    tensor: str
+    dimension: int
+    part: str
+    parts: dict[str, tuple[int, ...]]
 
 
 def state_heads(scope: Scope) -> int:
@@ -184,6 +202,7 @@ class Definition(Model):
         for i, axis in enumerate(self.axes):
             if isinstance(axis, DerivedAxis):
                 self._expression(f"/axes/{i}/expression", axis.expression, earlier, "an axis named before it")
+                self._check_parts(f"/axes/{i}", axis.parts, axes)
             earlier.add(axis.name)
         for side in ("inputs", "outputs"):
             for i, tensor in enumerate(getattr(self, side)):
@@ -221,10 +240,7 @@ class Definition(Model):
         for j, size in enumerate(tensor.shape or []):
             if isinstance(size, str):
                 self._expression(f"{pointer}/shape/{j}", size, axes, "an axis")
-        for i, part in enumerate(tensor.parts or []):
-            for j, size in enumerate(part.shape):
-                if isinstance(size, str):
-                    self._expression(f"{pointer}/parts/{i}/shape/{j}", size, axes, "an axis")
+        self._check_parts(pointer, tensor.parts, axes)
         if output and (tensor.optional or tensor.default or tensor.mutates or tensor.is_scalar):
             raise PlacedError(pointer, "an output is a tensor, and neither optional nor mutated")
         if tensor.mutates and (tensor.optional or tensor.is_scalar or tensor.parts or tensor.dtype in INTEGERS):
@@ -239,6 +255,14 @@ class Definition(Model):
             low, high = tensor.domain
             if low is not None and high is not None and low > high:
                 raise PlacedError(f"{pointer}/domain", f"{low} is above {high}")
+
+    def _check_parts(self, pointer: str, parts: Parts, axes: set[str]) -> None:
+        for i, part in enumerate(parts or []):
+            if part.name in {other.name for other in (parts or [])[:i]}:
+                raise PlacedError(f"{pointer}/parts/{i}/name", f"{part.name!r} stands twice")
+            for j, size in enumerate(part.shape):
+                if isinstance(size, str):
+                    self._expression(f"{pointer}/parts/{i}/shape/{j}", size, axes, "an axis")
 
     def _check_indices(self) -> None:
         mutated = {tensor.name for tensor in self.inputs if tensor.mutates}
@@ -279,11 +303,25 @@ class Definition(Model):
 
     @cached_property
     def _shapes(self) -> dict[str, list[Size]]:
-        """What a symmetry may name: every tensor, and every part, behind the first dimensions of what it is part of."""
+        """What a symmetry may name: every tensor, and every part, its shape in the place of the dimension that it is
+        part of."""
         shapes: dict[str, list[Size]] = {tensor.name: tensor.shape or [] for tensor in (*self.inputs, *self.outputs)}
-        for tensor in (*self.inputs, *self.outputs):
-            shapes |= {part.name: [*(tensor.shape or [])[:-1], *part.shape] for part in tensor.parts or []}
+        for name, (tensor, at, part, _) in self._packed.items():
+            shape = tensor.shape or []
+            shapes[name] = [*shape[:at], *part.shape, *shape[at + 1 :]]
         return shapes
+
+    @cached_property
+    def _packed(self) -> dict[str, tuple[Tensor, int, Part, Tensor | DerivedAxis]]:
+        """Of every part, as a symmetry names it: the tensor, its dimension, the part, and what says so."""
+        found: dict[str, tuple[Tensor, int, Part, Tensor | DerivedAxis]] = {}
+        axes = {axis.name: axis for axis in self.axes if isinstance(axis, DerivedAxis)}
+        for tensor in (*self.inputs, *self.outputs):
+            sizes = tensor.shape or []
+            found |= {part.name: (tensor, len(sizes) - 1, part, tensor) for part in tensor.parts or []}
+            for at, axis in ((at, axes[str(size)]) for at, size in enumerate(sizes) if str(size) in axes):
+                found |= {f"{tensor.name}.{part.name}": (tensor, at, part, axis) for part in axis.parts or []}
+        return found
 
     @property
     def judged(self) -> list[Tensor]:
@@ -342,22 +380,26 @@ class Definition(Model):
             except ExpressionError as error:
                 yield pointer, str(error)
                 return
-        for i, tensor in enumerate(self.inputs):
-            try:
-                self.part_shapes(tensor, scope) if tensor.parts else None
-            except ExpressionError as error:
-                yield f"/inputs/{i}/parts", str(error)
+        for side in ("axes", "inputs"):
+            for i, packed in enumerate(getattr(self, side)):
+                try:
+                    self.part_shapes(packed, scope) if getattr(packed, "parts", None) else None
+                except ExpressionError as error:
+                    yield f"/{side}/{i}/parts", str(error)
 
     @cached_property
     def _valued(self) -> list[tuple[str, str, Callable[[Expression, Scope], object]]]:
         """Every expression but axes and constraints: its JSON pointer, its text, and what reads a value of its kind."""
         found: list[tuple[str, str | None, Callable[[Expression, Scope], object]]] = [("/flops", self.flops, amount)]
+        for side in ("axes", "inputs", "outputs"):
+            for i, packed in enumerate(getattr(self, side)):
+                for k, part in enumerate(getattr(packed, "parts", None) or []):
+                    at = f"/{side}/{i}/parts/{k}/shape"
+                    found += [(f"{at}/{j}", str(size), whole) for j, size in enumerate(part.shape)]
         for side in ("inputs", "outputs"):
             for i, tensor in enumerate(getattr(self, side)):
                 at = f"/{side}/{i}"
                 found += [(f"{at}/shape/{j}", str(size), whole) for j, size in enumerate(tensor.shape or [])]
-                for k, part in enumerate(tensor.parts or []):
-                    found += [(f"{at}/parts/{k}/shape/{j}", str(size), whole) for j, size in enumerate(part.shape)]
                 found += [(f"{at}/default", tensor.default, truth if tensor.dtype == "bool" else finite)]
                 found += [(f"{at}/traffic", tensor.traffic, amount)]
         for i, symmetry in enumerate(self.symmetries):
@@ -402,14 +444,22 @@ class Definition(Model):
     def nbytes(self, tensor: Tensor, scope: Scope) -> int:
         return SIZES[tensor.dtype] * prod(self.shape(tensor, scope))
 
-    def part_shapes(self, tensor: Tensor, scope: Scope) -> dict[str, tuple[int, ...]]:
-        """The shape of each part of a packed tensor, behind its first dimensions. Raises `ExpressionError` where they
-        are not its last dimension together."""
+    def part_shapes(self, packed: Tensor | DerivedAxis, scope: Scope) -> dict[str, tuple[int, ...]]:
+        """The shape of each part of a packed axis, or of a packed tensor behind its first dimensions. Raises
+        `ExpressionError` where they are not the axis, or the last dimension, together."""
         shapes = {
             part.name: tuple(x if isinstance(x, int) else whole(parse(x), scope) for x in part.shape)
-            for part in tensor.parts or []
+            for part in packed.parts or []
         }
-        last, together = self.shape(tensor, scope)[-1], sum(map(prod, shapes.values()))
-        if shapes and last != together:
-            raise ExpressionError(f"{tensor.name} has {last} elements in a row, its parts {together}")
+        size = scope[packed.name] if isinstance(packed, DerivedAxis) else self.shape(packed, scope)[-1]
+        together = sum(map(prod, shapes.values()))
+        if shapes and size != together:
+            raise ExpressionError(f"{packed.name} has {size} elements in a row, its parts {together}")
         return shapes
+
+    def within(self, name: str, scope: Scope) -> Within | None:
+        """Where the part stands that a symmetry names; None of a whole tensor. Raises `ExpressionError`."""
+        if name not in self._packed:
+            return None
+        tensor, at, part, packed = self._packed[name]
+        return Within(tensor.name, at, part.name, self.part_shapes(packed, scope))

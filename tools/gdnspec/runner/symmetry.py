@@ -58,16 +58,17 @@ class Transformation:
 
 
 def draw(
-    definition: Definition, scope: Scope, generator: torch.Generator, count: int | None = None
+    definition: Definition, scope: Scope, generator: torch.Generator, count: int | None = None, *, moved: bool = False
 ) -> list[Transformation]:
     """Every symmetry that holds with these axes, each with a choice of its own. With `count`, factors are drawn so many
-    times, [count, size], for so many calls; a permutation is one for all of them. On the generator's device."""
-    drawn = (_draw(definition, symmetry, scope, generator, count) for symmetry in definition.symmetries)
+    times, [count, size], for so many calls; a permutation is one for all of them. With `moved`, no permutation leaves
+    all where it is, but of one alone. On the generator's device."""
+    drawn = (_draw(definition, symmetry, scope, generator, count, moved) for symmetry in definition.symmetries)
     return [one for one in drawn if one is not None]
 
 
 def _draw(
-    definition: Definition, symmetry: Symmetry, scope: Scope, generator: torch.Generator, count: int | None
+    definition: Definition, symmetry: Symmetry, scope: Scope, generator: torch.Generator, count: int | None, moved: bool
 ) -> Transformation | None:
     sizes = definition.symmetry_sizes(symmetry, scope)
     if not sizes:
@@ -75,9 +76,7 @@ def _draw(
     size, device = sizes[0], generator.device
     if symmetry.transform == "permute":
         groups = int(parse(symmetry.groups).evaluate(scope))
-        part = size // groups
-        orders = [torch.randperm(part, generator=generator, device=device) for _ in range(groups)]
-        index = torch.cat([group * part + order for group, order in enumerate(orders)])
+        index = _order(groups, size // groups, generator, moved)
         return Transformation(symmetry, indices=_along(definition, symmetry, scope, index))
     shape = (size,) if count is None else (count, size)
     if symmetry.transform == "flip_sign":
@@ -87,25 +86,33 @@ def _draw(
     return Transformation(symmetry, factors=_along(definition, symmetry, scope, factor))
 
 
+def _order(groups: int, part: int, generator: torch.Generator, moved: bool) -> Tensor:
+    """Where each of `groups` times `part` indices is taken from, within its group."""
+    orders = [torch.randperm(part, generator=generator, device=generator.device) for _ in range(groups)]
+    index = torch.cat([group * part + order for group, order in enumerate(orders)])
+    if moved and torch.equal(index, torch.arange(len(index), device=index.device)):
+        # Two heads are drawn in their own order half of the time, and a call with nothing moved shows nothing.
+        return index.view(groups, part).roll(1, dims=1).flatten()
+    return index
+
+
 def _along(definition: Definition, symmetry: Symmetry, scope: Scope, x: Tensor) -> dict[str, Along]:
-    """`x`, factors or an index, for each tensor; what it does to parts of a packed one, along its last dimension."""
-    owners = {part.name: t for t in (*definition.inputs, *definition.outputs) for part in t.parts or []}
+    """`x`, factors or an index, for each tensor; what it does to parts of one, along the dimension that they share."""
     found: dict[str, Along] = {}
     for name, dimension in symmetry.dimension.items():
-        owner = owners.get(name)
-        if owner is None:
+        within = definition.within(name, scope)
+        if within is None:
             found[name] = (dimension, x)
             continue
-        before = len(owner.shape or []) - 1
-        if dimension < before:
-            found[owner.name] = (dimension, x)
+        tensor, at, part, shapes = within
+        if not at <= dimension < at + len(shapes[part]):  # one that all parts have, in front of theirs or behind
+            found[tensor] = (dimension if dimension < at else dimension - len(shapes[part]) + 1, x)
             continue
-        shapes = definition.part_shapes(owner, scope)
-        if owner.name not in found:
-            found[owner.name] = (before, _nothing(sum(map(prod, shapes.values())), x, symmetry))
-        start = sum(prod(shapes[other]) for other in list(shapes)[: list(shapes).index(name)])
-        inside = slice(start, start + prod(shapes[name]))
-        found[owner.name][1][..., inside] = _spread(x, shapes[name], dimension - before, symmetry, start)
+        if tensor not in found:
+            found[tensor] = (at, _nothing(sum(map(prod, shapes.values())), x, symmetry))
+        start = sum(prod(shapes[other]) for other in list(shapes)[: list(shapes).index(part)])
+        inside = slice(start, start + prod(shapes[part]))
+        found[tensor][1][..., inside] = _spread(x, shapes[part], dimension - at, symmetry, start)
     return found
 
 
