@@ -25,8 +25,7 @@ from gdnspec.runner.expected import Expected
 from gdnspec.runner.freeze import measure, with_budget
 from gdnspec.runner.plan import Job, token_programs
 from gdnspec.runner.relations import Relations
-from gdnspec.runner.second import SecondCall
-from gdnspec.runner.symmetry import draw
+from gdnspec.runner.second import SecondCall, further
 
 REMEMBERED_BYTES = 1 << 30
 DEATHS_IN_A_ROW = 3
@@ -152,12 +151,13 @@ class Checker:
             if worst.status != "PASSED" or (job.interpreted and token_programs(scope) > ONCE):
                 return judgement
             generator = torch.Generator().manual_seed(self.options.seed ^ zlib.crc32(job.workload.name.encode()))
-            transformations = draw(definition, scope, generator)
-            second = SecondCall(job, transformations).judge(session, answer.outputs, judged)
-            if second is not None or not job.extras.symmetries:
-                return replace(judgement, verdict=second or worst)
+            calls = further(definition, scope, generator)
+            later = (SecondCall(job, changes).judge(session, answer.outputs, judged) for changes in calls)
+            wrong = next((verdict for verdict in later if verdict is not None), None)
+            if wrong is not None or not job.extras.symmetries:
+                return replace(judgement, verdict=wrong or worst)
             relations = Relations(job, content, child, self.options.timeout, judged, generator)
-            found = dict(relations.exact(session, answer.outputs, transformations))
+            found = dict(relations.by_itself(session, answer.outputs, calls[-1]))
         found |= relations.between_calls(answer.outputs)
         failed = [verdict for verdict in found.values() if verdict is not None and verdict.status != "PASSED"]
         return replace(judgement, verdict=failed[0] if failed else worst, symmetries=found)

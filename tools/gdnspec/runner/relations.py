@@ -1,7 +1,8 @@
-"""Symmetries as a check of their own: each exact one by itself, and what must hold between whole calls.
+"""Symmetries as a check of their own: each by itself, and what must hold between whole calls.
 
-Exact ones leave no tolerance to a solution that promises the same bits. Permuting the sequences, running them one at a
-time and carrying a state from one call to the next change the order of sums: those are held to the budget.
+Exact ones leave no tolerance to a solution that promises the same bits. The others, and permuting the sequences,
+running them one at a time and carrying a state from one call to the next, change the order of sums: those are held to
+the budget.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +40,7 @@ class Relations:
     judge: Judge
     generator: torch.Generator
 
-    def exact(
+    def by_itself(
         self, session: Session, first: Outputs, transformations: list[Transformation]
     ) -> Iterator[tuple[str, Verdict | None]]:
         """Each symmetry by itself. `session` is the one that `first` came from. Raises `ChildFailed`."""

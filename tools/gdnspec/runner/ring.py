@@ -198,7 +198,8 @@ class Ring:
         return self.definition.input(name).indexes is not None
 
     def _draw(self, generator: torch.Generator, count: int | None) -> list[Transformation]:
-        return draw(self.definition, self.content.scope, generator, count)
+        drawn = draw(self.definition, self.content.scope, generator, count)
+        return [one for one in drawn if one.symmetry.exact]  # what calls leave is compared bit for bit
 
     def _product(self, name: str, like: Tensor) -> Tensor | None:
         """What each call multiplies a tensor by: [calls, ...], of size 1 where that does not vary. None for nothing."""

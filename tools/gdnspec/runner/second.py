@@ -1,19 +1,31 @@
 """The second call: the same memory, the same `prepared`, and content that no earlier answer fits.
 
 All exact symmetries of the definition are drawn at once, so that the right answer is known from the first call, to the
-last bit. What keeps answers (by pointer, by hash, by magnitude) or works only once gives the wrong ones here.
+last bit. What keeps answers (by pointer, by hash, by magnitude) or works only once gives the wrong ones here. Where a
+definition has symmetries that hold but for the order of sums, a third call has those as well and is held to the budget:
+no other moves what lies between an activation and a sum, such as the states of a whole layer.
 """
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from gdnspec.compare.judge import Verdict
+from gdnspec.model.definition import Definition, Scope
 from gdnspec.runner.call import Session, same_bits
 from gdnspec.runner.plan import Job
-from gdnspec.runner.symmetry import Transformation, apply_all, same_values, undo_all
+from gdnspec.runner.symmetry import Transformation, apply_all, draw, same_values, undo_all
 
 Judge = Callable[[dict[str, Tensor]], list[Verdict]]
+
+
+def further(definition: Definition, scope: Scope, generator: torch.Generator) -> list[list[Transformation]]:
+    """What each call after the first one changes: one call, or two, the last of them with every symmetry that holds.
+    Together they alter all that a call leaves behind, or what is left as it was may be kept from the first."""
+    drawn = draw(definition, scope, generator, moved=True)
+    exact = [one for one in drawn if one.symmetry.exact]
+    return [exact] if len(exact) == len(drawn) else [exact, drawn]
 
 
 class SecondCall:
@@ -25,7 +37,12 @@ class SecondCall:
     @property
     def what(self) -> str:
         names = ", ".join(t.symmetry.name for t in self.transformations)
-        return f"on a second call with other content in the same memory ({names or 'none'})"
+        which = "second" if self._exact else "further"
+        return f"on a {which} call with other content in the same memory ({names or 'none'})"
+
+    @property
+    def _exact(self) -> bool:
+        return all(one.symmetry.exact for one in self.transformations)
 
     def judge(self, session: Session, first: dict[str, Tensor], judge: Judge) -> Verdict | None:
         """The verdict, or None where the answer is what it must be. Raises `ChildFailed`."""
@@ -39,8 +56,8 @@ class SecondCall:
         failed = next((verdict for verdict in judge(outputs) if verdict.status != "PASSED"), None)
         if failed is not None:
             return Verdict(failed.status, f"{self.what}: {failed.message}", failed.errors)
-        if not self.job.solution.manifest.deterministic:
-            return None  # within its budget, which is all that it promises
+        if not (self._exact and self.job.solution.manifest.deterministic):
+            return None  # within its budget, which is all that is promised
         return self._not_held(session, first, outputs, differing[0])
 
     def _not_held(self, session: Session, first: dict[str, Tensor], outputs: dict[str, Tensor], name: str) -> Verdict:
