@@ -64,7 +64,8 @@ CHEATS = {
     "cache_by_pointer", "cache_by_sha", "cache_by_fingerprint", "cache_by_full_content", "works_once", "late_thread",
     "late_process", "lazy_tensor", "patched_comparison", "patched_timer", "patched_synchronize", "reads_parent_memory",
     "reads_expected_files", "forged_result", "forged_then_exit", "recycled_memory", "writes_inputs", "knows_sign_flips",
-    "careful_with_published_gates", "careful_with_published_lengths", "pool_kept_by_slot",
+    "careful_with_published_gates", "careful_with_published_lengths", "pool_kept_by_slot", "fused_qkv_kept",
+    "core_states_kept", "layer_states_kept",
 }  # fmt: skip
 
 
