@@ -183,8 +183,8 @@ def test_a_solution_is_submitted_judged_and_shown(real: Box, gdnspec: Run, make_
     assert "Content-Security-Policy" in page.body.decode()
 
 
-# By a way that the audit, which reads what is written plainly, does not see.
-EVALUATE = "torch.jit.frontend.inspect.builtins.eval"
+# By a way that the audit, which reads what is written plainly, notes and does not refuse.
+EVALUATE = "vars(torch)['builtins'].eval"
 HARM = {
     "the token store": "open({data!r} + '/service.db', 'rb').read(1)",
     "a slot": "open({data!r} + '/slot-0.lock', 'w')",
