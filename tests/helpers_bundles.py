@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gdnspec.catalog.definitions import definition
-from gdnspec.catalog.solutions import Solution, load_solution
+from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution
 from gdnspec.model.result import CheckResult
 from gdnspec.model.trace import Trace
 from gdnspec.submission.archive import pack, unpack
-from gdnspec.submission.bundle import BUNDLE, packed
+from gdnspec.submission.bundle import BUNDLE, EVIDENCE, packed, read
 from gdnspec.submission.evidence import TRACES, VERDICTS, Evidence, Question, Recorded, line, sha256
 
 DECODE = "gdn_decode_k_last"
@@ -90,3 +90,25 @@ def member(name: str, data: bytes = b"x", **fields: Any) -> tuple[tarfile.TarInf
 def copied(source: Path, target: Path) -> Path:
     shutil.copytree(source, target)
     return target
+
+
+def renamed(source: Path, target: Path, supports: list[str], definition: str = DECODE) -> Path:
+    """A shipped solution as somebody else's, of one definition and of the workloads alone that `supports` leaves."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("traces", "README.md"))
+    manifest = target / MANIFEST
+    content = json.loads(manifest.read_text())
+    entry = content["entries"][definition]
+    entries = {definition: {**entry, "supports": [*entry["supports"], *supports]}}
+    manifest.write_text(json.dumps({**content, "name": target.name, "authors": ["a test"], "entries": entries}))
+    return target
+
+
+def boasting(bundle: Path, target: Path, factor: float) -> Path:
+    """The bundle with every time that it claims multiplied."""
+    lines = []
+    for trace in read(bundle).traces:
+        assert trace.timing is not None
+        times = {name: getattr(trace.timing, name) * factor for name in ("median", "p10", "p90")}
+        lines.append(line(trace.model_copy(update={"timing": trace.timing.model_copy(update=times)})))
+    shutil.copyfile(bundle, target)
+    return resealed(target, lambda _: None, {EVIDENCE + TRACES: "".join(lines).encode()})

@@ -1,5 +1,6 @@
 """A server in a process of its own, and who asks it."""
 
+import contextlib
 import http.client
 import io
 import json
@@ -7,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,6 +136,26 @@ class Box:
                 if cwd.parent == work or (inner and work in cwd.parents):
                     found[int(folder.name)] = cwd.relative_to(work).parts[0]
         return found
+
+
+@contextlib.contextmanager
+def served(data: Path, *options: str) -> Iterator[Box]:
+    """`gdnspec serve` itself, as it starts on a free port; ended where the caller has not done so."""
+    data.parent.mkdir(exist_ok=True)
+    box = Box(data)
+    command = [sys.executable, "-m", "gdnspec", "serve", "--data", str(data), "--port", "0", *options]
+    with box.log.open("a") as log:
+        box.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert box.process.stdout is not None
+    says = box.process.stdout.readline()
+    assert says.startswith("serving on http://127.0.0.1:"), box.said
+    box.port = int(says.split(":")[2])
+    try:
+        yield box
+        assert "Traceback" not in box.said
+    finally:
+        if box.process.poll() is None:
+            box.stop()
 
 
 def bundle(**what: Any) -> bytes:

@@ -1,5 +1,7 @@
 """What the audit reads in sources: each way out is named at its line, and shipped kernels have none."""
 
+import textwrap
+
 import pytest
 from conftest import ROOT
 from gdnspec.catalog.solutions import load_solution
@@ -46,6 +48,37 @@ PYTHON = {
     "import torch\ngetattr(torch, 'hub')": "network",
     "getattr(1, '__class__')": "looking around",
     "import os\n(lambda m: m.fork())(os)": "processes",
+    # What one module has imported, another reaches through it.
+    "import torch\ntorch.jit.frontend.inspect.builtins.eval('x')": "import hooks",
+    "import torch\ntorch.utils.data.os.kill(1, 9)": "processes",
+    "import torch\ntorch.os.path.exists('x')": "files",
+    "import torch\nf = torch.sys": "import hooks",
+    "import torch\njit = torch.jit\njit.frontend.inspect.currentframe()": "looking around",
+    "from torch.jit.frontend import inspect as i\ni.builtins.exec('x')": "import hooks",
+    "from torch import ctypes": "native code",
+    "import random\nrandom._os.system('x')": "processes",
+    "import contextlib as c\nc.os.system('x')": "processes",
+    "import os\nos.path.os.system('x')": "processes",
+    "import torch\ngetattr(torch, 'os').system('x')": "processes",
+    "import torch\n(lambda m: m.os.system('x'))(torch)": "processes",
+    "import torch\n[m] = [torch]\nm._threading.Thread()": "threads",
+    "import torch\nmatch torch:\n    case object(os=o):\n        o.system('x')": "processes",
+    "from .helper import os as o\no.system('x')": "processes",
+    "from operator import attrgetter\nattrgetter('os.system')(1)('x')": "processes",
+    "import operator\noperator.attrgetter('o' + 's')(1)": "looking around",
+    "from functools import reduce\nreduce(getattr, ['a'], 1)": "looking around",
+    "import torch\ntorch.nn.Module.train.__globals__.get('os')": "looking around",
+    "import torch\ntorch.utils.cpp_extension.load('a', ['b.cpp'])": "native code",
+    "from torch.utils.cpp_extension import load_inline": "native code",
+    "import torch\ntorch.ops.load_library('a.so')": "native code",
+    "import torch\ntorch.from_file('x')": "files",
+    "import torch\ntorch.UntypedStorage.from_file('x')": "files",
+    "def f(x):\n    return x.untyped_storage().from_file('x', True, 1)": "files",
+    "def f(x):\n    x.numpy().tofile('x')": "files",
+    "def f(x):\n    x.cpu().storage()._write_file(1, True)": "files",
+    "import torch\ntorch.jit.load('x')": "files",
+    "import numpy as np\nnp.lib.format.open_memmap('x')": "files",
+    "import typing\ntyping.get_type_hints(1)": "code made at run time",
     "# coding: utf-7\n": "hidden text",
     "x = 'a\u202eb'": "hidden text",
     "x\u200b = 1": "hidden text",
@@ -123,6 +156,24 @@ def test_words_in_comments_strings_and_device_code_are_no_findings() -> None:
         '"""open, exec."""\nimport torch\nfrom helper import f\n\n\ndef g(x):\n    # os.system\n    return f(x).open\n'
     )
     assert not audit({"kernel.py": python.encode(), "helper.py": b"def f(x):\n    return x\n"})
+
+
+def test_words_of_a_kernel_s_own_are_no_modules() -> None:
+    python = """
+        import operator
+        import numpy as np
+        import torch
+        import triton.language as tl
+
+        def f(x, module, rows):
+            w = torch.signal.windows.hann(8) + torch.select(x, 0, 1) + x.select(0, 1) + torch.ops.aten.select(x, 0, 1)
+            np.select([x > 0], [x])
+            module.eval()
+            torch.compile(module)
+            kernel = operator.methodcaller("select", 0, rows)
+            return kernel(w), [type(row) for row in rows], map(type, rows), module.graph.code, x.queue, x.time
+    """
+    assert not severe(audit({"kernel.py": textwrap.dedent(python).encode()}))
 
 
 @pytest.mark.parametrize("name", sorted(p.parent.name for p in (ROOT / "solutions").glob("*/solution.json")))

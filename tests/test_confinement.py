@@ -11,8 +11,9 @@ from pathlib import Path
 import forked
 import pytest
 from conftest import RIGHT_DECODE, ROOT
+from gdnspec.build import machine
 from gdnspec.worker import landlock, namespaces
-from helpers_bundles import bundle_of
+from helpers_bundles import bundle_of, renamed
 
 pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel has no Landlock that scopes signals")
 one_run = pytest.mark.xdist_group("doors")
@@ -28,7 +29,7 @@ MANIFEST = {
 
 
 def taken_in(
-    tmp_path: Path, code: str, *options: str, env: dict[str, str] | None = None, without: str = ""
+    tmp_path: Path, code: str, *options: str, env: dict[str, str] | None = None, without: str = "", device: str = "cpu"
 ) -> subprocess.CompletedProcess[str]:
     """`gdnspec intake` of a bundle of that code, whatever the audit says of it."""
     folder, into = tmp_path / "under_test", tmp_path / "into"
@@ -37,7 +38,7 @@ def taken_in(
     (folder / "kernel.py").write_text(f"{RIGHT_DECODE}\n\n{code}\n")
     (folder / "solution.json").write_text(json.dumps(MANIFEST))
     bundle = bundle_of(folder, tmp_path / "a.tar")
-    words = ["intake", str(bundle), "--into", str(into), "--allow-findings", "--device", "cpu", *options]
+    words = ["intake", str(bundle), "--into", str(into), "--allow-findings", "--device", device, *options]
     environment = {**os.environ, **(env or {})}
     if without:
         return forked.run(words, {**environment, "WITHOUT": without}, script=ROOT / "tests" / "without_calls.py")
@@ -87,7 +88,7 @@ TRIES = {
     "packages_write": lambda: Path(sys.prefix, "evil.pth").write_text("x"),
     "own_source": lambda: Path(__file__).write_text("x"),
     "into_write": lambda: Path(r"@INTO@/evil").mkdir(),
-    "shared_memory": lambda: Path("/dev/shm/gdnspec-evil").write_text("x"),
+    "shared_memory": lambda: Path("@LEFT@").write_text("x"),
     "tcp": lambda: socket.create_connection(("127.0.0.1", 22), 1),
     "udp": lambda: address("127.0.0.1"),
     "ipv6": lambda: socket.socket(socket.AF_INET6),
@@ -104,6 +105,8 @@ TRIES = {
     "secrets": lambda: [v for v in os.environ.values() if "@SECRET@" in v][0],
     "keys": lambda: call(@KEYCTL@, 0, -3, 0),
     "limits_raised": lambda: __import__("resource").setrlimit(4, (1 << 40, 1 << 40)),
+    "priority": lambda: os.nice(-1),
+    "root_folder": lambda: os.chroot("."),
     "file_of_4_gib": lambda: os.posix_fallocate(os.open("big", os.O_CREAT | os.O_RDWR), 0, 4 << 30),
     "pair": lambda: socket.socketpair() and None,
     "scratch": lambda: Path("mine").write_text("x") and None,
@@ -123,19 +126,34 @@ def run@HARMLESS@:
 ALLOWED = ("pair", "scratch", "process")  # by which one sees that the others fail for a reason
 ATTEMPTS = [name for name in re.findall(r'^    "(\w+)": lambda', DOORS, re.MULTILINE) if name not in ALLOWED]
 KEYCTL = {"x86_64": 250, "aarch64": 219}
+OPEN_ON_A_GPU = ("local", "shared_memory")  # CUDA's own ways between processes
+LEFT = Path("/dev/shm/gdnspec-evil")
+ON_A_GPU, WITHOUT = "on a GPU", "without"
 
 
 came_of: dict[str, dict[str, object]] = {}  # one run for all doors
 
 
-@pytest.fixture(params=["with namespaces of its own", pytest.param("without", marks=pytest.mark.thorough)])
-def tried(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, object]:
-    """What came of each attempt: the name of an error, or True and False for what came through."""
-    if request.param != "without" and not namespaces.allowed():
+@pytest.fixture(
+    params=[
+        "with namespaces of its own", pytest.param(WITHOUT, marks=pytest.mark.thorough),
+        pytest.param(ON_A_GPU, marks=pytest.mark.gpu),
+    ]
+)  # fmt: skip
+def how(request: pytest.FixtureRequest) -> str:
+    """Where it knocks."""
+    found: str = request.param
+    if found not in (WITHOUT, ON_A_GPU) and not namespaces.allowed():
         pytest.skip("no user namespaces here")
-    if request.param not in came_of:
-        came_of[request.param] = knocked(request.param, tmp_path)
-    return came_of[request.param]
+    return found
+
+
+@pytest.fixture
+def tried(how: str, tmp_path: Path) -> dict[str, object]:
+    """What came of each attempt: the name of an error, or True and False for what came through."""
+    if how not in came_of:
+        came_of[how] = knocked(how, tmp_path)
+    return came_of[how]
 
 
 def knocked(how: str, tmp_path: Path) -> dict[str, object]:
@@ -146,16 +164,20 @@ def knocked(how: str, tmp_path: Path) -> dict[str, object]:
     values = {
         "TOKEN": token, "HOME": home, "INTO": tmp_path / "into", "ROOT": ROOT, "JUDGE": os.getpid(), "SECRET": SECRET,
         "EXPECTED": Path(os.environ["GDNSPEC_CACHE"]) / "expected", "KEYCTL": KEYCTL[os.uname().machine],
-        "HARMLESS": HARMLESS,
+        "HARMLESS": HARMLESS, "LEFT": LEFT,
     }  # fmt: skip
     code = DOORS
     for name, value in values.items():
         code = code.replace(f"@{name}@", str(value))
     env = {"HOME": str(home), "NVIDIA_API_KEY": SECRET, "CUDA_TOKEN": SECRET, "MY_TOKEN": SECRET}
-    done = taken_in(tmp_path, code, env=env, without="unshare" if how == "without" else "")
+    device = "cuda" if how == ON_A_GPU else "cpu"
+    done = taken_in(tmp_path, code, env=env, without="unshare" if how == WITHOUT else "", device=device)
     said = refused(done, tmp_path)
     assert SECRET not in said + done.stdout
-    assert ("own namespaces" in done.stdout) == (how != "without")
+    assert "system calls filtered" in done.stdout
+    assert ("own namespaces" in done.stdout) == (how not in (WITHOUT, ON_A_GPU))
+    if how == ON_A_GPU:
+        LEFT.unlink(missing_ok=True)
     found = re.search(r"TRIED (\{.*?\})", said)
     assert found is not None, said
     tried: dict[str, object] = json.loads(found.group(1))
@@ -167,12 +189,14 @@ def test_nothing_was_left_where_it_tried_to_write(tried: dict[str, object]) -> N
     assert all(tried[name] is True for name in ALLOWED), tried
     for path in (ROOT / "evil.txt", ROOT / "tools" / "gdnspec" / "evil.py", Path(sys.prefix) / "evil.pth"):
         assert not path.exists()
-    assert not Path("/dev/shm/gdnspec-evil").exists()
+    assert not LEFT.exists()
 
 
 @one_run
 @pytest.mark.parametrize("attempt", ATTEMPTS)
-def test_a_door_is_closed(tried: dict[str, object], attempt: str) -> None:
+def test_a_door_is_closed(tried: dict[str, object], how: str, attempt: str) -> None:
+    if how == ON_A_GPU and attempt in OPEN_ON_A_GPU:
+        pytest.skip("documented as open on a GPU")
     # An error, and for the right reason: not that the attempt itself was wrong.
     expected = {"PermissionError", "OSError", "CalledProcessError", "FileNotFoundError", "ProcessLookupError"}
     expected |= {"IndexError"} if attempt == "secrets" else set()
@@ -280,6 +304,64 @@ def test_a_forged_result_is_found_out(tmp_path: Path) -> None:
     said = refused(done, tmp_path)
     assert "PASSED " not in done.stdout.replace("passed", "")
     assert re.search("INCORRECT|NON_FINITE|PROTOCOL_ERROR|RUNTIME_ERROR", said)
+
+
+# --- what builds in it ----------------------------------------------------------------------------------------------
+
+FEW = ["batch_size == 1 and num_v_heads <= 8"]
+
+
+@pytest.mark.gpu
+def test_a_cuda_kernel_is_built_and_passes(tmp_path: Path) -> None:
+    """nvcc, its helpers, ninja and the linker work behind the same walls as what they build."""
+    into = tmp_path / "into"
+    into.mkdir()
+    folder = renamed(ROOT / "solutions" / "cuda_recurrent", tmp_path / "my_cuda", FEW)
+    bundle = bundle_of(folder, tmp_path / "a.tar")
+    words = ["intake", str(bundle), "--into", str(into), "--device", "cuda", "--no-bench"]
+    done = forked.run(words, dict(os.environ))
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "system calls filtered" in done.stdout
+    assert re.search(r"my_cuda +PASSED", done.stdout)
+    assert [path.name for path in into.iterdir()] == ["my_cuda"]
+
+
+BUILD = """
+import os, sys
+from pathlib import Path
+
+from gdnspec.runner.confinement import Confinement
+from gdnspec.worker.isolation import shut_in
+
+folder, work = map(Path, sys.argv[1:])
+confined = Confinement().to_json()
+hello = {"folder": str(folder), "device": "cuda", "scratch": str(work), "build_dir": str(work),
+         "secret": "/nowhere", "confined": confined}
+print(shut_in(hello, lambda: None))
+import tvm_ffi.cpp
+from gdnspec.build.loader import CUDA_FLAGS, _cudart_folders
+os.environ["TVM_FFI_CUDA_ARCH_LIST"] = "9.0a"
+tvm_ffi.cpp.build(name="built", cuda_files=[str(folder / "kernel.cu")], extra_cuda_cflags=CUDA_FLAGS,
+                  extra_ldflags=_cudart_folders(), build_directory=str(work / "kernel"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.skipif(machine.nvcc() is None, reason="needs nvcc")
+def test_a_cuda_kernel_is_built_behind_the_walls_of_a_gpu(tmp_path: Path) -> None:
+    """As above, without the GPU."""
+    work = tmp_path / "work"
+    work.mkdir()
+    script = tmp_path / "script" / "build.py"
+    script.parent.mkdir()
+    script.write_text(BUILD)
+    command = [sys.executable, "-P", str(script), str(ROOT / "solutions" / "cuda_recurrent"), str(work)]
+    environment = {**os.environ, "HOME": str(work), "TMPDIR": str(work)}
+    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "system calls filtered', missing=''" in done.stdout
+    assert (work / "kernel" / "built.so").stat().st_size > 0
 
 
 # --- where the kernel offers less ---------------------------------------------------------------------------------

@@ -11,11 +11,17 @@ from typing import Any
 import pytest
 from gdnspec.service.api import ROOT, TAR, Result
 from gdnspec.service.client import Client
-from helpers_service import Answer, Box, bundle, until
+from gdnspec.service.folder import opened
+from gdnspec.service.jobs import Jobs
+from gdnspec.service.queue import Queue
+from gdnspec.service.retention import AT_ONCE, prune
+from gdnspec.service.settings import Settings
+from gdnspec.service.tokens import Tokens
+from helpers_service import Answer, Box, accept, bundle, until
 
 ROUTES = [
     ("GET", "jobs"), ("POST", "jobs"), ("GET", "jobs/{job}"), ("DELETE", "jobs/{job}"), ("GET", "jobs/{job}/events"),
-    ("GET", "jobs/{job}/result"), ("GET", "jobs/{job}/report"), ("GET", "/"),
+    ("GET", "jobs/{job}/result"), ("GET", "jobs/{job}/report"), ("GET", "jobs/{job}/bundle"), ("GET", "/"),
 ]  # fmt: skip
 
 
@@ -311,6 +317,54 @@ def test_the_documentation_says_what_may_be_answered(box: Box) -> None:
             assert "Retry-After" in answers["429"]["headers"], path
         assert "404" in answers or "{name}" not in path, path
     assert {"413", "415", "507"} <= set(operations["POST", f"{ROOT}/jobs"]["responses"])
+
+
+def test_a_bundle_comes_back_as_it_was_sent(box: Box, ann: str) -> None:
+    sent = bundle(name="kept", padding="\x00x" * 5000)
+    name = box.ask("POST", "jobs", ann, sent, Content_Type=TAR).json["id"]
+    for _ in range(2):  # while it waits or runs, and then
+        answer = box.ask("GET", f"jobs/{name}/bundle", ann)
+        assert (answer.status, answer.headers["content-type"], answer.body) == (200, TAR, sent)
+        assert answer.headers["content-disposition"] == f'attachment; filename="{name}.bundle.tar"'
+        box.ended(ann, name)
+
+
+def test_old_bundles_are_deleted_and_nothing_else(tmp_path: Path) -> None:
+    with Box(tmp_path / "data") as box:
+        ann = box.user("ann")
+        refused, first, last = (
+            box.ended(ann, box.job(ann, **what)).id for what in ({"state": "refused"}, {"name": "x"}, {"name": "x"})
+        )
+    box.settings["keep_bundles"] = 1.0
+    with box:
+        time.sleep(1.0)
+        assert [box.ask("GET", f"jobs/{job}/bundle", ann).status for job in (refused, first, last)] == [200] * 3
+    box.settings["keep_bundles"] = 0.0
+    with box:
+        waiting = box.job(ann, seconds=60)
+        for job in (refused, first):
+            gone = until(lambda job=job: (a := box.ask("GET", f"jobs/{job}/bundle", ann)).status == 410 and a)
+            assert gone.code == "gone"
+            assert "keeps them for 0 days; verdicts and traces stay" in gone.json["error"]["message"]
+            assert box.ask("GET", f"jobs/{job}/report", ann).code == "gone"
+            assert len(box.client(ann).result(job).verdicts) == 2
+            assert read_events(box, ann, job)[-1]["kind"] == "ended"
+        # What the page of all is made of, and what is still to be judged.
+        assert box.ask("GET", f"jobs/{last}/bundle", ann).status == 200
+        assert box.ask("GET", f"jobs/{waiting}/bundle", ann).status == 200
+
+
+def test_many_old_bundles_are_deleted_a_few_at_a_time(tmp_path: Path) -> None:
+    database = opened(Settings(tmp_path / "data"))
+    Tokens(database).add("ann", 1.0)
+    jobs, queue = Jobs(database, 100), Queue(database, 60.0)
+    for _ in range(AT_ONCE + 3):
+        accept(jobs, "ann")
+        claim = queue.claim()
+        assert claim is not None
+        queue.finish(claim, "refused", [], [], [])
+    assert prune(database, 60.0) == 0
+    assert [prune(database, 0.0) for _ in range(3)] == [AT_ONCE, 3, 0]
 
 
 def test_too_many_requests(tmp_path: Path) -> None:

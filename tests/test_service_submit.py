@@ -5,8 +5,6 @@ import http.server
 import json
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ from gdnspec.service.api import ROOT
 from gdnspec.service.client import Client, ServiceError
 from gdnspec.submission.evidence import EVIDENCE, folder_of
 from helpers_bundles import DECODE, bundle_of, claimed
-from helpers_service import Box, until
+from helpers_service import Box, served, until
 
 Make = Callable[..., Path]
 ARGUMENTS = "(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"
@@ -159,19 +157,9 @@ def test_the_token_comes_from_a_file_or_the_environment(gdnspec: Run, make_solut
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     """`gdnspec serve` itself."""
-    data = tmp_path_factory.mktemp("real") / "data"
-    box = Box(data)
-    command = [sys.executable, "-m", "gdnspec", "serve", "--data", str(data), "--port", "0", "--device", "cpu"]
-    log = (data.parent / "log").open("w")
-    box.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-    log.close()
-    assert box.process.stdout is not None
-    says = box.process.stdout.readline()
-    assert says.startswith("serving on http://127.0.0.1:")
-    box.port = int(says.split(":")[2])
-    yield box
-    assert box.stop(signal.SIGINT) == 0
-    assert "Traceback" not in box.said
+    with served(tmp_path_factory.mktemp("real") / "data", "--device", "cpu") as box:
+        yield box
+        assert box.stop(signal.SIGINT) == 0
 
 
 def test_a_solution_is_submitted_judged_and_shown(real: Box, gdnspec: Run, make_solution: Make, tmp_path: Path) -> None:
@@ -195,8 +183,8 @@ def test_a_solution_is_submitted_judged_and_shown(real: Box, gdnspec: Run, make_
     assert "Content-Security-Policy" in page.body.decode()
 
 
-# By a way that the audit, which reads what is written plainly, does not see.
-EVALUATE = "torch.jit.frontend.inspect.builtins.eval"
+# By a way that the audit, which reads what is written plainly, notes and does not refuse.
+EVALUATE = "vars(torch)['builtins'].eval"
 HARM = {
     "the token store": "open({data!r} + '/service.db', 'rb').read(1)",
     "a slot": "open({data!r} + '/slot-0.lock', 'w')",

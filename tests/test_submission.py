@@ -97,6 +97,25 @@ def test_what_cannot_run_here_is_not_submitted(gdnspec: Run, make_solution: Make
     assert not (tmp_path / "under_test.bundle.tar").exists()
 
 
+def test_what_needs_a_gpu_is_submitted_where_there_is_one(gdnspec: Run, make_solution: Make, tmp_path: Path) -> None:
+    requires = {"device": "cuda", "compute_capability": "8.0", "packages": []}
+    make_solution(RIGHT, requires=requires)
+    submit = ("submit", "under_test", "--solutions-dir", tmp_path / "solutions", "--device", "cpu")
+    done = gdnspec(*submit, cwd=tmp_path, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 3
+    assert f"nothing ran on {DECODE}: needs a CUDA GPU: this machine has none" in done.stderr
+    assert "gdnspec submit under_test on a machine with a CUDA GPU" in done.stderr
+    assert not (tmp_path / "under_test.bundle.tar").exists()
+    # One of two definitions, of which the other ran: nothing has failed, and nothing is packed.
+    elsewhere = {**ENTRIES[DECODE], "supports": ["device == 'cuda'"]}
+    make_solution(RIGHT, entries={**ENTRIES, "gdn_decode_k_first": elsewhere})
+    done = gdnspec(*submit, cwd=tmp_path)
+    assert done.returncode == 3
+    assert "nothing ran on gdn_decode_k_first: the solution supports device == 'cuda'" in done.stderr
+    assert "on a machine that has what is missing" in done.stderr
+    assert not (tmp_path / "under_test.bundle.tar").exists()
+
+
 def test_what_cannot_be_packed_is_named(gdnspec: Run, make_solution: Make, tmp_path: Path) -> None:
     submit = ("submit", "under_test", "--solutions-dir", tmp_path / "solutions", "-o", tmp_path / "a.tar")
     for change, says in (

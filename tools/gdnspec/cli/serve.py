@@ -48,6 +48,9 @@ def serve(
     upload_limit: Annotated[float, typer.Option(min=0.01, help="MiB of a bundle.")] = 64.0,
     minutes: Annotated[float, typer.Option(min=0.05, help="That a job may take.")] = 60.0,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one call may take.")] = 120.0,
+    keep_bundles: Annotated[
+        float, typer.Option(min=0, metavar="DAYS", help="That a bundle stays after its job has ended; inf: for ever.")
+    ] = 30.0,
     trusted: Annotated[
         bool, typer.Option("--trusted", help="Run bundles where this kernel cannot isolate them in full.")
     ] = False,
@@ -61,6 +64,7 @@ def serve(
     settings = Settings(
         (data or paths.state_dir()).absolute(), kind, devices, lease, rate, burst, queue_limit,
         upload_limit=int(upload_limit * MIB), minutes=minutes, timeout=timeout, trusted=trusted,
+        keep_bundles=keep_bundles,
     )  # fmt: skip
     from gdnspec.service.folder import opened
 

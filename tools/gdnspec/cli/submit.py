@@ -2,7 +2,7 @@
 
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -15,9 +15,9 @@ from gdnspec.cli.remote import client, follow
 from gdnspec.cli.selection import chosen_solutions
 from gdnspec.cli.verdicts import Summary, print_failure, print_summary
 from gdnspec.model.errors import Problem, SpecError
-from gdnspec.model.result import CheckResult
 
 if TYPE_CHECKING:
+    from gdnspec.build.machine import Device
     from gdnspec.catalog.solutions import Solution
     from gdnspec.submission.evidence import Recorded
 
@@ -93,7 +93,9 @@ def _record(solution: "Solution", device: str, timeout: float, trusted: bool, fl
         complain(f"gdnspec: isolation is reduced here: {missing}; --trusted runs your own code with less")
         raise typer.Exit(3) from None
     print_summary(summary)
-    _stop_where(unproven(solution.name, solution.manifest.entries, verdicts), verdicts)
+    failures = unproven(solution.name, [], verdicts)
+    if not_run := unproven(solution.name, solution.manifest.entries, verdicts):
+        _stop(not_run, 1 if failures else 3, "" if failures else _elsewhere(solution, where))
     slow = []
     for trace in judging.measure(judging.speed_jobs(solution, terms), terms, warn):
         complain(f"timed {trace.definition}/{trace.workload}: {trace.status}")
@@ -101,19 +103,24 @@ def _record(solution: "Solution", device: str, timeout: float, trusted: bool, fl
             slow.append(f"{trace.status} on {trace.definition}/{trace.workload}: {trace.message}")
         elif trace.timing is not None:
             recording.add(trace)
-    _stop_where(slow, verdicts)
+    if slow:
+        _stop(slow, 1)
     return recording.finish(terms.seed, judging.environment(where))
 
 
-def _stop_where(problems: list[str], verdicts: list[CheckResult]) -> None:
+def _stop(problems: list[str], code: int, what_to_do: str = "") -> NoReturn:
     """Nothing is packed that would be refused."""
-    if not problems:
-        return
     complain("gdnspec: nothing is packed:")
-    for problem in problems:
+    for problem in [*problems, *filter(None, [what_to_do])]:
         complain(f"  {problem}")
-    ran = any(result.status != "UNSUPPORTED" for result in verdicts)
-    raise typer.Exit(1 if ran else 3)
+    raise typer.Exit(code)
+
+
+def _elsewhere(solution: "Solution", where: "Device") -> str:
+    """A bundle is its evidence, which is had where the solution runs."""
+    needs_gpu = solution.manifest.requires.device == "cuda" and where.kind != "cuda"
+    there = "with a CUDA GPU" if needs_gpu else "that has what is missing"
+    return f"a bundle holds verdicts: gdnspec submit {solution.name} on a machine {there}; --to URL sends it from there"
 
 
 def _refuse_other_file(target: Path) -> None:

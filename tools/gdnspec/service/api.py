@@ -25,7 +25,7 @@ ENDED: dict[State, str] = {
 }
 ErrorCode = Literal[
     "bad_request", "unauthorised", "not_found", "method", "conflict", "too_large", "too_slow", "media_type",
-    "rate_limit", "queue_full", "too_many_streams", "storage_full", "storage", "no_report", "internal",
+    "gone", "rate_limit", "queue_full", "too_many_streams", "storage_full", "storage", "no_report", "internal",
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from gdnspec import __version__
 from gdnspec.service import api
 from gdnspec.service.database import Database
 from gdnspec.service.errors import ApiError, Documented, add_handlers, documented
-from gdnspec.service.jobs import Jobs, OtherRequest, QueueFull
+from gdnspec.service.jobs import BundleDeleted, Jobs, OtherRequest, QueueFull
 from gdnspec.service.limits import Rate, Streams
 from gdnspec.service.pages import NoReport, Pages
 from gdnspec.service.settings import Settings
@@ -34,6 +34,9 @@ EVENTS: Documented = {
 }
 ERROR = {"$ref": "#/components/schemas/ErrorBody"}
 RESULT: Documented = {200: {"model": api.Result}}
+BUNDLE: Documented = {
+    200: {"content": {api.TAR: {"schema": {"type": "string", "format": "binary"}}}, "description": "as it was sent"}
+}
 PAGE: Documented = {200: {"content": {"text/html": {}}, "description": "one self-contained page"}}
 
 routes = APIRouter(prefix=api.ROOT, responses=documented(401, 429, 503))
@@ -184,20 +187,30 @@ def result(request: Request, user: User, name: str) -> Response:
     return Response(body, media_type="application/json")
 
 
+@routes.get("/jobs/{name}/bundle", tags=["jobs"], response_class=Response, responses={**documented(404, 410), **BUNDLE})
+def bundle(request: Request, user: User, name: str) -> Response:
+    """The bundle of one of your jobs, byte for byte as you sent it."""
+    job = _mine(request, user, name)
+    with _explained(request):
+        data = request.app.state.jobs.bundle(job.id)
+    return Response(data, 200, {"Content-Disposition": f'attachment; filename="{job.id}.bundle.tar"'}, api.TAR)
+
+
 @routes.get(
-    "/jobs/{name}/report", tags=["jobs"], response_class=HTMLResponse, responses={**documented(404, 409, 501), **PAGE}
-)
+    "/jobs/{name}/report", tags=["jobs"], response_class=HTMLResponse,
+    responses={**documented(404, 409, 410, 501), **PAGE},
+)  # fmt: skip
 def job_report(request: Request, user: Reader, name: str) -> HTMLResponse:
     """The report of one job. A browser may send the token as a password."""
     _ended(request, user, name)
-    with _reported():
+    with _explained(request):
         return HTMLResponse(request.app.state.pages.of_job(name))
 
 
 @pages.get("/", tags=["report"], response_class=HTMLResponse, responses={**documented(401, 429, 501, 503), **PAGE})
 def report(request: Request, user: Reader) -> HTMLResponse:
     """The report of every accepted solution, beside the project's own. A browser may send the token as a password."""
-    with _reported():
+    with _explained(request):
         return HTMLResponse(request.app.state.pages.of_all())
 
 
@@ -209,8 +222,12 @@ def _ended(request: Request, user: str, name: str) -> api.Job:
 
 
 @contextlib.contextmanager
-def _reported() -> Iterator[None]:
+def _explained(request: Request) -> Iterator[None]:
     try:
         yield
+    except BundleDeleted:
+        days = request.app.state.settings.keep_bundles
+        message = f"the bundle was deleted: this server keeps them for {days:g} days; verdicts and traces stay"
+        raise ApiError(410, "gone", message) from None
     except NoReport as error:
         raise ApiError(501, "no_report", str(error)) from None

@@ -16,7 +16,7 @@ CODES: dict[int, ErrorCode] = {404: "not_found", 405: "method"}
 MEANING = {
     400: "the request is not one", 401: "no token, or one that is wrong, expired or revoked",
     404: "no such job of yours", 409: "not as things are now", 408: "the bundle came too slowly",
-    413: "the bundle is too large", 415: "a bundle is sent as application/x-tar",
+    410: "the bundle was deleted", 413: "the bundle is too large", 415: "a bundle is sent as application/x-tar",
     429: "too many requests, or too many jobs: again after the seconds that Retry-After says",
     501: "the server has no report", 503: "the database cannot be used now", 507: "the disk is full",
 }  # fmt: skip

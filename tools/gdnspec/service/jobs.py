@@ -13,6 +13,7 @@ from gdnspec.service.database import Database
 
 CHUNK = 1 << 20
 MOST_EVENTS = 500  # of one look
+SHOWN = "SELECT max(number) FROM jobs WHERE state = 'accepted' GROUP BY solution"  # in the page of all
 
 
 class QueueFull(Exception):
@@ -21,6 +22,10 @@ class QueueFull(Exception):
 
 class OtherRequest(Exception):
     """A request of that key was for another bundle."""
+
+
+class BundleDeleted(Exception):
+    """The job is there, and its bundle no longer."""
 
 
 class Jobs:
@@ -94,6 +99,14 @@ class Jobs:
                 (name, after, MOST_EVENTS),
             ).fetchall()
         return [Event(**{**dict(row), "at": moment(row["at"])}) for row in rows]
+
+    def bundle(self, name: str) -> bytes:
+        """As it was sent; the job's owner is not asked for. Raises `BundleDeleted`."""
+        with self._database.read() as connection:
+            row = connection.execute("SELECT data FROM bundles WHERE job = ?", (name,)).fetchone()
+        if row is None:
+            raise BundleDeleted
+        return bytes(row["data"])
 
     def result(self, name: str) -> tuple[str, str]:
         """Verdicts and traces, each a list in JSON; empty ones where there is none."""

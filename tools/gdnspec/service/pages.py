@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 from gdnspec.service.database import Database
+from gdnspec.service.jobs import SHOWN, BundleDeleted
 from gdnspec.service.process import run_beside
 from gdnspec.service.settings import Settings
 
@@ -24,7 +25,7 @@ class NoReport(Exception):
 
 
 class Pages:
-    """Raises `NoReport`, `StorageError`, `OSError`."""
+    """Raises `NoReport`, `BundleDeleted`, `StorageError`, `OSError`."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database, self._settings = database, settings
@@ -38,10 +39,7 @@ class Pages:
     def of_all(self) -> bytes:
         """Of the latest accepted submission of each name."""
         with self._database.read() as connection:
-            rows = connection.execute(
-                "SELECT id FROM jobs WHERE number IN (SELECT max(number) FROM jobs WHERE state = 'accepted' "
-                "GROUP BY solution) ORDER BY solution"
-            )
+            rows = connection.execute(f"SELECT id FROM jobs WHERE number IN ({SHOWN}) ORDER BY solution")
             return self._page(("", *(row["id"] for row in rows)))
 
     def _page(self, key: tuple[str, ...]) -> bytes:
@@ -70,10 +68,12 @@ class Pages:
         folder.mkdir()
         with self._database.read() as connection:
             row = connection.execute(
-                "SELECT data, verdicts, traces FROM bundles JOIN results USING (job) WHERE job = ?", (job,)
+                "SELECT data, verdicts, traces FROM results LEFT JOIN bundles USING (job) WHERE job = ?", (job,)
             ).fetchone()
         if row is None:
             raise NoReport("the job has no result")
+        if row["data"] is None:
+            raise BundleDeleted
         (folder / BUNDLE).write_bytes(row["data"])
         (folder / VERDICTS).write_text(row["verdicts"])
         (folder / TRACES).write_text(row["traces"])

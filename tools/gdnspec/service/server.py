@@ -10,8 +10,10 @@ from gdnspec.model.errors import SpecError
 from gdnspec.service.app import make_app
 from gdnspec.service.database import Database
 from gdnspec.service.queue import Queue
+from gdnspec.service.retention import Retention
 from gdnspec.service.settings import Settings
 from gdnspec.service.slots import Slots
+from gdnspec.service.tokens import DAY
 
 MOST_CONNECTIONS = 1000
 BACKLOG = 1024
@@ -40,8 +42,10 @@ def _as_interrupt(*_: object) -> None:
 def serve(database: Database, settings: Settings, address: socket.socket) -> None:
     """Until SIGINT or SIGTERM; what runs then waits for the next server."""
     slots = Slots(Queue(database, settings.lease), settings)
+    retention = Retention(database, settings.keep_bundles * DAY)
     signal.signal(signal.SIGTERM, _as_interrupt)  # which uvicorn raises again when it has ended
     slots.start()
+    retention.start()
     config = uvicorn.Config(
         make_app(database, settings), log_level="warning", access_log=False, server_header=False, lifespan="off",
         limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=FAREWELL, backlog=BACKLOG,
@@ -51,4 +55,5 @@ def serve(database: Database, settings: Settings, address: socket.socket) -> Non
     except KeyboardInterrupt:
         print("gdnspec: ending; jobs that run wait for the next server", file=sys.stderr, flush=True)
     finally:
+        retention.stop()
         slots.stop()

@@ -13,7 +13,8 @@ class Settings:
     a CPU. `lease`: seconds after which a job whose server is silent is anybody's. `rate`: requests of a user a minute,
     `burst` at once. `queue_limit`: jobs of a user that wait or run; `streams`: of events that a user may follow at a
     time. `upload_limit`: bytes, to come within `upload_seconds`. `minutes`: that a job may take; `timeout`: seconds of
-    one call. `trusted`: run bundles where this kernel cannot isolate them in full. `runner`: the process of a job."""
+    one call. `keep_bundles`: days after its job's end. `trusted`: run bundles where this kernel cannot isolate them in
+    full. `runner`: the process of a job."""
 
     data: Path
     device: str = "cpu"
@@ -28,6 +29,7 @@ class Settings:
     minutes: float = 60.0
     timeout: float = 120.0
     trusted: bool = False
+    keep_bundles: float = 30.0
     # -P: a folder that a job writes to is no place to import from.
     runner: tuple[str, ...] = (sys.executable, "-P", "-m", "gdnspec.service.job")
 

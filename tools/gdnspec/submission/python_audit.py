@@ -4,84 +4,33 @@ import ast
 import io
 import tokenize
 
-from gdnspec.submission.finding import Finding, words
+from gdnspec.submission.finding import Finding
+from gdnspec.submission.python_names import (
+    BUILTINS,
+    BY_ATTRIBUTE,
+    DYNAMIC,
+    ENVIRONMENT,
+    FILE_METHODS,
+    FILES,
+    HOOKS,
+    INNER,
+    KIND_OF,
+    LOOKING_AROUND,
+    NOTED,
+    NOTED_FILE_METHODS,
+    ORDINARY,
+    PATCHES,
+    UNMISTAKABLE,
+    UNUSUAL,
+    Known,
+    known,
+    reached,
+)  # fmt: skip
 
-FILES, NETWORK, PROCESSES, THREADS = "files", "network", "processes", "threads"
-HOOKS, PATCHES, NATIVE, DYNAMIC = "import hooks", "patched modules", "native code", "code made at run time"
-ENVIRONMENT, LOOKING_AROUND = "environment", "looking around"
-
-# What a kernel is made of.
-ORDINARY = words("""
-    __future__ abc collections contextlib copy cuda cupy cutlass dataclasses decimal einops enum fractions functools
-    itertools math numbers numpy operator random statistics string torch triton tvm_ffi types typing typing_extensions
-    warnings
-""")
-MODULES = {
-    FILES: "fileinput glob io linecache mmap pathlib shutil sqlite3 tarfile tempfile zipfile",
-    NETWORK: """
-        aiohttp asyncio ftplib http httpx requests select selectors smtplib socket socketserver ssl urllib urllib3
-        webbrowser xmlrpc""",
-    PROCESSES: "multiprocessing os posix psutil pty resource signal subprocess",
-    THREADS: "_thread concurrent queue sched threading",
-    HOOKS: "builtins imp importlib pkgutil runpy site sys zipimport",
-    NATIVE: "_ctypes cffi cppyy ctypes numba pybind11",
-    DYNAMIC: """
-        ast base64 binascii bz2 cloudpickle code codecs codeop compileall dill gzip lzma marshal pickle py_compile
-        shelve zlib""",
-    LOOKING_AROUND: """
-        atexit dis faulthandler gc getpass inspect logging platform sysconfig time traceback tracemalloc weakref""",
-}
-KIND_OF = {module: kind for kind, listed in MODULES.items() for module in words(listed)}
-# Named so often in honest code that the import by itself says nothing: what is taken from them does.
-BY_ATTRIBUTE = words("os sys time logging weakref platform inspect")
-NOTED = words("logging platform time weakref traceback inspect")  # worth a look, and no more
-
-
-def _below(module: str, names: str, kind: str, severe: bool = True) -> dict[str, tuple[str, bool]]:
-    return {f"{module}.{name}": (kind, severe) for name in words(names)}
-
-
-# By the longest prefix of a dotted name; True: severe.
-NAMES: dict[str, tuple[str, bool]] = {
-    "os": (FILES, True),
-    **_below("os", "path", FILES, False),
-    **_below("os", "environ getenv", ENVIRONMENT, False),
-    **_below("os", "putenv unsetenv environb", ENVIRONMENT),
-    **_below("os", "cpu_count", LOOKING_AROUND, False),
-    **_below("os", """
-        system popen fork forkpty kill killpg execv execve execl execlp execvp execvpe spawnl spawnv spawnve spawnvp
-        posix_spawn posix_spawnp abort _exit setsid""", PROCESSES),
-    "sys": (LOOKING_AROUND, False),
-    **_below("sys", "modules meta_path path path_hooks path_importer_cache", HOOKS),
-    **_below("sys", """
-        _getframe _current_frames _current_exceptions settrace setprofile addaudithook monitoring""", LOOKING_AROUND),
-    "inspect": (LOOKING_AROUND, False),
-    **_below("inspect", "currentframe stack trace getmembers", LOOKING_AROUND),
-    **_below("numpy", "load save savez savetxt loadtxt genfromtxt fromfile memmap DataSource", FILES),
-    **_below("numpy", "ctypeslib", NATIVE),
-    **_below("torch", "load save from_file UntypedStorage.from_file serialization package", FILES),
-    **_below("torch", "hub distributed", NETWORK),
-    **_below("torch", "multiprocessing", PROCESSES),
-    **_below("torch", "set_num_threads", THREADS, False),
-    **_below("torch", "utils.cpp_extension ops.load_library classes.load_library cuda._compile_kernel", NATIVE, False),
-    **_below("triton", "runtime.build language.inline_asm_elementwise", NATIVE, False),
-    **_below("tvm_ffi", "cpp load_module", NATIVE, False),
-}  # fmt: skip
-BUILTINS = {
-    "open": FILES, "exec": DYNAMIC, "eval": DYNAMIC, "compile": DYNAMIC, "__import__": HOOKS, "breakpoint": PROCESSES,
-    "input": FILES, "globals": LOOKING_AROUND, "locals": LOOKING_AROUND, "__builtins__": HOOKS, "__loader__": HOOKS,
-    "__spec__": HOOKS,
-}  # fmt: skip
-UNUSUAL = frozenset(("globals", "locals"))  # of those, what is only worth a look
-# Attributes from which everything else can be reached.
-INNER = words("""
-    __globals__ __builtins__ __subclasses__ __bases__ __mro__ __code__ __closure__ __loader__ __spec__ __import__
-    __getattribute__ __reduce__ __reduce_ex__ f_back f_locals f_globals f_builtins gi_frame cr_frame tb_frame tb_next
-    _getframe load_module exec_module
-""")
-WRITES_FILES = words("""
-    tofile fromfile read_text write_text read_bytes write_bytes unlink rmdir mkdir touch symlink_to hardlink_to chmod
-""")
+# By which an attribute is got at that no reader of names sees.
+BY_TEXT = ("getattr", "setattr", "delattr", "hasattr", "vars", "type", "dir")
+HANDED_ON = ("getattr", "setattr", "delattr", "vars")  # who takes one of these gives it the name
+GETTERS: dict[str | None, int | None] = {"operator.attrgetter": None, "operator.methodcaller": 1}  # names they take
 MOST_OF_A_LITERAL = 4000  # characters
 
 
@@ -112,6 +61,7 @@ class _Reader(ast.NodeVisitor):
         self.file, self.local = file, local
         self.found: list[Finding] = []
         self.meaning: dict[str, str] = {}
+        self._called: set[int] = set()  # names that are called where they stand, by identity
 
     def add(self, node: ast.AST, kind: str, what: str, severe: bool = True) -> None:
         self.found.append(Finding(self.file, getattr(node, "lineno", 1), kind, what, severe))
@@ -127,12 +77,20 @@ class _Reader(ast.NodeVisitor):
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
         if node.level:
-            return  # beside it, and read as well
+            self._from_beside(node)
+            return
         for alias in node.names:
             if alias.name == "*" and module.split(".")[0] not in self.local:
                 self.add(node, HOOKS, f"from {module} import *: what it brings cannot be read here")
             self.meaning[alias.asname or alias.name] = f"{module}.{alias.name}"
             self._imported(node, f"{module}.{alias.name}")
+
+    def _from_beside(self, node: ast.ImportFrom) -> None:
+        """What is there is read as well; what it has imported itself may be handed on."""
+        for alias in node.names:
+            if alias.name not in self.local:
+                self.meaning[alias.asname or alias.name] = f".{alias.name}"
+                self._named(node, f".{alias.name}")
 
     def _imported(self, node: ast.AST, name: str) -> None:
         top = name.split(".")[0]
@@ -152,6 +110,8 @@ class _Reader(ast.NodeVisitor):
         if node.id in BUILTINS and node.id not in self.meaning:
             if isinstance(node.ctx, ast.Load):
                 self.add(node, BUILTINS[node.id], node.id, node.id not in UNUSUAL)
+        elif node.id in HANDED_ON and node.id not in self.meaning and id(node) not in self._called:
+            self.add(node, LOOKING_AROUND, f"{node.id}, handed on as a whole")
         elif node.id in self.meaning and isinstance(node.ctx, ast.Load):
             meant = self.meaning[node.id]
             if meant in KIND_OF and meant not in NOTED:
@@ -171,31 +131,31 @@ class _Reader(ast.NodeVisitor):
             owner = self._dotted(node.value)
             if owner is not None:
                 self.add(node, PATCHES, f"sets {owner}.{node.attr}")
-        if dotted is not None and self._named(node, dotted):
-            return
-        if node.attr in INNER:
-            self.add(node, LOOKING_AROUND, f".{node.attr}")
-        elif node.attr in WRITES_FILES:
-            self.add(node, FILES, f".{node.attr}", False)
-        elif node.attr == "__dict__":
-            self.add(node, PATCHES, ".__dict__", False)
         if dotted is None:
+            self._attribute(node, node.attr)
             self.visit(node.value)
+        elif (found := self._named(node, dotted)) is None or not found.severe:
+            for name in dotted.split(".")[1:]:
+                self._attribute(node, name)
 
-    def _named(self, node: ast.AST, dotted: str) -> bool:
-        """Adds what is known of a dotted name, by its longest known prefix; whether anything is."""
+    def _attribute(self, node: ast.AST, name: str) -> None:
+        """Of whatever object."""
+        if name in INNER:
+            self.add(node, LOOKING_AROUND, f".{name}")
+        elif name.lstrip("_") in UNMISTAKABLE:
+            self.add(node, KIND_OF[name.lstrip("_")], f".{name}: a module, by way of something else")
+        elif name in FILE_METHODS or name in NOTED_FILE_METHODS:
+            self.add(node, FILES, f".{name}", name in FILE_METHODS)
+        elif name == "__dict__":
+            self.add(node, PATCHES, ".__dict__", False)
+
+    def _named(self, node: ast.AST, dotted: str) -> Known | None:
+        """Adds what is known of a dotted name."""
         parts = dotted.split(".")
-        for length in range(len(parts), 0, -1):
-            known = NAMES.get(".".join(parts[:length]))
-            if known is not None:
-                if length == len(parts) == 1:
-                    return False  # the module itself: what is taken from it says more
-                self.add(node, known[0], dotted, known[1])
-                return True
-        if parts[0] in KIND_OF and parts[0] not in BY_ATTRIBUTE and len(parts) > 1:
-            self.add(node, KIND_OF[parts[0]], dotted, parts[0] not in NOTED)
-            return True
-        return False
+        found = reached(parts) or known(parts)
+        if found is not None:
+            self.add(node, found.kind, dotted, found.severe)
+        return found
 
     def _dotted(self, node: ast.AST) -> str | None:
         """`torch.hub.load` for what stands for it; None for anything that is no name of a module's."""
@@ -218,25 +178,42 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         called = node.func.id if isinstance(node.func, ast.Name) else ""
-        if called in ("getattr", "setattr", "delattr", "hasattr", "vars", "type", "dir") and called not in self.meaning:
+        if called in BY_TEXT and called not in self.meaning:
+            self._called.add(id(node.func))
             self._by_text(node, called)
+        if (getter := self._dotted(node.func)) in GETTERS:
+            for argument in node.args[: GETTERS[getter]]:
+                self._asked_for(node, argument)
         self._of_environment(node)
         self.generic_visit(node)
 
     def _by_text(self, node: ast.Call, called: str) -> None:
         """getattr(x, "na" + "me") says nothing to a reader of names."""
-        named = node.args[1] if len(node.args) > 1 else None
-        text = named.value if isinstance(named, ast.Constant) and isinstance(named.value, str) else None
         if called in ("setattr", "delattr"):
             self.add(node, PATCHES, f"{called} of {ast.unparse(node.args[0])[:60] if node.args else ''}")
-        elif called == "getattr" and text is None:
-            self.add(node, LOOKING_AROUND, "getattr with a name that is made at run time")
-        elif called == "getattr" and (str(text) in INNER or str(text).startswith("__") or text in BUILTINS):
-            self.add(node, LOOKING_AROUND, f"getattr of {text}")
-        elif called == "getattr" and node.args and (owner := self._dotted(node.args[0])) is not None:
-            self._named(node, f"{owner}.{text}")
+        elif called == "getattr":
+            self._asked_for(node, node.args[1] if len(node.args) > 1 else None)
         elif called in ("vars", "dir") or (called == "type" and len(node.args) == 3):
             self.add(node, LOOKING_AROUND, f"{called}(..)", False)
+
+    def _asked_for(self, node: ast.Call, name: ast.expr | None) -> None:
+        """An attribute by its name as text, dots in it where those are followed."""
+        text = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
+        if text is None:
+            self.add(node, LOOKING_AROUND, "getattr with a name that is made at run time")
+            return
+        if text in INNER or text.startswith("__") or text in BUILTINS:
+            self.add(node, LOOKING_AROUND, f"getattr of {text}")
+            return
+        owner = self._dotted(node.args[0])
+        if owner is None or self._named(node, f"{owner}.{text}") is None:
+            for part in text.split("."):
+                self._attribute(node, part)
+
+    def visit_MatchClass(self, node: ast.MatchClass) -> None:
+        for name in node.kwd_attrs:
+            self._attribute(node, name)
+        self.generic_visit(node)
 
     def _of_environment(self, node: ast.Call) -> None:
         dotted = self._dotted(node.func)

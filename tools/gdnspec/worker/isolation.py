@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gdnspec.worker import landlock, limits, namespaces, seccomp
+from gdnspec.worker import capabilities, landlock, limits, namespaces, seccomp
 
 _PR_SET_PDEATHSIG = 1
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/sys", "/run", "/nix")
@@ -51,6 +51,7 @@ def shut_in(hello: dict[str, Any], close: Callable[[], None]) -> Isolation:
     if alone:
         namespaces.enter(Path(hello["scratch"]), confined["disk"], die_with_parent, close)
     limits.limit(confined, device, alone)
+    capabilities.drop()
     text = _landlocked(hello, SYSTEM_CONFINED, [Path(hello["secret"]), *map(Path, confined["closed"])])
     filtered = seccomp.confine(device)
     walls = [text, *(["system calls filtered"] if filtered else []), *(["own namespaces"] if alone else [])]
