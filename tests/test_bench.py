@@ -197,6 +197,22 @@ def test_baselines_run_in_turns_and_saved_traces_are_valid(gdnspec: Run, make_so
     assert len(saved.read_text().splitlines()) == 1, "measured again, the line is replaced"
 
 
+def test_baselines_keep_traces_of_their_own_where_that_is_asked_for(gdnspec: Run, make_solution: Make) -> None:
+    folder = make_solution(HEAD + "    " + RIGHT)
+    twin = make_solution(HEAD + "    " + RIGHT, name="twin")
+    wrong = make_solution(HEAD + "    " + RIGHT.replace("return ", "return 2 * "), name="wrong")
+    _, trace, _ = timed(gdnspec, folder, "--against", "twin,wrong", "--save-baselines")
+    assert len(list((folder / "traces").glob("*.jsonl"))) == 1
+    (saved,) = (twin / "traces").glob("*.jsonl")
+    its = Trace.model_validate(json.loads(saved.read_text()))
+    assert (its.solution, its.status, its.recorded[:10]) == ("twin", "PASSED", trace.recorded[:10])
+    (mine,), (theirs,) = trace.against, its.against
+    assert its.timing is not None and its.timing.median == mine.median
+    assert theirs.baseline == folder.name and theirs.ratio == pytest.approx(1 / mine.ratio, rel=0.2)
+    assert not (wrong / "traces").exists(), "what is wrong is not timed"
+    assert gdnspec("validate", twin).returncode == 0
+
+
 def test_a_baseline_without_a_ratio_is_named_and_why(gdnspec: Run, make_solution: Make) -> None:
     folder = make_solution(HEAD + "    " + RIGHT)
     make_solution(HEAD + f"    o, s = decode_k_last{ARGS}\n    return o, s * 1.01", name="wrong")

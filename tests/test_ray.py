@@ -71,7 +71,7 @@ def tasks(solution: Solution) -> list[Task]:
 
 
 def spread(solution: Solution, watch: Watched) -> dict[str, Trace]:
-    traces = [trace for _, trace in ray_executor.spread(tasks(solution), SETTINGS, watch, print)]
+    traces = [trace for _, (trace, *_) in ray_executor.spread(tasks(solution), SETTINGS, watch, print)]
     assert sorted(t.workload for t in traces) == sorted(NAMES), "none lost, none doubled"
     return {trace.workload: trace for trace in traces}
 

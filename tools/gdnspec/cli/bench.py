@@ -22,6 +22,7 @@ from gdnspec.report.units import shown_time
 
 if TYPE_CHECKING:
     from gdnspec.build.machine import Device
+    from gdnspec.runner.executor import Task
     from gdnspec.runner.plan import Job
 
 
@@ -42,6 +43,9 @@ def bench(
     device: Annotated[str, typer.Option(help="cuda, or cpu: shown there, never ranked.")] = "cuda",
     solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
     save: Annotated[bool, typer.Option("--save", help="Write each trace into its solution's traces/.")] = False,
+    save_baselines: Annotated[
+        bool, typer.Option("--save-baselines", help="The same, and those of the baselines into theirs.")
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Append each trace as a line of JSON; - is stdout.")
     ] = None,
@@ -55,6 +59,7 @@ def bench(
     ] = "local",
 ) -> None:
     """Check solutions, then time them: every timed call has content of its own, and its outputs are verified."""
+    save = save or save_baselines
     if save and workloads_file is not None:
         # Nobody could tell later what they were of.
         raise SpecError("--save keeps traces of shipped workloads alone: --json FILE keeps these")
@@ -91,7 +96,7 @@ def bench(
         live = stack.enter_context(LiveTable(len(jobs)))
         measured = stack.enter_context(contextlib.closing(execute(tasks, settings, live, warn)))
         try:
-            for job, trace in measured:
+            for task, (trace, *beside_it) in measured:
                 traces.append(trace)
                 live.add(trace)
                 if recorded is not None:
@@ -99,7 +104,9 @@ def bench(
                 if to_stdout:
                     print(trace.model_dump_json(), flush=True)
                 if save and trace.timing is not None:
-                    save_trace(job.solution, trace)
+                    save_trace(task.job.solution, trace)
+                if save_baselines:
+                    _save_baselines(task, beside_it)
         except KeyboardInterrupt:
             interrupted = True
         except NothingToRunOn as nothing:
@@ -112,6 +119,15 @@ def bench(
     if interrupted:
         raise typer.Exit(130)
     raise typer.Exit(_exit_code(traces))
+
+
+def _save_baselines(task: "Task", traces: list[Trace]) -> None:
+    from gdnspec.catalog.traces import save
+
+    rivals = {rival.solution.name: rival.solution for rival in task.rivals}
+    for trace in traces:
+        if trace.timing is not None:
+            save(rivals[trace.solution], trace)
 
 
 def _device(name: str, executor: str) -> "Device":

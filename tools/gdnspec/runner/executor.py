@@ -1,4 +1,4 @@
-"""Who measures: this process, or the workers of a Ray cluster. Either yields each trace as it comes, one a task."""
+"""Who measures: this process, or the workers of a Ray cluster. Either yields each task's traces as they come."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class NothingToRunOn(Exception):
     """There is no device of that kind; the command ends with exit code 3."""
 
 
-Measured = Generator[tuple[Job, Trace], None, None]
+Measured = Generator[tuple[Task, list[Trace]], None, None]  # that of its job, then those of baselines that were timed
 Execute = Callable[[list[Task], Settings, Watch, Warn], Measured]
 
 
@@ -79,4 +79,4 @@ def local(tasks: list[Task], settings: Settings, watch: Watch, warn: Warn) -> Me
     with settings.measurer(warn) as measurer:
         for task in tasks:
             watch.start(task.job.solution.name, task.job.workload.name)
-            yield task.job, measurer.trace(task.job, task.rivals, watch.round)
+            yield task, measurer.traces(task.job, task.rivals, watch.round)

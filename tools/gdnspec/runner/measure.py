@@ -49,11 +49,15 @@ class Measurer:
 
     def trace(self, job: Job, baselines: list[Job], told: Told = lambda rounds, spread: None) -> Trace:
         """One solution on one workload; what fails its check is not timed."""
+        return self.traces(job, baselines, told)[0]
+
+    def traces(self, job: Job, baselines: list[Job], told: Told = lambda rounds, spread: None) -> list[Trace]:
+        """The same, and behind it the trace of each baseline that was timed in turns with it."""
         if job.interpreted and job.unsupported is None:
-            return self._trace(job, "UNSUPPORTED", "interpreted: nothing that an interpreter runs is timed")
+            return [self._trace(job, "UNSUPPORTED", "interpreted: nothing that an interpreter runs is timed")]
         checked = self._checked(job)
         if checked.status != "PASSED":
-            return self._trace(job, checked.status, checked.message, checked)
+            return [self._trace(job, checked.status, checked.message, checked)]
         against, missing = self._baselines(baselines)
         before = self._health()
         try:
@@ -65,12 +69,15 @@ class Measurer:
             options = self.checker.options
             Race(racers, self.seconds, options.timeout, options.seed).run(told)
         except InvalidWorkload as error:
-            return self._trace(job, "INVALID_WORKLOAD", str(error), checked)
+            return [self._trace(job, "INVALID_WORKLOAD", str(error), checked)]
         except (MemoryError, torch.OutOfMemoryError) as error:
             said = (str(error).splitlines() or ["no more is said"])[0]
-            return self._trace(job, "UNSUPPORTED", f"out of memory: {said}", checked)
-        trace = self._judged(job, checked, racers, before, self._health())
-        return trace.model_copy(update={"missing": missing + trace.missing})
+            return [self._trace(job, "UNSUPPORTED", f"out of memory: {said}", checked)]
+        after = self._health()
+        mine, *others = racers
+        trace = self._judged(mine, others, before, after)
+        beside = [self._judged(other, [mine], before, after) for other in others if other.device]
+        return [trace.model_copy(update={"missing": missing + trace.missing}), *beside]
 
     # --- parts --------------------------------------------------------------------------------------------------
 
@@ -87,10 +94,9 @@ class Measurer:
                 against.append(job)
         return against, missing
 
-    def _judged(
-        self, job: Job, checked: CheckResult, racers: list[Racer], before: Health | None, after: Health | None
-    ) -> Trace:
-        mine, *others = racers
+    def _judged(self, mine: Racer, others: list[Racer], before: Health | None, after: Health | None) -> Trace:
+        """What a race says of one of those in it, beside others."""
+        job, checked = mine.job, self._checked(mine.job)
         if mine.verdict is not None:
             return self._trace(job, mine.verdict.status, mine.verdict.message, checked)
         if not mine.device:

@@ -38,8 +38,8 @@ def imported() -> Any:
 
 
 def spread(tasks: list[Task], settings: Settings, watch: Watch, warn: Warn) -> Measured:
-    """One trace a task, in the order in which they come. Raises `SpecError` where a worker has other sources, and
-    `NothingToRunOn` where the cluster has no device of the kind."""
+    """The traces of each task, as they come. Raises `SpecError` where a worker has other sources, and `NothingToRunOn`
+    where the cluster has no device of the kind."""
     with _cluster(imported()) as ray:
         resource = "GPU" if settings.device == "cuda" else "CPU"
         count = min(len(tasks), int(ray.cluster_resources().get(resource, 0)))
@@ -82,15 +82,15 @@ def _run(crew: "_Crew", count: int, tasks: list[Task], settings: Settings, watch
             if losses[done] < TRIES:
                 waiting.appendleft(done)
                 continue
-            trace = _lost(done.job, member, settings)
+            traces = [_lost(done.job, member, settings)]
         elif done is None:
             unstarted = 0
             continue
         else:
-            trace = Trace.model_validate_json(said["trace"])
+            traces = [Trace.model_validate_json(trace) for trace in said["traces"]]
         left -= 1
         assert done is not None
-        yield done.job, trace
+        yield done, traces
 
 
 def _lost(job: Job, member: _Member, settings: Settings) -> Trace:

@@ -72,13 +72,13 @@ class Worker:
         return {"device": asdict(self._device)}
 
     def measure(self, wanted: Said) -> Said:
-        """The trace of one order, as JSON."""
+        """The traces of one order, each as JSON."""
         try:
             job, *rivals = self._jobs(wanted)
         except SpecError as error:
             return _refusal(str(error))
         assert self._measurer is not None
-        return {"trace": self._measurer.trace(job, rivals).model_dump_json()}
+        return {"traces": [trace.model_dump_json() for trace in self._measurer.traces(job, rivals)]}
 
     def end(self) -> Said:
         """Ends the children and gives the memory back."""
