@@ -298,15 +298,17 @@ def main() -> None:
     parser.add_argument("--solution", action="append", help="fused_conv_prefill where none is given")
     parser.add_argument("--against", default="flashinfer,fla,flash_qla")
     parser.add_argument("--rows", default="", help="only those with this in their name")
+    parser.add_argument("--build", type=Path, help="where builds are kept for the next run")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("conv_prefill.py: needs a CUDA GPU")
     began, ratios, shares = time.monotonic(), dict[str, list[float]](), dict[str, list[float]]()
-    with tempfile.TemporaryDirectory() as build:
-        solutions = solutions_of(options.solution or ["fused_conv_prefill"], Path(build))
+    with tempfile.TemporaryDirectory() as scratch:
+        build = options.build or Path(scratch)
+        solutions = solutions_of(options.solution or ["fused_conv_prefill"], build)
         folder = HERE.parent / "solutions/hopper_prefill"
-        hopper = load_function(folder, "kernel.cu::gdn_prefill_k_last", Path(build) / "hopper")
-        ways, others = fronts(Path(build)), peers([x for x in options.against.split(",") if x], Path(build))
+        hopper = load_function(folder, "kernel.cu::gdn_prefill_k_last", build / "hopper")
+        ways, others = fronts(build), peers([x for x in options.against.split(",") if x], build)
         bandwidth = copy_bandwidth()
         built = f"built in {time.monotonic() - began:.0f} s"
         print(f"{torch.cuda.get_device_name()}, a copy: {bandwidth / 1e12:.2f} TB/s; {built}\n")

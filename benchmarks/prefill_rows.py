@@ -158,6 +158,7 @@ def main() -> None:
     parser.add_argument("--solutions", default="hopper_prefill,triton_chunkwise")
     parser.add_argument("--against", default="flashinfer,fla,flash_qla")
     parser.add_argument("--rows", default="", help="only those with this in their name")
+    parser.add_argument("--build", type=Path, help="where builds are kept for the next run")
     parser.add_argument("--json", type=Path, help="append a line a row")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -165,14 +166,15 @@ def main() -> None:
     mine = [name for name in options.solutions.split(",") if name]
     peers = [name for name in options.against.split(",") if name]
     theirs = [Path(name).name for name in peers]
-    with tempfile.TemporaryDirectory() as build:
+    with tempfile.TemporaryDirectory() as scratch:
+        build = options.build or Path(scratch)
         subjects = []
         for folder in [
             *(folder_of(name, "solutions") for name in mine),
             *(folder_of(name, "peers") for name in peers),
         ]:
             try:
-                subjects.append(Subject(folder, Path(build)))
+                subjects.append(Subject(folder, build))
             except ImportError as error:
                 print(f"{folder.name} is left out: {error}")
         print(f"{torch.cuda.get_device_name()}; peer: best of those / this, share: of the bound\n")

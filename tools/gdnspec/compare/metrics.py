@@ -9,7 +9,8 @@ checkpoints each is a sequence of its own. Then
 - max_over_rms: the largest error of one element over the root mean square of that sequence and head.
 
 Where the expected vector is zero, the output must be zero: anything else is an infinite error. Magnitudes below the
-smallest normal float32 count as zero on both sides: hardware may flush them.
+smallest normal float32 count as zero on both sides: hardware may flush them. Where the expected one is below, and not
+exactly zero, so do those of an output that are less than twice as large: an error must not become an infinite one there.
 """
 
 from dataclasses import dataclass
@@ -100,9 +101,9 @@ def _fields(got: Vectors, expected: Vectors) -> tuple[dict[str, Tensor], Tensor]
     """Each metric at every (row, head), and the squared error there."""
     e, owner, sequences = expected.values, expected.sequence, expected.sequences
     heads, size = e.shape[1:]
-    near = (e.abs() < TINY) & (e.abs() > TINY * (1 - 2**-8))  # too small to count, and rounded up to what is not
+    at_least = torch.where((e.abs() < TINY) & (e != 0), 2 * TINY, TINY)  # of what counts, of an output
     e = torch.where(e.abs() < TINY, 0.0, e)
-    x = torch.where((got.values.abs() < TINY) | (near & (got.values.abs() == TINY)), 0.0, got.values)
+    x = torch.where(got.values.abs() < at_least, 0.0, got.values)
     difference = torch.nan_to_num((x - e).abs(), nan=torch.inf, posinf=torch.inf)
 
     def per_group(row_sums: Tensor) -> Tensor:  # [rows, heads] -> [sequences, heads]
