@@ -314,6 +314,9 @@ __global__ void __launch_bounds__(Tile::kThreads) gdn_decode_k_last_kernel(const
       bring_near(p.q + first_token * p.qk_stride + blockIdx.y * D, D * sizeof(bf16));
     } else if (threadIdx.x == 2) {
       bring_near(p.k + first_token * p.qk_stride + blockIdx.y * D, D * sizeof(bf16));
+    } else if (threadIdx.x == 4 && blockIdx.x + blockIdx.y == 0) {  // lines that all blocks of a row share
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p.a + first_token * p.H)));
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p.b + first_token * p.H)));
     } else if (threadIdx.x == 3 && Tile::kChannels % 8 == 0) {
       bring_near(p.v + first_token * p.v_stride + h * D + tile * Tile::kChannels, Tile::kChannels * sizeof(bf16));
     }
