@@ -10,7 +10,7 @@ checkpoints each is a sequence of its own. Then
 
 Where the expected vector is zero, the output must be zero: anything else is an infinite error. Magnitudes below the
 smallest normal float32 count as zero on both sides: hardware may flush them. Where the expected one is below, and not
-exactly zero, so do those of an output that are less than twice as large: an error must not become an infinite one there.
+exactly zero, so do those of an output that are less than twice as large: no error is to become infinite there.
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
 """Verdicts by regime and times of one solution as Markdown: a section of its README, between two marks."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from gdnspec.catalog.definitions import Found
@@ -85,7 +86,8 @@ def _failures(verdicts: Sequence[CheckResult]) -> Iterator[str]:
 def _times(timed: Sequence[Measured]) -> Iterator[str]:
     for device in sorted({row.trace.device for row in timed}):
         mine = sorted(
-            (row.trace for row in timed if row.trace.device == device), key=lambda t: (t.definition, t.workload)
+            (row.trace for row in timed if row.trace.device == device),
+            key=lambda t: (t.definition, _numbers_by_size(t.workload)),
         )
         yield f"Times on {device}; a ratio above 1 says that this is the faster:"
         yield ""
@@ -97,6 +99,11 @@ def _times(timed: Sequence[Measured]) -> Iterator[str]:
             share = shown_share(bound / trace.timing.median if bound else None)
             rows.append([trace.definition, trace.workload, shown_time(trace.timing.median), share, beside])
         yield from _table(["definition", "workload", "time", "of the bound", "ratio"], rows)
+
+
+def _numbers_by_size(name: str) -> list[tuple[int, str]]:
+    """To sort by: batch_16 comes before batch_128."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
