@@ -20,7 +20,13 @@ PRELOADED = [
     "gdnspec.runner.freeze",
     "gdnspec.runner.selftest",
     "torch",
-    "preloaded",
+    # What some commands load once they are asked: a second and more each, and no thread.
+    "altair",
+    "jinja2",
+    "safetensors.torch",
+    "scipy.optimize",
+    "sklearn.cluster",
+    "preloaded",  # the last: it keeps what is there
 ]
 
 HERE = str(Path(__file__).parent)
