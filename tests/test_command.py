@@ -273,9 +273,13 @@ def test_exit_codes_of_a_check(gdnspec: Run, make_solution: Callable[..., Path])
 
 
 def test_one_broken_folder_does_not_hide_the_others(gdnspec: Run, make_solution: Callable[..., Path]) -> None:
-    make_solution(RIGHT, name="right")
+    """Of a definition that few serve: all of them are checked."""
     root = make_solution(RIGHT, name="broken", sources=["kernel.py", "gone.py"]).parent
-    done = gdnspec("check", *SMALL, "--solutions-dir", root)
+    right = Path(shutil.copytree(ROOT / "solutions/torch_layer", root / "right"))
+    manifest = json.loads((right / "solution.json").read_text())
+    (right / "solution.json").write_text(json.dumps({**manifest, "name": "right"}))
+    workloads = ("--workload", "tiny", "--workload", "eps_given")
+    done = gdnspec("check", "gdn_gated_rms_norm", *workloads, "--device", "cpu", "--solutions-dir", root)
     assert done.returncode == 2
     assert "no file 'gone.py'" in done.stderr
     assert "2 of 2" in next(line for line in done.stdout.splitlines() if " right " in line)
@@ -472,7 +476,8 @@ def test_a_closed_stderr_costs_no_verdict(make_solution: Callable[..., Path]) ->
 
 
 def test_a_polite_end_leaves_nothing_behind(make_solution: Callable[..., Path], tmp_path: Path) -> None:
-    root = make_solution(RIGHT.replace(":\n", ":\n    import time; time.sleep(600)\n", 1)).parent
+    stays = "    import time; open('called', 'w').close(); time.sleep(600)\n"
+    root = make_solution(RIGHT.replace(":\n", f":\n{stays}", 1)).parent
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     process = subprocess.Popen(
@@ -480,9 +485,8 @@ def test_a_polite_end_leaves_nothing_behind(make_solution: Callable[..., Path], 
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(scratch)},
     )  # fmt: skip
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not list(scratch.glob("gdnspec-*/under_test")):
+    while time.monotonic() < deadline and not list(scratch.glob("gdnspec-*/called")):
         time.sleep(0.1)
-    time.sleep(3)
     process.terminate()
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130

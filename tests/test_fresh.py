@@ -19,6 +19,7 @@ from gdnspec.runner.plan import INTERPRETER_LIMIT, token_programs
 
 # The families that differ most; of the others as much in a thorough run.
 FEW = ("gdn_prefill_k_last", "gdn_prefill_checkpoints", "gdn_decode_k_last", "gdn_verify_k_last", "gdn_chunk_state")
+LIKE_CPU = {("cuda", name) for name in FEW if name not in ("gdn_prefill_k_last", "gdn_decode_k_last")}
 EACH = [pytest.param(name, marks=() if name in FEW else pytest.mark.thorough) for name in definitions()]
 
 
@@ -32,8 +33,11 @@ def test_a_seed_fixes_lines_and_tensors_and_another_changes_them(name: str) -> N
     assert len(set(hashes)) == 4, "no two tensors alike"
 
 
-@pytest.mark.parametrize("device", NAMES)
-@pytest.mark.parametrize("name", EACH)
+ON_EACH = [pytest.param(n, d, marks=[pytest.mark.thorough] * (n not in FEW or (d, n) in LIKE_CPU))
+           for n in definitions() for d in NAMES]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "device"), ON_EACH)
 def test_every_seed_gives_valid_lines_with_heads_of_models(name: str, device: str) -> None:
     found = definition(name)
     seen: dict[str, set[object]] = {"preset": set(), "regime": set(), "lengths": set()}

@@ -49,7 +49,10 @@ def test_new_shows_every_argument_with_its_shape(gdnspec: Run, tmp_path: Path) -
     assert set(json.loads((tmp_path / "both" / "solution.json").read_text())["entries"]) == set(names)
 
 
-@pytest.mark.parametrize("definition", ["gdn_prefill_k_first", "gdn_decode_k_last", "gdn_prefill_checkpoints"])
+MORE = pytest.param("gdn_prefill_checkpoints", marks=pytest.mark.thorough)
+
+
+@pytest.mark.parametrize("definition", ["gdn_prefill_k_first", "gdn_decode_k_last", MORE])
 def test_the_triton_scaffold_compiles_and_is_found_unwritten(gdnspec: Run, tmp_path: Path, definition: str) -> None:
     new = ("new", "mine", "--language", "triton", "--definition", definition, "--solutions-dir", tmp_path)
     assert gdnspec(*new).returncode == 0

@@ -179,7 +179,11 @@ def test_a_forged_success_is_judged_by_the_outputs(make_solution: Callable[..., 
     assert result.status == "NON_FINITE"
 
 
-@pytest.mark.parametrize("line", [b"nonsense\n", b"[1, 2]\n", b'{"op": 3}\n', b'{"op": "surprise"}\n', b"\xff\xfe\n"])
+# No message, and a message that means nothing; of the first kind more in a thorough run, and in test_fuzz_protocol.py.
+MORE = [pytest.param(line, marks=pytest.mark.thorough) for line in (b"[1, 2]\n", b'{"op": 3}\n', b"\xff\xfe\n")]
+
+
+@pytest.mark.parametrize("line", [b"nonsense\n", b'{"op": "surprise"}\n', *MORE])
 def test_what_is_no_message_is_a_protocol_error(make_solution: Callable[..., Path], line: bytes) -> None:
     (result,) = check(make_solution(body(f"{FIND_SOCKET}\nos.write(fd, {line!r})\n{RIGHT}")))
     assert result.status == "PROTOCOL_ERROR"

@@ -10,8 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gdnspec.build.machine import nvcc
-
 CUDA_FLAGS = ["-std=c++17", "-lineinfo", "--expt-relaxed-constexpr"]
 
 
@@ -58,6 +56,8 @@ def _cuda_module(path: Path, build_dir: Path) -> Any:
 
 def _cudart_folders() -> list[str]:
     """Where libcudart is, when nvcc on PATH is a link or a script that stands outside its toolkit."""
+    from gdnspec.build.machine import nvcc  # not before it is needed: with it come manifests, and pydantic
+
     compiler = nvcc()
     if compiler is None:
         return []

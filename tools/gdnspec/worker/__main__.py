@@ -4,6 +4,7 @@ It shuts itself in before it imports anything that starts a thread: Landlock bin
 that thread starts, never a thread that was there before.
 """
 
+import gc
 import os
 import socket
 import sys
@@ -18,8 +19,10 @@ def main() -> None:
     hello, _ = channel.receive()
     isolation = shut_in(hello, channel.close)
 
+    gc.disable()  # there is no garbage in what torch loads, and looking for it takes a tenth of the time
     from gdnspec.worker.serve import serve
 
+    gc.enable()
     serve(channel, hello, isolation)
     if hello["device"] == "cpu":
         # At once: nothing is left to be said, and the interpreter would take a third of a second to take torch down.
