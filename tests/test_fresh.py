@@ -109,3 +109,11 @@ def test_no_file_holds_them(tmp_path: Path) -> None:
     file.write_text(json.dumps(line.model_dump(mode="json", exclude_defaults=True)) + "\n")
     with pytest.raises(SpecError, match=r"/suite.*drawn by each check"):
         load_workloads(file, found)
+
+
+def test_content_that_no_honest_kernel_is_right_on_is_drawn_again(gdnspec: Run) -> None:
+    """With this seed an honest emulator had half of all that it may have, so that no budget could be twice as much."""
+    seed = ("--workload", "fresh_regime", "--device", "cpu", "--seed", "1169121898874154393")
+    done = gdnspec("check", "gdn_prefill_from_conv", "--solution", "torch_layer", *seed)
+    assert done.returncode == 0, done.stderr
+    assert "INVALID_WORKLOAD" not in done.stdout + done.stderr
