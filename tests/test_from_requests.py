@@ -2,13 +2,14 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT, Run
 from gdnspec.catalog.definitions import definition, definitions
-from gdnspec.catalog.solutions import solutions
+from gdnspec.catalog.solutions import load_solution, solutions
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.serving.calls import Operator
 from gdnspec.serving.cost import FEWEST, ceilings_of, kernel_time, measured
@@ -204,6 +205,17 @@ def test_step_times_are_fitted_to_traces() -> None:
     assert time.off[1] < 0.05, "decode is bytes and a launch"
     assert 1 / time.byte == pytest.approx(ceilings_of(known, DEVICE).copy_bandwidth, rel=0.1)
     assert kernel_time(dict(list(traces.items())[: FEWEST - 1]), DEVICE) is None
+
+
+def test_a_step_takes_as_long_after_a_kernel_was_edited(tmp_path: Path) -> None:
+    found, known = definition("gdn_decode_k_last"), solutions()[0]
+    folder = tmp_path / "cuda_decode"
+    shutil.copytree(known["cuda_decode"].folder, folder)
+    with (folder / "kernel.cu").open("a") as source:
+        source.write("// edited\n")
+    edited = load_solution(folder)
+    assert edited.source_hash != known["cuda_decode"].source_hash
+    assert measured([edited], found, DEVICE) == measured([known["cuda_decode"]], found, DEVICE) != {}
 
 
 OTHER_LOGS = [pytest.param(f"synthetic_{name}.csv", marks=pytest.mark.thorough) for name in ("azure", "burstgpt")]

@@ -171,7 +171,7 @@ def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
         assert not kernel.serialised
     at_launch = sorted(kernel.registers for kernel in advance)[:4]  # what warpgroups trade later comes of this
     assert at_launch == [128, 128, 168, 168]  # two blocks of two warpgroups a multiprocessor; one of three
-    assert max(kernel.registers for kernel in prepare) == 128  # four blocks a multiprocessor
+    assert max(kernel.registers for kernel in prepare) <= 128  # four blocks a multiprocessor
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")

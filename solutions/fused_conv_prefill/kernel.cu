@@ -479,7 +479,7 @@ void check_values(const Problem& p, cudaStream_t stream) {
 // Tokens of a block: as many as make whole waves of blocks, and no more than kLongest; what a strip reads of the one
 // before it, and the beginning and end of a block, count for little from kShortest on.
 int strip_of(int64_t T, int64_t groups, int multiprocessors) {
-  constexpr int64_t kShortest = 16, kLongest = 128;
+  constexpr int64_t kShortest = 16, kLongest = 64;
   const auto over = [](int64_t x, int64_t y) { return (x + y - 1) / y; };
   const int64_t places = int64_t{kBlocks} * multiprocessors;
   const int64_t waves = over(over(T, kLongest) * groups, places), strips = std::max<int64_t>(waves * places / groups, 1);

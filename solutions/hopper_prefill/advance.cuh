@@ -26,11 +26,9 @@ template <class E>
 __device__ __forceinline__ void multiply_lower(float (&low)[16], float (&high)[16], const uint32_t (&a)[4][4],
                                                uint32_t triangle, bool accumulate) {
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    wgmma<E, 0>(high, a[k], descriptor_packed(triangle, panel(k) + (k < 2 ? 1024 : 0)), accumulate || k > 0);
-  }
+  for (int k = 0; k < 4; ++k) wgmma<E, 0>(high, a[k], descriptor_packed(triangle, lower_rows(k)), accumulate || k > 0);
 #pragma unroll
-  for (int k = 0; k < 2; ++k) wgmma<E, 0>(low, a[k], descriptor_packed(triangle, panel(k)), accumulate || k > 0);
+  for (int k = 0; k < 2; ++k) wgmma<E, 0>(low, a[k], descriptor_packed(triangle, upper_rows(k)), accumulate || k > 0);
 }
 
 // acc [64, 64] += a [64, 64] times a square of 16 x 16 blocks, transposed.
@@ -92,7 +90,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     for (int k = 0; k < 4; ++k) stmatrix_transposed(box + swizzled(16 * k + v_token, v_piece), o_bits[k]);
     fence_async();
     __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&s.empty[c % kStages]));
+    if (lane < kLeavers) barrier_arrive(shared_address(&s.empty[c % kStages]));
   };
 
   uint32_t state_bits[8][4];
@@ -110,6 +108,9 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
   constexpr bool kTurns = Output && Groups == 2;
   if (kTurns && wg == 1 && work.chunks > 0) named_arrive(kTurnOf0, 256);
   const uint32_t v_mask = work.identity ? 0 : ~0u;
+  // At a sequence's end threads read what others wrote, without TMA or wgmma: there all of them meet.
+  const int64_t tokens = work.end - work.start;
+  const int cut_short = tokens < static_cast<int64_t>(work.chunks) * kChunk ? work.chunks - 1 : -1;
 #pragma unroll 1
   for (int c = 0; c < work.chunks; ++c) {
     const int i = c % kStages, parity = c / kStages & 1;
@@ -150,6 +151,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
       }
     };
     barrier_wait(shared_address(&s.v_full[i]), parity);
+    if (c == cut_short) named_barrier(kCleared, 32 + 128 * Groups);
 #pragma unroll
     for (int k = 0; k < 4; ++k) load_v(k);
     GDN_STAMP(wg, c, 3);
@@ -218,7 +220,8 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     pack_state();  // the next chunk waits for it, and not for the output
     keep(state_bits);
     if constexpr (!Output) {
-      if (lane == 0) barrier_arrive(shared_address(&s.empty[i]));
+      __syncwarp();
+      if (lane < kLeavers) barrier_arrive(shared_address(&s.empty[i]));
     } else {
       wgmma_wait<0>();
       settle(o);
@@ -239,6 +242,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     }
   }
   if (Output && work.chunks > 0) give(work.chunks - 1);
+  if (Output && cut_short >= 0) named_arrive(kWritten, 32 + 128 * Groups);
   if (work.to != nullptr) save(work.to, work.to_k_first);
 }
 

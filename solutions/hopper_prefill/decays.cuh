@@ -9,30 +9,56 @@ namespace {
 // 0.1%, less than bfloat16 rounds, where every token resets; to 1e-5 or so where one does.
 constexpr float kLeastLog = -160.f;
 
-// What a lane has of a chunk's gates: of tokens 2 lane and 2 lane + 1.
-struct Gates {
-  float g[2], beta[2];
+// What a warp keeps of a chunk's decays to prepare it.
+struct Rows {
+  float log[kChunk], factor[kChunk], beta[kChunk];  // the first two as in Decays; at first g is where log will be
 };
 
-// Those of the first `valid` tokens from `first` on. Behind them: alpha 1, beta 0.
-__device__ __forceinline__ Gates load_gates(const Problem& p, int64_t first, int valid, int h, int lane) {
+// A token's g or beta, of heads from h on, by a block of 128 threads: g by the first half. On their way from `load_gates` on;
+// `write` has them in their rows.
+struct Gates {
+  const float* from;
+  float4 four;
+  float otherwise;  // behind the tokens: alpha 1, beta 0
+  bool given;
+};
+
+// Whether heads from h on can be read four at a time: h is a multiple of four, too.
+__device__ __forceinline__ bool by_fours(const Problem& p, int heads) { return heads == 4 && p.H % 4 == 0; }
+
+// Of `valid` tokens from `first` on.
+__device__ __forceinline__ Gates load_gates(const Problem& p, int64_t first, int valid, int h, int heads) {
+  const int t = threadIdx.x % kChunk;
+  const bool is_g = threadIdx.x < kChunk, inside = t < valid;
+  const float* const gates = is_g ? p.g : p.beta;
   Gates x;
-#pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    const int t = 2 * lane + e;
-    const int64_t at = (first + t) * p.H + h;
-    x.g[e] = t < valid && p.g != nullptr ? __ldg(p.g + at) : p.log_gates ? 0.f : 1.f;
-    x.beta[e] = t < valid ? p.beta != nullptr ? __ldg(p.beta + at) : 1.f : 0.f;
-  }
+  x.from = gates + (first + t) * p.H + h;
+  x.given = inside && gates != nullptr;
+  x.otherwise = is_g ? p.log_gates ? 0.f : 1.f : inside ? 1.f : 0.f;
+  x.four = make_float4(x.otherwise, x.otherwise, x.otherwise, x.otherwise);
+  if (x.given && by_fours(p, heads)) x.four = __ldg(reinterpret_cast<const float4*>(x.from));
   return x;
 }
 
+__device__ __forceinline__ void write_gates(const Problem& p, const Gates& x, int heads, Rows* rows) {
+  const auto write = [&](int i, float value) {
+    float* const to = threadIdx.x < kChunk ? rows[i].log : rows[i].beta;
+    to[threadIdx.x % kChunk] = value;
+  };
+  if (by_fours(p, heads)) {
+    write(0, x.four.x), write(1, x.four.y), write(2, x.four.z), write(3, x.four.w);
+  } else {
+    for (int i = 0; i < heads; ++i) write(i, x.given ? __ldg(x.from + i) : x.otherwise);
+  }
+}
+
 // By a warp.
-__device__ __forceinline__ void find_decays(const Problem& p, const Gates& gates, Decays& d, float (&beta)[kChunk], int lane) {
+__device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, Decays& d, int lane) {
+  const float2 g = *reinterpret_cast<const float2*>(&rows.log[2 * lane]);
   float own[2];
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
-    const float log = p.log_gates ? 1.4426950408889634f * gates.g[e] : log2f(gates.g[e]);
+    const float x = e == 0 ? g.x : g.y, log = p.log_gates ? 1.4426950408889634f * x : log2f(x);
     own[e] = log < kLeastLog ? kLeastLog : log;  // a NaN stays one
   }
   float sum = own[0] + own[1];
@@ -46,64 +72,63 @@ __device__ __forceinline__ void find_decays(const Problem& p, const Gates& gates
   const auto write = [&](float (&to)[kChunk], float x, float y) {
     *reinterpret_cast<float2*>(&to[2 * lane]) = make_float2(x, y);
   };
-  write(beta, gates.beta[0], gates.beta[1]);
+  const float factors[2] = {exp2_fast(block_end - logs[0]), exp2_fast(block_end - logs[1])};
+  write(rows.log, logs[0], logs[1]);
+  write(rows.factor, factors[0], factors[1]);
+  __syncwarp();
   write(d.log, logs[0], logs[1]);
-  write(d.factor, exp2_fast(block_end - logs[0]), exp2_fast(block_end - logs[1]));
+  write(d.factor, factors[0], factors[1]);
   write(d.to_end, exp2_fast(end - logs[0]), exp2_fast(end - logs[1]));
   write(d.from_start, exp2_fast(logs[0]), exp2_fast(logs[1]));
 }
 
-// What a lane multiplies products by. It has rows 16 warp + lane / 4, and eight further, and columns 16 m + 2 (lane % 4),
-// one and 8 and 9 further, in the order of a left operand: two of the first row, of the second, of the next eight columns.
-struct Weights {
-  float diagonal[8];  // of the block on the diagonal: zeros above it
-  float rows[3][2];   // of those left of it: gamma_i over gamma at the end of block m
-};
+// A lane has of a 16 x 16 block of products rows lane / 4 and eight further, columns 2 (lane % 4), one and 8 and 9 further, in
+// the order of a left operand: two of the first row, of the second, of the next eight columns.
 
-__device__ __forceinline__ Weights weigh(const Decays& d, const float (&by_row)[2], int warp, int lane) {
-  const int row = 16 * warp + lane / 4;
-  const float log[2] = {d.log[row], d.log[row + 8]};
-  Weights w;
+// What decays the block on the diagonal whose first row is 16 r: zeros above it.
+__device__ __forceinline__ void weigh_diagonal(float (&weights)[8], const float (&log)[kChunk], int r, int lane) {
+  const int row = 16 * r + lane / 4;
+  const float rows[2] = {log[row], log[row + 8]};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int column = 8 * half + 2 * (lane % 4);
-    const float2 logs = *reinterpret_cast<const float2*>(&d.log[16 * warp + column]);
+    const float2 columns = *reinterpret_cast<const float2*>(&log[16 * r + column]);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float ratio = exp2_fast(log[e / 2] - (e % 2 == 0 ? logs.x : logs.y));
-      w.diagonal[4 * half + e] = column + e % 2 <= lane / 4 + e / 2 * 8 ? by_row[e / 2] * ratio : 0.f;
+      const float ratio = exp2_fast(rows[e / 2] - (e % 2 == 0 ? columns.x : columns.y));
+      weights[4 * half + e] = column + e % 2 <= lane / 4 + e / 2 * 8 ? ratio : 0.f;
     }
   }
+}
+
+// What decays the columns of block m, left of the diagonal, to its end: the lane's four.
+__device__ __forceinline__ void column_factors(float (&factors)[4], const float (&factor)[kChunk], int m, int lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float2 two = *reinterpret_cast<const float2*>(&factor[16 * m + 8 * half + 2 * (lane % 4)]);
+    factors[2 * half] = two.x, factors[2 * half + 1] = two.y;
+  }
+}
+
+// What a warp that has 16 rows of a product multiplies them by.
+struct Weights {
+  float diagonal[8];  // of the block on the diagonal
+  float rows[3][2];   // of those left of it: gamma_i over gamma at the end of block m
+};
+
+__device__ __forceinline__ Weights weigh(const Decays& d, float scale, int warp, int lane) {
+  const int row = 16 * warp + lane / 4;
+  Weights w;
+  weigh_diagonal(w.diagonal, d.log, warp, lane);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) w.diagonal[e] *= scale;
 #pragma unroll
   for (int m = 0; m < 3; ++m) {  // of no use from m = warp on
     const float end = d.log[16 * m + 15];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) w.rows[m][r] = by_row[r] * exp2_fast(log[r] - end);
+    for (int r = 0; r < 2; ++r) w.rows[m][r] = scale * exp2_fast(d.log[row + 8 * r] - end);
   }
   return w;
-}
-
-// x: products of the block on the diagonal. Which they are is found here, and not kept in registers over a loop.
-__device__ __forceinline__ void weigh_diagonal(const Weights& w, const float (&products)[32], int warp, float (&x)[8]) {
-  const int m = anew(warp);
-#pragma unroll
-  for (int e = 0; e < 8; ++e) {
-    const float low = m == 0 ? products[e] : products[8 + e], high = m == 2 ? products[16 + e] : products[24 + e];
-    x[e] = w.diagonal[e] * (m < 2 ? low : high);
-  }
-}
-
-// x: those of block m, left of it.
-__device__ __forceinline__ void weigh_left(const Decays& d, const Weights& w, const float (&products)[32], int m, int lane,
-                                           float (&x)[8]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float2 columns = *reinterpret_cast<const float2*>(&d.factor[16 * m + 8 * half + 2 * (lane % 4)]);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      x[4 * half + e] = w.rows[m][e / 2] * (e % 2 == 0 ? columns.x : columns.y) * products[8 * m + 4 * half + e];
-    }
-  }
 }
 
 // Where a lane's row of a 16 x 16 block lies: the second and third of its four cores in turns.
@@ -118,21 +143,21 @@ __device__ __forceinline__ void write_p(const float (&products)[32], const Decay
     stmatrix(to + block_of_square(warp, m) + turned(lane), words);
   };
   float x[8];
-  weigh_diagonal(w, products, warp, x);
+  const int m = anew(warp);  // which they are is found here, and not kept in registers over a loop
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    const float low = m == 0 ? products[e] : products[8 + e], high = m == 2 ? products[16 + e] : products[24 + e];
+    x[e] = w.diagonal[e] * (m < 2 ? low : high);
+  }
   write(x, warp);
 #pragma unroll
   for (int m = 0; m < 3; ++m) {
     if (m >= warp) break;
-    weigh_left(d, w, products, m, lane, x);
+    float factors[4];
+    column_factors(factors, d.factor, m, lane);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) x[e] = w.rows[m][e / 2 % 2] * factors[e / 4 * 2 + e % 2] * products[8 * m + e];
     write(x, m);
-  }
-}
-
-// The blocks of P above the diagonal, which stay zero; by four warps.
-__device__ __forceinline__ void clear_p(uint32_t to, int warp, int lane) {
-  for (int i = warp; i < 6; i += 4) {
-    const int r = i < 3 ? 0 : i < 5 ? 1 : 2, column = i < 3 ? i + 1 : i < 5 ? i - 1 : 3;
-    store_shared(to + block_of_square(r, column) + 16 * lane, make_uint4(0, 0, 0, 0));
   }
 }
 

@@ -27,7 +27,8 @@ struct Feeder {
     tiles = p.tiles + (work.place * p.H + h) * p.tile_bytes;
   }
 
-  static constexpr int kBytes = tile_bytes(Output && !finds_p(Groups)), kBoxes = Output ? 4 : 2;  // of k and q
+  static constexpr bool kWithP = Output && !finds_p(Groups);
+  static constexpr int kBytes = tile_bytes(kWithP), kBoxes = Output ? 4 : 2;  // of k and q
 
   __device__ __forceinline__ void wait_empty(int c) const {
     barrier_wait(shared_address(&s.empty[c % kStages]), c / kStages & 1);
@@ -57,8 +58,8 @@ struct Feeder {
       barrier_expect(landed(c), kBoxes * kBoxBytes + (whole(c) ? 0 : Groups * kBoxBytes) + kBytes);
       load_boxes(shared_address(boxes.k), &maps.k, 0, h / p.k_group, token, landed(c));
       if constexpr (Output) load_boxes(shared_address(boxes.q), &maps.q, 0, h / p.q_group, token, landed(c));
-      if (c == 0) wait_for_last();  // which prepares
-      load_bytes(shared_address(&s.tile[i]), tiles + static_cast<int64_t>(c) * p.H * p.tile_bytes, kBytes, landed(c));
+      if (c == 0) wait_for_last(), fence_async_memory();  // which prepares, not by TMA
+      load_tile<kWithP>(s.tile[i], tiles + static_cast<int64_t>(c) * p.H * p.tile_bytes, landed(c));
     }
     __syncwarp();
   }
@@ -82,6 +83,7 @@ struct Feeder {
     }
     for (int wg = 0; wg < Groups; ++wg) clear_rows(shared_address(boxes.v) + wg * kBoxBytes, rows, lane, 32);
     fence_async();
+    named_arrive(kCleared, 32 + 128 * Groups);
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&s.full[i])), barrier_arrive(shared_address(&s.v_full[i]));
   }
@@ -95,6 +97,7 @@ struct Feeder {
       if (whole(c)) {
         take(c);
       } else {  // row by row: those behind the end are the next sequence's
+        named_barrier(kWritten, 32 + 128 * Groups);
         constexpr int kPieces = Groups * 8;  // of 16 bytes, of a row
         for (int at = lane; at < rows * kPieces; at += 32) {
           const int row = at / kPieces, piece = at % kPieces;
@@ -117,7 +120,6 @@ __device__ __forceinline__ void feed(const Problem& p, Shared<Groups, Output>& s
 #pragma unroll 1
     for (int c = 0; c < feeder.chunks; ++c) feeder.ask(c), feeder.ask_v(c);
   } else {
-    for (int i = 0; i < kStages; ++i) clear_p(shared_address(s.tile[i].P), warp, lane);
     if (warp == 0 && feeder.chunks > 0) feeder.ask(0), feeder.ask_v(0);
 #pragma unroll 1
     for (int c = 0; c < feeder.chunks; ++c) {
@@ -128,7 +130,7 @@ __device__ __forceinline__ void feed(const Problem& p, Shared<Groups, Output>& s
       multiply_boxes<E>(products, shared_address(boxes.q), shared_address(boxes.k));
       if (warp == 0 && c + 1 < feeder.chunks) feeder.ask(c + 1);
       const Decays& d = s.tile[i].decays;
-      const Weights weights = weigh(d, {p.scale, p.scale}, warp, lane);
+      const Weights weights = weigh(d, p.scale, warp, lane);
       wgmma_wait<0>();
       settle(products);
       write_p<E>(products, d, weights, shared_address(s.tile[i].P), warp, lane);

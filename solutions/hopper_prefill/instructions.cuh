@@ -150,6 +150,8 @@ __device__ __forceinline__ float2 unpack(uint32_t x) {
 
 // --- wgmma ------------------------------------------------------------------------------------------------------
 
+// What was written to memory without TMA, and is seen here: for TMA to read, too.
+__device__ __forceinline__ void fence_async_memory() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

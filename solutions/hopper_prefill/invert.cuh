@@ -1,8 +1,11 @@
-// T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) (Gamma * K K^T)), 64 x 64; by four warps.
+// T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) (Gamma * K K^T)), 64 x 64, and if asked for P = scale (Gamma * Q K^T),
+// of a chunk and head: by one warp, to memory. Warps share nothing and wait for nobody.
 //
-// The inverse, whose precision decides what becomes of repeated keys: blocks of 16 by substitution in float32, then by
-// products of two bfloat16 terms each, the product of the low ones left out. Warp w has rows 16 w to 16 w + 15 of A, and
-// these columns of T.
+// The inverse, whose precision decides what becomes of repeated keys: blocks of 16 by substitution in float32, then row of
+// blocks by row of blocks, by products of two bfloat16 terms each, the product of the low ones left out. It is found
+// transposed, Y_wr = X_rw^T of X = (I + A)^-1, so that what one product leaves in registers is the next one's left operand,
+// and A as it is found a right operand:
+//   Y_ww = X_ww^T,   Y_wr = (sum over m from w to r - 1 of Y_wm (-A_rm)^T) X_rr^T
 #pragma once
 #include "decays.cuh"
 
@@ -21,154 +24,252 @@ __device__ __forceinline__ void split(const float (&x)[8], uint32_t (&high)[4], 
   }
 }
 
-// An operand of two bfloat16 terms.
+// An operand of two bfloat16 terms, 16 x 16, as a product leaves it: a left operand, or a right one transposed.
 struct Terms {
   uint32_t high[4], low[4];
+  __device__ __forceinline__ Terms() {}
+  __device__ __forceinline__ explicit Terms(const float (&x)[8]) { split<bf16>(x, high, low); }
 };
 
-__device__ __forceinline__ Terms split(const float (&x)[2][4], float sign) {
-  float y[8];
+// y [16, 16] += a b^T: the product of both low terms is left out.
+__device__ __forceinline__ void multiply_split(float (&y)[8], const Terms& a, const Terms& b) {
+  float(&columns)[2][4] = reinterpret_cast<float(&)[2][4]>(y);
 #pragma unroll
-  for (int e = 0; e < 8; ++e) y[e] = sign * x[e / 4][e % 4];
-  Terms terms;
-  split<bf16>(y, terms.high, terms.low);
-  return terms;
+  for (int t = 0; t < 2; ++t) mma_bf16(columns[t], a.low, b.high[t], b.high[t + 2]);
+#pragma unroll
+  for (int t = 0; t < 2; ++t) mma_bf16(columns[t], a.high, b.low[t], b.low[t + 2]);
+#pragma unroll
+  for (int t = 0; t < 2; ++t) mma_bf16(columns[t], a.high, b.high[t], b.high[t + 2]);
 }
 
-// y [16, 16] += a b^T: the product of both low terms is left out. b by blocks of 16 x 16, its low term `low` bytes further.
-__device__ __forceinline__ void multiply_split(float (&y)[2][4], const Terms& a, uint32_t b, uint32_t low, int lane) {
-  uint32_t bh[4], bl[4];
-  ldmatrix(bh, b + turned(lane));
-  ldmatrix(bl, b + low + turned(lane));
+constexpr int kColumns = 20, kDiagonal = 16 * kColumns + 4;  // floats: rows of 16, apart so that no banks are met twice
+
+// What a warp works in.
+union Scratch {
+  float diagonal[4][kDiagonal];  // blocks of -A, transposed
+  struct {
+    unsigned char inverse[2][4 * kBlock];      // of the diagonal blocks of I + A, two terms
+    unsigned char staged[2][kTerms * kBlock];  // blocks of T on their way
+  };
+};
+
+// Row i of the inverse of I less a 16 x 16 block, strictly lower, by substitution; `a` is the block transposed. The first
+// eight rows have but eight columns.
+template <int Columns>
+__device__ __forceinline__ void substitute(float (&x)[Columns], const float (&row)[16], int i, int j) {
+  float sum = i == j ? 1.f : 0.f;
 #pragma unroll
-  for (int t = 0; t < 2; ++t) mma_bf16(y[t], a.low, bh[2 * t], bh[2 * t + 1]);
-#pragma unroll
-  for (int t = 0; t < 2; ++t) mma_bf16(y[t], a.high, bl[2 * t], bl[2 * t + 1]);
-#pragma unroll
-  for (int t = 0; t < 2; ++t) mma_bf16(y[t], a.high, bh[2 * t], bh[2 * t + 1]);
+  for (int m = Columns - 1; m > j; --m) sum = fmaf(x[m], row[m], sum);
+  x[j] = sum;
 }
 
-// The inverse of I + a 16 x 16 block of A, strictly lower, by substitution: lane i of a half warp has row i. `a` is A
-// transposed.
-__device__ __forceinline__ void invert_block(const float (&a)[16][20], uint32_t high, uint32_t low, int i) {
-  float x[16];
+// Eight numbers of a row in two terms, and where they go.
+template <class E, class Store>
+__device__ __forceinline__ void give_row(const float* x, Store store) {
+  uint32_t high[4], low[4];
+  split<E>(*reinterpret_cast<const float(*)[8]>(x), high, low);
+  store(0, make_uint4(high[0], high[1], high[2], high[3]));
+  store(1, make_uint4(low[0], low[1], low[2], low[3]));
+}
+
+// Products of a chunk, as wgmma leaves them, by blocks of 16 x 16 at or below the diagonal: of each a lane has eight numbers,
+// of two rows and four columns, in the order of an operand.
+constexpr int kFragments = 1024, kProducts = 10 * kFragments;  // bytes
+
+__device__ __forceinline__ int fragments_of(int r, int m) { return (r * (r + 1) / 2 + m) * kFragments; }
+
+__device__ __forceinline__ void write_products(const float (&products)[32], unsigned char* to, int warp, int lane) {
 #pragma unroll
-  for (int j = 15; j >= 0; --j) {
-    float row[16];  // A[m][j], m from 4 floor((j + 1) / 4)
+  for (int m = 0; m < 4; ++m) {
+    if (m > warp) break;
+    float4* const at = reinterpret_cast<float4*>(to + fragments_of(warp, m)) + lane;
+    at[0] = make_float4(products[8 * m], products[8 * m + 1], products[8 * m + 2], products[8 * m + 3]);
+    at[32] = make_float4(products[8 * m + 4], products[8 * m + 5], products[8 * m + 6], products[8 * m + 7]);
+  }
+}
+
+__device__ __forceinline__ void read_products(float (&x)[8], const unsigned char* from, int r, int m, int lane) {
+  const float4* const at = reinterpret_cast<const float4*>(from + fragments_of(r, m)) + lane;
+  const float4 left = at[0], right = at[32];
+  x[0] = left.x, x[1] = left.y, x[2] = left.z, x[3] = left.w, x[4] = right.x, x[5] = right.y, x[6] = right.z, x[7] = right.w;
+}
+
+// A chunk's tile but for its decays, which are there. `products`: K K^T and, behind it, Q K^T.
+template <class E, bool WithP>
+struct Inverter {
+  const unsigned char* products;
+  const Rows& rows;
+  Scratch& s;
+  unsigned char* tile;  // in memory
+  float scale;
+  int lane;
+  float beta[4][2];  // of the lane's rows of each block
+
+  __device__ __forceinline__ void find() {
 #pragma unroll
-    for (int m = (j + 1) / 4 * 4; m < 16; m += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(&a[j][m]);
-      row[m] = four.x, row[m + 1] = four.y, row[m + 2] = four.z, row[m + 3] = four.w;
+    for (int r = 0; r < 4; ++r) {
+      beta[r][0] = rows.beta[16 * r + lane / 4], beta[r][1] = rows.beta[16 * r + lane / 4 + 8];
     }
-    float sum = i == j ? 1.f : 0.f;
-#pragma unroll
-    for (int m = 15; m > j; --m) sum = fmaf(-x[m], row[m], sum);
-    x[j] = sum;
+    find_diagonal();
+    invert_diagonal();
+    find_left_of_inverse();
   }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    uint32_t h[4], l[4];
-    const float(&eight)[8] = reinterpret_cast<const float(&)[8]>(x[8 * half]);
-    split<bf16>(eight, h, l);
-    store_shared(high + i * 16 + half * 256, make_uint4(h[0], h[1], h[2], h[3]));  // rows 8 to 15 are the second core
-    store_shared(low + i * 16 + half * 256, make_uint4(l[0], l[1], l[2], l[3]));
-  }
-}
 
-constexpr int kTurned = 1;  // the named barrier of who needs M
+  __device__ __forceinline__ void write_p(const float (&x)[8], int r, int m) const {
+    uint32_t* const to = reinterpret_cast<uint32_t*>(tile + kPAt + block_of_p(r, m)) + lane;  // a core is 32 pairs
+    to[0] = pack<E>(x[0], x[1]), to[64] = pack<E>(x[2], x[3]), to[32] = pack<E>(x[4], x[5]), to[96] = pack<E>(x[6], x[7]);
+  }
 
-// A of a chunk, from `products` = K K^T: blocks left of the diagonal in two terms, those on it inverted. Warps 0 and 1,
-// which have few of the former, invert two each.
-__device__ __forceinline__ void write_a(const float (&products)[32], const Decays& d, const Weights& w, Scratch& scratch,
-                                        float (&diagonal)[4][16][20], int warp, int lane) {
-  float a[8];
-  weigh_diagonal(w, products, warp, a);
+  // Blocks on the diagonal: of -A, and of P.
+  __device__ __forceinline__ void find_diagonal() const {
 #pragma unroll
-  for (int e = 0; e < 8; ++e) {  // what lies on the diagonal is not looked at
-    diagonal[warp][e / 4 * 8 + 2 * (lane % 4) + e % 2][lane / 4 + e / 2 % 2 * 8] = a[e];
-  }
-  __syncthreads();
+    for (int r = 0; r < 4; ++r) {
+      float weights[8], x[8];
+      weigh_diagonal(weights, rows.log, r, lane);
+      read_products(x, products, r, r, lane);
 #pragma unroll
-  for (int m = 0; m < 3; ++m) {
-    if (m >= warp) break;
-    weigh_left(d, w, products, m, lane, a);
-    uint32_t high[4], low[4];
-    split<bf16>(a, high, low);
-    const uint32_t to = shared_address(scratch.A) + (warp * (warp - 1) / 2 + m) * kBlock + lane * 16;
-    stmatrix(to, high);
-    stmatrix(to + sizeof scratch.A[0], low);
+      for (int e = 0; e < 8; ++e) {  // what lies on the diagonal is not looked at
+        const int column = e / 4 * 8 + 2 * (lane % 4) + e % 2, row = lane / 4 + e / 2 % 2 * 8;
+        s.diagonal[r][kColumns * column + row] = -beta[r][e / 2 % 2] * weights[e] * x[e];
+      }
+      if constexpr (WithP) {
+        read_products(x, products + kProducts, r, r, lane);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) x[e] *= scale * weights[e];
+        write_p(x, r, r);
+      }
+    }
   }
-  if (warp < 2) {
-    const int block = 2 * warp + lane / 16;
-    const uint32_t inverse = shared_address(scratch.inverse) + block * kBlock;
-    invert_block(diagonal[block], inverse, inverse + sizeof scratch.inverse[0], lane % 16);
-  }
-}
 
-// Columns 16 w to 16 w + 15 of the inverse, transposed, blocks Y_r of rows 16 r and on: times beta they are T, in two terms.
-// With I_r the inverses on the diagonal: Y_w = I_w^T, for w = 0 and 2 Y_w+1 = - (Y_w A_w+1,w^T) I_w+1^T; that of w = 2,
-// turned, is M. For w = 0 and 1, with U_r = Y_0 A_r0^T + Y_1 A_r1^T: Y_2 = - U_2 I_2^T, Y_3 = - (U_3 I_3^T + U_2 M^T).
-template <class E>
-__device__ __forceinline__ void write_t(Scratch& scratch, uint32_t to, const float (&beta)[2], int warp, int lane) {
-  const uint32_t A = shared_address(scratch.A), inverse = shared_address(scratch.inverse), M = A + 5 * kBlock;  // M: on A_32
-  constexpr uint32_t kLowA = sizeof scratch.A[0], kLowInverse = sizeof scratch.inverse[0];
-  const auto give = [&](const float (&y)[2][4], int r) {
-    float scaled[8];
+  // Their inverses: eight lanes have a block, two rows each, so that what is read of it serves both.
+  __device__ __forceinline__ void invert_diagonal() const {
+    const int r = lane / 8, i = lane % 8;
+    const float* const a = s.diagonal[r];
+    float upper[8], lower[16];
+    __syncwarp();
 #pragma unroll
-    for (int e = 0; e < 8; ++e) scaled[e] = y[e / 4][e % 4] * beta[e / 2 % 2];
+    for (int j = 15; j >= 0; --j) {
+      float row[16];  // of m, from 4 floor((j + 1) / 4)
+#pragma unroll
+      for (int m = (j + 1) / 4 * 4; m < 16; m += 4) {
+        const float4 four = *reinterpret_cast<const float4*>(a + kColumns * j + m);
+        row[m] = four.x, row[m + 1] = four.y, row[m + 2] = four.z, row[m + 3] = four.w;
+      }
+      substitute(lower, row, i + 8, j);
+      if (j < 8) substitute(upper, row, i, j);
+    }
+    __syncwarp();  // the inverses go where the blocks are
+    const uint32_t to = shared_address(s.inverse) + r * kBlock + 16 * i;
+    const auto keep = [&](int core) {
+      return [=](int term, uint4 words) { store_shared(to + term * sizeof s.inverse[0] + 128 * core, words); };
+    };
+    give_row<bf16>(upper, keep(0));
+    give_row<bf16>(lower, keep(1));
+    give_row<bf16>(lower + 8, keep(3));
+    store_shared(to + 256, make_uint4(0, 0, 0, 0));
+    store_shared(to + sizeof s.inverse[0] + 256, make_uint4(0, 0, 0, 0));
+    // And times beta: T, whose cores lie row by row.
+    unsigned char* const T = tile + block_of(r, r) + 16 * i;
+    const auto give = [&](int core) {
+      return [=](int term, uint4 words) { *reinterpret_cast<uint4*>(T + term * kBlocks * kBlock + 128 * core) = words; };
+    };
+#pragma unroll
+    for (int j = 0; j < 16; j += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(&rows.beta[16 * r + j]);
+      lower[j] *= four.x, lower[j + 1] *= four.y, lower[j + 2] *= four.z, lower[j + 3] *= four.w;
+      if (j < 8) upper[j] *= four.x, upper[j + 1] *= four.y, upper[j + 2] *= four.z, upper[j + 3] *= four.w;
+    }
+    give_row<E>(upper, give(0));
+    give_row<E>(lower, give(2));
+    give_row<E>(lower + 8, give(3));
+#pragma unroll
+    for (int term = 0; term < kTerms; ++term) give(1)(term, make_uint4(0, 0, 0, 0));
+    __syncwarp();
+  }
+
+  // Blocks left of it, of row r: -A_r0 to -A_r,r-1, and of P.
+  __device__ __forceinline__ void find_left(Terms (&a)[3], int r) const {
+    const int row = 16 * r + lane / 4;
+    const float log[2] = {rows.log[row], rows.log[row + 8]};
+#pragma unroll
+    for (int m = 0; m < 3; ++m) {
+      if (m >= r) break;
+      const float end = rows.log[16 * m + 15];
+      const float decay[2] = {exp2_fast(log[0] - end), exp2_fast(log[1] - end)};
+      const float weight[2] = {-beta[r][0] * decay[0], -beta[r][1] * decay[1]};
+      float factors[4], x[8];
+      column_factors(factors, rows.factor, m, lane);
+      read_products(x, products, r, m, lane);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) x[e] *= weight[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
+      a[m] = Terms(x);
+      if constexpr (WithP) {
+        read_products(x, products + kProducts, r, m, lane);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) x[e] *= scale * decay[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
+        write_p(x, r, m);
+      }
+    }
+  }
+
+  __device__ __forceinline__ Terms inverse_of(int r) const {
+    const uint32_t at = shared_address(s.inverse) + r * kBlock + 16 * lane;
+    Terms x;
+    ldmatrix(x.high, at);
+    ldmatrix(x.low, at + sizeof s.inverse[0]);
+    return x;
+  }
+  __device__ __forceinline__ Terms inverse_of_transposed(int r) const {
+    const uint32_t at = shared_address(s.inverse) + r * kBlock + turned(lane);
+    Terms x;
+    ldmatrix_transposed(x.high, at);
+    ldmatrix_transposed(x.low, at + sizeof s.inverse[0]);
+    return x;
+  }
+
+  // Y_wr, times beta, turned: T_rw. By way of shared memory, two places in turns.
+  __device__ __forceinline__ void give(const float (&y)[8], int r, int w) const {
+    float x[8];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) x[e] = y[e] * beta[w][e / 2 % 2];
     uint32_t words[kTerms][4];
-    split<E>(scaled, words[0], words[1]);
+    split<E>(x, words[0], words[1]);
+    unsigned char* const staged = s.staged[(r + w) % 2];  // not that of the block before
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) {
-      stmatrix_transposed(to + term * kTriangle + block_of(r, warp) + lane * 16, words[term]);
+      stmatrix_transposed(shared_address(staged) + term * kBlock + 16 * lane, words[term]);
     }
-  };
-  const auto times_a = [&](float (&y)[2][4], const Terms& a, int r, int m) {
-    multiply_split(y, a, A + (r * (r - 1) / 2 + m) * kBlock, kLowA, lane);
-  };
-  Terms own, next;  // Y_w, Y_w+1
-  ldmatrix_transposed(own.high, inverse + warp * kBlock + turned(lane));
-  ldmatrix_transposed(own.low, inverse + kLowInverse + warp * kBlock + turned(lane));
-  if (warp % 2 == 0) {
-    float sum[2][4] = {}, y[2][4] = {};
-    times_a(sum, own, warp + 1, warp);
-    multiply_split(y, split(sum, -1.f), inverse + (warp + 1) * kBlock, kLowInverse, lane);
-    next = split(y, 1.f);
-    if (warp == 2) {
-      __syncwarp();  // A_32 is read no more
-      stmatrix_transposed(M + turned(lane), next.high);
-      stmatrix_transposed(M + kLowA + turned(lane), next.low);
-      __syncwarp();
-      named_arrive(kTurned, 96);
-    }
-    give(y, warp + 1);
-  }
-  {
-    float y[2][4];
+    __syncwarp();
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float2 first = unpack<bf16>(own.high[e]), second = unpack<bf16>(own.low[e]);
-      y[e / 2][e % 2 * 2] = first.x + second.x, y[e / 2][e % 2 * 2 + 1] = first.y + second.y;
+    for (int term = 0; term < kTerms; ++term) {
+      *reinterpret_cast<uint4*>(tile + term * kBlocks * kBlock + block_of(r, w) + 16 * lane) =
+          *reinterpret_cast<const uint4*>(staged + term * kBlock + 16 * lane);
     }
-    give(y, warp);
   }
-  if (warp >= 2) return;
-  Terms left;
-  {
-    float u2[2][4] = {}, y2[2][4] = {};
-    times_a(u2, own, 2, warp);
-    if (warp == 0) times_a(u2, next, 2, 1);
-    left = split(u2, -1.f);
-    multiply_split(y2, left, inverse + 2 * kBlock, kLowInverse, lane);
-    give(y2, 2);
+
+  __device__ __forceinline__ void find_left_of_inverse() const {
+    Terms y[3];  // Y_01, Y_02, Y_12
+#pragma unroll
+    for (int r = 1; r < 4; ++r) {
+      Terms a[3];
+      find_left(a, r);
+      float sums[3][8] = {}, found[3][8] = {};
+#pragma unroll
+      for (int m = 0; m < r; ++m) {  // side by side: no product waits for the one before
+        const Terms own = inverse_of_transposed(m);
+#pragma unroll
+        for (int w = 0; w <= m; ++w) multiply_split(sums[w], w == m ? own : y[w + m - 1], a[m]);
+      }
+      const Terms inverse = inverse_of(r);
+#pragma unroll
+      for (int w = 0; w < r; ++w) multiply_split(found[w], Terms(sums[w]), inverse);
+#pragma unroll
+      for (int w = 0; w < r; ++w) {
+        if (r < 3) y[w + r - 1] = Terms(found[w]);
+        give(found[w], r, w);
+      }
+    }
   }
-  float u3[2][4] = {}, y3[2][4] = {};
-  times_a(u3, own, 3, warp);
-  if (warp == 0) times_a(u3, next, 3, 1);
-  multiply_split(y3, split(u3, -1.f), inverse + 3 * kBlock, kLowInverse, lane);
-  named_barrier(kTurned, 96);
-  multiply_split(y3, left, M, kLowA, lane);
-  give(y3, 3);
-}
+};
 
 }  // namespace

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   if (p.length != 0) {
     n = find_sequence(p, blockIdx.z, first_segment);
   } else if (p.N > 1 && p.N <= kSorted) {
-    n = find_ranked(p, n, reinterpret_cast<int*>(s.tile), &s.found);
+    n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
   }
   if (threadIdx.x == 0) {
     s.busy = find_work<Groups, Output>(p, n, blockIdx.x, blockIdx.y, blockIdx.z, s.work);
@@ -43,13 +43,17 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.v_full[i]), 1);
-      barrier_init(shared_address(&s.empty[i]), 4 * Groups);
+      barrier_init(shared_address(&s.empty[i]), 4 * Groups * kLeavers);
       barrier_init(shared_address(&s.ready[i]), 4);
     }
     barrier_init(shared_address(&s.tail), 1);
     barrier_init_done();
   }
-  fence_async();  // find_ranked has written where TMA will
+  for (auto& tile : s.tile) {
+    clear_t(tile, threadIdx.x, threads_of(Groups));
+    if constexpr (Output) clear_p(shared_address(tile.P), threadIdx.x, threads_of(Groups));
+  }
+  fence_async();  // wgmma reads them, and find_ranked has written where TMA will
   __syncthreads();
   if (!s.busy) return wait_for_last();  // so that whoever waits for this kernel waits for that before it, too
   if (wg < Groups) {
@@ -210,7 +214,7 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
 #endif
   // Cycles. Of a chunk: prepared, by groups; with output, by groups; without, in a block alone or in one of two. Of a pass,
   // besides its chunks, and of one more; of the join, and of each of its steps.
-  constexpr int64_t kPrepare[] = {2900, 1800}, kCycles[] = {2100, 3600}, kAlone = 1570, kOfTwo = 2360;
+  constexpr int64_t kPrepare[] = {2400, 1500}, kCycles[] = {2100, 3600}, kAlone = 1570, kOfTwo = 2360;
   constexpr int64_t kPass = 9000, kSecond = 13000, kJoin = 3500, kStep = 3500;
   const int64_t pairs = heads * sequences, chunks = tokens / kChunk + sequences;
   const int64_t each = (chunks + sequences - 1) / sequences, longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
@@ -254,13 +258,16 @@ template <class E, bool WithP>
 void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
   constexpr auto kernel = gdn_prepare_kernel<E, WithP>;
   static std::atomic<uint64_t> allowed{0};
-  allow(kernel, sizeof(Prepared<WithP>), p.device, allowed);
-  // Heads that share q and k: products of them are shared, where that leaves a block for every place there is.
-  const int shared = std::min(p.q_group, p.k_group);
-  int heads = std::min(shared, kHeads);
-  while (heads > 1 && (shared % heads != 0 || places * p.H / heads < 4 * multiprocessors)) --heads;
-  const dim3 grid(static_cast<unsigned>(places), static_cast<unsigned>(p.H / heads));
-  kernel<<<grid, 128, sizeof(Prepared<WithP>), stream>>>(p, maps.q, maps.k, heads);
+  allow(kernel, prepare_bytes(2, WithP), p.device, allowed);
+  const int shared = std::min(p.q_group, p.k_group);  // heads that share q and k: products of them are shared
+  Group group{};
+  group.units = 1, group.heads = std::min(shared, kHeads);
+  while (shared % group.heads != 0) --group.heads;
+  // Two such, where four warps have a head each then, and multiprocessors two blocks.
+  if (2 * group.heads <= kHeads && p.H / group.heads % 2 == 0 && places * p.H / group.heads >= 4 * multiprocessors) group.units = 2;
+  group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
+  const dim3 grid(static_cast<unsigned>(places), static_cast<unsigned>(p.H / (group.units * group.heads)));
+  kernel<<<grid, 128, prepare_bytes(group.units, WithP), stream>>>(p, maps.q, maps.k, group);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 

@@ -4,79 +4,89 @@
 
 namespace {
 
-// A block has a chunk, and `heads` heads that share their q and k. The grid is (places of chunks, H / heads).
+constexpr int kHeads = 4;  // of a block that prepares: a warp each
+
+// How such a block is made up: `units` of `heads` heads that share their q and k. As many units one after the other share a
+// query head and a key head.
+struct Group {
+  int units, heads, of_query_head, of_key_head;
+};
+
+// The shared memory of one, in this order. Once all of K and Q are multiplied, what comes of them goes where they were, and
+// warps work behind that.
+struct Front {
+  Rows rows[kHeads];
+  alignas(8) uint64_t landed;
+};
+constexpr int kFront = 4096;
+static_assert(sizeof(Front) <= kFront);
+constexpr int boxes_of_unit(bool with_p) { return (with_p ? 4 : 2) * kBoxBytes; }
+constexpr int products_of_unit(bool with_p) { return (with_p ? 2 : 1) * kProducts; }
+constexpr int prepare_bytes(int units, bool with_p) {
+  const int boxes = units * boxes_of_unit(with_p);
+  const int work = units * products_of_unit(with_p) + kHeads * static_cast<int>(sizeof(Scratch));
+  return kFront + (boxes > work ? boxes : work);
+}
+
+// A block has a chunk. The grid is (places of chunks, H / (units * heads)).
 template <class E, bool WithP>
-__global__ void __launch_bounds__(128, WithP ? 4 : 5) gdn_prepare_kernel(
+__global__ void __launch_bounds__(128, WithP ? 3 : 4) gdn_prepare_kernel(
     const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
-    int heads) {
+    const __grid_constant__ Group group) {
   let_next_begin();
   DYNAMIC_SHARED(memory);
-  auto& s = *reinterpret_cast<Prepared<WithP>*>(memory);
-  const int warp_before = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), lane = lane_here();
-  const int n = find_sequence(p, blockIdx.x, first_chunk);
-  const int c = static_cast<int>(blockIdx.x - first_chunk(p, n));
-  if (c < 0 || c >= count_chunks(p, n)) return;  // less than 0: the bounds do not rise
-  const int64_t first = bound(p, n) + static_cast<int64_t>(c) * kChunk;
-  const int valid = static_cast<int>(min(int64_t{kChunk}, bound(p, n + 1) - first)), h = blockIdx.y * heads;
-  const uint32_t landed = shared_address(&s.landed), k = shared_address(s.k), q = shared_address(s.q);
+  auto& front = *reinterpret_cast<Front*>(memory);
+  unsigned char* const boxes = memory + kFront;
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), lane = lane_here();
+  const auto [first, valid] = find_chunk(p, blockIdx.x);
+  if (valid == 0) return;
+  const int heads = group.units * group.heads, h = blockIdx.y * heads;
+  const bool busy = warp < heads;
+  const uint32_t landed = shared_address(&front.landed);
+  const Gates gates = load_gates(p, first, valid, h, heads);
   if (threadIdx.x == 0) {
     barrier_init(landed, 1);
     barrier_init_done();
-    barrier_expect(landed, (WithP ? 4 : 2) * kBoxBytes);
-    load_boxes(k, &k_map, 0, h / p.k_group, static_cast<int>(first), landed);
-    if (WithP) load_boxes(q, &q_map, 0, h / p.q_group, static_cast<int>(first), landed);
+    barrier_expect(landed, group.units * boxes_of_unit(WithP));
+    const auto head_of = [](int unit, int units) { return units == 1 ? unit : unit / units; };
+    for (int u = 0; u < group.units; ++u) {
+      const uint32_t k = shared_address(boxes) + u * boxes_of_unit(WithP);
+      const int unit = blockIdx.y * group.units + u, token = static_cast<int>(first);
+      load_boxes(k, &k_map, 0, head_of(unit, group.of_key_head), token, landed);
+      if (WithP) load_boxes(k + 2 * kBoxBytes, &q_map, 0, head_of(unit, group.of_query_head), token, landed);
+    }
   }
-  Gates gates{};
-  if (warp_before < heads) gates = load_gates(p, first, valid, h + warp_before, lane);
+  write_gates(p, gates, heads, front.rows);
+  unsigned char* const tile = p.tiles + (static_cast<int64_t>(blockIdx.x) * p.H + h + warp) * tile_bytes(WithP);
   __syncthreads();
+  if (busy) find_decays(p, front.rows[warp], *reinterpret_cast<Decays*>(tile + kDecaysAt), lane);
   barrier_wait(landed, 0);
   if (valid < kChunk) {  // rows of the next sequence, NaN maybe
-    for (int half = 0; half < 2; ++half) {
-      clear_rows(k + half * kBoxBytes, valid, threadIdx.x, 128);
-      if (WithP) clear_rows(q + half * kBoxBytes, valid, threadIdx.x, 128);
+    for (int at = 0; at < group.units * boxes_of_unit(WithP); at += kBoxBytes) {
+      clear_rows(shared_address(boxes) + at, valid, threadIdx.x, 128);
     }
     fence_async();
     __syncthreads();
   }
-  float k_products[32], q_products[32];
-  multiply_boxes<E>(k_products, k, k);
-  if constexpr (WithP) multiply_boxes<E>(q_products, q, k);
-  if (warp_before < heads) find_decays(p, gates, s.decays[warp_before], s.beta[warp_before], lane);
-  wgmma_wait<0>();
-  settle(k_products);
-  if constexpr (WithP) settle(q_products);
-  __syncthreads();
-  constexpr int kBytes = tile_bytes(WithP);
-  auto& made = *reinterpret_cast<Tile*>(s.tile);
-  // Blocks above the diagonal, which stay zero.
-  store_shared(shared_address(made.T[warp_before % 2]) + (warp_before < 2 ? block_of(0, 1) : block_of(2, 3)) + 16 * lane,
-               make_uint4(0, 0, 0, 0));
-  if (WithP) clear_p(shared_address(made.P), warp_before, lane);
 #pragma unroll 1
-  for (int i = 0; i < heads; ++i) {
-    const Decays& d = s.decays[i];
-    // Anew, and again below: registers are short, what comes of these is not kept in them.
-    const int warp = __shfl_sync(kAllLanes, anew(warp_before), 0), lane = lane_here(), row = 16 * warp + lane / 4;
-    const float beta[2] = {s.beta[i][row], s.beta[i][row + 8]};
-    write_a(k_products, d, weigh(d, beta, warp, lane), s.scratch, s.diagonal, warp, lane);
-    if (threadIdx.x == 0) stored_read();  // the tile of the head before
-    __syncthreads();
-    write_t<E>(s.scratch, shared_address(made.T), beta, warp, lane_here());
-    if constexpr (WithP) {
-      const int lane = lane_here();
-      write_p<E>(q_products, d, weigh(d, {p.scale, p.scale}, warp, lane), shared_address(made.P), warp, lane);
-    }
-    for (int at = 32 * warp + lane; at < static_cast<int>(sizeof(Decays) / 16); at += 128) {
-      reinterpret_cast<uint4*>(&made.decays)[at] = reinterpret_cast<const uint4*>(&d)[at];
-    }
-    fence_async();  // TMA takes the tile
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      const int64_t place = static_cast<int64_t>(blockIdx.x) * p.H + blockIdx.y * heads + i;
-      store_bytes(p.tiles + place * kBytes, shared_address(s.tile), kBytes);
-    }
+  for (int u = 0; u < group.units; ++u) {
+    const uint32_t k = shared_address(boxes) + u * boxes_of_unit(WithP);
+    float k_products[32], q_products[32];
+    multiply_boxes<E>(k_products, k, k);
+    if constexpr (WithP) multiply_boxes<E>(q_products, k + 2 * kBoxBytes, k);
+    wgmma_wait<0>();
+    settle(k_products);
+    if constexpr (WithP) settle(q_products);
+    __syncthreads();  // all of this unit's boxes are read, and those of the next lie behind what is written here
+    unsigned char* const products = boxes + u * products_of_unit(WithP);
+    write_products(k_products, products, warp, lane);
+    if constexpr (WithP) write_products(q_products, products + kProducts, warp, lane);
   }
-  if (threadIdx.x == 0) stored_all();
+  __syncthreads();
+  if (!busy) return;
+  auto* const scratch = reinterpret_cast<Scratch*>(boxes + group.units * products_of_unit(WithP));
+  const int unit = warp < group.heads ? 0 : 1;
+  Inverter<E, WithP>{boxes + unit * products_of_unit(WithP), front.rows[warp], scratch[warp], tile, p.scale, lane}.find();
 }
 
 }  // namespace

@@ -93,6 +93,29 @@ __device__ __forceinline__ int find_sequence(const Problem& p, int64_t place, Fi
   return from;
 }
 
+// Chunk c of sequence n, where its tokens begin and how many it has; none: there is no such chunk.
+struct Chunk {
+  int64_t first;
+  int valid;
+};
+
+// The chunk of a place; by a warp.
+__device__ __forceinline__ Chunk find_chunk(const Problem& p, int64_t place) {
+  const auto chunk = [&](int n, int64_t from, int64_t to) {
+    const int64_t c = place - (from / kChunk + n), first = from + c * kChunk;
+    const bool there = c >= 0 && first < to;  // less than 0: the bounds do not rise
+    return Chunk{first, there ? static_cast<int>(min(int64_t{kChunk}, to - first)) : 0};
+  };
+  if (p.N >= 32) {
+    const int n = find_sequence(p, place, first_chunk);
+    return chunk(n, bound(p, n), bound(p, n + 1));
+  }
+  const int lane = lane_here();  // all bounds at once
+  const int64_t mine = lane <= p.N ? bound(p, lane) : 0;
+  const int last = __popc(__ballot_sync(kAllLanes, lane < p.N && mine / kChunk + lane <= place)) - 1, n = last < 0 ? 0 : last;
+  return chunk(n, __shfl_sync(kAllLanes, mine, n), __shfl_sync(kAllLanes, mine, n + 1));
+}
+
 constexpr int kSorted = 512;  // sequences that are taken longest first; more are taken as they come
 
 // The sequence of which `rank` are longer, or as long and before it; by a block. `lengths` and `found` are shared.

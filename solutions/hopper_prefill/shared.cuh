@@ -6,6 +6,15 @@ namespace {
 
 constexpr int kStages = 3;           // chunks: one is advanced, the others are on their way
 constexpr int kTurnOf0 = 1;          // named barriers: the turn of the first of two warpgroups, of the second
+constexpr int kCleared = 3;          // rows behind a sequence's end
+constexpr int kWritten = 4;          // the output of a last chunk that is not whole
+// Lanes of a warp that say that it has left a place: one is enough for all behind __syncwarp. racecheck does not follow
+// that, and has nothing to report where all of them do (README.md).
+#ifdef GDN_EVERY_LANE
+constexpr int kLeavers = 32;
+#else
+constexpr int kLeavers = 1;
+#endif
 constexpr int kTerms = 2;            // of T, of 16 bits each
 constexpr int kBoxBytes = 64 * 128;  // 64 rows of 64 numbers, swizzled: what wgmma and TMA call SW128
 
@@ -19,19 +28,26 @@ __device__ __forceinline__ void clear_rows(uint32_t box, int row, int thread, in
   }
 }
 
-// --- a lower triangle of 64 x 64, packed ------------------------------------------------------------------------
+// --- a lower triangle of 64 x 64 --------------------------------------------------------------------------------
 //
-// Rows are tokens i, columns j <= i. Panels of 16 columns, of cores of 8 rows of 16 bytes, two side by side: the first
-// two panels have all rows, the last two rows 32 to 63. What is above the diagonal in them is zero.
+// Of 16 x 16 blocks: four cores of 8 rows of 16 bytes, two side by side. Rows are tokens i, columns j <= i. In memory there
+// are ten, one after the other; in shared memory, where wgmma reads two at a time, one above the other and without a
+// swizzle, two of zeros stand before those on the diagonal whose upper neighbour is not stored:
+//   0 11 | 00 10 | 20 30 | 21 31 | 22 32 | 0 33
+constexpr int kBlock = 512, kBlocks = 10;  // bytes, blocks
+constexpr int kTriangle = 12 * kBlock;
+__device__ __forceinline__ constexpr int upper_rows(int s) { return s == 0 ? 2 * kBlock : 0; }  // 0 to 31 of columns 16 s on
+__device__ __forceinline__ constexpr int lower_rows(int s) { return (4 + 2 * s) * kBlock; }     // 32 to 63
+// The block of rows 16 r and columns 16 s, in memory.
+__device__ __forceinline__ constexpr int block_of(int r, int s) {
+  return kBlock * (r < 2 ? 1 + r - 2 * s : r < 3 || s < 3 ? 1 + r + 2 * s : 9);
+}
 
-constexpr int kTriangle = 6144;
-__device__ __forceinline__ constexpr int panel(int s) { return s < 2 ? 2048 * s : 2048 + 1024 * s; }
-// The 16 x 16 block of rows 16 r and columns 16 s: its four cores are contiguous.
-__device__ __forceinline__ int block_of(int r, int s) { return panel(s) + (s < 2 ? r : r - 2) * 512; }
-
-// P is whole, so that its product goes to the sums of another that is.
-constexpr int kSquare = 8192;
-__device__ __forceinline__ constexpr int block_of_square(int r, int s) { return 2048 * s + 512 * r; }
+// P is whole in shared memory, so that its product goes to the sums of another that is; in memory the ten blocks, column by
+// column.
+constexpr int kSquare = 16 * kBlock;
+__device__ __forceinline__ constexpr int block_of_square(int r, int s) { return kBlock * (4 * s + r); }
+__device__ __forceinline__ constexpr int block_of_p(int r, int s) { return kBlock * (r + 3 * s - s * (s - 1) / 2); }
 
 struct Decays {
   float log[kChunk];     // log2 of gamma
@@ -47,9 +63,44 @@ struct alignas(128) StateTile {
 struct Tile : StateTile {
   unsigned char P[kSquare];
 };
+static_assert(sizeof(StateTile) == kTerms * kTriangle + sizeof(Decays) && sizeof(Tile) == sizeof(StateTile) + kSquare);
 // Whether a block that advances so many slices finds P, which then is not prepared.
 constexpr bool finds_p(int groups) { return groups == 2; }
-constexpr int tile_bytes(bool with_p) { return static_cast<int>(with_p ? sizeof(Tile) : sizeof(StateTile)); }
+// In memory, without blocks of zeros, in the same order.
+constexpr int kDecaysAt = kTerms * kBlocks * kBlock, kPAt = kDecaysAt + static_cast<int>(sizeof(Decays));
+constexpr int tile_bytes(bool with_p) { return kPAt + (with_p ? kBlocks * kBlock : 0); }
+
+// From there to its place, with copies that barrier `landed` counts; by one thread.
+template <bool WithP>
+__device__ __forceinline__ void load_tile(StateTile& to, const unsigned char* from, uint32_t landed) {
+  const auto load = [&](int begin, int bytes, int at) { load_bytes(shared_address(&to) + at, from + begin, bytes, landed); };
+  constexpr int kMost = (kBlocks - 1) * kBlock, kTerm = kBlocks * kBlock;
+  load(0, kMost, kBlock);
+  load(kMost, kBlock, kTriangle - kBlock);
+  load(kTerm, kMost, kTriangle + kBlock);
+  load(kTerm + kMost, kBlock + sizeof(Decays) + (WithP ? 4 * kBlock : 0), 2 * kTriangle - kBlock);
+  if constexpr (WithP) {
+    for (int s = 1; s < 4; ++s) {
+      load(kPAt + block_of_p(s, s), (4 - s) * kBlock, static_cast<int>(sizeof(StateTile)) + block_of_square(s, s));
+    }
+  }
+}
+
+// The blocks of zeros of T; by `threads` threads.
+__device__ __forceinline__ void clear_t(StateTile& tile, int thread, int threads) {
+  for (int at = thread; at < kTerms * 2 * kBlock / 16; at += threads) {
+    const int block = at / (kBlock / 16), place = block / 2 * kTriangle + (block % 2 == 0 ? 0 : kTriangle - 2 * kBlock);
+    store_shared(shared_address(tile.T) + place + at % (kBlock / 16) * 16, make_uint4(0, 0, 0, 0));
+  }
+}
+
+// Those of P; by `threads` threads.
+__device__ __forceinline__ void clear_p(uint32_t to, int thread, int threads) {
+  for (int at = thread; at < 6 * kBlock / 16; at += threads) {
+    const int i = at / (kBlock / 16), r = i < 3 ? 0 : i < 5 ? 1 : 2, s = i < 3 ? i + 1 : i < 5 ? i - 1 : 3;
+    store_shared(to + block_of_square(r, s) + at % (kBlock / 16) * 16, make_uint4(0, 0, 0, 0));
+  }
+}
 
 // Of a block that writes outputs, or of one that takes a state over a segment and no more.
 template <int Groups, bool Output>
@@ -61,33 +112,6 @@ template <int Groups>
 struct Stage<Groups, false> {
   unsigned char k[2 * kBoxBytes], v[Groups * kBoxBytes];
   using Prepared = StateTile;
-};
-
-constexpr int kBlock = 512;  // bytes of 16 x 16 bfloat16: four cores, in the order of a left operand's registers
-
-struct Scratch {
-  unsigned char A[2][6 * kBlock];        // two terms; block (r, m), m < r, at r (r - 1) / 2 + m
-  unsigned char inverse[2][4 * kBlock];  // of the diagonal blocks of I + A
-};
-
-constexpr int kHeads = 4;  // that share their q and k, of a block that prepares: a warp each finds their decays
-
-// Of that block. What comes of K and Q goes where they were.
-template <bool WithP>
-struct Prepared {
-  union {
-    struct {
-      alignas(1024) unsigned char k[2 * kBoxBytes], q[WithP ? 2 * kBoxBytes : 16];
-    };
-    struct {
-      alignas(128) unsigned char tile[tile_bytes(WithP)];
-      Scratch scratch;
-    };
-  };
-  alignas(16) float diagonal[4][16][20];  // blocks of A, transposed
-  alignas(16) Decays decays[kHeads];
-  float beta[kHeads][kChunk];
-  alignas(8) uint64_t landed;
 };
 
 // Of one that advances. Barriers: a chunk has landed, but for v; v has; its P is there, where the block finds it; nobody

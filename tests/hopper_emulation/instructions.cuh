@@ -10,6 +10,7 @@ inline int lane_here() { return running % kLanes; }
 inline int anew(int x) { return x; }
 inline void let_next_begin() {}
 inline void wait_for_last() {}
+inline void fence_async_memory() {}
 
 // What only a compiler needs.
 template <int N>

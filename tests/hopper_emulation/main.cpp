@@ -30,10 +30,13 @@ void launch_all(Problem p, const Maps& maps) {
     return Place{static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z)};
   };
   constexpr int kBlocks = D / (Slices * kSlice);
-  // Heads that share q and k, in one block or in blocks of their own.
-  const int heads = p.length == 1 ? 1 : std::min(p.q_group, p.k_group);
-  const Place chunks{static_cast<unsigned>(p.tokens / kChunk + p.N), static_cast<unsigned>(p.H / heads), 1};
-  launch(chunks, 128, sizeof(Prepared<!finds_p(Slices)>), [&] { gdn_prepare_kernel<E, !finds_p(Slices)>(p, maps.q, maps.k, heads); });
+  // Heads that share q and k in one block together, or each for itself, and two of those in a block where there are two.
+  const int shared = std::min(p.q_group, p.k_group);
+  Group group = p.length != 1 ? Group{1, shared} : p.H % 2 != 0 ? Group{1, 1} : Group{2, 1};
+  group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
+  constexpr bool kWithP = !finds_p(Slices);
+  const Place chunks{static_cast<unsigned>(p.tokens / kChunk + p.N), static_cast<unsigned>(p.H / (group.units * group.heads)), 1};
+  launch(chunks, 128, prepare_bytes(group.units, kWithP), [&] { gdn_prepare_kernel<E, kWithP>(p, maps.q, maps.k, group); });
   if (p.length != 0) {
     launch(grid_of(2 * (D / kSlice), p.segments), threads_of(1), sizeof(Shared<1, false>),
            [&] { gdn_prefill_kernel<E, 1, false>(p, maps); }, blocks_a_multiprocessor(false));

@@ -7,7 +7,7 @@ import numpy as np
 
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution
-from gdnspec.catalog.traces import is_stale, load_traces, trace_files
+from gdnspec.catalog.traces import load_traces, stale_question, trace_files
 from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.trace import Ceilings, Trace
 from gdnspec.serving.calls import Operator, Shape
@@ -105,11 +105,12 @@ class StepCost:
 
 
 def measured(known: Iterable[Solution], found: Found, device: str) -> dict[str, Trace]:
-    """Of each workload the fastest trace on the device that still holds."""
+    """Of each workload the fastest trace on the device, of whatever version of a solution: a step takes about as long
+    after a kernel was edited, and the same log gives the same steps."""
     best: dict[str, Trace] = {}
     for solution in known:
         for trace in _traces(solution, device):
-            if trace.definition != found.definition.name or not trace.ranked or is_stale(trace, solution, found):
+            if trace.definition != found.definition.name or not trace.ranked or stale_question(trace, found):
                 continue
             other = best.get(trace.workload)
             if other is None or _median(trace) < _median(other):
