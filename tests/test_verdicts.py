@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from gdnspec import paths
 from gdnspec.build import machine
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.solutions import load_solution
@@ -392,6 +393,23 @@ def test_only_listed_sources_exist_for_the_solution(make_solution: Callable[...,
     folder = make_solution("import helper\n" + body(RIGHT), sources=["kernel.py", "helper.py"])
     (listed,) = check(folder)
     assert listed.status == "PASSED", listed.message
+
+
+COMPILERS = (
+    "TRITON_CACHE_DIR",
+    "TVM_FFI_CACHE_DIR",
+    "TILELANG_CACHE_DIR",
+    "CUTE_DSL_CACHE_DIR",
+    "FLASHINFER_WORKSPACE_BASE",
+)
+
+
+def test_what_compilers_make_is_kept_for_the_next_process(make_solution: Callable[..., Path]) -> None:
+    head = f"import os, pathlib\n\nPLACES = [pathlib.Path(os.environ[name]) for name in {COMPILERS}]\n"
+    left = make_solution(head + "[(place / 'made').touch() for place in PLACES]\n" + body(RIGHT))
+    assert [result.status for result in check(left)] == ["PASSED"]
+    folders = list(paths.build_cache(load_solution(left).source_hash).glob("*/made"))
+    assert len(folders) == len(COMPILERS)
 
 
 def test_prepare_runs_before_the_calls(make_solution: Callable[..., Path]) -> None:

@@ -42,6 +42,19 @@ PASSED_ON_CONFINED = (
 )  # fmt: skip
 
 
+# Where compilers keep what they have made, a folder each of the solution's own: HOME is another one with every child.
+COMPILED = {
+    "TRITON_CACHE_DIR": "triton", "TVM_FFI_CACHE_DIR": "tvm-ffi", "TILELANG_CACHE_DIR": "tilelang",
+    "CUTE_DSL_CACHE_DIR": "cute-dsl", "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+}  # fmt: skip
+
+
+def _make(build_dir: Path) -> None:
+    """With its folders: not every compiler makes its own."""
+    for name in COMPILED.values():
+        (build_dir / name).mkdir(parents=True, exist_ok=True)
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -281,16 +294,15 @@ class Child:
         return text.replace(f"{self._scratch}/{self.solution.name}", paths.shown(self.solution.folder))
 
     def _build_dir(self) -> Path:
-        if self.confinement is not None:
-            return self._work  # nothing that it leaves behind is met again
         folder = paths.build_cache(self.solution.source_hash)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if os.access(folder, os.W_OK):
-                return folder
-        except OSError:
-            pass
-        # An unwritable cache costs a rebuild each time, nothing else.
+        if self.confinement is None:  # else nothing that it leaves behind is met again
+            try:
+                _make(folder)
+                if os.access(folder, os.W_OK):
+                    return folder
+            except OSError:
+                pass  # an unwritable cache costs a rebuild each time, nothing else
+        _make(self._work)
         return self._work
 
     def _environment(self, build_dir: Path) -> dict[str, str]:
@@ -301,8 +313,7 @@ class Child:
             "HOME": scratch,
             "TMPDIR": scratch,
             "XDG_CACHE_HOME": scratch,
-            "TRITON_CACHE_DIR": str(build_dir / "triton"),
-            "TVM_FFI_CACHE_DIR": str(build_dir / "tvm-ffi"),
+            **{variable: str(build_dir / name) for variable, name in COMPILED.items()},
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin at a barrier slow every other process down tenfold
             "PYTHONFAULTHANDLER": "1",
