@@ -1,6 +1,11 @@
 """The judge is judged: a survivor, a wrong reason and a thin margin each end in exit code 1."""
 
+import contextlib
+import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,6 +171,35 @@ def test_a_few_by_name(gdnspec: Run) -> None:
     assert done.returncode == 0, done.stderr
     assert "2 of 2 known-bad solutions rejected; 0 complaints" in done.stdout
     assert "decode tiny_keys" in done.stdout
+
+
+def test_killed_it_leaves_nobody_at_work(tmp_path: Path) -> None:
+    mark = {"GDNSPEC_CACHE": str(tmp_path / "cache")}  # in the environment of all that it starts
+    command = [sys.executable, "-m", "gdnspec", "selftest", "late_process", "eps_outside_root", "--jobs", "2"]
+    process = subprocess.Popen(
+        command, env={**os.environ, **mark}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    _within(120, lambda: len(_marked(mark)) >= 4)  # itself, two that judge, and whom multiprocessing has to count
+    process.kill()
+    process.wait()
+    _within(10, lambda: not _marked(mark))
+
+
+def _marked(mark: dict[str, str]) -> list[int]:
+    (entry,) = (f"{name}={value}".encode() for name, value in mark.items())
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if entry in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+def _within(seconds: float, true: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_an_unknown_name_is_refused(gdnspec: Run) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import multiprocessing
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from gdnspec.inputs.fresh import fresh
 from gdnspec.model.budget import MARGIN, STRICT_MARGIN
 from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import Workload
+from gdnspec.protocol.lifetime import die_with
 from gdnspec.runner.check import ONCE, Checker, Options
 from gdnspec.runner.plan import interpreted, plan, token_programs
 
@@ -37,7 +39,7 @@ def run(tasks: list[Task], jobs: int) -> Iterator[tuple[Solution, list[CheckResu
     """Results as they come, `jobs` solutions at a time, each group of cases held by one process."""
     # Spawned, not forked: torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=jobs, mp_context=context) as pool:
+    with ProcessPoolExecutor(jobs, context, die_with, (os.getpid(),)) as pool:
         try:
             futures = {pool.submit(_run, task): task for task in tasks}
             for future in as_completed(futures):

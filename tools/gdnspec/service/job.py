@@ -12,9 +12,9 @@ from gdnspec.model.errors import SpecError, visible
 from gdnspec.model.loading import build, parse_json
 from gdnspec.model.result import CheckResult
 from gdnspec.model.trace import Trace
+from gdnspec.protocol.lifetime import die_with_parent
 from gdnspec.service.lines import CRASHED, Line, Task
 from gdnspec.submission.finding import Finding
-from gdnspec.worker.isolation import die_with_parent
 
 LONGEST = 2000  # characters of a text
 

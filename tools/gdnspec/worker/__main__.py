@@ -10,7 +10,8 @@ import socket
 import sys
 
 from gdnspec.protocol.channel import Channel
-from gdnspec.worker.isolation import die_with_parent, shut_in
+from gdnspec.protocol.lifetime import die_with_parent
+from gdnspec.worker.isolation import shut_in
 
 
 def main() -> None:

@@ -1,16 +1,14 @@
 """What the child may still touch once it has shut itself in."""
 
-import ctypes
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gdnspec.protocol.lifetime import die_with_parent
 from gdnspec.worker import capabilities, landlock, limits, namespaces, seccomp
 
-_PR_SET_PDEATHSIG = 1
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/sys", "/run", "/nix")
 # Of /etc and /run a confined child reads what the loader, the C library and the driver need.
 SYSTEM_CONFINED = (
@@ -30,11 +28,6 @@ class Isolation(NamedTuple):
 
     text: str
     missing: str = ""
-
-
-def die_with_parent() -> None:
-    """A parent that is killed leaves no child behind."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def shut_in(hello: dict[str, Any], close: Callable[[], None]) -> Isolation:
