@@ -312,6 +312,7 @@ def test_the_command_without_evidence(monkeypatch: pytest.MonkeyPatch, tmp_path:
     from gdnspec.cli.main import app
 
     monkeypatch.setattr(paths, "solutions_dir", lambda: tmp_path)
+    monkeypatch.setattr(paths, "peers_dir", lambda: tmp_path)
     done = CliRunner().invoke(app, ["report", "-o", str(tmp_path / "page.html")])
     assert done.exit_code == 3, done.output
     assert "gdnspec bench --save" in done.output
