@@ -86,7 +86,7 @@ def test_verdicts_by_regime_go_into_a_readme_and_what_stands_there_stays(gdnspec
     assert "| typical | 2 of 2 |" in text
     times = text.split("Times on nvidia-h200")[1]  # what was measured of it stands there too
     batches = [int(batch) for batch in re.findall(r"gdn_decode_k_last \| 16x32_batch_(\d+)", times)]
-    assert batches == sorted(batches) and batches[-1] > 100, "by size, not by their first digits"
+    assert batches == sorted(batches) and batches[-1] > 100, "as in the workloads' file, not by their first digits"
 
 
 def test_failures_are_named(gdnspec: Run, tmp_path: Path) -> None:

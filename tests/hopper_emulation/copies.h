@@ -88,11 +88,6 @@ inline void store(uint32_t from, int bytes, const char* who, std::function<void(
   stores[running].push_back(std::move(store));
 }
 
-inline void store_bytes(void* to, uint32_t from, int bytes) {
-  require(from % 16 == 0 && reinterpret_cast<uintptr_t>(to) % 16 == 0 && bytes % 16 == 0, "store_bytes: misaligned");
-  store(from, bytes, "store_bytes", [to, bytes](const std::byte* seen) { std::memcpy(to, seen, bytes); });
-}
-
 inline void store_boxes(const CUtensorMap* map, uint32_t from, int half, int head, int token) {
   require(from % 1024 == 0, "store_boxes: misaligned");
   const int bytes = map->halves * kBoxRows * kBoxRowBytes;

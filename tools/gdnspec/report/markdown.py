@@ -1,6 +1,5 @@
 """Verdicts by regime and times of one solution as Markdown: a section of its README, between two marks."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from gdnspec.catalog.definitions import Found
@@ -20,7 +19,7 @@ def section(
     """Everything known of a solution on these definitions. Empty where that is nothing."""
     verdicts = [result for result in judged if result.solution == solution]
     timed = [row for row in measured if row.trace.solution == solution and row.stale is None and row.trace.ranked]
-    parts = [*_verdicts(verdicts, found), *_failures(verdicts), *_times(timed)]
+    parts = [*_verdicts(verdicts, found), *_failures(verdicts), *_times(timed, found)]
     return "\n".join([f"`{command}`", "", *parts]) if parts else ""
 
 
@@ -83,11 +82,13 @@ def _failures(verdicts: Sequence[CheckResult]) -> Iterator[str]:
 # --- times ------------------------------------------------------------------------------------------------------
 
 
-def _times(timed: Sequence[Measured]) -> Iterator[str]:
+def _times(timed: Sequence[Measured], found: dict[str, Found]) -> Iterator[str]:
+    """In the order of the workloads' files."""
+    order = {(name, workload): i for name, item in found.items() for i, workload in enumerate(by_name(item))}
     for device in sorted({row.trace.device for row in timed}):
         mine = sorted(
             (row.trace for row in timed if row.trace.device == device),
-            key=lambda t: (t.definition, _numbers_by_size(t.workload)),
+            key=lambda t: (t.definition, order.get((t.definition, t.workload), len(order)), t.workload),
         )
         yield f"Times on {device}; a ratio above 1 says that this is the faster:"
         yield ""
@@ -99,11 +100,6 @@ def _times(timed: Sequence[Measured]) -> Iterator[str]:
             share = shown_share(bound / trace.timing.median if bound else None)
             rows.append([trace.definition, trace.workload, shown_time(trace.timing.median), share, beside])
         yield from _table(["definition", "workload", "time", "of the bound", "ratio"], rows)
-
-
-def _numbers_by_size(name: str) -> list[tuple[int, str]]:
-    """To sort by: batch_16 comes before batch_128."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

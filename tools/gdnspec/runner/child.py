@@ -43,15 +43,15 @@ PASSED_ON_CONFINED = (
 
 
 # Where compilers keep what they have made, a folder each of the solution's own: HOME is another one with every child.
-COMPILED = {
+CACHES = {
     "TRITON_CACHE_DIR": "triton", "TVM_FFI_CACHE_DIR": "tvm-ffi", "TILELANG_CACHE_DIR": "tilelang",
     "CUTE_DSL_CACHE_DIR": "cute-dsl", "FLASHINFER_WORKSPACE_BASE": "flashinfer",
 }  # fmt: skip
 
 
-def _make(build_dir: Path) -> None:
-    """With its folders: not every compiler makes its own."""
-    for name in COMPILED.values():
+def _make_caches(build_dir: Path) -> None:
+    """Not every compiler makes its own folder."""
+    for name in CACHES.values():
         (build_dir / name).mkdir(parents=True, exist_ok=True)
 
 
@@ -297,12 +297,12 @@ class Child:
         folder = paths.build_cache(self.solution.source_hash)
         if self.confinement is None:  # else nothing that it leaves behind is met again
             try:
-                _make(folder)
+                _make_caches(folder)
                 if os.access(folder, os.W_OK):
                     return folder
             except OSError:
                 pass  # an unwritable cache costs a rebuild each time, nothing else
-        _make(self._work)
+        _make_caches(self._work)
         return self._work
 
     def _environment(self, build_dir: Path) -> dict[str, str]:
@@ -313,7 +313,7 @@ class Child:
             "HOME": scratch,
             "TMPDIR": scratch,
             "XDG_CACHE_HOME": scratch,
-            **{variable: str(build_dir / name) for variable, name in COMPILED.items()},
+            **{variable: str(build_dir / name) for variable, name in CACHES.items()},
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin at a barrier slow every other process down tenfold
             "PYTHONFAULTHANDLER": "1",
