@@ -20,11 +20,11 @@ run: $(STAMP)
 	$(BIN)/gdnspec check
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not thorough"  # one more than cores: many wait for a process
+	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not thorough"  # twice the cores: many wait for a process
 
 # With what samples stand for in the quick run: minutes more.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -n 4 --dist loadgroup
 
 # Every known-bad solution again, and the kill matrix into its README.
 selftest: $(STAMP)

@@ -351,6 +351,20 @@ def test_work_left_on_another_stream_is_suspect_though_no_clock_shows_it(make_so
     assert "does not wait for" in (racer.suspicion(None) or "")
 
 
+def test_rounds_that_others_disturbed_make_no_time_suspect_and_lies_do() -> None:
+    """On a busy machine this process waits between two windows, the child in them: of the same round both tell."""
+
+    def suspicion(device: list[float], clock: list[float]) -> str | None:
+        nobody: Any = None
+        return Racer(nobody, nobody, nobody, calls=10, device=device, clock=clock).suspicion(None)
+
+    assert suspicion([2e-4] * 5, [2e-4, -9e-3, 2e-4, 8e-3, 2e-4]) is None, "most rounds agree"
+    assert suspicion([2e-4, 9e-4, 3e-3], [2e-4, 9e-4, 3e-3]) is None, "slow in both"
+    assert suspicion([1e-6] * 5, [1e-3] * 5) is not None
+    assert suspicion([1e-3] * 5, [0.0] * 5) is not None
+    assert suspicion([1e-6, 1e-6, 1e-6, 1e-3, 1e-3], [1e-3] * 5) is not None, "a lie in most rounds"
+
+
 def test_what_does_not_fit_is_unsupported_with_the_bytes_it_needs(
     make_solution: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ PROBED = 4  # more calls, at most, from whose time its length is estimated
 OVER_L2 = 3  # a window touches so many times the L2 cache
 MEMORY, MOST_MEMORY = 0.4, 48 << 30  # of what is free, and in bytes, for all rings together
 ROUNDS = (20, 400)  # least where time allows, most
-AT_LEAST = 3
+AT_LEAST, DOUBTED = 3, 30  # whatever the time is: rounds, and rounds of one whose clocks do not agree
 PRECISE = 0.01  # stop when the interval of the median is narrower
 HOST_ROUNDS = 5
 UNJOINED = "unjoined work"  # in what CUDA says of a capture that ends before a stream which it forked to has come back
@@ -75,14 +75,22 @@ class Racer:
         once, twice = (summary(seconds).median for seconds in self.windows)
         return Witness(calls=self.calls, once=once, twice=twice, per_call=summary(self.clock).median)
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether the clocks disagree in most rounds. Of one round both tell of the same windows, so that what slows
+        these down is in both; only this process's own waits are not."""
+        device, clock = self.summary.median, summary(self.clock).median
+        share, seconds = TRUSTED[self.method]
+        apart = summary([abs(x - max(0.0, y)) for x, y in zip(self.device, self.clock, strict=True)]).median
+        return apart * self.calls > share * max(device, clock) * self.calls + seconds
+
     def suspicion(self, floor: float | None) -> str | None:
         """Why the figure is not believed, None where it is."""
         if self.why_no_graph is not None and UNJOINED in self.why_no_graph:
             # Where launches take longer than the work, no clock shows it.
             return f"work is left on a stream that the caller's does not wait for: {self.why_no_graph}"
         device, clock = self.summary.median, summary(self.clock).median
-        share, seconds = TRUSTED[self.method]
-        if abs(device - clock) * self.calls > share * max(device, clock) * self.calls + seconds:
+        if self.doubtful:
             return (
                 f"{self.method}: {device * 1e6:.2f} us a call, by the judge's own clock {clock * 1e6:.2f} us, over "
                 f"{self.calls} and {2 * self.calls} calls"
@@ -109,7 +117,8 @@ class Race:
             for rounds in range(ROUNDS[1]):
                 alive = [racer for racer in self.racers if racer.verdict is None]
                 late = time.perf_counter() - started > self.seconds
-                if not alive or (late and rounds >= AT_LEAST) or self._settled(alive, rounds):
+                enough = DOUBTED if any(racer.device and racer.doubtful for racer in alive) else AT_LEAST
+                if not alive or (late and rounds >= enough) or self._settled(alive, rounds):
                     break
                 for racer in alive:
                     self._guarded(racer, self._round)
