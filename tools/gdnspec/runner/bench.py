@@ -101,7 +101,8 @@ class Racer:
 
 
 class Race:
-    """Solutions timed in turns on one workload: A B A B. `seconds`: after which no further round starts."""
+    """Solutions timed in turns on one workload: A B A B. `seconds`: after which no further round
+    starts, if there were enough."""
 
     def __init__(self, racers: list[Racer], seconds: float, timeout: float, seed: int) -> None:
         self.racers, self.seconds, self.timeout = racers, seconds, timeout

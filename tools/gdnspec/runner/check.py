@@ -59,6 +59,23 @@ class Case:
         return drawn + sum(value.numel() * 8 for value in self.expected.values())
 
 
+def draw_fresh(found: Found, workload: Workload, values: Expected, device: str) -> Case:
+    """With a budget. Content that even honest emulators are far off of is no test, and no solution's fault: that of the
+    next seed takes its place. Raises `InvalidWorkload` where none of `DRAWS` will do."""
+    first, refused = workload.seed or 0, ""
+    for seed in range(first, first + DRAWS):
+        drawn = workload.model_copy(update={"seed": seed})
+        inputs = materialise(found, drawn)
+        expected = values.values(found, inputs, keep=False)
+        try:
+            drawn = with_budget(found, drawn, measure(found, drawn, inputs, expected, device))
+        except SpecError as error:
+            refused = str(error)
+        else:
+            return Case(drawn, inputs, expected)
+    raise InvalidWorkload(refused)
+
+
 @dataclass(frozen=True, eq=False)
 class Judgement:
     """The verdict on a job, with those on its outputs and what was answered, as far as it came to that."""
@@ -194,25 +211,9 @@ class Checker:
         found, workload = job.found, job.workload
         memory.require(found, workload, memory.ON_A_CPU if self.device == "cpu" else memory.DRAWING)
         if workload.suite == "fresh":
-            return self._fresh(found, workload)
+            return draw_fresh(found, workload, self._expected, self.device)
         inputs = materialise(found, workload)
         return Case(workload, inputs, self._expected.values(found, inputs))
-
-    def _fresh(self, found: Found, workload: Workload) -> Case:
-        """With a budget. Content that even honest emulators are far off of is no test, and no solution's fault: that
-        of the next seed takes its place."""
-        first, refused = workload.seed or 0, ""
-        for seed in range(first, first + DRAWS):
-            drawn = workload.model_copy(update={"seed": seed})
-            inputs = materialise(found, drawn)
-            expected = self._expected.values(found, inputs, keep=False)
-            try:
-                drawn = with_budget(found, drawn, measure(found, drawn, inputs, expected, self.device))
-            except SpecError as error:
-                refused = str(error)
-            else:
-                return Case(drawn, inputs, expected)
-        raise InvalidWorkload(refused)
 
     def _remember(self, key: tuple[str, str], case: Case | str) -> None:
         self._cases[key] = case
