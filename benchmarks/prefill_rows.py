@@ -1,7 +1,7 @@
 """Prefill over many shapes, solutions and other libraries side by side in one process.
 
     python benchmarks/prefill_rows.py [--solutions hopper_prefill,triton_chunkwise] [--against flashinfer,fla,flash_qla]
-                                      [--rows TEXT] [--json FILE]
+                                      [--rows TEXT] [--decay 0.01] [--json FILE]
 
 A name with a slash is a folder elsewhere, of another version perhaps, whose manifest has the folder's name.
 
@@ -48,13 +48,13 @@ def rows() -> list[tuple[str, tuple[int, int], tuple[int, ...]]]:
     return found
 
 
-def arguments(heads: tuple[int, int], lengths: tuple[int, ...]) -> Arguments:
+def arguments(heads: tuple[int, int], lengths: tuple[int, ...], decay: float) -> Arguments:
     (hk, h), total, count = heads, sum(lengths), len(lengths)
     normal = lambda *shape: torch.randn(*shape, device="cuda")  # noqa: E731
     q, k = (torch.nn.functional.normalize(normal(total, hk, D), dim=-1).bfloat16() for _ in range(2))
     v = normal(total, h, D).bfloat16()
     return {
-        "q": q, "k": k, "v": v, "g": torch.exp(-0.1 * torch.rand(total, h, device="cuda")),
+        "q": q, "k": k, "v": v, "g": torch.exp(-decay * torch.rand(total, h, device="cuda")),
         "beta": torch.rand(total, h, device="cuda"), "cu_seqlens": torch.tensor([0, *lengths], device="cuda").cumsum(0),
         "initial_state": normal(count, h, D, D), "scale": None,
         "output": torch.empty_like(v), "final_state": torch.empty(count, h, D, D, device="cuda"),
@@ -123,8 +123,10 @@ def bound(heads: tuple[int, int], lengths: tuple[int, ...]) -> float:
     return 1e6 * max(moved / COPY, total * h * 131_584 / PRODUCTS)
 
 
-def measure(subjects: list[Subject], heads: tuple[int, int], lengths: tuple[int, ...]) -> dict[str, tuple[float, str]]:
-    sets = [arguments(heads, lengths) for _ in range(SETS)]
+def measure(
+    subjects: list[Subject], heads: tuple[int, int], lengths: tuple[int, ...], decay: float
+) -> dict[str, tuple[float, str]]:
+    sets = [arguments(heads, lengths, decay) for _ in range(SETS)]
     found: dict[str, tuple[float, str]] = {}
     timed: dict[str, Timed] = {}
     expected = None
@@ -158,6 +160,7 @@ def main() -> None:
     parser.add_argument("--solutions", default="hopper_prefill,triton_chunkwise")
     parser.add_argument("--against", default="flashinfer,fla,flash_qla")
     parser.add_argument("--rows", default="", help="only those with this in their name")
+    parser.add_argument("--decay", type=float, default=0.1, help="alpha is exp(-decay u), u from 0 to 1")
     parser.add_argument("--build", type=Path, help="where builds are kept for the next run")
     parser.add_argument("--json", type=Path, help="append a line a row")
     options = parser.parse_args()
@@ -183,7 +186,7 @@ def main() -> None:
         for name, heads, lengths in rows():
             if options.rows not in name:
                 continue
-            found = measure(subjects, heads, lengths)
+            found = measure(subjects, heads, lengths, options.decay)
             line = f"{name:22}{bound(heads, lengths):7.0f}"
             line += "".join(f"{found[s.name][0]:>15.1f}{found[s.name][1][:2]:2}" for s in subjects)
             first = found[subjects[0].name][0]

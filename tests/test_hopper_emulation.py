@@ -29,8 +29,8 @@ def device_code(folder: Path, edit: Edit | None) -> None:
         name, old, new = edit
         assert files[name].count(old) == 1, f"{old} is not once in {name}: this test is out of date"
         files[name] = files[name].replace(old, new)
-    files["kernel.cu"], host = files["kernel.cu"].split("// --- host")
-    assert "TVM_FFI_DLL_EXPORT" in host
+    files["prefill.cuh"], host = files["prefill.cuh"].split("// --- host")
+    assert "tvm/ffi" in host
     descriptors = re.findall(
         r"^__device__ __forceinline__ uint64_t descriptor.*?^}\n", files.pop("instructions.cuh"), re.M | re.S
     )
@@ -58,6 +58,14 @@ def test_the_kernels_are_right(tmp_path: Path) -> None:
     assert all(line.startswith("right: ") for line in lines)
 
 
+@pytest.mark.thorough
+def test_t_in_two_terms_is_right(tmp_path: Path) -> None:
+    done = emulate(tmp_path, "-O2", "-DGDN_TERMS=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(done.stdout.splitlines()) == RUNS
+
+
+SUMS = "keeps_sums = kTerms == 1 && __ballot_sync(kAllLanes, alike) == kAllLanes;"
 TO_WGMMA = "fence_async();  // wgmma reads them"
 
 
@@ -66,8 +74,13 @@ TO_WGMMA = "fence_async();  // wgmma reads them"
     ("name", "old", "new", "says"),
     [
         pytest.param("advance.cuh", "S[0][e] *= all, S[1][e] *= all;", ";", "WRONG: ragged", id="no decay"),
-        pytest.param("kernel.cu", TO_WGMMA, "//", "a write without fence_async", id="no fence"),
-        pytest.param("kernel.cu", "kAdvanceRegisters = 208", "kAdvanceRegisters = 216", "deadlock", id="520 registers"),
+        # Errors carried to tokens of other keys, or over a reset: nothing here had found that, the judge on a GPU did.
+        pytest.param("invert.cuh", SUMS, "keeps_sums = true;", "WRONG: ragged", id="sums kept of any keys"),
+        pytest.param("invert.cuh", SUMS, "keeps_sums = false;", "WRONG: repeated", id="sums never kept"),
+        pytest.param("prefill.cuh", TO_WGMMA, "//", "a write without fence_async", id="no fence"),
+        pytest.param(
+            "prefill.cuh", "kAdvanceRegisters = 208", "kAdvanceRegisters = 216", "deadlock", id="520 registers"
+        ),
     ],
 )
 def test_errors_are_found(tmp_path: Path, name: str, old: str, new: str, says: str) -> None:

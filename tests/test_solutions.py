@@ -1,10 +1,13 @@
 """The solutions that gdnspec ships, judged by gdnspec."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, Run
+from gdnspec.catalog.solutions import load_solution
+from gdnspec.model.errors import SpecError
 
 NAMES = sorted(file.parent.name for file in (ROOT / "solutions").glob("*/solution.json"))
 
@@ -16,6 +19,27 @@ def verdicts(path: Path) -> dict[tuple[str, str], dict[str, str]]:
         row = json.loads(line)
         result.setdefault((row["solution"], row["definition"]), {})[row["workload"]] = row["status"]
     return result
+
+
+def test_solutions_may_share_sources_by_links(tmp_path: Path) -> None:
+    """To another solution's, and to nothing else; what a verdict belongs to changes with the linked file."""
+    for name in ("torch_recurrent", "twin"):
+        shutil.copytree(ROOT / "solutions/torch_recurrent", tmp_path / "solutions" / name)
+    twin = tmp_path / "solutions/twin"
+    manifest = json.loads((twin / "solution.json").read_text())
+    (twin / "solution.json").write_text(json.dumps({**manifest, "name": "twin"}))
+    source = manifest["sources"][0]
+    (twin / source).unlink()
+    (twin / source).symlink_to(Path("../torch_recurrent") / source)
+    before = load_solution(twin).source_hash
+    with (tmp_path / "solutions/torch_recurrent" / source).open("a") as file:
+        file.write("# changed\n")
+    assert load_solution(twin).source_hash != before
+    (tmp_path / source).write_text("x = 1\n")
+    (twin / source).unlink()
+    (twin / source).symlink_to(Path("../..") / source)
+    with pytest.raises(SpecError, match="leads out of the folder of solutions"):
+        load_solution(twin)
 
 
 CAPTURED = {f"gdn_{stage}_{layout}" for stage in ("prefill", "decode") for layout in ("k_last", "k_first")}

@@ -5,8 +5,8 @@
 //   V'^T = X^T T^T
 //   O^T  = scale (S Q^T) diag(gamma) + V'^T P^T
 //   S   <- gamma_C S + V'^T diag(gamma_C / gamma) K
-// and O only where it is asked for. Transposed throughout, so that S and what depends on it stay in registers, as left operands; all right operands come from
-// shared memory as they lie there.
+// and O only where it is asked for. Transposed throughout, so that S and what depends on it stay in registers, as left
+// operands; all right operands come from shared memory as they lie there.
 #pragma once
 #include "shared.cuh"
 
@@ -78,19 +78,28 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
   };
   if (Output && p.length != 0) wait_for_last();  // which has the state
   load(work.from, work.from_k_first);
-  const int v_token = lane % 8 + lane / 16 * 8;  // of ldmatrix and stmatrix: rows of v and of the output are tokens
-  const int v_piece = 2 * warp + lane / 8 % 2;
+  // In a box of v, or of the output, whose rows are tokens, for ldmatrix and stmatrix; and of the lane's two tokens of 8. Read
+  // anew, so that they are kept and not found from the thread's index in every chunk.
+  const uint32_t of_lane = anew(wg * kBoxBytes + swizzled(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2));
+  const uint32_t of_column = anew(4 * column);
   uint32_t o_bits[4][4];
+  // Where the chunk is, and the one before: carried over the loop, so that a chunk's first product waits for no addresses.
+  constexpr uint32_t kStageBytes = sizeof(typename Shared<Groups, Output>::Boxes);
+  constexpr uint32_t kTileBytes = sizeof(s.tile[0]), kDecays = kTerms * kTriangle, kP = kDecays + sizeof(Decays);
+  constexpr uint32_t kFromStart = kDecays + offsetof(Decays, from_start), kToEnd = kDecays + offsetof(Decays, to_end);
+  constexpr uint32_t kV = (Output ? 4 : 2) * kBoxBytes;
+  const uint32_t boxes_at = shared_address(s.boxes), tile_at = shared_address(s.tile), full_at = shared_address(s.full);
+  const uint32_t to_v_full = shared_address(s.v_full) - full_at, to_ready = shared_address(s.ready) - full_at;
+  const uint32_t to_empty = shared_address(s.empty) - full_at;
+  uint32_t box = boxes_at, tile = tile_at, full = full_at, parity = 0, v_before = 0, empty_before = 0;
 
   // O^T of chunk c in registers to the box of v, of which this warp has read the same channels; from there it goes to memory
   // (feed.cuh).
-  const auto give = [&](int c) {
-    const uint32_t box = shared_address(s.boxes[c % kStages].v) + wg * kBoxBytes;
+  const auto give = [&] {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) stmatrix_transposed(box + swizzled(16 * k + v_token, v_piece), o_bits[k]);
-    fence_async();
+    for (int k = 0; k < 4; ++k) stmatrix_transposed(v_before + of_lane + 2048 * k, o_bits[k]);
     __syncwarp();
-    if (lane < kLeavers) barrier_arrive(shared_address(&s.empty[c % kStages]));
+    if (lane < kLeavers) barrier_arrive(empty_before);
   };
 
   uint32_t state_bits[8][4];
@@ -104,82 +113,78 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     }
   };
   pack_state();
-  // Two warpgroups take turns: one has products of S under way while the other has work of its own.
-  constexpr bool kTurns = Output && Groups == 2;
-  if (kTurns && wg == 1 && work.chunks > 0) named_arrive(kTurnOf0, 256);
   const uint32_t v_mask = work.identity ? 0 : ~0u;
   // At a sequence's end threads read what others wrote, without TMA or wgmma: there all of them meet.
   const int64_t tokens = work.end - work.start;
   const int cut_short = tokens < static_cast<int64_t>(work.chunks) * kChunk ? work.chunks - 1 : -1;
 #pragma unroll 1
   for (int c = 0; c < work.chunks; ++c) {
-    const int i = c % kStages, parity = c / kStages & 1;
-    auto& boxes = s.boxes[i];
-    auto& tile = s.tile[i];
     GDN_STAMP(wg, c, 0);
-    barrier_wait(shared_address(&s.full[i]), parity);
-    if (kTurns) named_barrier(kTurnOf0 + wg, 256);
+    barrier_wait(full, parity);
     GDN_STAMP(wg, c, 1);
     float x[32], o[32];
     wgmma_fence();
-    multiply<E, 8>(x, state_bits, shared_address(boxes.k));  // S K^T
+    multiply<E, 8>(x, state_bits, box);  // S K^T
     wgmma_commit();
     if constexpr (Output) {
-      if (c > 0) give(c - 1);
+      if (c > 0) give();
       GDN_STAMP(wg, c, 2);
       wgmma_fence();
-      multiply<E, 8>(o, state_bits, shared_address(boxes.q));  // S Q^T
+      multiply<E, 8>(o, state_bits, box + 2 * kBoxBytes);  // S Q^T
       wgmma_commit();
     }
-    if (kTurns && (wg == 0 || c + 1 < work.chunks)) named_arrive(kTurnOf0 + 1 - wg, 256);
 
     uint32_t bits[4][4];  // V^T, the fragments of a left operand; then X^T
     const auto load_v = [&](int k) {
-      ldmatrix_transposed(bits[k], shared_address(boxes.v) + wg * kBoxBytes + swizzled(16 * k + v_token, v_piece));
+      ldmatrix_transposed(bits[k], box + kV + of_lane + 2048 * k);
       if constexpr (!Output) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) bits[k][e] &= v_mask;
       }
     };
+    const auto two_of = [&](uint32_t decays, int k) { return load_pair(tile + decays + of_column + 32 * k); };
+    float2 gammas[8];
     const auto subtract = [&](int k) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int at = k * 8 + 2 * e;  // in x; its token is ..
-        const float2 gamma = *reinterpret_cast<const float2*>(tile.decays.from_start + 16 * k + e / 2 * 8 + column);
+        const float2 gamma = gammas[2 * k + e / 2];
         const float2 value = unpack<E>(bits[k][e]);
         bits[k][e] = pack<E>(fmaf(-gamma.x, x[at], value.x), fmaf(-gamma.y, x[at + 1], value.y));
       }
     };
-    barrier_wait(shared_address(&s.v_full[i]), parity);
+    barrier_wait(full + to_v_full, parity);
     if (c == cut_short) named_barrier(kCleared, 32 + 128 * Groups);
 #pragma unroll
     for (int k = 0; k < 4; ++k) load_v(k);
     GDN_STAMP(wg, c, 3);
+    // Half of them before x is waited for, which registers have room for.
+#pragma unroll
+    for (int k = 0; k < 4; ++k) gammas[k] = two_of(kFromStart, k);
     wgmma_wait<Output ? 1 : 0>();
     settle(x);
+#pragma unroll
+    for (int k = 4; k < 8; ++k) gammas[k] = two_of(kFromStart, k);
     GDN_STAMP(wg, c, 4);
 #pragma unroll
     for (int k = 0; k < 4; ++k) subtract(k);
     float y[2][16];  // V'^T: tokens 0 to 31, 32 to 63
     wgmma_fence();
 #pragma unroll
-    for (int term = 0; term < kTerms; ++term) multiply_lower<E>(y[0], y[1], bits, shared_address(tile.T[term]), term > 0);
+    for (int term = 0; term < kTerms; ++term) multiply_lower<E>(y[0], y[1], bits, tile + term * kTriangle, term > 0);
     wgmma_commit();
-    const float all = tile.decays.from_start[kChunk - 1];  // loaded here, lest S is scaled before T is on its way
+    // Loaded here, lest S is scaled before T is on its way.
+    const float all = load_pair(tile + kFromStart + 4 * (kChunk - 2)).y;
 #pragma unroll
     for (int e = 0; e < 32; ++e) S[0][e] *= all, S[1][e] *= all;
+    float2 rests[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) rests[k] = two_of(kToEnd, k);
+    wgmma_wait<0>();
     if constexpr (Output) {
-      wgmma_wait<1>();  // S Q^T
       settle(o);
       keep(state_bits);
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        const float2 gamma = *reinterpret_cast<const float2*>(tile.decays.from_start + 8 * k + column);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) o[4 * k + e] *= p.scale * (e % 2 == 0 ? gamma.x : gamma.y);
-      }
     }
-    wgmma_wait<0>();
     settle(y[0]);
     settle(y[1]);
     GDN_STAMP(wg, c, 5);
@@ -190,30 +195,42 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int at = k * 8 + 2 * e;
-        const float2 rest = *reinterpret_cast<const float2*>(tile.decays.to_end + 16 * k + e / 2 * 8 + column);
-        const float2 pair = make_float2(y[at / 16][at % 16], y[at / 16][at % 16 + 1]);
-        if constexpr (Output) bits[k][e] = pack<E>(pair.x, pair.y);
-        decayed[k][e] = pack<E>(pair.x * rest.x, pair.y * rest.y);
+        const float2 rest = rests[2 * k + e / 2];
+        decayed[k][e] = pack<E>(y[at / 16][at % 16] * rest.x, y[at / 16][at % 16 + 1] * rest.y);
       }
     }
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {  // tokens are rows of the box: 16 of them are 2048 bytes
-      wgmma<E, 1>(S[0], decayed[k], descriptor(shared_address(boxes.k), 2048 * k), 1);
-      wgmma<E, 1>(S[1], decayed[k], descriptor(shared_address(boxes.k), kBoxBytes + 2048 * k), 1);
+      wgmma<E, 1>(S[0], decayed[k], descriptor(box, 2048 * k), 1);
+      wgmma<E, 1>(S[1], decayed[k], descriptor(box, kBoxBytes + 2048 * k), 1);
     }
     wgmma_commit();
-    if constexpr (Output) {
-      if (finds_p(Groups)) {
-        barrier_wait(shared_address(&s.ready[i]), parity);
-        wgmma_fence();
+    if constexpr (Output) {  // while the update is under way
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const float2 gamma = two_of(kFromStart, k);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) o[4 * k + e] *= p.scale * (e % 2 == 0 ? gamma.x : gamma.y);
       }
-      multiply_square<E>(o, bits, shared_address(tile.P));  // + V'^T P^T
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int at = k * 8 + 2 * e;
+          bits[k][e] = pack<E>(y[at / 16][at % 16], y[at / 16][at % 16 + 1]);
+        }
+      }
+      if (finds_p(Groups)) barrier_wait(full + to_ready, parity);
+      wgmma_fence();
+      multiply_square<E>(o, bits, tile + kP);  // + V'^T P^T
       wgmma_commit();
-      wgmma_wait<1>();
-    } else {
-      wgmma_wait<0>();
     }
+    v_before = box + kV, empty_before = full + to_empty;
+    const bool around = full == full_at + 8 * (kStages - 1);
+    box = around ? boxes_at : box + kStageBytes, tile = around ? tile_at : tile + kTileBytes;
+    full = around ? full_at : full + 8, parity ^= around;
+    wgmma_wait<Output ? 1 : 0>();
     settle(S[0]);
     settle(S[1]);
     keep(decayed);
@@ -221,12 +238,12 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     keep(state_bits);
     if constexpr (!Output) {
       __syncwarp();
-      if (lane < kLeavers) barrier_arrive(shared_address(&s.empty[i]));
+      if (lane < kLeavers) barrier_arrive(empty_before);
     } else {
+      GDN_STAMP(wg, c, 6);
       wgmma_wait<0>();
       settle(o);
       keep(bits);
-      GDN_STAMP(wg, c, 6);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
 #pragma unroll
@@ -241,7 +258,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
       }
     }
   }
-  if (Output && work.chunks > 0) give(work.chunks - 1);
+  if (Output && work.chunks > 0) give();
   if (Output && cut_short >= 0) named_arrive(kWritten, 32 + 128 * Groups);
   if (work.to != nullptr) save(work.to, work.to_k_first);
 }

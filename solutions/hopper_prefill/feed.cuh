@@ -15,7 +15,7 @@ struct Feeder {
   const Problem& p;
   Shared<Groups, Output>& s;
   const Maps& maps;
-  int chunks, start, tokens, h, slice;
+  int chunks, start, tokens, slice, h, q_head, k_head, v_head;
   const unsigned char* tiles;
 
   __device__ __forceinline__ Feeder(const Problem& p, Shared<Groups, Output>& s, const Maps& maps) : p(p), s(s), maps(maps) {
@@ -24,6 +24,7 @@ struct Feeder {
     chunks = uniform(work.chunks), start = uniform(static_cast<int>(work.start)), h = uniform(work.h);
     tokens = uniform(static_cast<int>(min(work.end - work.start, int64_t{chunks} * kChunk)));
     slice = uniform(work.slice);
+    q_head = uniform(work.h / p.q_group), k_head = uniform(work.h / p.k_group), v_head = uniform(work.h / p.v_group);
     tiles = p.tiles + (work.place * p.H + h) * p.tile_bytes;
   }
 
@@ -36,6 +37,7 @@ struct Feeder {
 
   __device__ __forceinline__ void take(int c) const {
     if (lane_here() == 0) {
+      fence_async();  // for warps that advance, which have written it: there it would hold them up
       store_boxes(&maps.output, shared_address(s.boxes[c % kStages].v), slice / kSlice, h, start + c * kChunk);
     }
   }
@@ -43,8 +45,12 @@ struct Feeder {
   // Else it is the last one, and its boxes hold rows of another sequence.
   __device__ __forceinline__ bool whole(int c) const { return tokens - c * kChunk >= kChunk; }
   // What says that chunk c has landed, or its v.
-  __device__ __forceinline__ uint32_t landed(int c) const { return shared_address(whole(c) ? &s.full[c % kStages] : &s.tail); }
-  __device__ __forceinline__ uint32_t v_landed(int c) const { return shared_address(whole(c) ? &s.v_full[c % kStages] : &s.tail); }
+  __device__ __forceinline__ uint32_t landed(int c) const {
+    return shared_address(whole(c) ? &s.full[c % kStages] : &s.tail);
+  }
+  __device__ __forceinline__ uint32_t v_landed(int c) const {
+    return shared_address(whole(c) ? &s.v_full[c % kStages] : &s.tail);
+  }
 
   // All of chunk c but v, whose place the output of another may be leaving still.
   __device__ __forceinline__ void ask(int c) const {
@@ -56,8 +62,8 @@ struct Feeder {
     }
     if (lane_here() == 0) {
       barrier_expect(landed(c), kBoxes * kBoxBytes + (whole(c) ? 0 : Groups * kBoxBytes) + kBytes);
-      load_boxes(shared_address(boxes.k), &maps.k, 0, h / p.k_group, token, landed(c));
-      if constexpr (Output) load_boxes(shared_address(boxes.q), &maps.q, 0, h / p.q_group, token, landed(c));
+      load_boxes(shared_address(boxes.k), &maps.k, 0, k_head, token, landed(c));
+      if constexpr (Output) load_boxes(shared_address(boxes.q), &maps.q, 0, q_head, token, landed(c));
       if (c == 0) wait_for_last(), fence_async_memory();  // which prepares, not by TMA
       load_tile<kWithP>(s.tile[i], tiles + static_cast<int64_t>(c) * p.H * p.tile_bytes, landed(c));
     }
@@ -70,7 +76,8 @@ struct Feeder {
     if (lane == 0) {
       if constexpr (Output) stored_read();
       if (whole(c)) barrier_expect(v_landed(c), Groups * kBoxBytes);
-      load_boxes(shared_address(boxes.v), Output ? &maps.v : &maps.slice_of_v, slice / kSlice, h / p.v_group, start + c * kChunk, v_landed(c));
+      const CUtensorMap* const map = Output ? &maps.v : &maps.slice_of_v;
+      load_boxes(shared_address(boxes.v), map, slice / kSlice, v_head, start + c * kChunk, v_landed(c));
     }
     __syncwarp();
     if (whole(c)) return;
@@ -125,10 +132,11 @@ __device__ __forceinline__ void feed(const Problem& p, Shared<Groups, Output>& s
     for (int c = 0; c < feeder.chunks; ++c) {
       const int i = c % kStages;
       auto& boxes = s.boxes[i];
+      // Before this chunk is waited for: else every one would be as long in coming as memory takes, whatever room there is.
+      if (warp == 0 && c + 1 < feeder.chunks) feeder.ask(c + 1);
       barrier_wait(shared_address(&s.full[i]), c / kStages & 1);
       float products[32];
       multiply_boxes<E>(products, shared_address(boxes.q), shared_address(boxes.k));
-      if (warp == 0 && c + 1 < feeder.chunks) feeder.ask(c + 1);
       const Decays& d = s.tile[i].decays;
       const Weights weights = weigh(d, p.scale, warp, lane);
       wgmma_wait<0>();

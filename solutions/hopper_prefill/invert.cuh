@@ -1,5 +1,5 @@
-// T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) (Gamma * K K^T)), 64 x 64, and if asked for P = scale (Gamma * Q K^T),
-// of a chunk and head: by one warp, to memory. Warps share nothing and wait for nobody.
+// T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) (Gamma * K K^T)), 64 x 64, and if asked for P = scale (Gamma *
+// Q K^T), of a chunk and head: by one warp, to memory. Warps share nothing and wait for nobody.
 //
 // The inverse, whose precision decides what becomes of repeated keys: blocks of 16 by substitution in float32, then row of
 // blocks by row of blocks, by products of two bfloat16 terms each, the product of the low ones left out. It is found
@@ -42,6 +42,7 @@ __device__ __forceinline__ void multiply_split(float (&y)[8], const Terms& a, co
   for (int t = 0; t < 2; ++t) mma_bf16(columns[t], a.high, b.high[t], b.high[t + 2]);
 }
 
+constexpr float kAlike = 0.8f;  // k_i . k_j alpha_i of neighbours from which on they are alike
 constexpr int kColumns = 20, kDiagonal = 16 * kColumns + 4;  // floats: rows of 16, apart so that no banks are met twice
 
 // What a warp works in.
@@ -64,12 +65,12 @@ __device__ __forceinline__ void substitute(float (&x)[Columns], const float (&ro
 }
 
 // Eight numbers of a row in two terms, and where they go.
-template <class E, class Store>
+template <class E, int Terms, class Store>
 __device__ __forceinline__ void give_row(const float* x, Store store) {
   uint32_t high[4], low[4];
   split<E>(*reinterpret_cast<const float(*)[8]>(x), high, low);
   store(0, make_uint4(high[0], high[1], high[2], high[3]));
-  store(1, make_uint4(low[0], low[1], low[2], low[3]));
+  if constexpr (Terms > 1) store(1, make_uint4(low[0], low[1], low[2], low[3]));
 }
 
 // Products of a chunk, as wgmma leaves them, by blocks of 16 x 16 at or below the diagonal: of each a lane has eight numbers,
@@ -104,6 +105,10 @@ struct Inverter {
   float scale;
   int lane;
   float beta[4][2];  // of the lane's rows of each block
+  // Of T in one term: whether it is rounded so that sums of columns are kept; by columns of its first three blocks, what
+  // rounding has taken and not yet given.
+  bool keeps_sums;
+  float carried[3][2];
 
   __device__ __forceinline__ void find() {
 #pragma unroll
@@ -121,7 +126,8 @@ struct Inverter {
   }
 
   // Blocks on the diagonal: of -A, and of P.
-  __device__ __forceinline__ void find_diagonal() const {
+  __device__ __forceinline__ void find_diagonal() {
+    bool alike = true;  // all neighbours, but for those behind a sequence's end
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       float weights[8], x[8];
@@ -131,6 +137,7 @@ struct Inverter {
       for (int e = 0; e < 8; ++e) {  // what lies on the diagonal is not looked at
         const int column = e / 4 * 8 + 2 * (lane % 4) + e % 2, row = lane / 4 + e / 2 % 2 * 8;
         s.diagonal[r][kColumns * column + row] = -beta[r][e / 2 % 2] * weights[e] * x[e];
+        if (kTerms == 1 && row == column + 1 && beta[r][e / 2 % 2] != 0.f) alike &= weights[e] * x[e] >= kAlike;
       }
       if constexpr (WithP) {
         read_products(x, products + kProducts, r, r, lane);
@@ -139,10 +146,11 @@ struct Inverter {
         write_p(x, r, r);
       }
     }
+    keeps_sums = kTerms == 1 && __ballot_sync(kAllLanes, alike) == kAllLanes;
   }
 
   // Their inverses: eight lanes have a block, two rows each, so that what is read of it serves both.
-  __device__ __forceinline__ void invert_diagonal() const {
+  __device__ __forceinline__ void invert_diagonal() {
     const int r = lane / 8, i = lane % 8;
     const float* const a = s.diagonal[r];
     float upper[8], lower[16];
@@ -163,9 +171,9 @@ struct Inverter {
     const auto keep = [&](int core) {
       return [=](int term, uint4 words) { store_shared(to + term * sizeof s.inverse[0] + 128 * core, words); };
     };
-    give_row<bf16>(upper, keep(0));
-    give_row<bf16>(lower, keep(1));
-    give_row<bf16>(lower + 8, keep(3));
+    give_row<bf16, 2>(upper, keep(0));
+    give_row<bf16, 2>(lower, keep(1));
+    give_row<bf16, 2>(lower + 8, keep(3));
     store_shared(to + 256, make_uint4(0, 0, 0, 0));
     store_shared(to + sizeof s.inverse[0] + 256, make_uint4(0, 0, 0, 0));
     // And times beta: T, whose cores lie row by row.
@@ -179,12 +187,83 @@ struct Inverter {
       lower[j] *= four.x, lower[j + 1] *= four.y, lower[j + 2] *= four.z, lower[j + 3] *= four.w;
       if (j < 8) upper[j] *= four.x, upper[j + 1] *= four.y, upper[j + 2] *= four.z, upper[j + 3] *= four.w;
     }
-    give_row<E>(upper, give(0));
-    give_row<E>(lower, give(2));
-    give_row<E>(lower + 8, give(3));
+    if (keeps_sums) round_diagonal(upper, lower);
+    give_row<E, kTerms>(upper, give(0));
+    give_row<E, kTerms>(lower, give(2));
+    give_row<E, kTerms>(lower + 8, give(3));
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) give(1)(term, make_uint4(0, 0, 0, 0));
     __syncwarp();
+  }
+
+  // T in one term, where the chunk's keys are alike and hardly decay. What rounding takes from a number goes to one below in
+  // its column, so that the sum of each column is kept: what the chunk adds to the state depends on that sum then, and the
+  // errors of each number would add up. Of other keys it would add to each number's error that of another. A lane has
+  // numbers of each block for itself; what it cannot give there any more it gives in the block below.
+  __device__ __forceinline__ static float round(float x) { return unpack<E>(pack<E>(x, 0.f)).x; }
+
+  // Sums over pairs of lanes, of which each keeps one half.
+  template <int Width>
+  __device__ __forceinline__ void halve(float (&x)[16]) const {
+    const bool high = lane & Width / 2;
+#pragma unroll
+    for (int j = 0; j < Width; ++j) {
+      const float given = __shfl_xor_sync(kAllLanes, high ? x[j] : x[j + Width], Width / 2);
+      x[j] = (high ? x[j + Width] : x[j]) + given;
+    }
+  }
+
+  // Rows i and i + 8 of a block on the diagonal, and what is left to the blocks below.
+  __device__ __forceinline__ void round_diagonal(float (&upper)[8], float (&lower)[16]) {
+    float left[16];
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      if (j < 8) {
+        const float rounded = round(upper[j]);
+        lower[j] += upper[j] - rounded, upper[j] = rounded;
+      }
+      const float rounded = round(lower[j]);
+      left[j] = lower[j] - rounded, lower[j] = rounded;
+    }
+    // Their sums over eight lanes: lane i has columns 2 i and 2 i + 1 in the end.
+    halve<8>(left), halve<4>(left), halve<2>(left);
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {  // given back in row i + 8, which reaches as far as these columns
+      if (j / 2 == lane % 8) {
+        const float number = lower[j] + left[j % 2], rounded = round(number);
+        lower[j] = rounded, left[j % 2] = number - rounded;
+      }
+    }
+    // To four lanes each, which have a column of the blocks below.
+#pragma unroll
+    for (int w = 0; w < 3; ++w) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int from = 8 * w + 4 * half + lane / 8;
+        const float even = __shfl_sync(kAllLanes, left[0], from), odd = __shfl_sync(kAllLanes, left[1], from);
+        carried[w][half] = 0.25f * (lane / 4 % 2 == 0 ? even : odd);
+      }
+    }
+  }
+
+  // Y_wr, the lane's numbers of two columns of T; in pairs. In the last row of blocks one lane of four takes what the others
+  // have left.
+  __device__ __forceinline__ void round_columns(const float (&x)[8], uint32_t (&words)[4], int r, int w) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = half; i < 4; i += 2) {
+        const float first = x[2 * i] + carried[w][half];
+        float second = x[2 * i + 1] + (first - round(first));
+        if (r == 3 && i >= 2) {
+          const float left = lane % 4 == 3 ? 0.f : second - round(second);
+          const float pair = left + __shfl_xor_sync(kAllLanes, left, 1), all = pair + __shfl_xor_sync(kAllLanes, pair, 2);
+          if (lane % 4 == 3) second += all;
+        }
+        words[i] = pack<E>(first, second);
+        carried[w][half] = second - unpack<E>(words[i]).y;
+      }
+    }
   }
 
   // Blocks left of it, of row r: -A_r0 to -A_r,r-1, and of P.
@@ -228,12 +307,16 @@ struct Inverter {
   }
 
   // Y_wr, times beta, turned: T_rw. By way of shared memory, two places in turns.
-  __device__ __forceinline__ void give(const float (&y)[8], int r, int w) const {
+  __device__ __forceinline__ void give(const float (&y)[8], int r, int w) {
     float x[8];
 #pragma unroll
     for (int e = 0; e < 8; ++e) x[e] = y[e] * beta[w][e / 2 % 2];
-    uint32_t words[kTerms][4];
-    split<E>(x, words[0], words[1]);
+    uint32_t words[2][4];
+    if (keeps_sums) {
+      round_columns(x, words[0], r, w);
+    } else {
+      split<E>(x, words[0], words[1]);
+    }
     unsigned char* const staged = s.staged[(r + w) % 2];  // not that of the block before
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) {
@@ -247,7 +330,7 @@ struct Inverter {
     }
   }
 
-  __device__ __forceinline__ void find_left_of_inverse() const {
+  __device__ __forceinline__ void find_left_of_inverse() {
     Terms y[3];  // Y_01, Y_02, Y_12
 #pragma unroll
     for (int r = 1; r < 4; ++r) {

@@ -30,7 +30,7 @@ constexpr int prepare_bytes(int units, bool with_p) {
 
 // A block has a chunk. The grid is (places of chunks, H / (units * heads)).
 template <class E, bool WithP>
-__global__ void __launch_bounds__(128, WithP ? 3 : 4) gdn_prepare_kernel(
+__global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
     const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
     const __grid_constant__ Group group) {
   let_next_begin();

@@ -5,9 +5,8 @@
 namespace {
 
 constexpr int kStages = 3;           // chunks: one is advanced, the others are on their way
-constexpr int kTurnOf0 = 1;          // named barriers: the turn of the first of two warpgroups, of the second
-constexpr int kCleared = 3;          // rows behind a sequence's end
-constexpr int kWritten = 4;          // the output of a last chunk that is not whole
+constexpr int kCleared = 1;          // named barriers: rows behind a sequence's end
+constexpr int kWritten = 2;          // the output of a last chunk that is not whole
 // Lanes of a warp that say that it has left a place: one is enough for all behind __syncwarp. racecheck does not follow
 // that, and has nothing to report where all of them do (README.md).
 #ifdef GDN_EVERY_LANE
@@ -15,7 +14,11 @@ constexpr int kLeavers = 32;
 #else
 constexpr int kLeavers = 1;
 #endif
-constexpr int kTerms = 2;            // of T, of 16 bits each
+// Terms of T, of 16 bits each: one, or two in hopper_prefill_strict.
+#ifndef GDN_TERMS
+#define GDN_TERMS 1
+#endif
+constexpr int kTerms = GDN_TERMS;
 constexpr int kBoxBytes = 64 * 128;  // 64 rows of 64 numbers, swizzled: what wgmma and TMA call SW128
 
 // 16-byte piece `piece` of a row of 128 bytes, in a swizzled box.
@@ -75,10 +78,12 @@ template <bool WithP>
 __device__ __forceinline__ void load_tile(StateTile& to, const unsigned char* from, uint32_t landed) {
   const auto load = [&](int begin, int bytes, int at) { load_bytes(shared_address(&to) + at, from + begin, bytes, landed); };
   constexpr int kMost = (kBlocks - 1) * kBlock, kTerm = kBlocks * kBlock;
-  load(0, kMost, kBlock);
-  load(kMost, kBlock, kTriangle - kBlock);
-  load(kTerm, kMost, kTriangle + kBlock);
-  load(kTerm + kMost, kBlock + sizeof(Decays) + (WithP ? 4 * kBlock : 0), 2 * kTriangle - kBlock);
+  constexpr int kBehind = sizeof(Decays) + (WithP ? 4 * kBlock : 0);  // of P the first column
+#pragma unroll
+  for (int term = 0; term < kTerms; ++term) {
+    load(term * kTerm, kMost, term * kTriangle + kBlock);
+    load(term * kTerm + kMost, kBlock + (term == kTerms - 1 ? kBehind : 0), (term + 1) * kTriangle - kBlock);
+  }
   if constexpr (WithP) {
     for (int s = 1; s < 4; ++s) {
       load(kPAt + block_of_p(s, s), (4 - s) * kBlock, static_cast<int>(sizeof(StateTile)) + block_of_square(s, s));

@@ -1,6 +1,7 @@
 // mbarriers, which count threads and bytes, and named barriers, which count threads.
 #pragma once
 #include <map>
+#include <utility>
 
 #include "shared_memory.h"
 
@@ -10,6 +11,7 @@ struct Barrier {
   int bytes;    // announced and not here yet
   int phase = 0;
   int made_by;  // a thread whose fence is still to come; -1: it has been
+  std::vector<Written> arriving = {}, arrived = {};  // without a fence, by warps that arrive in this phase, in the last one
 };
 
 struct NamedBarrier {
@@ -39,6 +41,7 @@ inline void advance_barrier(Barrier& barrier, int arrivals, int bytes) {
   if (barrier.pending == 0 && barrier.bytes == 0) {
     ++barrier.phase;
     barrier.pending = barrier.count;
+    barrier.arrived = std::exchange(barrier.arriving, {});
   }
 }
 
@@ -54,7 +57,15 @@ inline void barrier_init_done() {
   }
 }
 
-inline void barrier_arrive(uint32_t at) { advance_barrier(barrier_at(at), 1, 0); }
+inline void barrier_arrive(uint32_t at) {
+  Barrier& barrier = barrier_at(at);
+  for (int thread = running / 32 * 32; thread < running / 32 * 32 + 32; ++thread) {
+    auto& written = shared_memory.written[thread];
+    std::erase_if(written, [](const Written& x) { return shared_memory.unfenced[x.piece] != x.write; });
+    barrier.arriving.insert(barrier.arriving.end(), written.begin(), written.end());
+  }
+  advance_barrier(barrier, 1, 0);
+}
 inline void barrier_expect(uint32_t at, int bytes) { advance_barrier(barrier_at(at), 1, bytes); }
 
 // For the phase of this parity to be over.
@@ -62,6 +73,8 @@ inline void barrier_wait(uint32_t at, int parity) {
   require(parity == 0 || parity == 1, "a parity that is none");
   const Barrier& barrier = barrier_at(at);
   wait_until("mbarrier", [&barrier, parity] { return barrier.phase % 2 != parity; });
+  auto& seen = shared_memory.written[running];
+  seen.insert(seen.end(), barrier.arrived.begin(), barrier.arrived.end());
 }
 
 // Returns the round that has to be over for whoever waits.

@@ -53,6 +53,12 @@ T __shfl_sync(unsigned mask, T value, int lane) {
 }
 
 template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int mask_of_lanes) {
+  require_all_lanes(mask);
+  const int lane = running % kLanes;
+  return together("__shfl_xor_sync", value)[lane ^ mask_of_lanes];
+}
+template <class T>
 T __shfl_up_sync(unsigned mask, T value, int distance) {
   require_all_lanes(mask);
   const int lane = running % kLanes;

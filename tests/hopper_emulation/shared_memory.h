@@ -6,12 +6,19 @@ constexpr uint32_t kSharedBytes = 227 * 1024;
 constexpr uint32_t kPieceBytes = 16;
 constexpr unsigned char kPoison = 0xff;  // a NaN in every type
 
+struct Written {
+  uint32_t piece;
+  int write;
+};
+
 struct SharedMemory {
   alignas(1024) unsigned char bytes[kSharedBytes];
   uint32_t size;  // what the launch has asked for
-  // TMA and wgmma see what a thread has written only after a fence of that thread. Plain stores are not followed.
-  std::vector<int> writer;                     // of each piece: who has written it without a fence; -1: nobody
-  std::vector<std::vector<uint32_t>> written;  // pieces, by each thread since its last fence
+  // TMA and wgmma see what a thread has written only after a fence: its own, or that of one that has waited at an mbarrier
+  // where its warp had arrived. Plain stores are not followed.
+  std::vector<int> unfenced;                  // of each piece: the number of a write without a fence; 0: none
+  std::vector<std::vector<Written>> written;  // by each thread, or seen by it, since its last fence
+  int writes = 0;
 };
 
 inline SharedMemory shared_memory;
@@ -21,7 +28,7 @@ inline void prepare_shared_memory(size_t size, int threads) {
   SharedMemory& memory = shared_memory;
   std::memset(memory.bytes, kPoison, kSharedBytes);
   memory.size = static_cast<uint32_t>(size);
-  memory.writer.assign(kSharedBytes / kPieceBytes, -1);
+  memory.unfenced.assign(kSharedBytes / kPieceBytes, 0);
   memory.written.assign(threads, {});
 }
 
@@ -47,21 +54,22 @@ inline unsigned char* shared_bytes(uint32_t at, uint32_t count, const char* who)
 // A piece of 16 bytes for `thread` to write.
 inline unsigned char* piece_to_write(uint32_t at, int thread, const char* who) {
   unsigned char* piece = shared_bytes(at, kPieceBytes, who);
-  shared_memory.writer[at / kPieceBytes] = thread;
-  shared_memory.written[thread].push_back(at / kPieceBytes);
+  const int write = ++shared_memory.writes;
+  shared_memory.unfenced[at / kPieceBytes] = write;
+  shared_memory.written[thread].push_back({at / kPieceBytes, write});
   return piece;
 }
 
 // The same for what reads or writes by the asynchronous proxy.
 inline unsigned char* fenced_piece(uint32_t at, const char* who) {
   unsigned char* piece = shared_bytes(at, kPieceBytes, who);
-  if (shared_memory.writer[at / kPieceBytes] >= 0) fail(std::string(who) + " meets a write without fence_async");
+  if (shared_memory.unfenced[at / kPieceBytes] > 0) fail(std::string(who) + " meets a write without fence_async");
   return piece;
 }
 
 inline void fence_async() {
-  for (const uint32_t piece : shared_memory.written[running]) {
-    if (shared_memory.writer[piece] == running) shared_memory.writer[piece] = -1;
+  for (const auto& [piece, write] : shared_memory.written[running]) {
+    if (shared_memory.unfenced[piece] == write) shared_memory.unfenced[piece] = 0;
   }
   shared_memory.written[running].clear();
 }
@@ -72,3 +80,9 @@ inline void store_shared(uint32_t at, uint4 x) {
 
 // Of rows of 128 bytes, eight to 1024: the address bits of the row turn those of the piece.
 inline uint32_t swizzle_128(uint32_t at) { return at ^ (at >> 7 & 7) << 4; }
+
+inline float2 load_pair(uint32_t at) {
+  float2 x;
+  std::memcpy(&x, shared_bytes(at, 8, "load_pair"), sizeof x);
+  return x;
+}

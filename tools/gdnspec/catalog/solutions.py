@@ -61,8 +61,10 @@ def load_solution(folder: Path) -> Solution:
         source = folder / name
         if not is_file(source):
             problems.append(Problem(file, f"no file {name!r} in the solution's folder", f"/sources/{i}"))
-        elif folder.resolve() not in source.resolve().parents:
-            problems.append(Problem(file, f"{name!r} leads out of the solution's folder", f"/sources/{i}"))
+        elif (
+            folder.resolve().parent not in source.resolve().parents
+        ):  # a link to another solution's is one that they share
+            problems.append(Problem(file, f"{name!r} leads out of the folder of solutions", f"/sources/{i}"))
         else:
             total += source.stat().st_size
     if total > MAX_SOURCE_BYTES:

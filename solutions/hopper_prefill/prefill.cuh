@@ -1,0 +1,423 @@
+// Prefill of the gated delta rule, chunk by chunk, for sm_90a.
+//
+// A first kernel finds what needs no state, of every chunk and head on its own (prepare.cuh). In the second a block has one
+// (sequence, head), or one slice of its value channels, and advances the state over its chunks in order (advance.cuh),
+// which a warp asks for ahead (feed.cuh).
+//
+// Where few sequences and heads would leave the GPU empty, a sequence is cut into segments, exactly. A first pass, without
+// outputs, has the state after the first segment, and of each other but the last what it adds to a state of zeros and what it
+// makes of the identity; `join` has the state before every segment from them (join.cuh); a second pass has all outputs.
+#pragma once
+#include "advance.cuh"
+#include "feed.cuh"
+#include "join.cuh"
+#include "prepare.cuh"
+
+namespace {
+
+// Of a thread. At launch each has 168 where two slices are advanced, 504 together, and 128 where two blocks share a
+// multiprocessor, 256 together.
+constexpr int kAdvanceRegisters = 208, kFeedRegisters = 88, kFeedRegistersOfTwo = 40;
+
+constexpr int threads_of(int groups) { return 128 * (groups + 1); }
+constexpr int blocks_a_multiprocessor(bool output) { return output ? 1 : 2; }
+static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) <= (227 - 1) * 1024 / 2);
+
+// The grid is (slices, H, N), or (slices, and without output those of the identity, H, places of segments).
+template <class E, int Groups, bool Output>
+__global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Output))
+    gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
+  if constexpr (!Output) let_next_begin();
+  DYNAMIC_SHARED(memory);
+  auto& s = *reinterpret_cast<Shared<Groups, Output>*>(memory);
+  const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
+  int n = blockIdx.z;  // the bounds are an input: the kernel before does not write them, and has waited for who might have
+  if (p.length != 0) {
+    n = find_sequence(p, blockIdx.z, first_segment);
+  } else if (p.N > 1 && p.N <= kSorted) {
+    n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
+  }
+  if (threadIdx.x == 0) {
+    s.busy = find_work<Groups, Output>(p, n, blockIdx.x, blockIdx.y, blockIdx.z, s.work);
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(shared_address(&s.full[i]), 1);
+      barrier_init(shared_address(&s.v_full[i]), 1);
+      barrier_init(shared_address(&s.empty[i]), 4 * Groups * kLeavers);
+      barrier_init(shared_address(&s.ready[i]), 4);
+    }
+    barrier_init(shared_address(&s.tail), 1);
+    barrier_init_done();
+  }
+  for (auto& tile : s.tile) {
+    clear_t(tile, threadIdx.x, threads_of(Groups));
+    if constexpr (Output) clear_p(shared_address(tile.P), threadIdx.x, threads_of(Groups));
+  }
+  fence_async();  // wgmma reads them, and find_ranked has written where TMA will
+  __syncthreads();
+  if (!s.busy) return wait_for_last();  // so that whoever waits for this kernel waits for that before it, too
+  if (wg < Groups) {
+    if constexpr (Groups == 2 || !Output) registers_up<kAdvanceRegisters>();
+    advance<E, Groups, Output>(p, s, wg);
+  } else {
+    if constexpr (!Output) registers_down<kFeedRegistersOfTwo>();
+    if constexpr (Groups == 2) registers_down<kFeedRegisters>();
+    feed<E, Groups, Output>(p, s, maps);
+  }
+}
+
+}  // namespace
+
+// --- host -------------------------------------------------------------------------------------------------------
+
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/extra/cuda/base.h>
+#include <tvm/ffi/extra/cuda/device_guard.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/optional.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <initializer_list>
+#include <limits>
+#include <vector>
+
+namespace {
+
+namespace ffi = tvm::ffi;
+using MaybeTensor = ffi::Optional<ffi::TensorView>;
+
+constexpr DLDataType kBFloat16{kDLBfloat, 16, 1};
+constexpr DLDataType kFloat16{kDLFloat, 16, 1};
+constexpr DLDataType kFloat32{kDLFloat, 32, 1};
+constexpr DLDataType kInt64{kDLInt, 64, 1};
+
+bool same(DLDataType x, DLDataType y) { return x.code == y.code && x.bits == y.bits && x.lanes == y.lanes; }
+
+const char* name_of(DLDataType x) {
+  if (same(x, kBFloat16)) return "bfloat16";
+  if (same(x, kFloat16)) return "float16";
+  if (same(x, kFloat32)) return "float32";
+  if (same(x, kInt64)) return "int64";
+  if (same(x, {kDLFloat, 64, 1})) return "float64";
+  if (same(x, {kDLInt, 32, 1})) return "int32";
+  return "of another type";
+}
+
+void require(const char* name, const ffi::TensorView& x, DLDataType dtype, DLDevice device,
+             std::initializer_list<int64_t> shape) {
+  TVM_FFI_CHECK(same(x.dtype(), dtype), ValueError) << name << " is " << name_of(x.dtype()) << ", not " << name_of(dtype);
+  TVM_FFI_CHECK(x.device().device_type == kDLCUDA && x.device().device_id == device.device_id, ValueError)
+      << name << " is not on the GPU that holds q";
+  TVM_FFI_CHECK(x.ndim() == static_cast<int32_t>(shape.size()), ValueError)
+      << name << " has " << x.ndim() << " dimensions, not " << shape.size();
+  for (int32_t i = 0; i < x.ndim(); ++i) {
+    TVM_FFI_CHECK(x.size(i) == shape.begin()[i], ValueError)
+        << name << " has size " << x.size(i) << " in dimension " << i << ", not " << shape.begin()[i];
+  }
+  TVM_FFI_CHECK(x.IsContiguous(), ValueError) << name << " is not contiguous";
+  TVM_FFI_CHECK(reinterpret_cast<uintptr_t>(x.data_ptr()) % 16 == 0, ValueError)
+      << name << " does not start at a multiple of 16 bytes";
+}
+
+// Boxes of 64 tokens and 64 channels of one head, `halves` of them, of x [T, heads, D]; zeros behind the last token.
+CUtensorMap boxes(const ffi::TensorView& x, int halves) {
+  using Encode = decltype(&cuTensorMapEncodeTiled);
+  static const Encode encode = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    TVM_FFI_CHECK_CUDA_ERROR(
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result));
+    TVM_FFI_CHECK(result == cudaDriverEntryPointSuccess && found != nullptr, RuntimeError)
+        << "the driver has no cuTensorMapEncodeTiled";
+    return reinterpret_cast<Encode>(found);
+  }();
+  CUtensorMap map{};
+  if (x.size(0) == 0) return map;
+  const auto heads = static_cast<cuuint64_t>(x.size(1)), tokens = static_cast<cuuint64_t>(x.size(0));
+  const cuuint64_t sizes[] = {D / 2, tokens, 2, heads}, strides[] = {2 * D * heads, D, 2 * D};
+  const cuuint32_t box[] = {D / 2, kChunk, static_cast<cuuint32_t>(halves), 1}, steps[] = {1, 1, 1, 1};
+  const auto type = same(x.dtype(), kFloat16) ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const CUresult error =
+      encode(&map, type, 4, x.data_ptr(), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  TVM_FFI_CHECK(error == CUDA_SUCCESS, RuntimeError) << "cuTensorMapEncodeTiled failed with " << error;
+  return map;
+}
+
+template <class T>
+T* pointer(const MaybeTensor& x) {
+  return x.has_value() ? static_cast<T*>(x.value().data_ptr()) : nullptr;
+}
+
+// For debugging: with GDNSPEC_DEBUG=1 a call waits for bounds that lie on the device and checks what the definitions ask of
+// them. Without, bounds outside of the tensors are taken as their ends.
+std::vector<int64_t> copied(const int64_t* from, int64_t count, cudaStream_t stream) {
+  std::vector<int64_t> to(count, 0);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaMemcpyAsync(to.data(), from, count * sizeof(int64_t), cudaMemcpyDeviceToHost, stream));
+  TVM_FFI_CHECK_CUDA_ERROR(cudaStreamSynchronize(stream));
+  return to;
+}
+
+void check_bounds(const Problem& p, int64_t interval, cudaStream_t stream) {
+  static const char* given = std::getenv("GDNSPEC_DEBUG");
+  if (given == nullptr || given[0] != '1' || given[1] != '\0') return;
+  const auto starts = copied(p.cu_seqlens, p.N + 1, stream);
+  TVM_FFI_CHECK(starts.front() == 0 && starts.back() == p.tokens && std::is_sorted(starts.begin(), starts.end()), ValueError)
+      << "cu_seqlens must rise from 0 to total_seq_len " << p.tokens;
+  if (interval == 0) return;
+  const auto rows = copied(p.checkpoint_starts, p.N + 1, stream);
+  TVM_FFI_CHECK(rows.front() == 0 && rows.back() == p.num_checkpoints, ValueError)
+      << "checkpoint_cu_starts must rise from 0 to num_checkpoints " << p.num_checkpoints;
+  for (int n = 0; n < p.N; ++n) {
+    const int64_t count = (starts[n + 1] - starts[n]) / interval;
+    TVM_FFI_CHECK(rows[n + 1] - rows[n] == count, ValueError)
+        << "sequence " << n << " has " << count << " checkpoints; checkpoint_cu_starts says " << rows[n + 1] - rows[n];
+  }
+}
+
+// How a call is cut up: `groups` slices of a state in a block, segments of `length` chunks (0: none), and whether a block of
+// the first pass has a multiprocessor for itself.
+struct Cut {
+  int groups;
+  int64_t length;
+  bool alone;
+};
+
+// Beside inputs and outputs, in units of 4 bytes.
+struct Workspace {
+  int64_t tiles, states;  // all tiles; the states after all segments, of which there are two kinds
+  int64_t all() const { return tiles + 2 * states; }
+};
+
+Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_t heads) {
+  const int64_t tile = tile_bytes(!finds_p(how.groups)) / static_cast<int64_t>(sizeof(float));
+  return {(tokens / kChunk + sequences) * heads * tile,
+          how.length == 0 ? 0 : count_places(tokens, sequences, how.length) * heads * D * D};
+}
+
+// The least time as a model has it, with a workspace of no more than `room`. How long each sequence is, the host does not
+// know: a few are taken to be as long as each other, and of many the longest to be two or three times as long as the others,
+// which then have to hide behind it.
+Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors) {
+#ifdef GDN_CLOCKS
+  const char *groups = std::getenv("GDN_GROUPS"), *length = std::getenv("GDN_LENGTH");  // what else there could be
+  if (groups != nullptr) {
+    const int64_t given = length == nullptr ? 0 : std::atoi(length);
+    const int64_t count = given == 0 ? 0 : (tokens / sequences + given * kChunk - 1) / (given * kChunk);
+    return {std::atoi(groups), given, 2 * heads * sequences * (2 * count - 3) <= multiprocessors};
+  }
+#endif
+  // Cycles at 1.7 GHz. Of a chunk: prepared, by groups; with output, by groups; without, in a block alone or in one of two.
+  // Of a pass, besides its chunks, and of one more; of the join, and of each of its steps.
+  constexpr int64_t kPrepare[] = {1800, 1600}, kCycles[] = {1750, 2750}, kAlone = 1400, kOfTwo = 1900;
+  constexpr int64_t kPass = 10000, kSecond = 9000, kJoin = 2700, kStep = 3700;
+  const int64_t pairs = heads * sequences, chunks = tokens / kChunk + sequences;
+  const int64_t each = (chunks + sequences - 1) / sequences, longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
+  const auto waves = [&](int64_t blocks, int64_t places) { return (blocks + places - 1) / places; };
+  Cut best{1, 0, false};
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const int groups : {1, 2}) {
+    const int64_t blocks = pairs * (groups == 1 ? 2 : 1), cycles = kCycles[groups - 1];
+    const int64_t prepared = chunks * heads * kPrepare[groups - 1] / multiprocessors;
+    const auto offer = [&](int64_t time, int64_t length, bool alone) {
+      if (prepared + time < least) least = prepared + time, best = {groups, length, alone};
+    };
+    if (longest > 1) {
+      offer(std::max(blocks * each * cycles / multiprocessors, longest * each * cycles), 0, false);
+      continue;
+    }
+    offer(waves(blocks, multiprocessors) * (each * cycles + kPass), 0, false);
+    for (int64_t count = 2; count <= 16 && each >= 4 * count; ++count) {
+      const int64_t length = (each + count - 1) / count, first = 2 * pairs * (2 * count - 3);
+      if (workspace_of({groups, length, false}, tokens, sequences, heads).all() > room) continue;
+      const bool alone = first <= multiprocessors;
+      const int64_t rest = first % (2 * multiprocessors);  // blocks of the last wave
+      const int64_t last = rest == 0 ? 0 : rest > multiprocessors ? kOfTwo : kAlone;
+      const int64_t states = length * (first / (2 * multiprocessors) * kOfTwo + last);
+      const int64_t join = waves(pairs * (D / kJoinRows), multiprocessors) * (kJoin + (count - 2) * kStep);
+      const int64_t outputs = waves(blocks * count, multiprocessors) * (length * cycles + kPass);
+      offer(states + kSecond + (count > 2 ? join : 0) + outputs, length, alone);
+    }
+  }
+  return best;
+}
+
+// Once a device: more shared memory than there is without asking.
+template <class Kernel>
+void allow(Kernel kernel, size_t bytes, int device, std::atomic<uint64_t>& allowed) {
+  const uint64_t bit = uint64_t{1} << device % 64;
+  if ((allowed.load() & bit) != 0) return;
+  TVM_FFI_CHECK_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  if (device < 64) allowed.fetch_or(bit);
+}
+
+template <class E, bool WithP>
+void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
+  constexpr auto kernel = gdn_prepare_kernel<E, WithP>;
+  static std::atomic<uint64_t> allowed{0};
+  allow(kernel, prepare_bytes(2, WithP), p.device, allowed);
+  const int shared = std::min(p.q_group, p.k_group);  // heads that share q and k: products of them are shared
+  Group group{};
+  group.units = 1, group.heads = std::min(shared, kHeads);
+  while (shared % group.heads != 0) --group.heads;
+  // Two such, where four warps have a head each then, and multiprocessors two blocks.
+  const bool enough = places * p.H / group.heads >= 4 * multiprocessors;
+  if (2 * group.heads <= kHeads && p.H / group.heads % 2 == 0 && enough) group.units = 2;
+  group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
+  const dim3 grid(static_cast<unsigned>(places), static_cast<unsigned>(p.H / (group.units * group.heads)));
+  kernel<<<grid, 128, prepare_bytes(group.units, WithP), stream>>>(p, maps.q, maps.k, group);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+}
+
+// Of a kernel that begins while the last blocks of the one before are busy, and waits for it itself.
+template <class Kernel, class... Arguments>
+void launch_early(Kernel kernel, dim3 grid, int threads, size_t bytes, cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = bytes;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
+constexpr size_t kMoreThanHalf = 116 * 1024;  // of a multiprocessor's shared memory: what asks for it is alone there
+
+// Of one kernel that advances: so many slices and, in z, sequences or places of segments.
+template <class E, int Groups, bool Output>
+void launch(const Problem& p, const Maps& maps, int slices, int64_t z, bool alone, cudaStream_t stream) {
+  constexpr auto kernel = gdn_prefill_kernel<E, Groups, Output>;
+  constexpr size_t kBytes = sizeof(Shared<Groups, Output>), kMost = std::max(kBytes, kMoreThanHalf);
+  static std::atomic<uint64_t> allowed{0};
+  allow(kernel, kMost, p.device, allowed);
+  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z));
+  launch_early(kernel, grid, threads_of(Groups), alone ? kMost : kBytes, stream, p, maps);
+}
+
+template <class E, int Groups>
+void launch_all(const Problem& p, const Maps& maps, int64_t places, bool alone, int multiprocessors, cudaStream_t stream) {
+  launch_prepare<E, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
+  constexpr int kSlices = D / (Groups * kSlice);
+  if (p.length == 0) return launch<E, Groups, true>(p, maps, kSlices, p.N, true, stream);
+  launch<E, 1, false>(p, maps, 2 * (D / kSlice), p.segments, alone, stream);
+  if (p.segments > 2) {
+    const dim3 grid(D / kJoinRows, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N));
+    launch_early(gdn_join_kernel, grid, kJoinParts * D, kJoinBytes, stream, p);
+  }
+  launch<E, Groups, true>(p, maps, kSlices, p.segments, true, stream);
+}
+
+#ifdef GDN_CLOCKS
+unsigned* clocks_to = nullptr;
+void set_clocks(ffi::TensorView to) { clocks_to = static_cast<unsigned*>(to.data_ptr()); }
+#endif
+
+// Shapes as in the definitions; `interval` in tokens, 0 without checkpoints.
+void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, const ffi::TensorView& v, const MaybeTensor& g,
+             const MaybeTensor& beta, const ffi::TensorView& cu_seqlens, const MaybeTensor& initial_state,
+             ffi::Optional<double> scale, const ffi::TensorView& output, const ffi::TensorView& final_state,
+             const MaybeTensor& checkpoint_cu_starts, int64_t interval, const MaybeTensor& checkpoints) {
+  TVM_FFI_CHECK(q.ndim() == 3 && k.ndim() == 3 && v.ndim() == 3, ValueError) << "q, k and v have three dimensions";
+  TVM_FFI_CHECK(cu_seqlens.ndim() == 1 && cu_seqlens.size(0) >= 2, ValueError) << "cu_seqlens has num_seqs + 1 entries";
+  const DLDevice device = q.device();
+  TVM_FFI_CHECK(device.device_type == kDLCUDA, ValueError) << "q is not on a GPU";
+  const int64_t T = q.size(0), HQ = q.size(1), HK = k.size(1), HV = v.size(1), H = std::max(HQ, HV);
+  const int64_t N = cu_seqlens.size(0) - 1;
+  TVM_FFI_CHECK(q.size(2) == D, ValueError) << "head_size " << q.size(2) << " is not served: 128 is";
+  TVM_FFI_CHECK(HQ > 0 && HK > 0 && HV > 0 && ((HK == HV && HQ % HK == 0) || (HQ == HK && HV % HQ == 0)), ValueError)
+      << HQ << " query, " << HK << " key and " << HV << " value heads are neither GQA nor GVA";
+  TVM_FFI_CHECK(T < (int64_t{1} << 31) - kChunk && N <= 65535 && H <= 65535, ValueError)
+      << T << " tokens, " << N << " sequences and " << H << " heads are not served";
+  const DLDataType type = q.dtype();
+  TVM_FFI_CHECK(same(type, kBFloat16) || same(type, kFloat16), ValueError)
+      << "q is " << name_of(type) << ", not bfloat16 or float16";
+  require("q", q, type, device, {T, HQ, D});
+  require("k", k, type, device, {T, HK, D});
+  require("v", v, type, device, {T, HV, D});
+  if (g.has_value()) require("g", g.value(), kFloat32, device, {T, H});
+  if (beta.has_value()) require("beta", beta.value(), kFloat32, device, {T, H});
+  require("cu_seqlens", cu_seqlens, kInt64, device, {N + 1});
+  if (initial_state.has_value()) require("initial_state", initial_state.value(), kFloat32, device, {N, H, D, D});
+  require("output", output, type, device, {T, H, D});
+  require("final_state", final_state, kFloat32, device, {N, H, D, D});
+  if (checkpoints.has_value()) {
+    TVM_FFI_CHECK(interval > 0 && interval % kChunk == 0 && interval / kChunk < (int64_t{1} << 31), ValueError)
+        << "checkpoint_interval " << interval << " is no positive multiple of " << kChunk;
+    require("checkpoint_cu_starts", checkpoint_cu_starts.value(), kInt64, device, {N + 1});
+    TVM_FFI_CHECK(checkpoints.value().ndim() == 4, ValueError)
+        << "checkpoints has " << checkpoints.value().ndim() << " dimensions, not 4";
+    require("checkpoints", checkpoints.value(), kFloat32, device, {checkpoints.value().size(0), H, D, D});
+  }
+
+  const ffi::CUDADeviceGuard guard(device.device_id);
+  const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
+  int multiprocessors = 0;
+  TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device.device_id));
+  Problem p{};
+  p.device = device.device_id;
+  p.cu_seqlens = static_cast<const int64_t*>(cu_seqlens.data_ptr());
+  p.g = pointer<const float>(g), p.beta = pointer<const float>(beta);
+  p.initial_state = pointer<const float>(initial_state);
+  p.output = output.data_ptr();
+  p.final_state = static_cast<float*>(final_state.data_ptr());
+  p.tokens = T;
+  p.N = static_cast<int>(N), p.H = static_cast<int>(H);
+  p.q_group = static_cast<int>(H / HQ), p.k_group = static_cast<int>(H / HK), p.v_group = static_cast<int>(H / HV);
+  p.scale = static_cast<float>(scale.has_value() ? scale.value() : 1.0 / std::sqrt(static_cast<double>(D)));
+  p.k_first = p.log_gates = k_first;
+  if (checkpoints.has_value()) {
+    p.checkpoints = pointer<float>(checkpoints), p.checkpoint_starts = pointer<const int64_t>(checkpoint_cu_starts);
+    p.num_checkpoints = checkpoints.value().size(0), p.every = static_cast<int>(interval / kChunk);
+  }
+  check_bounds(p, interval, stream);
+
+  const int64_t places = T / kChunk + N;
+  TVM_FFI_CHECK(places < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
+  const int64_t given = T * D * (HQ + HK + HV) / 2 + (g.has_value() + beta.has_value()) * T * H +
+                        initial_state.has_value() * N * H * D * D;  // in units of 4 bytes
+  const Cut how = cut(T, N, H, given + given / 2, multiprocessors);
+  const Workspace size = workspace_of(how, T, N, H);
+  if (how.length > 0) {
+    p.length = static_cast<int>(how.length), p.segments = count_places(T, N, how.length);
+    TVM_FFI_CHECK(p.segments <= 65535, ValueError) << p.segments << " segments are not served";
+  }
+  const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({size.all()}), kFloat32, device);
+  p.tiles = static_cast<unsigned char*>(workspace.data_ptr()), p.tile_bytes = tile_bytes(!finds_p(how.groups));
+  p.after = static_cast<float*>(workspace.data_ptr()) + size.tiles, p.transfer = p.after + size.states;
+#ifdef GDN_CLOCKS
+  p.clocks = clocks_to;
+#endif
+  const Maps maps{boxes(q, 2), boxes(k, 2), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1)};
+  const auto run = [&](auto launched) { launched(p, maps, places, how.alone, multiprocessors, stream); };
+  if (same(type, kFloat16)) {
+    run(how.groups == 1 ? launch_all<__half, 1> : launch_all<__half, 2>);
+  } else {
+    run(how.groups == 1 ? launch_all<__nv_bfloat16, 1> : launch_all<__nv_bfloat16, 2>);
+  }
+}
+
+template <bool KFirst>
+void gdn_prefill(ffi::TensorView q, ffi::TensorView k, ffi::TensorView v, MaybeTensor g, MaybeTensor beta,
+                 ffi::TensorView cu_seqlens, MaybeTensor initial_state, ffi::Optional<double> scale, ffi::TensorView output,
+                 ffi::TensorView final_state) {
+  prefill(KFirst, q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, {}, 0, {});
+}
+
+void gdn_prefill_checkpoints(ffi::TensorView q, ffi::TensorView k, ffi::TensorView v, MaybeTensor g, MaybeTensor beta,
+                             ffi::TensorView cu_seqlens, MaybeTensor initial_state, ffi::Optional<double> scale,
+                             ffi::TensorView checkpoint_cu_starts, int64_t checkpoint_interval, ffi::TensorView output,
+                             ffi::TensorView final_state, ffi::TensorView checkpoints) {
+  prefill(false, q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, checkpoint_cu_starts,
+          checkpoint_interval, checkpoints);
+}
+
+}  // namespace
