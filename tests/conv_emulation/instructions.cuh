@@ -15,12 +15,6 @@ struct __nv_bfloat16 {
 inline float __uint_as_float(uint32_t x) { return std::bit_cast<float>(x); }
 inline float __bfloat162float(__nv_bfloat16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
 
-template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int offset) {
-  require_all_lanes(mask);
-  return together("__shfl_xor_sync", value)[running % kLanes ^ offset];
-}
-
 inline void wait_for_previous() {}
 inline void let_next_start() {}
 
