@@ -15,7 +15,8 @@ from conftest import ROOT
 GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/hopper_prefill"
 EMULATOR = ROOT / "tests/hopper_emulation"
-RUNS = 7 * 2 * 3  # cases, slices in a block, ways to cut a sequence into segments
+# Cases, slices in a block, ways to cut a sequence into segments; cases where blocks decide on slices, ways they do.
+RUNS = 7 * 2 * 3 + 4 * 2
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
 
@@ -66,6 +67,7 @@ def test_t_in_two_terms_is_right(tmp_path: Path) -> None:
 
 
 SUMS = "keeps_sums = kTerms == 1 && __ballot_sync(kAllLanes, alike) == kAllLanes;"
+MAP = "groups == Groups ? &maps.output : &maps.slice_of_output"
 TO_WGMMA = "fence_async();  // wgmma reads them"
 
 
@@ -77,6 +79,7 @@ TO_WGMMA = "fence_async();  // wgmma reads them"
         # Errors carried to tokens of other keys, or over a reset: nothing here had found that, the judge on a GPU did.
         pytest.param("invert.cuh", SUMS, "keeps_sums = true;", "WRONG: ragged", id="sums kept of any keys"),
         pytest.param("invert.cuh", SUMS, "keeps_sums = false;", "WRONG: repeated", id="sums never kept"),
+        pytest.param("feed.cuh", MAP, "&maps.output", "bfloat16, slices decided, 132", id="a slice too much"),
         pytest.param("prefill.cuh", TO_WGMMA, "//", "a write without fence_async", id="no fence"),
         pytest.param(
             "prefill.cuh", "kAdvanceRegisters = 208", "kAdvanceRegisters = 216", "deadlock", id="520 registers"

@@ -4,7 +4,8 @@
     compute-sanitizer --tool memcheck --error-exitcode 1 python tools/sanitize.py cuda_decode
     compute-sanitizer --tool racecheck --error-exitcode 1 python tools/sanitize.py cuda_decode --suite conformance
 
-Takes what `gdnspec check` takes: definitions, --suite, --workload, --solutions-dir. Workloads over --gib are left out.
+Takes what `gdnspec check` takes: definitions, --suite, --workload, --workloads, --solutions-dir. Workloads over --gib
+are left out.
 """
 
 import argparse
@@ -70,6 +71,7 @@ def main() -> int:
     parser.add_argument("definitions", nargs="*")
     parser.add_argument("--suite", action="append", default=[])
     parser.add_argument("--workload", action="append")
+    parser.add_argument("--workloads", type=Path, help="of this file, of one definition")
     parser.add_argument("--solutions-dir", type=Path)
     parser.add_argument("--gib", type=float, default=1.0, help="workloads that hold more are left out (1)")
     options = parser.parse_args()
@@ -79,7 +81,7 @@ def main() -> int:
         return 3
     try:
         solutions, _ = chosen_solutions([options.solution], options.solutions_dir)
-        selected = select(options.definitions, options.suite, options.workload, None)
+        selected = select(options.definitions, options.suite, options.workload, options.workloads)
     except SpecError as error:
         print(error, file=sys.stderr)
         return 2

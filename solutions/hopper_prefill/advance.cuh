@@ -154,7 +154,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
       }
     };
     barrier_wait(full + to_v_full, parity);
-    if (c == cut_short) named_barrier(kCleared, 32 + 128 * Groups);
+    if (c == cut_short) named_barrier(kCleared, 32 + 128 * (Groups == 1 ? 1 : work.groups));
 #pragma unroll
     for (int k = 0; k < 4; ++k) load_v(k);
     GDN_STAMP(wg, c, 3);
@@ -259,7 +259,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     }
   }
   if (Output && work.chunks > 0) give();
-  if (Output && cut_short >= 0) named_arrive(kWritten, 32 + 128 * Groups);
+  if (Output && cut_short >= 0) named_arrive(kWritten, 32 + 128 * (Groups == 1 ? 1 : work.groups));
   if (work.to != nullptr) save(work.to, work.to_k_first);
 }
 

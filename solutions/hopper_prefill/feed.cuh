@@ -6,7 +6,7 @@
 namespace {
 
 struct Maps {
-  CUtensorMap q, k, v, output, slice_of_v;
+  CUtensorMap q, k, v, output, slice_of_v, slice_of_output;
 };
 
 // By a warp. What TMA is told is the same in every lane, and known to be: it comes from uniform registers.
@@ -15,7 +15,7 @@ struct Feeder {
   const Problem& p;
   Shared<Groups, Output>& s;
   const Maps& maps;
-  int chunks, start, tokens, slice, h, q_head, k_head, v_head;
+  int chunks, start, tokens, groups, slice, h, q_head, k_head, v_head;
   const unsigned char* tiles;
 
   __device__ __forceinline__ Feeder(const Problem& p, Shared<Groups, Output>& s, const Maps& maps) : p(p), s(s), maps(maps) {
@@ -23,7 +23,7 @@ struct Feeder {
     const Work& work = s.work;
     chunks = uniform(work.chunks), start = uniform(static_cast<int>(work.start)), h = uniform(work.h);
     tokens = uniform(static_cast<int>(min(work.end - work.start, int64_t{chunks} * kChunk)));
-    slice = uniform(work.slice);
+    groups = Groups == 1 ? 1 : uniform(work.groups), slice = uniform(work.slice);
     q_head = uniform(work.h / p.q_group), k_head = uniform(work.h / p.k_group), v_head = uniform(work.h / p.v_group);
     tiles = p.tiles + (work.place * p.H + h) * p.tile_bytes;
   }
@@ -38,7 +38,8 @@ struct Feeder {
   __device__ __forceinline__ void take(int c) const {
     if (lane_here() == 0) {
       fence_async();  // for warps that advance, which have written it: there it would hold them up
-      store_boxes(&maps.output, shared_address(s.boxes[c % kStages].v), slice / kSlice, h, start + c * kChunk);
+      const CUtensorMap* const map = groups == Groups ? &maps.output : &maps.slice_of_output;
+      store_boxes(map, shared_address(s.boxes[c % kStages].v), slice / kSlice, h, start + c * kChunk);
     }
   }
 
@@ -61,7 +62,7 @@ struct Feeder {
       if constexpr (Output) take(c - kStages);
     }
     if (lane_here() == 0) {
-      barrier_expect(landed(c), kBoxes * kBoxBytes + (whole(c) ? 0 : Groups * kBoxBytes) + kBytes);
+      barrier_expect(landed(c), kBoxes * kBoxBytes + (whole(c) ? 0 : groups * kBoxBytes) + kBytes);
       load_boxes(shared_address(boxes.k), &maps.k, 0, k_head, token, landed(c));
       if constexpr (Output) load_boxes(shared_address(boxes.q), &maps.q, 0, q_head, token, landed(c));
       if (c == 0) wait_for_last(), fence_async_memory();  // which prepares, not by TMA
@@ -75,8 +76,8 @@ struct Feeder {
     auto& boxes = s.boxes[i];
     if (lane == 0) {
       if constexpr (Output) stored_read();
-      if (whole(c)) barrier_expect(v_landed(c), Groups * kBoxBytes);
-      const CUtensorMap* const map = Output ? &maps.v : &maps.slice_of_v;
+      if (whole(c)) barrier_expect(v_landed(c), groups * kBoxBytes);
+      const CUtensorMap* const map = Output && groups == Groups ? &maps.v : &maps.slice_of_v;
       load_boxes(shared_address(boxes.v), map, slice / kSlice, v_head, start + c * kChunk, v_landed(c));
     }
     __syncwarp();
@@ -88,9 +89,9 @@ struct Feeder {
       clear_rows(shared_address(boxes.k) + half * kBoxBytes, rows, lane, 32);
       if constexpr (Output) clear_rows(shared_address(boxes.q) + half * kBoxBytes, rows, lane, 32);
     }
-    for (int wg = 0; wg < Groups; ++wg) clear_rows(shared_address(boxes.v) + wg * kBoxBytes, rows, lane, 32);
+    for (int wg = 0; wg < groups; ++wg) clear_rows(shared_address(boxes.v) + wg * kBoxBytes, rows, lane, 32);
     fence_async();
-    named_arrive(kCleared, 32 + 128 * Groups);
+    named_arrive(kCleared, 32 + 128 * groups);
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&s.full[i])), barrier_arrive(shared_address(&s.v_full[i]));
   }
@@ -104,10 +105,10 @@ struct Feeder {
       if (whole(c)) {
         take(c);
       } else {  // row by row: those behind the end are the next sequence's
-        named_barrier(kWritten, 32 + 128 * Groups);
-        constexpr int kPieces = Groups * 8;  // of 16 bytes, of a row
-        for (int at = lane; at < rows * kPieces; at += 32) {
-          const int row = at / kPieces, piece = at % kPieces;
+        named_barrier(kWritten, 32 + 128 * groups);
+        const int pieces = groups * 8;  // of 16 bytes, of a row
+        for (int at = lane; at < rows * pieces; at += 32) {
+          const int row = at / pieces, piece = at % pieces;
           const unsigned char* from = s.boxes[c % kStages].v + piece / 8 * kBoxBytes + swizzled(row, piece % 8);
           const int64_t to = (static_cast<int64_t>(start + c * kChunk + row) * p.H + h) * D + slice + 8 * piece;
           *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.output) + to) = *reinterpret_cast<const uint4*>(from);
@@ -144,7 +145,7 @@ __device__ __forceinline__ void feed(const Problem& p, Shared<Groups, Output>& s
       write_p<E>(products, d, weights, shared_address(s.tile[i].P), warp, lane);
       fence_async();
       __syncwarp();
-      if (lane == 0) barrier_arrive(shared_address(&s.ready[i]));
+      if (lane == 0 || kLeavers > 1) barrier_arrive(shared_address(&s.ready[i]));
       if (warp == 0 && c + 1 < feeder.chunks) feeder.ask_v(c + 1);
     }
     if (warp != 0) return;

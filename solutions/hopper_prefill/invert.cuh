@@ -2,16 +2,14 @@
 // Q K^T), of a chunk and head: by one warp, to memory. Warps share nothing and wait for nobody.
 //
 // The inverse, whose precision decides what becomes of repeated keys: blocks of 16 by substitution in float32, then row of
-// blocks by row of blocks, by products of two bfloat16 terms each, the product of the low ones left out. It is found
-// transposed, Y_wr = X_rw^T of X = (I + A)^-1, so that what one product leaves in registers is the next one's left operand,
-// and A as it is found a right operand:
+// blocks by row of blocks, by products of two bfloat16 terms each, the product of the low ones left out; of one term, as T
+// has in the end, where keys are not alike. It is found transposed, Y_wr = X_rw^T of X = (I + A)^-1, so that what one product
+// leaves in registers is the next one's left operand, and A as it is found a right operand:
 //   Y_ww = X_ww^T,   Y_wr = (sum over m from w to r - 1 of Y_wm (-A_rm)^T) X_rr^T
 #pragma once
 #include "decays.cuh"
 
 namespace {
-
-using bf16 = __nv_bfloat16;
 
 // Two terms of four pairs: what a left operand, and stmatrix, take.
 template <class E>
@@ -24,22 +22,27 @@ __device__ __forceinline__ void split(const float (&x)[8], uint32_t (&high)[4], 
   }
 }
 
-// An operand of two bfloat16 terms, 16 x 16, as a product leaves it: a left operand, or a right one transposed.
+// An operand of N terms of type E, 16 x 16, as a product leaves it: a left operand, or a right one transposed.
+template <class E, int N>
 struct Terms {
-  uint32_t high[4], low[4];
+  uint32_t term[N][4];
   __device__ __forceinline__ Terms() {}
-  __device__ __forceinline__ explicit Terms(const float (&x)[8]) { split<bf16>(x, high, low); }
+  __device__ __forceinline__ explicit Terms(const float (&x)[8]) {
+    uint32_t low[4];
+    split<E>(x, term[0], N > 1 ? term[N - 1] : low);
+  }
 };
 
-// y [16, 16] += a b^T: the product of both low terms is left out.
-__device__ __forceinline__ void multiply_split(float (&y)[8], const Terms& a, const Terms& b) {
+// y [16, 16] += a b^T: of two terms the product of both low ones is left out.
+template <class E, int N>
+__device__ __forceinline__ void multiply_terms(float (&y)[8], const Terms<E, N>& a, const Terms<E, N>& b) {
   float(&columns)[2][4] = reinterpret_cast<float(&)[2][4]>(y);
+  const auto multiply = [&](const uint32_t(&left)[4], const uint32_t(&right)[4]) {
 #pragma unroll
-  for (int t = 0; t < 2; ++t) mma_bf16(columns[t], a.low, b.high[t], b.high[t + 2]);
-#pragma unroll
-  for (int t = 0; t < 2; ++t) mma_bf16(columns[t], a.high, b.low[t], b.low[t + 2]);
-#pragma unroll
-  for (int t = 0; t < 2; ++t) mma_bf16(columns[t], a.high, b.high[t], b.high[t + 2]);
+    for (int t = 0; t < 2; ++t) mma<E>(columns[t], left, right[t], right[t + 2]);
+  };
+  if constexpr (N > 1) multiply(a.term[1], b.term[0]), multiply(a.term[0], b.term[1]);
+  multiply(a.term[0], b.term[0]);
 }
 
 constexpr float kAlike = 0.8f;  // k_i . k_j alpha_i of neighbours from which on they are alike
@@ -49,7 +52,7 @@ constexpr int kColumns = 20, kDiagonal = 16 * kColumns + 4;  // floats: rows of 
 union Scratch {
   float diagonal[4][kDiagonal];  // blocks of -A, transposed
   struct {
-    unsigned char inverse[2][4 * kBlock];      // of the diagonal blocks of I + A, two terms
+    unsigned char inverse[2][4 * kBlock];      // of the diagonal blocks of I + A, in one term or two
     unsigned char staged[2][kTerms * kBlock];  // blocks of T on their way
   };
 };
@@ -105,8 +108,8 @@ struct Inverter {
   float scale;
   int lane;
   float beta[4][2];  // of the lane's rows of each block
-  // Of T in one term: whether it is rounded so that sums of columns are kept; by columns of its first three blocks, what
-  // rounding has taken and not yet given.
+  // Of T in one term: whether keys are alike, and it is rounded so that sums of columns are kept; by columns of its first
+  // three blocks, what rounding has taken and not yet given.
   bool keeps_sums;
   float carried[3][2];
 
@@ -116,8 +119,17 @@ struct Inverter {
       beta[r][0] = rows.beta[16 * r + lane / 4], beta[r][1] = rows.beta[16 * r + lane / 4 + 8];
     }
     find_diagonal();
-    invert_diagonal();
-    find_left_of_inverse();
+    if (kTerms > 1 || keeps_sums) {
+      invert<__nv_bfloat16, 2>();
+    } else {
+      invert<E, 1>();
+    }
+  }
+
+  template <class M, int N>
+  __device__ __forceinline__ void invert() {
+    invert_diagonal<M, N>();
+    find_left_of_inverse<M, N>();
   }
 
   __device__ __forceinline__ void write_p(const float (&x)[8], int r, int m) const {
@@ -150,6 +162,7 @@ struct Inverter {
   }
 
   // Their inverses: eight lanes have a block, two rows each, so that what is read of it serves both.
+  template <class M, int N>
   __device__ __forceinline__ void invert_diagonal() {
     const int r = lane / 8, i = lane % 8;
     const float* const a = s.diagonal[r];
@@ -171,11 +184,11 @@ struct Inverter {
     const auto keep = [&](int core) {
       return [=](int term, uint4 words) { store_shared(to + term * sizeof s.inverse[0] + 128 * core, words); };
     };
-    give_row<bf16, 2>(upper, keep(0));
-    give_row<bf16, 2>(lower, keep(1));
-    give_row<bf16, 2>(lower + 8, keep(3));
-    store_shared(to + 256, make_uint4(0, 0, 0, 0));
-    store_shared(to + sizeof s.inverse[0] + 256, make_uint4(0, 0, 0, 0));
+    give_row<M, N>(upper, keep(0));
+    give_row<M, N>(lower, keep(1));
+    give_row<M, N>(lower + 8, keep(3));
+#pragma unroll
+    for (int term = 0; term < N; ++term) keep(2)(term, make_uint4(0, 0, 0, 0));
     // And times beta: T, whose cores lie row by row.
     unsigned char* const T = tile + block_of(r, r) + 16 * i;
     const auto give = [&](int core) {
@@ -187,7 +200,7 @@ struct Inverter {
       lower[j] *= four.x, lower[j + 1] *= four.y, lower[j + 2] *= four.z, lower[j + 3] *= four.w;
       if (j < 8) upper[j] *= four.x, upper[j + 1] *= four.y, upper[j + 2] *= four.z, upper[j + 3] *= four.w;
     }
-    if (keeps_sums) round_diagonal(upper, lower);
+    if (N > 1 && keeps_sums) round_diagonal(upper, lower);
     give_row<E, kTerms>(upper, give(0));
     give_row<E, kTerms>(lower, give(2));
     give_row<E, kTerms>(lower + 8, give(3));
@@ -267,7 +280,8 @@ struct Inverter {
   }
 
   // Blocks left of it, of row r: -A_r0 to -A_r,r-1, and of P.
-  __device__ __forceinline__ void find_left(Terms (&a)[3], int r) const {
+  template <class M, int N>
+  __device__ __forceinline__ void find_left(Terms<M, N> (&a)[3], int r) const {
     const int row = 16 * r + lane / 4;
     const float log[2] = {rows.log[row], rows.log[row + 8]};
 #pragma unroll
@@ -281,7 +295,7 @@ struct Inverter {
       read_products(x, products, r, m, lane);
 #pragma unroll
       for (int e = 0; e < 8; ++e) x[e] *= weight[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
-      a[m] = Terms(x);
+      a[m] = Terms<M, N>(x);
       if constexpr (WithP) {
         read_products(x, products + kProducts, r, m, lane);
 #pragma unroll
@@ -291,28 +305,31 @@ struct Inverter {
     }
   }
 
-  __device__ __forceinline__ Terms inverse_of(int r) const {
+  template <class M, int N>
+  __device__ __forceinline__ Terms<M, N> inverse_of(int r) const {
     const uint32_t at = shared_address(s.inverse) + r * kBlock + 16 * lane;
-    Terms x;
-    ldmatrix(x.high, at);
-    ldmatrix(x.low, at + sizeof s.inverse[0]);
+    Terms<M, N> x;
+#pragma unroll
+    for (int i = 0; i < N; ++i) ldmatrix(x.term[i], at + i * sizeof s.inverse[0]);
     return x;
   }
-  __device__ __forceinline__ Terms inverse_of_transposed(int r) const {
+  template <class M, int N>
+  __device__ __forceinline__ Terms<M, N> inverse_of_transposed(int r) const {
     const uint32_t at = shared_address(s.inverse) + r * kBlock + turned(lane);
-    Terms x;
-    ldmatrix_transposed(x.high, at);
-    ldmatrix_transposed(x.low, at + sizeof s.inverse[0]);
+    Terms<M, N> x;
+#pragma unroll
+    for (int i = 0; i < N; ++i) ldmatrix_transposed(x.term[i], at + i * sizeof s.inverse[0]);
     return x;
   }
 
   // Y_wr, times beta, turned: T_rw. By way of shared memory, two places in turns.
+  template <int N>
   __device__ __forceinline__ void give(const float (&y)[8], int r, int w) {
     float x[8];
 #pragma unroll
     for (int e = 0; e < 8; ++e) x[e] = y[e] * beta[w][e / 2 % 2];
     uint32_t words[2][4];
-    if (keeps_sums) {
+    if (N > 1 && keeps_sums) {
       round_columns(x, words[0], r, w);
     } else {
       split<E>(x, words[0], words[1]);
@@ -330,26 +347,28 @@ struct Inverter {
     }
   }
 
+  template <class M, int N>
   __device__ __forceinline__ void find_left_of_inverse() {
-    Terms y[3];  // Y_01, Y_02, Y_12
+    using Block = Terms<M, N>;
+    Block y[3];  // Y_01, Y_02, Y_12
 #pragma unroll
     for (int r = 1; r < 4; ++r) {
-      Terms a[3];
-      find_left(a, r);
+      Block a[3];
+      find_left<M, N>(a, r);
       float sums[3][8] = {}, found[3][8] = {};
 #pragma unroll
       for (int m = 0; m < r; ++m) {  // side by side: no product waits for the one before
-        const Terms own = inverse_of_transposed(m);
+        const Block own = inverse_of_transposed<M, N>(m);
 #pragma unroll
-        for (int w = 0; w <= m; ++w) multiply_split(sums[w], w == m ? own : y[w + m - 1], a[m]);
+        for (int w = 0; w <= m; ++w) multiply_terms<M, N>(sums[w], w == m ? own : y[w + m - 1], a[m]);
       }
-      const Terms inverse = inverse_of(r);
+      const Block inverse = inverse_of<M, N>(r);
 #pragma unroll
-      for (int w = 0; w < r; ++w) multiply_split(found[w], Terms(sums[w]), inverse);
+      for (int w = 0; w < r; ++w) multiply_terms<M, N>(found[w], Block(sums[w]), inverse);
 #pragma unroll
       for (int w = 0; w < r; ++w) {
-        if (r < 3) y[w + r - 1] = Terms(found[w]);
-        give(found[w], r, w);
+        if (r < 3) y[w + r - 1] = Block(found[w]);
+        give<N>(found[w], r, w);
       }
     }
   }

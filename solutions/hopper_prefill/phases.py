@@ -46,12 +46,10 @@ def phases(call: Callable[[], object]) -> dict[str, tuple[float, float]]:
             call()
         torch.cuda.synchronize()
     seen = defaultdict(list)
-    zero, last = 0.0, "outputs"
+    zero = 0.0
     for event in sorted((e for e in recorded.events() if "gdn_" in e.name), key=lambda e: e.time_range.start):
         phase = phase_of(event.name)
-        if phase == "prepare" and last != "outputs":  # the last segments, beside the kernel that finds states
-            phase = "prepare, last"
-        zero, last = event.time_range.start if phase == "prepare" else zero, phase
+        zero = event.time_range.start if phase == "prepare" else zero
         seen[phase].append((event.time_range.start - zero, event.time_range.end - zero))
     return {
         phase: tuple(statistics.median(x[i] for x in times) for i in range(2))  # type: ignore[misc]
@@ -97,7 +95,7 @@ def main() -> None:
         if not options.cuts:
             choose(options.groups, options.segment)
             for phase, (begin, end) in phases(call).items():
-                print(f"{phase:14} {begin:8.1f} to {end:8.1f}")
+                print(f"{phase:8} {begin:8.1f} to {end:8.1f}")
             return
         choose(None, 0)
         print(f"{'as chosen':24} {microseconds(call):8.1f}")

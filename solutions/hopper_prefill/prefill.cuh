@@ -9,6 +9,7 @@
 // makes of the identity; `join` has the state before every segment from them (join.cuh); a second pass has all outputs.
 #pragma once
 #include "advance.cuh"
+#include "choose.cuh"
 #include "feed.cuh"
 #include "join.cuh"
 #include "prepare.cuh"
@@ -23,7 +24,8 @@ constexpr int threads_of(int groups) { return 128 * (groups + 1); }
 constexpr int blocks_a_multiprocessor(bool output) { return output ? 1 : 2; }
 static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) <= (227 - 1) * 1024 / 2);
 
-// The grid is (slices, H, N), or (slices, and without output those of the identity, H, places of segments).
+// The grid is (slices, H, N), with as many slices as there can be where blocks decide, or (slices, and without output those of
+// the identity, H, places of segments).
 template <class E, int Groups, bool Output>
 __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Output))
     gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
@@ -31,20 +33,27 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<Shared<Groups, Output>*>(memory);
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
-  int n = blockIdx.z;  // the bounds are an input: the kernel before does not write them, and has waited for who might have
-  if (p.length != 0) {
+  // The bounds are an input: the kernel before does not write them, and has waited for who might have.
+  int n = blockIdx.z, x = blockIdx.x, h = blockIdx.y, groups = Groups;
+  if (Groups == 2 && p.decides) {  // blocks are counted by sequences, longest first, then heads, then slices
+    const auto [chosen, rank] = choose_groups(p);
+    const int block = static_cast<int>((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x), slices = 2 / chosen;
+    x = block % slices, h = block / slices % p.H, n = block / slices / p.H, groups = chosen;
+    if (n >= p.N) return wait_for_last();
+    n = __ffs(__ballot_sync(kAllLanes, rank == n)) - 1;
+  } else if (p.length != 0) {
     n = find_sequence(p, blockIdx.z, first_segment);
   } else if (p.N > 1 && p.N <= kSorted) {
     n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
   }
   if (threadIdx.x == 0) {
-    s.busy = find_work<Groups, Output>(p, n, blockIdx.x, blockIdx.y, blockIdx.z, s.work);
+    s.busy = find_work<Output>(p, groups, n, x, h, blockIdx.z, s.work);
 #pragma unroll
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.v_full[i]), 1);
-      barrier_init(shared_address(&s.empty[i]), 4 * Groups * kLeavers);
-      barrier_init(shared_address(&s.ready[i]), 4);
+      barrier_init(shared_address(&s.empty[i]), 4 * groups * kLeavers);
+      barrier_init(shared_address(&s.ready[i]), 4 * kLeavers);
     }
     barrier_init(shared_address(&s.tail), 1);
     barrier_init_done();
@@ -56,10 +65,10 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   fence_async();  // wgmma reads them, and find_ranked has written where TMA will
   __syncthreads();
   if (!s.busy) return wait_for_last();  // so that whoever waits for this kernel waits for that before it, too
-  if (wg < Groups) {
+  if (wg < groups) {
     if constexpr (Groups == 2 || !Output) registers_up<kAdvanceRegisters>();
     advance<E, Groups, Output>(p, s, wg);
-  } else {
+  } else if (wg == Groups) {
     if constexpr (!Output) registers_down<kFeedRegistersOfTwo>();
     if constexpr (Groups == 2) registers_down<kFeedRegisters>();
     feed<E, Groups, Output>(p, s, maps);
@@ -186,6 +195,7 @@ struct Cut {
   int groups;
   int64_t length;
   bool alone;
+  bool decides = false;  // a block with room for two slices whether it has one of them
 };
 
 // Beside inputs and outputs, in units of 4 bytes.
@@ -214,7 +224,7 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
 #endif
   // Cycles at 1.7 GHz. Of a chunk: prepared, by groups; with output, by groups; without, in a block alone or in one of two.
   // Of a pass, besides its chunks, and of one more; of the join, and of each of its steps.
-  constexpr int64_t kPrepare[] = {1800, 1600}, kCycles[] = {1750, 2750}, kAlone = 1400, kOfTwo = 1900;
+  constexpr int64_t kPrepare[] = {1800, 1600}, kAlone = 1400, kOfTwo = 1900;
   constexpr int64_t kPass = 10000, kSecond = 9000, kJoin = 2700, kStep = 3700;
   const int64_t pairs = heads * sequences, chunks = tokens / kChunk + sequences;
   const int64_t each = (chunks + sequences - 1) / sequences, longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
@@ -222,7 +232,7 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
   Cut best{1, 0, false};
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const int groups : {1, 2}) {
-    const int64_t blocks = pairs * (groups == 1 ? 2 : 1), cycles = kCycles[groups - 1];
+    const int64_t blocks = pairs * (groups == 1 ? 2 : 1), cycles = chunk_cycles(groups);
     const int64_t prepared = chunks * heads * kPrepare[groups - 1] / multiprocessors;
     const auto offer = [&](int64_t time, int64_t length, bool alone) {
       if (prepared + time < least) least = prepared + time, best = {groups, length, alone};
@@ -244,6 +254,11 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
       offer(states + kSecond + (count > 2 ? join : 0) + outputs, length, alone);
     }
   }
+  // Where there are multiprocessors for all blocks of two slices, and not for all of one. Blocks that decide find P, which
+  // one slice alone is the worse for: not where it is better anyhow, as it is with many sequences.
+  const bool in_doubt = best.groups == 2 || longest == 2;
+  const bool few = sequences > 1 && sequences <= kDecided && pairs <= multiprocessors && 2 * pairs > multiprocessors;
+  if (best.length == 0 && in_doubt && few) best.groups = 2, best.decides = true;
   return best;
 }
 
@@ -307,7 +322,7 @@ template <class E, int Groups>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, bool alone, int multiprocessors, cudaStream_t stream) {
   launch_prepare<E, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
   constexpr int kSlices = D / (Groups * kSlice);
-  if (p.length == 0) return launch<E, Groups, true>(p, maps, kSlices, p.N, true, stream);
+  if (p.length == 0) return launch<E, Groups, true>(p, maps, p.decides ? D / kSlice : kSlices, p.N, true, stream);
   launch<E, 1, false>(p, maps, 2 * (D / kSlice), p.segments, alone, stream);
   if (p.segments > 2) {
     const dim3 grid(D / kJoinRows, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N));
@@ -386,6 +401,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
                         initial_state.has_value() * N * H * D * D;  // in units of 4 bytes
   const Cut how = cut(T, N, H, given + given / 2, multiprocessors);
   const Workspace size = workspace_of(how, T, N, H);
+  p.decides = how.decides, p.multiprocessors = multiprocessors;
   if (how.length > 0) {
     p.length = static_cast<int>(how.length), p.segments = count_places(T, N, how.length);
     TVM_FFI_CHECK(p.segments <= 65535, ValueError) << p.segments << " segments are not served";
@@ -396,7 +412,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
 #ifdef GDN_CLOCKS
   p.clocks = clocks_to;
 #endif
-  const Maps maps{boxes(q, 2), boxes(k, 2), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1)};
+  const Maps maps{boxes(q, 2), boxes(k, 2), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1), boxes(output, 1)};
   const auto run = [&](auto launched) { launched(p, maps, places, how.alone, multiprocessors, stream); };
   if (same(type, kFloat16)) {
     run(how.groups == 1 ? launch_all<__half, 1> : launch_all<__half, 2>);

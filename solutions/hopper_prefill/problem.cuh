@@ -27,9 +27,10 @@ struct Problem {
   int64_t segments;                  // places for them
   int64_t tokens;
   int N, H, q_group, k_group, v_group;
-  int device;
+  int device, multiprocessors;
   float scale;
   bool k_first, log_gates;
+  bool decides;                      // each block, how many slices of a state it has (choose.cuh)
 #ifdef GDN_CLOCKS
   unsigned* clocks;  // [warpgroups, warps, kClocked chunks, 16], of block 0
 #endif
@@ -144,6 +145,7 @@ __device__ __forceinline__ int find_ranked(const Problem& p, int rank, int* leng
 // What a block has to do. In shared memory, where registers are short.
 struct Work {
   int n, h, slice, chunks;
+  int groups;          // slices that are advanced
   int before;          // chunks of the sequence
   int64_t place;       // of the first of these chunks
   int64_t start, end;  // tokens: the first of these chunks, behind the last of the sequence
@@ -152,11 +154,11 @@ struct Work {
   bool from_k_first, to_k_first, identity;
 };
 
-// That of block (x, h, z), for sequence n; false: nothing. By one thread. x counts slices of the state, of Groups * kSlice
+// That of block (x, h, z), for sequence n; false: nothing. By one thread. x counts slices of the state, of groups * kSlice
 // value channels each. Without output: segments but for a sequence's last one, the slices of the identity behind the others.
-template <int Groups, bool Output>
-__device__ __forceinline__ bool find_work(const Problem& p, int n, int x, int h, int64_t z, Work& work) {
-  constexpr int kSlices = D / (Groups * kSlice);
+template <bool Output>
+__device__ __forceinline__ bool find_work(const Problem& p, int groups, int n, int x, int h, int64_t z, Work& work) {
+  const int slices = D / kSlice / groups;
   const auto state_of = [&](int64_t place) { return (place * p.H + h) * D * D; };
   const int chunks = count_chunks(p, n);
   int segment = 0, segments = 1, length = chunks;
@@ -164,9 +166,9 @@ __device__ __forceinline__ bool find_work(const Problem& p, int n, int x, int h,
     segment = static_cast<int>(z - first_segment(p, n)), segments = count_segments(p, n), length = p.length;
   }
   const bool first = segment == 0, last = segment == segments - 1;
-  work.identity = x >= kSlices;
+  work.identity = x >= slices;
   if (segment < 0 || segment >= segments || (!Output && (last || (first && work.identity)))) return false;
-  work.n = n, work.h = h, work.slice = x % kSlices * Groups * kSlice;
+  work.n = n, work.h = h, work.groups = groups, work.slice = x % slices * groups * kSlice;
   work.before = segment * length, work.place = first_chunk(p, n) + work.before;
   work.chunks = min(length, chunks - work.before);
   work.start = bound(p, n) + static_cast<int64_t>(work.before) * kChunk, work.end = bound(p, n + 1);

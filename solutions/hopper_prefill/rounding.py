@@ -3,8 +3,9 @@
     python solutions/hopper_prefill/rounding.py [--tokens 512] [--draws 3]
 
 Relative errors of output and final state, medians over draws: T as it is, as a sum of two bfloat16 terms
-(hopper_prefill_strict), in one as it comes, and as the kernel rounds it, with sums of columns kept where keys are alike
-(invert.cuh). All other operands are rounded as they are there: S, X, V', P and V' decayed.
+(hopper_prefill_strict), in one as it comes, and as the kernel has it (invert.cuh): where keys are alike with sums of
+columns kept, else found by products of one term and rounded as it comes. All other operands are rounded as they are
+there: S, X, V', P and V' decayed.
 """
 
 import argparse
@@ -62,17 +63,32 @@ def keep_sums(T: Tensor) -> Tensor:
     return out.to(torch.float64)
 
 
-def kernel(T: Tensor, products: Tensor) -> Tensor:
-    """`products` [H, 64, 64]: K K^T, decayed."""
+def merge(A: Tensor) -> Tensor:
+    """(I + A)^-1 of A [H, 64, 64]: blocks on the diagonal in float32, those left of them by products of one term."""
+    A = A.float()
+    block = lambda x, r, w: x[:, BLOCK * r : BLOCK * (r + 1), BLOCK * w : BLOCK * (w + 1)]  # noqa: E731
+    found = torch.zeros_like(A)
+    for r in range(4):
+        own = torch.linalg.solve_triangular(torch.eye(BLOCK) + block(A, r, r), torch.eye(BLOCK), upper=False)
+        block(found, r, r).copy_(own)
+        for w in range(r):
+            left = sum((one(block(A, r, m)) @ one(block(found, m, w)) for m in range(w, r)), torch.zeros(BLOCK, BLOCK))
+            block(found, r, w).copy_(-one(own) @ one(left))
+    return found.double()
+
+
+def kernel(T: Tensor, products: Tensor, beta: Tensor) -> Tensor:
+    """`products` [H, 64, 64]: K K^T, decayed; `beta` [H, 64]."""
     inside = torch.arange(1, CHUNK) % BLOCK != 0
     alike = ((products.diagonal(-1, -2, -1) >= ALIKE) | ~inside).all(-1)
-    return torch.where(alike[:, None, None], keep_sums(T), one(T))
+    merged = merge((beta[:, :, None] * products).tril(-1)) * beta[:, None, :]
+    return torch.where(alike[:, None, None], keep_sums(T), one(merged))
 
 
-WAYS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "exact": lambda T, _: T,
-    "two terms": lambda T, _: two(T),
-    "one term": lambda T, _: one(T),
+WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "exact": lambda T, *_: T,
+    "two terms": lambda T, *_: two(T),
+    "one term": lambda T, *_: one(T),
     "kernel": kernel,
 }
 
@@ -89,7 +105,7 @@ def prefill(given: Inputs, way: str) -> tuple[Tensor, Tensor]:
         T = torch.linalg.solve_triangular(torch.eye(CHUNK) + A, torch.diag_embed(b.T.double()), upper=False)
         bits = one(S)
         X = one(V - gamma[:, :, None] * (K @ bits.mT))
-        new = WAYS[way](T, products).float() @ X
+        new = WAYS[way](T, products, b.T).float() @ X
         P = one((ratio * (Q.double() @ K.double().mT)).float() * D**-0.5)
         output = D**-0.5 * gamma[:, :, None] * (Q @ bits.mT) + P @ one(new)
         S = gamma[:, -1, None, None] * S + one(rest[:, :, None] * new).mT @ K

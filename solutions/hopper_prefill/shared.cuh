@@ -7,8 +7,8 @@ namespace {
 constexpr int kStages = 3;           // chunks: one is advanced, the others are on their way
 constexpr int kCleared = 1;          // named barriers: rows behind a sequence's end
 constexpr int kWritten = 2;          // the output of a last chunk that is not whole
-// Lanes of a warp that say that it has left a place: one is enough for all behind __syncwarp. racecheck does not follow
-// that, and has nothing to report where all of them do (README.md).
+// Lanes of a warp that say that it has left a place, or has found P: one is enough for all behind __syncwarp. racecheck does
+// not follow that; for it all of them do (README.md).
 #ifdef GDN_EVERY_LANE
 constexpr int kLeavers = 32;
 #else

@@ -59,7 +59,8 @@ inline void barrier_init_done() {
 
 inline void barrier_arrive(uint32_t at) {
   Barrier& barrier = barrier_at(at);
-  for (int thread = running / 32 * 32; thread < running / 32 * 32 + 32; ++thread) {
+  const int first = running / kLanes * kLanes;
+  for (int thread = first; thread < first + kLanes; ++thread) {
     auto& written = shared_memory.written[thread];
     std::erase_if(written, [](const Written& x) { return shared_memory.unfenced[x.piece] != x.write; });
     barrier.arriving.insert(barrier.arriving.end(), written.begin(), written.end());

@@ -7,6 +7,7 @@
 #include "warps.h"
 
 #define __device__
+#define __host__
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(...)

@@ -28,7 +28,7 @@ struct Fiber {
   const char* waits_for;
 };
 
-inline Place blockIdx, blockDim;
+inline Place blockIdx, blockDim, gridDim;
 inline std::vector<Fiber> fibers;
 inline int running = -1;  // the thread that runs; -1: none
 inline ucontext_t scheduler;

@@ -40,9 +40,10 @@ struct SmallProduct {
 };
 
 // d [16, 8] += a [16, 16] b [16, 8]
-inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  const SmallProduct* all = together("mma_bf16", SmallProduct{{a[0], a[1], a[2], a[3]}, {b0, b1}});
-  const auto number = [](uint32_t pair, int half) { return to_float(half_of(pair, half), Type::bfloat16); };
+template <class E>
+inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const SmallProduct* all = together("mma", SmallProduct{{a[0], a[1], a[2], a[3]}, {b0, b1}});
+  const auto number = [](uint32_t pair, int half) { return to_float(half_of(pair, half), kType<E>); };
   const int lane = running % kLanes;
   for (int k = 0; k < 16; ++k) {
     for (int e = 0; e < 4; ++e) {

@@ -14,6 +14,7 @@ void launch(Place grid, int threads, size_t shared_bytes, Kernel kernel, int blo
   }
   std::shuffle(blocks.begin(), blocks.end(), schedule);
   blockDim = {static_cast<unsigned>(threads), 1, 1};
+  gridDim = grid;
   for (const Place& block : blocks) {
     blockIdx = block;
     spare_registers = 0;

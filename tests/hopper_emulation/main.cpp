@@ -13,9 +13,10 @@
 
 namespace {
 
-// How a call is cut up: slices of 64 value channels in a block, chunks of a segment (0: not cut).
+// How a call is cut up: slices of 64 value channels in a block, chunks of a segment (0: not cut), and whether blocks decide
+// between one slice and two, on a GPU of so many multiprocessors.
 struct Cut {
-  int slices, segment;
+  int slices, segment, multiprocessors = 0;
 };
 
 struct Results {
@@ -29,7 +30,7 @@ void launch_all(Problem p, const Maps& maps) {
   const auto grid_of = [&](int slices, int64_t z) {
     return Place{static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z)};
   };
-  constexpr int kBlocks = D / (Slices * kSlice);
+  const int blocks = p.decides ? D / kSlice : D / (Slices * kSlice);
   // Heads that share q and k in one block together, or each for itself, and two of those in a block where there are two.
   const int shared = std::min(p.q_group, p.k_group);
   Group group = p.length != 1 ? Group{1, shared} : p.H % 2 != 0 ? Group{1, 1} : Group{2, 1};
@@ -42,7 +43,7 @@ void launch_all(Problem p, const Maps& maps) {
            [&] { gdn_prefill_kernel<E, 1, false>(p, maps); }, blocks_a_multiprocessor(false));
     launch(grid_of(D / kJoinRows, p.N), kJoinParts * D, kJoinBytes, [&] { gdn_join_kernel(p); });
   }
-  launch(grid_of(kBlocks, p.length == 0 ? p.N : p.segments), threads_of(Slices), sizeof(Shared<Slices, true>),
+  launch(grid_of(blocks, p.length == 0 ? p.N : p.segments), threads_of(Slices), sizeof(Shared<Slices, true>),
          [&] { gdn_prefill_kernel<E, Slices, true>(p, maps); });
 }
 
@@ -65,7 +66,7 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
   p.scale = scale;
   p.k_first = p.log_gates = c.k_first;
-  p.length = cut.segment;
+  p.length = cut.segment, p.multiprocessors = cut.multiprocessors, p.decides = cut.multiprocessors != 0;
   if (cut.segment != 0) p.segments = count_places(tokens, p.N, cut.segment);
   Guarded<float> after(p.segments * heads * state), transfer = after;
   Guarded<float> tiles((tokens / kChunk + p.N) * heads * (sizeof(Tile) / sizeof(float)));
@@ -78,7 +79,8 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
                   {x.k.data(), D, c.key_heads, rows, 2},
                   {x.v.data(), D, c.value_heads, rows, cut.slices},
                   {results.output.data(), D, p.H, rows, cut.slices},
-                  {x.v.data(), D, c.value_heads, rows, 1}};
+                  {x.v.data(), D, c.value_heads, rows, 1},
+                  {results.output.data(), D, p.H, rows, 1}};
   const auto launched = [&](auto launch_typed) { launch_typed(p, maps); };
   if (c.type == Type::float16) {
     launched(cut.slices == 1 ? launch_all<__half, 1> : launch_all<__half, 2>);
@@ -138,8 +140,9 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const double limit = (c.type == Type::float16 ? 4.8e-4 : 3.8e-3) * (c.repeated_keys ? 9 : 1);
   const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact;
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
-  std::printf("%s: %s, %s, slices %d, segment %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
-              right ? "right" : "WRONG", c.name, type, cut.slices, cut.segment, output, state, checkpoints, limit,
+  const std::string slices = cut.multiprocessors == 0 ? std::to_string(cut.slices) : "decided, " + std::to_string(cut.multiprocessors);
+  std::printf("%s: %s, %s, slices %s, segment %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
+              right ? "right" : "WRONG", c.name, type, slices.c_str(), cut.segment, output, state, checkpoints, limit,
               got.intact ? "" : ", written outside of a tensor");
   std::fflush(stdout);
   return right;
@@ -171,8 +174,9 @@ int main() {
     const Inputs inputs = draw(c);
     const Expected expected = recur(c, inputs, scale);
     for (const int slices : {1, 2}) {
-      for (const int segment : {0, 1, 2}) {
-        right &= report(c, inputs, expected, {slices, segment}, scale);
+      for (const Cut& cut : {Cut{slices, 0}, Cut{slices, 1}, Cut{slices, 2}, Cut{slices, 0, 1}, Cut{slices, 0, 132}}) {
+        if (cut.multiprocessors != 0 && (slices == 1 || c.sequences() == 1)) continue;
+        right &= report(c, inputs, expected, cut, scale);
 #ifdef STOP_AT_FIRST
         if (!right) return 1;
 #endif
