@@ -35,11 +35,14 @@ def test_solutions_may_share_sources_by_links(tmp_path: Path) -> None:
     with (tmp_path / "solutions/torch_recurrent" / source).open("a") as file:
         file.write("# changed\n")
     assert load_solution(twin).source_hash != before
-    (tmp_path / source).write_text("x = 1\n")
-    (twin / source).unlink()
-    (twin / source).symlink_to(Path("../..") / source)
-    with pytest.raises(SpecError, match="leads out of the folder of solutions"):
-        load_solution(twin)
+    (tmp_path / "solutions/no_solution").mkdir()
+    for elsewhere in (tmp_path, tmp_path / "solutions", tmp_path / "solutions/no_solution"):
+        shutil.copy(ROOT / "solutions/torch_recurrent" / source, elsewhere)
+        (twin / source).unlink()
+        (twin / source).symlink_to(elsewhere / source)
+        with pytest.raises(SpecError, match="leads to a file of no solution") as refused:
+            load_solution(twin)
+        assert "a file of this solution, or of one whose folder is beside this one's" in str(refused.value)
 
 
 CAPTURED = {f"gdn_{stage}_{layout}" for stage in ("prefill", "decode") for layout in ("k_last", "k_first")}

@@ -42,7 +42,7 @@ def extract(commit: str, name: str, target: Path) -> bool:
         about, _, path = entry.partition("\t")
         mode, _, number = about.split(" ")
         if mode not in PLAIN:
-            sys.exit(f"review: {path}: a link or a repository, which no solution is made of")
+            sys.exit(f"review: {path}: a link or a repository, which no submission is made of")
         file = target / Path(path).relative_to(FOLDER)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(git("cat-file", "blob", number))

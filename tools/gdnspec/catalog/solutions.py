@@ -61,10 +61,10 @@ def load_solution(folder: Path) -> Solution:
         source = folder / name
         if not is_file(source):
             problems.append(Problem(file, f"no file {name!r} in the solution's folder", f"/sources/{i}"))
-        elif (
-            folder.resolve().parent not in source.resolve().parents
-        ):  # a link to another solution's is one that they share
-            problems.append(Problem(file, f"{name!r} leads out of the folder of solutions", f"/sources/{i}"))
+        elif not _lies_in_a_solution(folder, source):
+            message = f"{name!r} leads to a file of no solution"
+            allowed = "a link may lead to a file of this solution, or of one whose folder is beside this one's"
+            problems.append(Problem(file, message, f"/sources/{i}", allowed))
         else:
             total += source.stat().st_size
     if total > MAX_SOURCE_BYTES:
@@ -78,6 +78,12 @@ def load_solution(folder: Path) -> Solution:
     if problems:
         raise SpecError(problems)
     return Solution(manifest, folder)
+
+
+def _lies_in_a_solution(folder: Path, source: Path) -> bool:
+    """Links followed: in this one's folder, or in that of a solution beside it, which shares its sources."""
+    beside = folder.resolve().parent
+    return any(above.parent == beside and (above / MANIFEST).is_file() for above in source.resolve().parents)
 
 
 def _has_triton(folder: Path, manifest: Manifest) -> bool:
