@@ -67,6 +67,7 @@ def test_t_in_two_terms_is_right(tmp_path: Path) -> None:
 
 
 SUMS = "keeps_sums = kTerms == 1 && __ballot_sync(kAllLanes, alike) == kAllLanes;"
+WRONG_WHERE_DECIDED = "WRONG: ragged, GVA, bfloat16, slices decided, 132"
 MAP = "groups == Groups ? &maps.output : &maps.slice_of_output"
 TO_WGMMA = "fence_async();  // wgmma reads them"
 
@@ -79,7 +80,7 @@ TO_WGMMA = "fence_async();  // wgmma reads them"
         # Errors carried to tokens of other keys, or over a reset: nothing here had found that, the judge on a GPU did.
         pytest.param("invert.cuh", SUMS, "keeps_sums = true;", "WRONG: ragged", id="sums kept of any keys"),
         pytest.param("invert.cuh", SUMS, "keeps_sums = false;", "WRONG: repeated", id="sums never kept"),
-        pytest.param("feed.cuh", MAP, "&maps.output", "bfloat16, slices decided, 132", id="a slice too much"),
+        pytest.param("feed.cuh", MAP, "&maps.output", WRONG_WHERE_DECIDED, id="a slice too much"),
         pytest.param("prefill.cuh", TO_WGMMA, "//", "a write without fence_async", id="no fence"),
         pytest.param(
             "prefill.cuh", "kAdvanceRegisters = 208", "kAdvanceRegisters = 216", "deadlock", id="520 registers"

@@ -114,7 +114,8 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
   };
   pack_state();
   const uint32_t v_mask = work.identity ? 0 : ~0u;
-  // At a sequence's end threads read what others wrote, without TMA or wgmma: there all of them meet.
+  // At a sequence's end threads read what others wrote, without TMA or wgmma: there all of them meet, with one warp that feeds.
+  const auto who_meet = [&] { return 32 + 128 * (Groups == 1 ? 1 : work.groups); };
   const int64_t tokens = work.end - work.start;
   const int cut_short = tokens < static_cast<int64_t>(work.chunks) * kChunk ? work.chunks - 1 : -1;
 #pragma unroll 1
@@ -154,7 +155,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
       }
     };
     barrier_wait(full + to_v_full, parity);
-    if (c == cut_short) named_barrier(kCleared, 32 + 128 * (Groups == 1 ? 1 : work.groups));
+    if (c == cut_short) named_barrier(kCleared, who_meet());
 #pragma unroll
     for (int k = 0; k < 4; ++k) load_v(k);
     GDN_STAMP(wg, c, 3);
@@ -259,7 +260,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     }
   }
   if (Output && work.chunks > 0) give();
-  if (Output && cut_short >= 0) named_arrive(kWritten, 32 + 128 * (Groups == 1 ? 1 : work.groups));
+  if (Output && cut_short >= 0) named_arrive(kWritten, who_meet());
   if (work.to != nullptr) save(work.to, work.to_k_first);
 }
 

@@ -19,13 +19,10 @@ struct Choice {
 // By a warp. Longest first, a multiprocessor has the longest one, or as much as others, or two that come to share it.
 __device__ __forceinline__ Choice choose_groups(const Problem& p) {
   const int lane = lane_here(), chunks = lane < p.N ? count_chunks(p, lane) : -1;
-  int total = lane < p.N ? chunks : 0, rank = 0;
+  int total = lane < p.N ? chunks : 0;
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(kAllLanes, total, step);
-  for (int n = 0; n < p.N; ++n) {
-    const int other = __shfl_sync(kAllLanes, chunks, n);
-    rank += other > chunks || (other == chunks && n < lane);
-  }
+  const int rank = find_rank(p, lane, chunks);
   const auto of_rank = [&](int r) {
     const unsigned here = __ballot_sync(kAllLanes, rank == r);
     const int x = __shfl_sync(kAllLanes, chunks, here == 0 ? 0 : __ffs(here) - 1);

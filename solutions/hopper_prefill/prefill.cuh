@@ -222,8 +222,8 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
     return {std::atoi(groups), given, 2 * heads * sequences * (2 * count - 3) <= multiprocessors};
   }
 #endif
-  // Cycles at 1.7 GHz. Of a chunk: prepared, by groups; with output, by groups; without, in a block alone or in one of two.
-  // Of a pass, besides its chunks, and of one more; of the join, and of each of its steps.
+  // As in choose.cuh. Of a chunk: prepared, by groups; without output, in a block alone or in one of two. Of a pass, besides
+  // its chunks, and of one more; of the join, and of each of its steps.
   constexpr int64_t kPrepare[] = {1800, 1600}, kAlone = 1400, kOfTwo = 1900;
   constexpr int64_t kPass = 10000, kSecond = 9000, kJoin = 2700, kStep = 3700;
   const int64_t pairs = heads * sequences, chunks = tokens / kChunk + sequences;

@@ -119,15 +119,20 @@ __device__ __forceinline__ Chunk find_chunk(const Problem& p, int64_t place) {
 
 constexpr int kSorted = 512;  // sequences that are taken longest first; more are taken as they come
 
+// How many sequences are longer than this lane's, which has so many chunks, or as long and before it; by a warp, of up to 32.
+__device__ __forceinline__ int find_rank(const Problem& p, int lane, int chunks) {
+  int ahead = 0;
+  for (int m = 0; m < p.N; ++m) {
+    const int other = __shfl_sync(kAllLanes, chunks, m);
+    ahead += other > chunks || (other == chunks && m < lane);
+  }
+  return ahead;
+}
+
 // The sequence of which `rank` are longer, or as long and before it; by a block. `lengths` and `found` are shared.
 __device__ __forceinline__ int find_ranked(const Problem& p, int rank, int* lengths, int* found) {
   if (p.N <= 32) {  // each warp for itself: nobody waits
-    const int lane = lane_here(), mine = lane < p.N ? count_chunks(p, lane) : -1;
-    int ahead = 0;
-    for (int m = 0; m < p.N; ++m) {
-      const int other = __shfl_sync(kAllLanes, mine, m);
-      ahead += other > mine || (other == mine && m < lane);
-    }
+    const int lane = lane_here(), ahead = find_rank(p, lane, lane < p.N ? count_chunks(p, lane) : -1);
     return __ffs(__ballot_sync(kAllLanes, lane < p.N && ahead == rank)) - 1;
   }
   for (int n = threadIdx.x; n < p.N; n += blockDim.x) lengths[n] = count_chunks(p, n);

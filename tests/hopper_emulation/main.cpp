@@ -140,7 +140,8 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const double limit = (c.type == Type::float16 ? 4.8e-4 : 3.8e-3) * (c.repeated_keys ? 9 : 1);
   const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact;
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
-  const std::string slices = cut.multiprocessors == 0 ? std::to_string(cut.slices) : "decided, " + std::to_string(cut.multiprocessors);
+  const bool decided = cut.multiprocessors != 0;
+  const std::string slices = (decided ? "decided, " : "") + std::to_string(decided ? cut.multiprocessors : cut.slices);
   std::printf("%s: %s, %s, slices %s, segment %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
               right ? "right" : "WRONG", c.name, type, slices.c_str(), cut.segment, output, state, checkpoints, limit,
               got.intact ? "" : ", written outside of a tensor");
