@@ -86,6 +86,20 @@ RIGHT_DECODE = (ROOT / "reference" / "gated_delta_net.py").read_text().split("# 
     .split("def decode_k_first")[0]
 )
 
+# For solutions that go wrong in timed calls alone: how many calls there were at all depends on the machine's speed.
+TIMED_CALLS = '''
+def timed_calls():
+    """How many calls of timed windows there have been, with this one; 0 in any other call. A bench makes 26 or more."""
+    import builtins, sys
+    frame = sys._getframe()
+    while frame is not None and not frame.f_code.co_filename.endswith("worker/windows.py"):
+        frame = frame.f_back
+    if frame is None:
+        return 0
+    builtins.timed_calls = getattr(builtins, "timed_calls", 0) + 1
+    return builtins.timed_calls
+'''
+
 
 @pytest.fixture
 def make_solution(tmp_path: Path) -> Callable[..., Path]:
@@ -94,7 +108,7 @@ def make_solution(tmp_path: Path) -> Callable[..., Path]:
     def make(code: str, name: str = "under_test", call: str = "return", **manifest: Any) -> Path:
         folder = tmp_path / "solutions" / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "kernel.py").write_text(RIGHT_DECODE + "\n\n" + code)
+        (folder / "kernel.py").write_text(f"{RIGHT_DECODE}\n\n{TIMED_CALLS}\n\n{code}")
         entry = {"entry": "kernel.py::run", "call": call, "prepare": None, "supports": []}
         content = {
             "schema_version": 1,

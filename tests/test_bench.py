@@ -80,9 +80,7 @@ CHEATS = {
     ),
     "stops_working_when_it_is_timed": (
         f"""
-        import builtins
-        builtins.calls = getattr(builtins, "calls", 0) + 1
-        if builtins.calls > 40 and builtins.calls % 7 == 0:
+        if timed_calls() % 7 == 1:
             return torch.zeros_like(v), torch.zeros_like(state)
         {RIGHT}
         """,
@@ -90,10 +88,8 @@ CHEATS = {
     ),
     "one_call_in_many_is_wrong": (
         f"""
-        import builtins
-        builtins.calls = getattr(builtins, "calls", 0) + 1
         o, s = decode_k_last{ARGS}
-        if builtins.calls == 60:
+        if timed_calls() == 20:
             s[0, 1, 7, 3] += 1.0
         return o, s
         """,
@@ -101,9 +97,8 @@ CHEATS = {
     ),
     "works_later": (
         f"""
-        import builtins, threading
-        builtins.calls = getattr(builtins, "calls", 0) + 1
-        if builtins.calls < 20:
+        import threading
+        if not timed_calls():
             {RIGHT}
         o, s = torch.full_like(v, float("nan")), torch.full_like(state, float("nan"))
         def later():
@@ -118,9 +113,7 @@ CHEATS = {
     ),
     "writes_beside_in_a_timed_call": (
         f"""
-        import builtins
-        builtins.calls = getattr(builtins, "calls", 0) + 1
-        if builtins.calls == 60:
+        if timed_calls() == 20:
             v.as_strided((1,), (1,), v.storage_offset() + v.numel()).zero_()
         {RIGHT}
         """,

@@ -63,12 +63,19 @@ def test_every_seed_gives_valid_lines_with_heads_of_models(name: str, device: st
 
 @pytest.mark.parametrize("name", definitions())
 def test_gates_lie_off_the_grid_of_published_ones(name: str) -> None:
+    """Many draws together, for one may have two heads; and nothing from 4 on, where float32 ends at the grid itself."""
     found = definition(name)
-    for line in fresh(found, random.getrandbits(60), "cpu"):
-        tensors = materialise(found, line).tensors
-        for gate in tensors.keys() & {"g", "decay", "A_log"}:
-            values = tensors[gate].values().astype(np.float64)
-            assert np.mean(values * 2.0**20 % 1 == 0) < 0.5, gate
+    drawn: dict[str, list[np.ndarray]] = {}
+    for _ in range(12):
+        for line in fresh(found, random.getrandbits(60), "cpu"):
+            tensors = materialise(found, line).tensors
+            for gate in tensors.keys() & {"g", "decay", "A_log"}:
+                drawn.setdefault(gate, []).append(tensors[gate].values().astype(np.float64).flatten())
+    for gate, draws in drawn.items():
+        values = np.concatenate(draws)
+        values = values[(np.abs(values) < 4) & (values != 0)]
+        assert len(values) > 40, gate
+        assert np.mean(values * 2.0**20 % 1 == 0) < 0.5, gate
 
 
 @pytest.mark.parametrize("name", EACH)

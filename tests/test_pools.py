@@ -203,8 +203,6 @@ def test_a_definition_without_a_pool_is_left_as_it_is() -> None:
 Make = Callable[..., Path]
 RIGHT = f"""
 def run({ARGS}):
-    import builtins
-    builtins.calls = getattr(builtins, "calls", 0) + 1
     output, after = torch.zeros_like(v), pool.clone()
     rows = (read_slots >= 0).nonzero()[:, 0]
     o, S = decode_k_last(
@@ -267,12 +265,12 @@ def test_every_call_of_a_ring_has_slots_of_its_own(workload: str, count: int, ma
 
 
 BENCHED = {
-    # name: (what is done from the 50th call on, workload, statuses)
+    # name: (what is done in timed calls, workload, statuses)
     "right": ("", "one_slot", {"PASSED"}),
     # The pool of a ring over one_slot is named to its last slot: what is written to is another call's.
     "writes_to_the_slot_of_another_call": (
         """
-        if builtins.calls >= 50 and len(pool) > 1:
+        if timed_calls() and len(pool) > 1:
             pool[(write_slots[0] + 1) % len(pool)] *= 1.5
         """,
         "one_slot",
@@ -280,7 +278,7 @@ BENCHED = {
     ),
     "writes_to_a_slot_that_it_does_not_name": (
         """
-        if builtins.calls >= 50:
+        if timed_calls():
             named = {*read_slots.tolist(), *write_slots.tolist()}
             pool[next(i for i in range(len(pool)) if i not in named), 0, 0, 0] = 0
         """,

@@ -10,9 +10,6 @@ from test_bench import ARGS, HEAD, RIGHT, timed
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timing_cheats]
 
-COUNTED = """
-        import builtins
-        builtins.calls = getattr(builtins, "calls", 0) + 1"""
 KEPT = """
         import builtins
         kept = getattr(builtins, "kept", None)
@@ -46,9 +43,9 @@ CHEATS: dict[str, str] = {
             o.copy_(x), s.copy_(y)
         return o, s
         """,
-    "thread_that_works_later": f"""{COUNTED}
+    "thread_that_works_later": f"""
         import threading, time
-        if builtins.calls < 20:
+        if not timed_calls():
             {RIGHT}
         o, s = torch.full_like(v, float("nan")), torch.full_like(state, float("nan"))
         def later():
@@ -92,8 +89,8 @@ CHEATS: dict[str, str] = {
         """,
     "forged_samples": forged("calls * 5e-6"),
     "below_the_floor": forged("calls * 1e-9"),
-    "nothing_on_every_seventh_call": f"""{COUNTED}
-        if builtins.calls > 40 and builtins.calls % 7 == 0:
+    "nothing_on_every_seventh_call": f"""
+        if timed_calls() % 7 == 1:
             return torch.zeros_like(v), torch.zeros_like(state)
         {RIGHT}
         """,
