@@ -108,7 +108,9 @@ def make_solution(tmp_path: Path) -> Callable[..., Path]:
     def make(code: str, name: str = "under_test", call: str = "return", **manifest: Any) -> Path:
         folder = tmp_path / "solutions" / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "kernel.py").write_text(f"{RIGHT_DECODE}\n\n{TIMED_CALLS}\n\n{code}")
+        # Only where it is called: the audit of a submission would find it.
+        given = [RIGHT_DECODE, TIMED_CALLS, code] if "timed_calls()" in code else [RIGHT_DECODE, code]
+        (folder / "kernel.py").write_text("\n\n".join(given))
         entry = {"entry": "kernel.py::run", "call": call, "prepare": None, "supports": []}
         content = {
             "schema_version": 1,
