@@ -89,7 +89,7 @@ RIGHT_DECODE = (ROOT / "reference" / "gated_delta_net.py").read_text().split("# 
 # For solutions that go wrong in timed calls alone: how many calls there were at all depends on the machine's speed.
 TIMED_CALLS = '''
 def timed_calls():
-    """How many calls of timed windows there have been, with this one; 0 in any other call. A bench makes 26 or more."""
+    """How many calls of timed windows there have been, with this one; 0 in any other call. A bench makes 24 or more."""
     import builtins, sys
     frame = sys._getframe()
     while frame is not None and not frame.f_code.co_filename.endswith("worker/windows.py"):

@@ -121,7 +121,7 @@ class Box:
         assert sent.status == 201, sent
         return str(sent.json["id"])
 
-    def ended(self, token: str, name: str, seconds: float = 15) -> Job:
+    def ended(self, token: str, name: str, seconds: float = 60) -> Job:
         return until(lambda: (job := self.client(token).job(name)).ended and job, seconds)
 
     def processes(self, inner: bool = True) -> dict[int, str]:
@@ -168,7 +168,7 @@ def accept(jobs: Jobs, user: str, **what: Any) -> Job:
     return jobs.accept(user, io.BytesIO(data), len(data), sha256(data).hexdigest(), None)[0]
 
 
-def until(found: Callable[[], Any], seconds: float = 15) -> Any:
+def until(found: Callable[[], Any], seconds: float = 60) -> Any:
     """What it returns once that is true."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

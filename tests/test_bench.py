@@ -111,9 +111,17 @@ CHEATS = {
         """,
         {"NON_FINITE"},
     ),
+    "writes_beside_while_its_time_is_estimated": (
+        f"""
+        if timed_calls() == 2:
+            v.as_strided((1,), (1,), v.storage_offset() + v.numel()).zero_()
+        {RIGHT}
+        """,
+        {"RUNTIME_ERROR"},
+    ),
     "writes_beside_in_a_timed_call": (
         f"""
-        if timed_calls() == 20:
+        if timed_calls() == 23:  # 22 at most are for an estimate
             v.as_strided((1,), (1,), v.storage_offset() + v.numel()).zero_()
         {RIGHT}
         """,

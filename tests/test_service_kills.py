@@ -86,7 +86,7 @@ def test_what_runs_when_a_server_is_asked_to_end_waits_for_the_next(tmp_path: Pa
     assert job is not None
     assert job.state == "queued"  # at once, and not when its lease is over
     with box:
-        until(lambda: box.client(ann).job(name).state == "running", 5)
+        until(lambda: box.client(ann).job(name).state == "running")
         box.ask("DELETE", f"jobs/{name}", ann)
         assert box.ended(ann, name).state == "cancelled"
 

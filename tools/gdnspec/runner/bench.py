@@ -164,7 +164,8 @@ class Race:
             probe.fill(self.generator, probe.count)  # `prepare` is given what a call could be given
             racer.prepare = probe.open()
             seconds = self._probed(racer, probe.count // 2)
-        if seconds is None:
+            racer.verdict = racer.verdict or probe.overrun()
+        if seconds is None or racer.verdict is not None:
             return
         calls = racer.calls = self._calls(seconds, probe.layout.touched, room)
         racer.ring = stack.enter_context(ring(2 * calls))
