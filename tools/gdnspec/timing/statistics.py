@@ -55,7 +55,15 @@ def _outside(count: int) -> int:
         left += 1
 
 
-def ratio(above: Sequence[float], below: Sequence[float]) -> Summary:
+def ratio(above: Sequence[float], below: Sequence[float]) -> Summary | None:
     """Of two lists of samples taken in turns: each pair saw the same clocks and temperature, so its quotient is what
-    varies least. Pairs whose second is 0, below what a clock resolves, say nothing."""
-    return summary([a / b for a, b in zip(above, below, strict=False) if b > 0])
+    varies least. Of logs, so that what is twice as fast is half as slow: `ratio(b, a)` is the inverse. A pair with a 0,
+    below what a clock resolves, says nothing; None where all are such."""
+    logs = [math.log(a / b) for a, b in zip(above, below, strict=False) if a > 0 and b > 0]
+    if not logs:
+        return None
+    found = summary(logs)
+    low, high = found.interval
+    return Summary(
+        math.exp(found.median), math.exp(found.p10), math.exp(found.p90), (math.exp(low), math.exp(high)), found.count
+    )
