@@ -5,6 +5,7 @@ import random
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,14 +15,14 @@ from gdnspec.build import machine
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.workloads import workloads
-from gdnspec.model.trace import Ceilings, Trace
+from gdnspec.model.trace import Ceilings, Missing, Trace
 from gdnspec.protocol.arena import create
 from gdnspec.report.units import shown_time
 from gdnspec.runner.bench import Race, Racer
 from gdnspec.runner.call import Content
 from gdnspec.runner.check import Checker, Options
 from gdnspec.runner.child import Child
-from gdnspec.runner.measure import Measurer
+from gdnspec.runner.measure import Measurer, _without
 from gdnspec.runner.plan import plan
 from gdnspec.runner.ring_layout import most_calls
 from gdnspec.timing.floor import BELIEVED, Work, bound, floor, work
@@ -386,6 +387,19 @@ def test_rounds_that_others_disturbed_make_no_time_suspect_and_lies_do() -> None
     assert suspicion([1e-6] * 5, [1e-3] * 5) is not None
     assert suspicion([1e-3] * 5, [0.0] * 5) is not None
     assert suspicion([1e-6, 1e-6, 1e-6, 1e-3, 1e-3], [1e-3] * 5) is not None, "a lie in most rounds"
+
+
+def test_a_baseline_that_took_no_time_is_named_and_has_no_ratio() -> None:
+    nobody: Any = None
+    job: Any = SimpleNamespace(solution=SimpleNamespace(name="twin"))
+
+    def lost(theirs: list[float], mine: list[float]) -> Missing | None:
+        return _without(*(Racer(job, nobody, nobody, device=device) for device in (theirs, mine)))
+
+    said = lost([0.0, 1e-3], [1e-3, 0.0])
+    assert said is not None
+    assert (said.baseline, "clock resolves" in said.why) == ("twin", True)
+    assert lost([0.0, 1e-3], [1e-3, 1e-3]) is None
 
 
 def test_what_does_not_fit_is_unsupported_with_the_bytes_it_needs(
