@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+PREFIX = "gdnspec_solution_"  # of the names of modules that hold entry points
 CUDA_FLAGS = ["-std=c++17", "-lineinfo", "--expt-relaxed-constexpr"]
 
 
@@ -23,10 +24,9 @@ def load_function(folder: Path, spec: str, build_dir: Path) -> Callable[..., Any
 
 @cache
 def _python_module(path: Path) -> ModuleType:
-    # A kernel may import its neighbours; its own module gets a name that no package has.
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    name = f"gdnspec_solution_{path.parent.name}_{path.stem}"
+    _make_way_for_neighbours_in(path.parent.resolve())
+    # Its own module gets a name that no package has.
+    name = f"{PREFIX}{path.parent.name}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -34,6 +34,24 @@ def _python_module(path: Path) -> ModuleType:
     sys.modules[name] = module  # before it runs: Triton and dataclasses look a function's module up
     spec.loader.exec_module(module)
     return module
+
+
+_solution_folders: set[Path] = set()
+
+
+def _make_way_for_neighbours_in(folder: Path) -> None:
+    """A kernel may import the files beside it by their bare names, and so may another solution in this process, whose
+    files are called the same: what was imported from other solutions' folders is forgotten, and this folder comes
+    first. Whoever has imported them keeps what it has; only an import inside a function comes too late."""
+    _solution_folders.add(folder)
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file is None or name.startswith(PREFIX):
+            continue
+        owner = next((one for one in _solution_folders if Path(file).is_relative_to(one)), folder)
+        if owner != folder:
+            del sys.modules[name]
+    sys.path[:] = [str(folder), *(entry for entry in sys.path if entry != str(folder))]
 
 
 @cache
