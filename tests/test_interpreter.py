@@ -50,6 +50,27 @@ error = (c - a.float() @ b.float()).abs().max().item()
 answer(error < 1e-4, error)
 """
 
+# Where a row or column of a product stands must not change a bit of it.
+PLACE = """
+@triton.jit
+def kernel(a, b, c, N: tl.constexpr):
+    i = tl.arange(0, N)
+    at = i[:, None] * N + i[None, :]
+    tl.store(c + at, tl.dot(tl.load(a + at), tl.load(b + at)))
+
+def product(a, b):
+    c = torch.empty(64, 64)
+    kernel[(1,)](a.contiguous(), b.contiguous(), c, N=64)
+    return c
+
+torch.manual_seed(0)
+a, b = torch.randn(2, 64, 64)
+p = torch.randperm(64)
+columns = (product(a, b[:, p]) != product(a, b)[:, p]).sum().item()
+rows = (product(a[p], b) != product(a, b)[p]).sum().item()
+answer(rows == columns == 0, (rows, columns))
+"""
+
 # Ties to even, both ways; a carry into the exponent; overflow; subnormals; infinities; a NaN with a low payload.
 CONVERSION = """
 @triton.jit
@@ -118,6 +139,7 @@ TOWARD_ZERO = "(x.view(torch.int32) & -65536).view(torch.float32).bfloat16()"
 
 TRAPS = {  # uncorrected Triton 3.6 is wrong on these
     "dot of bfloat16": DOT.format(dtype="torch.bfloat16"),
+    "place in a dot": PLACE,
     "float32 to bfloat16": conversion("float32", "bfloat16"),
     "float64 to bfloat16": conversion("float64", "bfloat16", wanted="x.float().bfloat16()"),
     "float16 to bfloat16": conversion("float16", "bfloat16"),

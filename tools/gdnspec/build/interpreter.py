@@ -4,6 +4,7 @@ The worker calls `correct_interpreter()` once, before it loads a Triton solution
 interpreter (triton.runtime.interpreter, 3.6 to 3.9) keeps bfloat16 as uint16 bit patterns, and forgets it:
 
 - `tl.dot` multiplies the bit patterns of bfloat16 operands, as do `+`, `*`, `<` and the like on bfloat16 tensors;
+- `tl.dot` leaves products to a BLAS, which may round an element by where it stands in the matrix: no GPU does;
 - float32 to bfloat16 truncates where every GPU rounds to nearest even, and other types (float64, integers) become
   bfloat16 by writing their integer value into the bits;
 - Triton 3.6 turns a one-element array into an integer by `int(array)`, which NumPy 2.4 refuses, so a loop over
@@ -130,10 +131,20 @@ def _rounding(original: Callable[..., Any], handle: Any, tl: ModuleType, interpr
 
 def _multiplying(original: Callable[..., Any], handle: Any, tl: ModuleType) -> Callable[..., Any]:
     def create_dot(self: Any, a: Any, b: Any, d: Any, *args: Any, **kwargs: Any) -> Any:
-        # The interpreter accumulates in the type of d, as a GPU does; only the operands need their values.
-        return original(self, _widened(a, handle, tl), _widened(b, handle, tl), d, *args, **kwargs)
+        a, b = _widened(a, handle, tl), _widened(b, handle, tl)
+        if d.data.dtype != np.float32 or 8 in (a.dtype.primitive_bitwidth, b.dtype.primitive_bitwidth):
+            return original(self, a, b, d, *args, **kwargs)
+        return handle(product(a.data, b.data) + d.data, d.dtype.scalar)
 
     return create_dot
+
+
+def product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float32]:
+    """a b [.., M, N] in float32, for a [.., M, K] and b [.., K, N]: all elements by the same additions in the same
+    order, wherever they stand. A BLAS takes other code at the edges of its tiles, whose last bits differ (OpenBLAS on
+    processors without AVX-512 does), and then an exact symmetry of a kernel would not come out exactly."""
+    a, b = (np.ascontiguousarray(x, dtype=np.float32) for x in (a, b))
+    return np.einsum("...ik,...kj->...ij", a, b, optimize=False)  # type: ignore[no-any-return]
 
 
 def _computing(original: Callable[..., Any], handle: Any, tl: ModuleType) -> Callable[..., Any]:
