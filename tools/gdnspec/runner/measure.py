@@ -104,15 +104,16 @@ class Measurer:
         timing = self._timing(mine)
         why = mine.suspicion(timing.floor)
         status: Status = "SUSPECT_TIMING" if why else "PASSED"
+        lost = {other: _without(other, mine, timing.floor) for other in others}
         against = [
             Ratio(
                 baseline=other.job.solution.name, baseline_hash=other.job.solution.source_hash, method=other.method,
                 median=other.summary.median, ratio=found.median, interval=found.interval,
             )
             for other in others
-            if why is None and _without(other, mine) is None and (found := ratio(other.device, mine.device))
+            if why is None and lost[other] is None and (found := ratio(other.device, mine.device))
         ]  # fmt: skip
-        missing = [lost for other in others if (lost := _without(other, mine)) is not None]
+        missing = [reason for reason in lost.values() if reason is not None]
         unclean = [f"throttled: {reason}" for h in (before, after) if h for reason in h.throttled_by]
         unclean += ["in use by others" for h in (before, after) if h and h.others]
         extra = {"timing": timing, "against": against, "missing": missing, "before": before, "after": after}
@@ -160,13 +161,15 @@ class Measurer:
         return health(1 + len(self._children)) if self._on_gpu else None
 
 
-def _without(other: Racer, mine: Racer) -> Missing | None:
-    """Why a baseline that was raced has no ratio."""
+def _without(other: Racer, mine: Racer, floor: float | None) -> Missing | None:
+    """Why a baseline that was raced has no ratio. `floor`: of the call, which is the same for both."""
     name = other.job.solution.name
     if other.verdict is not None:
         return Missing(baseline=name, status=other.verdict.status, why=other.verdict.message)
     if not other.device:
         return Missing(baseline=name, status="TIMEOUT", why="no round was finished")
+    if suspicion := other.suspicion(floor):
+        return Missing(baseline=name, status="SUSPECT_TIMING", why=suspicion)
     if other.method != mine.method:
         why = f"{METHODS[other.method]}, beside {METHODS[mine.method]}"
         return Missing(baseline=name, status="PASSED", why=f"{why}: {other.why_no_graph or mine.why_no_graph}")
