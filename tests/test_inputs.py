@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gdnspec.catalog.definitions import Found, definition
+from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.array import to_bfloat16
 from gdnspec.inputs.lengths import LONGEST, parse
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
@@ -297,6 +298,21 @@ def test_beta_lies_where_the_regime_says(found: Found, regime: str, bounds: tupl
     assert beta.max() <= bounds[1]
     if bounds[0] != bounds[1]:
         assert np.ptp(beta) > 0.9 * (bounds[1] - bounds[0])
+
+
+def test_nothing_of_what_came_before_a_reset_is_left_in_w() -> None:
+    """Exact zeros, positive ones: in what a library's solver would leave there machines differ."""
+    state = definition("gdn_chunk_state")
+    (resets,) = (workload for workload in workloads(state) if workload.name == "resets")
+    inputs = materialise(state, resets)
+    g, w = values(inputs, "g"), inputs.tensors["w"].data
+    assert w.dtype == np.uint16
+    seen = 0
+    for first in range(0, len(g), 64):
+        after = np.cumsum(np.isneginf(g[first : first + 64]), axis=0) > 0  # [chunk, heads]
+        assert not w[first : first + 64][after].any()
+        seen += int(after.sum())
+    assert seen > 100
 
 
 @BOTH
