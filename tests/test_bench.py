@@ -326,6 +326,15 @@ def test_floor_and_bound_by_hand() -> None:
     assert floor(moves, limits.model_copy(update={"nominal_rate": None})) is None
 
 
+@pytest.mark.parametrize(("name", "certain"), [("in_place", True), ("shared", False), ("skips", False)])
+def test_no_time_is_too_short_where_rows_are_skipped_or_share_a_slot(name: str, certain: bool) -> None:
+    """A state that several rows begin from is read once, and a row that is skipped moves nothing."""
+    limits = Ceilings(copy_bandwidth=4e12, matrix_rate=8e14, nominal_bandwidth=4.8e12, nominal_rate=1e15)
+    found = definition("gdn_decode_pool_k_last")
+    (line,) = (line for line in workloads(found) if line.name == name)
+    assert (floor(work(found, line), limits) is not None) == certain
+
+
 def test_the_work_of_a_decode_is_its_state_twice_and_little_more() -> None:
     found = definition("gdn_decode_k_last")
     line: Any = next(w for w in workloads(found) if w.name == "16x32_batch_64")
@@ -394,12 +403,45 @@ def test_a_baseline_that_took_no_time_is_named_and_has_no_ratio() -> None:
     job: Any = SimpleNamespace(solution=SimpleNamespace(name="twin"))
 
     def lost(theirs: list[float], mine: list[float]) -> Missing | None:
-        return _without(*(Racer(job, nobody, nobody, device=device) for device in (theirs, mine)))
+        racers = (Racer(job, nobody, nobody, device=device, clock=device) for device in (theirs, mine))
+        return _without(*racers, None)
 
     said = lost([0.0, 1e-3], [1e-3, 0.0])
     assert said is not None
     assert (said.baseline, "clock resolves" in said.why) == ("twin", True)
     assert lost([0.0, 1e-3], [1e-3, 1e-3]) is None
+
+
+def test_a_baseline_whose_time_is_not_believed_has_no_ratio() -> None:
+    nobody: Any = None
+    job: Any = SimpleNamespace(solution=SimpleNamespace(name="twin"))
+    mine = Racer(job, nobody, nobody, calls=100, device=[1e-3] * 5, clock=[1e-3] * 5)
+    honest = Racer(job, nobody, nobody, calls=100, device=[2e-3] * 5, clock=[2e-3] * 5)
+    hidden = Racer(job, nobody, nobody, calls=100, device=[1e-6] * 5, clock=[2e-3] * 5)
+    assert _without(honest, mine, 1e-4) is None
+    for theirs, floor, why in ((hidden, None, "by the judge's own clock"), (honest, 5e-3, "is below 5000.00 us")):
+        said = _without(theirs, mine, floor)
+        assert said is not None
+        assert (said.baseline, said.status, why in said.why) == ("twin", "SUSPECT_TIMING", True)
+
+
+def test_a_baseline_that_is_not_raced_is_named_and_why(gdnspec: Run, make_solution: Make) -> None:
+    folder = make_solution(HEAD + "    " + RIGHT)
+    code, trace, said = timed(gdnspec, folder, "--against", f"torch_layer,{folder.name}")
+    assert (code, trace.status, trace.against) == (0, "PASSED", [])
+    assert "no ratio to torch_layer on gdn_decode_k_last: it does not serve gdn_decode_k_last" in said
+    assert f"no ratio to {folder.name} on gdn_decode_k_last: no other solution was timed" in said
+
+
+def test_a_broken_solution_is_told_of_though_others_are_timed(gdnspec: Run, make_solution: Make) -> None:
+    make_solution(HEAD + "    " + RIGHT, name="good")
+    folder = make_solution(HEAD + "    " + RIGHT, name="broken").parent
+    (folder / "broken" / "solution.json").write_text("{")
+    elsewhere = ("--solutions-dir", folder, "--device", "cpu", "--workload", "one_row", "--seconds", "0.1")
+    done = gdnspec("bench", "gdn_decode_k_last", *elsewhere)
+    assert done.returncode == 2
+    assert "broken/solution.json" in done.stderr
+    assert "good" in done.stdout + done.stderr
 
 
 def test_what_does_not_fit_is_unsupported_with_the_bytes_it_needs(

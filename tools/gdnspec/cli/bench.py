@@ -5,6 +5,7 @@ import secrets
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ from gdnspec.report.units import shown_time
 
 if TYPE_CHECKING:
     from gdnspec.build.machine import Device
+    from gdnspec.catalog.solutions import Solution
     from gdnspec.runner.executor import Task
     from gdnspec.runner.plan import Job
 
@@ -70,7 +72,7 @@ def bench(
     execute = executor_named(executor)
     where = _device(device, executor)
     selected = select(names, suite or _default(where.kind, workload, workloads_file), workload, workloads_file)
-    chosen, _ = chosen_solutions(solution, solutions_dir)
+    chosen, broken = chosen_solutions(solution, solutions_dir)
     baselines, _ = chosen_solutions(_split(against), solutions_dir) if against else ([], [])
 
     from gdnspec.catalog.traces import save as save_trace
@@ -116,9 +118,25 @@ def bench(
         _print(traces)
         for text in weighted(traces, selected):
             say(text)
+    for text in _no_rivals(tasks, baselines):
+        complain(f"gdnspec: {text}")
     if interrupted:
         raise typer.Exit(130)
-    raise typer.Exit(_exit_code(traces))
+    for problem in broken:
+        complain(f"gdnspec: {problem}")
+    raise typer.Exit(2 if broken else _exit_code(traces))
+
+
+def _no_rivals(tasks: "list[Task]", baselines: "list[Solution]") -> Iterator[str]:
+    """Of the baselines that were asked for those that no solution was timed beside, and why."""
+    for name in dict.fromkeys(task.job.found.definition.name for task in tasks):
+        here = [task for task in tasks if task.job.found.definition.name == name]
+        raced = {rival.solution.name for task in here for rival in task.rivals}
+        for baseline in baselines:
+            if baseline.name not in raced:
+                serves = name in baseline.manifest.entries
+                why = "no other solution was timed" if serves else f"it does not serve {name}"
+                yield f"no ratio to {baseline.name} on {name}: {why}"
 
 
 def _save_baselines(task: "Task", traces: list[Trace]) -> None:

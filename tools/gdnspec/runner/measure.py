@@ -126,7 +126,7 @@ class Measurer:
     def _timing(self, racer: Racer) -> Timing:
         call, found = work(racer.job.found, racer.job.workload), racer.summary
         limits = self.ceilings
-        seconds, by = bound(call, limits) if limits else (None, None)
+        seconds, by = bound(call, limits) if limits and call.all_needed else (None, None)
         assert racer.ring is not None
         return Timing(
             method=racer.method, median=found.median, p10=found.p10, p90=found.p90, interval=found.interval,

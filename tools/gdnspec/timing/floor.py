@@ -15,23 +15,27 @@ BELIEVED = 0.9  # of what the nominal rates allow: no clock runs above them by a
 
 @dataclass(frozen=True)
 class Work:
-    """`bytes`: each input read once, each output written once. `operations`: of the recurrence itself."""
+    """`bytes`: each input read once, each output written once. `operations`: of the recurrence itself. `all_needed`:
+    whether a call can do with no less; rows that are skipped, or share a slot, are counted though they need not move."""
 
     bytes: int
     operations: int
+    all_needed: bool = True
 
 
 def work(found: Found, workload: Workload) -> Work:
     """What one call must do."""
     scope = workload.scope(found.definition, preset_of(workload))
     moved = found.definition.bytes_moved(scope, workload.omitted(found.definition))
-    return Work(moved, int(amount(parse(found.definition.flops), scope)))
+    slots = [scope[x.name] for x in found.definition.inputs if x.name.endswith("slots") and x.name in scope]
+    once_each = all(min(named, default=0) >= 0 and len(set(named)) == len(named) for named in slots)
+    return Work(moved, int(amount(parse(found.definition.flops), scope)), once_each)
 
 
 def floor(call: Work, ceilings: Ceilings) -> float | None:
     """Seconds that no honest call is faster than: 0.9 times the larger of bytes at nominal bandwidth and the
-    recurrence's operations at the nominal rate. None where the nominal rates are not known."""
-    if ceilings.nominal_bandwidth is None or ceilings.nominal_rate is None:
+    recurrence's operations at the nominal rate. None where the nominal rates are not known, or less work will do."""
+    if ceilings.nominal_bandwidth is None or ceilings.nominal_rate is None or not call.all_needed:
         return None
     return BELIEVED * max(call.bytes / ceilings.nominal_bandwidth, call.operations / ceilings.nominal_rate)
 
