@@ -395,6 +395,22 @@ def test_only_listed_sources_exist_for_the_solution(make_solution: Callable[...,
     assert listed.status == "PASSED", listed.message
 
 
+def test_no_key_of_the_person_who_checks_reaches_a_solution(
+    make_solution: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vendors' keys begin like the settings of their libraries."""
+    private = ("NVIDIA_API_KEY", "TORCH_TOKEN", "LANGCHAIN_API_KEY", "TRITON_SECRET", "FLA_PASSWORD", "OPENAI_API_KEY")
+    for name in private:
+        monkeypatch.setenv(name, "hunter2")
+    monkeypatch.setenv("TRITON_PRINT_AUTOTUNING", "0")
+    code = f"""
+    import os
+    raise ValueError(sorted(x for x in os.environ if x in {private} or x == "TRITON_PRINT_AUTOTUNING"))
+    """
+    (result,) = check(make_solution(body(code)))
+    assert "ValueError: ['TRITON_PRINT_AUTOTUNING']" in result.message
+
+
 COMPILERS = (
     "TRITON_CACHE_DIR",
     "TVM_FFI_CACHE_DIR",

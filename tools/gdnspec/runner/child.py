@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -26,11 +27,14 @@ BUILD_SECONDS = 600.0
 AWAKE = 1.0  # for which a window on a GPU is waited for with a processor of its own
 
 
-# What a child's environment is made of: the tools and libraries that it needs, and nothing private.
+# What a child's environment is made of: the tools and libraries that it needs, and nothing private. Names that begin
+# so, unless they look like a secret: vendors' keys begin like their libraries' settings.
 PASSED_ON = (
     "PATH", "LANG", "LC_", "TZ", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA", "NVIDIA", "NVCC", "CC", "CXX",
     "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_", "MKL_", "TORCH", "TRITON", "TVM_FFI", "FLA_", "FLASHINFER",
 )  # fmt: skip
+
+SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
 # Of a confined child the names alone: others that begin like these may hold a key.
@@ -323,7 +327,9 @@ class Child:
         return environment
 
     def _passed_on(self, name: str) -> bool:
-        return name.startswith(PASSED_ON) if self.confinement is None else name in PASSED_ON_CONFINED
+        if self.confinement is not None:
+            return name in PASSED_ON_CONFINED
+        return name.startswith(PASSED_ON) and not SECRET.search(name)
 
     def end(self) -> None:
         """Ends the child and whatever it started in its process group."""
