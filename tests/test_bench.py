@@ -419,8 +419,8 @@ def test_a_baseline_whose_time_is_not_believed_has_no_ratio() -> None:
     honest = Racer(job, nobody, nobody, calls=100, device=[2e-3] * 5, clock=[2e-3] * 5)
     hidden = Racer(job, nobody, nobody, calls=100, device=[1e-6] * 5, clock=[2e-3] * 5)
     assert _without(honest, mine, 1e-4) is None
-    for theirs, floor, why in ((hidden, None, "by the judge's own clock"), (honest, 5e-3, "is below 5000.00 us")):
-        said = _without(theirs, mine, floor)
+    for theirs, least, why in ((hidden, None, "by the judge's own clock"), (honest, 5e-3, "is below 5000.00 us")):
+        said = _without(theirs, mine, least)
         assert said is not None
         assert (said.baseline, said.status, why in said.why) == ("twin", "SUSPECT_TIMING", True)
 

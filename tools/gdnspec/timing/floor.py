@@ -16,7 +16,7 @@ BELIEVED = 0.9  # of what the nominal rates allow: no clock runs above them by a
 @dataclass(frozen=True)
 class Work:
     """`bytes`: each input read once, each output written once. `operations`: of the recurrence itself. `all_needed`:
-    whether a call can do with no less; rows that are skipped, or share a slot, are counted though they need not move."""
+    whether no call can do with less: rows that are skipped, or share a slot, are counted though they need not move."""
 
     bytes: int
     operations: int
