@@ -3,7 +3,7 @@
     python benchmarks/prefill_rows.py [--solutions hopper_prefill,triton_chunkwise] [--against flashinfer,fla,flash_qla]
                                       [--rows TEXT] [--decay 0.01] [--json FILE]
 
-A name with a slash is a folder elsewhere, of another version perhaps, whose manifest has the folder's name.
+A name with a slash is a folder elsewhere, of another version perhaps; old/x is shown as such beside x.
 
 gdn_prefill_k_last: six head counts by eight sets of lengths, and twelve sets drawn from a log-normal. Microseconds a
 call: the median of replays of a CUDA graph of six calls over two sets of inputs, kernels in turns; what cannot be
@@ -62,12 +62,12 @@ def arguments(heads: tuple[int, int], lengths: tuple[int, ...], decay: float) ->
 
 
 class Subject:
-    """A solution, as the judge calls it."""
+    """A solution, as the judge calls it, under the name that it was asked for by."""
 
-    def __init__(self, folder: Path, build: Path) -> None:
-        solution = load_solution(folder)
-        self.name, self.entry = solution.name, solution.manifest.entries[DEFINITION]
-        self.call = load_function(folder, self.entry.entry, build / solution.name)
+    def __init__(self, name: str, folder: Path, build: Path) -> None:
+        self.name, self.entry = short(name), load_solution(folder).manifest.entries[DEFINITION]
+        build = build / self.name.replace("/", "_")
+        self.call = load_function(folder, self.entry.entry, build)
         self.prepare = load_function(folder, self.entry.prepare, build) if self.entry.prepare else None
 
     def bound(self, given: Arguments) -> Callable[[], Any]:
@@ -150,6 +150,11 @@ def measure(
     return {name: (timed[name].median, said) if name in timed else (us, said) for name, (us, said) in found.items()}
 
 
+def short(name: str) -> str:
+    """The last two parts of a path; a name as it is."""
+    return "/".join(Path(name).parts[-2:])
+
+
 def folder_of(name: str, among: str) -> Path:
     """A solution's: by its name, or, with a slash in it, by its path."""
     return Path(name) if "/" in name else HERE.parent / among / name
@@ -168,20 +173,17 @@ def main() -> None:
         raise SystemExit("prefill_rows.py: needs a CUDA GPU")
     mine = [name for name in options.solutions.split(",") if name]
     peers = [name for name in options.against.split(",") if name]
-    theirs = [Path(name).name for name in peers]
+    theirs = [short(name) for name in peers]
     with tempfile.TemporaryDirectory() as scratch:
         build = options.build or Path(scratch)
         subjects = []
-        for folder in [
-            *(folder_of(name, "solutions") for name in mine),
-            *(folder_of(name, "peers") for name in peers),
-        ]:
+        for name, among in [*((name, "solutions") for name in mine), *((name, "peers") for name in peers)]:
             try:
-                subjects.append(Subject(folder, build))
+                subjects.append(Subject(name, folder_of(name, among), build))
             except ImportError as error:
-                print(f"{folder.name} is left out: {error}")
+                print(f"{name} is left out: {error}")
         print(f"{torch.cuda.get_device_name()}; peer: best of those / this, share: of the bound\n")
-        print(f"{'':22}{'bound':>7}" + "".join(f"{s.name:>17}" for s in subjects) + f"{'peer':>7}{'share':>7}")
+        print(f"{'':22}{'bound':>7}" + "".join(f"{s.name[-16:]:>17}" for s in subjects) + f"{'peer':>7}{'share':>7}")
         ratios, shares = [], []
         for name, heads, lengths in rows():
             if options.rows not in name:

@@ -1,7 +1,6 @@
 """What the chunkwise prefill cannot serve it refuses on the host, before anything is launched; no checkpoint is written
 out of bounds."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from gdnspec.build.loader import load_function
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -22,12 +22,17 @@ Arguments = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def kernel() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("chunkwise_kernel", ROOT / "solutions/triton_chunkwise/kernel.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    folder = ROOT / "solutions/triton_chunkwise"
+    entry = load_function(folder, "kernel.py::prefill_k_last", tmp_path_factory.mktemp("build"))
+    return sys.modules[entry.__module__]
+
+
+@pytest.fixture
+def looking(kernel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The kernel under GDNSPEC_DEBUG=1."""
+    monkeypatch.setitem(kernel.check.__globals__, "DEBUG", True)
+    return kernel
 
 
 def arguments() -> Arguments:
@@ -123,12 +128,9 @@ def test_a_head_size_past_256_is_refused(kernel: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("bounds", [[1, 70, 140], [0, 70, 139], [0, 141, 140], [0, -1, 140]])
-def test_bounds_that_lie_are_refused_when_asked_to_look(
-    kernel: ModuleType, bounds: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernel, "DEBUG", True)
+def test_bounds_that_lie_are_refused_when_asked_to_look(looking: ModuleType, bounds: list[int]) -> None:
     with pytest.raises(ValueError, match="cu_seqlens must rise from 0 to total_seq_len 140"):
-        kernel.prefill_k_last(**arguments() | {"cu_seqlens": torch.tensor(bounds)})
+        looking.prefill_k_last(**arguments() | {"cu_seqlens": torch.tensor(bounds)})
 
 
 @pytest.mark.parametrize(
@@ -139,12 +141,9 @@ def test_bounds_that_lie_are_refused_when_asked_to_look(
         {"checkpoint_interval": 128},
     ],
 )
-def test_checkpoints_that_lie_are_refused_when_asked_to_look(
-    kernel: ModuleType, changes: Arguments, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernel, "DEBUG", True)
+def test_checkpoints_that_lie_are_refused_when_asked_to_look(looking: ModuleType, changes: Arguments) -> None:
     with pytest.raises(ValueError, match=r"checkpoint_cu_starts must be \[0, ., .\] with an interval of"):
-        kernel.prefill_checkpoints(**arguments() | checkpoint_arguments() | changes)
+        looking.prefill_checkpoints(**arguments() | checkpoint_arguments() | changes)
 
 
 # Three rows in the middle of seven; sequence 0 has two checkpoints, sequence 1 has one.
@@ -175,9 +174,46 @@ print("none outside")
 """
 
 
-def test_no_checkpoint_is_written_out_of_bounds(tmp_path: Path) -> None:
+# Everything lies in the middle of a larger tensor that is full of NaN, and stays so.
+LENGTHS = """
+import sys
+from pathlib import Path
+
+import torch
+from gdnspec.build.loader import load_function
+
+entry = load_function(Path(sys.argv[1]), "kernel.py::prefill_k_last", Path(sys.argv[2]))
+T, N, H, D, MARGIN = 194, 2, 1, 16, 600
+def inside(rows, *shape, margin, dtype=torch.float32):
+    whole = torch.full((rows + 2 * margin, *shape), torch.nan, dtype=dtype)
+    whole[margin : margin + rows] = torch.randn(rows, *shape).clamp(-1, 1).to(dtype)
+    return whole, whole[margin : margin + rows]
+
+def finite(bounds, dtype=torch.int64):
+    (_, q), (_, k), (_, v), (o_whole, output) = (
+        inside(T, H, D, margin=MARGIN, dtype=torch.bfloat16) for _ in range(4)
+    )
+    (_, g), (_, beta) = (inside(T, H, margin=MARGIN) for _ in range(2))
+    (_, initial), (s_whole, final) = (inside(N, H, D, D, margin=3) for _ in range(2))
+    g.fill_(0.9), beta.fill_(0.5), output.fill_(0), final.fill_(torch.nan)
+    entry(q=q, k=k / 4, v=v, g=g, beta=beta, cu_seqlens=torch.tensor(bounds, dtype=dtype), initial_state=initial,
+          scale=None, output=output, final_state=final)
+    assert o_whole[:MARGIN].isnan().all() and o_whole[MARGIN + T :].isnan().all(), bounds
+    assert s_whole[:3].isnan().all() and s_whole[3 + N :].isnan().all(), bounds
+    return bool(output.isfinite().all() and final.isfinite().all())
+
+for bounds in ([0, 130, 500], [0, 500, 194], [-300, 130, 194], [300, 400, 500], [130, 0, 194], [-5, -4, -3]):
+    assert finite(bounds) and finite(bounds, torch.int32), bounds
+for bounds in ([2**40, -2**40, 0], [0, 2**62, -2**62]):
+    assert finite(bounds), bounds
+print("none outside")
+"""
+
+
+@pytest.mark.parametrize("program", [OUTSIDE, LENGTHS], ids=["checkpoints", "lengths"])
+def test_nothing_is_read_or_written_out_of_bounds(program: str, tmp_path: Path) -> None:
     environment = os.environ | {"TRITON_INTERPRET": "1", "GDNSPEC_DEBUG": "0"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-c", OUTSIDE, str(ROOT / "solutions/triton_chunkwise"), str(tmp_path)]
+    command = [sys.executable, "-c", program, str(ROOT / "solutions/triton_chunkwise"), str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.stdout == "none outside\n", done.stderr

@@ -1,0 +1,75 @@
+"""What the host refuses before anything is launched: shapes, types, strides, devices; with GDNSPEC_DEBUG=1 values."""
+
+import os
+
+import torch
+
+CHUNK = 64
+# cu_seqlens holds values on the device, which a call does not wait for. With GDNSPEC_DEBUG=1 it does, and checks them.
+DEBUG = os.environ.get("GDNSPEC_DEBUG") == "1"
+
+
+def check(q, k, v, g, beta, cu_seqlens, initial_state, output, final_state):
+    for name, x in (("q", q), ("k", k), ("v", v), ("output", output)):
+        if x.ndim != 3:
+            raise ValueError(f"{name} has {x.ndim} dimensions, not 3")
+    if q.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise ValueError(f"q is {q.dtype}; bfloat16, float16 and float32 are served")
+    total, HQ, D = q.shape
+    HK, HV = k.shape[1], v.shape[1]
+    H = max(HQ, HV)
+    if min(HQ, HK, HV) == 0 or not ((HK == HV and HQ % HK == 0) or (HQ == HK and HV % HQ == 0)):
+        raise ValueError(f"{HQ} query, {HK} key and {HV} value heads are neither GQA nor GVA")
+    if not 1 <= D <= 256:
+        raise ValueError(f"head_size {D} is not served: 1 to 256 are")
+    if cu_seqlens.ndim != 1 or cu_seqlens.numel() == 0:
+        raise ValueError(f"cu_seqlens has shape {tuple(cu_seqlens.shape)}, not [num_seqs + 1]")
+    N = cu_seqlens.numel() - 1
+    f32 = (torch.float32,)
+    require("q", q, q, (q.dtype,), (total, HQ, D))
+    require("k", k, q, (q.dtype,), (total, HK, D))
+    require("v", v, q, (q.dtype,), (total, HV, D))
+    require("g", g, q, f32, (total, H))
+    require("beta", beta, q, f32, (total, H))
+    require("cu_seqlens", cu_seqlens, q, (torch.int64, torch.int32), (N + 1,))
+    require("initial_state", initial_state, q, f32, (N, H, D, D))
+    require("output", output, q, (q.dtype,), (total, H, D))
+    require("final_state", final_state, q, f32, (N, H, D, D))
+    if DEBUG:
+        bounds = cu_seqlens.tolist()
+        if bounds[0] != 0 or bounds[-1] != total or bounds != sorted(bounds):
+            raise ValueError(f"cu_seqlens must rise from 0 to total_seq_len {total}; it is {bounds}")
+
+
+def check_checkpoints(starts, interval, checkpoints, cu_seqlens, final_state):
+    for name, x, dimensions in (("checkpoint_cu_starts", starts, 1), ("checkpoints", checkpoints, 4)):
+        if x.ndim != dimensions:
+            raise ValueError(f"{name} has {x.ndim} dimensions, not {dimensions}")
+    if not isinstance(interval, int) or interval <= 0 or interval % CHUNK:  # a tensor would be waited for
+        raise ValueError(f"checkpoint_interval is {interval!r}, not a positive multiple of {CHUNK}")
+    rows = checkpoints.shape[0]
+    require("checkpoint_cu_starts", starts, final_state, (torch.int64, torch.int32), tuple(cu_seqlens.shape))
+    require("checkpoints", checkpoints, final_state, (torch.float32,), (rows, *final_state.shape[1:]))
+    if DEBUG:
+        wanted, bounds = [0], cu_seqlens.tolist()
+        for n in range(len(bounds) - 1):
+            wanted.append(wanted[n] + (bounds[n + 1] - bounds[n]) // interval)
+        if starts.tolist() != wanted or wanted[-1] != rows:
+            raise ValueError(
+                f"checkpoint_cu_starts must be {wanted} with an interval of {interval}, and checkpoints have "
+                f"{wanted[-1]} rows; they are {starts.tolist()}, and {rows} rows"
+            )
+
+
+def require(name, x, like, dtypes, shape):
+    """x, where it is given: of one of these types, of this shape, contiguous, and where `like` is."""
+    if x is None:
+        return
+    if x.dtype not in dtypes:
+        raise ValueError(f"{name} is {x.dtype}, not {' or '.join(map(str, dtypes))}")
+    if x.shape != shape:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}, not {shape}")
+    if not x.is_contiguous():
+        raise ValueError(f"{name} must be contiguous; it has shape {tuple(x.shape)}, strides {x.stride()}")
+    if x.device != like.device:
+        raise ValueError(f"{name} is on {x.device}, not on {like.device}")
