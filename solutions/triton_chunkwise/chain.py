@@ -1,72 +1,102 @@
-"""The walk over the chunks of a sequence, with a slice of the value channels of its state in registers."""
+"""The walk over chunks, with a slice of the value channels of the state in registers.
+
+In one pass, with the output; or in two where there are few (sequence, head) pairs, so that time is the length of a
+walk: "states" walks a sequence without the output, and keeps the state at the start of every SEGMENT chunks; "outputs"
+walks all of these segments at once, from there, for the output alone.
+"""
 
 import triton
 import triton.language as tl
-from chunks import slot_of, start_of
+from chunks import sequence_of, slot_of, start_of
 
 
-@triton.jit(do_not_specialize=["total", "num_checkpoints", "every"])
+@triton.jit(do_not_specialize=["total", "num_seqs", "num_checkpoints", "every"])
 def chain_kernel(
-    q_ptr, k_ptr, cu_seqlens_ptr, total, u_ptr, w_ptr, P_ptr, decay_ptr, initial_ptr, output_ptr, final_ptr, scale,
-    starts_ptr, checkpoints_ptr, num_checkpoints, every,
+    q_ptr, k_ptr, cu_seqlens_ptr, total, num_seqs, u_ptr, w_ptr, P_ptr, decay_ptr, initial_ptr, states_ptr, output_ptr,
+    final_ptr, scale, starts_ptr, checkpoints_ptr, num_checkpoints, every,
     HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr,
     HAS_CHECKPOINTS: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr,
-    C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr,
+    SEGMENT: tl.constexpr,
 ):  # fmt: skip
     SLICES: tl.constexpr = (D + BV - 1) // BV
+    OUTPUT: tl.constexpr = PASS != "states"
     block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
-    h, n = pair % H, pair // H
+    h = pair % H
+    if PASS == "outputs":
+        segment = (pair // H).to(tl.int64)  # its slot
+        n = sequence_of(cu_seqlens_ptr, segment, num_seqs, total, C * SEGMENT)
+        before = (segment - slot_of(cu_seqlens_ptr, n, total, C * SEGMENT)) * SEGMENT  # chunks of the sequence
+    else:
+        n = pair // H
+        before = 0
+    start = start_of(cu_seqlens_ptr, n, total) + before * C
+    stop = start_of(cu_seqlens_ptr, n + 1, total)
+    slot = slot_of(cu_seqlens_ptr, n, total, C) + before
+    chunks = tl.cdiv(stop - start, C).to(tl.int32)
+    if PASS == "outputs":
+        chunks = tl.minimum(chunks, SEGMENT)
+        if chunks <= 0:  # a slot that no segment has
+            return
 
     t = tl.arange(0, C)
     j = tl.arange(0, BK)  # key channels
     i = block * BV + tl.arange(0, BV)  # value channels
     j_in, i_in = j < D, i < D
-    state_at = j[None, :] * D + i[:, None] if K_FIRST else i[:, None] * D + j[None, :]
-    state = pair.to(tl.int64) * (D * D)  # states outgrow 32 bits
     state_in = i_in[:, None] & j_in[None, :]
-    if HAS_INITIAL:
+    state_at = j[None, :] * D + i[:, None] if K_FIRST else i[:, None] * D + j[None, :]
+    state = (n * H + h).to(tl.int64) * (D * D)  # states outgrow 32 bits
+    if PASS == "outputs":
+        kept = (segment * H + h) * (D * D)
+        S = tl.load(states_ptr + kept + i[:, None] * D + j[None, :], mask=state_in, other=0.0).to(tl.float32)
+    elif HAS_INITIAL:
         S = tl.load(initial_ptr + state + state_at, mask=state_in, other=0.0)  # [BV, BK]
     else:
         S = tl.zeros([BV, BK], dtype=tl.float32)
 
-    start = start_of(cu_seqlens_ptr, n, total)
-    stop = start_of(cu_seqlens_ptr, n + 1, total)
-    slot = slot_of(cu_seqlens_ptr, n, total, C)
     # An empty sequence makes no turn: its final state is its initial one. Everything is transposed, [BV, ..]: the state
     # stays in registers as the left operand of both products that wait for it.
-    for chunk in tl.range(0, tl.cdiv(stop - start, C).to(tl.int32), num_stages=STAGES):
+    for chunk in tl.range(0, chunks, num_stages=STAGES):
         token = start + chunk * C + t
         row = t < tl.minimum(stop - start - chunk * C, C).to(tl.int32)
         inside = row[:, None] & j_in[None, :]
         at = (slot + chunk) * H + h
         w = tl.load(w_ptr + at * (C * D) + t[:, None] * D + j[None, :], mask=j_in[None, :], other=0.0)  # [C, BK]
-        o_at = (token * H + h)[:, None] * D + i[None, :]
-        o_in = row[:, None] & i_in[None, :]
         u_at, u_in = (token * H + h)[None, :] * D + i[:, None], row[None, :] & i_in[:, None]
         u = tl.load(u_ptr + u_at, mask=u_in, other=0.0)  # [BV, C]
         K = tl.load(k_ptr + (token * HK + h // (H // HK))[:, None] * D + j[None, :], mask=inside, other=0.0).to(OPERAND)
-        Q = tl.load(q_ptr + (token * HQ + h // (H // HQ))[:, None] * D + j[None, :], mask=inside, other=0.0).to(OPERAND)
-        P = tl.load(P_ptr + at * (C * C) + t[:, None] * C + t[None, :])  # [C, C]
-        gamma = tl.load(decay_ptr + at * (2 * C) + t)
         to_end = tl.load(decay_ptr + at * (2 * C) + C + t)
         gamma_C = tl.load(decay_ptr + at * (2 * C) + C - 1)
+        if PASS == "states":
+            first_of_segment = chunk % SEGMENT == 0
+            if first_of_segment:
+                kept = ((slot_of(cu_seqlens_ptr, n, total, C * SEGMENT) + chunk // SEGMENT) * H + h) * (D * D)
+                kept_at = kept + i[:, None] * D + j[None, :]
+                tl.store(states_ptr + kept_at, S.to(states_ptr.dtype.element_ty), mask=state_in)
 
         # U^T = u^T - S w^T, a sum that starts from u: w has come with its sign turned.
         held = S.to(OPERAND)
         U = tl.dot(held, tl.trans(w), acc=u.to(tl.float32), input_precision=PRECISION)
-        # O^T = scale (S Q^T diag(gamma) + U^T P^T), begun while the chunk's first S is at hand
-        O = tl.dot(held, tl.trans(Q), input_precision=PRECISION) * gamma[None, :]
+        if OUTPUT:  # O^T = scale (S Q^T diag(gamma) + U^T P^T), begun while the chunk's first S is at hand
+            q_at = (token * HQ + h // (H // HQ))[:, None] * D + j[None, :]
+            Q = tl.load(q_ptr + q_at, mask=inside, other=0.0).to(OPERAND)
+            gamma = tl.load(decay_ptr + at * (2 * C) + t)
+            O = tl.dot(held, tl.trans(Q), input_precision=PRECISION) * gamma[None, :]
         # S <- gamma_C S + U^T diag(Gamma_C,:) K
         S = tl.dot((U * to_end[None, :]).to(OPERAND), K, acc=S * gamma_C, input_precision=PRECISION)
-        O = tl.dot(U.to(OPERAND), tl.trans(P), acc=O, input_precision=PRECISION) * scale
-        tl.store(output_ptr + o_at, tl.trans(O.to(output_ptr.dtype.element_ty)), mask=o_in)
+        if OUTPUT:
+            P = tl.load(P_ptr + at * (C * C) + t[:, None] * C + t[None, :])  # [C, C]
+            O = tl.dot(U.to(OPERAND), tl.trans(P), acc=O, input_precision=PRECISION) * scale
+            o_at, o_in = (token * H + h)[:, None] * D + i[None, :], row[:, None] & i_in[None, :]
+            tl.store(output_ptr + o_at, tl.trans(O.to(output_ptr.dtype.element_ty)), mask=o_in)
 
-        if HAS_CHECKPOINTS:  # [V, K], after every so many whole chunks
+        if HAS_CHECKPOINTS and PASS != "outputs":  # [V, K], after every so many whole chunks
             due = ((chunk + 1) % every == 0) & (chunk < (stop - start) // C)
             if due:
                 checkpoint = tl.load(starts_ptr + n).to(tl.int64) + (chunk + 1) // every - 1
                 there = (checkpoint >= 0) & (checkpoint < num_checkpoints)  # whatever starts_ptr holds
-                kept_at = (checkpoint * H + h) * (D * D) + i[:, None] * D + j[None, :]
-                tl.store(checkpoints_ptr + kept_at, S, mask=state_in & there)
+                checkpoint_at = (checkpoint * H + h) * (D * D) + i[:, None] * D + j[None, :]
+                tl.store(checkpoints_ptr + checkpoint_at, S, mask=state_in & there)
 
-    tl.store(final_ptr + state + state_at, S, mask=state_in)
+    if PASS != "outputs":
+        tl.store(final_ptr + state + state_at, S, mask=state_in)

@@ -31,28 +31,47 @@ from prepare import prepare_kernel
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
+class Walk(NamedTuple):
+    """How chain_kernel is cut: value channels a program, warps, and how many chunks ahead it asks for."""
+
+    BV: int
+    warps: int
+    stages: int
+
+
 class Blocking(NamedTuple):
-    """How work is cut: BD channels of v and k at a time in prepare_kernel, BV value channels a program of chain_kernel,
-    and how many chunks ahead that asks for."""
+    """How all of it is cut. prepare_kernel: warps, and BD channels of v and k at a time. chain_kernel: in one pass, or,
+    where `segment` is not 0, in two: for the states at every so many chunks, and for the outputs between them."""
 
     prepare_warps: int
     BD: int
-    BV: int
-    chain_warps: int
-    stages: int
+    segment: int
+    outputs: Walk
+    states: Walk | None = None
 
 
 def blocking(head_size: int, pairs: int, dtype: torch.dtype) -> Blocking:
     """For operands of `dtype` and so many (sequence, head) pairs: the one place to tune."""
-    BK = triton.next_power_of_2(head_size)
-    if INTERPRETED:
-        return Blocking(4, BK, BK, 4, 1)  # it charges by the program
+    BK = padded(head_size)
+    if INTERPRETED:  # it charges by the program; both ways are to be seen
+        return Blocking(4, BK, 2 if pairs < 4 else 0, Walk(BK, 4, 1), Walk(BK, 4, 1))
     if dtype == torch.float32:  # not tuned: it fits into shared memory, and spills
-        return Blocking(8, min(BK, 64), min(32, BK), 8, 2) if BK <= 128 else Blocking(8, 64, 16, 8, 1)
-    if BK > 128:
-        return Blocking(4, 64, 32, 8, 2)
-    # Narrow slices where there are few pairs: the chain is serial, and whatever runs beside it is free.
-    return Blocking(4, min(BK, 64), min(64 if pairs * triton.cdiv(head_size, 64) >= 128 else 32, BK), 4, 3)
+        return Blocking(8, 64, 0, Walk(32, 8, 2) if BK <= 128 else Walk(16, 8, 1))
+    if BK != 128:
+        return Blocking(4, 64, 0, Walk(64 if head_size > 32 else 32, 4, 3) if BK == 64 else Walk(32, 8, 2))
+    # The walk is serial: narrow slices where pairs are few, for whatever runs beside it is free; in two passes where
+    # that is not enough.
+    if pairs <= 16:
+        return Blocking(4, 64, 8, Walk(128, 8, 3), Walk(16, 4, 3))
+    if pairs <= 33:
+        return Blocking(4, 64, 0, Walk(32, 4, 3))
+    return Blocking(4, 64, 0, Walk(64, 4, 3) if pairs <= 66 else Walk(128, 8, 2))
+
+
+def padded(head_size: int) -> int:
+    """Channels with those that are masked. At least 64: of products with 32 columns Triton 3.6 makes wrong ones on
+    sm_90 (README)."""
+    return max(64, triton.next_power_of_2(head_size))
 
 
 def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, gate, k_first, kept=None):
@@ -73,7 +92,7 @@ def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_st
     operand, terms, precision = (torch.bfloat16, 2, "tf32") if bf16 else (torch.float32, 1, "tf32x3")
     if torch.version.hip or INTERPRETED:
         precision = "ieee"  # the one that they know
-    BK = triton.next_power_of_2(D)
+    BK = padded(D)
     common = {
         "HQ": HQ, "HK": HK, "H": H, "D": D, "C": CHUNK, "BK": BK,
         "OPERAND": tl.bfloat16 if bf16 else tl.float32, "PRECISION": precision,
@@ -91,13 +110,24 @@ def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_st
             HV=HV, GATE="none" if g is None else gate, HAS_BETA=beta is not None, TERMS=terms, BD=cut.BD,
             num_warps=cut.prepare_warps, **common,
         )  # fmt: skip
-    chain_kernel[(num_seqs * H * triton.cdiv(D, cut.BV),)](
-        q, k, cu_seqlens, total, u, w, P, decay, initial_state, output, final_state,
-        D**-0.5 if scale is None else float(scale),
-        starts, checkpoints, len(checkpoints) if kept else None, interval // CHUNK if kept else None,
-        HAS_INITIAL=initial_state is not None, HAS_CHECKPOINTS=kept is not None, K_FIRST=k_first, BV=cut.BV,
-        STAGES=cut.stages, num_warps=cut.chain_warps, **common,
-    )  # fmt: skip
+    segments = total // (CHUNK * cut.segment) + num_seqs if cut.segment else 0
+    states = q.new_empty((segments, H, D, D), dtype=operand) if segments else None
+
+    def walk(name, way, programs):
+        checkpointed = kept is not None and name != "outputs"
+        chain_kernel[(programs * H * triton.cdiv(D, way.BV),)](
+            q, k, cu_seqlens, total, num_seqs, u, w, P, decay, initial_state, states, output, final_state,
+            D**-0.5 if scale is None else float(scale),
+            starts, checkpoints, len(checkpoints) if kept else None, interval // CHUNK if kept else None,
+            HAS_INITIAL=initial_state is not None, HAS_CHECKPOINTS=checkpointed, K_FIRST=k_first,
+            PASS=name, SEGMENT=cut.segment, BV=way.BV, STAGES=way.stages, num_warps=way.warps, **common,
+        )  # fmt: skip
+
+    if not segments:
+        walk("whole", cut.outputs, num_seqs)
+    else:
+        walk("states", cut.states, num_seqs)
+        walk("outputs", cut.outputs, segments)
 
 
 def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state):

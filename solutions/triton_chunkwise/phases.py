@@ -1,10 +1,10 @@
-"""How long each of the two kernels takes alone, for every way to cut the work that `blocking` could choose.
+"""How long each pass takes alone, for the ways to cut the work that `blocking` could choose.
 
     python solutions/triton_chunkwise/phases.py [--heads 16,32] [--lengths 8192,8192,8192,8192]
 
-Microseconds, medians over replays of a CUDA graph of calls in which the other kernel is left out. What does not fit the
-device says so; an output that differs from that of the chosen cut by more than 1% of its norm is marked with `!`. Needs
-a CUDA GPU.
+Microseconds, medians over replays of a CUDA graph of calls in which the others are left out. What does not fit the
+device says so; an output that differs from that of the chosen cut by more than 1% of its norm is marked with `!`. In
+one pass over chunks ("whole"), or in two ("states", then "outputs"). Needs a CUDA GPU.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,23 @@ import torch
 from gdnspec.build.loader import load_function
 
 FOLDER, D, CALLS, REPLAYS = Path(__file__).resolve().parent, 128, 4, 9
-PREPARE = [(warps, BD) for warps in (4, 8) for BD in (32, 64, 128)]
-CHAIN = [(BV, warps, stages) for BV, warps in ((32, 4), (64, 4), (64, 8), (128, 8)) for stages in (2, 3, 4)]
+PREPARE = [(warps, BD) for warps in (4, 8) for BD in (64, 128)]
+WALKS = [(BV, warps, stages) for BV, warps in ((32, 4), (64, 4), (128, 8)) for stages in (2, 3)]
+STATES = [(16, 1, 3), (16, 2, 3), (16, 4, 2), (16, 4, 3), (16, 4, 4), (32, 2, 3), (32, 4, 2), (32, 4, 3), (64, 4, 3)]
 
 
-class LeftOut:
-    """In a kernel's place: launches nothing."""
+class Only:
+    """A kernel that launches nothing, or one of its passes alone."""
+
+    def __init__(self, kernel: Any, wanted: str) -> None:
+        self.kernel, self.wanted = kernel, wanted
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
-        return lambda *arguments, **named: None
+        def launch(*arguments: object, **named: Any) -> None:
+            if named.get("PASS", "prepare") == self.wanted:
+                self.kernel[grid](*arguments, **named)
+
+        return launch
 
 
 def arguments(q_heads: int, heads: int, lengths: list[int]) -> dict[str, Any]:
@@ -81,39 +89,41 @@ def main() -> None:
     entry(**given)
     expected = given["output"].clone()
     print(f"{torch.cuda.get_device_name()}, heads {options.heads}, lengths {options.lengths}; chosen: {chosen}\n")
-    for name, other, cuts in variants(chosen):
-        print(f"{name}, {other} left out")
+    for name, cuts in variants(chosen, module.Walk).items():
+        print(name)
         found = []
         for cut in cuts:
             module.blocking = lambda *_, cut=cut: cut
-            found.append((measured(module, other, lambda: entry(**given), given["output"], expected), cut))
+            found.append((measured(module, name, lambda: entry(**given), given["output"], expected), cut))
         for (us, said), cut in sorted(found, key=lambda x: x[0][0]):
             print(f"{us:10.1f} {said:1} {cut}{'  <- chosen' if cut == chosen else ''}", flush=True)
 
 
-def variants(chosen: Any) -> Iterator[tuple[str, str, list[Any]]]:
-    """Kernel, the one that is left out, and the ways to cut."""
-    ways = [chosen._replace(prepare_warps=warps, BD=BD) for warps, BD in PREPARE]
-    yield "prepare_kernel", "chain_kernel", ways
-    ways = [chosen._replace(BV=BV, chain_warps=warps, stages=stages) for BV, warps, stages in CHAIN]
-    yield "chain_kernel", "prepare_kernel", ways
+def variants(chosen: Any, walk: Any) -> dict[str, list[Any]]:
+    """For each pass the ways to cut that matter to it."""
+    ways = {"prepare": [chosen._replace(prepare_warps=warps, BD=BD) for warps, BD in PREPARE]}
+    ways["whole"] = [chosen._replace(segment=0, outputs=walk(*x)) for x in WALKS]
+    two = chosen._replace(segment=8, outputs=walk(128, 8, 3), states=walk(16, 4, 3))
+    ways["outputs"] = [two._replace(segment=n, outputs=walk(*x)) for x in WALKS for n in (2, 4, 8)]
+    ways["states"] = [two._replace(segment=n, states=walk(*x)) for x in STATES for n in ((4,) if x[0] > 16 else (4, 8))]
+    return ways
 
 
 def measured(
-    module: Any, other: str, call: Callable[[], object], output: torch.Tensor, expected: torch.Tensor
+    module: Any, name: str, call: Callable[[], object], output: torch.Tensor, expected: torch.Tensor
 ) -> tuple[float, str]:
     """Microseconds, infinitely many where it does not run, and a mark or the reason."""
-    kept = getattr(module, other)
+    kept = module.prepare_kernel, module.chain_kernel
     try:
         output.fill_(torch.nan)
         call()
         apart = float((output.float() - expected.float()).norm() / expected.float().norm())
-        setattr(module, other, LeftOut())
-        return microseconds(call), "" if apart < 0.01 else "!"
+        module.prepare_kernel, module.chain_kernel = (Only(kernel, name) for kernel in kept)
+        return microseconds(call), "" if apart < 0.01 else f"! {apart:.3g}"
     except Exception as error:  # too much shared memory, too many registers
         return math.inf, f"{type(error).__name__}: {str(error).splitlines()[0][:60]}"
     finally:
-        setattr(module, other, kept)
+        module.prepare_kernel, module.chain_kernel = kept
 
 
 if __name__ == "__main__":
