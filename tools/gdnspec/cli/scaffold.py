@@ -25,7 +25,7 @@ def _shape(tensor: Tensor) -> str:
 def _arguments(definition: Definition, indent: str) -> str:
     rows = []
     for tensor in (*definition.inputs, *definition.outputs):
-        word = "default" if tensor.dtype == "bool" else "None"  # a bool always arrives
+        word = "default" if tensor.is_switch else "None"  # a switch always arrives
         absent = f"; {word}: {tensor.default}" if tensor.optional else ""
         rows.append(f"{indent}{tensor.name} {_shape(tensor)} {tensor.dtype}{absent}. {tensor.description}")
     return "\n".join(rows)
@@ -35,9 +35,35 @@ def _names(tensors: list[Tensor]) -> str:
     return ", ".join(tensor.name for tensor in tensors)
 
 
-def _states(definition: Definition) -> Tensor:
-    """The output that has a state of each sequence, where there is one."""
-    return next((tensor for tensor in definition.outputs if tensor.is_state), definition.outputs[-1])
+def _states(definition: Definition) -> Tensor | None:
+    """What the operator leaves states in, a matrix a head: an output, or a pool; None where it has no heads' states."""
+    return next((tensor for tensor in definition.judged if tensor.is_state), None)
+
+
+def _launch(definition: Definition) -> tuple[str, str, str, str]:
+    """Of a Triton launch: what a program is, its parameters, how it finds its place, and the lines that call it. Every
+    name read here stands in the definition, whatever its operator: unwritten, a kernel is launched and does nothing."""
+    states, tensors = _states(definition), _names([*definition.inputs, *definition.outputs])
+    first = definition.outputs[0].name
+    if states is None:
+        launch = f"{definition.name}_kernel[({first}.shape[0],)](\n        {tensors}\n    )"
+        return f"row of {first}", "", "row = tl.program_id(0)", launch
+    starts = next((tensor.name for tensor in definition.inputs if tensor.shape == ["num_seqs + 1"]), None)
+    # Not of the states: a pool has slots, and the states of chunks are more than the sequences.
+    sequences = f"{starts}.shape[0] - 1" if starts else f"{first}.shape[0]"
+    rows, columns = (states.shape or [])[-2:]
+    sizes = ["head_size"] if rows == columns else [str(rows), str(columns)]
+    unpacked = [*sizes, "_"] if rows == columns else sizes
+    constants = "".join(f"\n    {size.upper()}: tl.constexpr," for size in sizes)
+    given = ", ".join(f"{size.upper()}={size}" for size in sizes)
+    launch = f"""sequences = {sequences}
+    _, heads, {", ".join(unpacked)} = {states.name}.shape
+    {definition.name}_kernel[(sequences * heads,)](
+        {tensors},
+        heads, {given},
+    )"""
+    place = "pid = tl.program_id(0)\n    sequence, head = pid // num_heads, pid % num_heads"
+    return "(sequence, head)", f"\n    num_heads,{constants}", place, launch
 
 
 def _python(name: str, definitions: list[Definition]) -> str:
@@ -57,40 +83,40 @@ def _python(name: str, definitions: list[Definition]) -> str:
 def _kernel_parameters(definition: Definition) -> str:
     # A Python bool is a constexpr: it selects code, and the interpreter takes it no other way.
     return ",\n    ".join(
-        f"{tensor.name}: tl.constexpr" if tensor.dtype == "bool" else tensor.name
+        f"{tensor.name}: tl.constexpr" if tensor.is_switch else tensor.name
         for tensor in (*definition.inputs, *definition.outputs)
     )
 
 
 def _triton(name: str, definitions: list[Definition]) -> str:
-    functions = [
-        f'''@triton.jit
+    functions = []
+    for d in definitions:
+        program, parameters, place, launch = _launch(d)
+        functions.append(
+            f'''@triton.jit
 def {d.name}_kernel(
-    {_kernel_parameters(d)},
-    num_heads,
-    HEAD_SIZE: tl.constexpr,
+    {_kernel_parameters(d)},{parameters}
 ):
-    """One program a (sequence, head). Absent inputs are None, which a constexpr `if` can ask for."""
-    pid = tl.program_id(0)
-    sequence, head = pid // num_heads, pid % num_heads
-    # Load, compute in float32, store to {_names(d.outputs)}.
+    """One program a {program}. Absent inputs are None, which a constexpr `if` can ask for."""
+    {place}
+    # Load, compute in float32, store to {_names(d.judged)}.
 
 
 def {d.name}({_names(d.inputs)}, {_names(d.outputs)}):
-    """Writes {_names(d.outputs)}, which arrive filled with NaN.
+    """Writes {_names(d.outputs)}, which arrive filled with NaN{_in_place(d)}.
 
 {_arguments(d, "    ")}
     """
-    sequences, heads, head_size, _ = {_states(d).name}.shape
-    {d.name}_kernel[(sequences * heads,)](
-        {_names(d.inputs)}, {_names(d.outputs)}, heads, HEAD_SIZE=head_size
-    )
+    {launch}
 '''
-        for d in definitions
-    ]
-    return f'"""{name}: say here how it works."""\n\nimport triton\nimport triton.language as tl\n\n\n' + "\n\n".join(
-        functions
-    )
+        )
+    head = f'"""{name}: say here how it works."""\n\nimport triton\nimport triton.language as tl\n\n\n'
+    return head + "\n\n".join(functions)
+
+
+def _in_place(definition: Definition) -> str:
+    mutated = _names([tensor for tensor in definition.inputs if tensor.mutates])
+    return f", and updates {mutated} in place" if mutated else ""
 
 
 def _cuda_type(tensor: Tensor) -> str:
@@ -101,33 +127,35 @@ def _cuda_type(tensor: Tensor) -> str:
 
 
 def _cuda(name: str, definitions: list[Definition]) -> str:
-    functions = []
+    functions, kernels = [], []
     for d in definitions:
         parameters = ",\n    ".join(f"{_cuda_type(t)} {t.name}" for t in (*d.inputs, *d.outputs))
         comments = "\n".join(f"// {line}" for line in _arguments(d, "").split("\n"))
+        shown = _states(d) or d.outputs[0]
+        pointer = f"{CUDA_ELEMENTS.get(shown.dtype, shown.dtype)}*"
+        kernels.append(f"__global__ void {d.name}_kernel({pointer} {shown.name}) {{\n  // Write the kernel here.\n}}\n")
         functions.append(
             f"""{comments}
-// The outputs arrive filled with NaN.
+// The outputs arrive filled with NaN{_in_place(d)}.
 void {d.name}(
     {parameters}) {{
   cudaStream_t stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, {d.outputs[0].name}.device().device_id));
-  {d.name}_kernel<<<1, 32, 0, stream>>>(static_cast<float*>({_states(d).name}.data_ptr()));
+  {d.name}_kernel<<<1, 32, 0, stream>>>(static_cast<{pointer}>({shown.name}.data_ptr()));
   TVM_FFI_CHECK(cudaGetLastError() == cudaSuccess, RuntimeError) << "{d.name}: launch failed";
 }}
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC({d.name}, {d.name});
 """
         )
-    kernels = "\n".join(
-        f"__global__ void {d.name}_kernel(float* {_states(d).name}) {{\n  // Write the kernel here.\n}}\n"
-        for d in definitions
-    )
     head = f"// {name}: say here how it works.\n// An entry takes the definition's inputs, then outputs, by position.\n"
     includes = "".join(f"#include <{header}>\n" for header in CUDA_HEADERS)
-    return "\n".join([head, includes, kernels, *functions])
+    return "\n".join([head, includes, *kernels, *functions])
 
 
+CUDA_ELEMENTS = {"float32": "float", "float64": "double", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 CUDA_HEADERS = (
+    "cuda_bf16.h",
+    "cuda_fp16.h",
     "cuda_runtime.h",
     "tvm/ffi/container/tensor.h",
     "tvm/ffi/extra/c_env_api.h",
