@@ -124,6 +124,11 @@ def test_what_no_honest_kernel_gets_right_is_refused(gdnspec: Run, tmp_path: Pat
     assert done.returncode == 2
     assert "'repeated_keys_0' of gdn_prefill_k_last is refused: an honest emulator" in done.stderr
     assert "above 0.1" in done.stderr
+    assert not list(tmp_path.iterdir()), "half a file looks like a whole one"
+    file.write_text("precious")
+    assert gdnspec("workloads", "generate", PREFILL, *options, "-o", file, "--force").returncode == 2
+    assert file.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def edited(tmp_path: Path, change: Any) -> Path:

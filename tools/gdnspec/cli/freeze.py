@@ -10,6 +10,7 @@ from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
+from gdnspec.cli.files import whole
 from gdnspec.cli.selection import lines_of
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import SUITES, Workload
@@ -76,4 +77,5 @@ def _shown(line: Workload) -> str:
 def _write(file: Path, lines: list[Workload]) -> None:
     text = "".join(json.dumps(line.model_dump(mode="json", exclude_defaults=True)) + "\n" for line in lines)
     if file.read_text(encoding="utf-8") != text:
-        file.write_text(text, encoding="utf-8")
+        with whole(file) as target:
+            target.write(text)

@@ -12,6 +12,7 @@ import typer
 from gdnspec.catalog.definitions import Found, definition
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device
+from gdnspec.cli.files import whole
 from gdnspec.cli.selection import heads_of
 from gdnspec.model import chunks
 from gdnspec.model.checkpoints import COUNT, INTERVAL, MULTIPLE, keeps_checkpoints, starts
@@ -57,11 +58,11 @@ def generate(
         raise SpecError([Problem(output, "its folder does not exist")])
     lines = _lines(found, preset, heads, regime, lengths, batch, draft_tokens, checkpoint_interval, count, seed)
     freezer = _freezer(device) if freeze else None
-    with contextlib.nullcontext(sys.stdout) if to_stdout else output.open("w", encoding="utf-8") as file:
+    with contextlib.nullcontext(sys.stdout) if to_stdout else whole(output) as file:
         for line in lines:
-            whole = _with_hash(found, line)
-            whole = freezer(found, whole) if freezer else whole
-            print(json.dumps(whole.model_dump(mode="json", exclude_defaults=True)), file=file, flush=True)
+            drawn = _with_hash(found, line)
+            drawn = freezer(found, drawn) if freezer else drawn
+            print(json.dumps(drawn.model_dump(mode="json", exclude_defaults=True)), file=file, flush=True)
     if not to_stdout:
         then = "check" if freeze else "workloads freeze"
         complain(f"{len(lines)} workloads in {output}; next: gdnspec {then} {name} --workloads {output}")

@@ -2,11 +2,11 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from gdnspec.cli.console import add_row, complain, print_table, say, table
+from gdnspec.cli.files import whole
 from gdnspec.cli.progress import ticking
 from gdnspec.model.errors import SpecError
 
@@ -101,19 +101,6 @@ def write_workloads(
     print_table(rows)
     first = next(o.found.definition.name for o, group in zip(operators, calls, strict=True) if group)
     complain(f"next: gdnspec workloads freeze {first} --workloads {folder / f'{first}.jsonl'}")
-
-
-@contextlib.contextmanager
-def whole(path: Path) -> Iterator[TextIO]:
-    """A file that is there when all of it is; a link stays one."""
-    path = path.resolve()
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            yield file
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _seed(seed: int, line: int) -> int:
