@@ -1,5 +1,6 @@
 """The command line as a stranger meets it: answers, refusals, exit codes."""
 
+import itertools
 import json
 import os
 import shutil
@@ -112,6 +113,29 @@ def test_a_wrong_request_is_one_line_and_exit_code_2(gdnspec: Run, arguments: tu
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stdout == ""
+
+
+AMOUNTS = {
+    ("--timeout",): (
+        ("check", *SMALL, "--solution", "torch_recurrent"),
+        ("bench", "gdn_decode_k_last", "--device", "cpu", "--solution", "torch_recurrent"),
+        ("submit", "torch_recurrent", "--device", "cpu"),
+        ("intake", "no.bundle.tar"),
+        ("selftest", "no_decay"),
+        ("serve", "--users"),
+    ),
+    ("--memory", "--disk", "--minutes"): (("intake", "no.bundle.tar"),),
+    ("--days", "--lease", "--upload-limit", "--minutes"): (("serve", "--users"),),
+}
+
+
+@pytest.mark.parametrize("amount", ["inf", "nan", "1e300", "-inf"])
+def test_an_amount_that_no_clock_or_limit_takes_is_exit_code_2(gdnspec: Run, amount: str) -> None:
+    for options, commands in AMOUNTS.items():
+        for command, option in itertools.product(commands, options):
+            done = gdnspec(*command, option, amount)
+            assert done.returncode == 2, (command, option, done.stderr)
+            assert f"Invalid value for '{option}'" in done.stderr
 
 
 def test_an_unknown_option_or_command_is_exit_code_2(gdnspec: Run) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gdnspec.cli import amounts
 from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.live import LiveTable, ratios_of
@@ -51,8 +52,12 @@ def bench(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Append each trace as a line of JSON; - is stdout.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="For one workload; less where 1% is reached sooner.")] = 10.0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one window may take.")] = 120.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="For one workload; less where 1% is reached sooner.")
+    ] = 10.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one window may take.")
+    ] = 120.0,
     seed: Annotated[
         int | None, typer.Option(min=0, max=(1 << 62) - 1, help="Of the content of calls.", show_default="new")
     ] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gdnspec.catalog.definitions import Found
+from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.extras import print_errors, print_symmetries
@@ -50,7 +51,9 @@ def check(
         ),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Take results that FILE holds for the same question.")] = True,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one call may take.")] = 120.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
+    ] = 120.0,
     seed: Annotated[
         int | None,
         typer.Option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gdnspec import paths
+from gdnspec.cli import amounts
 from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
@@ -36,13 +37,20 @@ def intake(
     trusted: Annotated[
         bool, typer.Option("--trusted", help="Run it where this kernel cannot isolate it in full.")
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one call may take.")] = 120.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
+    ] = 120.0,
     memory: Annotated[
         float | None,
-        typer.Option(min=0.1, help="GiB for its processes together.", show_default="3/4 of this machine's, at most 16"),
+        typer.Option(
+            min=0.1,
+            max=amounts.GIB,
+            help="GiB for its processes together.",
+            show_default="3/4 of this machine's, at most 16",
+        ),
     ] = None,
-    disk: Annotated[float, typer.Option(min=0.01, help="GiB that it may write.")] = 1.0,
-    minutes: Annotated[float, typer.Option(min=0.01, help="That its process may live.")] = 60.0,
+    disk: Annotated[float, typer.Option(min=0.01, max=amounts.GIB, help="GiB that it may write.")] = 1.0,
+    minutes: Annotated[float, typer.Option(min=0.01, max=amounts.MINUTES, help="That its process may live.")] = 60.0,
 ) -> None:
     """Read a bundle safely, audit it, check it in isolation on workloads that nobody has seen, compare its claims of
     speed with what is measured here, and copy it to the solutions where all of that passes."""

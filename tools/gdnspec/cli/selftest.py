@@ -11,6 +11,7 @@ import typer
 
 from gdnspec.catalog.known_bad import Bad, honest, known_bad
 from gdnspec.catalog.solutions import Solution
+from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, print_table, say
 from gdnspec.cli.device import chosen_device
 from gdnspec.model.errors import SpecError, nearest
@@ -30,7 +31,9 @@ def selftest(
         int | None, typer.Option(min=1, max=256, help="Solutions at a time.", show_default="one a processor")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "cpu",
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one call may take.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
+    ] = 60.0,
     seed: Annotated[
         int | None, typer.Option(min=0, max=(1 << 62) - 1, help="Of the second calls' content.", show_default="new")
     ] = None,

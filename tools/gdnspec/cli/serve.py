@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gdnspec import paths
+from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, print_table, say, table, warn
 from gdnspec.cli.needs import needs
 from gdnspec.model.errors import Problem, SpecError
@@ -27,7 +28,7 @@ def serve(
     add_user: Annotated[
         str | None, typer.Option("--add-user", metavar="NAME", help="Make a token, show it once, and end.")
     ] = None,
-    days: Annotated[float, typer.Option(min=0, help="For which a new token is valid.")] = 90.0,
+    days: Annotated[float, typer.Option(min=0, max=amounts.DAYS, help="For which a new token is valid.")] = 90.0,
     revoke: Annotated[str | None, typer.Option(metavar="NAME", help="End a user's token.")] = None,
     users: Annotated[bool, typer.Option("--users", help="List users and their tokens' states.")] = False,
     backup: Annotated[
@@ -40,14 +41,17 @@ def serve(
         int | None, typer.Option(min=1, help="Jobs at a time; on GPUs at most one each.", show_default="one a GPU; 1")
     ] = None,
     lease: Annotated[
-        float, typer.Option(min=0.2, help="Seconds of silence after which another server takes a job.")
+        float,
+        typer.Option(min=0.2, max=amounts.SECONDS, help="Seconds of silence after which another server takes a job."),
     ] = 10.0,
     rate: Annotated[float, typer.Option(min=1, help="Requests of a user a minute.")] = 600.0,
     burst: Annotated[int, typer.Option(min=1, help="Requests of a user at once.")] = 60,
     queue_limit: Annotated[int, typer.Option(min=1, help="Jobs of a user that wait or run.")] = 8,
-    upload_limit: Annotated[float, typer.Option(min=0.01, help="MiB of a bundle.")] = 64.0,
-    minutes: Annotated[float, typer.Option(min=0.05, help="That a job may take.")] = 60.0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one call may take.")] = 120.0,
+    upload_limit: Annotated[float, typer.Option(min=0.01, max=amounts.MIB, help="MiB of a bundle.")] = 64.0,
+    minutes: Annotated[float, typer.Option(min=0.05, max=amounts.MINUTES, help="That a job may take.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
+    ] = 120.0,
     keep_bundles: Annotated[
         float, typer.Option(min=0, metavar="DAYS", help="That a bundle stays after its job has ended; inf: for ever.")
     ] = 30.0,

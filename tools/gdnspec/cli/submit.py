@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from gdnspec import paths
+from gdnspec.cli import amounts
 from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
@@ -32,7 +33,9 @@ def submit(
     ] = False,
     solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one call may take.")] = 120.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
+    ] = 120.0,
     trusted: Annotated[
         bool, typer.Option("--trusted", help="Run it where this kernel cannot isolate it in full.")
     ] = False,
