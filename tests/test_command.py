@@ -335,6 +335,14 @@ def test_results_are_recorded_and_an_interrupted_run_resumes(
     assert "1 of 2 results taken from" in resumed.stderr
     assert "line 2" in resumed.stderr, "the cut line is reported"
     assert "2 of 2" in resumed.stdout
+    # Or of the first one: the file is its own, with or without what came after.
+    for cut in (lines[0][:1], lines[0][:40]):
+        file.write_text(cut)
+        for warned in range(2):
+            again = gdnspec(*command)
+            assert again.returncode == 0, again.stderr
+            assert "line 1" in again.stderr
+            assert ("2 of 2 results taken from" in again.stderr) == bool(warned)
     # A changed solution is another question.
     make_solution(RIGHT + "# changed\n")
     changed = gdnspec(*command)

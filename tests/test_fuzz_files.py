@@ -345,11 +345,12 @@ def test_a_source_that_no_parser_follows_is_refused(text: str, tmp_path: Path) -
     assert tally.refused == 1
 
 
-def test_results_are_not_appended_to_what_is_nested_beyond_reading(tmp_path: Path) -> None:
+def test_results_are_not_appended_to_what_is_no_line_of_them(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
-    put(file, "[" * 100_000)
-    with pytest.raises(SpecError, match="other than results"):
-        Recorder(file)
+    for text in ("[" * 100_000, '{\n  "schema_version": 1,\n', '{"name": "ragged", "suite'):
+        put(file, text)
+        with pytest.raises(SpecError, match="other than results"):
+            Recorder(file)
 
 
 def test_enough_malformed_inputs_are_tried() -> None:
