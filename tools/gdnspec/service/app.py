@@ -28,7 +28,7 @@ HEADERS = (
     (b"x-frame-options", b"DENY"),
 )  # fmt: skip
 Key = Annotated[str | None, Header(alias=api.REQUEST, max_length=100, description="sent twice, it is one job")]
-After = Annotated[int, Header(alias=api.LAST_EVENT, ge=0, description="the last event that was seen")]
+After = Annotated[int, Header(alias=api.LAST_EVENT, ge=0, lt=1 << 63, description="the last event that was seen")]
 EVENTS: Documented = {
     200: {"content": {"text/event-stream": {}}, "description": "each event's data is an Event; the last one is `ended`"}
 }
