@@ -96,6 +96,8 @@ def main() -> None:
     parser.add_argument("--solution", required=True)
     parser.add_argument("--steps", type=int, default=500)
     given = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("served_steps.py: needs a CUDA GPU")
     found = definition(given.definition)
     everything, few = (load_workloads(file, found) for file in (given.all, given.few))
     folder = solutions_dir() / given.solution
