@@ -242,6 +242,30 @@ def test_validate_reads_solutions_results_and_tensors(
     assert "'A_log' is no input of gdn_prefill_k_last" in done.stderr
 
 
+def test_a_source_that_cannot_be_read_is_its_solutions_problem_alone(
+    make_solution: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gdnspec.catalog.solutions import load_solution, solutions
+    from gdnspec.model.errors import SpecError
+
+    folder = make_solution(RIGHT, sources=["kernel.py", "table.bin"])
+    (folder / "table.bin").write_bytes(b"\0")
+    opened = Path.open
+
+    def refused(path: Path, *arguments: object, **named: object) -> object:  # root may read every file
+        if path.name == "table.bin":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(SpecError, match=r"/sources/1: 'table.bin' cannot be read: Permission denied"):
+        load_solution(folder)
+    found, problems = solutions(folder.parent)
+    assert "under_test" not in found
+    assert "torch_recurrent" in found
+    assert len(problems) == 1
+
+
 # --- workloads generate ----------------------------------------------------------------------------------------
 
 

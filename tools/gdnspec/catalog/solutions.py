@@ -65,6 +65,8 @@ def load_solution(folder: Path) -> Solution:
             message = f"{name!r} leads to a file of no solution"
             allowed = "a link may lead to a file of this solution, or of one whose folder is beside this one's"
             problems.append(Problem(file, message, f"/sources/{i}", allowed))
+        elif why := _unreadable(source):
+            problems.append(Problem(file, f"{name!r} cannot be read: {why}", f"/sources/{i}"))
         else:
             total += source.stat().st_size
     if total > MAX_SOURCE_BYTES:
@@ -78,6 +80,15 @@ def load_solution(folder: Path) -> Solution:
     if problems:
         raise SpecError(problems)
     return Solution(manifest, folder)
+
+
+def _unreadable(source: Path) -> str:
+    """Why; empty where it can be read. Found here it costs one solution, and where all are hashed it costs all."""
+    try:
+        with source.open("rb"):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _lies_in_a_solution(folder: Path, source: Path) -> bool:
