@@ -294,6 +294,7 @@ def test_stats_of_shipped_workloads_and_as_an_image(gdnspec: Run, replayed: Path
 @pytest.mark.parametrize(
     ("change", "options", "said"),
     [
+        (None, ("no/such",), "no/such: no such file or folder"),
         ("mine.jsonl", (), "is named after no definition"),
         (None, ("-o", "x.png"), "a picture is .html, or .svg of one file"),
         (None, ("--device", "tpu-v5"), "how many multiprocessors 'tpu-v5' has is not known here"),

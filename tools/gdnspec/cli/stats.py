@@ -11,8 +11,8 @@ from gdnspec.catalog.definitions import Found, definition, definitions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.cli.console import add_row, complain, print_table, say, table
+from gdnspec.cli.files import whole
 from gdnspec.cli.needs import needs
-from gdnspec.cli.replay import whole
 from gdnspec.model.errors import Problem, SpecError, nearest
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ def stats(
     from gdnspec.serving.cost import ceilings_of
     from gdnspec.serving.summary import MULTIPROCESSORS, summarise
 
+    absent = [Problem(path, "no such file or folder") for path in files if not path.exists()]
+    if absent:
+        raise SpecError(absent)
     count = multiprocessors or MULTIPROCESSORS.get(device)
     if count is None:
         raise SpecError(f"how many multiprocessors {device!r} has is not known here: --multiprocessors")
