@@ -86,6 +86,21 @@ CASES: dict[str, tuple[str, str, str]] = {
         "TAMPERED",
         "output is a Lazy",
     ),
+    "sparse": (
+        body(f"o, s = decode_k_last{ARGS}\nreturn o.to_sparse(), s"),
+        "TAMPERED",
+        "output is a sparse_coo tensor, not a plain one",
+    ),
+    "without_values": (
+        body(f"o, s = decode_k_last{ARGS}\nreturn o, s.to('meta')"),
+        "TAMPERED",
+        "new_state is a meta tensor, not a plain one",
+    ),
+    "nested": (
+        body(f"o, s = decode_k_last{ARGS}\nreturn torch.nested.nested_tensor([*o]), s"),
+        "TAMPERED",
+        "output is a nested tensor, not a plain one",
+    ),
 }  # fmt: skip
 
 

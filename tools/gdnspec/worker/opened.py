@@ -79,8 +79,17 @@ def _accept(returned: Any, outputs: dict[str, torch.Tensor]) -> list[dict[str, A
         if type(value) is not torch.Tensor:
             kind = "tampered" if isinstance(value, torch.Tensor) else "shape"
             raise Refused(kind, f"{name} is a {type(value).__name__}, not a torch.Tensor")
+        if form := _unusual(value):
+            raise Refused("tampered", f"{name} is a {form} tensor, not a plain one of strided memory")
         dtype = names.get(value.dtype, str(value.dtype))
         described.append({"shape": list(value.shape), "dtype": dtype})
         if value.shape == target.shape and value.dtype == target.dtype:
             target.copy_(value)
     return described
+
+
+def _unusual(tensor: torch.Tensor) -> str:
+    """What a tensor is that has no elements in memory, place by place; empty where it has."""
+    if tensor.is_meta or tensor.is_nested:
+        return "meta" if tensor.is_meta else "nested"
+    return "" if tensor.layout is torch.strided else str(tensor.layout).removeprefix("torch.")
