@@ -22,7 +22,7 @@ from gdnspec.runner.multiples import differing, multiple, write
 from gdnspec.runner.plan import Job
 from gdnspec.runner.pools import left
 from gdnspec.runner.ring_layout import Layout
-from gdnspec.runner.second import Judge
+from gdnspec.runner.second import BY_PLACE, Judge
 from gdnspec.runner.symmetry import Transformation, apply_all, draw, same_values, undo_all
 
 CHECKED = 256  # slots at a time
@@ -181,7 +181,7 @@ class Ring:
                 return Verdict(failed.status, f"in call {i} of a timed window: {failed.message}", failed.errors)
             if deterministic:
                 message = "the outputs of a timed call are not those of the same call untimed; the symmetries are exact"
-                return Verdict("NOT_REPRODUCIBLE", f"call {i} of a timed window: {message}")
+                return Verdict("NOT_REPRODUCIBLE", f"call {i} of a timed window: {message}; {BY_PLACE}")
         return None
 
     def _of_call(self, i: int) -> dict[str, Tensor]:

@@ -17,6 +17,8 @@ from gdnspec.runner.call import Session, same_bits
 from gdnspec.runner.plan import Job
 from gdnspec.runner.symmetry import Transformation, apply_all, draw, same_values, undo_all
 
+PROMISED = 'the manifest says "deterministic": true'
+BY_PLACE = f"{PROMISED}: declare false where the arithmetic depends on a value's place, or mend it"
 Judge = Callable[[dict[str, Tensor]], list[Verdict]]
 
 
@@ -66,10 +68,10 @@ class SecondCall:
         if again.fault is None and all(same_bits(again.outputs[other], first[other]) for other in first):
             where = _first(~same_values(outputs[name], first[name]))
             message = f"{name}: {where}; the symmetries are exact, and repeating the first call gives the same bits"
-            return Verdict("NOT_REPRODUCIBLE", f"{self.what}: {message}")
+            return Verdict("NOT_REPRODUCIBLE", f"{self.what}: {message}; {BY_PLACE}")
         where = _first(again.outputs[name] != first[name])
         message = f"{name}: between two calls on the same inputs, {where}"
-        return Verdict("NOT_REPRODUCIBLE", f'{message}; the manifest says "deterministic": true')
+        return Verdict("NOT_REPRODUCIBLE", f"{message}; {PROMISED}: declare false, or mend it")
 
 
 def _first(differs: Tensor) -> str:
