@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from conftest import ROOT, Run
 from helpers_traces import make_trace, write_traces
 
@@ -154,6 +156,19 @@ def test_help_names_the_exit_codes(gdnspec: Run) -> None:
     for command in ((), ("check",)):
         text = " ".join(gdnspec(*command, "--help").stdout.split())
         assert "0 all passed; 1 something failed; 2 the request or a file is invalid; 3 nothing could run here" in text
+
+
+def test_the_help_of_every_command_has_its_exit_codes() -> None:
+    from gdnspec.cli.main import app
+
+    def walked(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+        yield path, command
+        for name, below in getattr(command, "commands", {}).items():
+            yield from walked(below, f"{path} {name}")
+
+    every = dict(walked(typer.main.get_command(app), "gdnspec"))
+    assert {"gdnspec check", "gdnspec workloads generate", "gdnspec vectors judge"} <= set(every)
+    assert [path for path, command in every.items() if "Exit codes: 0" not in (command.epilog or "")] == []
 
 
 # --- validate ------------------------------------------------------------------------------------------------

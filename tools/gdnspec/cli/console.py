@@ -10,6 +10,12 @@ from rich.table import Table
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
+# Of the help of every command that has no codes of its own.
+EPILOG = (
+    "Exit codes: 0 all passed; 1 something failed; 2 the request or a file is invalid; 3 nothing could run here; "
+    "130 interrupted. Progress goes to stderr, results to stdout."
+)
+
 
 def say(text: str = "") -> None:
     """Plain text to stdout: brackets are brackets, long lines stay whole."""

@@ -26,13 +26,8 @@ from gdnspec.cli import (
     vectors,
     workloads,
 )
-from gdnspec.cli.console import complain
+from gdnspec.cli.console import EPILOG, complain
 from gdnspec.model.errors import SpecError
-
-EPILOG = (
-    "Exit codes: 0 all passed; 1 something failed; 2 the request or a file is invalid; 3 nothing could run here; "
-    "130 interrupted. Progress goes to stderr, results to stdout."
-)
 
 app = typer.Typer(
     name="gdnspec",
