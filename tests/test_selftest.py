@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,12 @@ def test_the_readme_has_every_row_of_the_matrix() -> None:
     for name, found in definitions().items():
         family = name.removeprefix("gdn_").replace("_k_last", "").replace("_k_first", "")
         assert cells >= {f"{family} {w.name}" for w in workloads(found) if w.suite != "performance"}
+
+
+def test_the_readme_counts_the_known_bad() -> None:
+    kinds = Counter(item.known.kind for item in known_bad())
+    said = f"runs {kinds['wrong']} solutions that are wrong in one thing and {kinds['cheat']} that cheat"
+    assert said in (ROOT / "README.md").read_text()
 
 
 # --- what is complained about -----------------------------------------------------------------------------------
