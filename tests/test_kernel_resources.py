@@ -20,9 +20,9 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def prefill_arguments(D: int, N: int = 3) -> dict[str, object]:
+def prefill_arguments(D: int, N: int = 3, T: int = 1000) -> dict[str, object]:
     HQ, HK, HV = HEADS
-    T, H = 1000, HV
+    H = HV
     q, k, v, output = (meta(T, heads, D, dtype=torch.bfloat16) for heads in (HQ, HK, HV, H))
     return {
         "q": q, "k": k, "v": v, "g": meta(T, H), "beta": meta(T, H), "cu_seqlens": meta(N + 1, dtype=torch.int64),
@@ -118,29 +118,36 @@ def test_the_decode_family_in_triton_does_not_spill(
         assert [kernel.name for kernel in kernels] == ["decode_kernel"]
 
 
+WHOLE, SEGMENTS = ["chain_kernel"], ["chain_kernel", "scan_kernel", "chain_kernel"]
+
+
 @pytest.mark.parametrize(
-    "cases",  # entry, head size, sequences: one has narrow slices of value channels, eight have wide ones
+    ("cases", "walks"),  # entry, head size, sequences, tokens: few sequences have narrow slices, many have wide ones
     [
-        pytest.param([("prefill_k_last", 128, 1), ("prefill_k_first", 128, 8)], id="plain", marks=pytest.mark.thorough),
-        # All of the plain kernels, and more.
-        pytest.param([("prefill_checkpoints", 128, 8)], id="checkpoints", marks=pytest.mark.thorough),
-        pytest.param([("prefill_checkpoints", 120, 8)], id="masked", marks=pytest.mark.thorough),
-        pytest.param([("prefill_checkpoints", 256, 8)], id="large", marks=pytest.mark.thorough),
+        pytest.param(
+            [("prefill_k_last", 128, 1, 1000), ("prefill_k_last", 128, 2, 1000), ("prefill_k_first", 128, 8, 1000)],
+            WHOLE, id="plain", marks=pytest.mark.thorough,
+        ),
+        pytest.param([("prefill_checkpoints", 128, 8, 1000)], WHOLE, id="checkpoints", marks=pytest.mark.thorough),
+        pytest.param([("prefill_checkpoints", 120, 8, 1000)], WHOLE, id="masked", marks=pytest.mark.thorough),
+        pytest.param([("prefill_checkpoints", 256, 8, 1000)], WHOLE, id="large", marks=pytest.mark.thorough),
+        # One long sequence.
+        pytest.param([("prefill_checkpoints", 128, 1, 8192)], SEGMENTS, id="segments", marks=pytest.mark.thorough),
     ],
-)
+)  # fmt: skip
 def test_chunkwise_prefill_in_triton_does_not_spill(
-    cases: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+    cases: list[tuple[str, int, int, int]], walks: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     calls = []
-    for entry, head_size, num_seqs in cases:
-        arguments = prefill_arguments(head_size, num_seqs)
+    for entry, head_size, num_seqs, tokens in cases:
+        arguments = prefill_arguments(head_size, num_seqs, tokens)
         if entry == "prefill_checkpoints":
             arguments["checkpoint_cu_starts"] = meta(num_seqs + 1, dtype=torch.int64)
             arguments |= {"checkpoint_interval": 64, "checkpoints": meta(8, HEADS[2], head_size, head_size)}
         calls.append((entry, arguments))
     for kernels in compiled("triton_chunkwise", calls):
-        assert [kernel.name for kernel in kernels] == ["prepare_kernel", "chain_kernel"]
+        assert [kernel.name for kernel in kernels] == ["prepare_kernel", *walks]
         assert all(kernel.shared_bytes <= 227 * 1024 for kernel in kernels)
 
 

@@ -1,8 +1,8 @@
-"""The walk over chunks, with a slice of the value channels of the state in registers.
+"""The walk over chunks, with a slice of the state's rows in registers.
 
-In one pass, with the output; or in two where there are few (sequence, head) pairs, so that time is the length of a
-walk: "states" walks a sequence without the output, and keeps the state at the start of every SEGMENT chunks; "outputs"
-walks all of these segments at once, from there, for the output alone.
+"whole": over a sequence, with the output. Or, where (sequence, head) pairs are few and time is the length of a walk,
+over all segments of SEGMENT chunks at once: "segments" makes what each of them does to a state (scan.py), and, once the
+states at their starts are known, "outputs" the output.
 """
 
 import triton
@@ -10,49 +10,62 @@ import triton.language as tl
 from chunks import sequence_of, slot_of, start_of
 
 
+@triton.jit
+def times(x, y):
+    return x * y
+
+
 @triton.jit(do_not_specialize=["total", "num_seqs", "num_checkpoints", "every"])
 def chain_kernel(
-    q_ptr, k_ptr, cu_seqlens_ptr, total, num_seqs, u_ptr, w_ptr, P_ptr, decay_ptr, initial_ptr, states_ptr, output_ptr,
-    final_ptr, scale, starts_ptr, checkpoints_ptr, num_checkpoints, every,
+    q_ptr, k_ptr, cu_seqlens_ptr, total, num_seqs, u_ptr, w_ptr, P_ptr, decay_ptr, initial_ptr, states_ptr, moves_ptr,
+    falls_ptr, output_ptr, final_ptr, scale, starts_ptr, checkpoints_ptr, num_checkpoints, every,
     HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr,
     HAS_CHECKPOINTS: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr,
     C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr,
     SEGMENT: tl.constexpr,
 ):  # fmt: skip
+    OUTPUT: tl.constexpr = PASS != "segments"
     SLICES: tl.constexpr = (D + BV - 1) // BV
-    OUTPUT: tl.constexpr = PASS != "states"
-    block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
+    PROGRAMS: tl.constexpr = SLICES if OUTPUT else 2 * SLICES
+    block, pair = tl.program_id(0) % PROGRAMS, tl.program_id(0) // PROGRAMS
     h = pair % H
-    if PASS == "outputs":
+    if PASS == "whole":
+        n = pair // H
+        before = 0
+    else:
         segment = (pair // H).to(tl.int64)  # its slot
         n = sequence_of(cu_seqlens_ptr, segment, num_seqs, total, C * SEGMENT)
         before = (segment - slot_of(cu_seqlens_ptr, n, total, C * SEGMENT)) * SEGMENT  # chunks of the sequence
-    else:
-        n = pair // H
-        before = 0
     start = start_of(cu_seqlens_ptr, n, total) + before * C
     stop = start_of(cu_seqlens_ptr, n + 1, total)
     slot = slot_of(cu_seqlens_ptr, n, total, C) + before
     chunks = tl.cdiv(stop - start, C).to(tl.int32)
-    if PASS == "outputs":
+    if PASS != "whole":
         chunks = tl.minimum(chunks, SEGMENT)
         if chunks <= 0:  # a slot that no segment has
             return
 
     t = tl.arange(0, C)
     j = tl.arange(0, BK)  # key channels
-    i = block * BV + tl.arange(0, BV)  # value channels
+    v = block * BV + tl.arange(0, BV)  # value channels, of which the programs that walk from the identity have none
+    i = v % (SLICES * BV) if PASS == "segments" else v  # rows of the state
     j_in, i_in = j < D, i < D
     state_in = i_in[:, None] & j_in[None, :]
     state_at = j[None, :] * D + i[:, None] if K_FIRST else i[:, None] * D + j[None, :]
     state = (n * H + h).to(tl.int64) * (D * D)  # states outgrow 32 bits
-    if PASS == "outputs":
-        kept = (segment * H + h) * (D * D)
-        S = tl.load(states_ptr + kept + i[:, None] * D + j[None, :], mask=state_in, other=0.0).to(tl.float32)
-    elif HAS_INITIAL:
-        S = tl.load(initial_ptr + state + state_at, mask=state_in, other=0.0)  # [BV, BK]
+    if PASS == "whole":
+        if HAS_INITIAL:
+            S = tl.load(initial_ptr + state + state_at, mask=state_in, other=0.0)  # [BV, BK]
+        else:
+            S = tl.zeros([BV, BK], dtype=tl.float32)
     else:
-        S = tl.zeros([BV, BK], dtype=tl.float32)
+        states_ptr += (segment * H + h) * (D * D)
+        kept_at = i[:, None] * D + j[None, :]
+        if PASS == "outputs":
+            S = tl.load(states_ptr + kept_at, mask=state_in, other=0.0)
+        else:  # half of the programs walk from nothing, and half from the identity, without u
+            identity = block >= SLICES
+            S = tl.where((i[:, None] == j[None, :]) & identity, 1.0, 0.0)
 
     # An empty sequence makes no turn: its final state is its initial one. Everything is transposed, [BV, ..]: the state
     # stays in registers as the left operand of both products that wait for it.
@@ -62,17 +75,11 @@ def chain_kernel(
         inside = row[:, None] & j_in[None, :]
         at = (slot + chunk) * H + h
         w = tl.load(w_ptr + at * (C * D) + t[:, None] * D + j[None, :], mask=j_in[None, :], other=0.0)  # [C, BK]
-        u_at, u_in = (token * H + h)[None, :] * D + i[:, None], row[None, :] & i_in[:, None]
+        u_at, u_in = (token * H + h)[None, :] * D + v[:, None], row[None, :] & (v < D)[:, None]
         u = tl.load(u_ptr + u_at, mask=u_in, other=0.0)  # [BV, C]
         K = tl.load(k_ptr + (token * HK + h // (H // HK))[:, None] * D + j[None, :], mask=inside, other=0.0).to(OPERAND)
         to_end = tl.load(decay_ptr + at * (2 * C) + C + t)
         gamma_C = tl.load(decay_ptr + at * (2 * C) + C - 1)
-        if PASS == "states":
-            first_of_segment = chunk % SEGMENT == 0
-            if first_of_segment:
-                kept = ((slot_of(cu_seqlens_ptr, n, total, C * SEGMENT) + chunk // SEGMENT) * H + h) * (D * D)
-                kept_at = kept + i[:, None] * D + j[None, :]
-                tl.store(states_ptr + kept_at, S.to(states_ptr.dtype.element_ty), mask=state_in)
 
         # U^T = u^T - S w^T, a sum that starts from u: w has come with its sign turned.
         held = S.to(OPERAND)
@@ -90,13 +97,23 @@ def chain_kernel(
             o_at, o_in = (token * H + h)[:, None] * D + i[None, :], row[:, None] & i_in[None, :]
             tl.store(output_ptr + o_at, tl.trans(O.to(output_ptr.dtype.element_ty)), mask=o_in)
 
-        if HAS_CHECKPOINTS and PASS != "outputs":  # [V, K], after every so many whole chunks
-            due = ((chunk + 1) % every == 0) & (chunk < (stop - start) // C)
+        if HAS_CHECKPOINTS and OUTPUT:  # [V, K], after every so many whole chunks
+            due = ((before + chunk + 1) % every == 0) & (chunk < (stop - start) // C)
             if due:
-                checkpoint = tl.load(starts_ptr + n).to(tl.int64) + (chunk + 1) // every - 1
+                checkpoint = tl.load(starts_ptr + n).to(tl.int64) + (before + chunk + 1) // every - 1
                 there = (checkpoint >= 0) & (checkpoint < num_checkpoints)  # whatever starts_ptr holds
                 checkpoint_at = (checkpoint * H + h) * (D * D) + i[:, None] * D + j[None, :]
                 tl.store(checkpoints_ptr + checkpoint_at, S, mask=state_in & there)
 
-    if PASS != "outputs":
+    if PASS == "whole":
         tl.store(final_ptr + state + state_at, S, mask=state_in)
+    elif PASS == "segments":
+        if identity:
+            c = tl.arange(0, SEGMENT)
+            gamma_C = tl.load(decay_ptr + ((slot + c) * H + h) * (2 * C) + C - 1, mask=c < chunks, other=1.0)
+            fall = tl.reduce(gamma_C, 0, times)
+            S = tl.where(i[:, None] == j[None, :], S - fall, S)
+            tl.store(moves_ptr + (segment * H + h) * (D * D) + kept_at, S.to(OPERAND), mask=state_in)
+            tl.store(falls_ptr + segment * H + h, fall)
+        else:
+            tl.store(states_ptr + kept_at, S, mask=state_in)

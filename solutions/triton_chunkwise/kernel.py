@@ -27,12 +27,13 @@ import triton.language as tl
 from arguments import CHUNK, check, check_checkpoints
 from chain import chain_kernel
 from prepare import prepare_kernel
+from scan import scan_kernel
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 class Walk(NamedTuple):
-    """How chain_kernel is cut: value channels a program, warps, and how many chunks ahead it asks for."""
+    """How a walk is cut: value channels a program, warps, and how many chunks ahead it asks for."""
 
     BV: int
     warps: int
@@ -40,32 +41,35 @@ class Walk(NamedTuple):
 
 
 class Blocking(NamedTuple):
-    """How all of it is cut. prepare_kernel: warps, and BD channels of v and k at a time. chain_kernel: in one pass, or,
-    where `segment` is not 0, in two: for the states at every so many chunks, and for the outputs between them."""
+    """How all of it is cut. prepare_kernel: warps, and BD channels of v and k at a time. `outputs`: the walk with the
+    output, over sequences, or, where `segment` is not 0, over segments of so many chunks, after `segments` and `scan`.
+    """
 
     prepare_warps: int
     BD: int
-    segment: int
     outputs: Walk
-    states: Walk | None = None
+    segment: int = 0
+    segments: Walk | None = None
+    scan: Walk | None = None
 
 
-def blocking(head_size: int, pairs: int, dtype: torch.dtype) -> Blocking:
-    """For operands of `dtype` and so many (sequence, head) pairs: the one place to tune."""
-    BK = padded(head_size)
+def blocking(head_size: int, num_seqs: int, heads: int, total: int, dtype: torch.dtype) -> Blocking:
+    """For operands of `dtype`, and `total` tokens: the one place to tune."""
+    BK, pairs = padded(head_size), num_seqs * heads
     if INTERPRETED:  # it charges by the program; both ways are to be seen
-        return Blocking(4, BK, 2 if pairs < 4 else 0, Walk(BK, 4, 1), Walk(BK, 4, 1))
+        way = Walk(BK, 4, 1)
+        return Blocking(4, BK, way, 2, way, way) if pairs < 4 else Blocking(4, BK, way)
     if dtype == torch.float32:  # not tuned: it fits into shared memory, and spills
-        return Blocking(8, 64, 0, Walk(32, 8, 2) if BK <= 128 else Walk(16, 8, 1))
+        return Blocking(8, 64, Walk(32, 8, 2) if BK <= 128 else Walk(16, 8, 1))
     if BK != 128:
-        return Blocking(4, 64, 0, Walk(64 if head_size > 32 else 32, 4, 3) if BK == 64 else Walk(32, 8, 2))
-    # The walk is serial: narrow slices where pairs are few, for whatever runs beside it is free; in two passes where
-    # that is not enough.
-    if pairs <= 16:
-        return Blocking(4, 64, 8, Walk(128, 8, 3), Walk(16, 4, 3))
-    if pairs <= 33:
-        return Blocking(4, 64, 0, Walk(32, 4, 3))
-    return Blocking(4, 64, 0, Walk(64, 4, 3) if pairs <= 66 else Walk(128, 8, 2))
+        return Blocking(4, 64, Walk(64 if head_size > 32 else 32, 4, 3) if BK == 64 else Walk(32, 8, 2))
+    # A walk is serial: where pairs are few, in segments, or in narrow slices.
+    many = Walk(128, 8, 2)
+    if pairs <= 33 and total >= 128 * pairs:
+        return Blocking(4, 64, many, 16 if total * heads >= 1 << 17 else 8, Walk(64, 4, 3), Walk(16, 4, 3))
+    if pairs <= 66:
+        return Blocking(4, 64, Walk(32 if pairs <= 33 else 64, 4, 3))
+    return Blocking(4, 64, many)
 
 
 def padded(head_size: int) -> int:
@@ -94,11 +98,11 @@ def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_st
         precision = "ieee"  # the one that they know
     BK = padded(D)
     common = {
-        "HQ": HQ, "HK": HK, "H": H, "D": D, "C": CHUNK, "BK": BK,
+        "H": H, "D": D, "C": CHUNK, "BK": BK,
         "OPERAND": tl.bfloat16 if bf16 else tl.float32, "PRECISION": precision,
     }  # fmt: skip
 
-    cut = blocking(D, num_seqs * H, operand)
+    cut = blocking(D, num_seqs, H, total, operand)
     slots = total // CHUNK + num_seqs
     u = output if output.dtype == operand else torch.empty_like(output, dtype=operand)
     w = q.new_empty((slots, H, CHUNK, D), dtype=operand)
@@ -107,27 +111,36 @@ def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_st
     if total:
         prepare_kernel[(slots * H,)](
             q, k, v, g, beta, cu_seqlens, u, w, P, decay, num_seqs, total,
-            HV=HV, GATE="none" if g is None else gate, HAS_BETA=beta is not None, TERMS=terms, BD=cut.BD,
+            HQ=HQ, HK=HK, HV=HV, GATE="none" if g is None else gate, HAS_BETA=beta is not None, TERMS=terms, BD=cut.BD,
             num_warps=cut.prepare_warps, **common,
         )  # fmt: skip
+    states = {"HAS_INITIAL": initial_state is not None, "K_FIRST": k_first, "SEGMENT": cut.segment}
     segments = total // (CHUNK * cut.segment) + num_seqs if cut.segment else 0
-    states = q.new_empty((segments, H, D, D), dtype=operand) if segments else None
+    starts_of_segments, moves, falls = None, None, None
+    if segments:
+        starts_of_segments = q.new_empty((segments, H, D, D), dtype=torch.float32)
+        moves = q.new_empty((segments, H, D, D), dtype=operand)
+        falls = q.new_empty((segments, H), dtype=torch.float32)
 
     def walk(name, way, programs):
-        checkpointed = kept is not None and name != "outputs"
         chain_kernel[(programs * H * triton.cdiv(D, way.BV),)](
-            q, k, cu_seqlens, total, num_seqs, u, w, P, decay, initial_state, states, output, final_state,
-            D**-0.5 if scale is None else float(scale),
+            q, k, cu_seqlens, total, num_seqs, u, w, P, decay, initial_state, starts_of_segments, moves, falls,
+            output, final_state, D**-0.5 if scale is None else float(scale),
             starts, checkpoints, len(checkpoints) if kept else None, interval // CHUNK if kept else None,
-            HAS_INITIAL=initial_state is not None, HAS_CHECKPOINTS=checkpointed, K_FIRST=k_first,
-            PASS=name, SEGMENT=cut.segment, BV=way.BV, STAGES=way.stages, num_warps=way.warps, **common,
+            HAS_CHECKPOINTS=kept is not None, PASS=name, BV=way.BV, STAGES=way.stages, num_warps=way.warps,
+            HQ=HQ, HK=HK, **states, **common,
         )  # fmt: skip
 
     if not segments:
         walk("whole", cut.outputs, num_seqs)
-    else:
-        walk("states", cut.states, num_seqs)
-        walk("outputs", cut.outputs, segments)
+        return
+    walk("segments", cut.segments, 2 * segments)
+    way = cut.scan
+    scan_kernel[(num_seqs * H * triton.cdiv(D, way.BV),)](
+        cu_seqlens, total, num_seqs, initial_state, starts_of_segments, moves, falls, final_state,
+        BV=way.BV, STAGES=way.stages, num_warps=way.warps, **states, **common,
+    )  # fmt: skip
+    walk("outputs", cut.outputs, segments)
 
 
 def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state):

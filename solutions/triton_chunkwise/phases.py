@@ -3,8 +3,8 @@
     python solutions/triton_chunkwise/phases.py [--heads 16,32] [--lengths 8192,8192,8192,8192]
 
 Microseconds, medians over replays of a CUDA graph of calls in which the others are left out. What does not fit the
-device says so; an output that differs from that of the chosen cut by more than 1% of its norm is marked with `!`. In
-one pass over chunks ("whole"), or in two ("states", then "outputs"). Needs a CUDA GPU.
+device says so; an output that differs from that of the chosen cut by more than 1% of its norm is marked with `!`. A
+walk over sequences ("whole"), or over segments ("segments", "scan", "outputs"). Needs a CUDA GPU.
 """
 
 import argparse
@@ -20,20 +20,21 @@ import torch
 from gdnspec.build.loader import load_function
 
 FOLDER, D, CALLS, REPLAYS = Path(__file__).resolve().parent, 128, 4, 9
-PREPARE = [(warps, BD) for warps in (4, 8) for BD in (64, 128)]
+PREPARE = [(4, 64), (4, 128)]
 WALKS = [(BV, warps, stages) for BV, warps in ((32, 4), (64, 4), (128, 8)) for stages in (2, 3)]
-STATES = [(16, 1, 3), (16, 2, 3), (16, 4, 2), (16, 4, 3), (16, 4, 4), (32, 2, 3), (32, 4, 2), (32, 4, 3), (64, 4, 3)]
+SCANS = [(BV, 4, stages) for BV in (16, 32) for stages in (2, 3)]
+KERNELS = {"prepare_kernel": "prepare", "scan_kernel": "scan", "chain_kernel": None}  # the last by its pass
 
 
 class Only:
     """A kernel that launches nothing, or one of its passes alone."""
 
-    def __init__(self, kernel: Any, wanted: str) -> None:
-        self.kernel, self.wanted = kernel, wanted
+    def __init__(self, kernel: Any, name: str | None, wanted: str) -> None:
+        self.kernel, self.name, self.wanted = kernel, name, wanted
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
         def launch(*arguments: object, **named: Any) -> None:
-            if named.get("PASS", "prepare") == self.wanted:
+            if (self.name or named["PASS"]) == self.wanted:
                 self.kernel[grid](*arguments, **named)
 
         return launch
@@ -85,7 +86,7 @@ def main() -> None:
         entry = load_function(FOLDER, "kernel.py::prefill_k_last", Path(build))
     module: Any = sys.modules[entry.__module__]
     given = arguments(q_heads, heads, lengths)
-    chosen = module.blocking(D, len(lengths) * heads, torch.bfloat16)
+    chosen = module.blocking(D, len(lengths), heads, sum(lengths), torch.bfloat16)
     entry(**given)
     expected = given["output"].clone()
     print(f"{torch.cuda.get_device_name()}, heads {options.heads}, lengths {options.lengths}; chosen: {chosen}\n")
@@ -103,9 +104,10 @@ def variants(chosen: Any, walk: Any) -> dict[str, list[Any]]:
     """For each pass the ways to cut that matter to it."""
     ways = {"prepare": [chosen._replace(prepare_warps=warps, BD=BD) for warps, BD in PREPARE]}
     ways["whole"] = [chosen._replace(segment=0, outputs=walk(*x)) for x in WALKS]
-    two = chosen._replace(segment=8, outputs=walk(128, 8, 3), states=walk(16, 4, 3))
-    ways["outputs"] = [two._replace(segment=n, outputs=walk(*x)) for x in WALKS for n in (2, 4, 8)]
-    ways["states"] = [two._replace(segment=n, states=walk(*x)) for x in STATES for n in ((4,) if x[0] > 16 else (4, 8))]
+    cut = chosen._replace(segment=8, outputs=walk(128, 8, 2), segments=walk(64, 4, 3), scan=walk(16, 4, 3))
+    for name in ("segments", "outputs"):
+        ways[name] = [cut._replace(segment=n, **{name: walk(*x)}) for x in WALKS if x[0] > 32 for n in (8, 16)]
+    ways["scan"] = [cut._replace(segment=n, scan=walk(*x)) for x in SCANS for n in (8, 16)]
     return ways
 
 
@@ -113,17 +115,19 @@ def measured(
     module: Any, name: str, call: Callable[[], object], output: torch.Tensor, expected: torch.Tensor
 ) -> tuple[float, str]:
     """Microseconds, infinitely many where it does not run, and a mark or the reason."""
-    kept = module.prepare_kernel, module.chain_kernel
+    kept = {kernel: getattr(module, kernel) for kernel in KERNELS}
     try:
         output.fill_(torch.nan)
         call()
         apart = float((output.float() - expected.float()).norm() / expected.float().norm())
-        module.prepare_kernel, module.chain_kernel = (Only(kernel, name) for kernel in kept)
+        for kernel, alone in KERNELS.items():
+            setattr(module, kernel, Only(kept[kernel], alone, name))
         return microseconds(call), "" if apart < 0.01 else f"! {apart:.3g}"
     except Exception as error:  # too much shared memory, too many registers
         return math.inf, f"{type(error).__name__}: {str(error).splitlines()[0][:60]}"
     finally:
-        module.prepare_kernel, module.chain_kernel = kept
+        for kernel in kept:
+            setattr(module, kernel, kept[kernel])
 
 
 if __name__ == "__main__":
