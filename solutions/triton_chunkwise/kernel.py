@@ -1,4 +1,4 @@
-"""Gated delta rule over whole sequences, in chunks of 64 tokens, in Triton: two kernels.
+"""Gated delta rule over whole sequences, in chunks of 64 tokens, in Triton.
 
 One chunk of one head; rows are tokens; S [V, K] is the state at its start; gamma_i = alpha_1 .. alpha_i, and
 Gamma_ij = alpha_{j+1} .. alpha_i for i >= j, else 0. What the tokens write, U [C, V], solves a triangular system:
@@ -16,6 +16,10 @@ prepare_kernel (prepare.py) makes u, w, P and the decays of all chunks at once; 
 of a sequence with a slice of the value channels of S in registers, and writes S where a checkpoint is due. Value
 channels never mix, so slices share nothing. u waits in the output's own rows: who reads a part of it writes the output
 there.
+
+Where (sequence, head) pairs are few that walk is most of the time. A segment of chunks makes of a state S M + B, so
+there chain_kernel walks all segments at once for M and B, scan_kernel (scan.py) goes from segment to segment, and
+chain_kernel walks all of them at once again, from the right states, for the output.
 """
 
 import os
