@@ -7,10 +7,13 @@ afterwards, and a pool is gathered before and scattered after.
 import os
 
 os.environ.setdefault("FLA_DISABLE_BACKEND_DISPATCH", "1")
+# For so many tensors of lengths it keeps where chunks lie, by default four: what it misses in a CUDA graph with more
+# is launched anew there, and kept in memory that is the graph's.
+os.environ.setdefault("FLA_TENSOR_CACHE_SIZE", "256")
 
 import torch
 from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
-from fla.ops.utils.index import prepare_chunk_indices
+from fla.ops.utils.index import prepare_chunk_indices, prepare_chunk_offsets
 
 
 def _run(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm, v_first):
@@ -74,17 +77,22 @@ def decode_pool_k_last(
 
 
 def prepare_prefill(cu_seqlens, **_):
-    """Which chunk belongs to which sequence: FLA would ask the device for that, and wait."""
-    return {"chunks": prepare_chunk_indices(cu_seqlens, 64)}
+    """Which chunk belongs to which sequence, and the first of each: FLA would ask the device for that, and wait.
+
+    Of a copy, for FLA keeps both by the tensor and not by its values, and finds the second there again.
+    """
+    bounds = cu_seqlens.clone()
+    prepare_chunk_offsets(bounds, 64)
+    return {"bounds": bounds, "chunks": prepare_chunk_indices(bounds, 64)}
 
 
-def _prefill(q, k, v, log_g, beta, cu_seqlens, initial_state, scale, prepared, v_first):
+def _prefill(q, k, v, log_g, beta, initial_state, scale, prepared, v_first):
     if beta is None:
         beta = torch.ones(v.shape[:2], device=v.device)
     with torch.no_grad():
         output, final_state = chunk_gated_delta_rule(
             q[None], k[None], v[None], log_g[None], beta[None], scale=None if scale is None else float(scale),
-            initial_state=initial_state, output_final_state=True, cu_seqlens=cu_seqlens,
+            initial_state=initial_state, output_final_state=True, cu_seqlens=prepared["bounds"],
             chunk_indices=prepared["chunks"], state_v_first=v_first,
         )  # fmt: skip
     return output[0], final_state
@@ -93,10 +101,10 @@ def _prefill(q, k, v, log_g, beta, cu_seqlens, initial_state, scale, prepared, v
 def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, prepared):
     """gdn_prefill_k_last: its gates are logs, so that of alpha is taken first."""
     log_g = torch.zeros(v.shape[:2], device=v.device) if g is None else g.log()
-    return _prefill(q, k, v, log_g, beta, cu_seqlens, initial_state, scale, prepared, v_first=True)
+    return _prefill(q, k, v, log_g, beta, initial_state, scale, prepared, v_first=True)
 
 
 def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale, prepared):
     """gdn_prefill_k_first."""
     log_g = torch.zeros(v.shape[:2], device=v.device) if g is None else g
-    return _prefill(q, k, v, log_g, beta, cu_seqlens, initial_state, scale, prepared, v_first=False)
+    return _prefill(q, k, v, log_g, beta, initial_state, scale, prepared, v_first=False)
