@@ -1,7 +1,8 @@
 """Where chunks lie: in the batch of sequences, and in the workspace.
 
 Chunk c of sequence n has slot cu_seqlens[n] // C + n + c in the workspace. No two chunks share one, all are below
-total_seq_len // C + num_seqs, and nobody has to count the chunks of the sequences before, or wait for the host.
+ceil(total_seq_len / C) + num_seqs - 1, and nobody has to count the chunks of the sequences before, or wait for the
+host.
 """
 
 import triton

@@ -107,7 +107,7 @@ def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_st
     }  # fmt: skip
 
     cut = blocking(D, num_seqs, H, total, operand)
-    slots = total // CHUNK + num_seqs
+    slots = triton.cdiv(total, CHUNK) + num_seqs - 1
     u = output if output.dtype == operand else torch.empty_like(output, dtype=operand)
     w = q.new_empty((slots, H, CHUNK, D), dtype=operand)
     P = q.new_empty((slots, H, CHUNK, CHUNK), dtype=operand)
@@ -119,7 +119,7 @@ def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_st
             num_warps=cut.prepare_warps, **common,
         )  # fmt: skip
     states = {"HAS_INITIAL": initial_state is not None, "K_FIRST": k_first, "SEGMENT": cut.segment}
-    segments = total // (CHUNK * cut.segment) + num_seqs if cut.segment else 0
+    segments = triton.cdiv(total, CHUNK * cut.segment) + num_seqs - 1 if cut.segment else 0
     starts_of_segments, moves, falls = None, None, None
     if segments:
         starts_of_segments = q.new_empty((segments, H, D, D), dtype=torch.float32)
