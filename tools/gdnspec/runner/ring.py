@@ -20,7 +20,7 @@ from gdnspec.runner.call import Content, description, number, poison
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.multiples import differing, multiple, write
 from gdnspec.runner.plan import Job
-from gdnspec.runner.pools import left
+from gdnspec.runner.pools import left, untouched
 from gdnspec.runner.ring_layout import Layout
 from gdnspec.runner.second import BY_PLACE, Judge
 from gdnspec.runner.symmetry import Transformation, apply_all, draw, same_values, undo_all
@@ -96,7 +96,12 @@ class Ring:
         self._base, self._want = (apply_all(self._permuted, x) for x in (self._inputs, self._outputs))
 
     def fill(self, generator: torch.Generator, calls: int) -> None:
-        """New factors for the first `calls` buffers, each its own, and outputs that nobody could have meant."""
+        """New factors for the first `calls` buffers, each its own, and outputs that nobody could have meant. Slots of
+        other calls are named by nobody, as those that no call has."""
+        for name, slots in self._rows.items():
+            stale = slots[calls : self._filled].flatten()
+            for i in range(0, len(stale), CHECKED):
+                _bytes(self._views[name])[stale[i : i + CHECKED]] = GUARD_BYTE
         self._filled = calls
         self._factors = [one for one in self._draw(generator, calls) if one.factors]
         for name, base in self._base.items():
@@ -133,7 +138,7 @@ class Ring:
         for name, rows in self._rows.items():
             pool = self._views[name]
             free = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
-            free[rows.flatten()] = False
+            free[rows[: self._filled].flatten()] = False
             unnamed = free.nonzero().flatten()
             for i in range(0, len(unnamed), CHECKED):
                 if not bool((_bytes(pool[unnamed[i : i + CHECKED]]) == GUARD_BYTE).all()):
@@ -175,8 +180,8 @@ class Ring:
         """A difference: forgiven where nothing but the budget is promised and all calls keep it."""
         deterministic = self.job.solution.manifest.deterministic
         for i in range(first, self._filled):
-            outputs = self._of_call(i)
-            failed = next((verdict for verdict in judge(outputs) if verdict.status != "PASSED"), None)
+            outputs, written_to = self._of_call(i)
+            failed = next((verdict for verdict in judge(outputs) if verdict.status != "PASSED"), written_to)
             if failed is not None:
                 return Verdict(failed.status, f"in call {i} of a timed window: {failed.message}", failed.errors)
             if deterministic:
@@ -184,15 +189,15 @@ class Ring:
                 return Verdict("NOT_REPRODUCIBLE", f"call {i} of a timed window: {message}; {BY_PLACE}")
         return None
 
-    def _of_call(self, i: int) -> dict[str, Tensor]:
-        """What call `i` left, its transformations undone."""
+    def _of_call(self, i: int) -> tuple[dict[str, Tensor], Verdict | None]:
+        """What call `i` left, its transformations undone; and what is wrong with slots that it was to read alone."""
         found = {
             name: self._views[name][self._rows[name][i]] if name in self._rows else self._views[name][i]
             for name in self._want
         }
         found = undo_all([*self._permuted, *(one.of_call(i) for one in self._factors)], found)
         slots = {name: x.flatten().tolist() for name, x in self._inputs.items() if self._indexes(name)}
-        return found | left(self.definition, found, slots)
+        return found | left(self.definition, found, slots), untouched(self.definition, self._inputs, found)
 
     def _indexes(self, name: str) -> bool:
         return self.definition.input(name).indexes is not None
