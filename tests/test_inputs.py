@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gdnspec.catalog.definitions import Found, definition
+from gdnspec.catalog.definitions import Found, definition, definitions, preset_of
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.array import to_bfloat16
+from gdnspec.inputs.draw import Painter
 from gdnspec.inputs.lengths import LONGEST, parse
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.inputs.random import Stream, on_grid
@@ -147,6 +148,29 @@ def test_gates_lie_on_a_grid_that_hides_the_last_bit_of_exp(found: Found, regime
 
 def test_infinities_stay_on_the_grid() -> None:
     assert on_grid(np.array([-np.inf, 0.0, 1 / 3])).tolist() == [-math.inf, 0.0, round(2**20 / 3) / 2**20]
+
+
+def test_what_is_above_zero_stays_there_on_the_grid() -> None:
+    assert (on_grid(np.array([1e-30, 2.0**-22, 2.0**-21, 2.0**-20])) == 2.0**-20).all()
+    assert on_grid(np.array([-(2.0**-30), 1.4 * 2.0**-20])).tolist() == [0.0, 2.0**-20]
+
+
+LINEAR = [found for found in definitions().values() if found.definition.conventions.decay_gate == "linear"]
+
+
+@pytest.mark.parametrize("found", LINEAR, ids=lambda found: found.definition.name)
+def test_alpha_is_zero_where_the_regime_is_a_reset_and_nowhere_else(found: Found) -> None:
+    """Typical alphas fall to 1e-20. Rounded to 0, as once, they failed kernels that take logarithms there."""
+    seen = 0
+    for row in workloads(found):
+        gates = {"g", "decay"} & {tensor.name for tensor in found.definition.inputs} - set(row.omit)
+        if row.regime is None or not gates:
+            continue
+        alpha = Painter(found.definition, row, row.scope(found.definition, preset_of(row))).gate(gates.pop())
+        if alpha.size:
+            assert (alpha == 0).any() == ("reset" in row.regime), row.name
+            seen += 1
+    assert seen > 10
 
 
 def others_unchanged(one: Inputs, other: Inputs) -> Iterator[str]:

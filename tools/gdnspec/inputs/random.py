@@ -46,8 +46,11 @@ class Stream:
 
 
 def on_grid(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rounded to multiples of 2^-20, so that the last bit of a library's exp does not show; infinities stay."""
-    return np.round(x * GRID) / GRID
+    """Rounded to multiples of 2^-20, so that the last bit of a library's exp does not show; infinities stay.
+
+    What is above 0 stays so: an alpha of 1e-7 is no reset, and kernels that take its logarithm can tell.
+    """
+    return np.where((x > 0) & (x * GRID < 1), 1.0, np.round(x * GRID)) / GRID
 
 
 def off_grid(x: NDArray[np.float64]) -> NDArray[np.float64]:
