@@ -199,18 +199,16 @@ def peers(names: list[str], build: Path) -> dict[str, Callable[[Buffers], tuple[
         folder = HERE.parent / "peers" / name
         with optional(name):
             entry = "prefill_k_last" if name == "flashinfer" else "_prefill"
-            call = load_function(folder, f"kernel.py::{entry}", build)
-            prepare = None if name == "flash_qla" else load_function(folder, "kernel.py::prepare_prefill", build)
+            call, prepare = (load_function(folder, f"kernel.py::{one}", build) for one in (entry, "prepare_prefill"))
 
             def bound(on: Buffers, name: str = name, call: Any = call, prepare: Any = prepare) -> tuple[bool, Prefill]:
                 rule = on.rule
-                same = (rule["cu_seqlens"], rule["initial_state"], rule["scale"])
-                prepared = prepare(cu_seqlens=rule["cu_seqlens"]) if prepare else None
+                prepared = prepare(v=rule["output"], cu_seqlens=rule["cu_seqlens"])  # v: of the output's shape
+                same = {one: rule[one] for one in ("initial_state", "scale")} | {"prepared": prepared}
                 if name == "flashinfer":
-                    out = (rule["output"], rule["final_state"])
-                    return True, lambda *qkvgb: call(*qkvgb, *same, *out, prepared) or out
-                more = {"v_first": True, **({} if prepare is None else {"prepared": prepared})}
-                return False, lambda *qkvgb: call(*qkvgb, *same, **more)
+                    out = {one: rule[one] for one in ("output", "final_state")}
+                    return True, lambda *qkvgb: call(*qkvgb, rule["cu_seqlens"], **same, **out) or tuple(out.values())
+                return False, lambda *qkvgb: call(*qkvgb, v_first=True, **same)
 
             found[name] = bound
     return found

@@ -1,7 +1,7 @@
 """Prefill over many shapes, solutions and other libraries side by side in one process.
 
     python benchmarks/prefill_rows.py [--solutions hopper_prefill,triton_chunkwise] [--against flashinfer,fla,flash_qla]
-                                      [--rows TEXT] [--decay 0.01] [--json FILE]
+                                      [--rows TEXT,TEXT] [--decay 0.01] [--json FILE]
 
 A name with a slash is a folder elsewhere, of another version perhaps; old/x is shown as such beside x.
 
@@ -164,7 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--solutions", default="hopper_prefill,triton_chunkwise")
     parser.add_argument("--against", default="flashinfer,fla,flash_qla")
-    parser.add_argument("--rows", default="", help="only those with this in their name")
+    parser.add_argument("--rows", default="", metavar="TEXT,TEXT", help="only those with one of these in their name")
     parser.add_argument("--decay", type=float, default=0.1, help="alpha is exp(-decay u), u from 0 to 1")
     parser.add_argument("--build", type=Path, help="where builds are kept for the next run")
     parser.add_argument("--json", type=Path, help="append a line a row")
@@ -186,7 +186,7 @@ def main() -> None:
         print(f"{'':22}{'bound':>7}" + "".join(f"{s.name[-16:]:>17}" for s in subjects) + f"{'peer':>7}{'share':>7}")
         ratios, shares = [], []
         for name, heads, lengths in rows():
-            if options.rows not in name:
+            if not any(text in name for text in options.rows.split(",")):
                 continue
             found = measure(subjects, heads, lengths, options.decay)
             line = f"{name:22}{bound(heads, lengths):7.0f}"

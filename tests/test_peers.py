@@ -1,10 +1,15 @@
 """Other libraries as solutions: run where they are named, judged like any, and told apart from this project's own."""
 
+import importlib
 import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
+import torch
 from conftest import ROOT, Run
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.cli.selection import chosen_solutions
@@ -66,6 +71,39 @@ def test_transformers_is_right_but_for_resets(gdnspec: Run, tmp_path: Path) -> N
         lost = "prefill" in result["definition"] and "reset" in result["workload"]
         assert result["status"] == ("NON_FINITE" if lost else "PASSED"), result["message"]
     assert len({result["status"] for result in results}) == 2
+
+
+LIBRARIES = (
+    "fla", "fla.ops", "fla.ops.gated_delta_rule", "fla.ops.utils", "fla.ops.utils.index",
+    "flash_qla", "flash_qla.ops", "flash_qla.ops.gated_delta_rule", "flash_qla.ops.gated_delta_rule.chunk",
+    "flash_qla.utils", "flash_qla.utils.index",
+    "flashinfer", "flashinfer.gdn_decode", "flashinfer.gdn_prefill",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["fla", "flash_qla", "flashinfer"])
+def test_the_benchmark_of_the_layer_calls_adapters_by_the_arguments_that_they_have(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An adapter whose arguments changed would be left out there, and the ratio be one to slower libraries alone."""
+    library = MagicMock()
+    library.chunk_gated_delta_rule.side_effect = lambda *given, **named: (torch.zeros(1, 3, 4, 128), named)
+    for module in LIBRARIES:
+        monkeypatch.setitem(sys.modules, module, library)
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    conv_prefill = importlib.import_module("conv_prefill")
+    rule = {
+        "cu_seqlens": torch.tensor([0, 3]), "initial_state": torch.zeros(1, 4, 128, 128), "scale": None,
+        "output": torch.zeros(3, 4, 128), "final_state": torch.zeros(1, 4, 128, 128),
+    }  # fmt: skip
+    q, k, v = torch.zeros(3, 2, 128), torch.zeros(3, 2, 128), torch.zeros(3, 4, 128)
+    linear, prefill = conv_prefill.peers([name], tmp_path)[name](SimpleNamespace(rule=rule))
+    output, _ = prefill(q, k, v, torch.zeros(3, 4), torch.zeros(3, 4))
+    assert linear == (name == "flashinfer")
+    assert output.shape == rule["output"].shape
+    called = library.chunk_gated_delta_rule.call_args.kwargs
+    assert called["initial_state"] is rule["initial_state"]
+    assert called["output_final_state"]
 
 
 # --- report --markdown ------------------------------------------------------------------------------------------
