@@ -5,10 +5,13 @@
     compute-sanitizer --tool racecheck --error-exitcode 1 python tools/sanitize.py cuda_decode --suite conformance
 
 Takes what `gdnspec check` takes: definitions, --suite, --workload, --workloads, --solutions-dir. Workloads over --gib
-are left out.
+are left out. --define NAME: kernels are built with that macro defined, as hopper_prefill's GDN_EVERY_LANE, with which
+racecheck sees who waits for whom.
 """
 
 import argparse
+import re
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -26,7 +29,7 @@ from gdnspec.runner.arguments import arguments
 from gdnspec.runner.plan import Job, plan
 
 
-def call(job: Job, build: Path) -> None:
+def call(job: Job, folder: Path, build: Path) -> None:
     """Once, as the worker does, but for memory: each tensor, gaps included, ends where its allocation does."""
     found, entry = job.found, job.entry
     inputs = materialise(found, job.workload)
@@ -37,10 +40,10 @@ def call(job: Job, build: Path) -> None:
         output.name: torch.empty(found.definition.shape(output, inputs.scope), dtype=TORCH[output.dtype], device="cuda")
         for output in found.definition.outputs
     }
-    function = load_function(job.solution.folder, entry.entry, build)
+    function = load_function(folder, entry.entry, build)
     extra = {}
     if entry.prepare is not None:
-        extra = {"prepared": load_function(job.solution.folder, entry.prepare, build)(**values)}
+        extra = {"prepared": load_function(folder, entry.prepare, build)(**values)}
     if entry.call == "return":
         function(**values, **extra)
     elif entry.entry.split("::")[0].endswith(".cu"):
@@ -59,6 +62,24 @@ def spread(dense: torch.Tensor, gap: int) -> torch.Tensor:
     return view
 
 
+def defined(folder: Path, names: list[str], into: Path) -> Path:
+    """A copy of a solution's folder whose .cu files begin by defining these names; their lines keep their numbers."""
+    shutil.copytree(folder, into, ignore=shutil.ignore_patterns("traces"))
+    sources = list(into.glob("*.cu"))
+    if not sources:
+        raise SpecError(f"{folder.name} has no .cu file to define {names[0]} in")
+    for file in sources:
+        macros = "".join(f"#define {name}\n" for name in names)
+        file.write_text(f'{macros}#line 1 "{file.name}"\n{file.read_text()}')
+    return into
+
+
+def macro(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z_]\w*", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of a macro")
+    return text
+
+
 def gib(job: Job) -> float:
     """Of all inputs and outputs."""
     definition = job.found.definition
@@ -74,6 +95,7 @@ def main() -> int:
     parser.add_argument("--workloads", type=Path, help="of this file, of one definition")
     parser.add_argument("--solutions-dir", type=Path)
     parser.add_argument("--gib", type=float, default=1.0, help="workloads that hold more are left out (1)")
+    parser.add_argument("--define", action="append", default=[], type=macro, metavar="NAME", help="for .cu files")
     options = parser.parse_args()
     gpu = device("cuda")
     if gpu is None:
@@ -86,12 +108,19 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     done = left_out = 0
-    with tempfile.TemporaryDirectory() as build:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = solutions[0].folder
+        if options.define:
+            try:
+                folder = defined(folder, options.define, Path(scratch) / "sources")
+            except SpecError as error:
+                print(error, file=sys.stderr)
+                return 2
         for job in plan(solutions, selected, gpu):
             if job.unsupported is not None or gib(job) > options.gib:
                 left_out += 1
                 continue
-            call(job, Path(build))
+            call(job, folder, Path(scratch) / "build")
             done += 1
     print(
         f"{options.solution}: {done} workloads called, {left_out} left out (unsupported, or over {options.gib:g} GiB)"
