@@ -9,20 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import forked
+import nursery
 import pytest
 
 # Two test processes share two cores; the solutions they start would take four threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parents[1]
-
-READ_AT_START = (
-    "PYTHON",
-    "LD_",
-    "LC_",
-    "LANG",
-    "OMP_",
-)  # by an interpreter, or by torch: these need a process of their own
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -51,6 +44,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         os.environ["GDNSPEC_CACHE"] = before
 
 
+@pytest.fixture(scope="session", autouse=True)
+def workers() -> None:
+    """Where a test judges in its own process."""
+    nursery.open_beside(forked.context)
+
+
 @pytest.fixture
 def gdnspec() -> Run:
     """Runs the command as a user would; asserts that whatever happens, no traceback is shown."""
@@ -63,7 +62,7 @@ def gdnspec() -> Run:
         **more: Any,
     ) -> Any:
         words, environment = [*map(str, arguments)], {**os.environ, **(env or {})}
-        if not more and not any(name.startswith(READ_AT_START) for name in env or {}):
+        if not more and not any(name.startswith(nursery.READ_AT_START) for name in env or {}):
             process = forked.run(words, environment, cwd, timeout)
         else:
             process = subprocess.run(

@@ -12,6 +12,8 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+import nursery
+
 PRELOADED = [
     "gdnspec.cli.main",
     "gdnspec.inputs.fresh",
@@ -32,8 +34,8 @@ PRELOADED = [
 HERE = str(Path(__file__).parent)
 
 # One server for each test process, from its first call on: it has one thread and runs nothing but forks.
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(PRELOADED)
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(PRELOADED)
 
 
 def run(
@@ -50,7 +52,7 @@ def run(
         path = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
         with mock.patch.dict(os.environ, PYTHONPATH=path):
             multiprocessing.forkserver.ensure_running()  # a server learns of no other path, at least in 3.11
-        process = _context.Process(target=_start, args=(arguments, environment, where, streams, script))
+        process = context.Process(target=_start, args=(arguments, environment, where, streams, script))
         process.start()
         process.join(timeout)
         if process.exitcode is None:
@@ -79,6 +81,7 @@ def _start(
         runpy.run_path(str(script), run_name="__main__")
         return
     sys.argv = ["gdnspec", *arguments]
+    nursery.open_below()
 
     from gdnspec.cli.main import main
 
