@@ -81,9 +81,8 @@ def _start(
         runpy.run_path(str(script), run_name="__main__")
         return
     sys.argv = ["gdnspec", *arguments]
-    nursery.open_below()
 
     from gdnspec.cli.main import main
 
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(BrokenPipeError), nursery.below():
         main()

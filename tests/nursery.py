@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,16 +34,24 @@ LONGEST = 1 << 20  # bytes: an environment and a few words
 HAS_GPU = Path("/dev/nvidiactl").exists()
 
 
-def open_below() -> None:
+@contextlib.contextmanager
+def below() -> Iterator[None]:
     """For a process that has torch and no thread besides its first, and is about to judge."""
     if HAS_GPU:
+        yield
         return
     ours, theirs = _pair()
-    if os.fork() == 0:
+    nursery = os.fork()
+    if nursery == 0:
         ours.close()
         _tend(theirs)
     theirs.close()
     _have_workers_from(ours)
+    try:
+        yield
+    finally:
+        ours.close()
+        os.waitpid(nursery, 0)
 
 
 def open_beside(context: ForkServerContext) -> None:
@@ -125,11 +133,12 @@ def _tend(orders: socket.socket) -> NoReturn:
         reading, writing = os.pipe()
         between = os.fork()
         if between == 0:  # ends at once, and leaves its child to the process that judges, which adopts orphans
+            between = os.getpid()
             worker = os.fork()
             if worker == 0:
                 orders.close()
                 os.close(reading), os.close(writing)
-                _become(json.loads(text), *fds)
+                _become(json.loads(text), *fds, between)
             os.write(writing, str(worker).encode())
             os._exit(0)
         os.close(writing)
@@ -140,14 +149,13 @@ def _tend(orders: socket.socket) -> NoReturn:
         orders.send(worker_pid)
 
 
-def _become(asked: dict[str, Any], channel: int, output: int) -> NoReturn:
+def _become(asked: dict[str, Any], channel: int, output: int, between: int) -> NoReturn:
     """A worker, as from nothing."""
     code = 1
     try:
-        nobody = os.getppid()
-        while os.getppid() == nobody:  # not before it has the parent that it is to die with
-            time.sleep(0.0005)
         os.setsid()
+        while os.getppid() == between:  # not before it has the parent that it is to die with
+            time.sleep(0.0005)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
