@@ -21,6 +21,7 @@ PRELOADED = [
     "gdnspec.runner.check",
     "gdnspec.runner.freeze",
     "gdnspec.runner.selftest",
+    "nursery",
     "torch",
     # What some commands load once they are asked: a second and more each, and no thread.
     "altair",

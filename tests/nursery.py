@@ -31,6 +31,9 @@ WORKER = ["-P", "-m", "gdnspec.worker"]
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "OMP_", "MKL_", "OPENBLAS_", "KMP_")
 SET_BY_THE_JUDGE = ("PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER", "OMP_WAIT_POLICY")  # the same in every worker
 LONGEST = 1 << 20  # bytes: an environment and a few words
+_ASKED = [sys.executable, "-P", "-c", "import json, sys; print(json.dumps(sys.path))"]
+_ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+PATH: list[str] = json.loads(subprocess.run(_ASKED, env=_ALONE, check=True, capture_output=True).stdout)  # of a worker
 HAS_GPU = Path("/dev/nvidiactl").exists()
 
 
@@ -74,11 +77,11 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 def _have_workers_from(nursery: socket.socket) -> None:
     from gdnspec.runner import child
 
-    read, one_at_a_time = _read_at_start(os.environ), threading.Lock()
+    worker, read, one_at_a_time = [sys.executable, *WORKER], _read_at_start(os.environ), threading.Lock()
 
     def start(command: list[str], **options: Any) -> Any:
         # What a library reads when it is loaded is another there: from nothing, then.
-        if command[:4] != [sys.executable, *WORKER] or not _read_at_start(options["env"]).items() <= read.items():
+        if command[:4] != worker or not _read_at_start(options["env"]).items() <= read.items():
             return subprocess.Popen(command, **options)
         with one_at_a_time:
             return Forked(nursery, command, options)
@@ -168,6 +171,8 @@ def _become(asked: dict[str, Any], channel: int, output: int, between: int) -> N
         os.environ.update(asked["environment"])
         os.chdir(asked["cwd"])
         tempfile.tempdir = None
+        added = os.environ.get("PYTHONPATH", "")
+        sys.path[:] = [*filter(None, added.split(os.pathsep)), *PATH]  # what is there a confined one may read
         sys.dont_write_bytecode = True
         sys.argv = ["gdnspec.worker", asked["argument"]]
         faulthandler.enable()
