@@ -15,8 +15,9 @@ from conftest import ROOT
 GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/hopper_prefill"
 EMULATOR = ROOT / "tests/hopper_emulation"
-# Cases, slices in a block, ways to cut a sequence into segments; cases where blocks decide on slices, ways they do.
-RUNS = 7 * 2 * 3 + 4 * 2
+# Cases, slices in a block, ways to cut a sequence into segments; cases cut in parts, too, with both; cases where blocks
+# decide on slices, ways they do.
+RUNS = 7 * 2 * 3 + 3 * 2 * 2 + 4 * 2
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
 

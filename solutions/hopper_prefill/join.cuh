@@ -1,63 +1,65 @@
-// From segment to segment of a sequence: the state before each, of what the first pass found.
+// From part to part of a sequence: the state behind each, of what the first pass found.
 #pragma once
 #include "problem.cuh"
 
 namespace {
 
-constexpr int kJoinRows = 8, kJoinParts = 4;  // value channels of a block; parts that its sums are in
+constexpr int kJoinParts = 4;  // of key channels, that the sums of a block are in
 
-// The state after segment i is that before it times its transfer, and its own, in whose place it comes. The grid is
-// (D / kJoinRows, H, N).
-__global__ void __launch_bounds__(kJoinParts * D) gdn_join_kernel(const __grid_constant__ Problem p) {
+// Value channels of a block: few of them where there are few blocks; many share what is read of a transfer.
+template <int Rows>
+struct Joined {
+  float S[D][Rows + 4];  // padded: neighbours in k are in other banks
+  float sums[kJoinParts][Rows][D];
+};
+
+// The state after part i is that before it times its transfer, and its own, in whose place it comes. The grid is
+// (D / Rows, H, N).
+template <int Rows>
+__global__ void __launch_bounds__(kJoinParts * D, 1) gdn_join_kernel(const __grid_constant__ Problem p) {
   let_next_begin();
   DYNAMIC_SHARED(memory);
-  float(&S)[D][kJoinRows] = *reinterpret_cast<float(*)[D][kJoinRows]>(memory);
-  float(&sums)[kJoinParts][kJoinRows][D] = *reinterpret_cast<float(*)[kJoinParts][kJoinRows][D]>(memory + sizeof S);
-  constexpr int kPart = D / kJoinParts;  // key channels before the product
-  const int n = blockIdx.z, row = blockIdx.x * kJoinRows, k = threadIdx.x % D, part = threadIdx.x / D;
-  const int segments = count_segments(p, n);
+  auto& s = *reinterpret_cast<Joined<Rows>*>(memory);
+  constexpr int kPart = D / kJoinParts, kOwn = Rows / kJoinParts;  // key channels before the product; rows of a thread behind it
+  const int n = blockIdx.z, row = blockIdx.x * Rows, k = threadIdx.x % D, part = threadIdx.x / D;
+  const int count = count_parts(p, n);
   wait_for_last();
-  if (segments <= 2) return;  // the first pass has all there is
-  const int64_t step = static_cast<int64_t>(p.H) * D * D, first = (first_segment(p, n) * p.H + blockIdx.y) * D * D;
-  float transfer[kPart], local[kJoinRows / kJoinParts];
-  const auto fetch = [&](int i) {  // of segment i, ahead of the state before it
+  if (count < 2) return;  // the first pass has all there is
+  const int64_t step = static_cast<int64_t>(p.H) * D * D, first = (first_part(p, n) * p.H + blockIdx.y) * D * D;
+  float transfer[kPart], local[kOwn];
+  const auto fetch = [&](int i) {  // of part i, ahead of the state before it
 #pragma unroll
     for (int j = 0; j < kPart; ++j) transfer[j] = p.transfer[first + i * step + (part * kPart + j) * D + k];
 #pragma unroll
-    for (int r = 0; r < kJoinRows / kJoinParts; ++r) {
-      local[r] = p.after[first + i * step + (row + part * (kJoinRows / kJoinParts) + r) * D + k];
-    }
+    for (int e = 0; e < kOwn; ++e) local[e] = p.after[first + i * step + (row + part * kOwn + e) * D + k];
   };
   fetch(1);
-  for (int r = part; r < kJoinRows; r += kJoinParts) S[k][r] = p.after[first + (row + r) * D + k];
+  for (int e = 0; e < kOwn; ++e) s.S[k][part * kOwn + e] = p.after[first + (row + part * kOwn + e) * D + k];
   __syncthreads();
-  for (int i = 1; i < segments - 1; ++i) {
-    float sum[kJoinRows] = {};
+  for (int i = 1; i < count; ++i) {
+    float sum[Rows] = {};
 #pragma unroll
     for (int j = 0; j < kPart; ++j) {
 #pragma unroll
-      for (int r = 0; r < kJoinRows; ++r) sum[r] = fmaf(S[part * kPart + j][r], transfer[j], sum[r]);
+      for (int r = 0; r < Rows; ++r) sum[r] = fmaf(s.S[part * kPart + j][r], transfer[j], sum[r]);
     }
-    float own[kJoinRows / kJoinParts];
+    float own[kOwn];
 #pragma unroll
-    for (int r = 0; r < kJoinRows / kJoinParts; ++r) own[r] = local[r];
-    if (i + 1 < segments - 1) fetch(i + 1);
+    for (int e = 0; e < kOwn; ++e) own[e] = local[e];
+    if (i + 1 < count) fetch(i + 1);
 #pragma unroll
-    for (int r = 0; r < kJoinRows; ++r) sums[part][r][k] = sum[r];
+    for (int r = 0; r < Rows; ++r) s.sums[part][r][k] = sum[r];
     __syncthreads();
 #pragma unroll
-    for (int e = 0; e < kJoinRows / kJoinParts; ++e) {
-      const int r = part * (kJoinRows / kJoinParts) + e;
-      float x = own[e];
+    for (int e = 0; e < kOwn; ++e) {
+      const int r = part * kOwn + e;
 #pragma unroll
-      for (int other = 0; other < kJoinParts; ++other) x += sums[other][r][k];
-      S[k][r] = x;
-      p.after[first + i * step + (row + r) * D + k] = x;
+      for (int other = 0; other < kJoinParts; ++other) own[e] += s.sums[other][r][k];
+      s.S[k][r] = own[e];
+      p.after[first + i * step + (row + r) * D + k] = own[e];
     }
     __syncthreads();
   }
 }
-
-constexpr size_t kJoinBytes = sizeof(float) * (1 + kJoinParts) * kJoinRows * D;
 
 }  // namespace

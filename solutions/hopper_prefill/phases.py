@@ -1,6 +1,6 @@
 """Which kernel runs when: begin and end of each, microseconds from the call's first, and every way to cut a sequence.
 
-    python solutions/hopper_prefill/phases.py [--heads 16,32] [--lengths 8192] [--groups 1] [--segment 65]
+    python solutions/hopper_prefill/phases.py [--heads 16,32] [--lengths 8192] [--groups 1] [--segment 65 --part 33]
     python solutions/hopper_prefill/phases.py --heads 4,16 --lengths 8192 --cuts
 
 Medians over calls. Without --groups the kernel chooses; --cuts times what it could have chosen, the fastest first,
@@ -22,15 +22,18 @@ from torch.profiler import ProfilerActivity, profile
 
 CHUNK, CALLS = 64, 12
 COUNTS = (2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 16)  # of segments
+PARTS = (1, 2, 3, 4)  # of a segment in the first pass
+ROWS = (8, 16, 32)  # of a block that joins
 PHASES = {"gdn_prepare": "prepare", "gdn_join": "join", "false>": "states", "true>": "outputs"}  # by parts of names
 
 
-def choose(groups: int | None, segment: int) -> None:
-    """What clocks.cu reads at each call."""
-    for name, value in (("GDN_GROUPS", groups), ("GDN_LENGTH", segment)):
-        os.environ.pop(name, None)
+def choose(groups: int | None, segment: int = 0, part: int = 0, first: int = 0, rows: int = 8) -> None:
+    """What clocks.cu reads at each call: chunks of a segment, of its parts, of the first of all."""
+    given = {"GROUPS": groups, "LENGTH": segment, "PART": part or segment, "FIRST": first or segment, "ROWS": rows}
+    for name, value in given.items():
+        os.environ.pop(f"GDN_{name}", None)
         if groups is not None:
-            os.environ[name] = str(value)
+            os.environ[f"GDN_{name}"] = str(value)
 
 
 def phase_of(name: str) -> str:
@@ -82,6 +85,9 @@ def main() -> None:
     parser.add_argument("--lengths", default="8192", help="of the sequences, tokens")
     parser.add_argument("--groups", type=int, choices=(1, 2), help="slices that a block advances")
     parser.add_argument("--segment", type=int, default=0, help="chunks of a segment; 0: not cut")
+    parser.add_argument("--part", type=int, default=0, help="chunks of a part of it, which divide it; 0: it is one")
+    parser.add_argument("--parts-of-first", action="store_true", help="the first segment, too, is in parts")
+    parser.add_argument("--rows", type=int, choices=ROWS, default=8, help="of a block that joins")
     parser.add_argument("--cuts", action="store_true", help="time every way to cut")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -93,20 +99,28 @@ def main() -> None:
         given = arguments(q_heads, heads, lengths)
         call = lambda: kernel(*given)  # noqa: E731
         if not options.cuts:
-            choose(options.groups, options.segment)
+            first = options.part if options.parts_of_first else 0
+            choose(options.groups, options.segment, options.part, first, options.rows)
             for phase, (begin, end) in phases(call).items():
                 print(f"{phase:8} {begin:8.1f} to {end:8.1f}")
             return
-        choose(None, 0)
-        print(f"{'as chosen':24} {microseconds(call):8.1f}")
+        choose(None)
+        print(f"{'as chosen':45} {microseconds(call):8.1f}")
         found = []
         each = -(-(sum(lengths) // CHUNK + len(lengths)) // len(lengths))
         for groups in (1, 2):
-            for count in (1, *(c for c in COUNTS if each >= 4 * c)):
-                choose(groups, 0 if count == 1 else -(-each // count))
-                found.append((microseconds(call), groups, count))
-        for time, groups, count in sorted(found):
-            print(f"slices {groups}, segments {count:2} {'':3} {time:8.1f}")
+            choose(groups)
+            found.append((microseconds(call), f"slices {groups}, one segment"))
+            for count, together in ((c, t) for c in COUNTS for t in PARTS if each >= 4 * c * t):
+                part = -(-each // (count * together))
+                for whole in (True, False)[: 1 if together == 1 else 2]:
+                    for rows in ROWS:
+                        choose(groups, part * together, part, part * together if whole else part, rows)
+                        said = f"slices {groups}, segments {count}, parts {together}"
+                        said += f"{', the first whole' if whole and together > 1 else ''}, rows {rows}"
+                        found.append((microseconds(call), said))
+        for time, said in sorted(found):
+            print(f"{said:45} {time:8.1f}")
 
 
 if __name__ == "__main__":

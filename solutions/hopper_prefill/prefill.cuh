@@ -6,7 +6,8 @@
 //
 // Where few sequences and heads would leave the GPU empty, a sequence is cut into segments, exactly. A first pass, without
 // outputs, has the state after the first segment, and of each other but the last what it adds to a state of zeros and what it
-// makes of the identity; `join` has the state before every segment from them (join.cuh); a second pass has all outputs.
+// makes of the identity; `join` has the state before every segment from them (join.cuh); a second pass has all outputs. In
+// the first pass segments may be in parts, which spread more evenly over the GPU.
 #pragma once
 #include "advance.cuh"
 #include "choose.cuh"
@@ -25,7 +26,7 @@ constexpr int blocks_a_multiprocessor(bool output) { return output ? 1 : 2; }
 static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) <= (227 - 1) * 1024 / 2);
 
 // The grid is (slices, H, N), with as many slices as there can be where blocks decide, or (slices, and without output those of
-// the identity, H, places of segments).
+// the identity, H, places of segments, or without output of parts).
 template <class E, int Groups, bool Output>
 __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Output))
     gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     if (n >= p.N) return wait_for_last();
     n = __ffs(__ballot_sync(kAllLanes, rank == n)) - 1;
   } else if (p.length != 0) {
-    n = find_sequence(p, blockIdx.z, first_segment);
+    n = find_sequence(p, blockIdx.z, Output ? first_segment : first_part);
   } else if (p.N > 1 && p.N <= kSorted) {
     n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
   }
@@ -193,9 +194,10 @@ void check_bounds(const Problem& p, int64_t interval, cudaStream_t stream) {
 // the first pass has a multiprocessor for itself.
 struct Cut {
   int groups;
-  int64_t length;
-  bool alone;
-  bool decides = false;  // a block with room for two slices whether it has one of them
+  int64_t length, part, first;  // chunks of a segment, of a part in the first pass, and of the first one there
+  int rows;                     // of a block that joins
+  bool alone;                   // each block of the first pass on its multiprocessor
+  bool decides = false;         // a block with room for two slices whether it has one of them
 };
 
 // Beside inputs and outputs, in units of 4 bytes.
@@ -207,7 +209,27 @@ struct Workspace {
 Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_t heads) {
   const int64_t tile = tile_bytes(!finds_p(how.groups)) / static_cast<int64_t>(sizeof(float));
   return {(tokens / kChunk + sequences) * heads * tile,
-          how.length == 0 ? 0 : count_places(tokens, sequences, how.length) * heads * D * D};
+          how.length == 0 ? 0 : count_places(tokens, sequences, how.part) * heads * D * D};
+}
+
+// Chunks that each of two blocks on a multiprocessor takes in the first pass, and those that are left to one alone: `longer`
+// blocks of `first` chunks, then `others` of `part` each where one has ended.
+struct Pass {
+  int64_t of_two, alone;
+};
+
+Pass spread(int64_t longer, int64_t first, int64_t others, int64_t part, int64_t multiprocessors) {
+  if (longer + others <= multiprocessors) return {0, first};
+  const int64_t places = 2 * multiprocessors;
+  if (longer > places) return {(longer + others + places - 1) / places * first, 0};
+  const auto ended = [&](int64_t when) {
+    return (places - longer) * (when / part) + longer * (when < first ? 0 : (when - first) / part);
+  };
+  int64_t all = first;
+  while (ended(all) < others) all = std::min((all / part + 1) * part, first + ((all - first) / part + 1) * part);
+  if (all > first) return others - ended(all - part) > multiprocessors ? Pass{all, 0} : Pass{all - part, part};
+  const int64_t shared = places == longer ? 0 : (others + places - longer - 1) / (places - longer) * part;
+  return longer > multiprocessors ? Pass{all, 0} : Pass{std::min(shared, all), all - std::min(shared, all)};
 }
 
 // The least time as a model has it, with a workspace of no more than `room`. How long each sequence is, the host does not
@@ -215,43 +237,63 @@ Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_
 // which then have to hide behind it.
 Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors) {
 #ifdef GDN_CLOCKS
-  const char *groups = std::getenv("GDN_GROUPS"), *length = std::getenv("GDN_LENGTH");  // what else there could be
-  if (groups != nullptr) {
-    const int64_t given = length == nullptr ? 0 : std::atoi(length);
-    const int64_t count = given == 0 ? 0 : (tokens / sequences + given * kChunk - 1) / (given * kChunk);
-    return {std::atoi(groups), given, 2 * heads * sequences * (2 * count - 3) <= multiprocessors};
+  const auto given = [](const char* name, int otherwise) {  // what else there could be
+    const char* const text = std::getenv(name);
+    return text == nullptr ? otherwise : std::atoi(text);
+  };
+  if (const int groups = given("GDN_GROUPS", 0); groups != 0) {
+    const int64_t length = given("GDN_LENGTH", 0), part = given("GDN_PART", static_cast<int>(length));
+    const int64_t first = given("GDN_FIRST", static_cast<int>(length)), of_first = length == 0 ? 0 : 1 + (length - first) / part;
+    const int64_t count = length == 0 ? 2 : (tokens / sequences + length * kChunk - 1) / (length * kChunk);
+    const int64_t blocks = 2 * heads * sequences * (2 * (of_first + (count - 2) * (length == 0 ? 0 : length / part)) - 1);
+    return {groups, length, part, first, given("GDN_ROWS", 8), blocks <= multiprocessors};
   }
 #endif
-  // As in choose.cuh. Of a chunk: prepared, by groups; without output, in a block alone or in one of two. Of a pass, besides
-  // its chunks, and of one more; of the join, and of each of its steps.
-  constexpr int64_t kPrepare[] = {1800, 1600}, kAlone = 1400, kOfTwo = 1900;
-  constexpr int64_t kPass = 10000, kSecond = 9000, kJoin = 2700, kStep = 3700;
+  // As in choose.cuh. Of a chunk: prepared, by groups; without output, in a block alone or in one of two, where its beginning
+  // and end are as long as kAround more. Of a pass with outputs, besides its chunks; of one more pass; of the join, and of each
+  // of its steps, by rows.
+  constexpr int64_t kPrepare[] = {1800, 1600}, kAlone = 1530, kOfTwo = 2050, kAround = 4;
+  constexpr int64_t kPass = 5300, kSecond = 4600, kJoin = 2650;
+  constexpr struct {
+    int rows;
+    int64_t step;
+  } kJoins[] = {{8, 3600}, {16, 5950}, {32, 11300}};
   const int64_t pairs = heads * sequences, chunks = tokens / kChunk + sequences;
   const int64_t each = (chunks + sequences - 1) / sequences, longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
   const auto waves = [&](int64_t blocks, int64_t places) { return (blocks + places - 1) / places; };
-  Cut best{1, 0, false};
+  Cut best{1, 0, 0, 0, 0, false};
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const int groups : {1, 2}) {
     const int64_t blocks = pairs * (groups == 1 ? 2 : 1), cycles = chunk_cycles(groups);
     const int64_t prepared = chunks * heads * kPrepare[groups - 1] / multiprocessors;
-    const auto offer = [&](int64_t time, int64_t length, bool alone) {
-      if (prepared + time < least) least = prepared + time, best = {groups, length, alone};
+    const auto offer = [&](int64_t time, const Cut& how) {
+      if (prepared + time < least) least = prepared + time, best = how;
     };
     if (longest > 1) {
-      offer(std::max(blocks * each * cycles / multiprocessors, longest * each * cycles), 0, false);
+      offer(std::max(blocks * each * cycles / multiprocessors, longest * each * cycles), {groups, 0, 0, 0, 0, false});
       continue;
     }
-    offer(waves(blocks, multiprocessors) * (each * cycles + kPass), 0, false);
+    offer(waves(blocks, multiprocessors) * (each * cycles + kPass), {groups, 0, 0, 0, 0, false});
     for (int64_t count = 2; count <= 16 && each >= 4 * count; ++count) {
-      const int64_t length = (each + count - 1) / count, first = 2 * pairs * (2 * count - 3);
-      if (workspace_of({groups, length, false}, tokens, sequences, heads).all() > room) continue;
-      const bool alone = first <= multiprocessors;
-      const int64_t rest = first % (2 * multiprocessors);  // blocks of the last wave
-      const int64_t last = rest == 0 ? 0 : rest > multiprocessors ? kOfTwo : kAlone;
-      const int64_t states = length * (first / (2 * multiprocessors) * kOfTwo + last);
-      const int64_t join = waves(pairs * (D / kJoinRows), multiprocessors) * (kJoin + (count - 2) * kStep);
-      const int64_t outputs = waves(blocks * count, multiprocessors) * (length * cycles + kPass);
-      offer(states + kSecond + (count > 2 ? join : 0) + outputs, length, alone);
+      for (int64_t together = 1; together <= 4 && each >= 4 * count * together; ++together) {
+        const int64_t part = (each + count * together - 1) / (count * together), length = part * together;
+        const int64_t outputs = waves(blocks * count, multiprocessors) * (length * cycles + kPass);
+        for (const int64_t first : {length, part}) {
+          Cut how{groups, length, part, first, 0, false};
+          if (workspace_of(how, tokens, sequences, heads).all() > room) continue;
+          const int64_t parts = 1 + (length - first) / part + (count - 2) * together, others = 4 * pairs * (parts - 1);
+          how.alone = 2 * pairs + others <= multiprocessors;
+          const Pass pass = spread(2 * pairs, first + kAround, others, part + kAround, multiprocessors);
+          int64_t states = pass.of_two * kOfTwo + pass.alone * kAlone;
+          if (together > 1) states += states / 5;  // measured so: why, is open
+          int64_t join = std::numeric_limits<int64_t>::max();
+          for (const auto& [rows, step] : kJoins) {
+            const int64_t time = waves(pairs * (D / rows), multiprocessors) * (kJoin + (parts - 1) * step);
+            if (time < join) join = time, how.rows = rows;
+          }
+          offer(states + kSecond + (parts > 1 ? join : 0) + outputs, how);
+        }
+      }
     }
   }
   // Where there are multiprocessors for all blocks of two slices, and not for all of one. Blocks that decide find P, which
@@ -318,15 +360,22 @@ void launch(const Problem& p, const Maps& maps, int slices, int64_t z, bool alon
   launch_early(kernel, grid, threads_of(Groups), alone ? kMost : kBytes, stream, p, maps);
 }
 
+template <int Rows>
+void launch_join(const Problem& p, cudaStream_t stream) {
+  static std::atomic<uint64_t> allowed{0};
+  allow(gdn_join_kernel<Rows>, sizeof(Joined<Rows>), p.device, allowed);
+  const dim3 grid(D / Rows, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N));
+  launch_early(gdn_join_kernel<Rows>, grid, kJoinParts * D, sizeof(Joined<Rows>), stream, p);
+}
+
 template <class E, int Groups>
-void launch_all(const Problem& p, const Maps& maps, int64_t places, bool alone, int multiprocessors, cudaStream_t stream) {
+void launch_all(const Problem& p, const Maps& maps, int64_t places, const Cut& how, int multiprocessors, cudaStream_t stream) {
   launch_prepare<E, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
   constexpr int kSlices = D / (Groups * kSlice);
   if (p.length == 0) return launch<E, Groups, true>(p, maps, p.decides ? D / kSlice : kSlices, p.N, true, stream);
-  launch<E, 1, false>(p, maps, 2 * (D / kSlice), p.segments, alone, stream);
-  if (p.segments > 2) {
-    const dim3 grid(D / kJoinRows, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N));
-    launch_early(gdn_join_kernel, grid, kJoinParts * D, kJoinBytes, stream, p);
+  launch<E, 1, false>(p, maps, 2 * (D / kSlice), p.parts, how.alone, stream);
+  if (p.segments > 2 || p.first < p.length) {
+    (how.rows == 8 ? launch_join<8> : how.rows == 16 ? launch_join<16> : launch_join<32>)(p, stream);
   }
   launch<E, Groups, true>(p, maps, kSlices, p.segments, true, stream);
 }
@@ -404,7 +453,8 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   p.decides = how.decides, p.multiprocessors = multiprocessors;
   if (how.length > 0) {
     p.length = static_cast<int>(how.length), p.segments = count_places(T, N, how.length);
-    TVM_FFI_CHECK(p.segments <= 65535, ValueError) << p.segments << " segments are not served";
+    p.part = static_cast<int>(how.part), p.first = static_cast<int>(how.first), p.parts = count_places(T, N, how.part);
+    TVM_FFI_CHECK(p.parts <= 65535, ValueError) << p.parts << " parts of segments are not served";
   }
   const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({size.all()}), kFloat32, device);
   p.tiles = static_cast<unsigned char*>(workspace.data_ptr()), p.tile_bytes = tile_bytes(!finds_p(how.groups));
@@ -413,7 +463,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   p.clocks = clocks_to;
 #endif
   const Maps maps{boxes(q, 2), boxes(k, 2), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1), boxes(output, 1)};
-  const auto run = [&](auto launched) { launched(p, maps, places, how.alone, multiprocessors, stream); };
+  const auto run = [&](auto launched) { launched(p, maps, places, how, multiprocessors, stream); };
   if (same(type, kFloat16)) {
     run(how.groups == 1 ? launch_all<__half, 1> : launch_all<__half, 2>);
   } else {

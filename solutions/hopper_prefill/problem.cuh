@@ -21,10 +21,11 @@ struct Problem {
   int64_t num_checkpoints;
   unsigned char* tiles;              // [places, H] of what is prepared of a chunk, of ..
   int tile_bytes;
-  float *after, *transfer;           // [segments, H, D, D]: the state after a segment, at first from zeros; of the identity
+  float *after, *transfer;           // [parts, H, D, D]: the state after a part, at first from zeros; of the identity
   int every;                         // chunks from a checkpoint to the next; 0: there are none
   int length;                        // chunks of a segment; 0: nothing is cut
-  int64_t segments;                  // places for them
+  int part, first;                   // chunks of a part of a segment; of the first one of a sequence: a part's or a segment's
+  int64_t segments, parts;           // places for them
   int64_t tokens;
   int N, H, q_group, k_group, v_group;
   int device, multiprocessors;
@@ -64,10 +65,11 @@ __device__ __forceinline__ int count_chunks(const Problem& p, int n) {
 // The place of a sequence's first chunk: no two chunks share one, and nothing has to be counted first.
 __device__ __forceinline__ int64_t first_chunk(const Problem& p, int n) { return bound(p, n) / kChunk + n; }
 
-// The place of a sequence's first segment: no two segments share one.
+// The place of a sequence's first segment, or part: no two share one.
 __device__ __forceinline__ int64_t first_segment(const Problem& p, int n) { return (bound(p, n) / kChunk + n) / p.length + n; }
+__device__ __forceinline__ int64_t first_part(const Problem& p, int n) { return (bound(p, n) / kChunk + n) / p.part + n; }
 
-// Places of segments, as the host counts them. One sequence leaves none unused.
+// Places of segments of such a length, or parts, as the host counts them. One sequence leaves none unused.
 inline int64_t count_places(int64_t tokens, int64_t sequences, int64_t length) {
   if (sequences == 1) return ((tokens + kChunk - 1) / kChunk + length - 1) / length;
   return (tokens / kChunk + sequences) / length + sequences;
@@ -79,7 +81,20 @@ __device__ __forceinline__ int count_segments(const Problem& p, int n) {
   return static_cast<int>(max(int64_t{1}, min(count, room)));
 }
 
-// The last sequence whose first chunk or segment, as `first` has it, is not behind `place`; by a warp, which looks at 32
+// Before segment i, from 1 on, so many parts of the sequence: those of the first segment, which may be a part itself, and of
+// others as many as `part` has it.
+__device__ __forceinline__ int parts_before(const Problem& p, int i) {
+  return 1 + (p.length - p.first) / p.part + (i - 1) * (p.length / p.part);
+}
+
+// Those that the first pass is for: all but those of the last segment.
+__device__ __forceinline__ int count_parts(const Problem& p, int n) {
+  const int segments = count_segments(p, n);
+  const int64_t room = p.parts - first_part(p, n);
+  return segments < 2 ? 0 : static_cast<int>(max(int64_t{0}, min(int64_t{parts_before(p, segments - 1)}, room)));
+}
+
+// The last sequence whose first chunk, segment or part, as `first` has it, is not behind `place`; by a warp, which looks at 32
 // of them at a time.
 template <class First>
 __device__ __forceinline__ int find_sequence(const Problem& p, int64_t place, First first) {
@@ -160,21 +175,24 @@ struct Work {
 };
 
 // That of block (x, h, z), for sequence n; false: nothing. By one thread. x counts slices of the state, of groups * kSlice
-// value channels each. Without output: segments but for a sequence's last one, the slices of the identity behind the others.
+// value channels each. Without output: parts, but for those of a sequence's last segment, the slices of the identity behind the
+// others.
 template <bool Output>
 __device__ __forceinline__ bool find_work(const Problem& p, int groups, int n, int x, int h, int64_t z, Work& work) {
   const int slices = D / kSlice / groups;
   const auto state_of = [&](int64_t place) { return (place * p.H + h) * D * D; };
   const int chunks = count_chunks(p, n);
-  int segment = 0, segments = 1, length = chunks;
+  int i = 0, count = 1, length = chunks;  // segment or part i of so many
   if (p.length != 0) {
-    segment = static_cast<int>(z - first_segment(p, n)), segments = count_segments(p, n), length = p.length;
+    i = static_cast<int>(z - (Output ? first_segment(p, n) : first_part(p, n)));
+    count = Output ? count_segments(p, n) : count_parts(p, n);
+    length = Output ? p.length : i == 0 ? p.first : p.part;
   }
-  const bool first = segment == 0, last = segment == segments - 1;
+  const bool first = i == 0, last = Output && i == count - 1;
   work.identity = x >= slices;
-  if (segment < 0 || segment >= segments || (!Output && (last || (first && work.identity)))) return false;
+  if (i < 0 || i >= count || (!Output && first && work.identity)) return false;
   work.n = n, work.h = h, work.groups = groups, work.slice = x % slices * groups * kSlice;
-  work.before = segment * length, work.place = first_chunk(p, n) + work.before;
+  work.before = Output || first ? i * length : p.first + (i - 1) * length, work.place = first_chunk(p, n) + work.before;
   work.chunks = min(length, chunks - work.before);
   work.start = bound(p, n) + static_cast<int64_t>(work.before) * kChunk, work.end = bound(p, n + 1);
   work.from_k_first = p.k_first && first, work.to_k_first = Output && p.k_first;
@@ -182,7 +200,7 @@ __device__ __forceinline__ bool find_work(const Problem& p, int groups, int n, i
   if (first) {
     if (p.initial_state != nullptr) work.from = p.initial_state + state_of(n);
   } else if (Output) {
-    work.from = p.after + state_of(z - 1);
+    work.from = p.after + state_of(min(first_part(p, n) + parts_before(p, i), p.parts) - 1);
   }
   if (Output) {
     work.to = last ? p.final_state + state_of(n) : nullptr;

@@ -19,6 +19,7 @@ struct Case {
 
   int heads() const { return std::max(query_heads, value_heads); }
   int sequences() const { return static_cast<int>(lengths.size()); }
+  int chunks() const { return (*std::max_element(lengths.begin(), lengths.end()) + kTokens - 1) / kTokens; }
 };
 
 // NaNs all over, and before and behind, where nobody may write.

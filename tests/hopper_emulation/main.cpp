@@ -14,9 +14,11 @@
 namespace {
 
 // How a call is cut up: slices of 64 value channels in a block, chunks of a segment (0: not cut), and whether blocks decide
-// between one slice and two, on a GPU of so many multiprocessors.
+// between one slice and two, on a GPU of so many multiprocessors. Parts of segments in the first pass: so many, of the first
+// one of a sequence maybe one alone.
 struct Cut {
-  int slices, segment, multiprocessors = 0;
+  int slices, segment, multiprocessors = 0, parts = 1;
+  bool first_whole = true;
 };
 
 struct Results {
@@ -39,9 +41,12 @@ void launch_all(Problem p, const Maps& maps) {
   const Place chunks{static_cast<unsigned>(p.tokens / kChunk + p.N), static_cast<unsigned>(p.H / (group.units * group.heads)), 1};
   launch(chunks, 128, prepare_bytes(group.units, kWithP), [&] { gdn_prepare_kernel<E, kWithP>(p, maps.q, maps.k, group); });
   if (p.length != 0) {
-    launch(grid_of(2 * (D / kSlice), p.segments), threads_of(1), sizeof(Shared<1, false>),
+    launch(grid_of(2 * (D / kSlice), p.parts), threads_of(1), sizeof(Shared<1, false>),
            [&] { gdn_prefill_kernel<E, 1, false>(p, maps); }, blocks_a_multiprocessor(false));
-    launch(grid_of(D / kJoinRows, p.N), kJoinParts * D, kJoinBytes, [&] { gdn_join_kernel(p); });
+    const auto join = [&]<int Rows> {
+      launch(grid_of(D / Rows, p.N), kJoinParts * D, sizeof(Joined<Rows>), [&] { gdn_join_kernel<Rows>(p); });
+    };
+    p.part == 1 ? join.template operator()<8>() : p.first == p.length ? join.template operator()<16>() : join.template operator()<32>();
   }
   launch(grid_of(blocks, p.length == 0 ? p.N : p.segments), threads_of(Slices), sizeof(Shared<Slices, true>),
          [&] { gdn_prefill_kernel<E, Slices, true>(p, maps); });
@@ -67,8 +72,11 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.scale = scale;
   p.k_first = p.log_gates = c.k_first;
   p.length = cut.segment, p.multiprocessors = cut.multiprocessors, p.decides = cut.multiprocessors != 0;
-  if (cut.segment != 0) p.segments = count_places(tokens, p.N, cut.segment);
-  Guarded<float> after(p.segments * heads * state), transfer = after;
+  if (cut.segment != 0) {
+    p.part = cut.segment / cut.parts, p.first = cut.first_whole ? p.length : p.part;
+    p.segments = count_places(tokens, p.N, p.length), p.parts = count_places(tokens, p.N, p.part);
+  }
+  Guarded<float> after(p.parts * heads * state), transfer = after;
   Guarded<float> tiles((tokens / kChunk + p.N) * heads * (sizeof(Tile) / sizeof(float)));
   p.tiles = reinterpret_cast<unsigned char*>(tiles.data());
   p.tile_bytes = tile_bytes(!finds_p(cut.slices));
@@ -142,8 +150,9 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
   const bool decided = cut.multiprocessors != 0;
   const std::string slices = (decided ? "decided, " : "") + std::to_string(decided ? cut.multiprocessors : cut.slices);
-  std::printf("%s: %s, %s, slices %s, segment %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
-              right ? "right" : "WRONG", c.name, type, slices.c_str(), cut.segment, output, state, checkpoints, limit,
+  std::printf("%s: %s, %s, slices %s, segment %d, parts %d%s: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
+              right ? "right" : "WRONG", c.name, type, slices.c_str(), cut.segment, cut.parts,
+              cut.first_whole ? "" : " of each", output, state, checkpoints, limit,
               got.intact ? "" : ", written outside of a tensor");
   std::fflush(stdout);
   return right;
@@ -175,8 +184,10 @@ int main() {
     const Inputs inputs = draw(c);
     const Expected expected = recur(c, inputs, scale);
     for (const int slices : {1, 2}) {
-      for (const Cut& cut : {Cut{slices, 0}, Cut{slices, 1}, Cut{slices, 2}, Cut{slices, 0, 1}, Cut{slices, 0, 132}}) {
+      for (const Cut& cut : {Cut{slices, 0}, Cut{slices, 1}, Cut{slices, 2}, Cut{slices, 2, 0, 2}, Cut{slices, 2, 0, 2, false},
+                             Cut{slices, 0, 1}, Cut{slices, 0, 132}}) {
         if (cut.multiprocessors != 0 && (slices == 1 || c.sequences() == 1)) continue;
+        if (cut.parts != 1 && c.chunks() < 3) continue;  // one segment
         right &= report(c, inputs, expected, cut, scale);
 #ifdef STOP_AT_FIRST
         if (!right) return 1;
