@@ -239,16 +239,18 @@ def test_a_pull_request_is_judged_by_its_base(tmp_path: Path, make_solution: Mak
     for name in ("definitions", "reference", "peers"):
         (tree / name).symlink_to(ROOT / name)
     (tree / "solutions").mkdir()
-    (tree / "solutions" / "README.md").write_text("")
+    for name in ("friendly", "sibling"):
+        shutil.copytree(make_solution(RIGHT, name=name, entries=ENTRIES), tree / "solutions" / name)
+    kernel, link = (tree / "solutions" / name / "kernel.py" for name in ("friendly", "sibling"))
+    link.unlink()
+    link.symlink_to("../friendly/kernel.py")
     git("init", "--quiet", "--initial-branch=main")
     git("add", "-A")
     git("commit", "--quiet", "-m", "base")
     git("checkout", "--quiet", "-b", "branch")
     review = [sys.executable, tree / "tools" / "review_pull_request.py", "main"]
     assert "no solution is changed" in subprocess.run(review, capture_output=True, text=True).stdout
-    shutil.copytree(
-        make_solution(f"import socket\n{RIGHT}", name="friendly", entries=ENTRIES), tree / "solutions" / "friendly"
-    )
+    kernel.write_text(f"import socket\n{kernel.read_text()}")
     (tree / "tools" / "gdnspec" / "__main__.py").write_text("print('accepted')\n")
     git("add", "-A")
     git("commit", "--quiet", "-m", "change")
@@ -256,8 +258,10 @@ def test_a_pull_request_is_judged_by_its_base(tmp_path: Path, make_solution: Mak
     assert done.returncode == 1, done.stderr
     assert "import socket" in done.stderr
     assert "friendly: not accepted" in done.stdout
-    (tree / "solutions" / "friendly" / "kernel.py").unlink()
-    (tree / "solutions" / "friendly" / "kernel.py").symlink_to("/etc/passwd")
-    git("commit", "--quiet", "-am", "a link")
-    done = subprocess.run(review, capture_output=True, text=True)
-    assert (done.returncode, "a link or a repository" in done.stderr) == (1, True)
+    assert "sibling: not accepted" in done.stdout, "its source is a link to what has changed"
+    for target in ("/etc/passwd", "../../tools/review_pull_request.py", "../sibling/kernel.py"):
+        kernel.unlink()
+        kernel.symlink_to(target)
+        git("commit", "--quiet", "-am", "a link")
+        done = subprocess.run(review, capture_output=True, text=True)
+        assert (done.returncode, "friendly/kernel.py: a link out of solutions/" in done.stderr) == (1, True)
