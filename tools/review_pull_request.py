@@ -52,10 +52,8 @@ def changed(base: str, head: str) -> list[str]:
     """The names of the solutions in which anything differs, or in those that their sources are links to."""
     names = git("diff", "--name-only", "-z", base, head, "--", FOLDER + "/").decode(errors="replace").split("\0")
     found = {name.split("/")[1] for name in names if name.count("/") >= 2}
-    for mode, number, path in listed(head, FOLDER + "/"):
-        if mode == LINK and (target := linked(head, path, number)) and target.split("/")[1] in found:
-            found = found | {path.split("/")[1]}
-    return sorted(found)
+    links = [(path, linked(head, path, number)) for mode, number, path in listed(head, FOLDER + "/") if mode == LINK]
+    return sorted(found | {path.split("/")[1] for path, target in links if target and target.split("/")[1] in found})
 
 
 def extract(commit: str, name: str, target: Path) -> bool:
