@@ -15,9 +15,10 @@ from conftest import ROOT
 GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/hopper_prefill"
 EMULATOR = ROOT / "tests/hopper_emulation"
-# Cases, slices in a block, ways to cut a sequence into segments; cases cut in parts, too, with both; cases where blocks
-# decide on slices, ways they do.
-RUNS = 7 * 2 * 3 + 3 * 2 * 2 + 4 * 2
+# Cases, slices in a block, not cut or all segments of one chunk; cases with more than two chunks, slices, other ways to
+# cut; cases where blocks decide on slices, ways they do.
+RUNS = 7 * 2 * 2 + 3 * 2 * 2 + 4 * 2
+
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
 
@@ -71,6 +72,8 @@ SUMS = "keeps_sums = kTerms == 1 && __ballot_sync(kAllLanes, alike) == kAllLanes
 WRONG_WHERE_DECIDED = "WRONG: ragged, GVA, bfloat16, slices decided, 132"
 MAP = "groups == Groups ? &maps.output : &maps.slice_of_output"
 TO_WGMMA = "fence_async();  // wgmma reads them"
+TAKEN = "stored_read();\n      __syncwarp();"
+JOINED = "joins > 0 && i <= joins + 1"
 
 
 @pytest.mark.thorough
@@ -83,6 +86,9 @@ TO_WGMMA = "fence_async();  // wgmma reads them"
         pytest.param("invert.cuh", SUMS, "keeps_sums = false;", "WRONG: repeated", id="sums never kept"),
         pytest.param("feed.cuh", MAP, "&maps.output", WRONG_WHERE_DECIDED, id="a slice too much"),
         pytest.param("prefill.cuh", TO_WGMMA, "//", "a write without fence_async", id="no fence"),
+        pytest.param("advance.cuh", TAKEN, "", "written while it was stored", id="a checkpoint not taken yet"),
+        pytest.param("join.cuh", "work.from + i * step", "work.from + step", "WRONG: slow decay", id="another's"),
+        pytest.param("feed.cuh", JOINED, "i <= joins", "WRONG", id="chunks where transfers are"),
         pytest.param(
             "prefill.cuh", "kAdvanceRegisters = 208", "kAdvanceRegisters = 216", "deadlock", id="520 registers"
         ),

@@ -8,7 +8,7 @@
 // and O only where it is asked for. Transposed throughout, so that S and what depends on it stay in registers, as left
 // operands; all right operands come from shared memory as they lie there.
 #pragma once
-#include "shared.cuh"
+#include "join.cuh"
 
 namespace {
 
@@ -39,8 +39,9 @@ __device__ __forceinline__ void multiply_square(float (&acc)[32], const uint32_t
 }
 
 // A warpgroup's 64 value channels, from the first chunk to the last.
-template <class E, int Groups, bool Output>
+template <class E, int Groups, bool Output, bool Checkpoints>
 __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>& s, int wg) {
+  constexpr bool kHandsOut = Checkpoints && kStaged<Groups>;
   const Work& work = s.work;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = threadIdx.x % 32;
   // A thread holds, of every 8 columns, two neighbours of two rows: rows 16 warp + lane / 4 and eight further.
@@ -65,6 +66,8 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     }
   };
   const auto save = [&](float* to, bool k_first) {
+    const int lane = lane_here(), column = 2 * (lane % 4);  // found again, and not kept over chunks
+    const int row = work.slice + 16 * anew(threadIdx.x / 32) + lane / 4;
     if (k_first) {
 #pragma unroll
       for (int i = 0; i < 64; ++i) to[row + i % 4 / 2 * 8 + (column + i / 4 * 8 + i % 2) * D] = S[i / 32][i % 32];
@@ -76,8 +79,44 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
       }
     }
   };
-  if (Output && p.length != 0) wait_for_last();  // which has the state
+  // Half of a checkpoint's rows, eight of sixteen, by way of shared memory, from where TMA takes them while products go on.
+  const auto hand_out = [&](float* to, int half) {
+    const int warp = anew(threadIdx.x / 32), lane = lane_here();  // nothing of this is kept over chunks
+    const int row = work.slice + 16 * warp + 8 * half;
+    if constexpr (kHandsOut) {
+      const uint32_t rows_at = shared_address(&s) + sizeof s + warp * kRowsBytes;
+      stored_read();
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < 16; ++j) {
+        const int i = 4 * j + 2 * half;
+        store_pair(rows_at + lane / 4 * kRowBytes + lane % 4 * 8 + 32 * j, S[i / 32][i % 32], S[i / 32][i % 32 + 1]);
+      }
+      fence_async();
+      __syncwarp();
+      store_bytes_if(lane < 8, to + (row + lane) * D, rows_at + lane * kRowBytes, 4 * D);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 16; ++j) {
+        const int i = 4 * j + 2 * half;
+        float* const pair = to + (row + lane / 4) * D + 2 * (lane % 4) + 8 * j;
+        *reinterpret_cast<float2*>(pair) = make_float2(S[i / 32][i % 32], S[i / 32][i % 32 + 1]);
+      }
+    }
+  };
+  // Where the state behind so many of these chunks is to go; null: it is no checkpoint.
+  const auto checkpoint = [&](int chunks) -> float* {
+    const int done = work.before + chunks;
+    if (done % p.every != 0 || work.start + static_cast<int64_t>(chunks) * kChunk > work.end) return nullptr;
+    const int64_t place = p.checkpoint_starts[work.n] + done / p.every - 1;
+    return place < 0 || place >= p.num_checkpoints ? nullptr : p.checkpoints + (place * p.H + work.h) * D * D;
+  };
+  float* owed = nullptr;  // where S is to go, before it becomes the next
+  if (Output && p.length != 0 && !p.firsts) wait_for_last();  // which has the state
   load(work.from, work.from_k_first);
+  if constexpr (Output) {
+    if (work.joins > 0) join(p, s, row, column, S);
+  }
   // In a box of v, or of the output, whose rows are tokens, for ldmatrix and stmatrix; and of the lane's two tokens of 8. Read
   // anew, so that they are kept and not found from the thread's index in every chunk.
   const uint32_t of_lane = anew(wg * kBoxBytes + swizzled(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2));
@@ -133,6 +172,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
       wgmma_fence();
       multiply<E, 8>(o, state_bits, box + 2 * kBoxBytes);  // S Q^T
       wgmma_commit();
+      if (Checkpoints && owed != nullptr) hand_out(owed, 0);
     }
 
     uint32_t bits[4][4];  // V^T, the fragments of a left operand; then X^T
@@ -174,6 +214,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) multiply_lower<E>(y[0], y[1], bits, tile + term * kTriangle, term > 0);
     wgmma_commit();
+    if (Checkpoints && owed != nullptr) hand_out(owed, 1);
     // Loaded here, lest S is scaled before T is on its way.
     const float all = load_pair(tile + kFromStart + 4 * (kChunk - 2)).y;
 #pragma unroll
@@ -250,18 +291,18 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
 #pragma unroll
         for (int e = 0; e < 4; ++e) o_bits[k][e] = pack<E>(o[8 * k + 2 * e], o[8 * k + 2 * e + 1]);
       }
-      if (p.every != 0) {
-        const int done = work.before + c + 1;
-        if (done % p.every == 0 && work.start + static_cast<int64_t>(c + 1) * kChunk <= work.end) {
-          const int64_t place = p.checkpoint_starts[work.n] + done / p.every - 1;
-          if (place >= 0 && place < p.num_checkpoints) save(p.checkpoints + (place * p.H + work.h) * D * D, false);
-        }
-      }
+      if constexpr (Checkpoints) owed = checkpoint(c + 1);
     }
   }
   if (Output && work.chunks > 0) give();
   if (Output && cut_short >= 0) named_arrive(kWritten, who_meet());
-  if (work.to != nullptr) save(work.to, work.to_k_first);
+  if (!Output && work.identity) {
+    save_transfer(work.to, work.slice, warp, lane, S);
+  } else if (work.to != nullptr) {
+    save(work.to, work.to_k_first);
+  }
+  if (Checkpoints && owed != nullptr) hand_out(owed, 0), hand_out(owed, 1);
+  if constexpr (kHandsOut) stored_all();
 }
 
 }  // namespace

@@ -9,6 +9,17 @@ struct Maps {
   CUtensorMap q, k, v, output, slice_of_v, slice_of_output;
 };
 
+// By a thread, before it reads what was prepared, not by TMA. First segments let those between them and the last begin here,
+// which then have all that is prepared without waiting for anybody.
+template <bool Output>
+__device__ __forceinline__ void meet_last(const Problem& p) {
+  if constexpr (Output) {
+    wait_for_last();
+    if (p.firsts) let_next_begin();
+  }
+  fence_async_memory();
+}
+
 // By a warp. What TMA is told is the same in every lane, and known to be: it comes from uniform registers.
 template <int Groups, bool Output>
 struct Feeder {
@@ -53,10 +64,31 @@ struct Feeder {
     return shared_address(whole(c) ? &s.v_full[c % kStages] : &s.tail);
   }
 
+  // Transfers that are to be joined, where chunks 1 and 2 will be, each half once that before it has been taken from there.
+  __device__ __forceinline__ void ask_transfers() const {
+    if constexpr (Output) {
+      const int joins = s.work.joins;
+      for (int i = 1; joins > 0 && i <= joins + 1; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (i > 1) named_barrier(kTaken + half, 32 + 128 * Groups);
+          if (i <= joins && lane_here() == 0) {
+            const uint32_t landing = shared_address(&s.joining[half]);
+            const auto* from = reinterpret_cast<const unsigned char*>(s.work.transfer + int64_t{i} * p.H * D * D);
+            barrier_expect(landing, kTransferBytes);
+            load_bytes(shared_address(s.boxes[1 + half].k), from + half * kTransferBytes, kTransferBytes, landing);
+          }
+          __syncwarp();
+        }
+      }
+    }
+  }
+
   // All of chunk c but v, whose place the output of another may be leaving still.
   __device__ __forceinline__ void ask(int c) const {
     const int i = c % kStages, token = start + c * kChunk;
     auto& boxes = s.boxes[i];
+    if (c == 1) ask_transfers();
     if (c >= kStages) {
       wait_empty(c - kStages);
       if constexpr (Output) take(c - kStages);
@@ -65,7 +97,7 @@ struct Feeder {
       barrier_expect(landed(c), kBoxes * kBoxBytes + (whole(c) ? 0 : groups * kBoxBytes) + kBytes);
       load_boxes(shared_address(boxes.k), &maps.k, 0, k_head, token, landed(c));
       if constexpr (Output) load_boxes(shared_address(boxes.q), &maps.q, 0, q_head, token, landed(c));
-      if (c == 0) wait_for_last(), fence_async_memory();  // which prepares, not by TMA
+      if (c == 0) meet_last<Output>(p);
       load_tile<kWithP>(s.tile[i], tiles + static_cast<int64_t>(c) * p.H * p.tile_bytes, landed(c));
     }
     __syncwarp();
@@ -99,6 +131,7 @@ struct Feeder {
   // The output of the last chunks.
   __device__ __forceinline__ void finish() const {
     const int lane = lane_here();
+    if (chunks == 1) ask_transfers();
     for (int c = max(0, chunks - kStages); c < chunks; ++c) {
       wait_empty(c);
       const int rows = tokens - c * kChunk;

@@ -84,6 +84,13 @@ __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int by
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 }
+// The other way, where `this_lane` says so: without a branch, after which a warp's numbers would not be taken for the same.
+__device__ __forceinline__ void store_bytes_if(bool this_lane, void* to, uint32_t from, int bytes) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;\n}"
+      ::"l"(to), "r"(from), "r"(bytes), "r"(static_cast<int>(this_lane)) : "memory");
+}
 // For what this thread has stored to have been read, or to be there.
 __device__ __forceinline__ void stored_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void stored_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
@@ -91,6 +98,9 @@ __device__ __forceinline__ void store_shared(uint32_t at, uint4 x) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
 
+__device__ __forceinline__ void store_pair(uint32_t at, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
+}
 __device__ __forceinline__ float2 load_pair(uint32_t at) {
   float2 x;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");

@@ -1,64 +1,78 @@
-// From part to part of a sequence: the state behind each, of what the first pass found.
+// The state before a segment, from that before the second one, over what the first pass found of those between:
+//   S <- S Tr + L
+// for each of them, L what zeros become there and Tr the identity. By a warpgroup for its 64 value channels, in products of
+// bfloat16 numbers, two terms each: what is left out is 2^-16 of a product.
 #pragma once
-#include "problem.cuh"
+#include "shared.cuh"
 
 namespace {
 
-constexpr int kJoinParts = 4;  // of key channels, that the sums of a block are in
+// 64 rows of Tr, from `slice` on, from where they were found: as value channels of a state.
+__device__ __forceinline__ void save_transfer(float* to, int slice, int warp, int lane, const float (&S)[2][32]) {
+  unsigned char* const rows = reinterpret_cast<unsigned char*>(to) + slice / kSlice * kTransferBytes;
+#pragma unroll
+  for (int i = 0; i < 64; i += 2) {
+    const int half = i / 32, at = i % 32, row = 16 * warp + lane / 4 + at % 4 / 2 * 8;
+    const uint32_t high = pack<__nv_bfloat16>(S[half][at], S[half][at + 1]);
+    const float2 had = unpack<__nv_bfloat16>(high);
+    const uint32_t low = pack<__nv_bfloat16>(S[half][at] - had.x, S[half][at + 1] - had.y);
+    unsigned char* const place = rows + half * kBoxBytes + swizzled(row, at / 4) + 4 * (lane % 4);
+    *reinterpret_cast<uint32_t*>(place) = high;
+    *reinterpret_cast<uint32_t*>(place + 2 * kBoxBytes) = low;
+  }
+}
 
-// Value channels of a block: few of them where there are few blocks; many share what is read of a transfer.
-template <int Rows>
-struct Joined {
-  float S[D][Rows + 4];  // padded: neighbours in k are in other banks
-  float sums[kJoinParts][Rows][D];
-};
-
-// The state after part i is that before it times its transfer, and its own, in whose place it comes. The grid is
-// (D / Rows, H, N).
-template <int Rows>
-__global__ void __launch_bounds__(kJoinParts * D, 1) gdn_join_kernel(const __grid_constant__ Problem p) {
-  let_next_begin();
-  DYNAMIC_SHARED(memory);
-  auto& s = *reinterpret_cast<Joined<Rows>*>(memory);
-  constexpr int kPart = D / kJoinParts, kOwn = Rows / kJoinParts;  // key channels before the product; rows of a thread behind it
-  const int n = blockIdx.z, row = blockIdx.x * Rows, k = threadIdx.x % D, part = threadIdx.x / D;
-  const int count = count_parts(p, n);
-  wait_for_last();
-  if (count < 2) return;  // the first pass has all there is
-  const int64_t step = static_cast<int64_t>(p.H) * D * D, first = (first_part(p, n) * p.H + blockIdx.y) * D * D;
-  float transfer[kPart], local[kOwn];
-  const auto fetch = [&](int i) {  // of part i, ahead of the state before it
+// S, of which this thread has rows `row` and eight further, and of every 8 columns two from `column` on; it has the state
+// before the second segment. Halves of transfers come where chunks 1 and 2 will (feed.cuh).
+template <int Groups>
+__device__ __forceinline__ void join(const Problem& p, Shared<Groups, true>& s, int row, int column, float (&S)[2][32]) {
+  const Work& work = s.work;
+  const int64_t step = static_cast<int64_t>(p.H) * D * D;
+#pragma unroll 1
+  for (int i = 1; i <= work.joins; ++i) {
+    const float* const from = work.from + i * step + row * D + column;
+    uint32_t high[8][4], low[8][4];
 #pragma unroll
-    for (int j = 0; j < kPart; ++j) transfer[j] = p.transfer[first + i * step + (part * kPart + j) * D + k];
+    for (int k = 0; k < 8; ++k) {
+      float* const x = S[k / 4] + k % 4 * 8;
 #pragma unroll
-    for (int e = 0; e < kOwn; ++e) local[e] = p.after[first + i * step + (row + part * kOwn + e) * D + k];
-  };
-  fetch(1);
-  for (int e = 0; e < kOwn; ++e) s.S[k][part * kOwn + e] = p.after[first + (row + part * kOwn + e) * D + k];
-  __syncthreads();
-  for (int i = 1; i < count; ++i) {
-    float sum[Rows] = {};
+      for (int e = 0; e < 4; ++e) {
+        high[k][e] = pack<__nv_bfloat16>(x[2 * e], x[2 * e + 1]);
+        const float2 had = unpack<__nv_bfloat16>(high[k][e]);
+        low[k][e] = pack<__nv_bfloat16>(x[2 * e] - had.x, x[2 * e + 1] - had.y);
+      }
 #pragma unroll
-    for (int j = 0; j < kPart; ++j) {
-#pragma unroll
-      for (int r = 0; r < Rows; ++r) sum[r] = fmaf(s.S[part * kPart + j][r], transfer[j], sum[r]);
+      for (int e = 0; e < 4; ++e) {  // L in its place
+        const float2 pair = *reinterpret_cast<const float2*>(from + e % 2 * 8 * D + k * 16 + e / 2 * 8);
+        x[2 * e] = pair.x, x[2 * e + 1] = pair.y;
+      }
     }
-    float own[kOwn];
 #pragma unroll
-    for (int e = 0; e < kOwn; ++e) own[e] = local[e];
-    if (i + 1 < count) fetch(i + 1);
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t boxes = shared_address(s.boxes[1 + half].k);
+      barrier_wait(shared_address(&s.joining[half]), (i - 1) & 1);
+      wgmma_fence();
 #pragma unroll
-    for (int r = 0; r < Rows; ++r) s.sums[part][r][k] = sum[r];
-    __syncthreads();
+      for (int k = 0; k < 4; ++k) {
 #pragma unroll
-    for (int e = 0; e < kOwn; ++e) {
-      const int r = part * kOwn + e;
-#pragma unroll
-      for (int other = 0; other < kJoinParts; ++other) own[e] += s.sums[other][r][k];
-      s.S[k][r] = own[e];
-      p.after[first + i * step + (row + r) * D + k] = own[e];
+        for (int columns = 0; columns < 2; ++columns) {
+          const uint64_t first = descriptor(boxes, columns * kBoxBytes + 2048 * k);
+          const uint64_t second = descriptor(boxes, (2 + columns) * kBoxBytes + 2048 * k);
+          wgmma<__nv_bfloat16, 1>(S[columns], high[4 * half + k], first, 1);
+          wgmma<__nv_bfloat16, 1>(S[columns], low[4 * half + k], first, 1);
+          wgmma<__nv_bfloat16, 1>(S[columns], high[4 * half + k], second, 1);
+        }
+      }
+      wgmma_commit();
     }
-    __syncthreads();
+    wgmma_wait<1>();
+    named_arrive(kTaken, 32 + 128 * Groups);
+    wgmma_wait<0>();
+    settle(S[0]);
+    settle(S[1]);
+    keep(high);
+    keep(low);
+    named_arrive(kTaken + 1, 32 + 128 * Groups);
   }
 }
 

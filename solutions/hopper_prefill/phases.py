@@ -1,6 +1,6 @@
 """Which kernel runs when: begin and end of each, microseconds from the call's first, and every way to cut a sequence.
 
-    python solutions/hopper_prefill/phases.py [--heads 16,32] [--lengths 8192] [--groups 1] [--segment 65 --part 33]
+    python solutions/hopper_prefill/phases.py [--heads 16,32] [--lengths 8192] [--groups 1] [--first 51 --segment 39]
     python solutions/hopper_prefill/phases.py --heads 4,16 --lengths 8192 --cuts
 
 Medians over calls. Without --groups the kernel chooses; --cuts times what it could have chosen, the fastest first,
@@ -21,15 +21,14 @@ from gdnspec.build.loader import load_function
 from torch.profiler import ProfilerActivity, profile
 
 CHUNK, CALLS = 64, 12
-COUNTS = (2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 16)  # of segments
-PARTS = (1, 2, 3, 4)  # of a segment in the first pass
-ROWS = (8, 16, 32)  # of a block that joins
-PHASES = {"gdn_prepare": "prepare", "gdn_join": "join", "false>": "states", "true>": "outputs"}  # by parts of names
+COUNTS = (3, 4, 5, 6, 7, 8, 9, 11, 13, 16)  # of segments
+LONGER = (1.0, 1.1, 1.2, 1.3, 1.5)  # the first one than others
+PHASES = {"gdn_prepare": "prepare", ",false,false>": "states", ">": "outputs"}  # by parts of names
 
 
-def choose(groups: int | None, segment: int = 0, part: int = 0, first: int = 0, rows: int = 8) -> None:
-    """What clocks.cu reads at each call: chunks of a segment, of its parts, of the first of all."""
-    given = {"GROUPS": groups, "LENGTH": segment, "PART": part or segment, "FIRST": first or segment, "ROWS": rows}
+def choose(groups: int | None, first: int = 0, segment: int = 0, alone: bool = False) -> None:
+    """What clocks.cu reads at each call: slices of a block, chunks of a sequence's first segment and of others."""
+    given = {"GROUPS": groups, "FIRST": first, "LENGTH": segment, "ALONE": int(alone)}
     for name, value in given.items():
         os.environ.pop(f"GDN_{name}", None)
         if groups is not None:
@@ -41,7 +40,7 @@ def phase_of(name: str) -> str:
 
 
 def phases(call: Callable[[], object]) -> dict[str, tuple[float, float]]:
-    """Of each kernel: begin and end."""
+    """Of each kernel: begin and end. Two have outputs where sequences are cut: of first segments, and of the others."""
     call()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
@@ -49,10 +48,13 @@ def phases(call: Callable[[], object]) -> dict[str, tuple[float, float]]:
             call()
         torch.cuda.synchronize()
     seen = defaultdict(list)
-    zero = 0.0
+    zero, before = 0.0, set[str]()
     for event in sorted((e for e in recorded.events() if "gdn_" in e.name), key=lambda e: e.time_range.start):
         phase = phase_of(event.name)
-        zero = event.time_range.start if phase == "prepare" else zero
+        if phase == "prepare":
+            zero, before = event.time_range.start, set()
+        phase = "others" if phase in before else phase
+        before.add(phase)
         seen[phase].append((event.time_range.start - zero, event.time_range.end - zero))
     return {
         phase: tuple(statistics.median(x[i] for x in times) for i in range(2))  # type: ignore[misc]
@@ -84,10 +86,8 @@ def main() -> None:
     parser.add_argument("--heads", default="16,32", help="of q and k, of v")
     parser.add_argument("--lengths", default="8192", help="of the sequences, tokens")
     parser.add_argument("--groups", type=int, choices=(1, 2), help="slices that a block advances")
-    parser.add_argument("--segment", type=int, default=0, help="chunks of a segment; 0: not cut")
-    parser.add_argument("--part", type=int, default=0, help="chunks of a part of it, which divide it; 0: it is one")
-    parser.add_argument("--parts-of-first", action="store_true", help="the first segment, too, is in parts")
-    parser.add_argument("--rows", type=int, choices=ROWS, default=8, help="of a block that joins")
+    parser.add_argument("--first", type=int, default=0, help="chunks of a first segment, as many as of others or more")
+    parser.add_argument("--segment", type=int, default=0, help="of others; 0: not cut")
     parser.add_argument("--cuts", action="store_true", help="time every way to cut")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -99,8 +99,7 @@ def main() -> None:
         given = arguments(q_heads, heads, lengths)
         call = lambda: kernel(*given)  # noqa: E731
         if not options.cuts:
-            first = options.part if options.parts_of_first else 0
-            choose(options.groups, options.segment, options.part, first, options.rows)
+            choose(options.groups, max(options.first, options.segment), options.segment)
             for phase, (begin, end) in phases(call).items():
                 print(f"{phase:8} {begin:8.1f} to {end:8.1f}")
             return
@@ -108,17 +107,15 @@ def main() -> None:
         print(f"{'as chosen':45} {microseconds(call):8.1f}")
         found = []
         each = -(-(sum(lengths) // CHUNK + len(lengths)) // len(lengths))
+        left = torch.cuda.get_device_properties(0).multi_processor_count
         for groups in (1, 2):
             choose(groups)
             found.append((microseconds(call), f"slices {groups}, one segment"))
-            for count, together in ((c, t) for c in COUNTS for t in PARTS if each >= 4 * c * t):
-                part = -(-each // (count * together))
-                for whole in (True, False)[: 1 if together == 1 else 2]:
-                    for rows in ROWS:
-                        choose(groups, part * together, part, part * together if whole else part, rows)
-                        said = f"slices {groups}, segments {count}, parts {together}"
-                        said += f"{', the first whole' if whole and together > 1 else ''}, rows {rows}"
-                        found.append((microseconds(call), said))
+            for count, longer in ((c, x) for c in COUNTS for x in LONGER if each >= 4 * c):
+                segment = int(each / (count - 1 + longer))
+                first, others = each - (count - 1) * segment, 4 * heads * len(lengths) * (count - 2)
+                choose(groups, first, segment, others <= left - heads * len(lengths) * (3 - groups))
+                found.append((microseconds(call), f"slices {groups}, segments {count}: {first}, {segment}"))
         for time, said in sorted(found):
             print(f"{said:45} {time:8.1f}")
 

@@ -4,15 +4,13 @@
 // (sequence, head), or one slice of its value channels, and advances the state over its chunks in order (advance.cuh),
 // which a warp asks for ahead (feed.cuh).
 //
-// Where few sequences and heads would leave the GPU empty, a sequence is cut into segments, exactly. A first pass, without
-// outputs, has the state after the first segment, and of each other but the last what it adds to a state of zeros and what it
-// makes of the identity; `join` has the state before every segment from them (join.cuh); a second pass has all outputs. In
-// the first pass segments may be in parts, which spread more evenly over the GPU.
+// Where few sequences and heads would leave the GPU empty, a sequence is cut into segments, exactly. A first pass has the first
+// segment with its outputs, and beside it, without, what each but the last makes of a state of zeros and of the identity; a
+// second pass has the outputs of all but the first, and begins with the state before each from those (join.cuh).
 #pragma once
 #include "advance.cuh"
 #include "choose.cuh"
 #include "feed.cuh"
-#include "join.cuh"
 #include "prepare.cuh"
 
 namespace {
@@ -26,8 +24,8 @@ constexpr int blocks_a_multiprocessor(bool output) { return output ? 1 : 2; }
 static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) <= (227 - 1) * 1024 / 2);
 
 // The grid is (slices, H, N), with as many slices as there can be where blocks decide, or (slices, and without output those of
-// the identity, H, places of segments, or without output of parts).
-template <class E, int Groups, bool Output>
+// the identity, H, places of segments behind the first).
+template <class E, int Groups, bool Output, bool Checkpoints>
 __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Output))
     gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
   if constexpr (!Output) let_next_begin();
@@ -42,13 +40,14 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     x = block % slices, h = block / slices % p.H, n = block / slices / p.H, groups = chosen;
     if (n >= p.N) return wait_for_last();
     n = __ffs(__ballot_sync(kAllLanes, rank == n)) - 1;
-  } else if (p.length != 0) {
-    n = find_sequence(p, blockIdx.z, Output ? first_segment : first_part);
-  } else if (p.N > 1 && p.N <= kSorted) {
+  } else if (p.N > 1 && p.N <= kSorted && (p.length == 0 || p.firsts)) {
     n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
   }
+  Segment segment{n, 0, 0, 0};
+  if (p.length != 0) segment = p.firsts ? find_segment(p, 0, 0, n) : find_segment(p, blockIdx.z, Output ? 0 : 1);
+  const bool one = blockIdx.x + blockIdx.y + blockIdx.z == 0;
   if (threadIdx.x == 0) {
-    s.busy = find_work<Output>(p, groups, n, x, h, blockIdx.z, s.work);
+    s.busy = find_work<Output>(p, groups, segment, x, h, s.work);
 #pragma unroll
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
@@ -57,6 +56,7 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
       barrier_init(shared_address(&s.ready[i]), 4 * kLeavers);
     }
     barrier_init(shared_address(&s.tail), 1);
+    for (auto& half : s.joining) barrier_init(shared_address(&half), 1);
     barrier_init_done();
   }
   for (auto& tile : s.tile) {
@@ -65,15 +65,20 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   }
   fence_async();  // wgmma reads them, and find_ranked has written where TMA will
   __syncthreads();
-  if (!s.busy) return wait_for_last();  // so that whoever waits for this kernel waits for that before it, too
-  if (wg < groups) {
+  // Whoever waits for this kernel is to wait for that before it, too: if nobody else here does, one block.
+  if (Output && !s.busy) {
+    if (one) wait_for_last();
+    return;
+  }
+  if (s.busy && wg < groups) {
     if constexpr (Groups == 2 || !Output) registers_up<kAdvanceRegisters>();
-    advance<E, Groups, Output>(p, s, wg);
-  } else if (wg == Groups) {
+    advance<E, Groups, Output, Checkpoints>(p, s, wg);
+  } else if (s.busy && wg == Groups) {
     if constexpr (!Output) registers_down<kFeedRegistersOfTwo>();
     if constexpr (Groups == 2) registers_down<kFeedRegisters>();
     feed<E, Groups, Output>(p, s, maps);
   }
+  if (!Output && one) wait_for_last();  // nobody has: it began beside the first segments
 }
 
 }  // namespace
@@ -190,46 +195,24 @@ void check_bounds(const Problem& p, int64_t interval, cudaStream_t stream) {
   }
 }
 
-// How a call is cut up: `groups` slices of a state in a block, segments of `length` chunks (0: none), and whether a block of
-// the first pass has a multiprocessor for itself.
+// How a call is cut up: `groups` slices of a state in a block, segments of `length` chunks (0: none) behind a first one.
 struct Cut {
   int groups;
-  int64_t length, part, first;  // chunks of a segment, of a part in the first pass, and of the first one there
-  int rows;                     // of a block that joins
-  bool alone;                   // each block of the first pass on its multiprocessor
-  bool decides = false;         // a block with room for two slices whether it has one of them
+  int64_t first, length;
+  bool alone;            // whether a block without outputs has a multiprocessor for itself
+  bool decides = false;  // a block with room for two slices whether it has one of them
 };
 
 // Beside inputs and outputs, in units of 4 bytes.
 struct Workspace {
-  int64_t tiles, states;  // all tiles; the states after all segments, of which there are two kinds
+  int64_t tiles, states;  // all tiles; the states before all segments, of which there are two kinds
   int64_t all() const { return tiles + 2 * states; }
 };
 
 Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_t heads) {
   const int64_t tile = tile_bytes(!finds_p(how.groups)) / static_cast<int64_t>(sizeof(float));
   return {(tokens / kChunk + sequences) * heads * tile,
-          how.length == 0 ? 0 : count_places(tokens, sequences, how.part) * heads * D * D};
-}
-
-// Chunks that each of two blocks on a multiprocessor takes in the first pass, and those that are left to one alone: `longer`
-// blocks of `first` chunks, then `others` of `part` each where one has ended.
-struct Pass {
-  int64_t of_two, alone;
-};
-
-Pass spread(int64_t longer, int64_t first, int64_t others, int64_t part, int64_t multiprocessors) {
-  if (longer + others <= multiprocessors) return {0, first};
-  const int64_t places = 2 * multiprocessors;
-  if (longer > places) return {(longer + others + places - 1) / places * first, 0};
-  const auto ended = [&](int64_t when) {
-    return (places - longer) * (when / part) + longer * (when < first ? 0 : (when - first) / part);
-  };
-  int64_t all = first;
-  while (ended(all) < others) all = std::min((all / part + 1) * part, first + ((all - first) / part + 1) * part);
-  if (all > first) return others - ended(all - part) > multiprocessors ? Pass{all, 0} : Pass{all - part, part};
-  const int64_t shared = places == longer ? 0 : (others + places - longer - 1) / (places - longer) * part;
-  return longer > multiprocessors ? Pass{all, 0} : Pass{std::min(shared, all), all - std::min(shared, all)};
+          how.length == 0 ? 0 : count_places(tokens, sequences, how.first, how.length) * heads * D * D};
 }
 
 // The least time as a model has it, with a workspace of no more than `room`. How long each sequence is, the host does not
@@ -242,26 +225,18 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
     return text == nullptr ? otherwise : std::atoi(text);
   };
   if (const int groups = given("GDN_GROUPS", 0); groups != 0) {
-    const int64_t length = given("GDN_LENGTH", 0), part = given("GDN_PART", static_cast<int>(length));
-    const int64_t first = given("GDN_FIRST", static_cast<int>(length)), of_first = length == 0 ? 0 : 1 + (length - first) / part;
-    const int64_t count = length == 0 ? 2 : (tokens / sequences + length * kChunk - 1) / (length * kChunk);
-    const int64_t blocks = 2 * heads * sequences * (2 * (of_first + (count - 2) * (length == 0 ? 0 : length / part)) - 1);
-    return {groups, length, part, first, given("GDN_ROWS", 8), blocks <= multiprocessors};
+    return {groups, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0};
   }
 #endif
   // As in choose.cuh. Of a chunk: prepared, by groups; without output, in a block alone or in one of two, where its beginning
-  // and end are as long as kAround more. Of a pass with outputs, besides its chunks; of one more pass; of the join, and of each
-  // of its steps, by rows.
-  constexpr int64_t kPrepare[] = {1800, 1600}, kAlone = 1530, kOfTwo = 2050, kAround = 4;
-  constexpr int64_t kPass = 5300, kSecond = 4600, kJoin = 2650;
-  constexpr struct {
-    int rows;
-    int64_t step;
-  } kJoins[] = {{8, 3600}, {16, 5950}, {32, 11300}};
+  // and end are as long as kAround more, and it begins kLater. Of a pass with outputs, besides its chunks; of one more pass; of
+  // a state that is joined over a segment.
+  constexpr int64_t kPrepare[] = {2100, 1900}, kAlone = 1400, kOfTwo = 1900, kAround = 4, kLater = 9000;
+  constexpr int64_t kPass = 6500, kSecond = 5800, kJoin = 3300;
   const int64_t pairs = heads * sequences, chunks = tokens / kChunk + sequences;
   const int64_t each = (chunks + sequences - 1) / sequences, longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
   const auto waves = [&](int64_t blocks, int64_t places) { return (blocks + places - 1) / places; };
-  Cut best{1, 0, 0, 0, 0, false};
+  Cut best{1, 0, 0, false};
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const int groups : {1, 2}) {
     const int64_t blocks = pairs * (groups == 1 ? 2 : 1), cycles = chunk_cycles(groups);
@@ -270,30 +245,23 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
       if (prepared + time < least) least = prepared + time, best = how;
     };
     if (longest > 1) {
-      offer(std::max(blocks * each * cycles / multiprocessors, longest * each * cycles), {groups, 0, 0, 0, 0, false});
+      offer(std::max(blocks * each * cycles / multiprocessors, longest * each * cycles), {groups, 0, 0, false});
       continue;
     }
-    offer(waves(blocks, multiprocessors) * (each * cycles + kPass), {groups, 0, 0, 0, 0, false});
-    for (int64_t count = 2; count <= 16 && each >= 4 * count; ++count) {
-      for (int64_t together = 1; together <= 4 && each >= 4 * count * together; ++together) {
-        const int64_t part = (each + count * together - 1) / (count * together), length = part * together;
-        const int64_t outputs = waves(blocks * count, multiprocessors) * (length * cycles + kPass);
-        for (const int64_t first : {length, part}) {
-          Cut how{groups, length, part, first, 0, false};
-          if (workspace_of(how, tokens, sequences, heads).all() > room) continue;
-          const int64_t parts = 1 + (length - first) / part + (count - 2) * together, others = 4 * pairs * (parts - 1);
-          how.alone = 2 * pairs + others <= multiprocessors;
-          const Pass pass = spread(2 * pairs, first + kAround, others, part + kAround, multiprocessors);
-          int64_t states = pass.of_two * kOfTwo + pass.alone * kAlone;
-          if (together > 1) states += states / 5;  // measured so: why, is open
-          int64_t join = std::numeric_limits<int64_t>::max();
-          for (const auto& [rows, step] : kJoins) {
-            const int64_t time = waves(pairs * (D / rows), multiprocessors) * (kJoin + (parts - 1) * step);
-            if (time < join) join = time, how.rows = rows;
-          }
-          offer(states + kSecond + (parts > 1 ? join : 0) + outputs, how);
-        }
-      }
+    offer(waves(blocks, multiprocessors) * (each * cycles + kPass), {groups, 0, 0, false});
+    const int64_t left = multiprocessors - blocks;  // by first segments
+    for (int64_t count = 3; left > 0 && count <= 16 && each >= 4 * count; ++count) {
+      const int64_t others = 4 * pairs * (count - 2);
+      const bool alone = others <= left;
+      const int64_t states = alone ? kAlone : waves(others, 2 * left) * kOfTwo;
+      // So long that they end with first segments.
+      const int64_t even = each * cycles + kPass - kAround * states - kLater;
+      const int64_t length = std::clamp<int64_t>(even / (states + (count - 1) * cycles), 1, each / count);
+      const Cut how{groups, each - (count - 1) * length, length, alone};
+      if (workspace_of(how, tokens, sequences, heads).all() > room) continue;
+      const int64_t pass = std::max(how.first * cycles + kPass, (length + kAround) * states + kLater);
+      const int64_t outputs = waves(blocks * (count - 1), multiprocessors) * (length * cycles + kPass);
+      offer(pass + kSecond + (count - 2) * kJoin + outputs, how);
     }
   }
   // Where there are multiprocessors for all blocks of two slices, and not for all of one. Blocks that decide find P, which
@@ -350,34 +318,29 @@ void launch_early(Kernel kernel, dim3 grid, int threads, size_t bytes, cudaStrea
 constexpr size_t kMoreThanHalf = 116 * 1024;  // of a multiprocessor's shared memory: what asks for it is alone there
 
 // Of one kernel that advances: so many slices and, in z, sequences or places of segments.
-template <class E, int Groups, bool Output>
+template <class E, int Groups, bool Output, bool Checkpoints>
 void launch(const Problem& p, const Maps& maps, int slices, int64_t z, bool alone, cudaStream_t stream) {
-  constexpr auto kernel = gdn_prefill_kernel<E, Groups, Output>;
-  constexpr size_t kBytes = sizeof(Shared<Groups, Output>), kMost = std::max(kBytes, kMoreThanHalf);
+  constexpr auto kernel = gdn_prefill_kernel<E, Groups, Output, Checkpoints>;
+  constexpr size_t kBytes = Checkpoints && kStaged<Groups> ? kStagedBytes<Groups> : sizeof(Shared<Groups, Output>);
+  constexpr size_t kMost = std::max(kBytes, kMoreThanHalf);
   static std::atomic<uint64_t> allowed{0};
   allow(kernel, kMost, p.device, allowed);
   const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z));
   launch_early(kernel, grid, threads_of(Groups), alone ? kMost : kBytes, stream, p, maps);
 }
 
-template <int Rows>
-void launch_join(const Problem& p, cudaStream_t stream) {
-  static std::atomic<uint64_t> allowed{0};
-  allow(gdn_join_kernel<Rows>, sizeof(Joined<Rows>), p.device, allowed);
-  const dim3 grid(D / Rows, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N));
-  launch_early(gdn_join_kernel<Rows>, grid, kJoinParts * D, sizeof(Joined<Rows>), stream, p);
-}
-
-template <class E, int Groups>
+template <class E, int Groups, bool Checkpoints>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, const Cut& how, int multiprocessors, cudaStream_t stream) {
   launch_prepare<E, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
   constexpr int kSlices = D / (Groups * kSlice);
-  if (p.length == 0) return launch<E, Groups, true>(p, maps, p.decides ? D / kSlice : kSlices, p.N, true, stream);
-  launch<E, 1, false>(p, maps, 2 * (D / kSlice), p.parts, how.alone, stream);
-  if (p.segments > 2 || p.first < p.length) {
-    (how.rows == 8 ? launch_join<8> : how.rows == 16 ? launch_join<16> : launch_join<32>)(p, stream);
+  if (p.length == 0) return launch<E, Groups, true, Checkpoints>(p, maps, p.decides ? D / kSlice : kSlices, p.N, true, stream);
+  Problem firsts = p;
+  firsts.firsts = true;
+  launch<E, Groups, true, Checkpoints>(firsts, maps, kSlices, p.N, true, stream);
+  if (p.segments > 1) {  // the last one of a sequence leaves no state to another
+    launch<E, 1, false, false>(p, maps, 2 * (D / kSlice), p.segments - (p.N == 1), how.alone, stream);
   }
-  launch<E, Groups, true>(p, maps, kSlices, p.segments, true, stream);
+  if (p.segments > 0) launch<E, Groups, true, Checkpoints>(p, maps, kSlices, p.segments, true, stream);
 }
 
 #ifdef GDN_CLOCKS
@@ -452,23 +415,23 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const Workspace size = workspace_of(how, T, N, H);
   p.decides = how.decides, p.multiprocessors = multiprocessors;
   if (how.length > 0) {
-    p.length = static_cast<int>(how.length), p.segments = count_places(T, N, how.length);
-    p.part = static_cast<int>(how.part), p.first = static_cast<int>(how.first), p.parts = count_places(T, N, how.part);
-    TVM_FFI_CHECK(p.parts <= 65535, ValueError) << p.parts << " parts of segments are not served";
+    p.first = static_cast<int>(how.first), p.length = static_cast<int>(how.length);
+    p.segments = count_places(T, N, how.first, how.length);
+    TVM_FFI_CHECK(p.segments <= 65535, ValueError) << p.segments << " segments are not served";
   }
   const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({size.all()}), kFloat32, device);
   p.tiles = static_cast<unsigned char*>(workspace.data_ptr()), p.tile_bytes = tile_bytes(!finds_p(how.groups));
-  p.after = static_cast<float*>(workspace.data_ptr()) + size.tiles, p.transfer = p.after + size.states;
+  p.before = static_cast<float*>(workspace.data_ptr()) + size.tiles, p.transfer = p.before + size.states;
 #ifdef GDN_CLOCKS
   p.clocks = clocks_to;
 #endif
   const Maps maps{boxes(q, 2), boxes(k, 2), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1), boxes(output, 1)};
   const auto run = [&](auto launched) { launched(p, maps, places, how, multiprocessors, stream); };
-  if (same(type, kFloat16)) {
-    run(how.groups == 1 ? launch_all<__half, 1> : launch_all<__half, 2>);
-  } else {
-    run(how.groups == 1 ? launch_all<__nv_bfloat16, 1> : launch_all<__nv_bfloat16, 2>);
-  }
+  const auto run_typed = [&]<class E>() {
+    if (p.every != 0) return run(how.groups == 1 ? launch_all<E, 1, true> : launch_all<E, 2, true>);
+    run(how.groups == 1 ? launch_all<E, 1, false> : launch_all<E, 2, false>);
+  };
+  same(type, kFloat16) ? run_typed.template operator()<__half>() : run_typed.template operator()<__nv_bfloat16>();
 }
 
 template <bool KFirst>

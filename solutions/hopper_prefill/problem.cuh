@@ -21,11 +21,12 @@ struct Problem {
   int64_t num_checkpoints;
   unsigned char* tiles;              // [places, H] of what is prepared of a chunk, of ..
   int tile_bytes;
-  float *after, *transfer;           // [parts, H, D, D]: the state after a part, at first from zeros; of the identity
+  float *before, *transfer;          // [segments, H, D, D]: the state before each, at first what the one before it makes of
+                                     // zeros; and of the identity (join.cuh)
   int every;                         // chunks from a checkpoint to the next; 0: there are none
-  int length;                        // chunks of a segment; 0: nothing is cut
-  int part, first;                   // chunks of a part of a segment; of the first one of a sequence: a part's or a segment's
-  int64_t segments, parts;           // places for them
+  int first, length;                 // chunks of a sequence's first segment, and of others, no more; length 0: nothing is cut
+  int64_t segments;                  // places of those others
+  bool firsts;                       // the first segments are this kernel's, or else the others
   int64_t tokens;
   int N, H, q_group, k_group, v_group;
   int device, multiprocessors;
@@ -65,43 +66,12 @@ __device__ __forceinline__ int count_chunks(const Problem& p, int n) {
 // The place of a sequence's first chunk: no two chunks share one, and nothing has to be counted first.
 __device__ __forceinline__ int64_t first_chunk(const Problem& p, int n) { return bound(p, n) / kChunk + n; }
 
-// The place of a sequence's first segment, or part: no two share one.
-__device__ __forceinline__ int64_t first_segment(const Problem& p, int n) { return (bound(p, n) / kChunk + n) / p.length + n; }
-__device__ __forceinline__ int64_t first_part(const Problem& p, int n) { return (bound(p, n) / kChunk + n) / p.part + n; }
-
-// Places of segments of such a length, or parts, as the host counts them. One sequence leaves none unused.
-inline int64_t count_places(int64_t tokens, int64_t sequences, int64_t length) {
-  if (sequences == 1) return ((tokens + kChunk - 1) / kChunk + length - 1) / length;
-  return (tokens / kChunk + sequences) / length + sequences;
-}
-
-// One at least: an empty sequence has a final state.
-__device__ __forceinline__ int count_segments(const Problem& p, int n) {
-  const int64_t count = (count_chunks(p, n) + p.length - 1) / p.length, room = p.segments - first_segment(p, n);
-  return static_cast<int>(max(int64_t{1}, min(count, room)));
-}
-
-// Before segment i, from 1 on, so many parts of the sequence: those of the first segment, which may be a part itself, and of
-// others as many as `part` has it.
-__device__ __forceinline__ int parts_before(const Problem& p, int i) {
-  return 1 + (p.length - p.first) / p.part + (i - 1) * (p.length / p.part);
-}
-
-// Those that the first pass is for: all but those of the last segment.
-__device__ __forceinline__ int count_parts(const Problem& p, int n) {
-  const int segments = count_segments(p, n);
-  const int64_t room = p.parts - first_part(p, n);
-  return segments < 2 ? 0 : static_cast<int>(max(int64_t{0}, min(int64_t{parts_before(p, segments - 1)}, room)));
-}
-
-// The last sequence whose first chunk, segment or part, as `first` has it, is not behind `place`; by a warp, which looks at 32
-// of them at a time.
-template <class First>
-__device__ __forceinline__ int find_sequence(const Problem& p, int64_t place, First first) {
+// The last sequence whose first chunk is not behind `place`; by a warp, which looks at 32 of them at a time.
+__device__ __forceinline__ int find_sequence(const Problem& p, int64_t place) {
   int from = 0, count = p.N;
   while (count > 1) {
     const int step = (count + 31) / 32, n = from + lane_here() * step;
-    const bool before = n < from + count && first(p, n) <= place;
+    const bool before = n < from + count && first_chunk(p, n) <= place;
     const int last = __popc(__ballot_sync(kAllLanes, before)) - 1;  // the first is: places begin with 0
     const int next = from + (last < 0 ? 0 : last) * step;
     count = min(step, from + count - next), from = next;
@@ -123,7 +93,7 @@ __device__ __forceinline__ Chunk find_chunk(const Problem& p, int64_t place) {
     return Chunk{first, there ? static_cast<int>(min(int64_t{kChunk}, to - first)) : 0};
   };
   if (p.N >= 32) {
-    const int n = find_sequence(p, place, first_chunk);
+    const int n = find_sequence(p, place);
     return chunk(n, bound(p, n), bound(p, n + 1));
   }
   const int lane = lane_here();  // all bounds at once
@@ -131,6 +101,47 @@ __device__ __forceinline__ Chunk find_chunk(const Problem& p, int64_t place) {
   const int last = __popc(__ballot_sync(kAllLanes, lane < p.N && mine / kChunk + lane <= place)) - 1, n = last < 0 ? 0 : last;
   return chunk(n, __shfl_sync(kAllLanes, mine, n), __shfl_sync(kAllLanes, mine, n + 1));
 }
+
+// --- segments behind the first ------------------------------------------------------------------------------------
+//
+// Their places follow each other, sequence by sequence. Few sequences are cut: a lane for each.
+constexpr int kCut = 32;
+
+// How many places they may need, as the host counts them: the most if all chunks are one sequence's, as a first segment has as
+// many as others or more.
+inline int64_t count_places(int64_t tokens, int64_t sequences, int64_t first, int64_t length) {
+  const int64_t chunks = sequences > 1 ? tokens / kChunk + sequences : (tokens + kChunk - 1) / kChunk;
+  return std::max<int64_t>(0, chunks - first + length - 1) / length;
+}
+
+// Of sequence n; none where there is no such sequence.
+__device__ __forceinline__ int count_segments(const Problem& p, int n) {
+  return n < p.N ? max(0, count_chunks(p, n) - p.first + p.length - 1) / p.length : 0;
+}
+
+struct Segment {
+  int n, i;        // of which sequence, which one behind the first
+  int64_t second;  // the place of i = 0 ..
+  int behind;      // .. and how many places there are: bounds that do not rise could ask for more than there are
+};
+
+// The z-th of those behind the first, but for the last `less` of each sequence, or, of a sequence n, what there is; by a warp.
+__device__ __forceinline__ Segment find_segment(const Problem& p, int z, int less, int n = -1) {
+  const int lane = lane_here(), mine = count_segments(p, lane), counted = max(0, mine - less);
+  int before = mine, counted_before = counted;
+#pragma unroll
+  for (int step = 1; step < kCut; step *= 2) {
+    const int x = __shfl_up_sync(kAllLanes, before, step), y = __shfl_up_sync(kAllLanes, counted_before, step);
+    if (lane >= step) before += x, counted_before += y;
+  }
+  before -= mine, counted_before -= counted;
+  if (n < 0) n = max(0, __popc(__ballot_sync(kAllLanes, lane < p.N && counted_before <= z)) - 1);
+  Segment found{n, z - __shfl_sync(kAllLanes, counted_before, n), __shfl_sync(kAllLanes, before, n)};
+  found.behind = static_cast<int>(max(int64_t{0}, min(int64_t{__shfl_sync(kAllLanes, mine, n)}, p.segments - found.second)));
+  return found;
+}
+
+// --- the order in which blocks take sequences ---------------------------------------------------------------------
 
 constexpr int kSorted = 512;  // sequences that are taken longest first; more are taken as they come
 
@@ -169,43 +180,42 @@ struct Work {
   int before;          // chunks of the sequence
   int64_t place;       // of the first of these chunks
   int64_t start, end;  // tokens: the first of these chunks, behind the last of the sequence
-  const float* from;   // a state; null: zeros
+  const float* from;   // a state; null: zeros. That before the second segment, where it is to be joined
+  const float* transfer;
+  int joins;           // over so many segments behind
   float* to;           // null: nowhere
   bool from_k_first, to_k_first, identity;
 };
 
-// That of block (x, h, z), for sequence n; false: nothing. By one thread. x counts slices of the state, of groups * kSlice
-// value channels each. Without output: parts, but for those of a sequence's last segment, the slices of the identity behind the
-// others.
+// That of block (x, h), for a sequence that is not cut, its first segment or that segment; false: nothing. By one thread. x
+// counts slices of the state, of groups * kSlice value channels each. Without output: segments that are neither first nor
+// last, the slices of the identity behind the others.
 template <bool Output>
-__device__ __forceinline__ bool find_work(const Problem& p, int groups, int n, int x, int h, int64_t z, Work& work) {
-  const int slices = D / kSlice / groups;
+__device__ __forceinline__ bool find_work(const Problem& p, int groups, const Segment& segment, int x, int h, Work& work) {
+  const auto [n, i, second, behind] = segment;
+  const int slices = D / kSlice / groups, chunks = count_chunks(p, n);
   const auto state_of = [&](int64_t place) { return (place * p.H + h) * D * D; };
-  const int chunks = count_chunks(p, n);
-  int i = 0, count = 1, length = chunks;  // segment or part i of so many
-  if (p.length != 0) {
-    i = static_cast<int>(z - (Output ? first_segment(p, n) : first_part(p, n)));
-    count = Output ? count_segments(p, n) : count_parts(p, n);
-    length = Output ? p.length : i == 0 ? p.first : p.part;
-  }
-  const bool first = i == 0, last = Output && i == count - 1;
+  const bool from_first = p.length == 0 || p.firsts;
+  const bool last = from_first ? behind == 0 : i == behind - 1;
+  if (!from_first && (i < 0 || i >= behind || (!Output && last))) return false;
   work.identity = x >= slices;
-  if (i < 0 || i >= count || (!Output && first && work.identity)) return false;
   work.n = n, work.h = h, work.groups = groups, work.slice = x % slices * groups * kSlice;
-  work.before = Output || first ? i * length : p.first + (i - 1) * length, work.place = first_chunk(p, n) + work.before;
-  work.chunks = min(length, chunks - work.before);
+  work.before = from_first ? 0 : p.first + i * p.length, work.place = first_chunk(p, n) + work.before;
+  work.chunks = min(p.length == 0 ? chunks : from_first ? p.first : p.length, chunks - work.before);
   work.start = bound(p, n) + static_cast<int64_t>(work.before) * kChunk, work.end = bound(p, n + 1);
-  work.from_k_first = p.k_first && first, work.to_k_first = Output && p.k_first;
-  work.from = nullptr;
-  if (first) {
+  work.from_k_first = p.k_first && from_first, work.to_k_first = p.k_first && last;
+  work.from = work.to = nullptr, work.joins = 0;
+  if (from_first) {
     if (p.initial_state != nullptr) work.from = p.initial_state + state_of(n);
   } else if (Output) {
-    work.from = p.after + state_of(min(first_part(p, n) + parts_before(p, i), p.parts) - 1);
+    work.from = p.before + state_of(second), work.transfer = p.transfer + state_of(second), work.joins = i;
   }
-  if (Output) {
-    work.to = last ? p.final_state + state_of(n) : nullptr;
-  } else {
-    work.to = (work.identity ? p.transfer : p.after) + state_of(z);
+  if (last) {
+    work.to = p.final_state + state_of(n);
+  } else if (from_first) {
+    work.to = p.before + state_of(second);
+  } else if (!Output) {
+    work.to = (work.identity ? p.transfer : p.before) + state_of(second + i + 1);
   }
   return true;
 }

@@ -7,6 +7,7 @@ namespace {
 constexpr int kStages = 3;           // chunks: one is advanced, the others are on their way
 constexpr int kCleared = 1;          // named barriers: rows behind a sequence's end
 constexpr int kWritten = 2;          // the output of a last chunk that is not whole
+constexpr int kTaken = 3;            // and 4: a half of a transfer has been multiplied
 // Lanes of a warp that say that it has left a place, or has found P: one is enough for all behind __syncwarp. racecheck does
 // not follow that; for it all of them do (README.md).
 #ifdef GDN_EVERY_LANE
@@ -20,6 +21,9 @@ constexpr int kLeavers = 1;
 #endif
 constexpr int kTerms = GDN_TERMS;
 constexpr int kBoxBytes = 64 * 128;  // 64 rows of 64 numbers, swizzled: what wgmma and TMA call SW128
+// A transfer (join.cuh) lies in memory as wgmma reads it: of rows 0 to 63 two boxes of the first term, two of the second; the
+// other rows.
+constexpr int kTransferBytes = 4 * kBoxBytes;  // of one half of its rows
 
 // 16-byte piece `piece` of a row of 128 bytes, in a swizzled box.
 __device__ __forceinline__ uint32_t swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
@@ -120,16 +124,27 @@ struct Stage<Groups, false> {
 };
 
 // Of one that advances. Barriers: a chunk has landed, but for v; v has; its P is there, where the block finds it; nobody
-// needs what is in its place any more; the last chunk has landed, and its boxes hold rows of another sequence.
+// needs what is in its place any more; the last chunk has landed, and its boxes hold rows of another sequence; half of a
+// transfer has.
 template <int Groups, bool Output>
 struct Shared {
   using Boxes = Stage<Groups, Output>;
   alignas(1024) Boxes boxes[kStages];
   typename Boxes::Prepared tile[kStages];
-  alignas(8) uint64_t full[kStages], v_full[kStages], ready[kStages], empty[kStages], tail;
+  alignas(8) uint64_t full[kStages], v_full[kStages], ready[kStages], empty[kStages], tail, joining[2];
   Work work;
   int found;
   bool busy;
 };
+
+// Behind it, where there are checkpoints: eight rows of a state for each warp that advances, from where TMA takes them while
+// chunks go on. Padded: neighbours are in other banks.
+constexpr int kRowBytes = 4 * D + 32, kRowsBytes = 8 * kRowBytes;
+constexpr size_t kMostShared = 227 * 1024;
+template <int Groups>
+constexpr size_t kStagedBytes = sizeof(Shared<Groups, true>) + 4 * Groups * kRowsBytes;
+// Two slices with two terms of T leave no room for it.
+template <int Groups>
+constexpr bool kStaged = kStagedBytes<Groups> <= kMostShared;
 
 }  // namespace

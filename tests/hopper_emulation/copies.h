@@ -102,6 +102,12 @@ inline void store_boxes(const CUtensorMap* map, uint32_t from, int half, int hea
   });
 }
 
+inline void store_bytes_if(bool this_lane, void* to, uint32_t from, int bytes) {
+  if (!this_lane) return;
+  require(from % 16 == 0 && reinterpret_cast<uintptr_t>(to) % 16 == 0 && bytes % 16 == 0, "store_bytes_if: misaligned");
+  store(from, bytes, "store_bytes_if", [to, bytes](const std::byte* seen) { std::memcpy(to, seen, bytes); });
+}
+
 inline void stored_all() {
   for (const Store& store : stores[running]) {
     const bool same = std::memcmp(shared_memory.bytes + store.from, store.seen.data(), store.seen.size()) == 0;

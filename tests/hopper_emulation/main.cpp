@@ -13,12 +13,10 @@
 
 namespace {
 
-// How a call is cut up: slices of 64 value channels in a block, chunks of a segment (0: not cut), and whether blocks decide
-// between one slice and two, on a GPU of so many multiprocessors. Parts of segments in the first pass: so many, of the first
-// one of a sequence maybe one alone.
+// How a call is cut up: slices of 64 value channels in a block, chunks of a sequence's first segment and of others (0: not
+// cut), and whether blocks decide between one slice and two, on a GPU of so many multiprocessors.
 struct Cut {
-  int slices, segment, multiprocessors = 0, parts = 1;
-  bool first_whole = true;
+  int slices, first, length, multiprocessors = 0;
 };
 
 struct Results {
@@ -27,12 +25,13 @@ struct Results {
   bool intact = true;  // and so is the workspace: nothing was written beside them
 };
 
-template <class E, int Slices>
+template <class E, int Slices, bool Checkpoints>
 void launch_all(Problem p, const Maps& maps) {
   const auto grid_of = [&](int slices, int64_t z) {
     return Place{static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z)};
   };
   const int blocks = p.decides ? D / kSlice : D / (Slices * kSlice);
+  const size_t bytes = Checkpoints && kStaged<Slices> ? kStagedBytes<Slices> : sizeof(Shared<Slices, true>);
   // Heads that share q and k in one block together, or each for itself, and two of those in a block where there are two.
   const int shared = std::min(p.q_group, p.k_group);
   Group group = p.length != 1 ? Group{1, shared} : p.H % 2 != 0 ? Group{1, 1} : Group{2, 1};
@@ -41,15 +40,15 @@ void launch_all(Problem p, const Maps& maps) {
   const Place chunks{static_cast<unsigned>(p.tokens / kChunk + p.N), static_cast<unsigned>(p.H / (group.units * group.heads)), 1};
   launch(chunks, 128, prepare_bytes(group.units, kWithP), [&] { gdn_prepare_kernel<E, kWithP>(p, maps.q, maps.k, group); });
   if (p.length != 0) {
-    launch(grid_of(2 * (D / kSlice), p.parts), threads_of(1), sizeof(Shared<1, false>),
-           [&] { gdn_prefill_kernel<E, 1, false>(p, maps); }, blocks_a_multiprocessor(false));
-    const auto join = [&]<int Rows> {
-      launch(grid_of(D / Rows, p.N), kJoinParts * D, sizeof(Joined<Rows>), [&] { gdn_join_kernel<Rows>(p); });
-    };
-    p.part == 1 ? join.template operator()<8>() : p.first == p.length ? join.template operator()<16>() : join.template operator()<32>();
+    Problem firsts = p;
+    firsts.firsts = true;
+    launch(grid_of(blocks, p.N), threads_of(Slices), bytes,
+           [&] { gdn_prefill_kernel<E, Slices, true, Checkpoints>(firsts, maps); });
+    launch(grid_of(2 * (D / kSlice), p.segments), threads_of(1), sizeof(Shared<1, false>),
+           [&] { gdn_prefill_kernel<E, 1, false, false>(p, maps); }, blocks_a_multiprocessor(false));
   }
-  launch(grid_of(blocks, p.length == 0 ? p.N : p.segments), threads_of(Slices), sizeof(Shared<Slices, true>),
-         [&] { gdn_prefill_kernel<E, Slices, true>(p, maps); });
+  launch(grid_of(blocks, p.length == 0 ? p.N : p.segments), threads_of(Slices), bytes,
+         [&] { gdn_prefill_kernel<E, Slices, true, Checkpoints>(p, maps); });
 }
 
 Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
@@ -71,16 +70,13 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
   p.scale = scale;
   p.k_first = p.log_gates = c.k_first;
-  p.length = cut.segment, p.multiprocessors = cut.multiprocessors, p.decides = cut.multiprocessors != 0;
-  if (cut.segment != 0) {
-    p.part = cut.segment / cut.parts, p.first = cut.first_whole ? p.length : p.part;
-    p.segments = count_places(tokens, p.N, p.length), p.parts = count_places(tokens, p.N, p.part);
-  }
-  Guarded<float> after(p.parts * heads * state), transfer = after;
+  p.first = cut.first, p.length = cut.length, p.multiprocessors = cut.multiprocessors, p.decides = cut.multiprocessors != 0;
+  if (cut.length != 0) p.segments = count_places(tokens, p.N, p.first, p.length);
+  Guarded<float> before(p.segments * heads * state), transfer = before;
   Guarded<float> tiles((tokens / kChunk + p.N) * heads * (sizeof(Tile) / sizeof(float)));
   p.tiles = reinterpret_cast<unsigned char*>(tiles.data());
   p.tile_bytes = tile_bytes(!finds_p(cut.slices));
-  p.after = after.data(), p.transfer = transfer.data();
+  p.before = before.data(), p.transfer = transfer.data();
 
   const int rows = static_cast<int>(tokens);
   const Maps maps{{x.q.data(), D, c.query_heads, rows, 2},
@@ -90,12 +86,12 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
                   {x.v.data(), D, c.value_heads, rows, 1},
                   {results.output.data(), D, p.H, rows, 1}};
   const auto launched = [&](auto launch_typed) { launch_typed(p, maps); };
-  if (c.type == Type::float16) {
-    launched(cut.slices == 1 ? launch_all<__half, 1> : launch_all<__half, 2>);
-  } else {
-    launched(cut.slices == 1 ? launch_all<__nv_bfloat16, 1> : launch_all<__nv_bfloat16, 2>);
-  }
-  for (const Guarded<float>* x : {&results.final_state, &results.checkpoints, &after, &transfer, &tiles}) {
+  const auto launched_typed = [&]<class E> {
+    if (p.every != 0) return launched(cut.slices == 1 ? launch_all<E, 1, true> : launch_all<E, 2, true>);
+    launched(cut.slices == 1 ? launch_all<E, 1, false> : launch_all<E, 2, false>);
+  };
+  c.type == Type::float16 ? launched_typed.template operator()<__half>() : launched_typed.template operator()<__nv_bfloat16>();
+  for (const Guarded<float>* x : {&results.final_state, &results.checkpoints, &before, &transfer, &tiles}) {
     results.intact &= x->intact();
   }
   results.intact &= results.output.intact();
@@ -150,9 +146,8 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
   const bool decided = cut.multiprocessors != 0;
   const std::string slices = (decided ? "decided, " : "") + std::to_string(decided ? cut.multiprocessors : cut.slices);
-  std::printf("%s: %s, %s, slices %s, segment %d, parts %d%s: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
-              right ? "right" : "WRONG", c.name, type, slices.c_str(), cut.segment, cut.parts,
-              cut.first_whole ? "" : " of each", output, state, checkpoints, limit,
+  std::printf("%s: %s, %s, slices %s, segments %d and %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
+              right ? "right" : "WRONG", c.name, type, slices.c_str(), cut.first, cut.length, output, state, checkpoints, limit,
               got.intact ? "" : ", written outside of a tensor");
   std::fflush(stdout);
   return right;
@@ -184,10 +179,10 @@ int main() {
     const Inputs inputs = draw(c);
     const Expected expected = recur(c, inputs, scale);
     for (const int slices : {1, 2}) {
-      for (const Cut& cut : {Cut{slices, 0}, Cut{slices, 1}, Cut{slices, 2}, Cut{slices, 2, 0, 2}, Cut{slices, 2, 0, 2, false},
-                             Cut{slices, 0, 1}, Cut{slices, 0, 132}}) {
+      for (const Cut& cut : {Cut{slices, 0, 0}, Cut{slices, 1, 1}, Cut{slices, 2, 1}, Cut{slices, 2, 2}, Cut{slices, 0, 0, 1},
+                             Cut{slices, 0, 0, 132}}) {
         if (cut.multiprocessors != 0 && (slices == 1 || c.sequences() == 1)) continue;
-        if (cut.parts != 1 && c.chunks() < 3) continue;  // one segment
+        if (cut.first > 1 && c.chunks() <= cut.first) continue;  // one segment
         right &= report(c, inputs, expected, cut, scale);
 #ifdef STOP_AT_FIRST
         if (!right) return 1;

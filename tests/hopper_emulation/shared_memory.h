@@ -78,6 +78,11 @@ inline void store_shared(uint32_t at, uint4 x) {
   std::memcpy(piece_to_write(at, running, "store_shared"), &x, sizeof x);
 }
 
+inline void store_pair(uint32_t at, float x, float y) {
+  const float pair[] = {x, y};
+  std::memcpy(piece_to_write(at / kPieceBytes * kPieceBytes, running, "store_pair") + at % kPieceBytes, pair, sizeof pair);
+}
+
 // Of rows of 128 bytes, eight to 1024: the address bits of the row turn those of the piece.
 inline uint32_t swizzle_128(uint32_t at) { return at ^ (at >> 7 & 7) << 4; }
 
