@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 FOLDER, D, FROM, TO = Path(__file__).resolve().parent, 128, 8, 40
-STEPS = ("wait for K and Q", "issue S K^T, hand over O of the chunk before", "issue S Q^T, wait for v", "S K^T",
-         "X, T X", "update of S, P V'")  # fmt: skip
+STEPS = ("wait for v", "issue S Q^T", "scale S, S K^T", "X, issue T X", "T X", "update of S, P V'",
+         "issue S K^T of the next, write O")  # fmt: skip
 
 
 def arguments(q_heads: int, heads: int, lengths: list[int]) -> tuple[object, ...]:
@@ -63,8 +63,9 @@ def main() -> None:
             table = Table(title=f"warp {warp} of slice {group}: {chunk:.0f} cycles a chunk", title_justify="left")
             for name in ("step", "cycles", ""):
                 table.add_column(name, justify="right" if name == "cycles" else "left")
+            ends = torch.cat([stamps[:-1, 1 : len(STEPS)], stamps[1:, :1]], dim=1)  # the last: where the next begins
             for i, name in enumerate(STEPS):
-                cycles = statistics.median((stamps[:, i + 1] - stamps[:, i]).tolist())
+                cycles = statistics.median((ends[:, i] - stamps[:-1, i]).tolist())
                 table.add_row(name, f"{cycles:.0f}", "█" * round(50 * cycles / chunk))
             console.print(table)
     if options.svg:

@@ -11,7 +11,7 @@ constexpr float kLeastLog = -160.f;
 
 // What a warp keeps of a chunk's decays to prepare it.
 struct Rows {
-  float log[kChunk], factor[kChunk], beta[kChunk];  // the first two as in Decays; at first g is where log will be
+  float log[kChunk], factor[kChunk], beta[kChunk];  // the first two as in Logs; at first g is where log will be
 };
 
 // A token's g or beta, of heads from h on, by a block of 128 threads: g by the first half. On their way from `load_gates` on;
@@ -52,8 +52,8 @@ __device__ __forceinline__ void write_gates(const Problem& p, const Gates& x, in
   }
 }
 
-// By a warp.
-__device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, Decays& d, int lane) {
+// By a warp. `logs`: null where P is prepared.
+__device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, Decays& d, Logs* logs, int lane) {
   const float2 g = *reinterpret_cast<const float2*>(&rows.log[2 * lane]);
   float own[2];
 #pragma unroll
@@ -67,19 +67,22 @@ __device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, Decays
     const float x = __shfl_up_sync(kAllLanes, sum, step);
     if (lane >= step) sum += x;
   }
-  const float logs[2] = {sum - own[1], sum};
+  const float log[2] = {sum - own[1], sum};
   const float block_end = __shfl_sync(kAllLanes, sum, lane | 7), end = __shfl_sync(kAllLanes, sum, 31);
-  const auto write = [&](float (&to)[kChunk], float x, float y) {
-    *reinterpret_cast<float2*>(&to[2 * lane]) = make_float2(x, y);
-  };
-  const float factors[2] = {exp2_fast(block_end - logs[0]), exp2_fast(block_end - logs[1])};
-  write(rows.log, logs[0], logs[1]);
-  write(rows.factor, factors[0], factors[1]);
+  const auto write = [](float* to, float x, float y) { *reinterpret_cast<float2*>(to) = make_float2(x, y); };
+  const float factors[2] = {exp2_fast(block_end - log[0]), exp2_fast(block_end - log[1])};
+  write(&rows.log[2 * lane], log[0], log[1]);
+  write(&rows.factor[2 * lane], factors[0], factors[1]);
   __syncwarp();
-  write(d.log, logs[0], logs[1]);
-  write(d.factor, factors[0], factors[1]);
-  write(d.to_end, exp2_fast(end - logs[0]), exp2_fast(end - logs[1]));
-  write(d.from_start, exp2_fast(logs[0]), exp2_fast(logs[1]));
+  if (logs != nullptr) {
+    write(&logs->log[2 * lane], log[0], log[1]);
+    write(&logs->factor[2 * lane], factors[0], factors[1]);
+  }
+  const int place = place_of_pair(2 * lane);
+  const float gammas[2] = {exp2_fast(log[0]), exp2_fast(log[1])};
+  write(&d.from_start[place], gammas[0], gammas[1]);
+  write(&d.to_end[place], exp2_fast(end - log[0]), exp2_fast(end - log[1]));
+  write(&d.read_out[place], p.scale * gammas[0], p.scale * gammas[1]);
 }
 
 // A lane has of a 16 x 16 block of products rows lane / 4 and eight further, columns 2 (lane % 4), one and 8 and 9 further, in
@@ -116,7 +119,7 @@ struct Weights {
   float rows[3][2];   // of those left of it: gamma_i over gamma at the end of block m
 };
 
-__device__ __forceinline__ Weights weigh(const Decays& d, float scale, int warp, int lane) {
+__device__ __forceinline__ Weights weigh(const Logs& d, float scale, int warp, int lane) {
   const int row = 16 * warp + lane / 4;
   Weights w;
   weigh_diagonal(w.diagonal, d.log, warp, lane);
@@ -136,7 +139,7 @@ __device__ __forceinline__ uint32_t turned(int lane) { return (lane / 8 % 2 * 2 
 
 // P = scale (Gamma * Q K^T) of a chunk, from `products` = Q K^T; by four warps.
 template <class E>
-__device__ __forceinline__ void write_p(const float (&products)[32], const Decays& d, const Weights& w, uint32_t to, int warp,
+__device__ __forceinline__ void write_p(const float (&products)[32], const Logs& d, const Weights& w, uint32_t to, int warp,
                                         int lane) {
   const auto write = [&](const float (&x)[8], int m) {
     const uint32_t words[4] = {pack<E>(x[0], x[1]), pack<E>(x[2], x[3]), pack<E>(x[4], x[5]), pack<E>(x[6], x[7])};

@@ -40,7 +40,7 @@ struct Feeder {
   }
 
   static constexpr bool kWithP = Output && !finds_p(Groups);
-  static constexpr int kBytes = tile_bytes(kWithP), kBoxes = Output ? 4 : 2;  // of k and q
+  static constexpr int kBytes = bytes_to_load(Output, kWithP), kBoxes = Output ? 4 : 2;  // of k and q
 
   __device__ __forceinline__ void wait_empty(int c) const {
     barrier_wait(shared_address(&s.empty[c % kStages]), c / kStages & 1);
@@ -98,7 +98,7 @@ struct Feeder {
       load_boxes(shared_address(boxes.k), &maps.k, 0, k_head, token, landed(c));
       if constexpr (Output) load_boxes(shared_address(boxes.q), &maps.q, 0, q_head, token, landed(c));
       if (c == 0) meet_last<Output>(p);
-      load_tile<kWithP>(s.tile[i], tiles + static_cast<int64_t>(c) * p.H * p.tile_bytes, landed(c));
+      load_tile<Output, kWithP>(s.tile[i], tiles + static_cast<int64_t>(c) * p.H * p.tile_bytes, landed(c));
     }
     __syncwarp();
   }
@@ -171,7 +171,7 @@ __device__ __forceinline__ void feed(const Problem& p, Shared<Groups, Output>& s
       barrier_wait(shared_address(&s.full[i]), c / kStages & 1);
       float products[32];
       multiply_boxes<E>(products, shared_address(boxes.q), shared_address(boxes.k));
-      const Decays& d = s.tile[i].decays;
+      const Logs& d = s.tile[i].logs;
       const Weights weights = weigh(d, p.scale, warp, lane);
       wgmma_wait<0>();
       settle(products);

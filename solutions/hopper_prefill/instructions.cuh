@@ -56,6 +56,26 @@ __device__ __forceinline__ void barrier_wait(uint32_t bar, int parity) {
       "{\n.reg .pred p;\nWAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra WAIT;\nDONE:\n}"
       ::"r"(bar), "r"(parity) : "memory");
 }
+// Whether that is so already, without waiting; and what is left to wait for. By a warp.
+__device__ __forceinline__ int barrier_test(uint32_t bar, int parity) {
+  int over;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
+      : "=r"(over) : "r"(bar), "r"(parity) : "memory");
+  return over;
+}
+__device__ __forceinline__ void barrier_wait_unless(int over, uint32_t bar, int parity) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p bra DONE;\n"
+      "WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra WAIT;\nDONE:\n}"
+      ::"r"(bar), "r"(parity), "r"(over) : "memory");
+}
+// Arrives, where `this_lane` says so: without a branch.
+__device__ __forceinline__ void barrier_arrive_if(int this_lane, uint32_t bar) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}"
+      ::"r"(bar), "r"(this_lane) : "memory");
+}
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -101,9 +121,14 @@ __device__ __forceinline__ void store_shared(uint32_t at, uint4 x) {
 __device__ __forceinline__ void store_pair(uint32_t at, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
 }
-__device__ __forceinline__ float2 load_pair(uint32_t at) {
-  float2 x;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
+__device__ __forceinline__ float load_one(uint32_t at) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+  return x;
+}
+__device__ __forceinline__ float4 load_four(uint32_t at) {
+  float4 x;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(at) : "memory");
   return x;
 }
 

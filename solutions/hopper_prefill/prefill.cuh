@@ -231,7 +231,7 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
   // As in choose.cuh. Of a chunk: prepared, by groups; without output, in a block alone or in one of two, where its beginning
   // and end are as long as kAround more, and it begins kLater. Of a pass with outputs, besides its chunks; of one more pass; of
   // a state that is joined over a segment.
-  constexpr int64_t kPrepare[] = {2100, 1900}, kAlone = 1400, kOfTwo = 1900, kAround = 4, kLater = 9000;
+  constexpr int64_t kPrepare[] = {2100, 1900}, kAlone = 1200, kOfTwo = 1650, kAround = 4, kLater = 9000;
   constexpr int64_t kPass = 6500, kSecond = 5800, kJoin = 3300;
   const int64_t pairs = heads * sequences, chunks = tokens / kChunk + sequences;
   const int64_t each = (chunks + sequences - 1) / sequences, longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;

@@ -59,7 +59,10 @@ __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
   write_gates(p, gates, heads, front.rows);
   unsigned char* const tile = p.tiles + (static_cast<int64_t>(blockIdx.x) * p.H + h + warp) * tile_bytes(WithP);
   __syncthreads();
-  if (busy) find_decays(p, front.rows[warp], *reinterpret_cast<Decays*>(tile + kDecaysAt), lane);
+  if (busy) {
+    auto* const logs = WithP ? nullptr : reinterpret_cast<Logs*>(tile + kLogsAt);
+    find_decays(p, front.rows[warp], *reinterpret_cast<Decays*>(tile + kDecaysAt), logs, lane);
+  }
   barrier_wait(landed, 0);
   if (valid < kChunk) {  // rows of the next sequence, NaN maybe
     for (int at = 0; at < group.units * boxes_of_unit(WithP); at += kBoxBytes) {

@@ -56,29 +56,42 @@ constexpr int kSquare = 16 * kBlock;
 __device__ __forceinline__ constexpr int block_of_square(int r, int s) { return kBlock * (4 * s + r); }
 __device__ __forceinline__ constexpr int block_of_p(int r, int s) { return kBlock * (r + 3 * s - s * (s - 1) / 2); }
 
+// By tokens, in the order in which whoever advances holds columns: the four of 16 that a lane has lie side by side.
 struct Decays {
+  float from_start[kChunk], to_end[kChunk];  // gamma, gamma_C / gamma
+  float read_out[kChunk];                    // scale gamma
+};
+// The first two of the four; the others are those of eight tokens further.
+__device__ __forceinline__ constexpr int place_of_pair(int token) {
+  return token / 16 * 16 + token % 8 * 2 + token / 8 % 2 * 2;
+}
+
+// What P is found from, by token.
+struct Logs {
   float log[kChunk];     // log2 of gamma
   float factor[kChunk];  // gamma of the last of 16 tokens over gamma of this one
-  float to_end[kChunk], from_start[kChunk];  // gamma_C / gamma, gamma
 };
 
-// What is prepared of a chunk and head: what a state needs, and what its output needs besides.
+// What is prepared of a chunk and head: what a state needs, and what its output needs besides: P, or what it is found from.
 struct alignas(128) StateTile {
   unsigned char T[kTerms][kTriangle];
   Decays decays;
 };
 struct Tile : StateTile {
   unsigned char P[kSquare];
+  Logs logs;
 };
-static_assert(sizeof(StateTile) == kTerms * kTriangle + sizeof(Decays) && sizeof(Tile) == sizeof(StateTile) + kSquare);
+static_assert(sizeof(StateTile) == kTerms * kTriangle + sizeof(Decays));
+static_assert(sizeof(Tile) == sizeof(StateTile) + kSquare + sizeof(Logs));
 // Whether a block that advances so many slices finds P, which then is not prepared.
 constexpr bool finds_p(int groups) { return groups == 2; }
-// In memory, without blocks of zeros, in the same order.
-constexpr int kDecaysAt = kTerms * kBlocks * kBlock, kPAt = kDecaysAt + static_cast<int>(sizeof(Decays));
-constexpr int tile_bytes(bool with_p) { return kPAt + (with_p ? kBlocks * kBlock : 0); }
+// In memory, without blocks of zeros: T, decays, and P or logs.
+constexpr int kDecaysAt = kTerms * kBlocks * kBlock, kPAt = kDecaysAt + static_cast<int>(sizeof(Decays)), kLogsAt = kPAt;
+constexpr int tile_bytes(bool with_p) { return kPAt + (with_p ? kBlocks * kBlock : static_cast<int>(sizeof(Logs))); }
 
-// From there to its place, with copies that barrier `landed` counts; by one thread.
-template <bool WithP>
+// From there to its place, with copies that barrier `landed` counts; by one thread. Of a state's tile there is no more to it.
+constexpr int bytes_to_load(bool output, bool with_p) { return output ? tile_bytes(with_p) : kPAt; }
+template <bool Output, bool WithP>
 __device__ __forceinline__ void load_tile(StateTile& to, const unsigned char* from, uint32_t landed) {
   const auto load = [&](int begin, int bytes, int at) { load_bytes(shared_address(&to) + at, from + begin, bytes, landed); };
   constexpr int kMost = (kBlocks - 1) * kBlock, kTerm = kBlocks * kBlock;
@@ -92,6 +105,8 @@ __device__ __forceinline__ void load_tile(StateTile& to, const unsigned char* fr
     for (int s = 1; s < 4; ++s) {
       load(kPAt + block_of_p(s, s), (4 - s) * kBlock, static_cast<int>(sizeof(StateTile)) + block_of_square(s, s));
     }
+  } else if constexpr (Output) {
+    load(kLogsAt, sizeof(Logs), static_cast<int>(sizeof(StateTile)) + kSquare);
   }
 }
 

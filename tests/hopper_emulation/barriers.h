@@ -78,6 +78,19 @@ inline void barrier_wait(uint32_t at, int parity) {
   seen.insert(seen.end(), barrier.arrived.begin(), barrier.arrived.end());
 }
 
+// Whether it is; now and then that is not seen yet.
+inline int barrier_test(uint32_t at, int parity) {
+  if (barrier_at(at).phase % 2 == parity || schedule() % 4 == 0) return 0;
+  barrier_wait(at, parity);
+  return 1;
+}
+inline void barrier_wait_unless(int over, uint32_t at, int parity) {
+  if (!over) barrier_wait(at, parity);
+}
+inline void barrier_arrive_if(int this_lane, uint32_t at) {
+  if (this_lane) barrier_arrive(at);
+}
+
 // Returns the round that has to be over for whoever waits.
 inline long arrive_at(NamedBarrier& barrier, int threads) {
   if (barrier.arrived == 0) barrier.threads = threads;
