@@ -23,8 +23,8 @@ constexpr int threads_of(int groups) { return 128 * (groups + 1); }
 constexpr int blocks_a_multiprocessor(bool output) { return output ? 1 : 2; }
 static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) <= (227 - 1) * 1024 / 2);
 
-// The grid is (slices, H, N), with as many slices as there can be where blocks decide, or (slices, and without output those of
-// the identity, H, places of segments behind the first).
+// The grid is (slices, H, N), with as many slices as there can be where blocks decide, and more than N where some of them
+// have one of two; or (slices, and without output those of the identity, H, places of segments behind the first).
 template <class E, int Groups, bool Output, bool Checkpoints>
 __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Output))
     gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
@@ -40,8 +40,17 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     x = block % slices, h = block / slices % p.H, n = block / slices / p.H, groups = chosen;
     if (n >= p.N) return wait_for_last();
     n = __ffs(__ballot_sync(kAllLanes, rank == n)) - 1;
-  } else if (p.N > 1 && p.N <= kSorted && (p.length == 0 || p.firsts)) {
-    n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
+  } else {
+    if (Groups == 2 && p.whole > 0) {  // by sequences, then heads
+      const int block = static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y), behind = block - p.whole;
+      const int pair = behind < 0 ? block : p.whole + behind / 2;
+      if (behind >= 0) groups = 1, x = behind % 2;
+      n = pair / p.H, h = pair % p.H;
+      if (n >= p.N) return wait_for_last();
+    }
+    if (p.N > 1 && p.N <= kSorted && (p.length == 0 || p.firsts)) {
+      n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
+    }
   }
   Segment segment{n, 0, 0, 0};
   if (p.length != 0) segment = p.firsts ? find_segment(p, 0, 0, n) : find_segment(p, blockIdx.z, Output ? 0 : 1);
@@ -315,6 +324,14 @@ void launch_early(Kernel kernel, dim3 grid, int threads, size_t bytes, cudaStrea
   TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
+// Where there are more (sequence, head) than multiprocessors the last ones may leave half of those idle, or more: then each of
+// them has two blocks, a slice each, which take two thirds of the time. How many have one for both slices.
+int64_t count_whole(const Cut& how, int64_t pairs, int multiprocessors) {
+  const int64_t last = pairs % multiprocessors;
+  const bool two_will_do = last > 0 && 2 * last <= multiprocessors && pairs > multiprocessors && pairs < (int64_t{1} << 30);
+  return how.groups == 2 && how.length == 0 && !how.decides && two_will_do ? pairs - last : 0;
+}
+
 constexpr size_t kMoreThanHalf = 116 * 1024;  // of a multiprocessor's shared memory: what asks for it is alone there
 
 // Of one kernel that advances: so many slices and, in z, sequences or places of segments.
@@ -333,7 +350,11 @@ template <class E, int Groups, bool Checkpoints>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, const Cut& how, int multiprocessors, cudaStream_t stream) {
   launch_prepare<E, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
   constexpr int kSlices = D / (Groups * kSlice);
-  if (p.length == 0) return launch<E, Groups, true, Checkpoints>(p, maps, p.decides ? D / kSlice : kSlices, p.N, true, stream);
+  if (p.length == 0) {
+    const int64_t behind = p.whole == 0 ? 0 : int64_t{p.N} * p.H - p.whole;  // which have a block more
+    const int64_t z = p.N + (behind + p.H - 1) / p.H;
+    return launch<E, Groups, true, Checkpoints>(p, maps, p.decides ? D / kSlice : kSlices, z, true, stream);
+  }
   Problem firsts = p;
   firsts.firsts = true;
   launch<E, Groups, true, Checkpoints>(firsts, maps, kSlices, p.N, true, stream);
@@ -414,6 +435,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const Cut how = cut(T, N, H, given + given / 2, multiprocessors);
   const Workspace size = workspace_of(how, T, N, H);
   p.decides = how.decides, p.multiprocessors = multiprocessors;
+  p.whole = static_cast<int>(count_whole(how, N * H, multiprocessors));
   if (how.length > 0) {
     p.first = static_cast<int>(how.first), p.length = static_cast<int>(how.length);
     p.segments = count_places(T, N, how.first, how.length);
