@@ -224,15 +224,19 @@ Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_
           how.length == 0 ? 0 : count_places(tokens, sequences, how.first, how.length) * heads * D * D};
 }
 
+#ifdef GDN_CLOCKS
+// What else there could be, as phases.py asks for it.
+int given(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+#endif
+
 // The least time as a model has it, with a workspace of no more than `room`. How long each sequence is, the host does not
 // know: a few are taken to be as long as each other, and of many the longest to be two or three times as long as the others,
 // which then have to hide behind it.
 Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors) {
 #ifdef GDN_CLOCKS
-  const auto given = [](const char* name, int otherwise) {  // what else there could be
-    const char* const text = std::getenv(name);
-    return text == nullptr ? otherwise : std::atoi(text);
-  };
   if (const int groups = given("GDN_GROUPS", 0); groups != 0) {
     return {groups, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0};
   }
@@ -325,11 +329,17 @@ void launch_early(Kernel kernel, dim3 grid, int threads, size_t bytes, cudaStrea
 }
 
 // Where there are more (sequence, head) than multiprocessors the last ones may leave half of those idle, or more: then each of
-// them has two blocks, a slice each, which take two thirds of the time. How many have one for both slices.
+// them may have two blocks, a slice each, which take two thirds of the time. How many have one for both slices. Emulated, and
+// not measured yet: so for phases.py alone.
 int64_t count_whole(const Cut& how, int64_t pairs, int multiprocessors) {
+#ifdef GDN_CLOCKS
+  const bool wanted = given("GDN_LAST", 0) != 0;
+#else
+  constexpr bool wanted = false;
+#endif
   const int64_t last = pairs % multiprocessors;
   const bool two_will_do = last > 0 && 2 * last <= multiprocessors && pairs > multiprocessors && pairs < (int64_t{1} << 30);
-  return how.groups == 2 && how.length == 0 && !how.decides && two_will_do ? pairs - last : 0;
+  return wanted && how.groups == 2 && how.length == 0 && !how.decides && two_will_do ? pairs - last : 0;
 }
 
 constexpr size_t kMoreThanHalf = 116 * 1024;  // of a multiprocessor's shared memory: what asks for it is alone there
