@@ -142,7 +142,7 @@ def fastest(of: dict[str, Timed]) -> str:
 def optional(what: str) -> Iterator[None]:
     try:
         yield
-    except ImportError as error:
+    except Exception as error:  # a library may fail as it is imported, by the version of another one
         print(f"{what} is missing: {error}")
 
 
