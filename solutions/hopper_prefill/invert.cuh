@@ -334,7 +334,7 @@ struct Inverter {
     } else {
       split<E>(x, words[0], words[1]);
     }
-    unsigned char* const staged = s.staged[(r + w) % 2];  // not that of the block before
+    unsigned char* const staged = s.staged[(r * (r - 1) / 2 + w) % 2];  // not that of the block before
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) {
       stmatrix_transposed(shared_address(staged) + term * kBlock + 16 * lane, words[term]);

@@ -87,7 +87,8 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     if constexpr (Groups == 2) registers_down<kFeedRegisters>();
     feed<E, Groups, Output>(p, s, maps);
   }
-  if (!Output && one) wait_for_last();  // nobody has: it began beside the first segments
+  // Nobody has, where it began beside the first segments, or has no chunk to ask for.
+  if (one && (!Output || s.work.chunks == 0)) wait_for_last();
 }
 
 }  // namespace
