@@ -16,10 +16,10 @@
 namespace {
 
 // Of a thread. At launch each has 168 where two slices are advanced, 504 together, and 128 where two blocks share a
-// multiprocessor, 256 together; or where another warpgroup feeds, 512 together.
-constexpr int kAdvanceRegisters = 208, kFindRegisters = kOwnFeeder ? 64 : 88, kFeedRegisters = 32, kFeedRegistersOfTwo = 40;
+// multiprocessor, 256 together.
+constexpr int kAdvanceRegisters = 208, kFeedRegisters = 88, kFeedRegistersOfTwo = 40;
 
-constexpr int threads_of(int groups) { return 128 * (groups + (kOwnFeeder && finds_p(groups) ? 2 : 1)); }
+constexpr int threads_of(int groups) { return 128 * (groups + 1); }
 constexpr int blocks_a_multiprocessor(bool output) { return output ? 1 : 2; }
 static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) <= (227 - 1) * 1024 / 2);
 
@@ -83,16 +83,9 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     if constexpr (Groups == 2 || !Output) registers_up<kAdvanceRegisters>();
     advance<E, Groups, Output, Checkpoints>(p, s, wg);
   } else if (s.busy && wg == Groups) {
-    if constexpr (Output && finds_p(Groups)) {
-      registers_down<kFindRegisters>();
-      find_p<E, Groups, !kOwnFeeder>(p, s, maps);
-    } else {
-      if constexpr (!Output) registers_down<kFeedRegistersOfTwo>();
-      if (threadIdx.x / 32 == 4 * Groups) feed<Groups, Output>(p, s, maps);
-    }
-  } else if (kOwnFeeder && finds_p(Groups) && Output && s.busy && wg == Groups + 1) {
-    registers_down<kFeedRegisters>();
-    if (threadIdx.x / 32 == 4 * (Groups + 1)) feed<Groups, Output>(p, s, maps);
+    if constexpr (!Output) registers_down<kFeedRegistersOfTwo>();
+    if constexpr (Groups == 2) registers_down<kFeedRegisters>();
+    feed<E, Groups, Output>(p, s, maps);
   }
   // Nobody has, where it began beside the first segments, or has no chunk to ask for.
   if (one && (!Output || s.work.chunks == 0)) wait_for_last();

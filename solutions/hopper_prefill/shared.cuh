@@ -30,7 +30,6 @@ __device__ __forceinline__ uint32_t swizzled(int row, int piece) { return row * 
 
 // Zeros in the rows of a box from `row` on, whole ones, so that the swizzle stays inside of them; by so many threads.
 __device__ __forceinline__ void clear_rows(uint32_t box, int row, int thread, int threads) {
-#pragma unroll 1
   for (int at = 128 * row + 16 * thread; at < kBoxBytes; at += 16 * threads) {
     store_shared(box + at, make_uint4(0, 0, 0, 0));
   }
@@ -86,12 +85,6 @@ static_assert(sizeof(StateTile) == kTerms * kTriangle + sizeof(Decays));
 static_assert(sizeof(Tile) == sizeof(StateTile) + kSquare + sizeof(Logs));
 // Whether a block that advances so many slices finds P, which then is not prepared.
 constexpr bool finds_p(int groups) { return groups == 2; }
-// Whether there another warpgroup feeds. Emulated, and not measured yet.
-#ifdef GDN_OWN_FEEDER
-constexpr bool kOwnFeeder = true;
-#else
-constexpr bool kOwnFeeder = false;
-#endif
 // In memory, without blocks of zeros: T, decays, and P or logs.
 constexpr int kDecaysAt = kTerms * kBlocks * kBlock, kPAt = kDecaysAt + static_cast<int>(sizeof(Decays)), kLogsAt = kPAt;
 constexpr int tile_bytes(bool with_p) { return kPAt + (with_p ? kBlocks * kBlock : static_cast<int>(sizeof(Logs))); }
