@@ -23,8 +23,8 @@ constexpr int threads_of(int groups) { return 128 * (groups + 1); }
 constexpr int blocks_a_multiprocessor(bool output) { return output ? 1 : 2; }
 static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) <= (227 - 1) * 1024 / 2);
 
-// The grid is (slices, H, N), with as many slices as there can be where blocks decide, and more than N where some of them
-// have one of two; or (slices, and without output those of the identity, H, places of segments behind the first).
+// The grid is (slices, H, N), with as many slices as there can be where blocks decide, or (slices, and without output those of
+// the identity, H, places of segments behind the first).
 template <class E, int Groups, bool Output, bool Checkpoints>
 __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Output))
     gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
@@ -40,17 +40,8 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     x = block % slices, h = block / slices % p.H, n = block / slices / p.H, groups = chosen;
     if (n >= p.N) return wait_for_last();
     n = __ffs(__ballot_sync(kAllLanes, rank == n)) - 1;
-  } else {
-    if (Groups == 2 && p.whole > 0) {  // by sequences, then heads
-      const int block = static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y), behind = block - p.whole;
-      const int pair = behind < 0 ? block : p.whole + behind / 2;
-      if (behind >= 0) groups = 1, x = behind % 2;
-      n = pair / p.H, h = pair % p.H;
-      if (n >= p.N) return wait_for_last();
-    }
-    if (p.N > 1 && p.N <= kSorted && (p.length == 0 || p.firsts)) {
-      n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
-    }
+  } else if (p.N > 1 && p.N <= kSorted && (p.length == 0 || p.firsts)) {
+    n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
   }
   Segment segment{n, 0, 0, 0};
   if (p.length != 0) segment = p.firsts ? find_segment(p, 0, 0, n) : find_segment(p, blockIdx.z, Output ? 0 : 1);
@@ -225,19 +216,15 @@ Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_
           how.length == 0 ? 0 : count_places(tokens, sequences, how.first, how.length) * heads * D * D};
 }
 
-#ifdef GDN_CLOCKS
-// What else there could be, as phases.py asks for it.
-int given(const char* name, int otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::atoi(text);
-}
-#endif
-
 // The least time as a model has it, with a workspace of no more than `room`. How long each sequence is, the host does not
 // know: a few are taken to be as long as each other, and of many the longest to be two or three times as long as the others,
 // which then have to hide behind it.
 Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors) {
 #ifdef GDN_CLOCKS
+  const auto given = [](const char* name, int otherwise) {  // what else there could be
+    const char* const text = std::getenv(name);
+    return text == nullptr ? otherwise : std::atoi(text);
+  };
   if (const int groups = given("GDN_GROUPS", 0); groups != 0) {
     return {groups, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0};
   }
@@ -329,20 +316,6 @@ void launch_early(Kernel kernel, dim3 grid, int threads, size_t bytes, cudaStrea
   TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
-// Where there are more (sequence, head) than multiprocessors the last ones may leave half of those idle, or more: then each of
-// them may have two blocks, a slice each, which take two thirds of the time. How many have one for both slices. Emulated, and
-// not measured yet: so for phases.py alone.
-int64_t count_whole(const Cut& how, int64_t pairs, int multiprocessors) {
-#ifdef GDN_CLOCKS
-  const bool wanted = given("GDN_LAST", 0) != 0;
-#else
-  constexpr bool wanted = false;
-#endif
-  const int64_t last = pairs % multiprocessors;
-  const bool two_will_do = last > 0 && 2 * last <= multiprocessors && pairs > multiprocessors && pairs < (int64_t{1} << 30);
-  return wanted && how.groups == 2 && how.length == 0 && !how.decides && two_will_do ? pairs - last : 0;
-}
-
 constexpr size_t kMoreThanHalf = 116 * 1024;  // of a multiprocessor's shared memory: what asks for it is alone there
 
 // Of one kernel that advances: so many slices and, in z, sequences or places of segments.
@@ -361,11 +334,7 @@ template <class E, int Groups, bool Checkpoints>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, const Cut& how, int multiprocessors, cudaStream_t stream) {
   launch_prepare<E, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
   constexpr int kSlices = D / (Groups * kSlice);
-  if (p.length == 0) {
-    const int64_t behind = p.whole == 0 ? 0 : int64_t{p.N} * p.H - p.whole;  // which have a block more
-    const int64_t z = p.N + (behind + p.H - 1) / p.H;
-    return launch<E, Groups, true, Checkpoints>(p, maps, p.decides ? D / kSlice : kSlices, z, true, stream);
-  }
+  if (p.length == 0) return launch<E, Groups, true, Checkpoints>(p, maps, p.decides ? D / kSlice : kSlices, p.N, true, stream);
   Problem firsts = p;
   firsts.firsts = true;
   launch<E, Groups, true, Checkpoints>(firsts, maps, kSlices, p.N, true, stream);
@@ -446,7 +415,6 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const Cut how = cut(T, N, H, given + given / 2, multiprocessors);
   const Workspace size = workspace_of(how, T, N, H);
   p.decides = how.decides, p.multiprocessors = multiprocessors;
-  p.whole = static_cast<int>(count_whole(how, N * H, multiprocessors));
   if (how.length > 0) {
     p.first = static_cast<int>(how.first), p.length = static_cast<int>(how.length);
     p.segments = count_places(T, N, how.first, how.length);
