@@ -143,7 +143,7 @@ def optional(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a library may fail as it is imported, by the version of another one
-        print(f"{what} is missing: {error}")
+        print(f"{what} is left out: {type(error).__name__}: {str(error).splitlines()[:1]}")
 
 
 def parts(x: Tensor, heads: tuple[int, int]) -> tuple[Tensor, ...]:

@@ -180,7 +180,10 @@ def main() -> None:
         for name, among in [*((name, "solutions") for name in mine), *((name, "peers") for name in peers)]:
             try:
                 subjects.append(Subject(name, folder_of(name, among), build))
-            except Exception as error:  # a library may fail as it is imported, by the version of another one
+            except Exception as error:
+                if among == "solutions":
+                    raise
+                # A library may fail as it is imported, by the version of another one.
                 print(f"{short(name)} is left out: {type(error).__name__}: {str(error).splitlines()[:1]}")
         print(f"{torch.cuda.get_device_name()}; peer: best of those / this, share: of the bound\n")
         print(f"{'':22}{'bound':>7}" + "".join(f"{s.name[-16:]:>17}" for s in subjects) + f"{'peer':>7}{'share':>7}")

@@ -73,6 +73,8 @@ WRONG_WHERE_DECIDED = "WRONG: ragged, GVA, bfloat16, slices decided, 132"
 MAP = "groups == Groups ? &maps.output : &maps.slice_of_output"
 TO_WGMMA = "fence_async();  // wgmma reads them"
 TAKEN = "stored_read();\n      __syncwarp();"
+NEXT = "barrier_wait_unless(here, full, parity);"
+FOUND = "if (finds_p(Groups)) barrier_wait_unless(p_here, full + to_ready, parity);"
 JOINED = "joins > 0 && i <= joins + 1"
 
 
@@ -86,6 +88,8 @@ JOINED = "joins > 0 && i <= joins + 1"
         pytest.param("invert.cuh", SUMS, "keeps_sums = false;", "WRONG: repeated", id="sums never kept"),
         pytest.param("feed.cuh", MAP, "&maps.output", WRONG_WHERE_DECIDED, id="a slice too much"),
         pytest.param("prefill.cuh", TO_WGMMA, "//", "a write without fence_async", id="no fence"),
+        pytest.param("advance.cuh", NEXT, "", "exit with copies under way", id="a chunk not waited for"),
+        pytest.param("advance.cuh", FOUND, "", "has changed while its product", id="P not waited for"),
         pytest.param("advance.cuh", TAKEN, "", "written while it was stored", id="a checkpoint not taken yet"),
         pytest.param("join.cuh", "work.from + i * step", "work.from + step", "WRONG: slow decay", id="another's"),
         pytest.param("feed.cuh", JOINED, "i <= joins", "WRONG", id="chunks where transfers are"),

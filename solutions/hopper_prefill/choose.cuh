@@ -8,7 +8,7 @@ namespace {
 // What a chunk with output takes, in cycles at 1.7 GHz: by slices in a block, whose one slice is given P; where one slice
 // finds P, as two do.
 __host__ __device__ constexpr int chunk_cycles(int groups) { return groups == 1 ? 1620 : 2750; }
-constexpr int kFindsPCycles = 1900;
+constexpr int kFindsPCycles = 2050;
 constexpr int kDecided = 32;  // sequences: a lane of a warp looks at one
 
 struct Choice {

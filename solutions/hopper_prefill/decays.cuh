@@ -119,17 +119,17 @@ struct Weights {
   float rows[3][2];   // of those left of it: gamma_i over gamma at the end of block m
 };
 
-__device__ __forceinline__ Weights weigh(const Logs& d, float scale, int warp, int lane) {
+__device__ __forceinline__ Weights weigh(const Logs& logs, float scale, int warp, int lane) {
   const int row = 16 * warp + lane / 4;
   Weights w;
-  weigh_diagonal(w.diagonal, d.log, warp, lane);
+  weigh_diagonal(w.diagonal, logs.log, warp, lane);
 #pragma unroll
   for (int e = 0; e < 8; ++e) w.diagonal[e] *= scale;
 #pragma unroll
   for (int m = 0; m < 3; ++m) {  // of no use from m = warp on
-    const float end = d.log[16 * m + 15];
+    const float end = logs.log[16 * m + 15];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) w.rows[m][r] = scale * exp2_fast(d.log[row + 8 * r] - end);
+    for (int r = 0; r < 2; ++r) w.rows[m][r] = scale * exp2_fast(logs.log[row + 8 * r] - end);
   }
   return w;
 }
@@ -139,7 +139,7 @@ __device__ __forceinline__ uint32_t turned(int lane) { return (lane / 8 % 2 * 2 
 
 // P = scale (Gamma * Q K^T) of a chunk, from `products` = Q K^T; by four warps.
 template <class E>
-__device__ __forceinline__ void write_p(const float (&products)[32], const Logs& d, const Weights& w, uint32_t to, int warp,
+__device__ __forceinline__ void write_p(const float (&products)[32], const Logs& logs, const Weights& w, uint32_t to, int warp,
                                         int lane) {
   const auto write = [&](const float (&x)[8], int m) {
     const uint32_t words[4] = {pack<E>(x[0], x[1]), pack<E>(x[2], x[3]), pack<E>(x[4], x[5]), pack<E>(x[6], x[7])};
@@ -157,7 +157,7 @@ __device__ __forceinline__ void write_p(const float (&products)[32], const Logs&
   for (int m = 0; m < 3; ++m) {
     if (m >= warp) break;
     float factors[4];
-    column_factors(factors, d.factor, m, lane);
+    column_factors(factors, logs.factor, m, lane);
 #pragma unroll
     for (int e = 0; e < 8; ++e) x[e] = w.rows[m][e / 2 % 2] * factors[e / 4 * 2 + e % 2] * products[8 * m + e];
     write(x, m);

@@ -171,11 +171,11 @@ __device__ __forceinline__ void feed(const Problem& p, Shared<Groups, Output>& s
       barrier_wait(shared_address(&s.full[i]), c / kStages & 1);
       float products[32];
       multiply_boxes<E>(products, shared_address(boxes.q), shared_address(boxes.k));
-      const Logs& d = s.tile[i].logs;
-      const Weights weights = weigh(d, p.scale, warp, lane);
+      const Logs& logs = s.tile[i].logs;
+      const Weights weights = weigh(logs, p.scale, warp, lane);
       wgmma_wait<0>();
       settle(products);
-      write_p<E>(products, d, weights, shared_address(s.tile[i].P), warp, lane);
+      write_p<E>(products, logs, weights, shared_address(s.tile[i].P), warp, lane);
       fence_async();
       __syncwarp();
       if (lane == 0 || kLeavers > 1) barrier_arrive(shared_address(&s.ready[i]));
