@@ -1,5 +1,5 @@
 // A block's chunks: asks for boxes of q, k and v and for what has been prepared, once their place is free, and takes the
-// output from there, where it comes in the place of v. Blocks with both slices of a state also find P here, a chunk ahead.
+// output from there, where it comes in the place of v. In blocks with both slices of a state another warpgroup finds P.
 #pragma once
 #include "decays.cuh"
 
@@ -26,18 +26,25 @@ struct Feeder {
   const Problem& p;
   Shared<Groups, Output>& s;
   const Maps& maps;
-  int chunks, start, tokens, groups, slice, h, q_head, k_head, v_head;
+  int chunks, start, tokens, groups, h, slice, q_head, k_head, v_head;
   const unsigned char* tiles;
+  static constexpr bool kAlone = Output && finds_p(Groups);  // its warpgroup does nothing else, and has few registers
 
+  __device__ __forceinline__ static int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
   __device__ __forceinline__ Feeder(const Problem& p, Shared<Groups, Output>& s, const Maps& maps) : p(p), s(s), maps(maps) {
-    const auto uniform = [](int x) { return __shfl_sync(kAllLanes, x, 0); };
     const Work& work = s.work;
-    chunks = uniform(work.chunks), start = uniform(static_cast<int>(work.start)), h = uniform(work.h);
+    chunks = uniform(work.chunks), start = uniform(static_cast<int>(work.start));
     tokens = uniform(static_cast<int>(min(work.end - work.start, int64_t{chunks} * kChunk)));
-    groups = Groups == 1 ? 1 : uniform(work.groups), slice = uniform(work.slice);
-    q_head = uniform(work.h / p.q_group), k_head = uniform(work.h / p.k_group), v_head = uniform(work.h / p.v_group);
-    tiles = p.tiles + (work.place * p.H + h) * p.tile_bytes;
+    groups = Groups == 1 ? 1 : uniform(work.groups);
+    h = uniform(work.h), slice = uniform(work.slice);
+    q_head = uniform(work.q_head), k_head = uniform(work.k_head), v_head = uniform(work.v_head);
+    tiles = tile_of(0);
   }
+  __device__ __forceinline__ const unsigned char* tile_of(int c) const {
+    return p.tiles + ((s.work.place + c) * p.H + s.work.h) * p.tile_bytes;
+  }
+  // What there are no registers for is looked up again.
+  __device__ __forceinline__ static int now(int kept, const int& there) { return kAlone ? uniform(there) : kept; }
 
   static constexpr bool kWithP = Output && !finds_p(Groups);
   static constexpr int kBytes = bytes_to_load(Output, kWithP), kBoxes = Output ? 4 : 2;  // of k and q
@@ -47,6 +54,7 @@ struct Feeder {
   }
 
   __device__ __forceinline__ void take(int c) const {
+    const int h = now(this->h, s.work.h), slice = now(this->slice, s.work.slice);
     if (lane_here() == 0) {
       fence_async();  // for warps that advance, which have written it: there it would hold them up
       const CUtensorMap* const map = groups == Groups ? &maps.output : &maps.slice_of_output;
@@ -93,12 +101,14 @@ struct Feeder {
       wait_empty(c - kStages);
       if constexpr (Output) take(c - kStages);
     }
+    const int k_head = now(this->k_head, s.work.k_head), q_head = Output ? now(this->q_head, s.work.q_head) : 0;
     if (lane_here() == 0) {
       barrier_expect(landed(c), kBoxes * kBoxBytes + (whole(c) ? 0 : groups * kBoxBytes) + kBytes);
       load_boxes(shared_address(boxes.k), &maps.k, 0, k_head, token, landed(c));
       if constexpr (Output) load_boxes(shared_address(boxes.q), &maps.q, 0, q_head, token, landed(c));
       if (c == 0) meet_last<Output>(p);
-      load_tile<Output, kWithP>(s.tile[i], tiles + static_cast<int64_t>(c) * p.H * p.tile_bytes, landed(c));
+      const auto* const tile = kAlone ? tile_of(c) : tiles + static_cast<int64_t>(c) * p.H * p.tile_bytes;
+      load_tile<Output, kWithP>(s.tile[i], tile, landed(c));
     }
     __syncwarp();
   }
@@ -106,6 +116,7 @@ struct Feeder {
   __device__ __forceinline__ void ask_v(int c) const {
     const int i = c % kStages, rows = tokens - c * kChunk, lane = lane_here();
     auto& boxes = s.boxes[i];
+    const int v_head = now(this->v_head, s.work.v_head), slice = now(this->slice, s.work.slice);
     if (lane == 0) {
       if constexpr (Output) stored_read();
       if (whole(c)) barrier_expect(v_landed(c), groups * kBoxBytes);
@@ -140,6 +151,8 @@ struct Feeder {
       } else {  // row by row: those behind the end are the next sequence's
         named_barrier(kWritten, 32 + 128 * groups);
         const int pieces = groups * 8;  // of 16 bytes, of a row
+        const int h = now(this->h, s.work.h), slice = now(this->slice, s.work.slice);
+#pragma unroll 1
         for (int at = lane; at < rows * pieces; at += 32) {
           const int row = at / pieces, piece = at % pieces;
           const unsigned char* from = s.boxes[c % kStages].v + piece / 8 * kBoxBytes + swizzled(row, piece % 8);
@@ -152,38 +165,36 @@ struct Feeder {
   }
 };
 
-template <class E, int Groups, bool Output>
+// By one warp.
+template <int Groups, bool Output>
 __device__ __forceinline__ void feed(const Problem& p, Shared<Groups, Output>& s, const Maps& maps) {
-  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const Feeder<Groups, Output> feeder(p, s, maps);
-  if constexpr (!Output || !finds_p(Groups)) {
-    if (warp != 0) return;
 #pragma unroll 1
-    for (int c = 0; c < feeder.chunks; ++c) feeder.ask(c), feeder.ask_v(c);
-  } else {
-    if (warp == 0 && feeder.chunks > 0) feeder.ask(0), feeder.ask_v(0);
-#pragma unroll 1
-    for (int c = 0; c < feeder.chunks; ++c) {
-      const int i = c % kStages;
-      auto& boxes = s.boxes[i];
-      // Before this chunk is waited for: else every one would be as long in coming as memory takes, whatever room there is.
-      if (warp == 0 && c + 1 < feeder.chunks) feeder.ask(c + 1);
-      barrier_wait(shared_address(&s.full[i]), c / kStages & 1);
-      float products[32];
-      multiply_boxes<E>(products, shared_address(boxes.q), shared_address(boxes.k));
-      const Logs& logs = s.tile[i].logs;
-      const Weights weights = weigh(logs, p.scale, warp, lane);
-      wgmma_wait<0>();
-      settle(products);
-      write_p<E>(products, logs, weights, shared_address(s.tile[i].P), warp, lane);
-      fence_async();
-      __syncwarp();
-      if (lane == 0 || kLeavers > 1) barrier_arrive(shared_address(&s.ready[i]));
-      if (warp == 0 && c + 1 < feeder.chunks) feeder.ask_v(c + 1);
-    }
-    if (warp != 0) return;
-  }
+  for (int c = 0; c < feeder.chunks; ++c) feeder.ask(c), feeder.ask_v(c);
   if constexpr (Output) feeder.finish();
+}
+
+// By a warpgroup: P of each chunk.
+template <class E>
+__device__ __forceinline__ void find_p(const Problem& p, Shared<2, true>& s) {
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
+  const int chunks = __shfl_sync(kAllLanes, s.work.chunks, 0);
+#pragma unroll 1
+  for (int c = 0; c < chunks; ++c) {
+    const int i = c % kStages;
+    auto& boxes = s.boxes[i];
+    barrier_wait(shared_address(&s.full[i]), c / kStages & 1);
+    float products[32];
+    multiply_boxes<E>(products, shared_address(boxes.q), shared_address(boxes.k));
+    const Logs& logs = s.tile[i].logs;
+    const Weights weights = weigh(logs, p.scale, warp, lane);
+    wgmma_wait<0>();
+    settle(products);
+    write_p<E>(products, logs, weights, shared_address(s.tile[i].P), warp, lane);
+    fence_async();
+    __syncwarp();
+    if (lane == 0 || kLeavers > 1) barrier_arrive(shared_address(&s.ready[i]));
+  }
 }
 
 }  // namespace

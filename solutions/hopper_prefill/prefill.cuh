@@ -15,11 +15,12 @@
 
 namespace {
 
-// Of a thread. At launch each has 168 where two slices are advanced, 504 together, and 128 where two blocks share a
-// multiprocessor, 256 together.
-constexpr int kAdvanceRegisters = 208, kFeedRegisters = 88, kFeedRegistersOfTwo = 40;
+// Of a thread. At launch each has 128 where two slices are advanced, by four warpgroups, or where two blocks share a
+// multiprocessor.
+constexpr int kAdvanceRegisters = 208, kFindRegisters = 64, kFeedRegisters = 32, kFeedRegistersOfTwo = 40;
 
-constexpr int threads_of(int groups) { return 128 * (groups + 1); }
+// Warpgroups: those that advance, one that finds P where that is not prepared, one that feeds.
+constexpr int threads_of(int groups) { return 128 * (groups + (finds_p(groups) ? 2 : 1)); }
 constexpr int blocks_a_multiprocessor(bool output) { return output ? 1 : 2; }
 static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) <= (227 - 1) * 1024 / 2);
 
@@ -73,10 +74,15 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   if (s.busy && wg < groups) {
     if constexpr (Groups == 2 || !Output) registers_up<kAdvanceRegisters>();
     advance<E, Groups, Output, Checkpoints>(p, s, wg);
-  } else if (s.busy && wg == Groups) {
+  } else if (s.busy && wg == Groups && finds_p(Groups)) {
+    if constexpr (finds_p(Groups)) {
+      registers_down<kFindRegisters>();
+      find_p<E>(p, s);
+    }
+  } else if (s.busy && wg >= Groups) {
+    if constexpr (finds_p(Groups)) registers_down<kFeedRegisters>();
     if constexpr (!Output) registers_down<kFeedRegistersOfTwo>();
-    if constexpr (Groups == 2) registers_down<kFeedRegisters>();
-    feed<E, Groups, Output>(p, s, maps);
+    if (threadIdx.x / 32 % 4 == 0) feed(p, s, maps);
   }
   // Nobody has, where it began beside the first segments, or has no chunk to ask for.
   if (one && (!Output || s.work.chunks == 0)) wait_for_last();

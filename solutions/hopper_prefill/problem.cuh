@@ -176,6 +176,7 @@ __device__ __forceinline__ int find_ranked(const Problem& p, int rank, int* leng
 // What a block has to do. In shared memory, where registers are short.
 struct Work {
   int n, h, slice, chunks;
+  int q_head, k_head, v_head;
   int groups;          // slices that are advanced
   int before;          // chunks of the sequence
   int64_t place;       // of the first of these chunks
@@ -199,6 +200,7 @@ __device__ __forceinline__ bool find_work(const Problem& p, int groups, const Se
   const bool last = from_first ? behind == 0 : i == behind - 1;
   if (!from_first && (i < 0 || i >= behind || (!Output && last))) return false;
   work.identity = x >= slices;
+  work.q_head = h / p.q_group, work.k_head = h / p.k_group, work.v_head = h / p.v_group;
   work.n = n, work.h = h, work.groups = groups, work.slice = x % slices * groups * kSlice;
   work.before = from_first ? 0 : p.first + i * p.length, work.place = first_chunk(p, n) + work.before;
   work.chunks = min(p.length == 0 ? chunks : from_first ? p.first : p.length, chunks - work.before);

@@ -30,6 +30,7 @@ __device__ __forceinline__ uint32_t swizzled(int row, int piece) { return row * 
 
 // Zeros in the rows of a box from `row` on, whole ones, so that the swizzle stays inside of them; by so many threads.
 __device__ __forceinline__ void clear_rows(uint32_t box, int row, int thread, int threads) {
+#pragma unroll 1
   for (int at = 128 * row + 16 * thread; at < kBoxBytes; at += 16 * threads) {
     store_shared(box + at, make_uint4(0, 0, 0, 0));
   }

@@ -57,14 +57,19 @@ inline void barrier_init_done() {
   }
 }
 
+// Each write once, in order, less those that have been fenced or written over.
+inline void add_writes(std::vector<Written>& to, const std::vector<Written>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+  std::erase_if(to, [](const Written& x) { return shared_memory.unfenced[x.piece] != x.write; });
+  std::ranges::sort(to, {}, &Written::write);
+  const auto twice = std::ranges::unique(to, {}, &Written::write);
+  to.erase(twice.begin(), twice.end());
+}
+
 inline void barrier_arrive(uint32_t at) {
   Barrier& barrier = barrier_at(at);
   const int first = running / kLanes * kLanes;
-  for (int thread = first; thread < first + kLanes; ++thread) {
-    auto& written = shared_memory.written[thread];
-    std::erase_if(written, [](const Written& x) { return shared_memory.unfenced[x.piece] != x.write; });
-    barrier.arriving.insert(barrier.arriving.end(), written.begin(), written.end());
-  }
+  for (int thread = first; thread < first + kLanes; ++thread) add_writes(barrier.arriving, shared_memory.written[thread]);
   advance_barrier(barrier, 1, 0);
 }
 inline void barrier_expect(uint32_t at, int bytes) { advance_barrier(barrier_at(at), 1, bytes); }
@@ -74,8 +79,7 @@ inline void barrier_wait(uint32_t at, int parity) {
   require(parity == 0 || parity == 1, "a parity that is none");
   const Barrier& barrier = barrier_at(at);
   wait_until("mbarrier", [&barrier, parity] { return barrier.phase % 2 != parity; });
-  auto& seen = shared_memory.written[running];
-  seen.insert(seen.end(), barrier.arrived.begin(), barrier.arrived.end());
+  add_writes(shared_memory.written[running], barrier.arrived);
 }
 
 // Whether it is; now and then that is not seen yet.
