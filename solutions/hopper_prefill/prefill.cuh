@@ -291,17 +291,18 @@ void allow(Kernel kernel, size_t bytes, int device, std::atomic<uint64_t>& allow
 template <class E, bool WithP>
 void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
   constexpr auto kernel = gdn_prepare_kernel<E, WithP>;
-  constexpr size_t kBytes = sizeof(Bench<WithP, count_slots<WithP>()>);
   static std::atomic<uint64_t> allowed{0};
-  allow(kernel, kBytes, p.device, allowed);
+  allow(kernel, prepare_bytes(2, WithP), p.device, allowed);
   const int shared = std::min(p.q_group, p.k_group);  // heads that share q and k: products of them are shared
   Group group{};
-  group.heads = std::min(shared, kHeads);
+  group.units = 1, group.heads = std::min(shared, kHeads);
   while (shared % group.heads != 0) --group.heads;
-  group.units = p.H / group.heads;
+  // Two such, where four warps have a head each then, and multiprocessors two blocks.
+  const bool enough = places * p.H / group.heads >= 4 * multiprocessors;
+  if (2 * group.heads <= kHeads && p.H / group.heads % 2 == 0 && enough) group.units = 2;
   group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(places * group.units, multiprocessors));
-  kernel<<<blocks, prepare_threads(WithP), kBytes, stream>>>(p, maps.q, maps.k, group);
+  const dim3 grid(static_cast<unsigned>(places), static_cast<unsigned>(p.H / (group.units * group.heads)));
+  kernel<<<grid, 128, prepare_bytes(group.units, WithP), stream>>>(p, maps.q, maps.k, group);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 

@@ -66,35 +66,40 @@ __device__ __forceinline__ int count_chunks(const Problem& p, int n) {
 // The place of a sequence's first chunk: no two chunks share one, and nothing has to be counted first.
 __device__ __forceinline__ int64_t first_chunk(const Problem& p, int n) { return bound(p, n) / kChunk + n; }
 
-// Where a chunk's tokens begin and how many it has; none: there is no such chunk.
+// The last sequence whose first chunk is not behind `place`; by a warp, which looks at 32 of them at a time.
+__device__ __forceinline__ int find_sequence(const Problem& p, int64_t place) {
+  int from = 0, count = p.N;
+  while (count > 1) {
+    const int step = (count + 31) / 32, n = from + lane_here() * step;
+    const bool before = n < from + count && first_chunk(p, n) <= place;
+    const int last = __popc(__ballot_sync(kAllLanes, before)) - 1;  // the first is: places begin with 0
+    const int next = from + (last < 0 ? 0 : last) * step;
+    count = min(step, from + count - next), from = next;
+  }
+  return from;
+}
+
+// Chunk c of sequence n, where its tokens begin and how many it has; none: there is no such chunk.
 struct Chunk {
   int64_t first;
   int valid;
 };
 
-// The chunk of a place, of each lane's own; by a warp.
-__device__ __forceinline__ Chunk find_chunk_of_lane(const Problem& p, int64_t place) {
-  int n = 0;  // the last sequence whose first chunk is not behind it
-  int64_t from, to;
-  if (p.N < 32) {  // all bounds at once
-    const int lane = lane_here();
-    const int64_t mine = lane <= p.N ? bound(p, lane) : 0;
-    const int begins = lane < p.N ? static_cast<int>(mine / kChunk) + lane : 0x7fffffff;
-    for (int m = 1; m < p.N; m += 4) {
-#pragma unroll
-      for (int more = 0; more < 4; ++more) n = __shfl_sync(kAllLanes, begins, m + more) <= place ? m + more : n;
-    }
-    from = __shfl_sync(kAllLanes, mine, n), to = __shfl_sync(kAllLanes, mine, n + 1);
-  } else {
-    for (int behind = p.N; behind - n > 1;) {
-      const int m = (n + behind) / 2;
-      first_chunk(p, m) <= place ? n = m : behind = m;
-    }
-    from = bound(p, n), to = bound(p, n + 1);
+// The chunk of a place; by a warp.
+__device__ __forceinline__ Chunk find_chunk(const Problem& p, int64_t place) {
+  const auto chunk = [&](int n, int64_t from, int64_t to) {
+    const int64_t c = place - (from / kChunk + n), first = from + c * kChunk;
+    const bool there = c >= 0 && first < to;  // less than 0: the bounds do not rise
+    return Chunk{first, there ? static_cast<int>(min(int64_t{kChunk}, to - first)) : 0};
+  };
+  if (p.N >= 32) {
+    const int n = find_sequence(p, place);
+    return chunk(n, bound(p, n), bound(p, n + 1));
   }
-  const int64_t c = place - (from / kChunk + n), first = from + c * kChunk;
-  const bool there = c >= 0 && first < to;  // less than 0: the bounds do not rise
-  return {first, there ? static_cast<int>(min(int64_t{kChunk}, to - first)) : 0};
+  const int lane = lane_here();  // all bounds at once
+  const int64_t mine = lane <= p.N ? bound(p, lane) : 0;
+  const int last = __popc(__ballot_sync(kAllLanes, lane < p.N && mine / kChunk + lane <= place)) - 1, n = last < 0 ? 0 : last;
+  return chunk(n, __shfl_sync(kAllLanes, mine, n), __shfl_sync(kAllLanes, mine, n + 1));
 }
 
 // --- segments behind the first ------------------------------------------------------------------------------------

@@ -32,12 +32,13 @@ void launch_all(Problem p, const Maps& maps) {
   };
   const int blocks = p.decides ? D / kSlice : D / (Slices * kSlice);
   const size_t bytes = Checkpoints && kStaged<Slices> ? kStagedBytes<Slices> : sizeof(Shared<Slices, true>);
-  // Heads that share q and k together, units by three blocks; or each for itself, all by one block.
-  Group group{p.length != 1 ? std::min(p.q_group, p.k_group) : 1};
-  group.units = p.H / group.heads, group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
+  // Heads that share q and k in one block together, or each for itself, and two of those in a block where there are two.
+  const int shared = std::min(p.q_group, p.k_group);
+  Group group = p.length != 1 ? Group{1, shared} : p.H % 2 != 0 ? Group{1, 1} : Group{2, 1};
+  group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
   constexpr bool kWithP = !finds_p(Slices);
-  launch({p.length != 1 ? 3u : 1u, 1, 1}, prepare_threads(kWithP), sizeof(Bench<kWithP, count_slots<kWithP>()>),
-         [&] { gdn_prepare_kernel<E, kWithP>(p, maps.q, maps.k, group); });
+  const Place chunks{static_cast<unsigned>(p.tokens / kChunk + p.N), static_cast<unsigned>(p.H / (group.units * group.heads)), 1};
+  launch(chunks, 128, prepare_bytes(group.units, kWithP), [&] { gdn_prepare_kernel<E, kWithP>(p, maps.q, maps.k, group); });
   if (p.length != 0) {
     Problem firsts = p;
     firsts.firsts = true;
