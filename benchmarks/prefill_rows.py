@@ -1,9 +1,11 @@
 """Prefill over many shapes, solutions and other libraries side by side in one process.
 
     python benchmarks/prefill_rows.py [--solutions hopper_prefill,triton_chunkwise] [--against flashinfer,fla,flash_qla]
-                                      [--rows TEXT,TEXT] [--decay 0.01] [--json FILE]
+                                      [--rows TEXT,TEXT] [--decay 0.01] [--json FILE] [--jobs 9]
 
 A name with a slash is a folder elsewhere, of another version perhaps; old/x is shown as such beside x.
+--jobs: what libraries compile when they first meet a shape (TileLang a minute for each number of heads, and again for
+some lengths) is compiled before, in so many processes side by side; they keep it for later ones.
 
 gdn_prefill_k_last: six head counts by eight sets of lengths, and twelve sets drawn from a log-normal. Microseconds a
 call: the median of replays of a CUDA graph of six calls over two sets of inputs, kernels in turns; what cannot be
@@ -17,8 +19,11 @@ import json
 import math
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +155,27 @@ def measure(
     return {name: (timed[name].median, said) if name in timed else (us, said) for name, (us, said) in found.items()}
 
 
+def call_once(subjects: list[Subject], heads: tuple[int, int], lengths: tuple[int, ...], decay: float) -> None:
+    given = arguments(heads, lengths, decay)
+    for subject in subjects:
+        try:
+            subject.bound(given)()
+        except Exception as error:  # what it refuses is said when it is timed
+            print(f"{subject.name}: {type(error).__name__}", file=sys.stderr)
+
+
+def compile_before(names: Iterable[str], against: str, jobs: int) -> None:
+    """Calls every library once on each row, rows of as many heads in one process: they share what is compiled."""
+    of_heads: dict[str, list[str]] = {}
+    for name in names:
+        of_heads.setdefault(name.split()[0], []).append(name)
+    script = [sys.executable, __file__, "--once", "--solutions", "", "--against"]
+    libraries = against.split(",")
+    commands = [[*script, name, "--rows", ",".join(rows)] for name in libraries for rows in of_heads.values()]
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda command: subprocess.run(command, stdout=subprocess.DEVNULL, check=False), commands))
+
+
 def short(name: str) -> str:
     """The last two parts of a path; a name as it is."""
     return "/".join(Path(name).parts[-2:])
@@ -168,12 +194,17 @@ def main() -> None:
     parser.add_argument("--decay", type=float, default=0.1, help="alpha is exp(-decay u), u from 0 to 1")
     parser.add_argument("--build", type=Path, help="where builds are kept for the next run")
     parser.add_argument("--json", type=Path, help="append a line a row")
+    parser.add_argument("--jobs", type=int, default=0, help="compile in so many processes before anything is timed")
+    parser.add_argument("--once", action="store_true", help="one call of each on each row; nothing is timed")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("prefill_rows.py: needs a CUDA GPU")
     mine = [name for name in options.solutions.split(",") if name]
     peers = [name for name in options.against.split(",") if name]
     theirs = [short(name) for name in peers]
+    asked = [row for row in rows() if any(text in row[0] for text in options.rows.split(","))]
+    if options.jobs > 0 and peers:
+        compile_before([name for name, *_ in asked], options.against, options.jobs)
     with tempfile.TemporaryDirectory() as scratch:
         build = options.build or Path(scratch)
         subjects = []
@@ -185,12 +216,14 @@ def main() -> None:
                     raise
                 # A library may fail as it is imported, by the version of another one.
                 print(f"{short(name)} is left out: {type(error).__name__}: {str(error).splitlines()[:1]}")
+        if options.once:
+            for _, heads, lengths in asked:
+                call_once(subjects, heads, lengths, options.decay)
+            return
         print(f"{torch.cuda.get_device_name()}; peer: best of those / this, share: of the bound\n")
         print(f"{'':22}{'bound':>7}" + "".join(f"{s.name[-16:]:>17}" for s in subjects) + f"{'peer':>7}{'share':>7}")
         ratios, shares = [], []
-        for name, heads, lengths in rows():
-            if not any(text in name for text in options.rows.split(",")):
-                continue
+        for name, heads, lengths in asked:
             found = measure(subjects, heads, lengths, options.decay)
             line = f"{name:22}{bound(heads, lengths):7.0f}"
             line += "".join(f"{found[s.name][0]:>15.1f}{found[s.name][1][:2]:2}" for s in subjects)

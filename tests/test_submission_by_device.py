@@ -134,5 +134,7 @@ def test_two_jobs_are_served_one_after_the_other(submitted: Submitted, boxes: li
 
     result = first.client(token).result(jobs[0].id)
     assert {verdict.device for verdict in result.verdicts} == {submitted.slug}
-    assert [(trace.status, trace.device) for trace in result.traces] == [("PASSED", submitted.slug)] * submitted.claims
+    measured = [trace for trace in result.traces if trace.timing is not None]
+    assert [(trace.status, trace.device) for trace in measured] == [("PASSED", submitted.slug)] * submitted.claims
+    assert {trace.status for trace in result.traces} <= {"PASSED", "UNSUPPORTED"}
     assert result.job.reasons[0].endswith("1 claims of speed hold" if submitted.claims else "no claim of speed")
