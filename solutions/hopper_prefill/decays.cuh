@@ -104,7 +104,7 @@ __device__ __forceinline__ void weigh_diagonal(float (&weights)[8], const float 
   }
 }
 
-// What decays the columns of block m to its end: the lane's four.
+// What decays the columns of block m, left of the diagonal, to its end: the lane's four.
 __device__ __forceinline__ void column_factors(float (&factors)[4], const float (&factor)[kChunk], int m, int lane) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

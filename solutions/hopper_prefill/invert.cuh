@@ -45,7 +45,6 @@ __device__ __forceinline__ void multiply_terms(float (&y)[8], const Terms<E, N>&
   multiply(a.term[0], b.term[0]);
 }
 
-constexpr float kFarthest = 100.f;  // log2 of what tokens of a block decay by, up to which its inverse is a number
 constexpr float kAlike = 0.8f;  // k_i . k_j alpha_i of neighbours from which on they are alike
 constexpr int kColumns = 20, kDiagonal = 16 * kColumns + 4;  // floats: rows of 16, apart so that no banks are met twice
 
@@ -138,53 +137,28 @@ struct Inverter {
     to[0] = pack<E>(x[0], x[1]), to[64] = pack<E>(x[2], x[3]), to[32] = pack<E>(x[4], x[5]), to[96] = pack<E>(x[6], x[7]);
   }
 
-  // Blocks on the diagonal: of -A, and of P. What stands above A's diagonal is never read, whatever it is.
+  // Blocks on the diagonal: of -A, and of P.
   __device__ __forceinline__ void find_diagonal() {
-    // Decays as products of those to the block's end and back, where that is a number; else each for itself.
-    const bool far = rows.log[2 * lane] - rows.log[(2 * lane) | 15] > kFarthest;
-    const bool by_factors = __ballot_sync(kAllLanes, far) == 0;
+    bool alike = true;  // all neighbours, but for those behind a sequence's end
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      float x[8], of_a[8], of_p[8];
+      float weights[8], x[8];
+      weigh_diagonal(weights, rows.log, r, lane);
       read_products(x, products, r, r, lane);
-      if (by_factors) {
-        const float end = rows.log[16 * r + 15];
-        float factors[4];
-        column_factors(factors, rows.factor, r, lane);
 #pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          const float back = exp2_fast(rows.log[16 * r + lane / 4 + e / 2 % 2 * 8] - end), factor = factors[e / 4 * 2 + e % 2];
-          of_a[e] = -beta[r][e / 2 % 2] * back * factor, of_p[e] = scale * back * factor;
-        }
-      } else {
-        float weights[8];
-        weigh_diagonal(weights, rows.log, r, lane);
-#pragma unroll
-        for (int e = 0; e < 8; ++e) of_a[e] = -beta[r][e / 2 % 2] * weights[e], of_p[e] = scale * weights[e];
+      for (int e = 0; e < 8; ++e) {  // what lies on the diagonal is not looked at
+        const int column = e / 4 * 8 + 2 * (lane % 4) + e % 2, row = lane / 4 + e / 2 % 2 * 8;
+        s.diagonal[r][kColumns * column + row] = -beta[r][e / 2 % 2] * weights[e] * x[e];
+        if (kTerms == 1 && row == column + 1 && beta[r][e / 2 % 2] != 0.f) alike &= weights[e] * x[e] >= kAlike;
       }
-      const auto column = [&](int e) { return e / 4 * 8 + 2 * (lane % 4) + e % 2; };
-      const auto row = [&](int e) { return lane / 4 + e / 2 % 2 * 8; };
-#pragma unroll
-      for (int e = 0; e < 8; ++e) s.diagonal[r][kColumns * column(e) + row(e)] = of_a[e] * x[e];
       if constexpr (WithP) {
         read_products(x, products + kProducts, r, r, lane);
 #pragma unroll
-        for (int e = 0; e < 8; ++e) x[e] = column(e) <= row(e) ? of_p[e] * x[e] : 0.f;
+        for (int e = 0; e < 8; ++e) x[e] *= scale * weights[e];
         write_p(x, r, r);
       }
     }
-    if constexpr (kTerms == 1) {
-      __syncwarp();
-      bool alike = true;  // all neighbours, but for those behind a sequence's end, whose beta is 0
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int token = 2 * lane + e, row = token % 16;
-        if (row > 0) alike &= s.diagonal[token / 16][kColumns * (row - 1) + row] <= -kAlike * rows.beta[token];
-      }
-      keeps_sums = __ballot_sync(kAllLanes, alike) == kAllLanes;
-    } else {
-      keeps_sums = false;
-    }
+    keeps_sums = kTerms == 1 && __ballot_sync(kAllLanes, alike) == kAllLanes;
   }
 
   // Their inverses: eight lanes have a block, two rows each, so that what is read of it serves both.
