@@ -11,33 +11,54 @@ constexpr float kLeastLog = -160.f;
 
 // What a warp keeps of a chunk's decays to prepare it.
 struct Rows {
-  float log[kChunk], factor[kChunk], beta[kChunk];  // the first two as in Logs
+  float log[kChunk], factor[kChunk], beta[kChunk];  // the first two as in Logs; at first g is where log will be
 };
 
-// Of two neighbouring tokens of a head, on their way from `load_gates` on.
+// A token's g or beta, of heads from h on, by a block of 128 threads: g by the first half. On their way from `load_gates` on;
+// `write` has them in their rows.
 struct Gates {
-  float g[2], beta[2];
+  const float* from;
+  float4 four;
+  float otherwise;  // behind the tokens: alpha 1, beta 0
+  bool given;
 };
 
-// By a warp: of `valid` tokens from `first` on; behind them alpha is 1 and beta 0.
-__device__ __forceinline__ Gates load_gates(const Problem& p, int64_t first, int valid, int h, int lane) {
+// Whether heads from h on can be read four at a time: h is a multiple of four, too.
+__device__ __forceinline__ bool by_fours(const Problem& p, int heads) { return heads == 4 && p.H % 4 == 0; }
+
+// Of `valid` tokens from `first` on.
+__device__ __forceinline__ Gates load_gates(const Problem& p, int64_t first, int valid, int h, int heads) {
+  const int t = threadIdx.x % kChunk;
+  const bool is_g = threadIdx.x < kChunk, inside = t < valid;
+  const float* const gates = is_g ? p.g : p.beta;
   Gates x;
-#pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    const int t = 2 * lane + e;
-    const int64_t at = (first + t) * p.H + h;
-    x.g[e] = t < valid && p.g != nullptr ? __ldg(p.g + at) : p.log_gates ? 0.f : 1.f;
-    x.beta[e] = t < valid ? p.beta != nullptr ? __ldg(p.beta + at) : 1.f : 0.f;
-  }
+  x.from = gates + (first + t) * p.H + h;
+  x.given = inside && gates != nullptr;
+  x.otherwise = is_g ? p.log_gates ? 0.f : 1.f : inside ? 1.f : 0.f;
+  x.four = make_float4(x.otherwise, x.otherwise, x.otherwise, x.otherwise);
+  if (x.given && by_fours(p, heads)) x.four = __ldg(reinterpret_cast<const float4*>(x.from));
   return x;
 }
 
+__device__ __forceinline__ void write_gates(const Problem& p, const Gates& x, int heads, Rows* rows) {
+  const auto write = [&](int i, float value) {
+    float* const to = threadIdx.x < kChunk ? rows[i].log : rows[i].beta;
+    to[threadIdx.x % kChunk] = value;
+  };
+  if (by_fours(p, heads)) {
+    write(0, x.four.x), write(1, x.four.y), write(2, x.four.z), write(3, x.four.w);
+  } else {
+    for (int i = 0; i < heads; ++i) write(i, x.given ? __ldg(x.from + i) : x.otherwise);
+  }
+}
+
 // By a warp. `logs`: null where P is prepared.
-__device__ __forceinline__ void find_decays(const Problem& p, const Gates& gates, Rows& rows, Decays& d, Logs* logs, int lane) {
+__device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, Decays& d, Logs* logs, int lane) {
+  const float2 g = *reinterpret_cast<const float2*>(&rows.log[2 * lane]);
   float own[2];
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
-    const float x = gates.g[e], log = p.log_gates ? 1.4426950408889634f * x : log2f(x);
+    const float x = e == 0 ? g.x : g.y, log = p.log_gates ? 1.4426950408889634f * x : log2f(x);
     own[e] = log < kLeastLog ? kLeastLog : log;  // a NaN stays one
   }
   float sum = own[0] + own[1];
@@ -52,7 +73,6 @@ __device__ __forceinline__ void find_decays(const Problem& p, const Gates& gates
   const float factors[2] = {exp2_fast(block_end - log[0]), exp2_fast(block_end - log[1])};
   write(&rows.log[2 * lane], log[0], log[1]);
   write(&rows.factor[2 * lane], factors[0], factors[1]);
-  write(&rows.beta[2 * lane], gates.beta[0], gates.beta[1]);
   __syncwarp();
   if (logs != nullptr) {
     write(&logs->log[2 * lane], log[0], log[1]);

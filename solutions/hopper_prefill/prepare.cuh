@@ -38,18 +38,15 @@ __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
   auto& front = *reinterpret_cast<Front*>(memory);
   unsigned char* const boxes = memory + kFront;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), lane = lane_here();
+  const auto [first, valid] = find_chunk(p, blockIdx.x);
+  if (valid == 0) return;
+  const int heads = group.units * group.heads, h = blockIdx.y * heads;
+  const bool busy = warp < heads;
   const uint32_t landed = shared_address(&front.landed);
+  const Gates gates = load_gates(p, first, valid, h, heads);
   if (threadIdx.x == 0) {
     barrier_init(landed, 1);
     barrier_init_done();
-  }
-  const auto [first, valid] = find_chunk(p, blockIdx.x);
-  if (valid == 0) return;
-  __syncthreads();  // while the bounds are on their way: from here on warps wait for boxes alone
-  const int heads = group.units * group.heads, h = blockIdx.y * heads + warp;
-  const bool busy = warp < heads;
-  const Gates gates = load_gates(p, first, busy ? valid : 0, h, lane);
-  if (threadIdx.x == 0) {
     barrier_expect(landed, group.units * boxes_of_unit(WithP));
     const auto head_of = [](int unit, int units) { return units == 1 ? unit : unit / units; };
     for (int u = 0; u < group.units; ++u) {
@@ -59,11 +56,12 @@ __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
       if (WithP) load_boxes(k + 2 * kBoxBytes, &q_map, 0, head_of(unit, group.of_query_head), token, landed);
     }
   }
-  __syncwarp();
-  unsigned char* const tile = p.tiles + (static_cast<int64_t>(blockIdx.x) * p.H + h) * tile_bytes(WithP);
+  write_gates(p, gates, heads, front.rows);
+  unsigned char* const tile = p.tiles + (static_cast<int64_t>(blockIdx.x) * p.H + h + warp) * tile_bytes(WithP);
+  __syncthreads();
   if (busy) {
     auto* const logs = WithP ? nullptr : reinterpret_cast<Logs*>(tile + kLogsAt);
-    find_decays(p, gates, front.rows[warp], *reinterpret_cast<Decays*>(tile + kDecaysAt), logs, lane);
+    find_decays(p, front.rows[warp], *reinterpret_cast<Decays*>(tile + kDecaysAt), logs, lane);
   }
   barrier_wait(landed, 0);
   if (valid < kChunk) {  // rows of the next sequence, NaN maybe
