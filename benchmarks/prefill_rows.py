@@ -164,14 +164,14 @@ def call_once(subjects: list[Subject], heads: tuple[int, int], lengths: tuple[in
             print(f"{subject.name}: {type(error).__name__}", file=sys.stderr)
 
 
-def compile_before(names: Iterable[str], against: str, jobs: int) -> None:
-    """Calls every library once on each row, rows of as many heads in one process: they share what is compiled."""
+def compile_before(names: Iterable[str], peers: list[str], decay: float, jobs: int) -> None:
+    """Calls every library once on each row, rows of as many heads in one process: they share what is compiled. With the
+    gates that will be timed, by which FlashQLA chooses its kernels."""
     of_heads: dict[str, list[str]] = {}
     for name in names:
         of_heads.setdefault(name.split()[0], []).append(name)
-    script = [sys.executable, __file__, "--once", "--solutions", "", "--against"]
-    libraries = against.split(",")
-    commands = [[*script, name, "--rows", ",".join(rows)] for name in libraries for rows in of_heads.values()]
+    script = [sys.executable, __file__, "--once", "--decay", str(decay), "--solutions", "", "--against"]
+    commands = [[*script, peer, "--rows", ",".join(rows)] for peer in peers for rows in of_heads.values()]
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(lambda command: subprocess.run(command, stdout=subprocess.DEVNULL, check=False), commands))
 
@@ -203,8 +203,8 @@ def main() -> None:
     peers = [name for name in options.against.split(",") if name]
     theirs = [short(name) for name in peers]
     asked = [row for row in rows() if any(text in row[0] for text in options.rows.split(","))]
-    if options.jobs > 0 and peers:
-        compile_before([name for name, *_ in asked], options.against, options.jobs)
+    if options.jobs > 0:
+        compile_before([name for name, *_ in asked], peers, options.decay, options.jobs)
     with tempfile.TemporaryDirectory() as scratch:
         build = options.build or Path(scratch)
         subjects = []
