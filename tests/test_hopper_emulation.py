@@ -16,8 +16,8 @@ GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/hopper_prefill"
 EMULATOR = ROOT / "tests/hopper_emulation"
 # Cases, slices in a block, not cut or all segments of one chunk; cases with more than two chunks, slices, other ways to
-# cut; cases where blocks decide on slices, ways they do.
-RUNS = 7 * 2 * 2 + 3 * 2 * 2 + 4 * 2
+# cut; cases where blocks decide on slices, or the last ones have one, ways they do.
+RUNS = 7 * 2 * 2 + 3 * 2 * 2 + 4 * 3
 
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")

@@ -1,4 +1,4 @@
-"""Where blocks of hopper_prefill decide by lengths whether they have one slice of a state or two: the verdict."""
+"""Where blocks of hopper_prefill have one slice of a state or two, by lengths or by how many there are: the verdict."""
 
 from pathlib import Path
 
@@ -7,13 +7,14 @@ from conftest import Run
 
 DEFINITION, PRESET = "gdn_prefill_k_last", "qwen3-next-80b-a3b-tp1"
 # 96 (sequence, head) pairs: 132 multiprocessors are too few for two blocks of each, but where one is so much longer.
-LENGTHS = {"one": "700,40,0", "two": "200,200,200"}
+# And 160: the last 28 have two.
+LENGTHS = {"one": "700,40,0", "two": "200,200,200", "both": "200,130,65,300,1"}
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("slices", LENGTHS)
 @pytest.mark.parametrize("solution", ["hopper_prefill", "hopper_prefill_strict"])
-def test_decided_by_lengths(solution: str, slices: str, gdnspec: Run, tmp_path: Path) -> None:
+def test_slices(solution: str, slices: str, gdnspec: Run, tmp_path: Path) -> None:
     file = tmp_path / "workloads.jsonl"
     drawn = gdnspec("workloads", "generate", DEFINITION, "--preset", PRESET, "--lengths", LENGTHS[slices], "-o", file)
     assert drawn.returncode == 0, drawn.stderr

@@ -27,8 +27,8 @@ struct Feeder {
   Shared<Groups, Output>& s;
   const Maps& maps;
   int chunks, start, tokens, groups, h, slice, q_head, k_head, v_head;
-  const unsigned char* tiles;
-  static constexpr bool kAlone = Output && finds_p(Groups);  // its warpgroup does nothing else, and has few registers
+  const unsigned char* first_tile;
+  static constexpr bool kFeedsOnly = Output && finds_p(Groups);  // its warpgroup does nothing else, and has few registers
 
   __device__ __forceinline__ static int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
   __device__ __forceinline__ Feeder(const Problem& p, Shared<Groups, Output>& s, const Maps& maps) : p(p), s(s), maps(maps) {
@@ -38,13 +38,13 @@ struct Feeder {
     groups = Groups == 1 ? 1 : uniform(work.groups);
     h = uniform(work.h), slice = uniform(work.slice);
     q_head = uniform(work.q_head), k_head = uniform(work.k_head), v_head = uniform(work.v_head);
-    tiles = tile_of(0);
+    first_tile = tile_of(0);
   }
   __device__ __forceinline__ const unsigned char* tile_of(int c) const {
     return p.tiles + ((s.work.place + c) * p.H + s.work.h) * p.tile_bytes;
   }
   // What there are no registers for is looked up again.
-  __device__ __forceinline__ static int now(int kept, const int& there) { return kAlone ? uniform(there) : kept; }
+  __device__ __forceinline__ static int now(int kept, const int& there) { return kFeedsOnly ? uniform(there) : kept; }
 
   static constexpr bool kWithP = Output && !finds_p(Groups);
   static constexpr int kBytes = bytes_to_load(Output, kWithP), kBoxes = Output ? 4 : 2;  // of k and q
@@ -107,7 +107,7 @@ struct Feeder {
       load_boxes(shared_address(boxes.k), &maps.k, 0, k_head, token, landed(c));
       if constexpr (Output) load_boxes(shared_address(boxes.q), &maps.q, 0, q_head, token, landed(c));
       if (c == 0) meet_last<Output>(p);
-      const auto* const tile = kAlone ? tile_of(c) : tiles + static_cast<int64_t>(c) * p.H * p.tile_bytes;
+      const auto* const tile = kFeedsOnly ? tile_of(c) : first_tile + static_cast<int64_t>(c) * p.H * p.tile_bytes;
       load_tile<Output, kWithP>(s.tile[i], tile, landed(c));
     }
     __syncwarp();

@@ -2,6 +2,7 @@
 
     python solutions/hopper_prefill/phases.py [--heads 16,32] [--lengths 8192] [--groups 1] [--first 51 --segment 39]
     python solutions/hopper_prefill/phases.py --heads 4,16 --lengths 8192 --cuts
+    python solutions/hopper_prefill/phases.py --heads 16,48 --lengths 8192,8192,8192,8192 --last
 
 Medians over calls. Without --groups the kernel chooses; --cuts times what it could have chosen, the fastest first,
 which is what the model of time in prefill.cuh is to be held to. Needs an sm_90 GPU.
@@ -89,6 +90,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="chunks of a first segment, as many as of others or more")
     parser.add_argument("--segment", type=int, default=0, help="of others; 0: not cut")
     parser.add_argument("--cuts", action="store_true", help="time every way to cut")
+    parser.add_argument("--last", action="store_true", help="time a block a slice of the last ones, too")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("phases.py: needs a CUDA GPU")
@@ -98,6 +100,11 @@ def main() -> None:
         kernel = load_function(FOLDER, "clocks.cu::gdn_prefill_k_last", Path(build))
         given = arguments(q_heads, heads, lengths)
         call = lambda: kernel(*given)  # noqa: E731
+        if options.last:
+            for last in (0, 1, 0, 1):
+                os.environ["GDN_LAST"] = str(last)
+                print(f"{'the last ones in slices' if last else 'all alike':45} {microseconds(call):8.1f}")
+            return
         if not options.cuts:
             choose(options.groups, max(options.first, options.segment), options.segment)
             for phase, (begin, end) in phases(call).items():

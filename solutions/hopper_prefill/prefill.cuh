@@ -24,8 +24,8 @@ constexpr int threads_of(int groups) { return 128 * (groups + (finds_p(groups) ?
 constexpr int blocks_a_multiprocessor(bool output) { return output ? 1 : 2; }
 static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) <= (227 - 1) * 1024 / 2);
 
-// The grid is (slices, H, N), with as many slices as there can be where blocks decide, or (slices, and without output those of
-// the identity, H, places of segments behind the first).
+// The grid is (slices, H, N), with as many slices as there can be where blocks decide, and more than N where some of them
+// have one of two; or (slices, and without output those of the identity, H, places of segments behind the first).
 template <class E, int Groups, bool Output, bool Checkpoints>
 __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Output))
     gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
@@ -41,8 +41,17 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     x = block % slices, h = block / slices % p.H, n = block / slices / p.H, groups = chosen;
     if (n >= p.N) return wait_for_last();
     n = __ffs(__ballot_sync(kAllLanes, rank == n)) - 1;
-  } else if (p.N > 1 && p.N <= kSorted && (p.length == 0 || p.firsts)) {
-    n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
+  } else {
+    if (Groups == 2 && p.whole > 0) {  // by sequences, then heads
+      const int block = static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y), behind = block - p.whole;
+      const int pair = behind < 0 ? block : p.whole + behind / 2;
+      if (behind >= 0) groups = 1, x = behind % 2;
+      n = pair / p.H, h = pair % p.H;
+      if (n >= p.N) return wait_for_last();
+    }
+    if (p.N > 1 && p.N <= kSorted && (p.length == 0 || p.firsts)) {
+      n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
+    }
   }
   Segment segment{n, 0, 0, 0};
   if (p.length != 0) segment = p.firsts ? find_segment(p, 0, 0, n) : find_segment(p, blockIdx.z, Output ? 0 : 1);
@@ -208,6 +217,7 @@ struct Cut {
   int64_t first, length;
   bool alone;            // whether a block without outputs has a multiprocessor for itself
   bool decides = false;  // a block with room for two slices whether it has one of them
+  int64_t whole = 0;     // that many (sequence, head) have one block for both slices, those behind them one for each; 0: all
 };
 
 // Beside inputs and outputs, in units of 4 bytes.
@@ -226,13 +236,16 @@ Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_
 // know: a few are taken to be as long as each other, and of many the longest to be two or three times as long as the others,
 // which then have to hide behind it.
 Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors) {
+  const int64_t pairs = heads * sequences, last = pairs % multiprocessors;
+  const bool two_will_do = pairs > multiprocessors && last > 0 && 2 * last <= multiprocessors;
 #ifdef GDN_CLOCKS
   const auto given = [](const char* name, int otherwise) {  // what else there could be
     const char* const text = std::getenv(name);
     return text == nullptr ? otherwise : std::atoi(text);
   };
   if (const int groups = given("GDN_GROUPS", 0); groups != 0) {
-    return {groups, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0};
+    const bool whole = groups == 2 && two_will_do && given("GDN_LAST", 0) != 0;
+    return {groups, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0, false, whole ? pairs - last : 0};
   }
 #endif
   // As in choose.cuh. Of a chunk: prepared, by groups; without output, in a block alone or in one of two, where its beginning
@@ -240,7 +253,7 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
   // a state that is joined over a segment.
   constexpr int64_t kPrepare[] = {2100, 1900}, kAlone = 1200, kOfTwo = 1650, kAround = 4, kLater = 9000;
   constexpr int64_t kPass = 6500, kSecond = 5800, kJoin = 3300;
-  const int64_t pairs = heads * sequences, chunks = tokens / kChunk + sequences;
+  const int64_t chunks = tokens / kChunk + sequences;
   const int64_t each = (chunks + sequences - 1) / sequences, longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
   const auto waves = [&](int64_t blocks, int64_t places) { return (blocks + places - 1) / places; };
   Cut best{1, 0, 0, false};
@@ -256,6 +269,11 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
       continue;
     }
     offer(waves(blocks, multiprocessors) * (each * cycles + kPass), {groups, 0, 0, false});
+    // The last ones may leave half of the multiprocessors idle, or more: then each of them may have two blocks, a slice each.
+    if (groups == 2 && two_will_do) {
+      const int64_t behind = each * kFindsPCycles + kPass;
+      offer(pairs / multiprocessors * (each * cycles + kPass) + behind, {groups, 0, 0, false, false, pairs - last});
+    }
     const int64_t left = multiprocessors - blocks;  // by first segments
     for (int64_t count = 3; left > 0 && count <= 16 && each >= 4 * count; ++count) {
       const int64_t others = 4 * pairs * (count - 2);
@@ -340,7 +358,11 @@ template <class E, int Groups, bool Checkpoints>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, const Cut& how, int multiprocessors, cudaStream_t stream) {
   launch_prepare<E, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
   constexpr int kSlices = D / (Groups * kSlice);
-  if (p.length == 0) return launch<E, Groups, true, Checkpoints>(p, maps, p.decides ? D / kSlice : kSlices, p.N, true, stream);
+  if (p.length == 0) {
+    const int64_t behind = p.whole == 0 ? 0 : int64_t{p.N} * p.H - p.whole;  // which have a block more
+    const int64_t z = p.N + (behind + p.H - 1) / p.H;
+    return launch<E, Groups, true, Checkpoints>(p, maps, p.decides ? D / kSlice : kSlices, z, true, stream);
+  }
   Problem firsts = p;
   firsts.firsts = true;
   launch<E, Groups, true, Checkpoints>(firsts, maps, kSlices, p.N, true, stream);
@@ -421,6 +443,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const Cut how = cut(T, N, H, given + given / 2, multiprocessors);
   const Workspace size = workspace_of(how, T, N, H);
   p.decides = how.decides, p.multiprocessors = multiprocessors;
+  p.whole = static_cast<int>(how.whole);
   if (how.length > 0) {
     p.first = static_cast<int>(how.first), p.length = static_cast<int>(how.length);
     p.segments = count_places(T, N, how.first, how.length);

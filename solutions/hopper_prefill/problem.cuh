@@ -33,6 +33,8 @@ struct Problem {
   float scale;
   bool k_first, log_gates;
   bool decides;                      // each block, how many slices of a state it has (choose.cuh)
+  int whole;                         // that many (sequence, head) in the order of blocks have one for both slices, those
+                                     // behind them one for each; 0: they are all alike
 #ifdef GDN_CLOCKS
   unsigned* clocks;  // [warpgroups, warps, kClocked chunks, 16], of block 0
 #endif

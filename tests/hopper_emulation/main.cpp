@@ -14,9 +14,10 @@
 namespace {
 
 // How a call is cut up: slices of 64 value channels in a block, chunks of a sequence's first segment and of others (0: not
-// cut), and whether blocks decide between one slice and two, on a GPU of so many multiprocessors.
+// cut), and whether blocks decide between one slice and two, on a GPU of so many multiprocessors, or those behind so many
+// (sequence, head) have one.
 struct Cut {
-  int slices, first, length, multiprocessors = 0;
+  int slices, first, length, multiprocessors = 0, whole = 0;
 };
 
 struct Results {
@@ -47,7 +48,8 @@ void launch_all(Problem p, const Maps& maps) {
     launch(grid_of(2 * (D / kSlice), p.segments), threads_of(1), sizeof(Shared<1, false>),
            [&] { gdn_prefill_kernel<E, 1, false, false>(p, maps); }, blocks_a_multiprocessor(false));
   }
-  launch(grid_of(blocks, p.length == 0 ? p.N : p.segments), threads_of(Slices), bytes,
+  const int behind = p.whole == 0 ? 0 : p.N * p.H - p.whole;
+  launch(grid_of(blocks, p.length == 0 ? p.N + (behind + p.H - 1) / p.H : p.segments), threads_of(Slices), bytes,
          [&] { gdn_prefill_kernel<E, Slices, true, Checkpoints>(p, maps); });
 }
 
@@ -71,6 +73,7 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.scale = scale;
   p.k_first = p.log_gates = c.k_first;
   p.first = cut.first, p.length = cut.length, p.multiprocessors = cut.multiprocessors, p.decides = cut.multiprocessors != 0;
+  p.whole = cut.whole;
   if (cut.length != 0) p.segments = count_places(tokens, p.N, p.first, p.length);
   Guarded<float> before(p.segments * heads * state), transfer = before;
   Guarded<float> tiles((tokens / kChunk + p.N) * heads * (sizeof(Tile) / sizeof(float)));
@@ -145,7 +148,9 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact;
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
   const bool decided = cut.multiprocessors != 0;
-  const std::string slices = (decided ? "decided, " : "") + std::to_string(decided ? cut.multiprocessors : cut.slices);
+  const std::string slices = decided          ? "decided, " + std::to_string(cut.multiprocessors)
+                             : cut.whole != 0 ? "2 of the first " + std::to_string(cut.whole)
+                                              : std::to_string(cut.slices);
   std::printf("%s: %s, %s, slices %s, segments %d and %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
               right ? "right" : "WRONG", c.name, type, slices.c_str(), cut.first, cut.length, output, state, checkpoints, limit,
               got.intact ? "" : ", written outside of a tensor");
@@ -180,8 +185,8 @@ int main() {
     const Expected expected = recur(c, inputs, scale);
     for (const int slices : {1, 2}) {
       for (const Cut& cut : {Cut{slices, 0, 0}, Cut{slices, 1, 1}, Cut{slices, 2, 1}, Cut{slices, 2, 2}, Cut{slices, 0, 0, 1},
-                             Cut{slices, 0, 0, 132}}) {
-        if (cut.multiprocessors != 0 && (slices == 1 || c.sequences() == 1)) continue;
+                             Cut{slices, 0, 0, 132}, Cut{slices, 0, 0, 0, 2}}) {
+        if (cut.multiprocessors + cut.whole != 0 && (slices == 1 || c.sequences() == 1)) continue;
         if (cut.first > 1 && c.chunks() <= cut.first) continue;  // one segment
         right &= report(c, inputs, expected, cut, scale);
 #ifdef STOP_AT_FIRST
