@@ -35,6 +35,8 @@ struct Problem {
   bool decides;                      // each block, how many slices of a state it has (choose.cuh)
   int whole;                         // that many (sequence, head) in the order of blocks have one for both slices, those
                                      // behind them one for each; 0: they are all alike
+  bool stays;                        // a block takes the next (sequence, head) when it has done with one (stay.cuh) ..
+  int* taken;                        // .. of those behind as many as there are blocks, so many
 #ifdef GDN_CLOCKS
   unsigned* clocks;  // [warpgroups, warps, kClocked chunks, 16], of block 0
 #endif
