@@ -16,8 +16,7 @@ GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/hopper_prefill"
 EMULATOR = ROOT / "tests/hopper_emulation"
 # Cases, slices in a block, not cut or all segments of one chunk; cases with more than two chunks, slices, other ways to
-# cut; cases where blocks decide on slices, the last ones have one, or blocks stay, ways they do; those of
-# many sequences, which are not cut.
+# cut; cases where blocks decide on slices, or stay, ways they do; that of many sequences, which is not cut.
 RUNS = 7 * 2 * 2 + 3 * 2 * 2 + 4 * 5 + 2 + 3
 
 
@@ -78,7 +77,7 @@ def test_sequences_as_they_come(tmp_path: Path) -> None:
 
 SUMS = "keeps_sums = kTerms == 1 && __ballot_sync(kAllLanes, alike) == kAllLanes;"
 WRONG_WHERE_DECIDED = "WRONG: ragged, GVA, bfloat16, slices decided, 132"
-MAP = "groups() == 2 ? &maps.output : &maps.slice_of_output"
+MAP = "groups == 2 ? &maps.output : &maps.slice_of_output"
 TO_WGMMA = "fence_async();  // wgmma reads them"
 TAKEN = "stored_read();\n        __syncwarp();"
 NEXT = "barrier_wait_unless(here, full, parity);"
@@ -87,7 +86,7 @@ CHANGED = "has changed while its product"  # how a race shows depends on the ord
 JOINED = "joins > 0 && i <= joins + 1"
 WRITTEN_HERE = "fence_async();  // another chunk will come where it was written"
 LEFT = "if (turn > 1) barrier_wait(shared_address(&s.left[place]), (turn / 2 - 1) & 1);"
-LEAVING = "{token, min(rest, kChunk), work.h}"
+LEAVING = "{token, min(rest, kChunk), work.h, work.groups, work.slice}"
 
 
 @pytest.mark.thorough
@@ -101,13 +100,13 @@ LEAVING = "{token, min(rest, kChunk), work.h}"
         pytest.param("stay.cuh", MAP, "&maps.output", WRONG_WHERE_DECIDED, id="a slice too much"),
         pytest.param("stay.cuh", WRITTEN_HERE, "", "a write without fence_async", id="no fence behind rows"),
         pytest.param("stay.cuh", LEFT, "", f"deadlock|{CHANGED}|WRONG", id="work that is told too early"),
-        pytest.param("stay.cuh", LEAVING, "{token, min(rest, kChunk), 0}", "WRONG: ragged", id="another head"),
+        pytest.param("stay.cuh", LEAVING, "{token, min(rest, kChunk), 0, 2, 0}", "WRONG: ragged", id="another head"),
         pytest.param("prefill.cuh", TO_WGMMA, "//", "a write without fence_async", id="no fence"),
         pytest.param("advance.cuh", NEXT, "", f"copies under way|{CHANGED}|WRONG", id="a chunk not waited for"),
         pytest.param("advance.cuh", FOUND, "", f"{CHANGED}|a write without fence_async", id="P not waited for"),
         pytest.param("advance.cuh", TAKEN, "", "written while it was stored", id="a checkpoint not taken yet"),
         pytest.param("join.cuh", "work.from + i * step", "work.from + step", "WRONG: slow decay", id="another's"),
-        pytest.param("feed.cuh", JOINED, "i <= joins", "WRONG", id="chunks where transfers are"),
+        pytest.param("feed.cuh", JOINED, "i <= joins", f"{CHANGED}|WRONG", id="chunks where transfers are"),
         pytest.param(
             "prefill.cuh", "kAdvanceRegisters = 208", "kAdvanceRegisters = 216", "deadlock", id="520 registers"
         ),

@@ -49,12 +49,33 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
   // Where the chunk is: carried over the loop, so that a chunk's first product waits for no addresses.
   uint32_t box = shared_address(s.boxes), tile = shared_address(s.tile), full = shared_address(s.full);
   uint32_t parity = 0, stage = 0;
+  const auto next_stage = [&] {
+    const bool around = stage == kStages - 1;
+    box = around ? box - (kStages - 1) * kStageBytes : box + kStageBytes;
+    tile = around ? tile - (kStages - 1) * kTileBytes : tile + kTileBytes;
+    full = around ? full - 8 * (kStages - 1) : full + 8;
+    stage = around ? 0 : stage + 1, parity ^= around;
+  };
+  const auto leave_work = [&](int turn) {
+    __syncwarp();
+    barrier_arrive_if(lane_here() < kLeavers, shared_address(&s.left[turn & 1]));
+  };
 #pragma unroll 1
   for (int turn = 0;; ++turn) {
     const Work& work = s.work[kStays ? turn & 1 : 0];
     if constexpr (kStays) {
       barrier_wait(shared_address(&s.told[turn & 1]), turn / 2 & 1);
       if (work.chunks < 0) break;
+      if (wg >= work.groups) {  // one slice: the other warpgroup leaves each place as it comes
+        for (int c = 0; c < work.chunks; ++c) {
+          barrier_wait(full, parity);
+          __syncwarp();
+          barrier_arrive_if(lane_here() < kLeavers, full + shared_address(s.empty) - shared_address(s.full));
+          next_stage();
+        }
+        leave_work(turn);
+        continue;
+      }
     }
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = threadIdx.x % 32;
     // A thread holds, of every 8 columns, two neighbours of two rows: rows 16 warp + lane / 4 and eight further.
@@ -140,13 +161,6 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     const uint32_t all_full = shared_address(s.full), to_v_full = shared_address(s.v_full) - all_full;
     const uint32_t to_ready = shared_address(s.ready) - all_full, to_empty = shared_address(s.empty) - all_full;
     uint32_t left = 0;  // the barrier of the place that is left next
-    const auto next_stage = [&] {
-      const bool around = stage == kStages - 1;
-      box = around ? box - (kStages - 1) * kStageBytes : box + kStageBytes;
-      tile = around ? tile - (kStages - 1) * kTileBytes : tile + kTileBytes;
-      full = around ? full - 8 * (kStages - 1) : full + 8;
-      stage = around ? 0 : stage + 1, parity ^= around;
-    };
 
     uint32_t state_bits[8][4];
     const auto pack_state = [&](int half) {
@@ -160,7 +174,8 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
       keep(state_bits);  // packed here, and not where they are needed
     };
     const uint32_t v_mask = work.identity ? 0 : ~0u;
-    // At a sequence's end threads read what others wrote, without TMA or wgmma: there all of them meet, with one warp that feeds.
+    // At a sequence's end threads read what others wrote, without TMA or wgmma: there all of them meet, with one warp that
+    // feeds.
     const int meeting = 32 + 128 * (Groups == 1 ? 1 : work.groups), chunks = work.chunks;
     const int64_t tokens = work.end - work.start;
     const int cut_short = tokens < static_cast<int64_t>(chunks) * kChunk ? chunks - 1 : -1;
@@ -370,8 +385,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
     if (Checkpoints && owed != nullptr) hand_out(owed, 0), hand_out(owed, 1);
     if constexpr (!kStays) break;
     if (!p.stays) break;
-    __syncwarp();
-    barrier_arrive_if(lane_here() < kLeavers, shared_address(&s.left[turn & 1]));
+    leave_work(turn);
   }
   if constexpr (kHandsOut) stored_all();
 }

@@ -25,9 +25,8 @@ constexpr int threads_of(int groups) { return 128 * (groups + (finds_p(groups) ?
 constexpr int blocks_a_multiprocessor(bool output) { return output ? 1 : 2; }
 static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) <= (227 - 1) * 1024 / 2);
 
-// The grid is (slices, H, N), with as many slices as there can be where blocks decide, and more than N where some of them
-// have one of two; or (1, 1, blocks that stay); or (slices, and without output those of the identity, H, places of segments
-// behind the first).
+// The grid is (slices, H, N), with as many slices as there can be where blocks decide; or (1, 1, blocks that stay); or (slices,
+// and without output those of the identity, H, places of segments behind the first).
 template <class E, int Groups, bool Output, bool Checkpoints>
 __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Output))
     gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
@@ -46,13 +45,6 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   } else if (Groups == 2 && p.stays) {
     if constexpr (finds_p(Groups) && Output) find_order(p, s.order, reinterpret_cast<int*>(s.boxes));
   } else {
-    if (Groups == 2 && p.whole > 0) {  // by sequences, then heads
-      const int block = static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y), behind = block - p.whole;
-      const int pair = behind < 0 ? block : p.whole + behind / 2;
-      if (behind >= 0) groups = 1, x = behind % 2;
-      n = pair / p.H, h = pair % p.H;
-      if (n >= p.N) return wait_for_last();
-    }
     if (p.N > 1 && p.N <= kSorted && (p.length == 0 || p.firsts)) {
       n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
     }
@@ -70,7 +62,7 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.v_full[i]), 1);
-      barrier_init(shared_address(&s.empty[i]), 4 * groups * kLeavers);
+      barrier_init(shared_address(&s.empty[i]), 4 * (p.stays ? Groups : groups) * kLeavers);
       barrier_init(shared_address(&s.ready[i]), 4 * kLeavers);
     }
     barrier_init(shared_address(&s.tail), 1);
@@ -95,7 +87,7 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     if (one) wait_for_last();
     return;
   }
-  if (s.busy && wg < groups) {
+  if (s.busy && (wg < groups || (p.stays && wg < Groups))) {
     if constexpr (Groups == 2 || !Output) registers_up<kAdvanceRegisters>();
     advance<E, Groups, Output, Checkpoints>(p, s, wg);
   } else if (s.busy && wg == Groups && finds_p(Groups)) {
@@ -239,7 +231,7 @@ struct Cut {
   int64_t first, length;
   bool alone;            // whether a block without outputs has a multiprocessor for itself
   bool decides = false;  // a block with room for two slices whether it has one of them
-  int64_t whole = 0;     // that many (sequence, head) have one block for both slices, those behind them one for each; 0: all
+  int64_t whole = 0;     // that many (sequence, head) have one block for both slices, those behind them two; 0: all
 };
 
 // Beside inputs and outputs, in units of 4 bytes.
@@ -382,9 +374,7 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places, const Cut& h
   constexpr int kSlices = D / (Groups * kSlice);
   if (p.stays) return launch<E, Groups, true, Checkpoints>(p, maps, 1, 1, multiprocessors, true, stream);
   if (p.length == 0) {
-    const int64_t behind = p.whole == 0 ? 0 : int64_t{p.N} * p.H - p.whole;  // which have a block more
-    const int64_t z = p.N + (behind + p.H - 1) / p.H;
-    return launch<E, Groups, true, Checkpoints>(p, maps, p.decides ? D / kSlice : kSlices, p.H, z, true, stream);
+    return launch<E, Groups, true, Checkpoints>(p, maps, p.decides ? D / kSlice : kSlices, p.H, p.N, true, stream);
   }
   Problem firsts = p;
   firsts.firsts = true;
@@ -467,7 +457,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const Workspace size = workspace_of(how, T, N, H);
   p.decides = how.decides, p.multiprocessors = multiprocessors;
   p.whole = static_cast<int>(how.whole);
-  p.stays = how.groups == 2 && how.length == 0 && how.whole == 0 && N * H > multiprocessors;  // blocks do not decide then
+  p.stays = how.groups == 2 && how.length == 0 && N * H > multiprocessors;  // blocks do not decide then
 #ifdef GDN_CLOCKS
   if (const char* const stays = std::getenv("GDN_STAYS"); stays != nullptr && std::atoi(stays) == 0) p.stays = false;
 #endif

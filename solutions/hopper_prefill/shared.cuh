@@ -8,7 +8,7 @@ constexpr int kStages = 3;           // chunks: one is advanced, the others are 
 constexpr int kCleared = 1;          // named barriers: rows behind a sequence's end
 constexpr int kWritten = 2;          // the output of a last chunk that is not whole
 constexpr int kTaken = 3;            // and 4: a half of a transfer has been multiplied
-constexpr int kOfStage = 5;          // and on: kCleared, kWritten of each place, where those of several sequences may be under way
+constexpr int kOfStage = 5;          // and on: kCleared and kWritten of each place, where blocks may stay
 // Lanes of a warp that say that it has left a place, or has found P: one is enough for all behind __syncwarp. racecheck does
 // not follow that; for it all of them do (README.md).
 #ifdef GDN_EVERY_LANE
@@ -140,9 +140,9 @@ struct Stage<Groups, false> {
   using Prepared = StateTile;
 };
 
-// What the output in a place is: of which token on, how many rows, of which head.
+// What the output in a place is: of which token on, how many rows, of which head and how many slices, from which on.
 struct Leaving {
-  int token, rows, h;
+  int token, rows, h, groups, slice;
 };
 
 // Of one that advances. Barriers: a chunk has landed, but for v; v has; its P is there, where the block finds it; nobody

@@ -1,9 +1,9 @@
-// A block with both slices of a state: its chunks as in feed.cuh, by a warpgroup that does nothing else and has few registers, so
-// that most of what it has to know it looks up each time.
+// A block with both slices of a state: its chunks as in feed.cuh, by a warpgroup that does nothing else and has few registers,
+// so that most of what it has to know it looks up each time.
 //
 // Where there are more (sequence, head) than multiprocessors it stays: behind its first one it takes the next from a counter,
-// longest first, while the last chunks of this one are advanced. The first chunks of that are on their way then, through the same
-// places of shared memory, and its state comes to L2.
+// longest first, while the last chunks of this one are advanced. The first chunks of that are on their way then, through the
+// same places of shared memory, and its state comes to L2. The last ones may come as two, a slice each.
 #pragma once
 #include "feed.cuh"
 
@@ -30,11 +30,13 @@ __device__ __forceinline__ void find_order(const Problem& p, uint16_t* order, in
   __syncthreads();
 }
 
-// Work `i` in that order, by heads of a sequence; false: there is no such. By one thread.
+// Work `i` in that order, by heads of a sequence; false: there is no such. Behind `whole` there are two of a state. By one
+// thread.
 __device__ __forceinline__ bool find_stayed(const Problem& p, const uint16_t* order, int i, Work& work) {
-  const int rank = i / p.H;
+  const int behind = p.whole == 0 ? -1 : i - p.whole, pair = behind < 0 ? i : p.whole + behind / 2, rank = pair / p.H;
   if (rank >= p.N) return false;
-  return find_work<true>(p, 2, Segment{p.N <= kSorted ? order[rank] : rank, 0, 0, 0}, 0, i % p.H, work);
+  const Segment all{p.N <= kSorted ? order[rank] : rank, 0, 0, 0};
+  return find_work<true>(p, behind < 0 ? 2 : 1, all, behind < 0 ? 0 : behind % 2, pair % p.H, work);
 }
 
 // By a warp.
@@ -48,8 +50,6 @@ struct StayingFeeder {
   static constexpr int kOdd = 1 << 30;
 
   __device__ __forceinline__ const Work& work() const { return s.work[turn & 1]; }
-  __device__ __forceinline__ int groups() const { return uniform(work().groups); }
-  __device__ __forceinline__ int slice() const { return uniform(work().slice); }
   // False: there is no such work.
   __device__ __forceinline__ bool begin() {
     barrier_wait(shared_address(&s.told[turn & 1]), turn / 2 & 1);
@@ -66,15 +66,16 @@ struct StayingFeeder {
     if (rows == 0) return;
     barrier_wait(shared_address(&s.empty[place]), round - 1 & 1);
     unsigned char* const box = s.boxes[place].v;
+    const int groups = uniform(leaving.groups), slice = uniform(leaving.slice);
     if (rows < kChunk) {
-      named_barrier(kOfStage + kStages + place, 32 + 128 * groups());
-      take_rows(p, box, leaving.token, rows, leaving.h, slice(), groups());
+      named_barrier(kOfStage + kStages + place, 32 + 128 * groups);
+      take_rows(p, box, leaving.token, rows, leaving.h, slice, groups);
       fence_async();  // another chunk will come where it was written
       __syncwarp();
       return;
     }
-    const int h = uniform(leaving.h), token = uniform(leaving.token), half = slice() / kSlice;
-    const CUtensorMap* const map = groups() == 2 ? &maps.output : &maps.slice_of_output;
+    const int h = uniform(leaving.h), token = uniform(leaving.token), half = slice / kSlice;
+    const CUtensorMap* const map = groups == 2 ? &maps.output : &maps.slice_of_output;
     if (lane_here() == 0) {
       fence_async();  // for warps that advance, which have written it: there it would hold them up
       store_boxes(map, shared_address(box), half, h, token);
@@ -92,11 +93,11 @@ struct StayingFeeder {
   __device__ __forceinline__ void ask() const {
     auto& boxes = s.boxes[place];
     take();
-    const int k_head = uniform(work().k_head), q_head = uniform(work().q_head), slices = groups();
+    const int k_head = uniform(work().k_head), q_head = uniform(work().q_head), slices = uniform(work().groups);
     if (lane_here() == 0) {
       const Work& work = this->work();
       const uint32_t landed = this->landed(s.full);
-      s.leaving[place] = {token, min(rest, kChunk), work.h};
+      s.leaving[place] = {token, min(rest, kChunk), work.h, work.groups, work.slice};
       barrier_expect(landed, 4 * kBoxBytes + (whole() ? 0 : slices * kBoxBytes) + bytes_to_load(true, false));
       load_boxes(shared_address(boxes.k), &maps.k, 0, k_head, token, landed);
       load_boxes(shared_address(boxes.q), &maps.q, 0, q_head, token, landed);
@@ -109,7 +110,7 @@ struct StayingFeeder {
 
   __device__ __forceinline__ void ask_v() {
     auto& boxes = s.boxes[place];
-    const int v_head = uniform(work().v_head), half = slice() / kSlice, slices = groups();
+    const int v_head = uniform(work().v_head), half = uniform(work().slice) / kSlice, slices = uniform(work().groups);
     const uint32_t landed = this->landed(s.v_full);
     if (lane_here() == 0) {
       stored_read();
@@ -172,7 +173,7 @@ __device__ __forceinline__ void hand_out_work(const Problem& p, Shared<2, true>&
     if (lane_here() == 0) {
       Work& work = s.work[place];
       more = find_stayed(p, s.order, next, work);
-      if (!more) work.chunks = -1, work.groups = 2, work.slice = 0;  // as the last ones, whose output is still to be taken
+      if (!more) work.chunks = -1;
       if (more && work.from != nullptr) prefetch_bytes(work.from, D * D * sizeof(float));
       barrier_arrive(shared_address(&s.told[place]));
     }

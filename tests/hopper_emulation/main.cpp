@@ -14,11 +14,11 @@
 namespace {
 
 // How a call is cut up: slices of 64 value channels in a block, chunks of a sequence's first segment and of others (0: not
-// cut), and whether blocks decide between one slice and two, on a GPU of so many multiprocessors, or those behind so many
-// (sequence, head) have one, or so many blocks stay.
+// cut), and whether blocks decide between one slice and two, on a GPU of so many multiprocessors, or so many blocks stay, and
+// those behind so many (sequence, head) come as two.
 struct Cut {
-  int slices, first, length, multiprocessors = 0, whole = 0, stay = 0;
-  bool of_both() const { return multiprocessors + whole + stay != 0; }  // there are blocks for both slices
+  int slices, first, length, multiprocessors = 0, stay = 0, whole = 0;
+  bool of_both() const { return multiprocessors + stay != 0; }  // there are blocks for both slices
 };
 
 struct Results {
@@ -49,12 +49,8 @@ void launch_all(Problem p, const Maps& maps) {
     launch(grid_of(2 * (D / kSlice), p.segments), threads_of(1), sizeof(Shared<1, false>),
            [&] { gdn_prefill_kernel<E, 1, false, false>(p, maps); }, blocks_a_multiprocessor(false));
   }
-  if (p.stays) {
-    return launch(Place{1, 1, static_cast<unsigned>(p.multiprocessors)}, threads_of(Slices), bytes,
-                  [&] { gdn_prefill_kernel<E, Slices, true, Checkpoints>(p, maps); });
-  }
-  const int behind = p.whole == 0 ? 0 : p.N * p.H - p.whole;
-  launch(grid_of(blocks, p.length == 0 ? p.N + (behind + p.H - 1) / p.H : p.segments), threads_of(Slices), bytes,
+  const Place staying{1, 1, static_cast<unsigned>(p.multiprocessors)};
+  launch(p.stays ? staying : grid_of(blocks, p.length == 0 ? p.N : p.segments), threads_of(Slices), bytes,
          [&] { gdn_prefill_kernel<E, Slices, true, Checkpoints>(p, maps); });
 }
 
@@ -159,7 +155,7 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const bool decided = cut.multiprocessors != 0;
   const std::string slices = decided          ? "decided, " + std::to_string(cut.multiprocessors)
                              : cut.whole != 0 ? "2 of the first " + std::to_string(cut.whole)
-                             : cut.stay != 0  ? "2, of blocks that stay " + std::to_string(cut.stay)
+                             : cut.stay != 0  ? "2 one after the other"
                                               : std::to_string(cut.slices);
   std::printf("%s: %s, %s, slices %s, segments %d and %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
               right ? "right" : "WRONG", c.name, type, slices.c_str(), cut.first, cut.length, output, state, checkpoints, limit,
@@ -198,8 +194,8 @@ int main() {
     const Expected expected = recur(c, inputs, scale);
     for (const int slices : {1, 2}) {
       for (const Cut& cut : {Cut{slices, 0, 0}, Cut{slices, 1, 1}, Cut{slices, 2, 1}, Cut{slices, 2, 2}, Cut{slices, 0, 0, 1},
-                             Cut{slices, 0, 0, 132}, Cut{slices, 0, 0, 0, 2}, Cut{slices, 0, 0, 0, 0, 1},
-                             Cut{slices, 0, 0, 0, 0, 2}}) {
+                             Cut{slices, 0, 0, 132}, Cut{slices, 0, 0, 0, 1}, Cut{slices, 0, 0, 0, 2},
+                             Cut{slices, 0, 0, 0, 1, 2}}) {
         if (cut.of_both() && (slices == 1 || c.sequences() == 1)) continue;
         if (cut.first > 1 && c.chunks() <= cut.first) continue;  // one segment
         if (c.sequences() > kCut && cut.length + cut.multiprocessors != 0) continue;
