@@ -26,7 +26,7 @@ __device__ __forceinline__ void save_transfer(float* to, int slice, int warp, in
 // before the second segment. Halves of transfers come where chunks 1 and 2 will (feed.cuh).
 template <int Groups>
 __device__ __forceinline__ void join(const Problem& p, Shared<Groups, true>& s, int row, int column, float (&S)[2][32]) {
-  const Work& work = s.work;
+  const Work& work = s.work[0];
   const int64_t step = static_cast<int64_t>(p.H) * D * D;
 #pragma unroll 1
   for (int i = 1; i <= work.joins; ++i) {

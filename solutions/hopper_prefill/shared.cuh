@@ -8,6 +8,7 @@ constexpr int kStages = 3;           // chunks: one is advanced, the others are 
 constexpr int kCleared = 1;          // named barriers: rows behind a sequence's end
 constexpr int kWritten = 2;          // the output of a last chunk that is not whole
 constexpr int kTaken = 3;            // and 4: a half of a transfer has been multiplied
+constexpr int kOfStage = 5;          // and on: kCleared and kWritten of each place, where blocks may stay
 // Lanes of a warp that say that it has left a place, or has found P: one is enough for all behind __syncwarp. racecheck does
 // not follow that; for it all of them do (README.md).
 #ifdef GDN_EVERY_LANE
@@ -139,6 +140,11 @@ struct Stage<Groups, false> {
   using Prepared = StateTile;
 };
 
+// What the output in a place is: of which token on, how many rows, of which head and how many slices, from which on.
+struct Leaving {
+  int token, rows, h, groups, slice;
+};
+
 // Of one that advances. Barriers: a chunk has landed, but for v; v has; its P is there, where the block finds it; nobody
 // needs what is in its place any more; the last chunk has landed, and its boxes hold rows of another sequence; half of a
 // transfer has.
@@ -148,8 +154,13 @@ struct Shared {
   alignas(1024) Boxes boxes[kStages];
   typename Boxes::Prepared tile[kStages];
   alignas(8) uint64_t full[kStages], v_full[kStages], ready[kStages], empty[kStages], tail, joining[2];
-  Work work;
-  int found;
+  // What is advanced, and where blocks stay what is next, in turns. Barriers: the next is wanted, there, and left by all.
+  static constexpr bool kStays = Output && finds_p(Groups);
+  Work work[kStays ? 2 : 1];
+  uint64_t wanted, told[2], left[2];
+  Leaving leaving[kStays ? kStages : 1];
+  uint16_t order[kStays ? kSorted : 1];
+  int found, sliced;
   bool busy;
 };
 
