@@ -40,9 +40,10 @@ __device__ __forceinline__ void multiply_square(float (&acc)[32], const uint32_t
 
 // A warpgroup's 64 value channels, from the first chunk to the last, of all that this block has.
 template <class E, int Groups, bool Output, bool Checkpoints>
-__device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>& s, int wg) {
-  constexpr bool kHandsOut = Checkpoints && kStaged<Groups>, kStays = Shared<Groups, Output>::kStays;
-  constexpr uint32_t kStageBytes = sizeof(typename Shared<Groups, Output>::Boxes);
+__device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, Checkpoints>& s, int wg) {
+  constexpr bool kHandsOut = Checkpoints && kStaged<Groups>, kStays = Block<Groups, Output, Checkpoints>::kStays;
+  constexpr int kStages = kStagesOf<Groups, Output, Checkpoints>;
+  constexpr uint32_t kStageBytes = sizeof(s.boxes[0]);
   constexpr uint32_t kTileBytes = sizeof(s.tile[0]), kDecays = kTerms * kTriangle, kP = kDecays + sizeof(Decays);
   constexpr uint32_t kFromStart = kDecays + offsetof(Decays, from_start), kToEnd = kDecays + offsetof(Decays, to_end);
   constexpr uint32_t kReadOut = kDecays + offsetof(Decays, read_out), kV = (Output ? 4 : 2) * kBoxBytes;

@@ -25,8 +25,8 @@ __device__ __forceinline__ void meet_last(const Problem& p) {
 
 // Transfers that are to be joined, where chunks 1 and 2 will be, each half once that before it has been taken from there. By a
 // warp.
-template <int Groups>
-__device__ __forceinline__ void ask_transfers(const Problem& p, Shared<Groups, true>& s) {
+template <int Groups, int Stages>
+__device__ __forceinline__ void ask_transfers(const Problem& p, Shared<Groups, true, Stages>& s) {
   const Work& work = s.work[0];
   const int joins = work.joins;
   for (int i = 1; joins > 0 && i <= joins + 1; ++i) {
@@ -71,15 +71,15 @@ __device__ __forceinline__ void take_rows(const Problem& p, const unsigned char*
 }
 
 // By a warp.
-template <bool Output>
+template <bool Output, int Stages>
 struct Feeder {
   const Problem& p;
-  Shared<1, Output>& s;
+  Shared<1, Output, Stages>& s;
   const Maps& maps;
   int chunks, start, tokens, h, slice, q_head, k_head, v_head;
   const unsigned char* tiles;
 
-  __device__ __forceinline__ Feeder(const Problem& p, Shared<1, Output>& s, const Maps& maps) : p(p), s(s), maps(maps) {
+  __device__ __forceinline__ Feeder(const Problem& p, Shared<1, Output, Stages>& s, const Maps& maps) : p(p), s(s), maps(maps) {
     const Work& work = s.work[0];
     chunks = uniform(work.chunks), start = uniform(static_cast<int>(work.start));
     tokens = uniform(static_cast<int>(min(work.end - work.start, int64_t{chunks} * kChunk)));
@@ -91,13 +91,13 @@ struct Feeder {
   static constexpr int kBytes = bytes_to_load(Output, Output), kBoxes = Output ? 4 : 2;  // of k and q
 
   __device__ __forceinline__ void wait_empty(int c) const {
-    barrier_wait(shared_address(&s.empty[c % kStages]), c / kStages & 1);
+    barrier_wait(shared_address(&s.empty[c % Stages]), c / Stages & 1);
   }
 
   __device__ __forceinline__ void take(int c) const {
     if (lane_here() == 0) {
       fence_async();  // for warps that advance, which have written it: there it would hold them up
-      store_boxes(&maps.output, shared_address(s.boxes[c % kStages].v), slice / kSlice, h, start + c * kChunk);
+      store_boxes(&maps.output, shared_address(s.boxes[c % Stages].v), slice / kSlice, h, start + c * kChunk);
     }
   }
 
@@ -105,22 +105,22 @@ struct Feeder {
   __device__ __forceinline__ bool whole(int c) const { return tokens - c * kChunk >= kChunk; }
   // What says that chunk c has landed, or its v.
   __device__ __forceinline__ uint32_t landed(int c) const {
-    return shared_address(whole(c) ? &s.full[c % kStages] : &s.tail);
+    return shared_address(whole(c) ? &s.full[c % Stages] : &s.tail);
   }
   __device__ __forceinline__ uint32_t v_landed(int c) const {
-    return shared_address(whole(c) ? &s.v_full[c % kStages] : &s.tail);
+    return shared_address(whole(c) ? &s.v_full[c % Stages] : &s.tail);
   }
 
   // All of chunk c but v, whose place the output of another may be leaving still.
   __device__ __forceinline__ void ask(int c) const {
-    const int i = c % kStages, token = start + c * kChunk;
+    const int i = c % Stages, token = start + c * kChunk;
     auto& boxes = s.boxes[i];
     if constexpr (Output) {
       if (c == 1) ask_transfers(p, s);
     }
-    if (c >= kStages) {
-      wait_empty(c - kStages);
-      if constexpr (Output) take(c - kStages);
+    if (c >= Stages) {
+      wait_empty(c - Stages);
+      if constexpr (Output) take(c - Stages);
     }
     if (lane_here() == 0) {
       barrier_expect(landed(c), kBoxes * kBoxBytes + (whole(c) ? 0 : kBoxBytes) + kBytes);
@@ -133,7 +133,7 @@ struct Feeder {
   }
 
   __device__ __forceinline__ void ask_v(int c) const {
-    const int i = c % kStages, rows = tokens - c * kChunk, lane = lane_here();
+    const int i = c % Stages, rows = tokens - c * kChunk, lane = lane_here();
     auto& boxes = s.boxes[i];
     if (lane == 0) {
       if constexpr (Output) stored_read();
@@ -154,13 +154,13 @@ struct Feeder {
     if constexpr (Output) {
       if (chunks == 1) ask_transfers(p, s);
     }
-    for (int c = max(0, chunks - kStages); c < chunks; ++c) {
+    for (int c = max(0, chunks - Stages); c < chunks; ++c) {
       wait_empty(c);
       if (whole(c)) {
         take(c);
       } else {
         named_barrier(kWritten, 32 + 128);
-        take_rows(p, s.boxes[c % kStages].v, start + c * kChunk, tokens - c * kChunk, h, slice, 1);
+        take_rows(p, s.boxes[c % Stages].v, start + c * kChunk, tokens - c * kChunk, h, slice, 1);
       }
     }
     if (lane_here() == 0) stored_all();
@@ -168,9 +168,9 @@ struct Feeder {
 };
 
 // By one warp.
-template <bool Output>
-__device__ __forceinline__ void feed(const Problem& p, Shared<1, Output>& s, const Maps& maps) {
-  const Feeder<Output> feeder(p, s, maps);
+template <bool Output, int Stages>
+__device__ __forceinline__ void feed(const Problem& p, Shared<1, Output, Stages>& s, const Maps& maps) {
+  const Feeder<Output, Stages> feeder(p, s, maps);
 #pragma unroll 1
   for (int c = 0; c < feeder.chunks; ++c) feeder.ask(c), feeder.ask_v(c);
   if constexpr (Output) feeder.finish();

@@ -32,7 +32,8 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
   if constexpr (!Output) let_next_begin();
   DYNAMIC_SHARED(memory);
-  auto& s = *reinterpret_cast<Shared<Groups, Output>*>(memory);
+  using Memory = Block<Groups, Output, Checkpoints>;
+  auto& s = *reinterpret_cast<Memory*>(memory);
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   // The bounds are an input: the kernel before does not write them, and has waited for who might have.
   int n = blockIdx.z, x = blockIdx.x, h = blockIdx.y, groups = Groups;
@@ -53,12 +54,12 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   if (p.length != 0) segment = p.firsts ? find_segment(p, 0, 0, n) : find_segment(p, blockIdx.z, Output ? 0 : 1);
   const bool one = blockIdx.x + blockIdx.y + blockIdx.z == 0;
   if (threadIdx.x == 0) {
-    if constexpr (Shared<Groups, Output>::kStays) {
+    if constexpr (Memory::kStays) {
       if (p.stays) s.busy = find_stayed(p, s.order, s.sliced, n, s.work[0]);
     }
     if (!p.stays) s.busy = find_work<Output>(p, groups, segment, x, h, s.work[0]);
 #pragma unroll
-    for (int i = 0; i < kStages; ++i) {
+    for (int i = 0; i < kStagesOf<Groups, Output, Checkpoints>; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.v_full[i]), 1);
       barrier_init(shared_address(&s.empty[i]), 4 * (p.stays ? Groups : groups) * kLeavers);
@@ -66,14 +67,14 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     }
     barrier_init(shared_address(&s.tail), 1);
     for (auto& half : s.joining) barrier_init(shared_address(&half), 1);
-    if constexpr (Shared<Groups, Output>::kStays) {
+    if constexpr (Memory::kStays) {
       barrier_init(shared_address(&s.wanted), 1);
       for (auto& told : s.told) barrier_init(shared_address(&told), 1);
       for (auto& left : s.left) barrier_init(shared_address(&left), 4 * (Groups + 1) * kLeavers);
       for (auto& leaving : s.leaving) leaving.rows = 0;
     }
     barrier_init_done();
-    if constexpr (Shared<Groups, Output>::kStays) barrier_arrive(shared_address(s.told));
+    if constexpr (Memory::kStays) barrier_arrive(shared_address(s.told));
   }
   for (auto& tile : s.tile) {
     clear_t(tile, threadIdx.x, threads_of(Groups));
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     if constexpr (finds_p(Groups)) registers_down<kFeedRegisters>();
     if constexpr (!Output) registers_down<kFeedRegistersOfTwo>();
     const int warp = threadIdx.x / 32 % 4;
-    if constexpr (!Shared<Groups, Output>::kStays) {
+    if constexpr (!Memory::kStays) {
       if (warp == 0) feed(p, s, maps);
     } else if (warp == 0) {
       StayingFeeder{p, s, maps}.feed();
@@ -361,7 +362,7 @@ constexpr size_t kMoreThanHalf = 116 * 1024;  // of a multiprocessor's shared me
 template <class E, int Groups, bool Output, bool Checkpoints>
 void launch(const Problem& p, const Maps& maps, int slices, int heads, int64_t z, bool alone, cudaStream_t stream) {
   constexpr auto kernel = gdn_prefill_kernel<E, Groups, Output, Checkpoints>;
-  constexpr size_t kBytes = Checkpoints && kStaged<Groups> ? kStagedBytes<Groups> : sizeof(Shared<Groups, Output>);
+  constexpr size_t kBytes = kBlockBytes<Groups, Output, Checkpoints>;
   constexpr size_t kMost = std::max(kBytes, kMoreThanHalf);
   static std::atomic<uint64_t> allowed{0};
   allow(kernel, kMost, p.device, allowed);

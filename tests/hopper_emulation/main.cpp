@@ -33,7 +33,7 @@ void launch_all(Problem p, const Maps& maps) {
     return Place{static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z)};
   };
   const int blocks = p.decides ? D / kSlice : D / (Slices * kSlice);
-  const size_t bytes = Checkpoints && kStaged<Slices> ? kStagedBytes<Slices> : sizeof(Shared<Slices, true>);
+  const size_t bytes = kBlockBytes<Slices, true, Checkpoints>;
   // Heads that share q and k in one block together, or each for itself, and two of those in a block where there are two.
   const int shared = std::min(p.q_group, p.k_group);
   Group group = p.length != 1 ? Group{1, shared} : p.H % 2 != 0 ? Group{1, 1} : Group{2, 1};
