@@ -1,0 +1,1 @@
+../hopper_prefill/find_p.cuh

@@ -1,0 +1,1 @@
+../hopper_prefill/stay.cuh
