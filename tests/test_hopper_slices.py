@@ -7,7 +7,7 @@ from conftest import Run
 
 DEFINITION, PRESET = "gdn_prefill_k_last", "qwen3-next-80b-a3b-tp1"
 # 96 (sequence, head) pairs: 132 multiprocessors are too few for two blocks of each, but where one is so much longer.
-# And 160: the last 28 have two. And 224, and 1280 of more sequences than a warp has lanes: blocks stay.
+# And 160: the last 28 have two. And 224, and 1280 of more sequences than a warp has lanes, one after the other.
 LENGTHS = {
     "one": "700,40,0",
     "two": "200,200,200",

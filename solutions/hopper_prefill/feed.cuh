@@ -1,5 +1,5 @@
 // A block's chunks: asks for boxes of q, k and v and for what has been prepared, once their place is free, and takes the
-// output from there, where it comes in the place of v. Here, of one slice of a state; of both, stay.cuh.
+// output from there, where it comes in the place of v. In blocks with both slices of a state another warpgroup finds P.
 #pragma once
 #include "decays.cuh"
 
@@ -8,9 +8,6 @@ namespace {
 struct Maps {
   CUtensorMap q, k, v, output, slice_of_v, slice_of_output;
 };
-
-// What the same number in every lane is known to be: TMA is told it from uniform registers.
-__device__ __forceinline__ int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
 
 // By a thread, before it reads what was prepared, not by TMA. First segments let those between them and the last begin here,
 // which then have all that is prepared without waiting for anybody.
@@ -23,81 +20,45 @@ __device__ __forceinline__ void meet_last(const Problem& p) {
   fence_async_memory();
 }
 
-// Transfers that are to be joined, where chunks 1 and 2 will be, each half once that before it has been taken from there. By a
-// warp.
-template <int Groups, int Stages>
-__device__ __forceinline__ void ask_transfers(const Problem& p, Shared<Groups, true, Stages>& s) {
-  const Work& work = s.work[0];
-  const int joins = work.joins;
-  for (int i = 1; joins > 0 && i <= joins + 1; ++i) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (i > 1) named_barrier(kTaken + half, 32 + 128 * Groups);
-      if (i <= joins && lane_here() == 0) {
-        const uint32_t landing = shared_address(&s.joining[half]);
-        const auto* from = reinterpret_cast<const unsigned char*>(work.transfer + int64_t{i} * p.H * D * D);
-        barrier_expect(landing, kTransferBytes);
-        load_bytes(shared_address(s.boxes[1 + half].k), from + half * kTransferBytes, kTransferBytes, landing);
-      }
-      __syncwarp();
-    }
-  }
-}
-
-// Rows behind a sequence's end are the next one's: what is in them, NaN maybe, is no business of this one's, so they become
-// zeros before anybody looks. By a warp.
-template <bool Output, class Boxes>
-__device__ __forceinline__ void clear_behind(Boxes& boxes, int rows, int groups) {
-  const int lane = lane_here();
-  for (int half = 0; half < 2; ++half) {
-    clear_rows(shared_address(boxes.k) + half * kBoxBytes, rows, lane, 32);
-    if constexpr (Output) clear_rows(shared_address(boxes.q) + half * kBoxBytes, rows, lane, 32);
-  }
-  for (int wg = 0; wg < groups; ++wg) clear_rows(shared_address(boxes.v) + wg * kBoxBytes, rows, lane, 32);
-  fence_async();
-}
-
-// The output of a last chunk, row by row. By a warp.
-__device__ __forceinline__ void take_rows(const Problem& p, const unsigned char* box, int token, int rows, int h, int slice,
-                                          int groups) {
-  const int pieces = groups * 8;  // of 16 bytes, of a row
-#pragma unroll 1
-  for (int at = lane_here(); at < rows * pieces; at += 32) {
-    const int row = at / pieces, piece = at % pieces;
-    const unsigned char* from = box + piece / 8 * kBoxBytes + swizzled(row, piece % 8);
-    const int64_t to = (static_cast<int64_t>(token + row) * p.H + h) * D + slice + 8 * piece;
-    *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.output) + to) = *reinterpret_cast<const uint4*>(from);
-  }
-}
-
-// By a warp.
-template <bool Output, int Stages>
+// By a warp. What TMA is told is the same in every lane, and known to be: it comes from uniform registers.
+template <int Groups, bool Output>
 struct Feeder {
   const Problem& p;
-  Shared<1, Output, Stages>& s;
+  Shared<Groups, Output>& s;
   const Maps& maps;
-  int chunks, start, tokens, h, slice, q_head, k_head, v_head;
-  const unsigned char* tiles;
+  int chunks, start, tokens, groups, h, slice, q_head, k_head, v_head;
+  const unsigned char* first_tile;
+  static constexpr bool kFeedsOnly = Output && finds_p(Groups);  // its warpgroup does nothing else, and has few registers
 
-  __device__ __forceinline__ Feeder(const Problem& p, Shared<1, Output, Stages>& s, const Maps& maps) : p(p), s(s), maps(maps) {
-    const Work& work = s.work[0];
+  __device__ __forceinline__ static int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
+  __device__ __forceinline__ Feeder(const Problem& p, Shared<Groups, Output>& s, const Maps& maps) : p(p), s(s), maps(maps) {
+    const Work& work = s.work;
     chunks = uniform(work.chunks), start = uniform(static_cast<int>(work.start));
     tokens = uniform(static_cast<int>(min(work.end - work.start, int64_t{chunks} * kChunk)));
+    groups = Groups == 1 ? 1 : uniform(work.groups);
     h = uniform(work.h), slice = uniform(work.slice);
     q_head = uniform(work.q_head), k_head = uniform(work.k_head), v_head = uniform(work.v_head);
-    tiles = p.tiles + (work.place * p.H + work.h) * p.tile_bytes;
+    first_tile = tile_of(0);
   }
+  __device__ __forceinline__ const unsigned char* tile_of(int c) const {
+    return p.tiles + ((s.work.place + c) * p.H + s.work.h) * p.tile_bytes;
+  }
+  // What there are no registers for is looked up again.
+  __device__ __forceinline__ static int now(int kept, const int& there) { return kFeedsOnly ? uniform(there) : kept; }
 
-  static constexpr int kBytes = bytes_to_load(Output, Output), kBoxes = Output ? 4 : 2;  // of k and q
+  static constexpr bool kWithP = Output && !finds_p(Groups);
+  static constexpr int kBytes = bytes_to_load(Output, kWithP), kBoxes = Output ? 4 : 2;  // of k and q
 
   __device__ __forceinline__ void wait_empty(int c) const {
-    barrier_wait(shared_address(&s.empty[c % Stages]), c / Stages & 1);
+    barrier_wait(shared_address(&s.empty[c % kStages]), c / kStages & 1);
   }
 
   __device__ __forceinline__ void take(int c) const {
+    const int h = now(this->h, s.work.h), slice = now(this->slice, s.work.slice);
     if (lane_here() == 0) {
       fence_async();  // for warps that advance, which have written it: there it would hold them up
-      store_boxes(&maps.output, shared_address(s.boxes[c % Stages].v), slice / kSlice, h, start + c * kChunk);
+      const CUtensorMap* const map = groups == Groups ? &maps.output : &maps.slice_of_output;
+      store_boxes(map, shared_address(s.boxes[c % kStages].v), slice / kSlice, h, start + c * kChunk);
     }
   }
 
@@ -105,75 +66,135 @@ struct Feeder {
   __device__ __forceinline__ bool whole(int c) const { return tokens - c * kChunk >= kChunk; }
   // What says that chunk c has landed, or its v.
   __device__ __forceinline__ uint32_t landed(int c) const {
-    return shared_address(whole(c) ? &s.full[c % Stages] : &s.tail);
+    return shared_address(whole(c) ? &s.full[c % kStages] : &s.tail);
   }
   __device__ __forceinline__ uint32_t v_landed(int c) const {
-    return shared_address(whole(c) ? &s.v_full[c % Stages] : &s.tail);
+    return shared_address(whole(c) ? &s.v_full[c % kStages] : &s.tail);
+  }
+
+  // Transfers that are to be joined, where chunks 1 and 2 will be, each half once that before it has been taken from there.
+  __device__ __forceinline__ void ask_transfers() const {
+    if constexpr (Output) {
+      const int joins = s.work.joins;
+      for (int i = 1; joins > 0 && i <= joins + 1; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (i > 1) named_barrier(kTaken + half, 32 + 128 * Groups);
+          if (i <= joins && lane_here() == 0) {
+            const uint32_t landing = shared_address(&s.joining[half]);
+            const auto* from = reinterpret_cast<const unsigned char*>(s.work.transfer + int64_t{i} * p.H * D * D);
+            barrier_expect(landing, kTransferBytes);
+            load_bytes(shared_address(s.boxes[1 + half].k), from + half * kTransferBytes, kTransferBytes, landing);
+          }
+          __syncwarp();
+        }
+      }
+    }
   }
 
   // All of chunk c but v, whose place the output of another may be leaving still.
   __device__ __forceinline__ void ask(int c) const {
-    const int i = c % Stages, token = start + c * kChunk;
+    const int i = c % kStages, token = start + c * kChunk;
     auto& boxes = s.boxes[i];
-    if constexpr (Output) {
-      if (c == 1) ask_transfers(p, s);
+    if (c == 1) ask_transfers();
+    if (c >= kStages) {
+      wait_empty(c - kStages);
+      if constexpr (Output) take(c - kStages);
     }
-    if (c >= Stages) {
-      wait_empty(c - Stages);
-      if constexpr (Output) take(c - Stages);
-    }
+    const int k_head = now(this->k_head, s.work.k_head), q_head = Output ? now(this->q_head, s.work.q_head) : 0;
     if (lane_here() == 0) {
-      barrier_expect(landed(c), kBoxes * kBoxBytes + (whole(c) ? 0 : kBoxBytes) + kBytes);
+      barrier_expect(landed(c), kBoxes * kBoxBytes + (whole(c) ? 0 : groups * kBoxBytes) + kBytes);
       load_boxes(shared_address(boxes.k), &maps.k, 0, k_head, token, landed(c));
       if constexpr (Output) load_boxes(shared_address(boxes.q), &maps.q, 0, q_head, token, landed(c));
       if (c == 0) meet_last<Output>(p);
-      load_tile<Output, Output>(s.tile[i], tiles + static_cast<int64_t>(c) * p.H * p.tile_bytes, landed(c));
+      const auto* const tile = kFeedsOnly ? tile_of(c) : first_tile + static_cast<int64_t>(c) * p.H * p.tile_bytes;
+      load_tile<Output, kWithP>(s.tile[i], tile, landed(c));
     }
     __syncwarp();
   }
 
   __device__ __forceinline__ void ask_v(int c) const {
-    const int i = c % Stages, rows = tokens - c * kChunk, lane = lane_here();
+    const int i = c % kStages, rows = tokens - c * kChunk, lane = lane_here();
     auto& boxes = s.boxes[i];
+    const int v_head = now(this->v_head, s.work.v_head), slice = now(this->slice, s.work.slice);
     if (lane == 0) {
       if constexpr (Output) stored_read();
-      if (whole(c)) barrier_expect(v_landed(c), kBoxBytes);
-      load_boxes(shared_address(boxes.v), &maps.slice_of_v, slice / kSlice, v_head, start + c * kChunk, v_landed(c));
+      if (whole(c)) barrier_expect(v_landed(c), groups * kBoxBytes);
+      const CUtensorMap* const map = Output && groups == Groups ? &maps.v : &maps.slice_of_v;
+      load_boxes(shared_address(boxes.v), map, slice / kSlice, v_head, start + c * kChunk, v_landed(c));
     }
     __syncwarp();
     if (whole(c)) return;
+    // Rows behind the end are the next sequence's: what is in them, NaN maybe, is no business of this one's, so they become
+    // zeros before anybody looks.
     barrier_wait(landed(c), 0);
-    clear_behind<Output>(boxes, rows, 1);
-    named_arrive(kCleared, 32 + 128);
+    for (int half = 0; half < 2; ++half) {
+      clear_rows(shared_address(boxes.k) + half * kBoxBytes, rows, lane, 32);
+      if constexpr (Output) clear_rows(shared_address(boxes.q) + half * kBoxBytes, rows, lane, 32);
+    }
+    for (int wg = 0; wg < groups; ++wg) clear_rows(shared_address(boxes.v) + wg * kBoxBytes, rows, lane, 32);
+    fence_async();
+    named_arrive(kCleared, 32 + 128 * groups);
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&s.full[i])), barrier_arrive(shared_address(&s.v_full[i]));
   }
 
   // The output of the last chunks.
   __device__ __forceinline__ void finish() const {
-    if constexpr (Output) {
-      if (chunks == 1) ask_transfers(p, s);
-    }
-    for (int c = max(0, chunks - Stages); c < chunks; ++c) {
+    const int lane = lane_here();
+    if (chunks == 1) ask_transfers();
+    for (int c = max(0, chunks - kStages); c < chunks; ++c) {
       wait_empty(c);
+      const int rows = tokens - c * kChunk;
       if (whole(c)) {
         take(c);
-      } else {
-        named_barrier(kWritten, 32 + 128);
-        take_rows(p, s.boxes[c % Stages].v, start + c * kChunk, tokens - c * kChunk, h, slice, 1);
+      } else {  // row by row: those behind the end are the next sequence's
+        named_barrier(kWritten, 32 + 128 * groups);
+        const int pieces = groups * 8;  // of 16 bytes, of a row
+        const int h = now(this->h, s.work.h), slice = now(this->slice, s.work.slice);
+#pragma unroll 1
+        for (int at = lane; at < rows * pieces; at += 32) {
+          const int row = at / pieces, piece = at % pieces;
+          const unsigned char* from = s.boxes[c % kStages].v + piece / 8 * kBoxBytes + swizzled(row, piece % 8);
+          const int64_t to = (static_cast<int64_t>(start + c * kChunk + row) * p.H + h) * D + slice + 8 * piece;
+          *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.output) + to) = *reinterpret_cast<const uint4*>(from);
+        }
       }
     }
-    if (lane_here() == 0) stored_all();
+    if (lane == 0) stored_all();
   }
 };
 
 // By one warp.
-template <bool Output, int Stages>
-__device__ __forceinline__ void feed(const Problem& p, Shared<1, Output, Stages>& s, const Maps& maps) {
-  const Feeder<Output, Stages> feeder(p, s, maps);
+template <int Groups, bool Output>
+__device__ __forceinline__ void feed(const Problem& p, Shared<Groups, Output>& s, const Maps& maps) {
+  const Feeder<Groups, Output> feeder(p, s, maps);
 #pragma unroll 1
   for (int c = 0; c < feeder.chunks; ++c) feeder.ask(c), feeder.ask_v(c);
   if constexpr (Output) feeder.finish();
+}
+
+// By a warpgroup: P of each chunk.
+template <class E>
+__device__ __forceinline__ void find_p(const Problem& p, Shared<2, true>& s) {
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
+  const int chunks = __shfl_sync(kAllLanes, s.work.chunks, 0);
+#pragma unroll 1
+  for (int c = 0; c < chunks; ++c) {
+    const int i = c % kStages;
+    auto& boxes = s.boxes[i];
+    barrier_wait(shared_address(&s.full[i]), c / kStages & 1);
+    float products[32];
+    multiply_boxes<E>(products, shared_address(boxes.q), shared_address(boxes.k));
+    const Logs& logs = s.tile[i].logs;
+    const Weights weights = weigh(logs, p.scale, warp, lane);
+    wgmma_wait<0>();
+    settle(products);
+    write_p<E>(products, logs, weights, shared_address(s.tile[i].P), warp, lane);
+    fence_async();
+    __syncwarp();
+    if (lane == 0 || kLeavers > 1) barrier_arrive(shared_address(&s.ready[i]));
+  }
 }
 
 }  // namespace

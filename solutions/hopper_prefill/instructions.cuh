@@ -111,10 +111,6 @@ __device__ __forceinline__ void store_bytes_if(bool this_lane, void* to, uint32_
       "cp.async.bulk.commit_group;\n}"
       ::"l"(to), "r"(from), "r"(bytes), "r"(static_cast<int>(this_lane)) : "memory");
 }
-// To L2, as many bytes, a multiple of 16.
-__device__ __forceinline__ void prefetch_bytes(const void* from, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
 // For what this thread has stored to have been read, or to be there.
 __device__ __forceinline__ void stored_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void stored_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }

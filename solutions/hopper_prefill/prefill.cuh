@@ -10,9 +10,8 @@
 #pragma once
 #include "advance.cuh"
 #include "choose.cuh"
-#include "find_p.cuh"
+#include "feed.cuh"
 #include "prepare.cuh"
-#include "stay.cuh"
 
 namespace {
 
@@ -25,15 +24,14 @@ constexpr int threads_of(int groups) { return 128 * (groups + (finds_p(groups) ?
 constexpr int blocks_a_multiprocessor(bool output) { return output ? 1 : 2; }
 static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) <= (227 - 1) * 1024 / 2);
 
-// The grid is (slices, H, N), with as many slices as there can be where blocks decide; or (1, 1, blocks that stay); or (slices,
-// and without output those of the identity, H, places of segments behind the first).
+// The grid is (slices, H, N), with as many slices as there can be where blocks decide, and more than N where some of them
+// have one of two; or (slices, and without output those of the identity, H, places of segments behind the first).
 template <class E, int Groups, bool Output, bool Checkpoints>
 __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Output))
     gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
   if constexpr (!Output) let_next_begin();
   DYNAMIC_SHARED(memory);
-  using Memory = Block<Groups, Output, Checkpoints>;
-  auto& s = *reinterpret_cast<Memory*>(memory);
+  auto& s = *reinterpret_cast<Shared<Groups, Output>*>(memory);
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   // The bounds are an input: the kernel before does not write them, and has waited for who might have.
   int n = blockIdx.z, x = blockIdx.x, h = blockIdx.y, groups = Groups;
@@ -43,9 +41,14 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     x = block % slices, h = block / slices % p.H, n = block / slices / p.H, groups = chosen;
     if (n >= p.N) return wait_for_last();
     n = __ffs(__ballot_sync(kAllLanes, rank == n)) - 1;
-  } else if (Groups == 2 && p.stays) {
-    if constexpr (finds_p(Groups) && Output) find_order(p, s.order, &s.sliced, reinterpret_cast<int*>(s.boxes));
   } else {
+    if (Groups == 2 && p.whole > 0) {  // by sequences, then heads
+      const int block = static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y), behind = block - p.whole;
+      const int pair = behind < 0 ? block : p.whole + behind / 2;
+      if (behind >= 0) groups = 1, x = behind % 2;
+      n = pair / p.H, h = pair % p.H;
+      if (n >= p.N) return wait_for_last();
+    }
     if (p.N > 1 && p.N <= kSorted && (p.length == 0 || p.firsts)) {
       n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
     }
@@ -54,27 +57,17 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   if (p.length != 0) segment = p.firsts ? find_segment(p, 0, 0, n) : find_segment(p, blockIdx.z, Output ? 0 : 1);
   const bool one = blockIdx.x + blockIdx.y + blockIdx.z == 0;
   if (threadIdx.x == 0) {
-    if constexpr (Memory::kStays) {
-      if (p.stays) s.busy = find_stayed(p, s.order, s.sliced, n, s.work[0]);
-    }
-    if (!p.stays) s.busy = find_work<Output>(p, groups, segment, x, h, s.work[0]);
+    s.busy = find_work<Output>(p, groups, segment, x, h, s.work);
 #pragma unroll
-    for (int i = 0; i < kStagesOf<Groups, Output, Checkpoints>; ++i) {
+    for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.v_full[i]), 1);
-      barrier_init(shared_address(&s.empty[i]), 4 * (p.stays ? Groups : groups) * kLeavers);
+      barrier_init(shared_address(&s.empty[i]), 4 * groups * kLeavers);
       barrier_init(shared_address(&s.ready[i]), 4 * kLeavers);
     }
     barrier_init(shared_address(&s.tail), 1);
     for (auto& half : s.joining) barrier_init(shared_address(&half), 1);
-    if constexpr (Memory::kStays) {
-      barrier_init(shared_address(&s.wanted), 1);
-      for (auto& told : s.told) barrier_init(shared_address(&told), 1);
-      for (auto& left : s.left) barrier_init(shared_address(&left), 4 * (Groups + 1) * kLeavers);
-      for (auto& leaving : s.leaving) leaving.rows = 0;
-    }
     barrier_init_done();
-    if constexpr (Memory::kStays) barrier_arrive(shared_address(s.told));
   }
   for (auto& tile : s.tile) {
     clear_t(tile, threadIdx.x, threads_of(Groups));
@@ -87,7 +80,7 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     if (one) wait_for_last();
     return;
   }
-  if (s.busy && (wg < groups || (p.stays && wg < Groups))) {
+  if (s.busy && wg < groups) {
     if constexpr (Groups == 2 || !Output) registers_up<kAdvanceRegisters>();
     advance<E, Groups, Output, Checkpoints>(p, s, wg);
   } else if (s.busy && wg == Groups && finds_p(Groups)) {
@@ -98,17 +91,10 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   } else if (s.busy && wg >= Groups) {
     if constexpr (finds_p(Groups)) registers_down<kFeedRegisters>();
     if constexpr (!Output) registers_down<kFeedRegistersOfTwo>();
-    const int warp = threadIdx.x / 32 % 4;
-    if constexpr (!Memory::kStays) {
-      if (warp == 0) feed(p, s, maps);
-    } else if (warp == 0) {
-      StayingFeeder{p, s, maps}.feed();
-    } else if (warp == 1 && p.stays) {
-      hand_out_work(p, s);
-    }
+    if (threadIdx.x / 32 % 4 == 0) feed(p, s, maps);
   }
-  // Nobody has, where it began beside the first segments, or has no chunk to ask for; where blocks stay who hands out work has.
-  if (one && !p.stays && (!Output || s.work[0].chunks == 0)) wait_for_last();
+  // Nobody has, where it began beside the first segments, or has no chunk to ask for.
+  if (one && (!Output || s.work.chunks == 0)) wait_for_last();
 }
 
 }  // namespace
@@ -231,13 +217,13 @@ struct Cut {
   int64_t first, length;
   bool alone;            // whether a block without outputs has a multiprocessor for itself
   bool decides = false;  // a block with room for two slices whether it has one of them
-  int64_t whole = 0;     // that many (sequence, head) have one block for both slices, those behind them two; 0: all
+  int64_t whole = 0;     // that many (sequence, head) have one block for both slices, those behind them one for each; 0: all
 };
 
 // Beside inputs and outputs, in units of 4 bytes.
 struct Workspace {
-  int64_t tiles, states;  // all tiles; the states before all segments, of which there are two kinds; a counter
-  int64_t all() const { return tiles + 2 * states + 1; }
+  int64_t tiles, states;  // all tiles; the states before all segments, of which there are two kinds
+  int64_t all() const { return tiles + 2 * states; }
 };
 
 Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_t heads) {
@@ -278,10 +264,8 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
     const auto offer = [&](int64_t time, const Cut& how) {
       if (prepared + time < least) least = prepared + time, best = how;
     };
-    if (longest > 1) {  // where blocks stay and are told how many are sliced, the longest may be
-      const bool may = groups == 2 && pairs > multiprocessors && sequences <= kDecided;
-      const int64_t one = longest * each * (may ? kFindsPCycles : cycles);
-      offer(std::max(blocks * each * cycles / multiprocessors, one), {groups, 0, 0, false});
+    if (longest > 1) {
+      offer(std::max(blocks * each * cycles / multiprocessors, longest * each * cycles), {groups, 0, 0, false});
       continue;
     }
     offer(waves(blocks, multiprocessors) * (each * cycles + kPass), {groups, 0, 0, false});
@@ -358,15 +342,15 @@ void launch_early(Kernel kernel, dim3 grid, int threads, size_t bytes, cudaStrea
 
 constexpr size_t kMoreThanHalf = 116 * 1024;  // of a multiprocessor's shared memory: what asks for it is alone there
 
-// Of one kernel that advances: so many slices, heads and, in z, sequences or places of segments.
+// Of one kernel that advances: so many slices and, in z, sequences or places of segments.
 template <class E, int Groups, bool Output, bool Checkpoints>
-void launch(const Problem& p, const Maps& maps, int slices, int heads, int64_t z, bool alone, cudaStream_t stream) {
+void launch(const Problem& p, const Maps& maps, int slices, int64_t z, bool alone, cudaStream_t stream) {
   constexpr auto kernel = gdn_prefill_kernel<E, Groups, Output, Checkpoints>;
-  constexpr size_t kBytes = kBlockBytes<Groups, Output, Checkpoints>;
+  constexpr size_t kBytes = Checkpoints && kStaged<Groups> ? kStagedBytes<Groups> : sizeof(Shared<Groups, Output>);
   constexpr size_t kMost = std::max(kBytes, kMoreThanHalf);
   static std::atomic<uint64_t> allowed{0};
   allow(kernel, kMost, p.device, allowed);
-  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(heads), static_cast<unsigned>(z));
+  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z));
   launch_early(kernel, grid, threads_of(Groups), alone ? kMost : kBytes, stream, p, maps);
 }
 
@@ -374,17 +358,18 @@ template <class E, int Groups, bool Checkpoints>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, const Cut& how, int multiprocessors, cudaStream_t stream) {
   launch_prepare<E, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
   constexpr int kSlices = D / (Groups * kSlice);
-  if (p.stays) return launch<E, Groups, true, Checkpoints>(p, maps, 1, 1, multiprocessors, true, stream);
   if (p.length == 0) {
-    return launch<E, Groups, true, Checkpoints>(p, maps, p.decides ? D / kSlice : kSlices, p.H, p.N, true, stream);
+    const int64_t behind = p.whole == 0 ? 0 : int64_t{p.N} * p.H - p.whole;  // which have a block more
+    const int64_t z = p.N + (behind + p.H - 1) / p.H;
+    return launch<E, Groups, true, Checkpoints>(p, maps, p.decides ? D / kSlice : kSlices, z, true, stream);
   }
   Problem firsts = p;
   firsts.firsts = true;
-  launch<E, Groups, true, Checkpoints>(firsts, maps, kSlices, p.H, p.N, true, stream);
+  launch<E, Groups, true, Checkpoints>(firsts, maps, kSlices, p.N, true, stream);
   if (p.segments > 1) {  // the last one of a sequence leaves no state to another
-    launch<E, 1, false, false>(p, maps, 2 * (D / kSlice), p.H, p.segments - (p.N == 1), how.alone, stream);
+    launch<E, 1, false, false>(p, maps, 2 * (D / kSlice), p.segments - (p.N == 1), how.alone, stream);
   }
-  if (p.segments > 0) launch<E, Groups, true, Checkpoints>(p, maps, kSlices, p.H, p.segments, true, stream);
+  if (p.segments > 0) launch<E, Groups, true, Checkpoints>(p, maps, kSlices, p.segments, true, stream);
 }
 
 #ifdef GDN_CLOCKS
@@ -459,10 +444,6 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const Workspace size = workspace_of(how, T, N, H);
   p.decides = how.decides, p.multiprocessors = multiprocessors;
   p.whole = static_cast<int>(how.whole);
-  p.stays = how.groups == 2 && how.length == 0 && N * H > multiprocessors;  // blocks do not decide then
-#ifdef GDN_CLOCKS
-  if (const char* const stays = std::getenv("GDN_STAYS"); stays != nullptr && std::atoi(stays) == 0) p.stays = false;
-#endif
   if (how.length > 0) {
     p.first = static_cast<int>(how.first), p.length = static_cast<int>(how.length);
     p.segments = count_places(T, N, how.first, how.length);
@@ -471,7 +452,6 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({size.all()}), kFloat32, device);
   p.tiles = static_cast<unsigned char*>(workspace.data_ptr()), p.tile_bytes = tile_bytes(!finds_p(how.groups));
   p.before = static_cast<float*>(workspace.data_ptr()) + size.tiles, p.transfer = p.before + size.states;
-  p.taken = reinterpret_cast<int*>(p.transfer + size.states);
 #ifdef GDN_CLOCKS
   p.clocks = clocks_to;
 #endif

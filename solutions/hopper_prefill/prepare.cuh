@@ -34,7 +34,6 @@ __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
     const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
     const __grid_constant__ Group group) {
   let_next_begin();
-  if (p.stays && threadIdx.x + blockIdx.x + blockIdx.y == 0) *p.taken = 0;
   DYNAMIC_SHARED(memory);
   auto& front = *reinterpret_cast<Front*>(memory);
   unsigned char* const boxes = memory + kFront;

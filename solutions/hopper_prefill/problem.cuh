@@ -33,9 +33,8 @@ struct Problem {
   float scale;
   bool k_first, log_gates;
   bool decides;                      // each block, how many slices of a state it has (choose.cuh)
-  bool stays;                        // a block takes the next (sequence, head) when it has done with one (stay.cuh) ..
-  int* taken;                        // .. of those behind as many as there are blocks, so many ..
-  int whole;                         // .. and that many with both slices at a time, those behind them one; 0: all with both
+  int whole;                         // that many (sequence, head) in the order of blocks have one for both slices, those
+                                     // behind them one for each; 0: they are all alike
 #ifdef GDN_CLOCKS
   unsigned* clocks;  // [warpgroups, warps, kClocked chunks, 16], of block 0
 #endif

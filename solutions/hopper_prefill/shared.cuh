@@ -4,11 +4,10 @@
 
 namespace {
 
-constexpr int kStages = 3;           // chunks that there is room for, or more: one is advanced, the others are on their way
+constexpr int kStages = 3;           // chunks: one is advanced, the others are on their way
 constexpr int kCleared = 1;          // named barriers: rows behind a sequence's end
 constexpr int kWritten = 2;          // the output of a last chunk that is not whole
 constexpr int kTaken = 3;            // and 4: a half of a transfer has been multiplied
-constexpr int kOfStage = 5;          // and on: kCleared and kWritten of each place, where blocks may stay
 // Lanes of a warp that say that it has left a place, or has found P: one is enough for all behind __syncwarp. racecheck does
 // not follow that; for it all of them do (README.md).
 #ifdef GDN_EVERY_LANE
@@ -140,27 +139,17 @@ struct Stage<Groups, false> {
   using Prepared = StateTile;
 };
 
-// What the output in a place is: of which token on, how many rows, of which head and how many slices, from which on.
-struct Leaving {
-  int token, rows, h, groups, slice;
-};
-
 // Of one that advances. Barriers: a chunk has landed, but for v; v has; its P is there, where the block finds it; nobody
 // needs what is in its place any more; the last chunk has landed, and its boxes hold rows of another sequence; half of a
 // transfer has.
-template <int Groups, bool Output, int Stages = kStages>
+template <int Groups, bool Output>
 struct Shared {
   using Boxes = Stage<Groups, Output>;
-  alignas(1024) Boxes boxes[Stages];
-  typename Boxes::Prepared tile[Stages];
-  alignas(8) uint64_t full[Stages], v_full[Stages], ready[Stages], empty[Stages], tail, joining[2];
-  // What is advanced, and where blocks stay what is next, in turns. Barriers: the next is wanted, there, and left by all.
-  static constexpr bool kStays = Output && finds_p(Groups);
-  Work work[kStays ? 2 : 1];
-  uint64_t wanted, told[2], left[2];
-  Leaving leaving[kStays ? Stages : 1];
-  uint16_t order[kStays ? kSorted : 1];
-  int found, sliced;
+  alignas(1024) Boxes boxes[kStages];
+  typename Boxes::Prepared tile[kStages];
+  alignas(8) uint64_t full[kStages], v_full[kStages], ready[kStages], empty[kStages], tail, joining[2];
+  Work work;
+  int found;
   bool busy;
 };
 
@@ -173,15 +162,5 @@ constexpr size_t kStagedBytes = sizeof(Shared<Groups, true>) + 4 * Groups * kRow
 // Two slices with two terms of T leave no room for it.
 template <int Groups>
 constexpr bool kStaged = kStagedBytes<Groups> <= kMostShared;
-
-// From asking for a chunk to its arrival it is as long as one slice takes for two: a fourth, where there is room.
-template <int Groups, bool Output, bool Checkpoints>
-constexpr int kStagesOf =
-    Groups == 1 && Output && !Checkpoints && sizeof(Shared<1, true, kStages + 1>) <= kMostShared ? kStages + 1 : kStages;
-template <int Groups, bool Output, bool Checkpoints>
-using Block = Shared<Groups, Output, kStagesOf<Groups, Output, Checkpoints>>;
-template <int Groups, bool Output, bool Checkpoints>
-constexpr size_t kBlockBytes =
-    Checkpoints && Output && kStaged<Groups> ? kStagedBytes<Groups> : sizeof(Block<Groups, Output, Checkpoints>);
 
 }  // namespace

@@ -73,10 +73,3 @@ inline unsigned __ballot_sync(unsigned mask, bool mine) {
   for (int lane = 0; lane < kLanes; ++lane) votes |= static_cast<unsigned>(all[lane]) << lane;
   return votes;
 }
-
-// One block runs at a time.
-inline int atomicAdd(int* to, int x) {
-  const int before = *to;
-  *to += x;
-  return before;
-}

@@ -11,9 +11,6 @@ inline int anew(int x) { return x; }
 inline void let_next_begin() {}
 inline void wait_for_last() {}
 inline void fence_async_memory() {}
-inline void prefetch_bytes(const void* from, int bytes) {
-  require(reinterpret_cast<uintptr_t>(from) % 16 == 0 && bytes % 16 == 0, "prefetch_bytes: misaligned");
-}
 
 // What only a compiler needs.
 template <int N>
