@@ -1,4 +1,4 @@
-"""Where blocks of hopper_prefill have one slice of a state or two, or many states in turn, by lengths: the verdict."""
+"""Where blocks of hopper_prefill have one slice of a state or two, by lengths and their number: the verdict."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ from conftest import Run
 
 DEFINITION, PRESET = "gdn_prefill_k_last", "qwen3-next-80b-a3b-tp1"
 # 96 (sequence, head) pairs: 132 multiprocessors are too few for two blocks of each, but where one is so much longer.
-# And 160: the last 28 have two. And 224, and 1280 of more sequences than a warp has lanes, one after the other.
+# And 160: the last 28 have two. And 224, and 1280 of more sequences than a warp has lanes: several waves.
 LENGTHS = {
     "one": "700,40,0",
     "two": "200,200,200",
     "both": "200,130,65,300,1",
-    "stay": "200,130,65,300,1,0,90",
+    "waves": "200,130,65,300,1,0,90",
     "many": ",".join(str(37 * i % 211) for i in range(40)),
 }
 
