@@ -17,7 +17,7 @@ from prefill_rows import Arguments, Subject, arguments, folder_of, rows
 
 ROWS = (
     "2/8 2x4096,2/8 4x8192,4/16 1x2048,4/16 1x8192,16/32 1x8192,16/32 1x32768,16/32 4x2048,16/48 4x2048,16/64 4x2048,"
-    "4/16 ragged"
+    "16/32 lognormal8,4/16 ragged"
 )
 
 

@@ -16,8 +16,8 @@ GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/hopper_prefill"
 EMULATOR = ROOT / "tests/hopper_emulation"
 # Cases, slices in a block, not cut or all segments of one chunk; cases with more than two chunks, slices, other ways to
-# cut; cases where blocks decide on slices, or the last ones have one, ways they do.
-RUNS = 7 * 2 * 2 + 3 * 2 * 2 + 4 * 3
+# cut; cases where blocks decide on slices, ways they do; that of many sequences, which is not cut.
+RUNS = 8 * 2 * 2 + 3 * 2 * 2 + 5 * 4 + 2
 
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
@@ -68,8 +68,18 @@ def test_t_in_two_terms_is_right(tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) == RUNS
 
 
+# Of the longest sequences each slice is a block's, of the others both are.
+@pytest.mark.thorough
+@pytest.mark.parametrize("sliced", [1, 2])
+def test_the_longest_in_slices(tmp_path: Path, sliced: int) -> None:
+    edit = ("choose.cuh", "p.most > 0 ? choose_sliced(p, lengths) : 0", f"min({sliced}, p.most)")
+    done = emulate(tmp_path, "-O2", edit=edit)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(done.stdout.splitlines()) == RUNS
+
+
 SUMS = "keeps_sums = kTerms == 1 && __ballot_sync(kAllLanes, alike) == kAllLanes;"
-WRONG_WHERE_DECIDED = "WRONG: ragged, GVA, bfloat16, slices decided, 132"
+WRONG_WHERE_DECIDED = "WRONG: ragged, GVA, bfloat16, slices (decided|2 of)"
 MAP = "groups == Groups ? &maps.output : &maps.slice_of_output"
 TO_WGMMA = "fence_async();  // wgmma reads them"
 TAKEN = "stored_read();\n      __syncwarp();"

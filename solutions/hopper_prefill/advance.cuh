@@ -40,8 +40,9 @@ __device__ __forceinline__ void multiply_square(float (&acc)[32], const uint32_t
 
 // A warpgroup's 64 value channels, from the first chunk to the last.
 template <class E, int Groups, bool Output, bool Checkpoints>
-__device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>& s, int wg) {
+__device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, Checkpoints>& s, int wg) {
   constexpr bool kHandsOut = Checkpoints && kStaged<Groups>;
+  constexpr int kStages = kStagesOf<Groups, Output, Checkpoints>;
   const Work& work = s.work;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = threadIdx.x % 32;
   // A thread holds, of every 8 columns, two neighbours of two rows: rows 16 warp + lane / 4 and eight further.
@@ -117,7 +118,7 @@ __device__ __forceinline__ void advance(const Problem& p, Shared<Groups, Output>
   if constexpr (Output) {
     if (work.joins > 0) join(p, s, row, column, S);
   }
-  constexpr uint32_t kStageBytes = sizeof(typename Shared<Groups, Output>::Boxes);
+  constexpr uint32_t kStageBytes = sizeof(s.boxes[0]);
   constexpr uint32_t kTileBytes = sizeof(s.tile[0]), kDecays = kTerms * kTriangle, kP = kDecays + sizeof(Decays);
   constexpr uint32_t kFromStart = kDecays + offsetof(Decays, from_start), kToEnd = kDecays + offsetof(Decays, to_end);
   constexpr uint32_t kReadOut = kDecays + offsetof(Decays, read_out), kV = (Output ? 4 : 2) * kBoxBytes;

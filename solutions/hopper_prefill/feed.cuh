@@ -21,17 +21,18 @@ __device__ __forceinline__ void meet_last(const Problem& p) {
 }
 
 // By a warp. What TMA is told is the same in every lane, and known to be: it comes from uniform registers.
-template <int Groups, bool Output>
+template <int Groups, bool Output, int Stages>
 struct Feeder {
   const Problem& p;
-  Shared<Groups, Output>& s;
+  Shared<Groups, Output, Stages>& s;
   const Maps& maps;
   int chunks, start, tokens, groups, h, slice, q_head, k_head, v_head;
   const unsigned char* first_tile;
   static constexpr bool kFeedsOnly = Output && finds_p(Groups);  // its warpgroup does nothing else, and has few registers
 
   __device__ __forceinline__ static int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
-  __device__ __forceinline__ Feeder(const Problem& p, Shared<Groups, Output>& s, const Maps& maps) : p(p), s(s), maps(maps) {
+  __device__ __forceinline__ Feeder(const Problem& p, Shared<Groups, Output, Stages>& s, const Maps& maps)
+      : p(p), s(s), maps(maps) {
     const Work& work = s.work;
     chunks = uniform(work.chunks), start = uniform(static_cast<int>(work.start));
     tokens = uniform(static_cast<int>(min(work.end - work.start, int64_t{chunks} * kChunk)));
@@ -50,7 +51,7 @@ struct Feeder {
   static constexpr int kBytes = bytes_to_load(Output, kWithP), kBoxes = Output ? 4 : 2;  // of k and q
 
   __device__ __forceinline__ void wait_empty(int c) const {
-    barrier_wait(shared_address(&s.empty[c % kStages]), c / kStages & 1);
+    barrier_wait(shared_address(&s.empty[c % Stages]), c / Stages & 1);
   }
 
   __device__ __forceinline__ void take(int c) const {
@@ -58,7 +59,7 @@ struct Feeder {
     if (lane_here() == 0) {
       fence_async();  // for warps that advance, which have written it: there it would hold them up
       const CUtensorMap* const map = groups == Groups ? &maps.output : &maps.slice_of_output;
-      store_boxes(map, shared_address(s.boxes[c % kStages].v), slice / kSlice, h, start + c * kChunk);
+      store_boxes(map, shared_address(s.boxes[c % Stages].v), slice / kSlice, h, start + c * kChunk);
     }
   }
 
@@ -66,10 +67,10 @@ struct Feeder {
   __device__ __forceinline__ bool whole(int c) const { return tokens - c * kChunk >= kChunk; }
   // What says that chunk c has landed, or its v.
   __device__ __forceinline__ uint32_t landed(int c) const {
-    return shared_address(whole(c) ? &s.full[c % kStages] : &s.tail);
+    return shared_address(whole(c) ? &s.full[c % Stages] : &s.tail);
   }
   __device__ __forceinline__ uint32_t v_landed(int c) const {
-    return shared_address(whole(c) ? &s.v_full[c % kStages] : &s.tail);
+    return shared_address(whole(c) ? &s.v_full[c % Stages] : &s.tail);
   }
 
   // Transfers that are to be joined, where chunks 1 and 2 will be, each half once that before it has been taken from there.
@@ -94,12 +95,12 @@ struct Feeder {
 
   // All of chunk c but v, whose place the output of another may be leaving still.
   __device__ __forceinline__ void ask(int c) const {
-    const int i = c % kStages, token = start + c * kChunk;
+    const int i = c % Stages, token = start + c * kChunk;
     auto& boxes = s.boxes[i];
     if (c == 1) ask_transfers();
-    if (c >= kStages) {
-      wait_empty(c - kStages);
-      if constexpr (Output) take(c - kStages);
+    if (c >= Stages) {
+      wait_empty(c - Stages);
+      if constexpr (Output) take(c - Stages);
     }
     const int k_head = now(this->k_head, s.work.k_head), q_head = Output ? now(this->q_head, s.work.q_head) : 0;
     if (lane_here() == 0) {
@@ -114,7 +115,7 @@ struct Feeder {
   }
 
   __device__ __forceinline__ void ask_v(int c) const {
-    const int i = c % kStages, rows = tokens - c * kChunk, lane = lane_here();
+    const int i = c % Stages, rows = tokens - c * kChunk, lane = lane_here();
     auto& boxes = s.boxes[i];
     const int v_head = now(this->v_head, s.work.v_head), slice = now(this->slice, s.work.slice);
     if (lane == 0) {
@@ -143,7 +144,7 @@ struct Feeder {
   __device__ __forceinline__ void finish() const {
     const int lane = lane_here();
     if (chunks == 1) ask_transfers();
-    for (int c = max(0, chunks - kStages); c < chunks; ++c) {
+    for (int c = max(0, chunks - Stages); c < chunks; ++c) {
       wait_empty(c);
       const int rows = tokens - c * kChunk;
       if (whole(c)) {
@@ -155,7 +156,7 @@ struct Feeder {
 #pragma unroll 1
         for (int at = lane; at < rows * pieces; at += 32) {
           const int row = at / pieces, piece = at % pieces;
-          const unsigned char* from = s.boxes[c % kStages].v + piece / 8 * kBoxBytes + swizzled(row, piece % 8);
+          const unsigned char* from = s.boxes[c % Stages].v + piece / 8 * kBoxBytes + swizzled(row, piece % 8);
           const int64_t to = (static_cast<int64_t>(start + c * kChunk + row) * p.H + h) * D + slice + 8 * piece;
           *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.output) + to) = *reinterpret_cast<const uint4*>(from);
         }
@@ -166,9 +167,9 @@ struct Feeder {
 };
 
 // By one warp.
-template <int Groups, bool Output>
-__device__ __forceinline__ void feed(const Problem& p, Shared<Groups, Output>& s, const Maps& maps) {
-  const Feeder<Groups, Output> feeder(p, s, maps);
+template <int Groups, bool Output, int Stages>
+__device__ __forceinline__ void feed(const Problem& p, Shared<Groups, Output, Stages>& s, const Maps& maps) {
+  const Feeder<Groups, Output, Stages> feeder(p, s, maps);
 #pragma unroll 1
   for (int c = 0; c < feeder.chunks; ++c) feeder.ask(c), feeder.ask_v(c);
   if constexpr (Output) feeder.finish();

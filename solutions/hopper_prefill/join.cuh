@@ -24,8 +24,9 @@ __device__ __forceinline__ void save_transfer(float* to, int slice, int warp, in
 
 // S, of which this thread has rows `row` and eight further, and of every 8 columns two from `column` on; it has the state
 // before the second segment. Halves of transfers come where chunks 1 and 2 will (feed.cuh).
-template <int Groups>
-__device__ __forceinline__ void join(const Problem& p, Shared<Groups, true>& s, int row, int column, float (&S)[2][32]) {
+template <int Groups, int Stages>
+__device__ __forceinline__ void join(const Problem& p, Shared<Groups, true, Stages>& s, int row, int column,
+                                     float (&S)[2][32]) {
   const Work& work = s.work;
   const int64_t step = static_cast<int64_t>(p.H) * D * D;
 #pragma unroll 1

@@ -24,42 +24,32 @@ constexpr int threads_of(int groups) { return 128 * (groups + (finds_p(groups) ?
 constexpr int blocks_a_multiprocessor(bool output) { return output ? 1 : 2; }
 static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) <= (227 - 1) * 1024 / 2);
 
-// The grid is (slices, H, N), with as many slices as there can be where blocks decide, and more than N where some of them
-// have one of two; or (slices, and without output those of the identity, H, places of segments behind the first).
+// The grid is (slices, H, N), where blocks decide with as many more as they may need; or (slices, and without output those of
+// the identity, H, places of segments behind the first).
 template <class E, int Groups, bool Output, bool Checkpoints>
 __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Output))
     gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
   if constexpr (!Output) let_next_begin();
   DYNAMIC_SHARED(memory);
-  auto& s = *reinterpret_cast<Shared<Groups, Output>*>(memory);
+  auto& s = *reinterpret_cast<Block<Groups, Output, Checkpoints>*>(memory);
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   // The bounds are an input: the kernel before does not write them, and has waited for who might have.
   int n = blockIdx.z, x = blockIdx.x, h = blockIdx.y, groups = Groups;
-  if (Groups == 2 && p.decides) {  // blocks are counted by sequences, longest first, then heads, then slices
-    const auto [chosen, rank] = choose_groups(p);
-    const int block = static_cast<int>((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x), slices = 2 / chosen;
-    x = block % slices, h = block / slices % p.H, n = block / slices / p.H, groups = chosen;
-    if (n >= p.N) return wait_for_last();
-    n = __ffs(__ballot_sync(kAllLanes, rank == n)) - 1;
-  } else {
-    if (Groups == 2 && p.whole > 0) {  // by sequences, then heads
-      const int block = static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y), behind = block - p.whole;
-      const int pair = behind < 0 ? block : p.whole + behind / 2;
-      if (behind >= 0) groups = 1, x = behind % 2;
-      n = pair / p.H, h = pair % p.H;
-      if (n >= p.N) return wait_for_last();
+  if (Groups == 2 && p.decides) {
+    if (threadIdx.x < 32) {  // the warp that asks for it
+      const Share share = find_share(p, static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y), reinterpret_cast<float*>(s.boxes));
+      n = share.n, h = share.h, x = share.slice, groups = share.groups;
     }
-    if (p.N > 1 && p.N <= kSorted && (p.length == 0 || p.firsts)) {
-      n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
-    }
+  } else if (p.N > 1 && p.N <= kSorted && (p.length == 0 || p.firsts)) {
+    n = find_ranked(p, n, reinterpret_cast<int*>(s.boxes), &s.found);
   }
   Segment segment{n, 0, 0, 0};
   if (p.length != 0) segment = p.firsts ? find_segment(p, 0, 0, n) : find_segment(p, blockIdx.z, Output ? 0 : 1);
   const bool one = blockIdx.x + blockIdx.y + blockIdx.z == 0;
   if (threadIdx.x == 0) {
-    s.busy = find_work<Output>(p, groups, segment, x, h, s.work);
+    s.busy = n >= 0 && find_work<Output>(p, groups, segment, x, h, s.work);
 #pragma unroll
-    for (int i = 0; i < kStages; ++i) {
+    for (int i = 0; i < kStagesOf<Groups, Output, Checkpoints>; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.v_full[i]), 1);
       barrier_init(shared_address(&s.empty[i]), 4 * groups * kLeavers);
@@ -73,13 +63,14 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     clear_t(tile, threadIdx.x, threads_of(Groups));
     if constexpr (Output) clear_p(shared_address(tile.P), threadIdx.x, threads_of(Groups));
   }
-  fence_async();  // wgmma reads them, and find_ranked has written where TMA will
+  fence_async();  // wgmma reads them, and lengths have been written where TMA will
   __syncthreads();
   // Whoever waits for this kernel is to wait for that before it, too: if nobody else here does, one block.
   if (Output && !s.busy) {
     if (one) wait_for_last();
     return;
   }
+  if (Groups == 2) groups = s.work.groups;
   if (s.busy && wg < groups) {
     if constexpr (Groups == 2 || !Output) registers_up<kAdvanceRegisters>();
     advance<E, Groups, Output, Checkpoints>(p, s, wg);
@@ -215,9 +206,10 @@ void check_bounds(const Problem& p, int64_t interval, cudaStream_t stream) {
 struct Cut {
   int groups;
   int64_t first, length;
-  bool alone;            // whether a block without outputs has a multiprocessor for itself
-  bool decides = false;  // a block with room for two slices whether it has one of them
-  int64_t whole = 0;     // that many (sequence, head) have one block for both slices, those behind them one for each; 0: all
+  bool alone;         // whether a block without outputs has a multiprocessor for itself
+  int64_t whole = 0;  // that many (sequence, head) have one block for both slices, those behind them one for each; 0: all ..
+  int64_t most = 0;   // .. but for this many sequences, no more, the longest ones, where blocks find that they had better
+  bool decides() const { return most + whole > 0; }
 };
 
 // Beside inputs and outputs, in units of 4 bytes.
@@ -238,6 +230,7 @@ Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_
 Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors) {
   const int64_t pairs = heads * sequences, last = pairs % multiprocessors;
   const bool two_will_do = pairs > multiprocessors && last > 0 && 2 * last <= multiprocessors;
+  const bool may_have_more = pairs > multiprocessors && sequences > 1 && sequences <= kDecided;
 #ifdef GDN_CLOCKS
   const auto given = [](const char* name, int otherwise) {  // what else there could be
     const char* const text = std::getenv(name);
@@ -245,14 +238,14 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
   };
   if (const int groups = given("GDN_GROUPS", 0); groups != 0) {
     const bool whole = groups == 2 && two_will_do && given("GDN_LAST", 0) != 0;
-    return {groups, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0, false, whole ? pairs - last : 0};
+    return {groups, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0, whole ? pairs - last : 0};
   }
 #endif
   // As in choose.cuh. Of a chunk: prepared, by groups; without output, in a block alone or in one of two, where its beginning
-  // and end are as long as kAround more, and it begins kLater. Of a pass with outputs, besides its chunks; of one more pass; of
-  // a state that is joined over a segment.
+  // and end are as long as kAround more, and it begins kLater. Of one more pass, besides kPass; of a state that is joined over a
+  // segment.
   constexpr int64_t kPrepare[] = {2100, 1900}, kAlone = 1200, kOfTwo = 1650, kAround = 4, kLater = 9000;
-  constexpr int64_t kPass = 6500, kSecond = 5800, kJoin = 3300;
+  constexpr int64_t kSecond = 5800, kJoin = 3300;
   const int64_t chunks = tokens / kChunk + sequences;
   const int64_t each = (chunks + sequences - 1) / sequences, longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
   const auto waves = [&](int64_t blocks, int64_t places) { return (blocks + places - 1) / places; };
@@ -264,15 +257,16 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
     const auto offer = [&](int64_t time, const Cut& how) {
       if (prepared + time < least) least = prepared + time, best = how;
     };
-    if (longest > 1) {
-      offer(std::max(blocks * each * cycles / multiprocessors, longest * each * cycles), {groups, 0, 0, false});
+    if (longest > 1) {  // of which each slice may be a block's of its own
+      const int64_t one = groups == 2 && may_have_more ? kFindsPCycles : cycles;
+      offer(std::max(blocks * each * cycles / multiprocessors, longest * each * one), {groups, 0, 0, false});
       continue;
     }
     offer(waves(blocks, multiprocessors) * (each * cycles + kPass), {groups, 0, 0, false});
     // The last ones may leave half of the multiprocessors idle, or more: then each of them may have two blocks, a slice each.
     if (groups == 2 && two_will_do) {
       const int64_t behind = each * kFindsPCycles + kPass;
-      offer(pairs / multiprocessors * (each * cycles + kPass) + behind, {groups, 0, 0, false, false, pairs - last});
+      offer(pairs / multiprocessors * (each * cycles + kPass) + behind, {groups, 0, 0, false, pairs - last});
     }
     const int64_t left = multiprocessors - blocks;  // by first segments
     for (int64_t count = 3; left > 0 && count <= 16 && each >= 4 * count; ++count) {
@@ -291,9 +285,11 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
   }
   // Where there are multiprocessors for all blocks of two slices, and not for all of one. Blocks that decide find P, which
   // one slice alone is the worse for: not where it is better anyhow, as it is with many sequences.
-  const bool in_doubt = best.groups == 2 || longest == 2;
-  const bool few = sequences > 1 && sequences <= kDecided && pairs <= multiprocessors && 2 * pairs > multiprocessors;
-  if (best.length == 0 && in_doubt && few) best.groups = 2, best.decides = true;
+  const bool in_doubt = best.groups == 2 || longest == 2, few = pairs <= multiprocessors && 2 * pairs > multiprocessors;
+  if (best.length != 0 || sequences == 1 || sequences > kDecided) return best;
+  if (few && in_doubt) best.groups = 2, best.most = sequences;
+  // Blocks that turn out to be none come last, and are no more than multiprocessors.
+  if (may_have_more && best.groups == 2) best.most = std::clamp<int64_t>(multiprocessors / heads, 1, sequences);
   return best;
 }
 
@@ -346,7 +342,7 @@ constexpr size_t kMoreThanHalf = 116 * 1024;  // of a multiprocessor's shared me
 template <class E, int Groups, bool Output, bool Checkpoints>
 void launch(const Problem& p, const Maps& maps, int slices, int64_t z, bool alone, cudaStream_t stream) {
   constexpr auto kernel = gdn_prefill_kernel<E, Groups, Output, Checkpoints>;
-  constexpr size_t kBytes = Checkpoints && kStaged<Groups> ? kStagedBytes<Groups> : sizeof(Shared<Groups, Output>);
+  constexpr size_t kBytes = kBlockBytes<Groups, Output, Checkpoints>;
   constexpr size_t kMost = std::max(kBytes, kMoreThanHalf);
   static std::atomic<uint64_t> allowed{0};
   allow(kernel, kMost, p.device, allowed);
@@ -359,9 +355,7 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places, const Cut& h
   launch_prepare<E, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
   constexpr int kSlices = D / (Groups * kSlice);
   if (p.length == 0) {
-    const int64_t behind = p.whole == 0 ? 0 : int64_t{p.N} * p.H - p.whole;  // which have a block more
-    const int64_t z = p.N + (behind + p.H - 1) / p.H;
-    return launch<E, Groups, true, Checkpoints>(p, maps, p.decides ? D / kSlice : kSlices, z, true, stream);
+    return launch<E, Groups, true, Checkpoints>(p, maps, kSlices, p.N + more_blocks(p), true, stream);
   }
   Problem firsts = p;
   firsts.firsts = true;
@@ -442,8 +436,8 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
                         initial_state.has_value() * N * H * D * D;  // in units of 4 bytes
   const Cut how = cut(T, N, H, given + given / 2, multiprocessors);
   const Workspace size = workspace_of(how, T, N, H);
-  p.decides = how.decides, p.multiprocessors = multiprocessors;
-  p.whole = static_cast<int>(how.whole);
+  p.decides = how.decides(), p.multiprocessors = multiprocessors;
+  p.whole = static_cast<int>(how.whole), p.most = static_cast<int>(how.most);
   if (how.length > 0) {
     p.first = static_cast<int>(how.first), p.length = static_cast<int>(how.length);
     p.segments = count_places(T, N, how.first, how.length);

@@ -32,9 +32,9 @@ struct Problem {
   int device, multiprocessors;
   float scale;
   bool k_first, log_gates;
-  bool decides;                      // each block, how many slices of a state it has (choose.cuh)
-  int whole;                         // that many (sequence, head) in the order of blocks have one for both slices, those
-                                     // behind them one for each; 0: they are all alike
+  bool decides;                      // each block, what it has (choose.cuh): of no more than ..
+  int most;                          // .. so many sequences, the longest ones, one slice, or else ..
+  int whole;                         // .. of the (sequence, head) behind so many; 0: of none
 #ifdef GDN_CLOCKS
   unsigned* clocks;  // [warpgroups, warps, kClocked chunks, 16], of block 0
 #endif

@@ -4,7 +4,7 @@
 
 namespace {
 
-constexpr int kStages = 3;           // chunks: one is advanced, the others are on their way
+constexpr int kStages = 3;           // chunks that there is room for, or more: one is advanced, the others are on their way
 constexpr int kCleared = 1;          // named barriers: rows behind a sequence's end
 constexpr int kWritten = 2;          // the output of a last chunk that is not whole
 constexpr int kTaken = 3;            // and 4: a half of a transfer has been multiplied
@@ -142,12 +142,12 @@ struct Stage<Groups, false> {
 // Of one that advances. Barriers: a chunk has landed, but for v; v has; its P is there, where the block finds it; nobody
 // needs what is in its place any more; the last chunk has landed, and its boxes hold rows of another sequence; half of a
 // transfer has.
-template <int Groups, bool Output>
+template <int Groups, bool Output, int Stages = kStages>
 struct Shared {
   using Boxes = Stage<Groups, Output>;
-  alignas(1024) Boxes boxes[kStages];
-  typename Boxes::Prepared tile[kStages];
-  alignas(8) uint64_t full[kStages], v_full[kStages], ready[kStages], empty[kStages], tail, joining[2];
+  alignas(1024) Boxes boxes[Stages];
+  typename Boxes::Prepared tile[Stages];
+  alignas(8) uint64_t full[Stages], v_full[Stages], ready[Stages], empty[Stages], tail, joining[2];
   Work work;
   int found;
   bool busy;
@@ -162,5 +162,15 @@ constexpr size_t kStagedBytes = sizeof(Shared<Groups, true>) + 4 * Groups * kRow
 // Two slices with two terms of T leave no room for it.
 template <int Groups>
 constexpr bool kStaged = kStagedBytes<Groups> <= kMostShared;
+
+// From asking for a chunk to its arrival it is as long as one slice takes for two: a fourth, where there is room.
+template <int Groups, bool Output, bool Checkpoints>
+constexpr int kStagesOf =
+    Groups == 1 && Output && !Checkpoints && sizeof(Shared<1, true, kStages + 1>) <= kMostShared ? kStages + 1 : kStages;
+template <int Groups, bool Output, bool Checkpoints>
+using Block = Shared<Groups, Output, kStagesOf<Groups, Output, Checkpoints>>;
+template <int Groups, bool Output, bool Checkpoints>
+constexpr size_t kBlockBytes =
+    Checkpoints && Output && kStaged<Groups> ? kStagedBytes<Groups> : sizeof(Block<Groups, Output, Checkpoints>);
 
 }  // namespace

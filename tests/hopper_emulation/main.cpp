@@ -14,10 +14,11 @@
 namespace {
 
 // How a call is cut up: slices of 64 value channels in a block, chunks of a sequence's first segment and of others (0: not
-// cut), and whether blocks decide between one slice and two, on a GPU of so many multiprocessors, or those behind so many
-// (sequence, head) have one.
+// cut), and whether blocks decide, on a GPU of so many multiprocessors, of how many sequences they have one slice, of no more
+// than so many, or of the (sequence, head) behind so many.
 struct Cut {
-  int slices, first, length, multiprocessors = 0, whole = 0;
+  int slices, first, length, multiprocessors = 0, most = 0, whole = 0;
+  bool decides() const { return multiprocessors != 0; }
 };
 
 struct Results {
@@ -31,8 +32,8 @@ void launch_all(Problem p, const Maps& maps) {
   const auto grid_of = [&](int slices, int64_t z) {
     return Place{static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z)};
   };
-  const int blocks = p.decides ? D / kSlice : D / (Slices * kSlice);
-  const size_t bytes = Checkpoints && kStaged<Slices> ? kStagedBytes<Slices> : sizeof(Shared<Slices, true>);
+  const int blocks = D / (Slices * kSlice);
+  const size_t bytes = kBlockBytes<Slices, true, Checkpoints>;
   // Heads that share q and k in one block together, or each for itself, and two of those in a block where there are two.
   const int shared = std::min(p.q_group, p.k_group);
   Group group = p.length != 1 ? Group{1, shared} : p.H % 2 != 0 ? Group{1, 1} : Group{2, 1};
@@ -48,8 +49,7 @@ void launch_all(Problem p, const Maps& maps) {
     launch(grid_of(2 * (D / kSlice), p.segments), threads_of(1), sizeof(Shared<1, false>),
            [&] { gdn_prefill_kernel<E, 1, false, false>(p, maps); }, blocks_a_multiprocessor(false));
   }
-  const int behind = p.whole == 0 ? 0 : p.N * p.H - p.whole;
-  launch(grid_of(blocks, p.length == 0 ? p.N + (behind + p.H - 1) / p.H : p.segments), threads_of(Slices), bytes,
+  launch(grid_of(blocks, p.length == 0 ? p.N + more_blocks(p) : p.segments), threads_of(Slices), bytes,
          [&] { gdn_prefill_kernel<E, Slices, true, Checkpoints>(p, maps); });
 }
 
@@ -72,8 +72,8 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
   p.scale = scale;
   p.k_first = p.log_gates = c.k_first;
-  p.first = cut.first, p.length = cut.length, p.multiprocessors = cut.multiprocessors, p.decides = cut.multiprocessors != 0;
-  p.whole = cut.whole;
+  p.first = cut.first, p.length = cut.length, p.multiprocessors = cut.multiprocessors, p.decides = cut.decides();
+  p.whole = cut.whole, p.most = std::min(cut.most, p.N);
   if (cut.length != 0) p.segments = count_places(tokens, p.N, p.first, p.length);
   Guarded<float> before(p.segments * heads * state), transfer = before;
   Guarded<float> tiles((tokens / kChunk + p.N) * heads * (sizeof(Tile) / sizeof(float)));
@@ -147,10 +147,9 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const double limit = (c.type == Type::float16 ? 4.8e-4 : 3.8e-3) * (c.repeated_keys ? 9 : 1);
   const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact;
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
-  const bool decided = cut.multiprocessors != 0;
-  const std::string slices = decided          ? "decided, " + std::to_string(cut.multiprocessors)
-                             : cut.whole != 0 ? "2 of the first " + std::to_string(cut.whole)
-                                              : std::to_string(cut.slices);
+  const std::string slices = cut.whole != 0  ? "2 of the first " + std::to_string(cut.whole)
+                             : cut.decides() ? "decided, " + std::to_string(cut.multiprocessors)
+                                             : std::to_string(cut.slices);
   std::printf("%s: %s, %s, slices %s, segments %d and %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
               right ? "right" : "WRONG", c.name, type, slices.c_str(), cut.first, cut.length, output, state, checkpoints, limit,
               got.intact ? "" : ", written outside of a tensor");
@@ -168,9 +167,13 @@ std::vector<Case> all_cases() {
                       .least_alpha = 1.f, .least_beta = 1.9f, .largest_beta = 1.95f};
   const Case longer{.name = "slow decay", .lengths = {330, 0, 70}, .resets = 0.004f, .least_alpha = 0.999f,
                     .largest_beta = 0.3f, .checkpoint_every = 2};
+  const Case alike{.name = "alike", .lengths = {128, 128, 128, 128}, .checkpoint_every = 0};
+  // More than a warp has lanes: nothing is cut, blocks decide nothing.
+  Case many{.name = "many sequences", .lengths = {70, 0, 1}, .checkpoint_every = 0};
+  while (many.sequences() <= 34) many.lengths.push_back(many.sequences() % 5);
   Case resets_in_float16 = resets, repeated_in_float16 = repeated;
   resets_in_float16.type = repeated_in_float16.type = Type::float16;
-  return {ragged, resets, bare, repeated, longer, resets_in_float16, repeated_in_float16};
+  return {ragged, resets, bare, repeated, longer, alike, many, resets_in_float16, repeated_in_float16};
 }
 
 }  // namespace
@@ -184,10 +187,11 @@ int main() {
     const Inputs inputs = draw(c);
     const Expected expected = recur(c, inputs, scale);
     for (const int slices : {1, 2}) {
-      for (const Cut& cut : {Cut{slices, 0, 0}, Cut{slices, 1, 1}, Cut{slices, 2, 1}, Cut{slices, 2, 2}, Cut{slices, 0, 0, 1},
-                             Cut{slices, 0, 0, 132}, Cut{slices, 0, 0, 0, 2}}) {
-        if (cut.multiprocessors + cut.whole != 0 && (slices == 1 || c.sequences() == 1)) continue;
+      for (const Cut& cut : {Cut{slices, 0, 0}, Cut{slices, 1, 1}, Cut{slices, 2, 1}, Cut{slices, 2, 2}, Cut{slices, 0, 0, 1, 99},
+                             Cut{slices, 0, 0, 4, 1}, Cut{slices, 0, 0, 132, 99}, Cut{slices, 0, 0, 1, 0, 2}}) {
+        if (cut.decides() && (slices == 1 || c.sequences() == 1)) continue;
         if (cut.first > 1 && c.chunks() <= cut.first) continue;  // one segment
+        if (c.sequences() > kCut && cut.length + cut.multiprocessors != 0) continue;
         right &= report(c, inputs, expected, cut, scale);
 #ifdef STOP_AT_FIRST
         if (!right) return 1;
