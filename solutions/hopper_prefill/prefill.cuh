@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   int n = blockIdx.z, x = blockIdx.x, h = blockIdx.y, groups = Groups;
   if (Groups == 2 && p.decides) {
     if (threadIdx.x < 32) {  // the warp that asks for it
-      const Share share = find_share(p, static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y), reinterpret_cast<float*>(s.boxes));
+      const int block = static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y);
+      const Share share = find_share(p, block, reinterpret_cast<float*>(s.boxes));
       n = share.n, h = share.h, x = share.slice, groups = share.groups;
     }
   } else if (p.N > 1 && p.N <= kSorted && (p.length == 0 || p.firsts)) {
@@ -242,8 +243,8 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
   }
 #endif
   // As in choose.cuh. Of a chunk: prepared, by groups; without output, in a block alone or in one of two, where its beginning
-  // and end are as long as kAround more, and it begins kLater. Of one more pass, besides kPass; of a state that is joined over a
-  // segment.
+  // and end are as long as kAround more, and it begins kLater. Of one more pass, besides kPass; of a state that is joined over
+  // a segment.
   constexpr int64_t kPrepare[] = {2100, 1900}, kAlone = 1200, kOfTwo = 1650, kAround = 4, kLater = 9000;
   constexpr int64_t kSecond = 5800, kJoin = 3300;
   const int64_t chunks = tokens / kChunk + sequences;

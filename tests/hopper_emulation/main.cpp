@@ -187,8 +187,9 @@ int main() {
     const Inputs inputs = draw(c);
     const Expected expected = recur(c, inputs, scale);
     for (const int slices : {1, 2}) {
-      for (const Cut& cut : {Cut{slices, 0, 0}, Cut{slices, 1, 1}, Cut{slices, 2, 1}, Cut{slices, 2, 2}, Cut{slices, 0, 0, 1, 99},
-                             Cut{slices, 0, 0, 4, 1}, Cut{slices, 0, 0, 132, 99}, Cut{slices, 0, 0, 1, 0, 2}}) {
+      for (const Cut& cut : {Cut{slices, 0, 0}, Cut{slices, 1, 1}, Cut{slices, 2, 1}, Cut{slices, 2, 2},
+                             Cut{slices, 0, 0, 1, 99}, Cut{slices, 0, 0, 4, 1}, Cut{slices, 0, 0, 132, 99},
+                             Cut{slices, 0, 0, 1, 0, 2}}) {
         if (cut.decides() && (slices == 1 || c.sequences() == 1)) continue;
         if (cut.first > 1 && c.chunks() <= cut.first) continue;  // one segment
         if (c.sequences() > kCut && cut.length + cut.multiprocessors != 0) continue;
