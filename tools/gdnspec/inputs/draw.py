@@ -69,7 +69,7 @@ class Painter:
             return Array(tensor.dtype, self.packed(tensor, shape[:-1]))
         if tensor.mutates and self._naming(tensor):
             return Array(tensor.dtype, self.pool(tensor, shape))
-        makers: dict[str, Callable[[str, tuple[int, ...]], NDArray[np.generic]]] = {
+        makers: dict[str, Callable[[str, tuple[int, ...], str], NDArray[np.generic]]] = {
             "q": self.vectors,
             "k": self.vectors,
             "v": self.values,
@@ -78,7 +78,7 @@ class Painter:
             "w": self.solved,
         }
         if tensor.name in makers:
-            data = makers[tensor.name](tensor.name, shape)
+            data = makers[tensor.name](tensor.name, shape, tensor.dtype)
         elif tensor.is_state:
             data = self.states(tensor, shape)
         elif tensor.name in ACTIVATIONS or tensor.name.endswith("weight") or tensor.name in BIASES:
@@ -89,11 +89,12 @@ class Painter:
 
     # --- vectors ------------------------------------------------------------------------------------------------
 
-    def vectors(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint16]:
-        """Queries and keys as bfloat16 bits: of unit norm, unless the norm is taken inside or the regime differs."""
+    def vectors(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
+        """Queries and keys in the carrier of `dtype`: of unit norm, unless the norm is taken inside or the regime
+        differs. In bfloat16 they are those in float32, rounded, wherever they are not of unit norm."""
         stream = self.stream(name)
         size = shape[-1]
-        out = np.empty((int(np.prod(shape[:-1], dtype=np.int64)), size), dtype=np.uint16)
+        out = np.empty((int(np.prod(shape[:-1], dtype=np.int64)), size), dtype=CARRIER[dtype])
         heads = shape[-2]
         directions = self._directions(name, heads, size)
         rows = max(1, BLOCK // size)
@@ -104,7 +105,7 @@ class Painter:
                 row = np.arange(start, stop)
                 common = directions[self.layout.sequence[row // heads], row % heads]
                 x = common if self.regime.keys == "repeated" else NEAR * common + x
-            out[start:stop] = self._scaled(x)
+            out[start:stop] = self._scaled(x, dtype)
         return out.reshape(shape)
 
     def _directions(self, name: str, heads: int, size: int) -> NDArray[np.int64] | None:
@@ -118,19 +119,21 @@ class Painter:
         shape = (len(self.layout.lengths), heads, size)
         return self.stream(f"{name}/direction").normal_integers(int(np.prod(shape))).reshape(shape)
 
-    def _scaled(self, x: NDArray[np.int64]) -> NDArray[np.uint16]:
+    def _scaled(self, x: NDArray[np.int64], dtype: str) -> NDArray[np.generic]:
         if self.regime.keys == "tiny":
-            return to_bfloat16(x * (1e-4 / NORMAL_STD))
+            return encode(x * (1e-4 / NORMAL_STD), dtype)
         if self.normalised_inside:
-            return to_bfloat16(x / NORMAL_STD)
+            return encode(x / NORMAL_STD, dtype)
         # The sum of squares is exact in int64 and below 2^53; toward zero, so that |k| <= 1 after rounding.
         norm = np.sqrt((x * x).sum(axis=-1, keepdims=True).astype(np.float64))
-        return to_bfloat16(x / np.maximum(norm, 1.0), toward_zero=True)
+        unit = x / np.maximum(norm, 1.0)
+        # The last bit of a wider type is within what `validity` lets pass.
+        return to_bfloat16(unit, toward_zero=True) if dtype == "bfloat16" else encode(unit, dtype)
 
-    def values(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint16]:
+    def values(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         stream = self.stream(name)
         size = shape[-1]
-        out = np.empty((int(np.prod(shape[:-1], dtype=np.int64)), size), dtype=np.uint16)
+        out = np.empty((int(np.prod(shape[:-1], dtype=np.int64)), size), dtype=CARRIER[dtype])
         heads = shape[-2]
         common = self._common(name, heads, size) if self.regime.values == "near" else None
         rows = max(1, BLOCK // size)
@@ -140,18 +143,19 @@ class Painter:
             if common is not None:
                 row = np.arange(start, stop)
                 x = common[self.layout.sequence[row // heads], row % heads] + x / NEAR_VALUES
-            out[start:stop] = to_bfloat16(x / NORMAL_STD)
+            out[start:stop] = encode(x / NORMAL_STD, dtype)
         return out.reshape(shape)
 
-    def solved(self, name: str, shape: tuple[int, ...]) -> NDArray[np.uint16]:
+    def solved(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         """u or w of the regime's keys, values and gates: what the stage before would have made."""
         if self.definition.conventions.decay_gate != "log":
             raise RegimeError(f"no generator for {name!r} of {self.definition.name}: its gate is not in log space")
         size, heads = (int(self.scope[axis]) for axis in ("key_head_dim", "num_k_heads"))
-        k = Array("bfloat16", self.vectors("k", (shape[0], heads, size))).values().astype(np.float64)
+        k = Array("bfloat16", self.vectors("k", (shape[0], heads, size), "bfloat16")).values().astype(np.float64)
         v_shape = (*shape[:2], int(self.scope["value_head_dim"]))
-        v = Array("bfloat16", self.values("v", v_shape)).values().astype(np.float64)
-        return to_bfloat16(wy(k, v, self.gate("g"), self.gate("beta"), self.layout.lengths)[0 if name == "u" else 1])
+        v = Array("bfloat16", self.values("v", v_shape, "bfloat16")).values().astype(np.float64)
+        made = wy(k, v, self.gate("g"), self.gate("beta"), self.layout.lengths)
+        return encode(made[0 if name == "u" else 1], dtype)
 
     def states(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Normal, times the regime's magnitude for the sequence. Elementwise: the layout makes no difference."""
@@ -187,12 +191,12 @@ class Painter:
             out[start:stop] = encode(mean + x, tensor.dtype)
         return out.reshape(shape)
 
-    def packed(self, tensor: Tensor, before: tuple[int, ...]) -> NDArray[np.uint16]:
+    def packed(self, tensor: Tensor, before: tuple[int, ...]) -> NDArray[np.generic]:
         """The parts of a row side by side, each as it would be drawn by itself."""
         drawn = []
         for name, part in self.definition.part_shapes(tensor, self.scope).items():
             make = self.values if name == "v" else self.vectors
-            drawn.append(make(name, (*before, *part)).reshape(*before, int(np.prod(part))))
+            drawn.append(make(name, (*before, *part), tensor.dtype).reshape(*before, int(np.prod(part))))
         return np.concatenate(drawn, axis=-1)
 
     def _naming(self, pool: Tensor) -> list[str]:
