@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = (
     "gdn_decode_k_last_bf16_state", "gdn_decode_k_first_bf16_state", "gdn_decode_packed_k_last",
     "gdn_decode_pool_k_last", "gdn_decode_pool_k_last_bf16_state", "gdn_verify_k_last", "gdn_prefill_checkpoints",
-    "gdn_prefill_from_conv_bf16_state",
+    "gdn_prefill_from_conv_bf16_state", "gdn_prefill_from_conv_f32_qkv", "gdn_prefill_from_conv_f32_qkv_bf16_state",
 )  # fmt: skip
 AROUND = (
     "gdn_conv1d_prefill", "gdn_conv1d_decode", "gdn_gated_rms_norm", "gdn_chunk_wy", "gdn_chunk_state",
@@ -96,6 +96,18 @@ def test_a_bf16_state_changes_the_type_of_states_alone(name: str) -> None:
             assert (mine[1][1], theirs[1][1]) == ("bfloat16", "float32")
             mine, theirs = ((name, (form[0], *form[2:])) for name, form in (mine, theirs))
         assert mine == theirs
+
+
+@pytest.mark.parametrize("name", [n for n in VARIANTS if "_f32_qkv" in n])
+def test_float32_rows_change_the_type_of_rows_alone(name: str) -> None:
+    found, other = definition(name), definition(name.replace("_f32_qkv", ""))
+    rows, *rest = inputs_of(found)
+    other_rows, *other_rest = inputs_of(other)
+    assert rows == ("qkv", (other_rows[1][0], "float32", False, None))
+    assert other_rows[1][1] == "bfloat16"
+    assert [*rest, *outputs_of(found)] == [*other_rest, *outputs_of(other)]
+    assert found.definition.symmetries == other.definition.symmetries
+    assert found.definition.conventions == other.definition.conventions
 
 
 @pytest.mark.parametrize(

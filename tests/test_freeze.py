@@ -29,7 +29,8 @@ def is_long(line: Workload) -> bool:
 # Whose lines are drawn and measured as those of another definition are.
 SIMILAR = {
     "gdn_decode_k_first", "gdn_decode_k_first_bf16_state", "gdn_decode_packed_k_last",
-    "gdn_decode_pool_k_last_bf16_state", "gdn_prefill_from_conv_bf16_state", "gdn_prefill_k_first",
+    "gdn_decode_pool_k_last_bf16_state", "gdn_prefill_from_conv_bf16_state",
+    "gdn_prefill_from_conv_f32_qkv_bf16_state", "gdn_prefill_k_first",
 }  # fmt: skip
 SAMPLED = [pytest.param(n, marks=[pytest.mark.thorough] * (n in SIMILAR)) for n in sorted(definitions())]
 

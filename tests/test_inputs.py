@@ -146,6 +146,23 @@ def test_gates_lie_on_a_grid_that_hides_the_last_bit_of_exp(found: Found, regime
         assert np.array_equal(finite * 2.0**20, np.round(finite * 2.0**20)), name
 
 
+@pytest.mark.parametrize("states", ["", "_bf16_state"])
+def test_float32_rows_are_of_float32_and_bfloat16_ones_are_those_rounded(states: str) -> None:
+    """Else no workload could tell a kernel that reads them as bfloat16."""
+    wide, narrow = (definition(f"gdn_prefill_from_conv{rows}{states}") for rows in ("_f32_qkv", ""))
+    others = {line.name: line for line in workloads(narrow)}
+    for row in workloads(wide):
+        if row.device == "cuda" or row.axes["total_seq_len"] == 0:
+            continue
+        x = materialise(wide, row).tensors["qkv"].data
+        assert x.dtype == np.float32
+        low = x.view(np.uint32) & 0xFFFF  # what a bfloat16 has not
+        for part in np.split(low, [x.shape[1] // 4, x.shape[1] // 2], axis=1):  # of q, k and v alike
+            assert np.count_nonzero(part) > 0.999 * part.size, row.name
+        if row.name in others:
+            assert np.array_equal(to_bfloat16(x), materialise(narrow, others[row.name]).tensors["qkv"].data), row.name
+
+
 def test_infinities_stay_on_the_grid() -> None:
     assert on_grid(np.array([-np.inf, 0.0, 1 / 3])).tolist() == [-math.inf, 0.0, round(2**20 / 3) / 2**20]
 

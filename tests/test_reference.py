@@ -295,6 +295,20 @@ def test_from_the_convolution_is_a_prefill_of_normalised_q_and_k_on_slots() -> N
     assert torch.equal(after[others], states[others]), "the empty one's among them"
 
 
+@pytest.mark.parametrize("module", [gdn, chunkwise], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("states", [torch.float32, torch.bfloat16], ids=str)
+def test_the_type_of_rows_from_the_convolution_says_nothing_but_what_they_hold(module: Any, states: Any) -> None:
+    inputs = {name: x.float() if x.is_floating_point() else x for name, x in
+              from_conv_inputs(2, (7, 4, 70), (2, 4), 6, 8).items()}  # fmt: skip
+    inputs["recurrent_state"] = inputs["recurrent_state"].to(states)
+    rows = inputs.pop("qkv")
+    output, after = module.prefill_from_conv(rows.bfloat16(), **inputs)
+    assert (output.dtype, after.dtype) == (torch.float32, states)
+    for one, other in zip(module.prefill_from_conv(rows.bfloat16().float(), **inputs), (output, after), strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(module.prefill_from_conv(rows, **inputs)[0], output)
+
+
 # --- cross-checks that hold by definition -----------------------------------------------------------------------
 
 
