@@ -1,5 +1,9 @@
 """The layer around the rule: its reference by hand and against another package, and what kernels refuse."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +333,59 @@ def test_values_that_lie_are_refused_when_asked_to_look(
     monkeypatch.setitem(from_conv.__globals__, "DEBUG", True)
     with pytest.raises(ValueError, match=says):
         from_conv(**from_conv_arguments() | changes)
+
+
+ROWS = """
+import json, sys
+from pathlib import Path
+
+import torch
+from gdnspec.build.interpreter import correct_interpreter
+from gdnspec.build.loader import load_function
+
+correct_interpreter()
+HK, H, K, V, T = 1, 2, 16, 32, 70
+generator = torch.Generator().manual_seed(3)
+rows = torch.randn(T, 2 * HK * K + H * V, generator=generator)
+gates, pool = torch.rand(2, T, H, generator=generator), torch.randn(4, H, K, V, generator=generator)
+slots, offsets = (torch.tensor(x, dtype=torch.int32) for x in ([3, 0], [0, 5, T]))
+
+
+def call(function, qkv, out):
+    states = pool.clone()
+    given = (qkv, gates[0], gates[1], states, slots, offsets)
+    output = torch.full((T, H * V), float("nan"))
+    if out:
+        function(*given, output)
+    else:
+        output = function(*given)
+    return torch.cat([output.flatten(), states.flatten()])
+
+
+said = {}
+for name, entry, out in (("torch_layer", "kernel.py", False), ("triton_layer", "from_conv.py", True)):
+    function = load_function(Path(sys.argv[1]) / name, f"{entry}::prefill_from_conv", Path(sys.argv[2]))
+    rounded = call(function, rows.bfloat16(), out)
+    said[name] = [
+        torch.equal(call(function, rows.bfloat16().float(), out), rounded),
+        float((call(function, rows, out) - rounded).norm() / rounded.norm()),
+    ]
+print(json.dumps(said))
+"""
+
+
+def test_rows_that_bfloat16_holds_give_the_same_bits_in_float32_and_others_do_not(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-c", ROWS, str(ROOT / "solutions"), str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said.keys() == {"torch_layer", "triton_layer"}
+    for same, moved in said.values():
+        assert same
+        assert 1e-5 < moved < 1e-2  # a rounding to bfloat16 is worth 2^-9
 
 
 # --- the layer's kernels --------------------------------------------------------------------------------------------
