@@ -60,6 +60,7 @@ TRAPS = {
     "norm_weight_plus_one", "stage_wy_gate_cumulative", "stage_state_gate_cumulative", "stage_output_gate_cumulative",
     "stage_state_minus", "stage_output_mask_without_decay", "stage_output_gate_quotients", "from_conv_values_first",
     "from_conv_q_and_k_exchanged", "from_conv_by_key_head", "from_conv_norm_skipped", "from_conv_state_as_k_last",
+    "from_conv_stride_of_bfloat16",
     "layer_gate_before_norm", "layer_norm_weight_plus_one", "layer_rows_by_key_head", "layer_conv_state_alone_cleared",
     "fused_gate_as_log", "fused_values_normalised", "fused_norm_before_silu", "fused_query_scaled",
     "fused_halo_missing", "fused_state_read_late", "fused_skipped_gates_of_tokens", "fused_skipped_gates_zero",
