@@ -151,6 +151,37 @@ def test_chunkwise_prefill_in_triton_does_not_spill(
         assert all(kernel.shared_bytes <= 227 * 1024 for kernel in kernels)
 
 
+def from_conv_arguments(rows: torch.dtype, D: int, num_seqs: int, T: int = 1000) -> dict[str, object]:
+    HQ, HK, HV = HEADS
+    return {
+        "qkv": meta(T, (HQ + HK + HV) * D, dtype=rows), "decay": meta(T, HV), "beta": meta(T, HV),
+        "recurrent_state": meta(num_seqs + 1, HV, D, D), "slots": meta(num_seqs, dtype=torch.int32),
+        "row_offsets": meta(num_seqs + 1, dtype=torch.int32), "output": meta(T, HV * D),
+    }  # fmt: skip
+
+
+# Chunks on their way in float32 were more than a multiprocessor has, and so were those of large heads in either type.
+@pytest.mark.parametrize(
+    ("rows", "head_size", "num_seqs"),
+    [
+        (torch.float32, 128, 8),
+        pytest.param(torch.float32, 128, 1, marks=pytest.mark.thorough),
+        pytest.param(torch.float32, 256, 1, marks=pytest.mark.thorough),
+        pytest.param(torch.bfloat16, 128, 8, marks=pytest.mark.thorough),
+        pytest.param(torch.bfloat16, 256, 1, marks=pytest.mark.thorough),
+    ],
+)
+def test_the_rule_from_rows_has_room(
+    rows: torch.dtype, head_size: int, num_seqs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    call = ("from_conv.py::prefill_from_conv", from_conv_arguments(rows, head_size, num_seqs))
+    (kernels,) = triton_resources(SOLUTIONS / "triton_layer", [call])
+    show(f"triton_layer {rows} {head_size}", kernels)
+    assert [kernel.name for kernel in kernels] == ["prepare_kernel", "chain_kernel"]
+    assert all(kernel.shared_bytes <= 227 * 1024 for kernel in kernels)
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.parametrize(
     ("solution", "count"), [("cuda_recurrent", 2 * len(HEAD_SIZES)), ("cuda_decode", 48), ("fused_decode_step", 33)]

@@ -14,6 +14,8 @@ prepare_kernel makes u, w, P and the factors of rows of all chunks at once; chai
 with a slice of the value channels of S in registers, from its slot to its slot.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -41,6 +43,21 @@ def blocking(keys: int, values: int, pairs: int) -> tuple[int, int]:
         return BV, 4  # it charges by the program
     narrow = keys > 128 or pairs * triton.cdiv(values, 64) < 128
     return min(32 if narrow else 64, BV), 8 if keys > 128 else 4
+
+
+@functools.cache
+def room(device: torch.device) -> int:
+    """Bytes of shared memory that a program may have; of an H100 where kernels are compiled alone."""
+    if device.type != "cuda":
+        return 227 * 1024
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+
+def stages(BK: int, BV: int, row_bytes: int, device: torch.device) -> int:
+    """num_stages of the chain, so that what it holds has room: all but one of them are chunks on their way, of rows
+    with so many bytes an element, and products need up to 77 KiB besides."""
+    chunk = CHUNK * (2 * BK * row_bytes + 2 * BK + 4 * BV + 2 * CHUNK)  # q and k, w, u, P
+    return max(1, min(3, 1 + (room(device) - 77 * 1024) // chunk))
 
 
 @triton.jit
@@ -252,4 +269,5 @@ def prefill_from_conv(qkv, decay, beta, recurrent_state, slots, row_offsets, out
     chain_kernel[(num_seqs * H * triton.cdiv(V, BV),)](
         qkv, row_offsets, slots, flags, u, w, P, factors, recurrent_state, output, len(recurrent_state),
         recurrent_state.stride(0), **sizes, HAS_FLAGS=flags is not None, BV=BV, num_warps=num_warps,
+        num_stages=1 if INTERPRETED else stages(BK, BV, qkv.element_size(), qkv.device),
     )  # fmt: skip
