@@ -17,7 +17,7 @@ KERNEL = ROOT / "solutions/hopper_prefill"
 EMULATOR = ROOT / "tests/hopper_emulation"
 # Cases, slices in a block, not cut or all segments of one chunk; cases with more than two chunks, slices, other ways to
 # cut; cases where blocks decide on slices, ways they do; that of many sequences, which is not cut.
-RUNS = 8 * 2 * 2 + 3 * 2 * 2 + 5 * 4 + 2
+RUNS = 9 * 2 * 2 + 4 * 2 * 2 + 5 * 4 + 2
 
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
@@ -81,6 +81,8 @@ def test_the_longest_in_slices(tmp_path: Path, sliced: int) -> None:
 SUMS = "keeps_sums = kTerms == 1 && __ballot_sync(kAllLanes, alike) == kAllLanes;"
 WRONG_WHERE_DECIDED = "WRONG: ragged, GVA, bfloat16, slices (decided|2 of)"
 MAP = "groups == Groups ? &maps.output : &maps.slice_of_output"
+EMPTY = "barrier_wait(shared_address(&s.empty[c % Stages]), c / Stages & 1);"
+THREE = EMPTY.replace("/ Stages", "/ 3")
 TO_WGMMA = "fence_async();  // wgmma reads them"
 TAKEN = "stored_read();\n      __syncwarp();"
 NEXT = "barrier_wait_unless(here, full, parity);"
@@ -98,6 +100,7 @@ JOINED = "joins > 0 && i <= joins + 1"
         pytest.param("invert.cuh", SUMS, "keeps_sums = true;", "WRONG: ragged", id="sums kept of any keys"),
         pytest.param("invert.cuh", SUMS, "keeps_sums = false;", "WRONG: repeated", id="sums never kept"),
         pytest.param("feed.cuh", MAP, "&maps.output", WRONG_WHERE_DECIDED, id="a slice too much"),
+        pytest.param("feed.cuh", EMPTY, THREE, f"deadlock|{CHANGED}|WRONG", id="three places"),
         pytest.param("prefill.cuh", TO_WGMMA, "//", "a write without fence_async", id="no fence"),
         pytest.param("advance.cuh", NEXT, "", f"copies under way|{CHANGED}|WRONG", id="a chunk not waited for"),
         pytest.param("advance.cuh", FOUND, "", f"{CHANGED}|a write without fence_async", id="P not waited for"),

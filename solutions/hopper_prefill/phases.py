@@ -23,6 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 CHUNK, CALLS = 64, 12
 COUNTS = (3, 4, 5, 6, 7, 8, 9, 11, 13, 16)  # of segments
+DECIDED = 31  # sequences: kDecided of choose.cuh
 LONGER = (1.0, 1.1, 1.2, 1.3, 1.5)  # the first one than others
 PHASES = {"gdn_prepare": "prepare", ",false,false>": "states", ">": "outputs"}  # by parts of names
 
@@ -96,6 +97,8 @@ def main() -> None:
         raise SystemExit("phases.py: needs a CUDA GPU")
     q_heads, heads = (int(x) for x in options.heads.split(","))
     lengths = [int(x) for x in options.lengths.split(",")]
+    if options.last and len(lengths) > DECIDED:
+        raise SystemExit(f"phases.py: --last is for up to {DECIDED} sequences")
     with tempfile.TemporaryDirectory() as build:
         kernel = load_function(FOLDER, "clocks.cu::gdn_prefill_k_last", Path(build))
         given = arguments(q_heads, heads, lengths)
