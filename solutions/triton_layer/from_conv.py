@@ -263,7 +263,8 @@ def prefill_from_conv(qkv, decay, beta, recurrent_state, slots, row_offsets, out
     prepare_kernel[(spaces * H,)](
         qkv, decay, beta, row_offsets, u, w, P, factors, num_seqs, **sizes, SCALE=K**-0.5, B=BLOCK, BV=BV,
         PRECISION="ieee" if INTERPRETED or torch.version.hip else "bf16x3",
-        BD=max(BK, BV) if INTERPRETED else min(64, BK, BV), num_warps=4,
+        BD=max(BK, BV) if INTERPRETED else min(64, BK, BV),
+        num_warps=8 if qkv.element_size() == 4 and BK > 128 else 4,
     )  # fmt: skip
     BV, num_warps = blocking(K, V, num_seqs * H)
     chain_kernel[(num_seqs * H * triton.cdiv(V, BV),)](
