@@ -2,7 +2,8 @@
 #pragma once
 #include "cuda_words.h"
 
-inline int spare_registers;
+inline int spare_registers_of[2];  // of each block
+#define spare_registers spare_registers_of[block_here()]
 inline int registers_at_launch;  // of a thread, from a file of 65,536 that is dealt out in eights
 
 template <int Registers>
@@ -17,6 +18,6 @@ void registers_up() {
   static_assert(Registers >= 24 && Registers <= 256 && Registers % 8 == 0);
   const int more = Registers - registers_at_launch;
   require(more >= 0, "registers_up to fewer than there were");
-  wait_until("registers", [more] { return spare_registers >= more; });
+  wait_until("registers", [more, &spare = spare_registers] { return spare >= more; });
   spare_registers -= more;
 }
