@@ -128,22 +128,12 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
   const uint32_t of_column = anew(8 * column);
   // Of gamma_C. Lanes are not known to agree about it: else it would come to a uniform register, and be waited for at once.
   const uint32_t of_all = anew(kFromStart + 4 * (kChunk - 1) + (lane * (lane + 1) & 1));
-  // Says for its warp that it has left a place: to whoever asks for chunks, in either block of a pair.
-  const int pair = shares_all(Groups) ? 2 : blocks_in_pair();
-  const int leaves = anew(lane < kLeavers * pair);
+  const int leaves = anew(lane < kLeavers);  // says for its warp that it has left a place
   // Where the chunk is: carried over the loop, so that a chunk's first product waits for no addresses.
   uint32_t box = shared_address(s.boxes), tile = shared_address(s.tile), full = shared_address(s.full);
   const uint32_t to_v_full = shared_address(s.v_full) - full, to_ready = shared_address(s.ready) - full;
-  const auto empties_of = [&](int rank) { return address_in_pair(shared_address(s.empty), rank); };
-  const uint32_t to_empty = empties_of(lane % pair) - full;
+  const uint32_t to_empty = shared_address(s.empty) - full;
   uint32_t parity = 0, stage = 0, left = 0;  // left: the barrier of the place that is left next
-  const auto leave = [&](int this_lane) {
-    __syncwarp();
-    barrier_arrive_in_pair_if(this_lane, left);
-    if constexpr (kLeavers > 1) {
-      barrier_arrive_in_pair_if(this_lane && pair > 1, left - empties_of(lane % 2) + empties_of(1 - lane % 2));
-    }
-  };
   const auto next_stage = [&] {
     const bool around = stage == kStages - 1;
     box = around ? box - (kStages - 1) * kStageBytes : box + kStageBytes;
@@ -222,7 +212,10 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
     settle(S[0]), settle(S[1]);  // lest they are scaled before products are on their way
 #pragma unroll
     for (int e = 0; e < 32; ++e) S[0][e] *= all, S[1][e] *= all;
-    if constexpr (Output) leave(leaves && c > 0);
+    if constexpr (Output) {
+      __syncwarp();
+      barrier_arrive_if(leaves && c > 0, left);
+    }
     wgmma_wait<Output ? 1 : 0>();
     settle(x);
     if constexpr (!Output) keep(state_bits);
@@ -317,7 +310,10 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
     settle(S[1]);
     keep(decayed);
     GDN_STAMP(wg, c, 6);
-    if constexpr (!Output) leave(leaves);
+    if constexpr (!Output) {
+      __syncwarp();
+      barrier_arrive_if(leaves, left);
+    }
     if constexpr (!is_last) {
       pack_state(1);
       begin(kSecond);
@@ -352,11 +348,11 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
     }
     use_v(chunks - 1, std::true_type{});
     if constexpr (Output) {
-      leave(leaves);
+      __syncwarp();
+      barrier_arrive_if(leaves, left);
       if (cut_short >= 0) named_arrive(kWritten, meeting);
     }
   }
-  if (pair > 1) pair_arrive();  // before a state is written, which it would wait for
   if (!Output && work.identity) {
     save_transfer(work.to, work.slice, warp, lane, S);
   } else if (work.to != nullptr) {

@@ -27,7 +27,6 @@ struct Feeder {
   Shared<Groups, Output, Stages>& s;
   const Maps& maps;
   int chunks, start, tokens, groups, h, slice, q_head, k_head, v_head;
-  int parts;  // which of two this block asks for, a bit each: both, where there is no other block
   const unsigned char* first_tile;
   static constexpr bool kFeedsOnly = Output && finds_p(Groups);  // its warpgroup does nothing else, and has few registers
 
@@ -41,7 +40,6 @@ struct Feeder {
     h = uniform(work.h), slice = uniform(work.slice);
     q_head = uniform(work.q_head), k_head = uniform(work.k_head), v_head = uniform(work.v_head);
     first_tile = tile_of(0);
-    parts = uniform(blocks_in_pair() == 1 ? 3 : 1 << rank_in_pair());
   }
   __device__ __forceinline__ const unsigned char* tile_of(int c) const {
     return p.tiles + ((s.work.place + c) * p.H + s.work.h) * p.tile_bytes;
@@ -49,17 +47,11 @@ struct Feeder {
   // What there are no registers for is looked up again.
   __device__ __forceinline__ static int now(int kept, const int& there) { return kFeedsOnly ? uniform(there) : kept; }
 
-  static constexpr bool kSharesAll = shares_all(Groups), kWithP = Output && !finds_p(Groups);
+  static constexpr bool kWithP = Output && !finds_p(Groups);
   static constexpr int kBytes = bytes_to_load(Output, kWithP), kBoxes = Output ? 4 : 2;  // of k and q
 
   __device__ __forceinline__ void wait_empty(int c) const {
     barrier_wait(shared_address(&s.empty[c % Stages]), c / Stages & 1);
-  }
-  // Of what both blocks of a pair need each asks for a part: K and what is prepared, or Q; without output K, or the other.
-  __device__ __forceinline__ bool asks(int part) const { return (parts >> part & 1) != 0; }
-  __device__ __forceinline__ bool alone() const { return !kSharesAll && parts == 3; }
-  __device__ __forceinline__ void load(uint32_t to, const CUtensorMap& map, int head, int token, uint32_t landed) const {
-    load_boxes_in_pair(to, &map, 0, head, token, landed, alone() ? 1 : 3);
   }
 
   __device__ __forceinline__ void take(int c) const {
@@ -98,11 +90,6 @@ struct Feeder {
           __syncwarp();
         }
       }
-      if (!alone() && joins > 0 && chunks > 1) {  // only then may chunks come there, which the other one asks for
-        const uint32_t joined = shared_address(&s.joined);
-        barrier_arrive_in_pair_if(lane_here() < 2, address_in_pair(joined, lane_here() % 2));
-        barrier_wait(joined, 0);
-      }
     }
   }
 
@@ -118,13 +105,11 @@ struct Feeder {
     const int k_head = now(this->k_head, s.work.k_head), q_head = Output ? now(this->q_head, s.work.q_head) : 0;
     if (lane_here() == 0) {
       barrier_expect(landed(c), kBoxes * kBoxBytes + (whole(c) ? 0 : groups * kBoxBytes) + kBytes);
-      if (asks(0)) load(shared_address(boxes.k), maps.k, k_head, token, landed(c));
-      if constexpr (Output) {
-        if (asks(1)) load(shared_address(boxes.q), maps.q, q_head, token, landed(c));
-      }
+      load_boxes(shared_address(boxes.k), &maps.k, 0, k_head, token, landed(c));
+      if constexpr (Output) load_boxes(shared_address(boxes.q), &maps.q, 0, q_head, token, landed(c));
       if (c == 0) meet_last<Output>(p);
       const auto* const tile = kFeedsOnly ? tile_of(c) : first_tile + static_cast<int64_t>(c) * p.H * p.tile_bytes;
-      if (!kSharesAll || asks(Output ? 0 : 1)) load_tile<Output, kWithP, kSharesAll>(s.tile[i], tile, landed(c));
+      load_tile<Output, kWithP>(s.tile[i], tile, landed(c));
     }
     __syncwarp();
   }

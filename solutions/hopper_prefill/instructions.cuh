@@ -84,35 +84,6 @@ __device__ __forceinline__ void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// --- pairs: clusters of two blocks --------------------------------------------------------------------------------
-
-// 2, or 1: there is no other one.
-__device__ __forceinline__ int blocks_in_pair() {
-  int blocks;
-  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
-  return blocks;
-}
-__device__ __forceinline__ int rank_in_pair() {
-  int rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-// Where a block of the pair has what is at `at` of this one's shared memory. Places of a block follow each other there, too.
-__device__ __forceinline__ uint32_t address_in_pair(uint32_t at, int rank) {
-  uint32_t there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-  return there;
-}
-// Each thread of both comes, and then waits for all of them; before, what it has told the other block has come there.
-__device__ __forceinline__ void pair_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-__device__ __forceinline__ void pair_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-// Arrives at a barrier of either block, where `this_lane` says so: that places have been read. Nothing that was written is told by
-// it, so it is no release to the cluster, which would wait for all memory (1.5 times as long a chunk, H200).
-__device__ __forceinline__ void barrier_arrive_in_pair_if(int this_lane, uint32_t bar) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n@p mbarrier.arrive.shared::cluster.b64 _, [%0];\n}"
-      ::"r"(bar), "r"(this_lane) : "memory");
-}
 // --- copies -----------------------------------------------------------------------------------------------------
 
 // 64 rows of a tensor, from `token`: `half` of their 128 channels, and behind it the other if the map says so. What lies
@@ -122,15 +93,7 @@ __device__ __forceinline__ void load_boxes(uint32_t to, const CUtensorMap* map, 
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
       ::"r"(to), "l"(map), "r"(0), "r"(token), "r"(half), "r"(head), "r"(bar) : "memory");
 }
-// The same to those blocks of a pair, a bit each, which have a barrier where this one has it.
-__device__ __forceinline__ void load_boxes_in_pair(uint32_t to, const CUtensorMap* map, int half, int head, int token,
-                                                   uint32_t bar, int blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-      " [%0], [%1, {%2, %3, %4, %5}], [%6], %7;"
-      ::"r"(to), "l"(map), "r"(0), "r"(token), "r"(half), "r"(head), "r"(bar), "h"(static_cast<uint16_t>(blocks)) : "memory");
-}
-// From there.
+// The same from there.
 __device__ __forceinline__ void store_boxes(const CUtensorMap* map, uint32_t from, int half, int head, int token) {
   asm volatile(
       "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];\ncp.async.bulk.commit_group;"
@@ -140,11 +103,6 @@ __device__ __forceinline__ void store_boxes(const CUtensorMap* map, uint32_t fro
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int bytes, uint32_t bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
-}
-__device__ __forceinline__ void load_bytes_to_both(uint32_t to, const void* from, int bytes, uint32_t bar) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;"
-      ::"r"(to), "l"(from), "r"(bytes), "r"(bar), "h"(static_cast<uint16_t>(3)) : "memory");
 }
 // The other way, where `this_lane` says so: without a branch, after which a warp's numbers would not be taken for the same.
 __device__ __forceinline__ void store_bytes_if(bool this_lane, void* to, uint32_t from, int bytes) {

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   if constexpr (!Output) let_next_begin();
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<Block<Groups, Output, Checkpoints>*>(memory);
-  const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0), pair = shares_all(Groups) ? 2 : blocks_in_pair();
+  const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   // The bounds are an input: the kernel before does not write them, and has waited for who might have.
   int n = blockIdx.z, x = blockIdx.x, h = blockIdx.y, groups = Groups;
   if (Groups == 2 && p.decides) {
@@ -53,12 +53,11 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     for (int i = 0; i < kStagesOf<Groups, Output, Checkpoints>; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.v_full[i]), 1);
-      barrier_init(shared_address(&s.empty[i]), 4 * groups * kLeavers * pair);
+      barrier_init(shared_address(&s.empty[i]), 4 * groups * kLeavers);
       barrier_init(shared_address(&s.ready[i]), 4 * kLeavers);
     }
     barrier_init(shared_address(&s.tail), 1);
     for (auto& half : s.joining) barrier_init(shared_address(&half), 1);
-    barrier_init(shared_address(&s.joined), 2);
     barrier_init_done();
   }
   for (auto& tile : s.tile) {
@@ -67,7 +66,6 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   }
   fence_async();  // wgmma reads them, and lengths have been written where TMA will
   __syncthreads();
-  if (pair > 1) pair_arrive(), pair_wait();  // either one may bring chunks to both
   // Whoever waits for this kernel is to wait for that before it, too: if nobody else here does, one block.
   if (Output && !s.busy) {
     if (one) wait_for_last();
@@ -89,10 +87,6 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   }
   // Nobody has, where it began beside the first segments, or has no chunk to ask for.
   if (one && (!Output || s.work.chunks == 0)) wait_for_last();
-  if (pair > 1) {  // the other one may be about to say that it has left a place
-    if (!s.busy || wg >= groups) pair_arrive();
-    pair_wait();
-  }
 }
 
 }  // namespace
@@ -244,7 +238,7 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
     return text == nullptr ? otherwise : std::atoi(text);
   };
   if (const int groups = given("GDN_GROUPS", 0); groups != 0) {
-    const bool whole = groups == 2 && two_will_do && sequences <= kDecided && given("GDN_LAST", 0) != 0;
+    const bool whole = groups == 2 && two_will_do && given("GDN_LAST", 0) != 0;
     return {groups, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0, whole ? pairs - last : 0};
   }
 #endif
@@ -295,7 +289,7 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
   const bool in_doubt = best.groups == 2 || longest == 2, few = pairs <= multiprocessors && 2 * pairs > multiprocessors;
   if (best.length != 0 || sequences == 1 || sequences > kDecided) return best;
   if (few && in_doubt) best.groups = 2, best.most = sequences;
-  // Blocks that turn out to be none come last, and are no more than multiprocessors, or one sequence's.
+  // Blocks that turn out to be none come last, and are no more than multiprocessors.
   if (may_have_more && best.groups == 2) best.most = std::clamp<int64_t>(multiprocessors / heads, 1, sequences);
   return best;
 }
@@ -327,22 +321,19 @@ void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int mult
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 
-// Of a kernel that begins while the last blocks of the one before are busy, and waits for it itself; `pair`: blocks of a cluster.
+// Of a kernel that begins while the last blocks of the one before are busy, and waits for it itself.
 template <class Kernel, class... Arguments>
-void launch_early(Kernel kernel, dim3 grid, int threads, size_t bytes, dim3 pair, cudaStream_t stream,
-                  const Arguments&... arguments) {
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = pair.x, attributes[1].val.clusterDim.y = pair.y, attributes[1].val.clusterDim.z = 1;
+void launch_early(Kernel kernel, dim3 grid, int threads, size_t bytes, cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = bytes;
   config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = pair.x * pair.y > 1 ? 2 : 1;
+  config.attrs = &early;
+  config.numAttrs = 1;
   TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
@@ -357,8 +348,7 @@ void launch(const Problem& p, const Maps& maps, int slices, int64_t z, bool alon
   static std::atomic<uint64_t> allowed{0};
   allow(kernel, kMost, p.device, allowed);
   const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z));
-  const dim3 pair = shares_all(Groups) ? dim3(2) : dim3(1, share_keys(p) ? 2 : 1);
-  launch_early(kernel, grid, threads_of(Groups), alone ? kMost : kBytes, pair, stream, p, maps);
+  launch_early(kernel, grid, threads_of(Groups), alone ? kMost : kBytes, stream, p, maps);
 }
 
 template <class E, int Groups, bool Checkpoints>

@@ -40,9 +40,6 @@ struct Problem {
 #endif
 };
 
-// Whether neighbours of heads, from an even one on, have the same K and Q, and blocks of them stand side by side: for the host.
-inline bool share_keys(const Problem& p) { return std::min(p.q_group, p.k_group) % 2 == 0 && p.whole % 2 == 0; }
-
 // For clocks.py, which has the kernel write down when it is where.
 #ifdef GDN_CLOCKS
 constexpr int kClocked = 64;

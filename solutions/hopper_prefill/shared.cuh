@@ -84,9 +84,6 @@ struct Tile : StateTile {
 };
 static_assert(sizeof(StateTile) == kTerms * kTriangle + sizeof(Decays));
 static_assert(sizeof(Tile) == sizeof(StateTile) + kSquare + sizeof(Logs));
-// Blocks come in pairs, clusters: what both need is asked for once, and comes to both. Two slices of a (sequence, head) share all
-// but v; two heads share K and Q, where those are the same. Whether a kernel's blocks are always two slices.
-constexpr bool shares_all(int groups) { return groups == 1; }
 // Whether a block that advances so many slices finds P, which then is not prepared.
 constexpr bool finds_p(int groups) { return groups == 2; }
 // In memory, without blocks of zeros: T, decays, and P or logs.
@@ -95,15 +92,9 @@ constexpr int tile_bytes(bool with_p) { return kPAt + (with_p ? kBlocks * kBlock
 
 // From there to its place, with copies that barrier `landed` counts; by one thread. Of a state's tile there is no more to it.
 constexpr int bytes_to_load(bool output, bool with_p) { return output ? tile_bytes(with_p) : kPAt; }
-template <bool Output, bool WithP, bool ToBoth>
+template <bool Output, bool WithP>
 __device__ __forceinline__ void load_tile(StateTile& to, const unsigned char* from, uint32_t landed) {
-  const auto load = [&](int begin, int bytes, int at) {
-    if constexpr (ToBoth) {
-      load_bytes_to_both(shared_address(&to) + at, from + begin, bytes, landed);
-    } else {
-      load_bytes(shared_address(&to) + at, from + begin, bytes, landed);
-    }
-  };
+  const auto load = [&](int begin, int bytes, int at) { load_bytes(shared_address(&to) + at, from + begin, bytes, landed); };
   constexpr int kMost = (kBlocks - 1) * kBlock, kTerm = kBlocks * kBlock;
   constexpr int kBehind = sizeof(Decays) + (WithP ? 4 * kBlock : 0);  // of P the first column
 #pragma unroll
@@ -149,14 +140,14 @@ struct Stage<Groups, false> {
 };
 
 // Of one that advances. Barriers: a chunk has landed, but for v; v has; its P is there, where the block finds it; nobody
-// needs what is in its place any more, in neither block of a pair; the last chunk has landed, and its boxes hold rows of
-// another sequence; half of a transfer has; both blocks have done with transfers.
+// needs what is in its place any more; the last chunk has landed, and its boxes hold rows of another sequence; half of a
+// transfer has.
 template <int Groups, bool Output, int Stages = kStages>
 struct Shared {
   using Boxes = Stage<Groups, Output>;
   alignas(1024) Boxes boxes[Stages];
   typename Boxes::Prepared tile[Stages];
-  alignas(8) uint64_t full[Stages], v_full[Stages], ready[Stages], empty[Stages], tail, joining[2], joined;
+  alignas(8) uint64_t full[Stages], v_full[Stages], ready[Stages], empty[Stages], tail, joining[2];
   Work work;
   int found;
   bool busy;

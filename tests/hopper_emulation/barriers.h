@@ -1,4 +1,4 @@
-// mbarriers, which count threads and bytes, and named barriers, which count threads; what a pair of blocks has of them.
+// mbarriers, which count threads and bytes, and named barriers, which count threads.
 #pragma once
 #include <map>
 #include <utility>
@@ -14,27 +14,17 @@ struct Barrier {
   std::vector<Written> arriving = {}, arrived = {};  // without a fence, by warps that arrive in this phase, in the last one
 };
 
-// Whether all threads of that block have come to their end.
-inline bool block_left(int block) {
-  const auto first = fibers.begin() + block * static_cast<int>(blockDim.x);
-  return std::all_of(first, first + static_cast<int>(blockDim.x), [](const Fiber& fiber) { return fiber.done; });
-}
-
 struct NamedBarrier {
   int threads = 0, arrived = 0;
   long round = 0;
 };
 
-inline std::map<uint32_t, Barrier> barriers_of[2];  // of each block, by address
-#define barriers barriers_of[block_here()]
-inline std::map<int, NamedBarrier> named_barriers_of[2];
-inline NamedBarrier barrier_of_pair;
-inline std::map<int, long> pair_rounds;  // that threads have come in, and not waited for
+inline std::map<uint32_t, Barrier> barriers;  // by address
+inline std::map<int, NamedBarrier> named_barriers;
 
 inline void prepare_barriers() {
-  for (int block = 0; block < 2; ++block) barriers_of[block].clear(), named_barriers_of[block].clear();
-  barrier_of_pair = {};
-  pair_rounds.clear();
+  barriers.clear();
+  named_barriers.clear();
 }
 
 inline Barrier& barrier_at(uint32_t at) {
@@ -118,14 +108,14 @@ inline long arrive_at(NamedBarrier& barrier, int threads) {
 }
 
 inline void arrive_and_wait(int id, int threads, const char* what) {
-  NamedBarrier& barrier = named_barriers_of[block_here()][id];
+  NamedBarrier& barrier = named_barriers[id];
   const long round = arrive_at(barrier, threads);
   wait_until(what, [&barrier, round] { return barrier.round > round; });
 }
 
 inline NamedBarrier& named_barrier_of(int id, int threads) {
   require(id > 0 && id < 16 && threads > 0 && threads % kLanes == 0, "a named barrier that there is not");
-  return named_barriers_of[block_here()][id];
+  return named_barriers[id];
 }
 
 inline void named_arrive(int id, int threads) { arrive_at(named_barrier_of(id, threads), threads); }
@@ -136,37 +126,3 @@ inline void named_barrier(int id, int threads) {
 }
 
 inline void __syncthreads() { arrive_and_wait(0, static_cast<int>(blockDim.x), "__syncthreads"); }
-
-// --- pairs ------------------------------------------------------------------------------------------------------
-
-inline int blocks_in_pair() { return static_cast<int>(blocks_here.size()); }
-inline int rank_in_pair() {
-  require(blocks_here.size() == 2, "a block that has no other");
-  return block_here();
-}
-
-constexpr int kRankShift = 24;  // an address in the pair is one in a block, and above it a number of the block, not 0
-inline uint32_t address_in_pair(uint32_t at, int rank) { return at | static_cast<uint32_t>(rank + 1) << kRankShift; }
-
-inline void barrier_arrive_in_pair_if(int this_lane, uint32_t at) {
-  if (!this_lane) return;
-  const int block = static_cast<int>(at >> kRankShift) - 1;
-  require(block == 0 || block == 1, "no address in the pair");
-  require(block_here() == block || !block_left(block), "a barrier of a block that is no more");
-  at &= (1u << kRankShift) - 1;
-  require(block < blocks_in_pair(), "a block that is none of the pair");
-  if (block == block_here()) return barrier_arrive(at);
-  const In there(block);
-  advance_barrier(barrier_at(at), 1, 0);
-}
-
-inline void pair_arrive() {
-  const long round = arrive_at(barrier_of_pair, blocks_in_pair() * static_cast<int>(blockDim.x));
-  pair_rounds[running] = round;
-}
-inline void pair_wait() {
-  const auto came = pair_rounds.find(running);
-  require(came != pair_rounds.end(), "pair_wait without pair_arrive");
-  wait_until("pair_wait", [round = came->second] { return barrier_of_pair.round > round; });
-  pair_rounds.erase(running);
-}

@@ -13,7 +13,6 @@ struct CUtensorMap {
 };
 
 struct BoxCopy {
-  int block;
   uint32_t to;
   CUtensorMap from;
   int half, head, token;
@@ -21,7 +20,6 @@ struct BoxCopy {
 };
 
 struct BytesCopy {  // to shared memory
-  int block;
   uint32_t to;
   const std::byte* from;
   int bytes;
@@ -47,28 +45,11 @@ inline void load_boxes(uint32_t to, const CUtensorMap* map, int half, int head, 
   }
   barrier_at(barrier);
   for (int i = 0; i < map->halves; ++i) {
-    box_copies.push_back({block_here(), to + i * kBoxRows * kBoxRowBytes, *map, half + i, head, token, barrier});
+    box_copies.push_back({to + i * kBoxRows * kBoxRowBytes, *map, half + i, head, token, barrier});
   }
-}
-
-// Of a pair, to those blocks, a bit each: places and barriers are where this one has them.
-template <class Load>
-void load_in_pair(int blocks, Load load) {
-  require(blocks > 0 && blocks < 1 << blocks_in_pair(), "a copy to a block that there is not");
-  for (int block = 0; block < 2; ++block) {
-    if ((blocks >> block & 1) == 0) continue;
-    require(!block_left(block), "a copy to a block that is no more");
-    const In there(block);
-    load();
-  }
-}
-inline void load_boxes_in_pair(uint32_t to, const CUtensorMap* map, int half, int head, int token, uint32_t barrier,
-                               int blocks) {
-  load_in_pair(blocks, [&] { load_boxes(to, map, half, head, token, barrier); });
 }
 
 inline void land_box(const BoxCopy& copy) {
-  const In there(copy.block);
   const CUtensorMap& map = copy.from;
   for (int row = 0; row < kBoxRows; ++row) {
     const int token = copy.token + row;
@@ -90,14 +71,10 @@ inline void load_bytes(uint32_t to, const void* from, int bytes, uint32_t barrie
     std::memset(fenced_piece(at, "load_bytes"), kPoison, kPieceBytes);
   }
   barrier_at(barrier);
-  bytes_copies.push_back({block_here(), to, static_cast<const std::byte*>(from), bytes, barrier});
-}
-inline void load_bytes_to_both(uint32_t to, const void* from, int bytes, uint32_t barrier) {
-  load_in_pair(3, [&] { load_bytes(to, from, bytes, barrier); });
+  bytes_copies.push_back({to, static_cast<const std::byte*>(from), bytes, barrier});
 }
 
 inline void land_bytes(const BytesCopy& copy) {
-  const In there(copy.block);
   std::memcpy(shared_memory.bytes + copy.to, copy.from, copy.bytes);
   advance_barrier(barrier_at(copy.barrier), 0, -copy.bytes);
 }

@@ -16,7 +16,7 @@
 using std::max;
 using std::min;
 
-inline Place thread_index() { return {static_cast<unsigned>(running) % blockDim.x}; }
+inline Place thread_index() { return {static_cast<unsigned>(running)}; }
 #define threadIdx thread_index()
 
 struct alignas(8) float2 {

@@ -1,4 +1,4 @@
-// The threads of a block, or of both of a pair, as fibers of one CPU thread: each runs until it has to wait.
+// The threads of a block as fibers of one CPU thread: each runs until it has to wait.
 #pragma once
 #include <ucontext.h>
 
@@ -28,21 +28,9 @@ struct Fiber {
   const char* waits_for;
 };
 
-inline Place blockDim, gridDim;
-inline std::vector<Place> blocks_here;  // one, or a pair: their threads follow each other
+inline Place blockIdx, blockDim, gridDim;
 inline std::vector<Fiber> fibers;
 inline int running = -1;  // the thread that runs; -1: none
-inline int landing = 0;   // where no thread runs, or one does what happens elsewhere: in which block; -1: in its own
-inline int block_here() { return landing >= 0 ? landing : running / static_cast<int>(blockDim.x); }
-#define blockIdx blocks_here[block_here()]
-
-// For the time being in that block.
-struct In {
-  int before = landing;
-  explicit In(int block) { landing = block; }
-  ~In() { landing = before; }
-};
-
 inline ucontext_t scheduler;
 inline const std::function<void()>* fiber_body;
 inline std::mt19937 schedule;  // seeded by whoever launches
@@ -110,10 +98,10 @@ inline bool run_a_warp(const std::vector<int>& order) {
     Fiber& fiber = fibers[order[i]];
     if (fiber.done || (fiber.ready && !fiber.ready())) continue;
     any = true;
-    running = order[i], landing = -1;
+    running = order[i];
     swapcontext(&scheduler, &fiber.context);
     require(fiber.stack[0] == kStackEnd, "kStackBytes is too little");
-    running = -1, landing = 0;
+    running = -1;
     if (schedule() % 32 == 0) break;
   }
   return any;

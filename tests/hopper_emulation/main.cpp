@@ -33,8 +33,6 @@ void launch_all(Problem p, const Maps& maps) {
     return Place{static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z)};
   };
   const int blocks = D / (Slices * kSlice);
-  const unsigned both = share_keys(p) ? 2 : 1;
-  const Place slices{2, 1, 1}, pair = shares_all(Slices) ? slices : Place{1, both, 1};
   const size_t bytes = kBlockBytes<Slices, true, Checkpoints>;
   // Heads that share q and k in one block together, or each for itself, and two of those in a block where there are two.
   const int shared = std::min(p.q_group, p.k_group);
@@ -47,12 +45,12 @@ void launch_all(Problem p, const Maps& maps) {
     Problem firsts = p;
     firsts.firsts = true;
     launch(grid_of(blocks, p.N), threads_of(Slices), bytes,
-           [&] { gdn_prefill_kernel<E, Slices, true, Checkpoints>(firsts, maps); }, 1, pair);
+           [&] { gdn_prefill_kernel<E, Slices, true, Checkpoints>(firsts, maps); });
     launch(grid_of(2 * (D / kSlice), p.segments), threads_of(1), sizeof(Shared<1, false>),
-           [&] { gdn_prefill_kernel<E, 1, false, false>(p, maps); }, blocks_a_multiprocessor(false), slices);
+           [&] { gdn_prefill_kernel<E, 1, false, false>(p, maps); }, blocks_a_multiprocessor(false));
   }
   launch(grid_of(blocks, p.length == 0 ? p.N + more_blocks(p) : p.segments), threads_of(Slices), bytes,
-         [&] { gdn_prefill_kernel<E, Slices, true, Checkpoints>(p, maps); }, 1, pair);
+         [&] { gdn_prefill_kernel<E, Slices, true, Checkpoints>(p, maps); });
 }
 
 Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {

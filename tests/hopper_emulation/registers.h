@@ -2,8 +2,7 @@
 #pragma once
 #include "cuda_words.h"
 
-inline int spare_registers_of[2];  // of each block
-#define spare_registers spare_registers_of[block_here()]
+inline int spare_registers;
 inline int registers_at_launch;  // of a thread, from a file of 65,536 that is dealt out in eights
 
 template <int Registers>
@@ -18,6 +17,6 @@ void registers_up() {
   static_assert(Registers >= 24 && Registers <= 256 && Registers % 8 == 0);
   const int more = Registers - registers_at_launch;
   require(more >= 0, "registers_up to fewer than there were");
-  wait_until("registers", [more, &spare = spare_registers] { return spare >= more; });
+  wait_until("registers", [more] { return spare_registers >= more; });
   spare_registers -= more;
 }

@@ -1,5 +1,4 @@
-// A block's shared memory, and that of the other one of a pair: where it may be reached, and what the asynchronous proxy may
-// see of it.
+// A block's shared memory: where it may be reached, and what the asynchronous proxy may see of it.
 #pragma once
 #include "cuda_words.h"
 
@@ -18,12 +17,11 @@ struct SharedMemory {
   // TMA and wgmma see what a thread has written only after a fence: its own, or that of one that has waited at an mbarrier
   // where its warp had arrived. Plain stores are not followed.
   std::vector<int> unfenced;                  // of each piece: the number of a write without a fence; 0: none
-  std::vector<std::vector<Written>> written;  // by each thread of both, or seen by it, since its last fence
+  std::vector<std::vector<Written>> written;  // by each thread, or seen by it, since its last fence
   int writes = 0;
 };
 
-inline SharedMemory shared_memories[2];
-#define shared_memory shared_memories[block_here()]
+inline SharedMemory shared_memory;
 
 inline void prepare_shared_memory(size_t size, int threads) {
   require(size <= kSharedBytes, "more shared memory than a block can have");
