@@ -238,7 +238,7 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
     return text == nullptr ? otherwise : std::atoi(text);
   };
   if (const int groups = given("GDN_GROUPS", 0); groups != 0) {
-    const bool whole = groups == 2 && two_will_do && given("GDN_LAST", 0) != 0;
+    const bool whole = groups == 2 && two_will_do && sequences <= kDecided && given("GDN_LAST", 0) != 0;
     return {groups, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0, whole ? pairs - last : 0};
   }
 #endif
@@ -289,7 +289,7 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
   const bool in_doubt = best.groups == 2 || longest == 2, few = pairs <= multiprocessors && 2 * pairs > multiprocessors;
   if (best.length != 0 || sequences == 1 || sequences > kDecided) return best;
   if (few && in_doubt) best.groups = 2, best.most = sequences;
-  // Blocks that turn out to be none come last, and are no more than multiprocessors.
+  // Blocks that turn out to be none come last, and are no more than multiprocessors, or one sequence's.
   if (may_have_more && best.groups == 2) best.most = std::clamp<int64_t>(multiprocessors / heads, 1, sequences);
   return best;
 }
