@@ -1,6 +1,7 @@
 """The judge is judged: a survivor, a wrong reason and a thin margin each end in exit code 1."""
 
 import contextlib
+import math
 import os
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ from gdnspec.inputs.fresh import NAMES
 from gdnspec.model.errors import SpecError
 from gdnspec.model.known_bad import KnownBad
 from gdnspec.model.result import CheckResult, OutputErrors, Status
-from gdnspec.runner.selftest import complaints_about_bad, complaints_about_honest, margin, strength
+from gdnspec.runner.selftest import Task, complaints_about_bad, complaints_about_honest, margin, run, strength
 
 # DESIGN section 3 and what public kernels have been seen to do; each must have its known-bad solution.
 TRAPS = {
@@ -214,6 +215,21 @@ def test_an_unknown_name_is_refused(gdnspec: Run) -> None:
     done = gdnspec("selftest", "no_cary")
     assert done.returncode == 2
     assert "did you mean 'no_carry'" in done.stderr
+
+
+# Without, each job had as many threads as there are processors, and took four times as long.
+def test_jobs_share_the_processors(make_solution: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    code = """
+def run(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
+    if torch.get_num_threads() != 1:
+        raise RuntimeError(f"{torch.get_num_threads()} threads")
+    return decode_k_last(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)
+"""
+    task = Task(load_solution(make_solution(code)), math.inf, "cpu", 60.0, 1)
+    ((_, results),) = run([task], len(os.sched_getaffinity(0)))
+    assert {result.status for result in results} == {"PASSED"}, {result.message for result in results}
+    assert "OMP_NUM_THREADS" not in os.environ
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The judge judged: every known-bad solution must be rejected, every honest one accepted with a margin."""
 
+import contextlib
 import math
 import multiprocessing
 import os
@@ -35,11 +36,27 @@ class Task:
     seed: int
 
 
+THREADS = "OMP_NUM_THREADS"  # of a process, and of those that it starts
+
+
+@contextlib.contextmanager
+def _shared_processors(jobs: int) -> Iterator[None]:
+    """Processes that begin here have no more threads together than there are processors, unless the user has said how
+    many: those that wait for work spin, and hold up the others' (2 jobs on 2 processors: 216 s for 48)."""
+    given = os.environ.get(THREADS)
+    os.environ.setdefault(THREADS, str(max(1, len(os.sched_getaffinity(0)) // jobs)))
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[THREADS]
+
+
 def run(tasks: list[Task], jobs: int) -> Iterator[tuple[Solution, list[CheckResult]]]:
     """Results as they come, `jobs` solutions at a time, each group of cases held by one process."""
     # Spawned, not forked: torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, die_with, (os.getpid(),)) as pool:
+    with _shared_processors(jobs), ProcessPoolExecutor(jobs, context, die_with, (os.getpid(),)) as pool:
         try:
             futures = {pool.submit(_run, task): task for task in tasks}
             for future in as_completed(futures):
