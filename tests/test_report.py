@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Run
+from conftest import ROOT, Run
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
@@ -306,6 +306,22 @@ def test_the_command_writes_a_page(gdnspec: Run, shop: Path, tmp_path: Path) -> 
     assert [row["state"] for row in mine] == ["passed", "stale"]
     assert "line 3" in page.read_text()
     assert "gdn_prefill_k_last" not in re.findall(r'<section id="([^"]+)"', page.read_text())
+
+
+def test_a_readme_has_no_ratio_to_what_has_changed(gdnspec: Run, make_solution: Any, tmp_path: Path) -> None:
+    folder = make_solution("def run(**inputs): return decode_k_last(**inputs)", name="mine")
+    ours = {"source_hash": load_solution(folder).source_hash}
+    old, new = made.trace(DECODE, LINE, "mine", **ours), made.trace(DECODE, LINES["16x32_batch_64"], "mine", **ours)
+    now = load_solution(ROOT / "solutions" / "triton_recurrent").source_hash
+    old.against[0] = old.against[0].model_copy(update={"baseline": "triton_recurrent"})
+    new.against[0] = old.against[0].model_copy(update={"baseline_hash": now})
+    made.write_lines(folder / "traces" / "nvidia-h200.jsonl", [old, new])
+    done = gdnspec("report", "--markdown", "mine", "-o", tmp_path / "x.md", "--solutions-dir", folder.parent)
+    assert done.returncode == 0, done.stderr
+    assert "1 ratio left out" in done.stderr
+    lines = {line.split(" | ")[1]: line for line in (tmp_path / "x.md").read_text().splitlines() if "16x32" in line}
+    assert "triton_recurrent" not in lines["16x32_batch_16"]
+    assert "triton_recurrent" in lines["16x32_batch_64"]
 
 
 def test_the_command_without_evidence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

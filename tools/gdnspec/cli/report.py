@@ -71,8 +71,9 @@ def report(
         note(f"{problem}; its traces are left out")
     judged = [result for result in verdicts(verdict_files or (), note) if result.definition in found]
     tested = verdicts([selftest_file], note) if selftest_file else None
+    measured = traces(known.values(), known.values(), found, note)
     contents = Contents(
-        found, traces(known.values(), found, note), judged, tested, shlex.join(["gdnspec", *sys.argv[1:]]),
+        found, measured, judged, tested, shlex.join(["gdnspec", *sys.argv[1:]]),
         [paths.shown(file) for file in (*(verdict_files or ()), *([selftest_file] if selftest_file else ()))], problems,
     )  # fmt: skip
     size = _write(output, render(contents))
@@ -95,7 +96,8 @@ def _write_markdown(
     if name not in known:
         raise SpecError(f"no solution {name!r} ({nearest(name, known)})")
     judged = [result for result in verdicts(verdict_files, warn) if result.definition in found]
-    body = section(name, found, judged, traces([known[name]], found, warn), shlex.join(["gdnspec", *sys.argv[1:]]))
+    measured = traces([known[name]], known.values(), found, warn)
+    body = section(name, found, judged, measured, shlex.join(["gdnspec", *sys.argv[1:]]))
     if not body:
         complain(f"gdnspec: no trace and no verdict of {name}; next: gdnspec check --solution {name} --json FILE")
         raise typer.Exit(3)

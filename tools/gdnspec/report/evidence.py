@@ -23,11 +23,14 @@ def _results(file: Path, warn: Warn) -> Iterator[CheckResult]:
             warn(f"{error}; the line is passed over")
 
 
-def traces(known: Iterable[Solution], found: dict[str, Found], warn: Warn) -> list[Measured]:
-    """Every solution's traces of these definitions; of a question asked twice on one device, the last answer."""
-    known, rows, changed = list(known), [], 0
+def traces(
+    wanted: Iterable[Solution], known: Iterable[Solution], found: dict[str, Found], warn: Warn
+) -> list[Measured]:
+    """Every wanted solution's traces of these definitions; of a question asked twice on one device, the last answer.
+    Ratios to what is not as the known solutions are now are left out."""
+    rows, changed = [], 0
     hashes = {solution.name: solution.source_hash for solution in known}
-    for solution in known:
+    for solution in wanted:
         latest: dict[tuple[str, str, str], Trace] = {}
         for file in trace_files(solution):
             for trace in load_traces(file, warn):
@@ -41,7 +44,8 @@ def traces(known: Iterable[Solution], found: dict[str, Found], warn: Warn) -> li
             stale = is_stale(trace, solution, found[trace.definition])
             rows.append(Measured(trace.model_copy(update={"against": still}), stale))
     if changed:
-        warn(f"{changed} ratios are left out: their baselines have changed since they were measured")
+        ratios = "ratio" if changed == 1 else "ratios"
+        warn(f"{changed} {ratios} left out: to baselines that have changed since they were measured")
     return rows
 
 

@@ -41,7 +41,9 @@ def _page(everything: bool) -> str:
     known = [*(solutions()[0].values() if everything else ()), *submitted]
     if not everything:
         found = {name: found[name] for solution in submitted for name in solution.manifest.entries}
-    return render(Contents(found, traces(known, found, problems.append), verdicts, None, "gdnspec serve", (), problems))
+    return render(
+        Contents(found, traces(known, known, found, problems.append), verdicts, None, "gdnspec serve", (), problems)
+    )
 
 
 def _submitted() -> tuple[list[Solution], list[CheckResult]]:
