@@ -1,4 +1,5 @@
-"""Every compiled kernel keeps its state in registers: none spills. `pytest -s` prints the table."""
+"""Compiled kernels keep their state in registers: none spills, but those that triton_layer's README names. `pytest -s`
+prints the table."""
 
 import shutil
 from pathlib import Path
