@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import command_lines
 from gdnspec import paths
 from gdnspec.build import machine
 from gdnspec.catalog.definitions import definition
@@ -282,8 +283,7 @@ def test_what_a_solution_starts_ends_with_it(make_solution: Callable[..., Path],
     start = f"subprocess.Popen(['sh', '-c', 'sleep 97; : {marker}'], start_new_session=True)"
     (result,) = check(make_solution(body(f"import subprocess\n{start}\n{RIGHT}")))
     assert result.status == "PASSED", result.message
-    lines = [f.read_bytes() for f in Path("/proc").glob("[0-9]*/cmdline") if f.exists()]
-    assert not any(marker.encode() in line for line in lines)
+    assert not any(marker.encode() in line for line in command_lines())
 
 
 @pytest.mark.parametrize(
