@@ -9,13 +9,10 @@ namespace {
 // 0.1%, less than bfloat16 rounds, where every token resets; to 1e-5 or so where one does.
 constexpr float kLeastLog = -160.f;
 
-// What a warp keeps of a chunk's decays to prepare it. Log as in Logs, and at first g is where it will be; factor likewise, but
-// in the order of Decays.
+// What a warp keeps of a chunk's decays to prepare it.
 struct Rows {
-  float log[kChunk], factor[kChunk], beta[kChunk];
+  float log[kChunk], factor[kChunk], beta[kChunk];  // the first two as in Logs; at first g is where log will be
 };
-
-constexpr float kFarthest = 100.f;  // log2 of what 16 tokens decay by, up to which decays among them are products of factors
 
 // A token's g or beta, of heads from h on, by a block of 128 threads: g by the first half. On their way from `load_gates` on;
 // `write` has them in their rows.
@@ -55,8 +52,8 @@ __device__ __forceinline__ void write_gates(const Problem& p, const Gates& x, in
   }
 }
 
-// By a warp. `logs`: null where P is prepared. Returns whether blocks of 16 tokens decay by no more than kFarthest.
-__device__ __forceinline__ bool find_decays(const Problem& p, Rows& rows, Decays& d, Logs* logs, int lane) {
+// By a warp. `logs`: null where P is prepared.
+__device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, Decays& d, Logs* logs, int lane) {
   const float2 g = *reinterpret_cast<const float2*>(&rows.log[2 * lane]);
   float own[2];
 #pragma unroll
@@ -75,18 +72,17 @@ __device__ __forceinline__ bool find_decays(const Problem& p, Rows& rows, Decays
   const auto write = [](float* to, float x, float y) { *reinterpret_cast<float2*>(to) = make_float2(x, y); };
   const float factors[2] = {exp2_fast(block_end - log[0]), exp2_fast(block_end - log[1])};
   write(&rows.log[2 * lane], log[0], log[1]);
-  const int place = place_of_pair(2 * lane);
-  write(&rows.factor[place], factors[0], factors[1]);
+  write(&rows.factor[2 * lane], factors[0], factors[1]);
   __syncwarp();
   if (logs != nullptr) {
     write(&logs->log[2 * lane], log[0], log[1]);
     write(&logs->factor[2 * lane], factors[0], factors[1]);
   }
+  const int place = place_of_pair(2 * lane);
   const float gammas[2] = {exp2_fast(log[0]), exp2_fast(log[1])};
   write(&d.from_start[place], gammas[0], gammas[1]);
   write(&d.to_end[place], exp2_fast(end - log[0]), exp2_fast(end - log[1]));
   write(&d.read_out[place], p.scale * gammas[0], p.scale * gammas[1]);
-  return __ballot_sync(kAllLanes, log[0] - block_end > kFarthest) == 0;
 }
 
 // A lane has of a 16 x 16 block of products rows lane / 4 and eight further, columns 2 (lane % 4), one and 8 and 9 further, in

@@ -76,42 +76,11 @@ __device__ __forceinline__ void give_row(const float* x, Store store) {
   if constexpr (Terms > 1) store(1, make_uint4(low[0], low[1], low[2], low[3]));
 }
 
-// Products of a chunk by blocks of 16 x 16 at or below the diagonal: of each a lane has eight numbers, of two rows and four
-// columns, in the order of an operand.
-__device__ __forceinline__ constexpr int place_of(int r, int m) { return r * (r + 1) / 2 + m; }
+// Products of a chunk, as wgmma leaves them, by blocks of 16 x 16 at or below the diagonal: of each a lane has eight numbers,
+// of two rows and four columns, in the order of an operand.
+constexpr int kFragments = 1024, kProducts = 10 * kFragments;  // bytes
 
-// K K^T, by a warp, which has every row of K as a left operand and thereby as a right one: 16 KiB of shared memory read, where
-// wgmma takes 32 and its sums have to be handed on.
-template <class E>
-__device__ __forceinline__ void multiply_own(float (&products)[kBlocks][8], uint32_t boxes, int lane) {
-#pragma unroll
-  for (int i = 0; i < kBlocks; ++i) {
-#pragma unroll
-    for (int e = 0; e < 8; ++e) products[i][e] = 0.f;
-  }
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    uint32_t rows[4][4];
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      ldmatrix(rows[r], boxes + k / 4 * kBoxBytes + 16 * r * 128 + swizzled(lane % 16, k % 4 * 2 + lane / 16));
-    }
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-#pragma unroll
-      for (int m = 0; m <= r; ++m) {
-        float(&columns)[2][4] = reinterpret_cast<float(&)[2][4]>(products[place_of(r, m)]);
-#pragma unroll
-        for (int t = 0; t < 2; ++t) mma<E>(columns[t], rows[r], rows[m][t], rows[m][t + 2]);
-      }
-    }
-  }
-}
-
-// Q K^T, as wgmma leaves it.
-constexpr int kFragments = 1024, kProducts = kBlocks * kFragments;  // bytes
-
-__device__ __forceinline__ int fragments_of(int r, int m) { return place_of(r, m) * kFragments; }
+__device__ __forceinline__ int fragments_of(int r, int m) { return (r * (r + 1) / 2 + m) * kFragments; }
 
 __device__ __forceinline__ void write_products(const float (&products)[32], unsigned char* to, int warp, int lane) {
 #pragma unroll
@@ -129,18 +98,16 @@ __device__ __forceinline__ void read_products(float (&x)[8], const unsigned char
   x[0] = left.x, x[1] = left.y, x[2] = left.z, x[3] = left.w, x[4] = right.x, x[5] = right.y, x[6] = right.z, x[7] = right.w;
 }
 
-// A chunk's tile but for its decays, which are there.
+// A chunk's tile but for its decays, which are there. `products`: K K^T and, behind it, Q K^T.
 template <class E, bool WithP>
 struct Inverter {
-  const float (&k_products)[kBlocks][8];
-  const unsigned char* q_products;
+  const unsigned char* products;
   const Rows& rows;
-  bool near;  // blocks of 16 tokens decay by no more than kFarthest
   Scratch& s;
   unsigned char* tile;  // in memory
   float scale;
   int lane;
-  float beta[4][2], log[4][2];  // of the lane's rows of each block
+  float beta[4][2];  // of the lane's rows of each block
   // Of T in one term: whether keys are alike, and it is rounded so that sums of columns are kept; by columns of its first
   // three blocks, what rounding has taken and not yet given.
   bool keeps_sums;
@@ -150,7 +117,6 @@ struct Inverter {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       beta[r][0] = rows.beta[16 * r + lane / 4], beta[r][1] = rows.beta[16 * r + lane / 4 + 8];
-      log[r][0] = rows.log[16 * r + lane / 4], log[r][1] = rows.log[16 * r + lane / 4 + 8];
     }
     find_diagonal();
     if (kTerms > 1 || keeps_sums) {
@@ -171,59 +137,28 @@ struct Inverter {
     to[0] = pack<E>(x[0], x[1]), to[64] = pack<E>(x[2], x[3]), to[32] = pack<E>(x[4], x[5]), to[96] = pack<E>(x[6], x[7]);
   }
 
-  // The lane's four of what decays columns of block m to its end.
-  __device__ __forceinline__ float4 column_factors(int m) const {
-    return *reinterpret_cast<const float4*>(&rows.factor[16 * m + lane % 4 * 4]);
-  }
-
-  // Blocks on the diagonal: of -A, and of P. What stands above A's is not read, whatever it is.
+  // Blocks on the diagonal: of -A, and of P.
   __device__ __forceinline__ void find_diagonal() {
-    const int first_row = lane / 4, first_column = 2 * (lane % 4);
+    bool alike = true;  // all neighbours, but for those behind a sequence's end
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      const float(&x)[8] = k_products[place_of(r, r)];
-      float weights[8];
-      if (near) {
-        const float end = rows.log[16 * r + 15];
-        const float4 four = column_factors(r);
-        const float factors[4] = {four.x, four.y, four.z, four.w};
+      float weights[8], x[8];
+      weigh_diagonal(weights, rows.log, r, lane);
+      read_products(x, products, r, r, lane);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float back = exp2_fast(log[r][i] - end);
-#pragma unroll
-          for (int j = 0; j < 4; ++j) weights[j / 2 * 4 + 2 * i + j % 2] = back * factors[j];
-        }
-      } else {
-        weigh_diagonal(weights, rows.log, r, lane);
-      }
-      float* const to = s.diagonal[r] + kColumns * first_column + first_row;
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        if (e == 4 || e == 5) continue;  // rows 0 to 7 of columns 8 to 15
-        to[kColumns * (e / 4 * 8 + e % 2) + e / 2 % 2 * 8] = -beta[r][e / 2 % 2] * weights[e] * x[e];
+      for (int e = 0; e < 8; ++e) {  // what lies on the diagonal is not looked at
+        const int column = e / 4 * 8 + 2 * (lane % 4) + e % 2, row = lane / 4 + e / 2 % 2 * 8;
+        s.diagonal[r][kColumns * column + row] = -beta[r][e / 2 % 2] * weights[e] * x[e];
+        if (kTerms == 1 && row == column + 1 && beta[r][e / 2 % 2] != 0.f) alike &= weights[e] * x[e] >= kAlike;
       }
       if constexpr (WithP) {
-        float x[8];
-        read_products(x, q_products, r, r, lane);
+        read_products(x, products + kProducts, r, r, lane);
 #pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          const bool below = first_column + e / 4 * 8 + e % 2 <= first_row + e / 2 % 2 * 8;
-          x[e] = below ? scale * weights[e] * x[e] : 0.f;
-        }
+        for (int e = 0; e < 8; ++e) x[e] *= scale * weights[e];
         write_p(x, r, r);
       }
     }
-    __syncwarp();
-    keeps_sums = false;
-    if constexpr (kTerms == 1) {
-      bool alike = true;  // all neighbours, but for those behind a sequence's end, whose beta is 0
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int token = 2 * lane + e, row = token % 16;
-        if (row > 0) alike &= s.diagonal[token / 16][kColumns * (row - 1) + row] <= -kAlike * rows.beta[token];
-      }
-      keeps_sums = kTerms == 1 && __ballot_sync(kAllLanes, alike) == kAllLanes;
-    }
+    keeps_sums = kTerms == 1 && __ballot_sync(kAllLanes, alike) == kAllLanes;
   }
 
   // Their inverses: eight lanes have a block, two rows each, so that what is read of it serves both.
@@ -251,7 +186,9 @@ struct Inverter {
     };
     give_row<M, N>(upper, keep(0));
     give_row<M, N>(lower, keep(1));
-    give_row<M, N>(lower + 8, keep(3));  // above it are zeros, which nobody stores and nobody reads
+    give_row<M, N>(lower + 8, keep(3));
+#pragma unroll
+    for (int term = 0; term < N; ++term) keep(2)(term, make_uint4(0, 0, 0, 0));
     // And times beta: T, whose cores lie row by row.
     unsigned char* const T = tile + block_of(r, r) + 16 * i;
     const auto give = [&](int core) {
@@ -345,22 +282,22 @@ struct Inverter {
   // Blocks left of it, of row r: -A_r0 to -A_r,r-1, and of P.
   template <class M, int N>
   __device__ __forceinline__ void find_left(Terms<M, N> (&a)[3], int r) const {
+    const int row = 16 * r + lane / 4;
+    const float log[2] = {rows.log[row], rows.log[row + 8]};
 #pragma unroll
     for (int m = 0; m < 3; ++m) {
       if (m >= r) break;
       const float end = rows.log[16 * m + 15];
-      const float decay[2] = {exp2_fast(log[r][0] - end), exp2_fast(log[r][1] - end)};
+      const float decay[2] = {exp2_fast(log[0] - end), exp2_fast(log[1] - end)};
       const float weight[2] = {-beta[r][0] * decay[0], -beta[r][1] * decay[1]};
-      const float4 four = column_factors(m);
-      const float factors[4] = {four.x, four.y, four.z, four.w};
-      float x[8];
+      float factors[4], x[8];
+      column_factors(factors, rows.factor, m, lane);
+      read_products(x, products, r, m, lane);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        x[e] = k_products[place_of(r, m)][e] * (weight[e / 2 % 2] * factors[e / 4 * 2 + e % 2]);
-      }
+      for (int e = 0; e < 8; ++e) x[e] *= weight[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
       a[m] = Terms<M, N>(x);
       if constexpr (WithP) {
-        read_products(x, q_products, r, m, lane);
+        read_products(x, products + kProducts, r, m, lane);
 #pragma unroll
         for (int e = 0; e < 8; ++e) x[e] *= scale * decay[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
         write_p(x, r, m);
@@ -373,7 +310,7 @@ struct Inverter {
     const uint32_t at = shared_address(s.inverse) + r * kBlock + 16 * lane;
     Terms<M, N> x;
 #pragma unroll
-    for (int i = 0; i < N; ++i) ldmatrix(x.term[i], at + i * sizeof s.inverse[0]), x.term[i][2] = 0;
+    for (int i = 0; i < N; ++i) ldmatrix(x.term[i], at + i * sizeof s.inverse[0]);
     return x;
   }
   template <class M, int N>
@@ -381,7 +318,7 @@ struct Inverter {
     const uint32_t at = shared_address(s.inverse) + r * kBlock + turned(lane);
     Terms<M, N> x;
 #pragma unroll
-    for (int i = 0; i < N; ++i) ldmatrix_transposed(x.term[i], at + i * sizeof s.inverse[0]), x.term[i][1] = 0;
+    for (int i = 0; i < N; ++i) ldmatrix_transposed(x.term[i], at + i * sizeof s.inverse[0]);
     return x;
   }
 
