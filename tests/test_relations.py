@@ -105,7 +105,8 @@ def test_who_promises_nothing_is_held_to_the_budget(gdnspec: Run, make_prefill: 
 
 
 def test_two_calls_on_the_same_inputs_that_differ_are_told_apart(gdnspec: Run, make_prefill: MakePrefill) -> None:
-    body = f"o, s = {RIGHT}\nreturn o, s * (1 + 1e-5 * torch.rand(()).item())"
+    counts = "calls = globals().setdefault('calls', [])\ncalls.append(1)"  # random numbers are at times the same
+    body = f"{counts}\no, s = {RIGHT}\nreturn o, s * (1 + 1e-6 * len(calls))"
     code, result, _ = check(gdnspec, make_prefill(body, deterministic=True))
     assert (code, result["status"]) == (1, "NOT_REPRODUCIBLE")
     assert "between two calls on the same inputs" in result["message"]
