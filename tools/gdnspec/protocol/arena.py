@@ -131,6 +131,21 @@ def _call(function: str, *args: Any) -> None:
         raise RuntimeError(f"{function} failed with CUDA error {code}")
 
 
+def ipc_handle(pointer: int) -> str:
+    """What another process needs in order to open the allocation that begins at `pointer`. Raises `RuntimeError` where
+    it is of a kind that cannot be shared."""
+    handle = _IpcHandle()
+    _call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(pointer))
+    return base64.b64encode(bytes(handle)).decode()
+
+
+def allocation(pointer: int) -> tuple[int, int]:
+    """The address and the bytes of the allocation that `pointer` lies in."""
+    base, nbytes = ctypes.c_uint64(), ctypes.c_size_t()
+    _call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(nbytes), ctypes.c_uint64(pointer))
+    return base.value, nbytes.value
+
+
 class _Memory:
     """A device pointer, as torch takes it without a copy."""
 
@@ -156,13 +171,17 @@ class CudaArena:
             lazy_peer_access = ctypes.c_uint(1)
             _call("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), opened, lazy_peer_access)
         self._pointer = pointer
+        if self._opened:  # a size that another process says is none to trust
+            self.nbytes = nbytes = min(nbytes, allocation(pointer.value)[1])
         self.block: Tensor | None = torch.as_tensor(_Memory(pointer.value, nbytes), device="cuda")
 
+    @property
+    def pointer(self) -> int:
+        """Its address in this process."""
+        return self._pointer.value
+
     def describe(self) -> dict[str, Any]:
-        handle = _IpcHandle()
-        _call("cuIpcGetMemHandle", ctypes.byref(handle), self._pointer)
-        text = base64.b64encode(bytes(handle)).decode()
-        return {"kind": "cuda", "nbytes": self.nbytes, "handle": text}
+        return {"kind": "cuda", "nbytes": self.nbytes, "handle": ipc_handle(self.pointer)}
 
     def close(self) -> None:
         self.block = None

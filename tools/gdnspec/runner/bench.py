@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,11 +20,13 @@ from gdnspec.protocol.arena import Arena, create
 from gdnspec.runner.call import Content, Session, number
 from gdnspec.runner.check import Case
 from gdnspec.runner.child import Child, ChildFailed
+from gdnspec.runner.output import printable
 from gdnspec.runner.plan import Job
+from gdnspec.runner.returned import NoSuchMemory
 from gdnspec.runner.ring import Ring
 from gdnspec.runner.ring_layout import Layout, most_calls
 from gdnspec.timing.cache import empty_cache, l2_bytes
-from gdnspec.timing.statistics import Summary, summary
+from gdnspec.timing.statistics import Summary, ratio, summary
 
 WINDOW = 3e-3  # seconds of the shorter window: messages come and go within 0.1 ms of one another
 LONGEST = 1e-1  # seconds of it, where so many calls as the cache asks for would take longer
@@ -41,6 +44,37 @@ UNJOINED = "unjoined work"  # in what CUDA says of a capture that ends before a 
 TRUSTED: dict[Method, tuple[float, float]] = {"graph": (0.05, 20e-6), "events": (0.05, 20e-6), "cpu": (0.5, 1e-3)}
 
 
+@dataclass(frozen=True)
+class Graph:
+    """A captured graph of `calls` calls, by the child's word: its kernels, and those that one call launches outside of
+    a graph. `copied`: it ends with copies of what the calls return, since that memory cannot be shared."""
+
+    calls: int
+    kernels: int
+    launched: int | None
+    copied: bool
+
+    @staticmethod
+    def of(calls: int, reply: dict[str, Any]) -> "Graph":
+        kernels, launched = reply.get("kernels"), reply.get("launched")
+        return Graph(
+            calls,
+            kernels if type(kernels) is int else 0,
+            launched if type(launched) is int else None,
+            reply.get("copied") is True,
+        )
+
+    @property
+    def incomplete(self) -> str | None:
+        """What is missing in it, None where nothing is."""
+        if self.kernels == 0:
+            return f"the captured graph of {self.calls} calls holds no kernel"
+        if self.launched is not None and self.kernels < self.calls * self.launched:
+            each = f"one call outside of a graph launches {self.launched}"
+            return f"the captured graph of {self.calls} calls holds {self.kernels} kernels, and {each}"
+        return None
+
+
 @dataclass(eq=False)
 class Racer:
     """One solution of a race: its ring, its samples, and what went wrong."""
@@ -53,10 +87,14 @@ class Racer:
     calls: int = 0
     method: Method = "cpu"
     why_no_graph: str | None = None
+    graph: Graph | None = None  # of the shorter window
     prepare: float | None = None
     device: list[float] = field(default_factory=list)  # seconds a call
     clock: list[float] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)  # the rounds that these are of
     windows: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    said: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))  # of the windows, by the child
+    unclear: int = 0  # rounds in which more calls took no longer
     host: list[float] = field(default_factory=list)
     timed: float = 0.0
     verification: float = 0.0
@@ -77,18 +115,39 @@ class Racer:
 
     @property
     def doubtful(self) -> bool:
-        """Whether the clocks disagree in most rounds. Of one round both tell of the same windows, so that what slows
-        these down is in both; only this process's own waits are not."""
+        """Whether the clocks disagree."""
+        return self._hidden if self.method == "cpu" else self._apart
+
+    @property
+    def _apart(self) -> bool:
+        """On a GPU: in most rounds. Both clocks tell of the same windows, so what slows these down is in both."""
         device, clock = self.summary.median, summary(self.clock).median
         share, seconds = TRUSTED[self.method]
-        apart = summary([abs(x - max(0.0, y)) for x, y in zip(self.device, self.clock, strict=True)]).median
+        apart = summary([abs(x - y) for x, y in zip(self.device, self.clock, strict=True)]).median
         return apart * self.calls > share * max(device, clock) * self.calls + seconds
+
+    @property
+    def _hidden(self) -> bool:
+        """On a CPU: in every window. A window holds all that the child times in it, and on a busy machine it may be any
+        longer; work that the child leaves out is in each of them. Nor does a part take longer than the whole."""
+        share, seconds = TRUSTED[self.method]
+        pairs = [(w, c) for whole, part in zip(self.windows, self.said, strict=True)
+                 for w, c in zip(whole, part, strict=True)]  # fmt: skip
+        left_out = min(whole - share * whole - part for whole, part in pairs)
+        return left_out > seconds or any(part > whole + seconds for whole, part in pairs)
 
     def suspicion(self, floor: float | None) -> str | None:
         """Why the figure is not believed, None where it is."""
         if self.why_no_graph is not None and UNJOINED in self.why_no_graph:
             # Where launches take longer than the work, no clock shows it.
             return f"work is left on a stream that the caller's does not wait for: {self.why_no_graph}"
+        if self.method == "graph" and self.graph is not None and self.graph.incomplete:
+            return self.graph.incomplete
+        if len(self.device) < AT_LEAST:
+            return (
+                f"in {self.unclear} of {self.unclear + len(self.device)} rounds {2 * self.calls} calls took no longer "
+                f"than {self.calls}: the machine is too busy to tell, or the process does not say what it does"
+            )
         device, clock = self.summary.median, summary(self.clock).median
         if self.doubtful:
             return (
@@ -106,6 +165,7 @@ class Race:
 
     def __init__(self, racers: list[Racer], seconds: float, timeout: float, seed: int) -> None:
         self.racers, self.seconds, self.timeout = racers, seconds, timeout
+        self._turn = 0
         self._on_gpu = bool(racers) and racers[0].job.device.kind == "cuda"
         self.generator = torch.Generator("cuda" if self._on_gpu else "cpu").manual_seed(seed)
 
@@ -116,9 +176,11 @@ class Race:
                 self._guarded(racer, self._line_up, stack)
             started = time.perf_counter()
             for rounds in range(ROUNDS[1]):
+                self._turn = rounds
                 alive = [racer for racer in self.racers if racer.verdict is None]
                 late = time.perf_counter() - started > self.seconds
-                enough = DOUBTED if any(racer.device and racer.doubtful for racer in alive) else AT_LEAST
+                doubt = any(racer.unclear or (racer.device and racer.doubtful) for racer in alive)
+                enough = DOUBTED if doubt else AT_LEAST
                 if not alive or (late and rounds >= enough) or self._settled(alive, rounds):
                     break
                 for racer in alive:
@@ -132,7 +194,7 @@ class Race:
                     racer.verdict = racer.ring.overrun()
 
     def _settled(self, alive: list[Racer], rounds: int) -> bool:
-        return rounds >= ROUNDS[0] and all(racer.summary.spread < PRECISE for racer in alive)
+        return rounds >= ROUNDS[0] and all(racer.device and racer.summary.spread < PRECISE for racer in alive)
 
     def _guarded(self, racer: Racer, work: Callable[..., None], *more: object) -> None:
         try:
@@ -180,11 +242,21 @@ class Race:
     def _choose(self, racer: Racer, calls: int) -> None:
         """The method: a graph of each length where they can be captured. An eager window must have gone before."""
         racer.method = "events" if self._on_gpu else "cpu"
-        if self._on_gpu and racer.verdict is None:
-            reasons = [racer.child.capture(count, self.timeout) for count in (calls, 2 * calls)]
-            racer.why_no_graph = next((reason for reason in reasons if reason is not None), None)
-            if racer.why_no_graph is None:
-                racer.method = "graph"
+        if not self._on_gpu or racer.verdict is not None:
+            return
+        assert racer.ring is not None
+        for count in (calls, 2 * calls):
+            reply = racer.child.capture(count, self.timeout)
+            if reply.get("why_not") is not None:
+                racer.why_no_graph = printable(str(reply["why_not"]), 300)
+                return
+            try:
+                racer.ring.returned(count, reply.get("returned"))
+            except NoSuchMemory as error:
+                raise ChildFailed("PROTOCOL_ERROR", printable(str(error), 300)) from None
+            if count == calls:
+                racer.graph = Graph.of(calls, reply)
+        racer.method, racer.why_no_graph = "graph", None
 
     def _probed(self, racer: Racer, most: int) -> float | None:
         """About how long a call takes by its method, which may be far from what an eager one does: what a few more of
@@ -234,10 +306,16 @@ class Race:
         twice = self._window(racer, 2 * racer.calls, racer.method)
         if once is None or twice is None:
             return
-        racer.clock.append((twice[0] - once[0]) / racer.calls)
-        racer.device.append(max(0.0, (twice[1] - once[1]) / racer.calls))
-        for seconds, known in zip((once[0], twice[0]), racer.windows, strict=True):
-            known.append(seconds)
+        for i, (clock, said) in enumerate((once, twice)):
+            racer.windows[i].append(clock)
+            racer.said[i].append(said)
+        device, clock = ((twice[i] - once[i]) / racer.calls for i in (1, 0))
+        if min(device, clock) <= 0:  # something else took longer than so many calls do: it tells nothing of them
+            racer.unclear += 1
+            return
+        racer.device.append(device)
+        racer.clock.append(clock)
+        racer.turns.append(self._turn)
 
     def _host(self, racer: Racer) -> None:
         """An eager call until it returns: launches, planning, allocation. The child's word."""
@@ -256,20 +334,30 @@ class Race:
         before = time.perf_counter()
         if self._on_gpu:
             racer.child.wake(self.timeout)
-        racer.ring.fill(self.generator, calls)
-        if self._on_gpu:
-            empty_cache()
+        with racer.child.stopped():
+            racer.ring.fill(self.generator, calls, method == "graph")
+            if self._on_gpu:
+                empty_cache()
         filled = time.perf_counter()
-        clock, said = racer.child.window(calls, method, self.timeout)
+        clock, said = racer.child.window(calls, method, self.timeout, racer.ring.look)
         done = time.perf_counter()
         racer.verdict = racer.ring.verify(racer.judge)
         if self._on_gpu:
             torch.cuda.synchronize()
+        racer.child.inspect(self.timeout)
         racer.timed += clock
         racer.verification += filled - before + time.perf_counter() - done
         if racer.verdict is not None:
             return None
         return clock, number(said.get("host" if host else "device")) or 0.0  # what is no time makes the clocks disagree
+
+
+def paired(above: Racer, below: Racer) -> Summary | None:
+    """The ratio of their times over the rounds that both have a time of."""
+    theirs = dict(zip(above.turns, above.device, strict=True))
+    mine = dict(zip(below.turns, below.device, strict=True))
+    both = sorted(theirs.keys() & mine.keys())
+    return ratio([theirs[turn] for turn in both], [mine[turn] for turn in both])
 
 
 def reserves(count: int) -> list[Arena]:

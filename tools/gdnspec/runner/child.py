@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,23 +145,47 @@ class Child:
         self.is_open = True
         return reply
 
-    def capture(self, calls: int, timeout: float) -> str | None:
-        """Records a graph of so many calls; why that cannot be, else None. Raises `ChildFailed`."""
-        why_not = self._request({"op": "capture", "calls": calls}, timeout, "captured").get("why_not")
-        return None if why_not is None else printable(str(why_not), 300)
+    def capture(self, calls: int, timeout: float) -> dict[str, Any]:
+        """Records a graph of so many calls; the reply. Raises `ChildFailed`."""
+        return self._request({"op": "capture", "calls": calls}, timeout, "captured")
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stops the child and what it has started while a window's content is written: nobody begins before the clock
+        does."""
+        try:
+            self._signal(signal.SIGSTOP)
+            yield
+        finally:
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None:
+            return
+        for pid in descendants.tree(self._process.pid):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
 
     def wake(self, timeout: float) -> None:
         """Before a window's content is there, so that the child answers at once when it is. Raises `ChildFailed`."""
         self._request({"op": "wake"}, timeout, "awake")
 
-    def window(self, calls: int, method: str, timeout: float) -> tuple[float, dict[str, Any]]:
-        """Calls on the ring's first buffers; seconds by this process's clock, and what the child says. Returns when the
-        outputs are where the judge looks. Raises `ChildFailed`."""
+    def window(
+        self, calls: int, method: str, timeout: float, taken: Callable[[], object]
+    ) -> tuple[float, dict[str, Any]]:
+        """Calls on the ring's first buffers; seconds by this process's clock, and what the child says.
+
+        The clock stops when `taken`, which looks at the outputs, has returned: not when the child says that it is done.
+        Raises `ChildFailed`.
+        """
         started = time.perf_counter()
         reply = self._request({"op": "window", "calls": calls, "method": method}, timeout, "timed", awake=self._awake)
-        seconds = time.perf_counter() - started
-        self._request({"op": "hand"}, timeout, "handed")
-        return seconds, reply
+        taken()
+        return time.perf_counter() - started, reply
+
+    def inspect(self, timeout: float) -> None:
+        """Asks, after a window, whether what judges or times was replaced. Raises `ChildFailed`."""
+        self._request({"op": "inspect"}, timeout, "inspected")
 
     def close(self, timeout: float) -> None:
         """Lets go of what is open, where a child is there to do so. Raises `ChildFailed`."""

@@ -13,13 +13,13 @@ from gdnspec.inputs.materialise import InvalidWorkload
 from gdnspec.model.result import CheckResult, OutputErrors, Status
 from gdnspec.model.trace import METHODS, Ceilings, Health, Missing, Ratio, Timing, Trace
 from gdnspec.protocol.arena import Arena
-from gdnspec.runner.bench import Race, Racer, reserves
+from gdnspec.runner.bench import Race, Racer, paired, reserves
 from gdnspec.runner.check import Checker
 from gdnspec.runner.child import Child
 from gdnspec.runner.plan import Job
 from gdnspec.timing.floor import bound, floor, work
 from gdnspec.timing.health import driver_version, health
-from gdnspec.timing.statistics import ratio, summary
+from gdnspec.timing.statistics import summary
 
 Told = Callable[[int, float], None]
 
@@ -100,6 +100,8 @@ class Measurer:
         if mine.verdict is not None:
             return self._trace(job, mine.verdict.status, mine.verdict.message, checked)
         if not mine.device:
+            if mine.unclear:
+                return self._trace(job, "SUSPECT_TIMING", mine.suspicion(None) or "", checked)
             return self._trace(job, "TIMEOUT", "no round was finished", checked)
         timing = self._timing(mine)
         why = mine.suspicion(timing.floor)
@@ -111,14 +113,13 @@ class Measurer:
                 median=other.summary.median, ratio=found.median, interval=found.interval,
             )
             for other in others
-            if why is None and lost[other] is None and (found := ratio(other.device, mine.device))
+            if why is None and lost[other] is None and (found := paired(other, mine))
         ]  # fmt: skip
         missing = [reason for reason in lost.values() if reason is not None]
         unclean = [f"throttled: {reason}" for h in (before, after) if h for reason in h.throttled_by]
         unclean += ["in use by others" for h in (before, after) if h and h.others]
         extra = {"timing": timing, "against": against, "missing": missing, "before": before, "after": after}
-        captured = mine.why_no_graph is None
-        said = why or ("" if captured else f"timed by events, for no graph can be captured: {mine.why_no_graph}")
+        said = why or _how(mine)
         return self._trace(job, status, said, checked).model_copy(
             update={**extra, "unclean": list(dict.fromkeys(unclean)), "ceilings": self.ceilings}
         )
@@ -161,19 +162,29 @@ class Measurer:
         return health(1 + len(self._children)) if self._on_gpu else None
 
 
+def _how(mine: Racer) -> str:
+    """What is unusual in how it was timed; empty where nothing is."""
+    if mine.why_no_graph is not None:
+        counted = "; copying what it returns is in the time" if mine.job.entry.call == "return" else ""
+        return f"timed by events, since no graph can be captured: {mine.why_no_graph}{counted}"
+    if mine.graph is not None and mine.graph.copied:
+        return "copying what it returns is in the time, since no other process can open that memory"
+    return ""
+
+
 def _without(other: Racer, mine: Racer, floor: float | None) -> Missing | None:
     """Why a baseline that was raced has no ratio. `floor`: of the call, which is the same for both."""
     name = other.job.solution.name
     if other.verdict is not None:
         return Missing(baseline=name, status=other.verdict.status, why=other.verdict.message)
-    if not other.device:
+    if not other.device and not other.unclear:
         return Missing(baseline=name, status="TIMEOUT", why="no round was finished")
     if suspicion := other.suspicion(floor):
         return Missing(baseline=name, status="SUSPECT_TIMING", why=suspicion)
     if other.method != mine.method:
         why = f"{METHODS[other.method]}, beside {METHODS[mine.method]}"
         return Missing(baseline=name, status="PASSED", why=f"{why}: {other.why_no_graph or mine.why_no_graph}")
-    if ratio(other.device, mine.device) is None:
+    if paired(other, mine) is None:
         return Missing(baseline=name, status="PASSED", why="no round in which both took longer than a clock resolves")
     return None
 

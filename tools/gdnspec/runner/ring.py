@@ -8,8 +8,9 @@ Of a pool every call has slots of its own, anywhere in it: which ones they are m
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,9 @@ from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.multiples import differing, multiple, write
 from gdnspec.runner.plan import Job
 from gdnspec.runner.pools import left, untouched
+from gdnspec.runner.returned import Opened
 from gdnspec.runner.ring_layout import Layout
+from gdnspec.runner.samples import Left, Samples, Scattered
 from gdnspec.runner.second import BY_PLACE, Judge
 from gdnspec.runner.symmetry import Transformation, apply_all, draw, same_values, undo_all
 
@@ -51,6 +54,12 @@ class Ring:
         self._factors: list[Transformation] = []
         self._views: dict[str, Tensor] = {}
         self._rows: dict[str, Tensor] = {}  # of each pool, the slots of every call, [count, named]
+        self._opened = Opened()
+        self._returned: dict[int, dict[str, list[Tensor]]] = {}  # by length of a graph: what its calls return
+        self._fetched: dict[str, list[Tensor]] = {}  # of the window that was filled last, by call
+        self._pointers: dict[tuple[int, str], Tensor] = {}
+        self._samples: Samples | None = None
+        self._seen: Tensor | None = None
 
     @property
     def nbytes(self) -> int:
@@ -76,7 +85,8 @@ class Ring:
         if error is None or isinstance(error, ChildFailed):
             with contextlib.suppress(ChildFailed):
                 self.child.close(self.timeout)
-        self._views = {}
+        self._views, self._returned, self._fetched, self._samples = {}, {}, {}, None
+        self._opened.close()
         if self._reserve is None:
             self._arena.close()
         self._arena = None
@@ -90,14 +100,25 @@ class Ring:
         message |= {"stride": self.layout.stride, "count": self.count, "shared": sorted(self.layout.shared)}
         return number(self.child.ring(message, fds, self.timeout).get("prepare_seconds"))
 
+    def returned(self, calls: int, told: dict[str, Any] | None) -> None:
+        """Where a graph of so many calls leaves what they return, by the child's word; None where that is where the
+        judge looks. Raises `NoSuchMemory`."""
+        self._returned.pop(calls, None)
+        if told is not None:
+            shapes = [(output, self.definition.shape(output, self.content.scope)) for output in self.definition.outputs]
+            self._returned[calls] = found = self._opened.returned(told, shapes, self._block)
+            for name, tensors in found.items():
+                places = [tensor.data_ptr() for tensor in tensors]
+                self._pointers[calls, name] = torch.tensor(places, dtype=torch.int64, device=self.device)
+
     def permute(self, generator: torch.Generator) -> None:
         """A new order of channels and heads, for all calls until the next."""
         self._permuted = [one for one in self._draw(generator, None) if one.indices]
         self._base, self._want = (apply_all(self._permuted, x) for x in (self._inputs, self._outputs))
 
-    def fill(self, generator: torch.Generator, calls: int) -> None:
+    def fill(self, generator: torch.Generator, calls: int, graph: bool = False) -> None:
         """New factors for the first `calls` buffers, each its own, and outputs that nobody could have meant. Slots of
-        other calls are named by nobody, as those that no call has."""
+        other calls are named by nobody, as those that no call has. `graph`: the window to come replays one."""
         for name, slots in self._rows.items():
             stale = slots[calls : self._filled].flatten()
             for i in range(0, len(stale), CHECKED):
@@ -115,9 +136,42 @@ class Ring:
                 write(self._views[name][:calls], base.contiguous(), self._product(name, base))
         for output in self.definition.outputs:
             poison(self._views[output.name][:calls])
+        self._fetched = self._returned.get(calls, {}) if graph else {}
+        self._samples = Samples(list(self._left()), generator)
+
+    def look(self) -> None:
+        """At some elements of what the calls left, as soon as the child says that they are there."""
+        assert self._samples is not None
+        self._seen = self._samples.take()
 
     def verify(self, judge: Judge) -> Verdict | None:
-        """What is wrong with what the calls on the buffers last filled left; None where each is what it must be."""
+        """What is wrong with what the calls on the buffers last filled left; None where each is what it must be, and
+        was so at the first look."""
+        for name, tensors in self._fetched.items():
+            torch._foreach_copy_(list(self._views[name][: self._filled].unbind()), tensors)
+        wrong = self._wrong(judge)
+        return wrong or self._changed_since()
+
+    def _changed_since(self) -> Verdict | None:
+        """What calls left, looked at once more."""
+        assert self._samples is not None
+        if self._seen is None or torch.equal(self._seen, self._samples.take()):
+            return None
+        message = "what a timed call left changed after its process had said that it was done"
+        return Verdict("SUSPECT_TIMING", message)
+
+    def _left(self) -> Iterator[Left | Scattered]:
+        """What the calls leave, where they leave it."""
+        for name in self._want:
+            if name in self._rows:
+                yield Left(self._views[name].flatten(1), self._rows[name][: self._filled])
+            elif name in self._fetched:
+                tensors = [_row(tensor) for tensor in self._fetched[name]]
+                yield Scattered(tensors, self._pointers[self._filled, name])
+            else:
+                yield Left(self._views[name][: self._filled].flatten(1))
+
+    def _wrong(self, judge: Judge) -> Verdict | None:
         for name, want in self._want.items():
             factors = self._product(name, want)
             rows = self._rows[name][: self._filled] if name in self._rows else None
@@ -224,6 +278,13 @@ def _renamed(slots: Tensor, rows: Tensor) -> Tensor:
         return slots.expand(len(rows), *slots.shape)
     chosen = rows[:, slots.long().flatten().clamp(min=0)].view(len(rows), *slots.shape)
     return torch.where(slots < 0, slots, chosen.to(slots.dtype))
+
+
+def _row(x: Tensor) -> Tensor:
+    """One call's output, or a part of it, as elements side by side: strides are the solution's affair."""
+    if x.is_contiguous():
+        return x.view(-1)
+    return x.as_strided((x.shape[-1] if x.stride(-1) == 1 else 1,), (1,), x.storage_offset())
 
 
 def _bytes(x: Tensor) -> Tensor:

@@ -54,7 +54,19 @@ class Opened:
 
     def accept(self, returned: Any) -> list[dict[str, Any]] | None:
         """Takes what `invoke` returned to where the parent looks; says what it was, where something was returned."""
-        return _accept(returned, self.outputs) if self.entry["call"] == "return" else None
+        if self.entry["call"] != "return":
+            return None
+        tensors = unpacked(returned, self.outputs)
+        copy_over(tensors, self.outputs)
+        return [form_of(tensor) for tensor in tensors]
+
+    def unpack(self, returned: Any) -> list[torch.Tensor]:
+        """The tensors that `invoke` returned; none where it writes to outputs. Raises `Refused`."""
+        return unpacked(returned, self.outputs) if self.entry["call"] == "return" else []
+
+    def copy_over(self, tensors: list[torch.Tensor]) -> None:
+        """Copies unpacked tensors to where the parent looks."""
+        copy_over(tensors, self.outputs)
 
 
 def _call_out(
@@ -66,26 +78,43 @@ def _call_out(
         function(**inputs, **outputs, **extra)
 
 
-def _accept(returned: Any, outputs: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
-    """Copies returned tensors to where the parent looks; says what they were, so that it can judge their form."""
-    values = [returned] if isinstance(returned, torch.Tensor) else returned
-    if not isinstance(values, tuple | list):
-        raise Refused("shape", f"returned {type(returned).__name__}, not a tuple of {', '.join(outputs)}")
+def unpacked(returned: Any, outputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The plain tensors in what a solution returned, one for each output.
+
+    Only an exact tuple or list of exact tensors counts. A class of the solution's own could do its work while it is
+    looked at, after the clock has stopped. Raises `Refused`.
+    """
+    if type(returned) is torch.Tensor:
+        values = [returned]
+    elif type(returned) is tuple or type(returned) is list:
+        values = list(returned)
+    else:
+        kind = "tampered" if isinstance(returned, tuple | list | torch.Tensor) else "shape"
+        raise Refused(kind, f"returned a {type(returned).__name__}, not a plain tuple of {', '.join(outputs)}")
     if len(values) != len(outputs):
         raise Refused("shape", f"returned {len(values)} outputs, not {len(outputs)}: {', '.join(outputs)}")
-    names = {dtype: name for name, dtype in TORCH.items()}
-    described = []
-    for (name, target), value in zip(outputs.items(), values, strict=True):
+    for name, value in zip(outputs, values, strict=True):
         if type(value) is not torch.Tensor:
             kind = "tampered" if isinstance(value, torch.Tensor) else "shape"
             raise Refused(kind, f"{name} is a {type(value).__name__}, not a torch.Tensor")
         if form := _unusual(value):
             raise Refused("tampered", f"{name} is a {form} tensor, not a plain one of strided memory")
-        dtype = names.get(value.dtype, str(value.dtype))
-        described.append({"shape": list(value.shape), "dtype": dtype})
-        if value.shape == target.shape and value.dtype == target.dtype:
-            target.copy_(value)
-    return described
+    return values
+
+
+_NAMES = {dtype: name for name, dtype in TORCH.items()}
+
+
+def form_of(tensor: torch.Tensor) -> dict[str, Any]:
+    """Shape and element type, so that the parent can judge them."""
+    return {"shape": list(tensor.shape), "dtype": _NAMES.get(tensor.dtype, str(tensor.dtype))}
+
+
+def copy_over(tensors: list[torch.Tensor], outputs: dict[str, torch.Tensor]) -> None:
+    """Copies tensors to where the parent looks; those of another form stay where they are."""
+    for tensor, target in zip(tensors, outputs.values(), strict=True):
+        if tensor.shape == target.shape and tensor.dtype == target.dtype:
+            target.copy_(tensor)
 
 
 def _unusual(tensor: torch.Tensor) -> str:

@@ -38,8 +38,6 @@ def serve(channel: Channel, hello: dict[str, Any], isolation: Isolation) -> None
         channel.send(reply)
         if reply.get("fatal"):
             sys.exit(1)
-        if reply["op"] == "timed":
-            worker.hand_over()  # the clock has stopped: now, and not when the parent asks for it
 
 
 class _Worker:
@@ -52,7 +50,6 @@ class _Worker:
         self.originals = tamper.originals()
         self.open: Opened | None = None
         self.windows: Windows | None = None
-        self._handed: dict[str, Any] = {}
         if os.environ.get("TRITON_INTERPRET") == "1":
             from gdnspec.build.interpreter import correct_interpreter
 
@@ -75,8 +72,8 @@ class _Worker:
                     return self._capture(message)
                 case "window":
                     return self._window(message)
-                case "hand":
-                    return self._handed
+                case "inspect":
+                    return self._inspect()
                 case "wake":
                     return {"op": "awake"}
                 case _:
@@ -160,30 +157,25 @@ class _Worker:
         """Captured or not: a solution that cannot be is timed in another way, which is no error."""
         assert self.windows is not None
         try:
-            self.windows.capture(message["calls"])
+            captured = self.windows.capture(message["calls"])
             self._wait()
         except Exception as error:
-            if self._device_is_lost():
+            if isinstance(error, Refused) or self._device_is_lost():
                 raise
             return {"op": "captured", "why_not": f"{type(error).__name__}: {error}"[:300]}
-        return {"op": "captured", "why_not": None}
+        return {"op": "captured", "why_not": None, **captured}
 
     def _window(self, message: dict[str, Any]) -> dict[str, Any]:
+        """When it answers, all work is done and the outputs are where the parent looks: the clock stops there."""
         assert self.windows is not None
         seconds = self.windows.run(message["calls"], message["method"])
         self._wait()
         return {"op": "timed", **seconds}
 
-    def hand_over(self) -> None:
-        """What the last window's calls returned, to where the parent looks; the reply for when it asks."""
-        assert self.windows is not None
-        try:
-            self.windows.hand_over()
-            self._wait()
-            self._refuse_tampering()
-            self._handed = {"op": "handed"}
-        except Exception as error:
-            self._handed = self._failed(error, "runtime")
+    def _inspect(self) -> dict[str, Any]:
+        """Asked after a window, once the parent has the outputs: looking may run what a solution has put there."""
+        self._refuse_tampering()
+        return {"op": "inspected"}
 
     def _close(self) -> dict[str, Any]:
         for opened in (self.open, self.windows):
