@@ -12,6 +12,7 @@ from typing import Any
 import forked
 import nursery
 import pytest
+from patience import PATIENCE
 
 # Two test processes share two cores; the solutions they start would take four threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -68,13 +69,15 @@ def gdnspec() -> Run:
         *arguments: str | Path,
         env: dict[str, str] | None = None,
         cwd: Path | None = None,
-        timeout: float = 240,
+        timeout: float = PATIENCE,
+        before: Callable[[], None] | None = None,
         **more: Any,
     ) -> Any:
         words, environment = [*map(str, arguments)], {**os.environ, **(env or {})}
         if not more and not any(name.startswith(nursery.READ_AT_START) for name in env or {}):
-            process = forked.run(words, environment, cwd, timeout)
+            process = forked.run(words, environment, cwd, timeout, before=before)
         else:
+            assert before is None, "only a fork can be prepared"
             process = subprocess.run(
                 [sys.executable, "-m", "gdnspec", *words],
                 capture_output=True, text=True, timeout=timeout, env=environment, cwd=cwd, **more,

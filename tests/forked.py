@@ -9,10 +9,12 @@ import runpy
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import nursery
+from patience import PATIENCE
 
 PRELOADED = [
     "gdnspec.cli.main",
@@ -43,17 +45,19 @@ def run(
     arguments: list[str],
     environment: dict[str, str],
     cwd: str | Path | None = None,
-    timeout: float = 240,
+    timeout: float = PATIENCE,
     script: Path | None = None,
+    before: Callable[[], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run([python, "-m", "gdnspec", ..])`, or of a script, with its output captured."""
+    """As `subprocess.run([python, "-m", "gdnspec", ..])`, or of a script, with its output captured. `before`: a
+    function of a module beside this one, called in the command's process before the command."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         streams = [f"/proc/{os.getpid()}/fd/{stream.fileno()}" for stream in (out, err)]
         where = str(cwd or Path.cwd())
         path = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
         with mock.patch.dict(os.environ, PYTHONPATH=path):
             multiprocessing.forkserver.ensure_running()  # a server learns of no other path, at least in 3.11
-        process = context.Process(target=_start, args=(arguments, environment, where, streams, script))
+        process = context.Process(target=_start, args=(arguments, environment, where, streams, script, before))
         process.start()
         process.join(timeout)
         if process.exitcode is None:
@@ -68,7 +72,12 @@ def run(
 
 
 def _start(
-    arguments: list[str], environment: dict[str, str], cwd: str, streams: list[str], script: Path | None
+    arguments: list[str],
+    environment: dict[str, str],
+    cwd: str,
+    streams: list[str],
+    script: Path | None,
+    before: Callable[[], None] | None,
 ) -> None:
     for number, stream in enumerate(streams, start=1):
         file = os.open(stream, os.O_WRONLY | os.O_APPEND)
@@ -77,6 +86,8 @@ def _start(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    if before is not None:
+        before()
     if script is not None:
         sys.argv = [str(script), *arguments]
         runpy.run_path(str(script), run_name="__main__")

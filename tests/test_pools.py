@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import steady
 import torch
 from conftest import Run
 from gdnspec.build import machine
@@ -318,7 +319,7 @@ def test_what_goes_wrong_in_a_timed_call_on_a_pool_is_not_passed(gdnspec: Run, m
     file = folder.parent / "t.jsonl"
     done = gdnspec(
         "bench", POOL, "--device", "cpu", "--solutions-dir", folder.parent, "--solution", folder.name,
-        "--workload", workload, "--seconds", "0.3", "--seed", "5", "--json", file,
+        "--workload", workload, "--seconds", "0.3", "--seed", "5", "--json", file, before=steady.both,
     )  # fmt: skip
     (line,) = file.read_text().splitlines()
     trace = json.loads(line)
