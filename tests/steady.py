@@ -7,7 +7,9 @@ they follow from the number of its calls. `both` and `judges` are for a command'
 
 from typing import Any
 
+from gdnspec.model.trace import Method
 from gdnspec.runner.child import Child
+from gdnspec.timing.rounds import Rounds, Window
 
 CALL = 3e-4  # seconds of a call
 ONCE = 1e-4  # seconds that a window costs once
@@ -32,6 +34,15 @@ def judges_window(self: Child, calls: int, *more: Any, **named: Any) -> tuple[fl
     """As `Child.window`; the judge's clock is the test's, and what the child says stays as it is."""
     _, said = REAL(self, calls, *more, **named)
     return ONCE + seconds(self, calls), said
+
+
+def rounds(device: list[float], method: Method, clock: float | None = None) -> Rounds:
+    """Rounds from the seconds of a call in each; by the judge's clock as many, or `clock`."""
+    found = Rounds(method, 100)
+    for turn, each in enumerate(device):
+        judges = each if clock is None else clock
+        found.add(turn, Window(100 * judges, 100 * each), Window(200 * judges, 200 * each))
+    return found
 
 
 def both() -> None:

@@ -102,9 +102,9 @@ def test_a_window_is_as_long_as_its_calls(make_solution: Make) -> None:
     with Counting(solution, "cpu", False) as child:
         racer = raced(solution, child)
     assert racer.verdict is None, racer.verdict
-    witness = racer.witness
-    found = (witness.once, witness.twice, witness.per_call, *racer.device)
-    assert found == pytest.approx((witness.calls * 1e-3, witness.calls * 2e-3, 1e-3, *[1e-3] * len(racer.device)))
+    witness, device = racer.rounds.witness, racer.rounds.device
+    found = (witness.once, witness.twice, witness.per_call, *device)
+    assert found == pytest.approx((witness.calls * 1e-3, witness.calls * 2e-3, 1e-3, *[1e-3] * len(device)))
     assert witness.calls >= 3
     assert racer.suspicion(None) is None
 
@@ -198,28 +198,27 @@ CHEATS = {
     ),
     "forges_what_the_worker_says": (
         f"""
-        from gdnspec.worker import windows
-        honest = windows.Windows.run
-        def run(self, calls, method):
-            honest(self, calls, method)
-            return {{"device": calls * 3e-5, "host": calls * 3e-5}}  # a tenth of what the judge's clock says
-        if not hasattr(windows, "mine"):
-            windows.mine = True
-            windows.Windows.run = run
+        from gdnspec.worker import serve
+        honest = serve._Worker._window
+        def window(self, message):
+            tenth = message["calls"] * 3e-5  # of what the judge's clock says
+            return {{**honest(self, message), "device": tenth, "host": tenth}}
+        if not hasattr(serve, "mine"):
+            serve.mine = True
+            serve._Worker._window = window
         {RIGHT}
         """,
         {"SUSPECT_TIMING"},
     ),
     "says_that_it_took_no_time": (
         f"""
-        from gdnspec.worker import windows
-        honest = windows.Windows.run
-        def run(self, calls, method):
-            honest(self, calls, method)
-            return {{"device": "none at all", "host": -1}}
-        if not hasattr(windows, "mine"):
-            windows.mine = True
-            windows.Windows.run = run
+        from gdnspec.worker import serve
+        honest = serve._Worker._window
+        def window(self, message):
+            return {{**honest(self, message), "device": "none at all", "host": -1}}
+        if not hasattr(serve, "mine"):
+            serve.mine = True
+            serve._Worker._window = window
         {RIGHT}
         """,
         {"SUSPECT_TIMING"},
@@ -413,7 +412,7 @@ def test_a_ring_lies_in_memory_that_was_kept_for_it(make_solution: Make) -> None
         assert racer.verdict is None, racer.verdict
         assert racer.ring is not None
         assert racer.ring.nbytes < kept.nbytes
-        assert len(racer.device) == len(racer.clock) >= 3
+        assert len(racer.rounds.all) >= 3
     assert kept.block is not None, "it outlives the ring"
     assert bool(kept.block.any()), "and the ring lay in it"
     kept.close()
@@ -434,40 +433,27 @@ def test_work_left_on_another_stream_is_suspect_though_no_clock_shows_it(
     assert "does not wait for" in (racer.suspicion(None) or "")
 
 
-def test_rounds_that_others_disturbed_make_no_time_suspect_and_lies_do() -> None:
-    """On a busy machine this process waits between two windows, the child in them: of the same round both tell."""
-
-    def suspicion(device: list[float], clock: list[float]) -> str | None:
-        nobody: Any = None
-        return Racer(nobody, nobody, nobody, calls=10, device=device, clock=clock).suspicion(None)
-
-    assert suspicion([2e-4] * 5, [2e-4, -9e-3, 2e-4, 8e-3, 2e-4]) is None, "most rounds agree"
-    assert suspicion([2e-4, 9e-4, 3e-3], [2e-4, 9e-4, 3e-3]) is None, "slow in both"
-    assert suspicion([1e-6] * 5, [1e-3] * 5) is not None
-    assert suspicion([1e-3] * 5, [0.0] * 5) is not None
-    assert suspicion([1e-6, 1e-6, 1e-6, 1e-3, 1e-3], [1e-3] * 5) is not None, "a lie in most rounds"
-
-
 def test_a_baseline_that_took_no_time_is_named_and_has_no_ratio() -> None:
     nobody: Any = None
     job: Any = SimpleNamespace(solution=SimpleNamespace(name="twin"))
 
     def lost(theirs: list[float], mine: list[float]) -> Missing | None:
-        racers = (Racer(job, nobody, nobody, device=device, clock=device) for device in (theirs, mine))
+        racers = (Racer(job, nobody, nobody, rounds=steady.rounds(device, "cpu")) for device in (theirs, mine))
         return _without(*racers, None)
 
-    said = lost([0.0, 1e-3], [1e-3, 0.0])
+    said = lost([0.0] * 3 + [1e-3] * 3, [1e-3] * 3 + [0.0] * 3)
     assert said is not None
     assert (said.baseline, "clock resolves" in said.why) == ("twin", True)
-    assert lost([0.0, 1e-3], [1e-3, 1e-3]) is None
+    assert lost([0.0] * 3 + [1e-3] * 3, [1e-3] * 6) is None
 
 
 def test_a_baseline_whose_time_is_not_believed_has_no_ratio() -> None:
     nobody: Any = None
     job: Any = SimpleNamespace(solution=SimpleNamespace(name="twin"))
-    mine = Racer(job, nobody, nobody, calls=100, device=[1e-3] * 5, clock=[1e-3] * 5)
-    honest = Racer(job, nobody, nobody, calls=100, device=[2e-3] * 5, clock=[2e-3] * 5)
-    hidden = Racer(job, nobody, nobody, calls=100, device=[1e-6] * 5, clock=[2e-3] * 5)
+    mine, honest, hidden = (
+        Racer(job, nobody, nobody, rounds=steady.rounds([device] * 5, "graph", clock))
+        for device, clock in ((1e-3, 1e-3), (2e-3, 2e-3), (1e-6, 2e-3))
+    )
     assert _without(honest, mine, 1e-4) is None
     for theirs, least, why in ((hidden, None, "by the judge's own clock"), (honest, 5e-3, "is below 5000.00 us")):
         said = _without(theirs, mine, least)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import Run
 from test_bench import ARGS, HEAD, RIGHT, timed
+from test_clock import INTO, LATE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timing_cheats]
 
@@ -20,13 +21,14 @@ KEPT = """
 def forged(seconds: str) -> str:
     """Replaces what the worker says of a window."""
     return f"""
-        from gdnspec.worker import windows
-        honest = windows.Windows.run
-        def run(self, calls, method):
-            return {{**honest(self, calls, method), "device": {seconds}}}
-        if not hasattr(windows, "mine"):
-            windows.mine = True
-            windows.Windows.run = run
+        from gdnspec.worker import serve
+        honest = serve._Worker._window
+        def window(self, message):
+            calls = message["calls"]
+            return {{**honest(self, message), "device": {seconds}}}
+        if not hasattr(serve, "mine"):
+            serve.mine = True
+            serve._Worker._window = window
         {RIGHT}
         """
 
@@ -95,6 +97,59 @@ CHEATS: dict[str, str] = {
         {RIGHT}
         """,
 }
+
+
+# A graph that holds another kernel in the place of the work, which is done when the clock has stopped. `call: out`.
+PADDED = f"""
+pending = []
+
+def run{INTO}:
+    def work():
+        x, y = decode_k_last{ARGS}
+        output.copy_(x), new_state.copy_(y)
+    if torch.cuda.is_current_stream_capturing():
+        torch.cuda._sleep(100_000)
+        pending.append(work)
+    else:
+        work()
+
+def catch_up():
+    for work in pending:
+        work()
+    torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.parametrize("how", LATE)
+def test_a_padded_graph_without_the_work_is_caught(gdnspec: Run, make_solution: Callable[..., Path], how: str) -> None:
+    code, trace, said = timed(
+        gdnspec, make_solution(PADDED + textwrap.dedent(LATE[how]), call="out", name="padded"), device="cuda"
+    )
+    assert code == 1, said
+    assert trace.status in ("SUSPECT_TIMING", "TAMPERED", "NON_FINITE", "INCORRECT_NUMERICAL"), trace.message
+    assert not trace.ranked
+
+
+def test_a_graph_with_fewer_kernels_than_its_calls_is_suspect(gdnspec: Run, make_solution: Callable[..., Path]) -> None:
+    """All the work is there, in fewer launches than outside of a graph: nobody can tell what was left out."""
+    body = f"""
+        if not torch.cuda.is_current_stream_capturing():
+            torch.zeros(1, device="cuda") + 1
+        {RIGHT}
+        """
+    code, trace, said = timed(
+        gdnspec, make_solution(HEAD + textwrap.indent(textwrap.dedent(body), "    ")), device="cuda"
+    )
+    assert (code, trace.status) == (1, "SUSPECT_TIMING"), said
+    assert "outside of a graph launches" in trace.message
+
+
+def test_what_honest_calls_return_is_fetched_from_a_graph(gdnspec: Run, make_solution: Callable[..., Path]) -> None:
+    code, trace, said = timed(gdnspec, make_solution(HEAD + "    " + RIGHT), device="cuda")
+    assert (code, trace.status) == (0, "PASSED"), said
+    assert trace.timing is not None
+    assert trace.timing.method == "graph"
+    assert "copying" not in trace.message
 
 
 @pytest.mark.parametrize("name", CHEATS)

@@ -69,6 +69,7 @@ def lines(trace: Trace) -> list[str]:
     if trace.message:
         said.append(f"  {_first(trace.message)}")
     said += [f"  no ratio to {lost.baseline}: {lost.status}  {_first(lost.why)}" for lost in trace.missing]
+    said += [f"  warning: {reason}" for reason in trace.warnings]
     return said + [f"  warning: {reason}: not ranked" for reason in trace.unclean]
 
 

@@ -134,6 +134,18 @@ class Trace(Model):
     environment: dict[str, Any]
 
     @property
+    def warnings(self) -> list[str]:
+        """What a reader should know before believing the figure of a trace that passed."""
+        timing = self.timing
+        if timing is None or timing.bound is None or timing.median >= timing.bound:
+            return []
+        share = timing.bound / timing.median
+        return [
+            f"{share:.0%} of the bound: faster than this device's measured rates allow; look at what is not moved or "
+            "computed"
+        ]
+
+    @property
     def ranked(self) -> bool:
         """Whether its speed may be compared: passed, on a GPU that did nothing else."""
         timed = self.timing is not None and self.timing.method != "cpu"

@@ -66,6 +66,7 @@ class Row:
         said = [("stale", self.stale)] if self.stale else []
         if self.trace.timing is not None and self.trace.timing.method == "cpu":
             said.append(("CPU", "timed on a CPU: shown, never ranked"))
+        said += [("above the bound", why) for why in self.trace.warnings]
         return said + [("unclean", why) for why in self.trace.unclean[:1]]
 
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from gdnspec.compare.judge import Verdict, judge_all
-from gdnspec.model.trace import Method, Witness
 from gdnspec.protocol.arena import Arena, create
 from gdnspec.runner.call import Content, Session, number
 from gdnspec.runner.check import Case
@@ -26,7 +25,7 @@ from gdnspec.runner.returned import NoSuchMemory
 from gdnspec.runner.ring import Ring
 from gdnspec.runner.ring_layout import Layout, most_calls
 from gdnspec.timing.cache import empty_cache, l2_bytes
-from gdnspec.timing.statistics import Summary, ratio, summary
+from gdnspec.timing.rounds import AT_LEAST, Rounds, Window
 
 WINDOW = 3e-3  # seconds of the shorter window: messages come and go within 0.1 ms of one another
 LONGEST = 1e-1  # seconds of it, where so many calls as the cache asks for would take longer
@@ -36,12 +35,10 @@ PROBED = 4  # more calls, at most, from whose time its length is estimated
 OVER_L2 = 3  # a window touches so many times the L2 cache
 MEMORY, MOST_MEMORY = 0.4, 48 << 30  # of what is free, and in bytes, for all rings together
 ROUNDS = (20, 400)  # least where time allows, most
-AT_LEAST, DOUBTED = 3, 30  # whatever the time is: rounds, and rounds of one whose clocks do not agree
+DOUBTED = 30  # rounds, whatever the time is, of one whose clocks do not agree
 PRECISE = 0.01  # stop when the interval of the median is narrower
 HOST_ROUNDS = 5
 UNJOINED = "unjoined work"  # in what CUDA says of a capture that ends before a stream which it forked to has come back
-# How far the two clocks may be apart over a window: a share of it, and seconds. A CPU does other things, unranked.
-TRUSTED: dict[Method, tuple[float, float]] = {"graph": (0.05, 20e-6), "events": (0.05, 20e-6), "cpu": (0.5, 1e-3)}
 
 
 @dataclass(frozen=True)
@@ -84,17 +81,10 @@ class Racer:
     child: Child
     reserve: Arena | None = None
     ring: Ring | None = None
-    calls: int = 0
-    method: Method = "cpu"
+    rounds: Rounds = field(default_factory=Rounds)
     why_no_graph: str | None = None
     graph: Graph | None = None  # of the shorter window
     prepare: float | None = None
-    device: list[float] = field(default_factory=list)  # seconds a call
-    clock: list[float] = field(default_factory=list)
-    turns: list[int] = field(default_factory=list)  # the rounds that these are of
-    windows: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    said: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))  # of the windows, by the child
-    unclear: int = 0  # rounds in which more calls took no longer
     host: list[float] = field(default_factory=list)
     timed: float = 0.0
     verification: float = 0.0
@@ -105,55 +95,20 @@ class Racer:
         return judge_all(outputs, self.case.expected, definition, self.case.workload, self.case.inputs.scope)
 
     @property
-    def summary(self) -> Summary:
-        return summary(self.device)
-
-    @property
-    def witness(self) -> Witness:
-        once, twice = (summary(seconds).median for seconds in self.windows)
-        return Witness(calls=self.calls, once=once, twice=twice, per_call=summary(self.clock).median)
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether the clocks disagree."""
-        return self._hidden if self.method == "cpu" else self._apart
-
-    @property
-    def _apart(self) -> bool:
-        """On a GPU: in most rounds. Both clocks tell of the same windows, so what slows these down is in both."""
-        device, clock = self.summary.median, summary(self.clock).median
-        share, seconds = TRUSTED[self.method]
-        apart = summary([abs(x - y) for x, y in zip(self.device, self.clock, strict=True)]).median
-        return apart * self.calls > share * max(device, clock) * self.calls + seconds
-
-    @property
-    def _hidden(self) -> bool:
-        """On a CPU: in every window. A window holds all that the child times in it, and on a busy machine it may be any
-        longer; work that the child leaves out is in each of them. Nor does a part take longer than the whole."""
-        share, seconds = TRUSTED[self.method]
-        pairs = [(w, c) for whole, part in zip(self.windows, self.said, strict=True)
-                 for w, c in zip(whole, part, strict=True)]  # fmt: skip
-        left_out = min(whole - share * whole - part for whole, part in pairs)
-        return left_out > seconds or any(part > whole + seconds for whole, part in pairs)
+    def calls(self) -> int:
+        """Of the shorter window."""
+        return self.rounds.calls
 
     def suspicion(self, floor: float | None) -> str | None:
         """Why the figure is not believed, None where it is."""
         if self.why_no_graph is not None and UNJOINED in self.why_no_graph:
             # Where launches take longer than the work, no clock shows it.
             return f"work is left on a stream that the caller's does not wait for: {self.why_no_graph}"
-        if self.method == "graph" and self.graph is not None and self.graph.incomplete:
+        if self.rounds.method == "graph" and self.graph is not None and self.graph.incomplete:
             return self.graph.incomplete
-        if len(self.device) < AT_LEAST:
-            return (
-                f"in {self.unclear} of {self.unclear + len(self.device)} rounds {2 * self.calls} calls took no longer "
-                f"than {self.calls}: the machine is too busy to tell, or the process does not say what it does"
-            )
-        device, clock = self.summary.median, summary(self.clock).median
-        if self.doubtful:
-            return (
-                f"{self.method}: {device * 1e6:.2f} us a call, by the judge's own clock {clock * 1e6:.2f} us, over "
-                f"{self.calls} and {2 * self.calls} calls"
-            )
+        if doubt := self.rounds.doubt():
+            return doubt
+        device = self.rounds.summary.median
         if floor is not None and device < floor:
             return f"{device * 1e6:.2f} us a call is below {floor * 1e6:.2f} us, which the memory and the clock allow"
         return None
@@ -179,14 +134,13 @@ class Race:
                 self._turn = rounds
                 alive = [racer for racer in self.racers if racer.verdict is None]
                 late = time.perf_counter() - started > self.seconds
-                doubt = any(racer.unclear or (racer.device and racer.doubtful) for racer in alive)
-                enough = DOUBTED if doubt else AT_LEAST
+                enough = DOUBTED if any(racer.rounds and racer.rounds.doubt() for racer in alive) else AT_LEAST
                 if not alive or (late and rounds >= enough) or self._settled(alive, rounds):
                     break
                 for racer in alive:
                     self._guarded(racer, self._round)
-                if alive[0].device:
-                    told(rounds + 1, alive[0].summary.spread)
+                if alive[0].rounds.counted:
+                    told(rounds + 1, alive[0].rounds.summary.spread)
             for racer in self.racers:
                 if racer.verdict is None:
                     self._guarded(racer, self._host)
@@ -194,7 +148,7 @@ class Race:
                     racer.verdict = racer.ring.overrun()
 
     def _settled(self, alive: list[Racer], rounds: int) -> bool:
-        return rounds >= ROUNDS[0] and all(racer.device and racer.summary.spread < PRECISE for racer in alive)
+        return rounds >= ROUNDS[0] and all(r.rounds.counted and r.rounds.summary.spread < PRECISE for r in alive)
 
     def _guarded(self, racer: Racer, work: Callable[..., None], *more: object) -> None:
         try:
@@ -229,19 +183,19 @@ class Race:
             racer.verdict = racer.verdict or probe.overrun()
         if seconds is None or racer.verdict is not None:
             return
-        calls = racer.calls = self._calls(seconds, probe.layout.touched, room)
+        calls = racer.rounds.calls = self._calls(seconds, probe.layout.touched, room)
         racer.ring = stack.enter_context(ring(2 * calls))
         racer.ring.fill(self.generator, 2 * calls)
         racer.ring.open()
         self._window(racer, 2 * calls, "eager")
         self._choose(racer, calls)
         for count in (calls, 2 * calls):
-            self._window(racer, count, racer.method)
+            self._window(racer, count, racer.rounds.method)
         racer.timed = racer.verification = 0.0
 
     def _choose(self, racer: Racer, calls: int) -> None:
         """The method: a graph of each length where they can be captured. An eager window must have gone before."""
-        racer.method = "events" if self._on_gpu else "cpu"
+        racer.rounds.method = "events" if self._on_gpu else "cpu"
         if not self._on_gpu or racer.verdict is not None:
             return
         assert racer.ring is not None
@@ -256,7 +210,7 @@ class Race:
                 raise ChildFailed("PROTOCOL_ERROR", printable(str(error), 300)) from None
             if count == calls:
                 racer.graph = Graph.of(calls, reply)
-        racer.method, racer.why_no_graph = "graph", None
+        racer.rounds.method, racer.why_no_graph = "graph", None
 
     def _probed(self, racer: Racer, most: int) -> float | None:
         """About how long a call takes by its method, which may be far from what an eager one does: what a few more of
@@ -266,7 +220,7 @@ class Race:
             return None
         calls = max(1, min(most, int(WINDOW / max(first[0], 1e-6))))
         self._choose(racer, calls)
-        _, once, twice = (self._window(racer, count, racer.method) for count in (2 * calls, calls, 2 * calls))
+        _, once, twice = (self._window(racer, count, racer.rounds.method) for count in (2 * calls, calls, 2 * calls))
         return (twice[1] - once[1]) / calls if once is not None and twice is not None else None
 
     def _room(self, racer: Racer, content: Content) -> int:
@@ -302,20 +256,11 @@ class Race:
         before = time.perf_counter()
         racer.ring.permute(self.generator)
         racer.verification += time.perf_counter() - before
-        once = self._window(racer, racer.calls, racer.method)
-        twice = self._window(racer, 2 * racer.calls, racer.method)
+        once = self._window(racer, racer.calls, racer.rounds.method)
+        twice = self._window(racer, 2 * racer.calls, racer.rounds.method)
         if once is None or twice is None:
             return
-        for i, (clock, said) in enumerate((once, twice)):
-            racer.windows[i].append(clock)
-            racer.said[i].append(said)
-        device, clock = ((twice[i] - once[i]) / racer.calls for i in (1, 0))
-        if min(device, clock) <= 0:  # something else took longer than so many calls do: it tells nothing of them
-            racer.unclear += 1
-            return
-        racer.device.append(device)
-        racer.clock.append(clock)
-        racer.turns.append(self._turn)
+        racer.rounds.add(self._turn, once, twice)
 
     def _host(self, racer: Racer) -> None:
         """An eager call until it returns: launches, planning, allocation. The child's word."""
@@ -325,8 +270,8 @@ class Race:
                 return
             racer.host.append(found[1] / racer.calls)
 
-    def _window(self, racer: Racer, calls: int, method: str, host: bool = False) -> tuple[float, float] | None:
-        """(seconds by this clock, seconds by the child), after every output has been verified; None where one is
+    def _window(self, racer: Racer, calls: int, method: str, host: bool = False) -> Window | None:
+        """Its seconds, after every output has been verified; None where one is
         wrong, or was in a window before, which `racer.verdict` then says."""
         if racer.verdict is not None:
             return None
@@ -349,15 +294,9 @@ class Race:
         racer.verification += filled - before + time.perf_counter() - done
         if racer.verdict is not None:
             return None
-        return clock, number(said.get("host" if host else "device")) or 0.0  # what is no time makes the clocks disagree
-
-
-def paired(above: Racer, below: Racer) -> Summary | None:
-    """The ratio of their times over the rounds that both have a time of."""
-    theirs = dict(zip(above.turns, above.device, strict=True))
-    mine = dict(zip(below.turns, below.device, strict=True))
-    both = sorted(theirs.keys() & mine.keys())
-    return ratio([theirs[turn] for turn in both], [mine[turn] for turn in both])
+        return Window(
+            clock, number(said.get("host" if host else "device")) or 0.0
+        )  # what is no time makes the clocks disagree
 
 
 def reserves(count: int) -> list[Arena]:

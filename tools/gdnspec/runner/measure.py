@@ -13,12 +13,13 @@ from gdnspec.inputs.materialise import InvalidWorkload
 from gdnspec.model.result import CheckResult, OutputErrors, Status
 from gdnspec.model.trace import METHODS, Ceilings, Health, Missing, Ratio, Timing, Trace
 from gdnspec.protocol.arena import Arena
-from gdnspec.runner.bench import Race, Racer, paired, reserves
+from gdnspec.runner.bench import Race, Racer, reserves
 from gdnspec.runner.check import Checker
 from gdnspec.runner.child import Child
 from gdnspec.runner.plan import Job
 from gdnspec.timing.floor import bound, floor, work
 from gdnspec.timing.health import driver_version, health
+from gdnspec.timing.rounds import paired
 from gdnspec.timing.statistics import summary
 
 Told = Callable[[int, float], None]
@@ -76,7 +77,7 @@ class Measurer:
         after = self._health()
         mine, *others = racers
         trace = self._judged(mine, others, before, after)
-        beside = [self._judged(other, [mine], before, after) for other in others if other.device]
+        beside = [self._judged(other, [mine], before, after) for other in others if other.rounds.counted]
         return [trace.model_copy(update={"missing": missing + trace.missing}), *beside]
 
     # --- parts --------------------------------------------------------------------------------------------------
@@ -99,8 +100,8 @@ class Measurer:
         job, checked = mine.job, self._checked(mine.job)
         if mine.verdict is not None:
             return self._trace(job, mine.verdict.status, mine.verdict.message, checked)
-        if not mine.device:
-            if mine.unclear:
+        if not mine.rounds.counted:
+            if mine.rounds:
                 return self._trace(job, "SUSPECT_TIMING", mine.suspicion(None) or "", checked)
             return self._trace(job, "TIMEOUT", "no round was finished", checked)
         timing = self._timing(mine)
@@ -109,11 +110,12 @@ class Measurer:
         lost = {other: _without(other, mine, timing.floor) for other in others}
         against = [
             Ratio(
-                baseline=other.job.solution.name, baseline_hash=other.job.solution.source_hash, method=other.method,
-                median=other.summary.median, ratio=found.median, interval=found.interval,
+                baseline=other.job.solution.name, baseline_hash=other.job.solution.source_hash,
+                method=other.rounds.method, median=other.rounds.summary.median, ratio=found.median,
+                interval=found.interval,
             )
             for other in others
-            if why is None and lost[other] is None and (found := paired(other, mine))
+            if why is None and lost[other] is None and (found := paired(other.rounds, mine.rounds))
         ]  # fmt: skip
         missing = [reason for reason in lost.values() if reason is not None]
         unclean = [f"throttled: {reason}" for h in (before, after) if h for reason in h.throttled_by]
@@ -125,14 +127,15 @@ class Measurer:
         )
 
     def _timing(self, racer: Racer) -> Timing:
-        call, found = work(racer.job.found, racer.job.workload), racer.summary
+        call, found = work(racer.job.found, racer.job.workload), racer.rounds.summary
         limits = self.ceilings
         seconds, by = bound(call, limits) if limits and call.all_needed else (None, None)
         assert racer.ring is not None
         return Timing(
-            method=racer.method, median=found.median, p10=found.p10, p90=found.p90, interval=found.interval,
+            method=racer.rounds.method, median=found.median, p10=found.p10, p90=found.p90, interval=found.interval,
             samples=found.count, calls=3 * racer.calls * found.count, ring_bytes=racer.ring.nbytes,
-            host=summary(racer.host).median if racer.host else None, prepare=racer.prepare, witness=racer.witness,
+            host=summary(racer.host).median if racer.host else None, prepare=racer.prepare,
+            witness=racer.rounds.witness,
             bytes=call.bytes, operations=call.operations, floor=floor(call, limits) if limits else None,
             bound=seconds, bound_by=by, verification=racer.verification, timed=racer.timed,
         )  # fmt: skip
@@ -177,14 +180,14 @@ def _without(other: Racer, mine: Racer, floor: float | None) -> Missing | None:
     name = other.job.solution.name
     if other.verdict is not None:
         return Missing(baseline=name, status=other.verdict.status, why=other.verdict.message)
-    if not other.device and not other.unclear:
+    if not other.rounds:
         return Missing(baseline=name, status="TIMEOUT", why="no round was finished")
     if suspicion := other.suspicion(floor):
         return Missing(baseline=name, status="SUSPECT_TIMING", why=suspicion)
-    if other.method != mine.method:
-        why = f"{METHODS[other.method]}, beside {METHODS[mine.method]}"
+    if other.rounds.method != mine.rounds.method:
+        why = f"{METHODS[other.rounds.method]}, beside {METHODS[mine.rounds.method]}"
         return Missing(baseline=name, status="PASSED", why=f"{why}: {other.why_no_graph or mine.why_no_graph}")
-    if paired(other, mine) is None:
+    if paired(other.rounds, mine.rounds) is None:
         return Missing(baseline=name, status="PASSED", why="no round in which both took longer than a clock resolves")
     return None
 

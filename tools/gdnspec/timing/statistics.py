@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cache
 
 TAIL = 0.025  # on each side of a 95% interval
-LOST = 0.1  # of the rounds, at most, may have a difference that is no time
 
 
 @dataclass(frozen=True)
@@ -68,20 +67,6 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Summary | None:
     return Summary(
         math.exp(found.median), math.exp(found.p10), math.exp(found.p90), (math.exp(low), math.exp(high)), found.count
     )
-
-
-def resolved(*witnesses: Sequence[float], enough: int = 3) -> list[int] | None:
-    """The rounds that count, by index: those in which every witness saw the longer window take longer.
-
-    `witnesses`: for each clock, the difference of the two windows of each round, in seconds. A processor that is taken
-    away during the shorter window makes a difference zero or negative, which is no time. None where the rounds that
-    count are fewer than `enough`, or where more than `LOST` of all rounds do not count: there is no figure then, for
-    what is left would be the slow rounds alone. Leaving out a share p of the smallest differences moves the median of all
-    rounds to about their quantile (1 + p) / 2, here 0.55. That lies within the 95% interval of up to 400 rounds.
-    """
-    rounds = list(zip(*witnesses, strict=True))
-    counted = [number for number, seen in enumerate(rounds) if min(seen) > 0]
-    return counted if len(counted) >= max(enough, (1 - LOST) * len(rounds)) else None
 
 
 def once_for_a_window(shorter: Sequence[float], longer: Sequence[float]) -> float:
