@@ -11,7 +11,7 @@ from gdnspec.compare.budget import budget
 from gdnspec.compare.judge import Verdict, judge
 from gdnspec.compare.metrics import Vectors, as_vectors, errors
 from gdnspec.inputs.materialise import materialise
-from gdnspec.model.budget import METRICS, freeze
+from gdnspec.model.budget import MARGIN, METRICS, SPACING, floors, freeze, metrics_of
 from gdnspec.model.definition import Tensor as TensorModel
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
@@ -317,6 +317,59 @@ def test_a_state_that_went_through_bfloat16_exceeds_the_budget_of_a_decode(name:
     assert judge(state.float(), state, output, DECODE.definition, inputs.scope, limits).status == "PASSED"
     rounded = state.to(torch.bfloat16).float()
     assert judge(rounded, state, output, DECODE.definition, inputs.scope, limits).status == "INCORRECT_NUMERICAL"
+
+
+def rounded_to_nearest(x: Tensor) -> Tensor:
+    return x.float().to(torch.bfloat16)
+
+
+def toward_zero(x: Tensor) -> Tensor:
+    return (x.float().view(torch.int32) & -65536).view(torch.float32)
+
+
+def downwards(x: Tensor) -> Tensor:
+    cut = toward_zero(x)
+    return torch.where((x < 0) & (cut != x), cut - 2.0 ** (cut.abs().log2().floor() - 7), cut)
+
+
+@pytest.mark.parametrize("elements", [64, 128, 1000, 16384])
+def test_rounding_to_nearest_has_no_bias_and_truncation_has(elements: int) -> None:
+    source = torch.Generator().manual_seed(elements)
+    for _ in range(50):
+        exact = torch.randn(1, 1, elements, generator=source).double()
+        want = Vectors(exact, torch.zeros(1, dtype=torch.int64), 1)
+
+        def bias(way: Any, exact: Tensor = exact, want: Vectors = want) -> float:
+            got = Vectors(way(exact).double(), want.sequence, 1)
+            return errors(got, want, SPACING["bfloat16"]).maxima["bias"]
+
+        floor = floors(output_of(DECODE, "output"))["bias"]
+        assert bias(rounded_to_nearest) < floor / MARGIN
+        assert bias(toward_zero) > floor
+        assert bias(downwards) > floor
+        assert bias(lambda x: -toward_zero(-x)) == bias(toward_zero)
+
+
+def test_a_bias_in_one_head_of_one_sequence_is_seen() -> None:
+    source = torch.Generator().manual_seed(2)
+    exact = torch.randn(6, 3, 256, generator=source).double()
+    got = rounded_to_nearest(exact).double()
+    got[4:, 1] = toward_zero(exact[4:, 1]).double()
+    owner = torch.tensor([0, 0, 0, 0, 1, 1])
+    found = errors(Vectors(got, owner, 2), Vectors(exact, owner, 2), SPACING["bfloat16"])
+    assert found.maxima["bias"] > 2e-3
+    row, head = found.worst["bias"]
+    assert (int(owner[row]), head) == (1, 1)
+
+
+def test_a_bias_is_measured_of_16_bit_outputs_alone() -> None:
+    bf16, state = output_of(DECODE, "output"), output_of(DECODE, "new_state")
+    assert "bias" in metrics_of(bf16)
+    assert "bias" not in metrics_of(state)
+    figures = {m: {"one": 1e-5} for m in metrics_of(bf16)}
+    assert freeze(bf16, figures)["bias"] == pytest.approx(2**-10, rel=1e-3)
+    del figures["bias"]
+    assert "bias" not in freeze(bf16, figures), "lines from before there was one"
 
 
 def test_a_budget_is_twice_the_largest_emulator_and_never_below_the_floor() -> None:

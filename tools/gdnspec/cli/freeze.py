@@ -23,7 +23,9 @@ def freeze(
     ] = None,
     suite: Annotated[list[str] | None, typer.Option(help=f"{', '.join(SUITES)}; may be repeated. None: all.")] = None,
     workload: Annotated[list[str] | None, typer.Option(help="Only this workload; may be repeated.")] = None,
-    missing: Annotated[bool, typer.Option(help="Only lines that have no budget yet.")] = False,
+    missing: Annotated[
+        bool, typer.Option(help="Only lines that have no budget yet, and limits of the bias where those are missing.")
+    ] = False,
     check: Annotated[
         bool, typer.Option(help="Write nothing: exit code 1 where a figure has moved by more than a tenth.")
     ] = False,
@@ -39,7 +41,7 @@ def freeze(
     where = chosen_device(device)
 
     from gdnspec.runner.expected import Expected
-    from gdnspec.runner.freeze import drifts, figures, frozen
+    from gdnspec.runner.freeze import drifts, figures, frozen, lacks_bias, with_bias
 
     expected = Expected(where.kind, warn)
     moved = done = 0
@@ -47,7 +49,9 @@ def freeze(
         file = workloads_file or item.workloads_file
         item = item.at(file)
         lines = load_workloads(file, item)
-        chosen = [line for line in lines_of(file, lines, suite, workload) if not (missing and line.budget)]
+        chosen = lines_of(file, lines, suite, workload)
+        if missing:
+            chosen = [line for line in chosen if not line.budget or lacks_bias(item, line)]
         for line in chosen:
             if line.device == "cuda" and where.kind != "cuda":
                 complain(f"{item.definition.name} {line.name}: left as it is, it is for a CUDA GPU")
@@ -57,7 +61,7 @@ def freeze(
                     complain(f"{item.definition.name} {line.name}: {drift}")
                     moved += 1
             else:
-                new = frozen(item, line, expected)
+                new = (with_bias if missing and line.budget else frozen)(item, line, expected)
                 lines[lines.index(line)] = new
                 complain(f"{item.definition.name} {line.name}: {_shown(new)}")
             done += 1

@@ -10,6 +10,7 @@ from torch import Tensor
 from gdnspec.compare.budget import budget
 from gdnspec.compare.metrics import Errors, Vectors, as_vectors, errors
 from gdnspec.model import chunks
+from gdnspec.model.budget import SPACING
 from gdnspec.model.checkpoints import COUNT
 from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.definition import Tensor as TensorModel
@@ -34,7 +35,7 @@ def judge(
         raise ValueError(f"{tensor.name}: shape {tuple(got.shape)} against expected {tuple(expected.shape)}")
     have = as_vectors(got.to(torch.float64), tensor, definition, scope)
     want = as_vectors(expected, tensor, definition, scope)
-    found = errors(have, want)
+    found = errors(have, want, SPACING.get(tensor.dtype))
     exceeded = [m for m, limit in limits.items() if not found.maxima[m] <= limit]
     finite = bool(torch.isfinite(have.values).all())
     worst = None

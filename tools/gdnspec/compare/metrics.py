@@ -6,7 +6,10 @@ checkpoints each is a sequence of its own. Then
 - relative_l2: |got - expected| / |expected| over all vectors of a sequence and head;
 - worst_vector: the largest |got - expected| / |expected| of one vector, the denominator floored at a quarter of what
   a vector of that sequence and head has on average (root mean square);
-- max_over_rms: the largest error of one element over the root mean square of that sequence and head.
+- max_over_rms: the largest error of one element over the root mean square of that sequence and head;
+- bias, of 16-bit outputs: the sum of the errors toward zero, or of the errors upwards if that is larger, over the sum
+  of the expected magnitudes. What that many roundings to nearest may add up to by chance is taken off: four standard
+  deviations. Truncation leaves about a third of the type's spacing, however many elements there are.
 
 Where the expected vector is zero, the output must be zero: anything else is an infinite error. Magnitudes below the
 smallest normal float32 count as zero on both sides: hardware may flush them. Where the expected one is below, and not
@@ -25,6 +28,7 @@ from gdnspec.model.sequences import bounds
 TINY = 2.0**-126
 FLOOR = 0.25
 METRICS = ("relative_l2", "worst_vector", "max_over_rms")
+BY_CHANCE = 4 / 12**0.5  # standard deviations of an error that is uniform within one spacing
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,15 @@ class Errors:
     worst: dict[str, tuple[int, int]]
 
 
-def errors(got: Vectors, expected: Vectors) -> Errors:
-    """Both in float64; the expected values finite. What is not finite in `got` gives infinite errors."""
+def errors(got: Vectors, expected: Vectors, spacing: float | None = None) -> Errors:
+    """Both in float64; the expected values finite. What is not finite in `got` gives infinite errors. `spacing`: that
+    of the output's type, relative to the power of two below a number; the bias is measured where it is given."""
     rows, heads, size = expected.values.shape
     if rows == 0 or heads == 0 or size == 0:
-        return Errors(dict.fromkeys(METRICS, 0.0), {})
+        return Errors(dict.fromkeys((*METRICS, *(["bias"] if spacing else [])), 0.0), {})
     fields, error_sq = _fields(got, expected)
+    if spacing:
+        fields["bias"] = _bias(got, expected, spacing)
     owner = expected.sequence
     worst = {name: divmod(int(field.argmax()), heads) for name, field in fields.items()}
     # Within the worst group, the worst vector is the place to look at.
@@ -121,6 +128,19 @@ def _fields(got: Vectors, expected: Vectors) -> tuple[dict[str, Tensor], Tensor]
     element_error = ratio(difference.amax(-1), (mean_sq / size).sqrt()[owner])
     fields = {"relative_l2": group_error[owner], "worst_vector": vector_error, "max_over_rms": element_error}
     return fields, error_sq
+
+
+def _bias(got: Vectors, expected: Vectors, spacing: float) -> Tensor:
+    """The bias of each row's sequence and head, [rows, heads]."""
+    e, owner = expected.values, expected.sequence
+    difference = torch.nan_to_num(got.values - e, nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    sums = torch.stack([(difference * e.sign()).sum(-1), difference.sum(-1), e.abs().sum(-1)])  # [3, rows, heads]
+    toward_zero, upwards, magnitude = sums.new_zeros(3, expected.sequences, e.shape[1]).index_add_(1, owner, sums)
+    count = torch.bincount(owner, minlength=expected.sequences)[:, None] * e.shape[-1]
+    found = ratio(torch.maximum(toward_zero.abs(), upwards.abs()), magnitude)
+    return torch.nan_to_num((found - BY_CHANCE * spacing / count.clamp(min=1).sqrt()).clamp(min=0), nan=torch.inf)[
+        owner
+    ]
 
 
 def ratio(error: Tensor, scale: Tensor) -> Tensor:

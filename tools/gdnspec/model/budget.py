@@ -6,14 +6,17 @@ from typing import Literal
 
 from gdnspec.model.definition import Definition, Tensor
 
-Metric = Literal["relative_l2", "worst_vector", "max_over_rms"]
-METRICS: tuple[Metric, ...] = ("relative_l2", "worst_vector", "max_over_rms")
+Metric = Literal["relative_l2", "worst_vector", "max_over_rms", "bias"]
+METRICS: tuple[Metric, ...] = ("relative_l2", "worst_vector", "max_over_rms")  # of every output
+# Of 16-bit outputs there is the bias as well: what rounding up, down or toward zero adds up to, and rounding to nearest
+# does not. The distance of neighbouring numbers of each type, relative to the power of two below them.
+SPACING: dict[str, float] = {"bfloat16": 2**-7, "float16": 2**-10}
 
 ALLOWANCE = 2.0  # times the largest emulator
 # Above these a workload tells right from wrong no longer, and is refused. The last is an error of one element against
 # the root mean square of all: four times the others for the largest of a few thousand normal numbers, and more where
 # a few tokens outweigh the rest.
-LIMITS: dict[Metric, float] = {"relative_l2": 0.1, "worst_vector": 0.1, "max_over_rms": 1.0}
+LIMITS: dict[Metric, float] = {"relative_l2": 0.1, "worst_vector": 0.1, "max_over_rms": 1.0, "bias": 0.1}
 
 # Honest kernels stay below budget / margin; a strict workload is close to what careful arithmetic can do.
 MARGIN, STRICT_MARGIN = 1.5, 1.25
@@ -24,14 +27,26 @@ FLOAT32_STATE: dict[Metric, float] = {"relative_l2": 5e-4, "worst_vector": 1e-3,
 BFLOAT16: dict[Metric, float] = {"relative_l2": 2**-8, "worst_vector": 2**-8, "max_over_rms": 2**-6}
 
 
+def metrics_of(output: Tensor) -> tuple[Metric, ...]:
+    """What an output is measured by."""
+    return (*METRICS, "bias") if output.dtype in SPACING else METRICS
+
+
 def floors(output: Tensor) -> dict[Metric, float]:
-    """The least budget of an output, where emulators are exact: no kernel has to be better than its output's type."""
-    return FLOAT32_STATE if output.dtype == "float32" else BFLOAT16
+    """The least budget of an output, where emulators are exact: no kernel has to be better than its output's type.
+
+    Truncation has a bias of about a third of the spacing, rounding to nearest none.
+    """
+    if output.dtype == "float32":
+        return FLOAT32_STATE
+    return BFLOAT16 | {"bias": SPACING.get(output.dtype, 2**-7) / 8}
 
 
 def freeze(output: Tensor, figures: Mapping[Metric, Mapping[str, float]]) -> dict[Metric, float]:
-    """Metric to budget, from metric to the figure of each emulator, rounded as they are stored."""
-    return {m: significant(max(floors(output)[m], ALLOWANCE * max(figures[m].values())), 4) for m in METRICS}
+    """Metric to budget, from metric to the figure of each emulator, rounded as they are stored. Lines that were frozen
+    before there was a bias have none."""
+    known = [m for m in metrics_of(output) if m in METRICS or m in figures]
+    return {m: significant(max(floors(output)[m], ALLOWANCE * max(figures[m].values())), 4) for m in known}
 
 
 def significant(x: float, digits: int = 3) -> float:

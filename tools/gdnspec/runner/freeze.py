@@ -11,7 +11,7 @@ from gdnspec.compare.metrics import as_vectors, errors
 from gdnspec.emulate import products
 from gdnspec.emulate.prefill import emulate, family
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
-from gdnspec.model.budget import LIMITS, METRICS, Metric, freeze, significant
+from gdnspec.model.budget import LIMITS, SPACING, Metric, freeze, metrics_of, significant
 from gdnspec.model.definition import Definition
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
@@ -53,6 +53,21 @@ def with_budget(found: Found, workload: Workload, measured: Figures) -> Workload
     return workload.model_copy(update={"budget": budget, "emulators": measured})
 
 
+def lacks_bias(found: Found, workload: Workload) -> bool:
+    """Whether a line with a budget has no limit of the bias, where an output has one."""
+    wanted = [output.name for output in found.definition.judged if "bias" in metrics_of(output)]
+    return any("bias" not in (workload.budget or {}).get(name, {}) for name in wanted)
+
+
+def with_bias(found: Found, workload: Workload, expected: Expected) -> Workload:
+    """The line with limits of the bias beside the ones that it has, which stay as they are."""
+    emulated = {name: dict(of_output) for name, of_output in (workload.emulators or {}).items()}
+    for name, of_output in figures(found, workload, expected).items():
+        if "bias" in of_output:
+            emulated[name]["bias"] = of_output["bias"]
+    return with_budget(found, workload, emulated)
+
+
 def figures(found: Found, workload: Workload, expected: Expected) -> Figures:
     """The error of every emulator, rounded as it is stored. Raises `SpecError` for an invalid workload."""
     try:
@@ -65,13 +80,13 @@ def figures(found: Found, workload: Workload, expected: Expected) -> Figures:
 def measure(found: Found, workload: Workload, inputs: Inputs, wanted: dict[str, Tensor], device: str) -> Figures:
     """The same from inputs and expected values at hand."""
     definition = found.definition
-    result: Figures = {output.name: {metric: {} for metric in METRICS} for output in definition.judged}
+    result: Figures = {output.name: {metric: {} for metric in metrics_of(output)} for output in definition.judged}
     for name, values in _emulators(found, workload, inputs, device):
         for output in definition.judged:
             pair = values[output.name].double(), wanted[output.name]
             got, want = (as_vectors(x, output, definition, inputs.scope) for x in pair)
-            maxima = errors(got, want).maxima
-            for metric in METRICS:
+            maxima = errors(got, want, SPACING.get(output.dtype)).maxima
+            for metric in metrics_of(output):
                 if not math.isfinite(maxima[metric]):
                     raise SpecError(f"workload {workload.name!r}: emulator {name} fails on {output.name}: {metric}")
                 result[output.name][metric][name] = significant(maxima[metric])
@@ -84,6 +99,8 @@ def drifts(workload: Workload, measured: Figures) -> Iterator[str]:
     for output, metrics in measured.items():
         for metric, now_by_name in metrics.items():
             known = frozen_figures.get(output, {}).get(metric, {})
+            if metric == "bias" and not known:
+                continue  # of a line that was frozen before there was one
             if known.keys() != now_by_name.keys():
                 yield f"{output} {metric}: emulators {', '.join(sorted(known.keys() ^ now_by_name.keys()))} come or go"
                 continue
