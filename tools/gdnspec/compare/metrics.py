@@ -137,10 +137,9 @@ def _bias(got: Vectors, expected: Vectors, spacing: float) -> Tensor:
     sums = torch.stack([(difference * e.sign()).sum(-1), difference.sum(-1), e.abs().sum(-1)])  # [3, rows, heads]
     toward_zero, upwards, magnitude = sums.new_zeros(3, expected.sequences, e.shape[1]).index_add_(1, owner, sums)
     count = torch.bincount(owner, minlength=expected.sequences)[:, None] * e.shape[-1]
-    found = ratio(torch.maximum(toward_zero.abs(), upwards.abs()), magnitude)
-    return torch.nan_to_num((found - BY_CHANCE * spacing / count.clamp(min=1).sqrt()).clamp(min=0), nan=torch.inf)[
-        owner
-    ]
+    by_chance = BY_CHANCE * spacing / count.clamp(min=1).sqrt()
+    found = ratio(torch.maximum(toward_zero.abs(), upwards.abs()), magnitude) - by_chance
+    return torch.nan_to_num(found.clamp(min=0), nan=torch.inf, posinf=torch.inf)[owner]
 
 
 def ratio(error: Tensor, scale: Tensor) -> Tensor:
