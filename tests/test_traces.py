@@ -65,6 +65,51 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         reading(tmp_path / "gone.jsonl")
 
 
+# --- a manifest that changed -----------------------------------------------------------------------------------
+
+
+def stale_after(folder: Path, **changes: object) -> str | None:
+    """Why a trace from before these changes of the manifest is stale, the manifest of before being kept."""
+    trace, manifest = trace_of(folder, workload=ONE), folder / "solution.json"
+    kept = folder / "traces" / "manifests"
+    kept.mkdir(parents=True)
+    (kept / "before.json").write_bytes(manifest.read_bytes())
+    content = json.loads(manifest.read_text())
+    entry = content["entries"][DECODE]
+    content["entries"][DECODE] = {**entry, **{k: v for k, v in changes.items() if k in entry}}
+    manifest.write_text(json.dumps({**content, **{k: v for k, v in changes.items() if k not in entry}}))
+    assert load_solution(folder).source_hash != trace.source_hash
+    return is_stale(trace, load_solution(folder), definitions()[DECODE])
+
+
+@pytest.mark.parametrize("change", [{"supports": ["batch_size < 99"]}, {"description": "other words"}])
+def test_words_and_conditions_of_a_manifest_make_no_trace_stale(folder: Path, change: dict[str, object]) -> None:
+    assert stale_after(folder, **change) is None
+
+
+def test_another_entry_point_makes_its_traces_stale(folder: Path) -> None:
+    (folder / "kernel.py").write_text((folder / "kernel.py").read_text() + RIGHT.replace("def run", "def other"))
+    assert stale_after(folder, entry="kernel.py::other") == "the solution has changed since it was measured"
+
+
+def test_a_kept_manifest_proves_nothing_once_a_source_has_changed(folder: Path) -> None:
+    trace = trace_of(folder, workload=ONE)
+    assert stale_after(folder, description="other words") is None
+    assert is_stale(trace, load_solution(folder), definitions()[DECODE]) is None
+    (folder / "kernel.py").write_text((folder / "kernel.py").read_text() + "# other code\n")
+    assert is_stale(trace, load_solution(folder), definitions()[DECODE]) is not None
+
+
+def test_a_manifest_that_was_never_kept_makes_its_traces_stale(folder: Path) -> None:
+    trace = trace_of(folder, workload=ONE)
+    manifest = folder / "solution.json"
+    manifest.write_text(manifest.read_text().replace("made by a test", "other words"))
+    assert is_stale(trace, load_solution(folder), definitions()[DECODE]) is not None
+    (folder / "traces" / "manifests").mkdir(parents=True)
+    (folder / "traces" / "manifests" / "broken.json").write_text("{")
+    assert is_stale(trace, load_solution(folder), definitions()[DECODE]) is not None
+
+
 # --- stale ------------------------------------------------------------------------------------------------------
 
 

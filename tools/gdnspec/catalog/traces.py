@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gdnspec.catalog.definitions import Found, preset_of
+from gdnspec.catalog.earlier import measured_as
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import by_name
 from gdnspec.model.errors import Problem, SpecError, nearest
@@ -94,12 +95,14 @@ class Measured:
 
 def is_stale(trace: Trace, solution: Solution, found: Found) -> str | None:
     """Why the trace says nothing of the solution, definition and workload as they are now; None where it does."""
-    return stale_source(trace, solution.source_hash) or stale_question(trace, found)
+    return stale_source(trace, solution) or stale_question(trace, found)
 
 
-def stale_source(trace: Trace, source_hash: str) -> str | None:
+def stale_source(trace: Trace, solution: Solution) -> str | None:
     """Whether other code was measured."""
-    return None if trace.source_hash == source_hash else "the solution has changed since it was measured"
+    if trace.source_hash in measured_as(solution, trace.definition):
+        return None
+    return "the solution has changed since it was measured"
 
 
 def stale_question(trace: Trace, found: Found) -> str | None:

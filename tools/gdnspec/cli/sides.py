@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gdnspec.catalog.commit import Past, resolve
@@ -41,7 +42,7 @@ def side(text: str, solutions_dir: Path | None, wanted: Callable[[Trace], bool])
     if "@" not in text or where in [file.stem for file in files]:
         mine = [file for file in files if where in ("", file.stem)]
         traces = [t for file in mine for t in load_traces(file, warn)]
-        return _side(text, traces, (solution.name, solution.source_hash), wanted)
+        return _side(text, traces, (solution.name, solution.source_hash), wanted, partial(_other_code, solution))
     return _of_commit(text, solution, where, wanted)
 
 
@@ -53,7 +54,7 @@ def _of_commit(text: str, solution: Solution, where: str, wanted: Callable[[Trac
     past = Past(solution.folder, commit, text)
     traces = [trace for file in past.traces() for trace in parse_traces(past.text(file), past.named(file), warn)]
     # Its own source of then is what it measured: to be compared with today's is what it is asked for.
-    return _side(text, traces, (solution.name, past.source_hash), wanted)
+    return _side(text, traces, (solution.name, past.source_hash), wanted, partial(_other_hash, past.source_hash))
 
 
 def _of_file(text: str, file: Path, wanted: Callable[[Trace], bool]) -> Side:
@@ -70,23 +71,39 @@ def _of_file(text: str, file: Path, wanted: Callable[[Trace], bool]) -> Side:
     # A copy that lies elsewhere was kept on purpose: it stands for the code of its day.
     folder = file.resolve().parents[1]
     at_home = is_trace_file(file.resolve()) and is_file(folder / MANIFEST)
-    return _side(text, traces, (names[0], load_solution(folder).source_hash) if at_home else None, wanted)
+    if not at_home:
+        return _side(text, traces, None, wanted)
+    solution = load_solution(folder)
+    return _side(text, traces, (names[0], solution.source_hash), wanted, partial(_other_code, solution))
 
 
-def _side(text: str, traces: list[Trace], source: Source | None, wanted: Callable[[Trace], bool]) -> Side:
+def _other_hash(source_hash: str, trace: Trace) -> str | None:
+    return None if trace.source_hash == source_hash else "the solution has changed since it was measured"
+
+
+def _other_code(solution: Solution, trace: Trace) -> str | None:
+    return stale_source(trace, solution)
+
+
+def _side(
+    text: str,
+    traces: list[Trace],
+    source: Source | None,
+    wanted: Callable[[Trace], bool],
+    other_code: Callable[[Trace], str | None] = lambda trace: None,
+) -> Side:
     devices: dict[str, dict[Key, Measured]] = {}
     for trace in filter(wanted, traces):
         rows = devices.setdefault(trace.device, {})
         key = trace.definition, trace.workload
         if key in rows:
             warn(f"{text}: {'/'.join(key)} on {trace.device} stands twice; the last one counts")
-        rows[key] = Measured(trace, _stale(trace, source))
+        rows[key] = Measured(trace, _stale(trace, other_code))
     return Side(text, devices, source)
 
 
-def _stale(trace: Trace, source: Source | None) -> str | None:
+def _stale(trace: Trace, other_code: Callable[[Trace], str | None]) -> str | None:
     found = definitions().get(trace.definition)
     if found is None:
         return f"there is no definition {trace.definition!r} any more ({nearest(trace.definition, definitions())})"
-    other_code = None if source is None else stale_source(trace, source[1])
-    return other_code or stale_question(trace, found)
+    return other_code(trace) or stale_question(trace, found)

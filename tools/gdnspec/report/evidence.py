@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from gdnspec.catalog.definitions import Found
+from gdnspec.catalog.earlier import measured_as
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.traces import Measured, is_stale, load_traces, trace_files
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import build, jsonl, parse_json
 from gdnspec.model.result import CheckResult
-from gdnspec.model.trace import Trace
+from gdnspec.model.trace import Ratio, Trace
 
 Warn = Callable[[str], None]
 
@@ -29,7 +30,12 @@ def traces(
     """Every wanted solution's traces of these definitions; of a question asked twice on one device, the last answer.
     Ratios to what is not as the known solutions are now are left out."""
     rows, changed = [], 0
-    hashes = {solution.name: solution.source_hash for solution in known}
+    baselines = {solution.name: solution for solution in known}
+
+    def holds(ratio: Ratio, definition: str) -> bool:
+        other = baselines.get(ratio.baseline)
+        return other is None or ratio.baseline_hash in measured_as(other, definition)
+
     for solution in wanted:
         latest: dict[tuple[str, str, str], Trace] = {}
         for file in trace_files(solution):
@@ -39,7 +45,7 @@ def traces(
                 elif trace.definition in found:
                     latest[trace.definition, trace.workload, trace.device] = trace
         for trace in latest.values():
-            still = [r for r in trace.against if hashes.get(r.baseline, r.baseline_hash) == r.baseline_hash]
+            still = [ratio for ratio in trace.against if holds(ratio, trace.definition)]
             changed += len(trace.against) - len(still)
             stale = is_stale(trace, solution, found[trace.definition])
             rows.append(Measured(trace.model_copy(update={"against": still}), stale))

@@ -1,0 +1,54 @@
+"""Under which source hashes a solution was measured with the code that it has now.
+
+A hash is over the manifest and every source. When a manifest changes in words or conditions alone, the one before
+the change is kept byte for byte, as traces/manifests/<any name>.json. With the sources of today it has the hash of the
+older traces: that proves that no source has changed since. It counts where nothing in it that a figure depends on
+differs.
+"""
+
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from gdnspec.catalog.solutions import MANIFEST, Solution, source_hash
+from gdnspec.model.errors import SpecError
+from gdnspec.model.loading import build, parse_json
+from gdnspec.model.solution import Manifest
+
+EARLIER = Path("traces") / "manifests"
+
+
+def measured_as(solution: Solution, definition: str) -> frozenset[str]:
+    """The source hashes of traces on this definition that say something of the solution as it is now."""
+    now = _decides(solution.manifest, definition)
+    earlier = _earlier(solution.folder, solution.source_hash)
+    same = (before for before, manifest in earlier if _decides(manifest, definition) == now)
+    return frozenset({solution.source_hash, *same})
+
+
+@cache
+def _earlier(folder: Path, today: str) -> list[tuple[str, Manifest]]:
+    """Each manifest that was kept, and the hash that it has with the sources of today, whose own hash is `today`."""
+    found = []
+    for file in sorted((folder / EARLIER).glob("*.json")):
+        try:
+            content = file.read_bytes()
+            manifest = build(Manifest, parse_json(content.decode(), file), file)
+            read = partial(_read, folder, content)
+            found.append((source_hash(manifest, read), manifest))
+        except (OSError, UnicodeDecodeError, SpecError):
+            continue  # it proves nothing
+    return found
+
+
+def _read(folder: Path, manifest: bytes, name: str) -> bytes:
+    return manifest if name == MANIFEST else (folder / name).read_bytes()
+
+
+def _decides(manifest: Manifest, definition: str) -> dict[str, Any] | None:
+    """What of a manifest a figure depends on; None where it does not serve the definition."""
+    entry = manifest.entries.get(definition)
+    if entry is None:
+        return None
+    called = {"entry": entry.entry, "call": entry.call, "prepare": entry.prepare}
+    return {"language": manifest.language, "sources": sorted(manifest.sources), **called}
