@@ -76,8 +76,8 @@ def resolved(*witnesses: Sequence[float], enough: int = 3) -> list[int] | None:
     `witnesses`: for each clock, the difference of the two windows of each round, in seconds. A processor that is taken
     away during the shorter window makes a difference zero or negative, which is no time. None where the rounds that
     count are fewer than `enough`, or where more than `LOST` of all rounds do not count: there is no figure then, for
-    what is left would be the slow rounds alone. Leaving out a share p of the smallest differences moves the median of all
-    rounds to about their quantile (1 + p) / 2, here 0.55. That lies within the 95% interval of up to 400 rounds.
+    what is left would be the slow rounds alone. Leaving out a share p of the smallest differences moves the median of
+    all rounds to about their quantile (1 + p) / 2, here 0.55. That lies within the 95% interval of up to 400 rounds.
     """
     rounds = list(zip(*witnesses, strict=True))
     counted = [number for number, seen in enumerate(rounds) if min(seen) > 0]
