@@ -7,7 +7,6 @@ import ast
 import math
 import random
 import re
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -233,15 +232,13 @@ def test_a_changed_expression_is_refused_or_means_what_python_means() -> None:
         if text in tried:
             continue
         tried.add(text)
-        started = time.process_time()
         try:
-            value = Expression(text).evaluate({**SCOPE, **VECTORS})
+            with soon(text):
+                value = Expression(text).evaluate({**SCOPE, **VECTORS})
         except ExpressionError as error:
             assert str(error), text
             refused += 1
             continue
-        finally:
-            assert time.process_time() - started < 1.0, text
         assert isinstance(value, bool | int | float | str | tuple), text
         if comparable(text):
             compared += 1
