@@ -17,6 +17,15 @@ from patience import PATIENCE
 # Two test processes share two cores; the solutions they start would take four threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+with contextlib.suppress(ImportError):  # `make gpu-test` uses the packages that a machine has
+    import hypothesis
+
+    # By default an example fails after 200 ms, and a test whose examples are drawn slowly: both depend on others.
+    hypothesis.settings.register_profile(
+        "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("any machine")
+
 ROOT = Path(__file__).resolve().parents[1]
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

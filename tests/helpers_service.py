@@ -7,8 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from gdnspec.service.folder import opened
 from gdnspec.service.jobs import Jobs
 from gdnspec.service.settings import Settings
 from gdnspec.service.tokens import Tokens
+from patience import PATIENCE, until
 
 HERE = Path(__file__).resolve().parent
 RUNNER = [sys.executable, "-I", "-S", str(HERE / "service_runner.py")]
@@ -51,7 +51,9 @@ class Box:
 
     def __init__(self, data: Path, log: Path | None = None, **settings: Any) -> None:
         self.log = log or data.parent / "log"
-        self.data, self.settings = data, {"runner": RUNNER, "rate": 60000.0, "burst": 1000, **settings}
+        # Without limits that a slow machine could meet: a test that is about one sets it.
+        none = {"rate": 60000.0, "burst": 1000, "lease": 10 * PATIENCE, "upload_seconds": PATIENCE}
+        self.data, self.settings = data, {"runner": RUNNER, **none, **settings}
         self.database: Database = opened(Settings(data))
         self.port = 0
         self.process: subprocess.Popen[str] | None = None
@@ -75,7 +77,7 @@ class Box:
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        code = self.process.wait(30)
+        code = self.process.wait(PATIENCE)
         if self.process.stdout is not None:
             self.process.stdout.close()
         return code
@@ -93,10 +95,16 @@ class Box:
         return Tokens(self.database).add(name, days)
 
     def client(self, token: str, **more: Any) -> Client:
-        return Client(self.url, token, lambda _: None, **more)
+        return Client(self.url, token, lambda _: None, **{"patience": PATIENCE, "slow": PATIENCE, **more})
 
     def ask(
-        self, method: str, path: str, token: str | None = None, body: Any = None, timeout: float = 20, **headers: str
+        self,
+        method: str,
+        path: str,
+        token: str | None = None,
+        body: Any = None,
+        timeout: float = PATIENCE,
+        **headers: str,
     ) -> Answer:
         """One request; `path` below /v1 where it does not begin with a slash."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
@@ -112,7 +120,8 @@ class Box:
             connection.close()
 
     def send(self, token: str, key: str | None = None, **what: Any) -> Answer:
-        """A bundle that says what `service_runner` is to do."""
+        """A bundle that says what `service_runner` is to do. `until`: a file that must be there before it goes on from
+        its first verdict."""
         headers = {"Content_Type": TAR, **({"Idempotency_Key": key} if key else {})}
         return self.ask("POST", "jobs", token, bundle(**what), **headers)
 
@@ -121,8 +130,10 @@ class Box:
         assert sent.status == 201, sent
         return str(sent.json["id"])
 
-    def ended(self, token: str, name: str, seconds: float = 60) -> Job:
-        return until(lambda: (job := self.client(token).job(name)).ended and job, seconds)
+    def ended(self, token: str, name: str) -> Job:
+        ended = until(lambda: (job := self.client(token).job(name)).ended and job)
+        assert isinstance(ended, Job)
+        return ended
 
     def processes(self, inner: bool = True) -> dict[int, str]:
         """The job's folder of each process that works below it; without `inner` those alone that run a job."""
@@ -166,13 +177,3 @@ def accept(jobs: Jobs, user: str, **what: Any) -> Job:
     """As the service does, without one."""
     data = bundle(**what)
     return jobs.accept(user, io.BytesIO(data), len(data), sha256(data).hexdigest(), None)[0]
-
-
-def until(found: Callable[[], Any], seconds: float = 60) -> Any:
-    """What it returns once that is true."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := found():
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"nothing within {seconds:g} s")

@@ -22,6 +22,7 @@ from typing import Any
 from gdnspec.service.api import ROOT, TAR
 from gdnspec.service.tokens import Tokens
 from helpers_service import Box, bundle
+from patience import PATIENCE
 
 LEAST = 3  # jobs, however soon the kills are over
 GREEDY = 10  # one client of so many asks without a pause
@@ -33,11 +34,11 @@ GREEDY = 10  # one client of so many asks without a pause
 class Asker(threading.Thread):
     """One user's client, on one connection: sends a bundle, polls it to its end, fetches its result, and again."""
 
-    def __init__(self, port: int, token: str, until: float, greedy: bool) -> None:
+    def __init__(self, port: int, token: str, until: float, jobs: int, greedy: bool) -> None:
         super().__init__(daemon=True)
-        self._port, self._token, self._until = port, token, until
+        self._port, self._token, self._until, self._least = port, token, until, jobs
         self._pause = 0.0 if greedy else 0.5
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         self.answers: Counter[str] = Counter()
         self.problems: list[str] = []
         self.seconds: list[float] = []
@@ -46,12 +47,16 @@ class Asker(threading.Thread):
 
     def run(self) -> None:
         try:
-            while time.monotonic() < self._until:
+            while self._goes_on:
                 self._one()
         except Exception as error:  # whatever it is, it is what the trial looks for
             self.problems.append(f"{type(error).__name__}: {error}")
         finally:
             self._connection.close()
+
+    @property
+    def _goes_on(self) -> bool:
+        return time.monotonic() < self._until or (self.ended < self._least and not self.problems)
 
     def _one(self) -> None:
         headers = {"Content-Type": TAR}
@@ -59,7 +64,7 @@ class Asker(threading.Thread):
         if sent is None:
             return
         self.jobs.append(sent["id"])
-        while time.monotonic() < self._until:
+        while self._goes_on:
             job = self._asked("GET", f"/jobs/{sent['id']}", 200)
             if job is not None and job["ended"]:
                 result = self._asked("GET", f"/jobs/{sent['id']}/result", 200)
@@ -80,7 +85,8 @@ class Asker(threading.Thread):
         self.seconds.append(time.monotonic() - began)
         if answer.status == 429:
             self.answers[f"429 {data['error']['code']}"] += 1
-            time.sleep(min(int(answer.headers["Retry-After"]), max(0.0, self._until - time.monotonic())))
+            seconds = int(answer.headers["Retry-After"])
+            time.sleep(seconds if self._least else min(seconds, max(0.0, self._until - time.monotonic())))
             return None
         self.answers[str(answer.status)] += 1
         if answer.status != wanted:
@@ -89,25 +95,27 @@ class Asker(threading.Thread):
         return data
 
 
-def load(folder: Path, clients: int, seconds: float, slots: int = 2) -> dict[str, Any]:
-    """Each client has a user of its own; what was answered, how long it took, and whether every job that was accepted
-    came to an end."""
+def load(folder: Path, clients: int, seconds: float = 0.0, slots: int = 2, jobs: int = 0) -> dict[str, Any]:
+    """Each client has a user of its own, and goes on for so many seconds and until so many jobs of its own have ended.
+    What was answered, how long it took, and whether every job that was accepted came to an end."""
     with Box(folder / "data", devices=[""] * slots, rate=240.0, burst=20) as box:
         tokens = [box.user(f"user{number}") for number in range(clients)]
-        until = time.monotonic() + seconds
-        askers = [Asker(box.port, token, until, i % GREEDY == 0) for i, token in enumerate(tokens)]
+        began = time.monotonic()
+        until = began + seconds
+        askers = [Asker(box.port, token, until, jobs, i % GREEDY == 0) for i, token in enumerate(tokens)]
         for asker in askers:
             asker.start()
         for asker in askers:
-            asker.join(seconds + 60)
+            asker.join(seconds + PATIENCE)
+        took_all = time.monotonic() - began
         sent = {job for asker in askers for job in asker.jobs}
-        states = settled(box, 120)
+        states = settled(box, PATIENCE)
     took = sorted(second for asker in askers for second in asker.seconds)
     answers = sum((asker.answers for asker in askers), Counter[str]())
     return {
         "clients": clients, "seconds": seconds, "requests": len(took), "answers": dict(answers),
         "problems": [problem for asker in askers for problem in asker.problems],
-        "requests_per_second": round(len(took) / seconds, 1), "median_ms": round(1e3 * statistics.median(took), 1),
+        "requests_per_second": round(len(took) / took_all, 1), "median_ms": round(1e3 * statistics.median(took), 1),
         "p99_ms": round(1e3 * took[int(0.99 * (len(took) - 1))], 1), "largest_ms": round(1e3 * took[-1], 1),
         "jobs": len(sent), "followed_to_the_end": sum(asker.ended for asker in askers),
         "lost": len(sent - set(states)), "states": dict(Counter(states.values())),
@@ -139,7 +147,7 @@ class Sender(threading.Thread):
         self.stop = threading.Event()
 
     def run(self) -> None:
-        client = self._box.client(self._token, patience=60.0)
+        client = self._box.client(self._token)
         number = 0
         while not (self.stop.is_set() and number >= LEAST) and time.monotonic() < self._deadline:
             try:
@@ -161,7 +169,7 @@ def kills(
     boxes = [Box(folder / "data", **more).start() for _ in range(servers)]
     token = Tokens(boxes[0].database).add("ann", 1.0)
     what = [real] if real else [bundle(seconds=s, total=3, journal=str(journal)) for s in (0.1, 0.4, 0.8)]
-    sender = Sender(boxes[0], token, what, time.monotonic() + 60 + 2 * pause * count)
+    sender = Sender(boxes[0], token, what, time.monotonic() + PATIENCE + 2 * pause * count)
     sender.start()
     hit: Counter[str] = Counter()
     killed: Counter[str] = Counter()  # jobs, by how often: three times, and a job is given up
@@ -181,8 +189,8 @@ def kills(
                 hit["server"] += 1
                 box.start()
         sender.stop.set()
-        sender.join(90)
-        states = settled(boxes[0], 300)
+        sender.join(PATIENCE)
+        states = settled(boxes[0], PATIENCE)
         with boxes[0].database.read() as connection:
             results = Counter(row["job"] for row in connection.execute("SELECT job FROM results"))
             attempts = [row["attempt"] for row in connection.execute("SELECT attempt FROM jobs")]

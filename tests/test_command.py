@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import typer
 from conftest import ROOT, Run
 from helpers_traces import make_trace, write_traces
+from patience import PATIENCE, until
 
 RIGHT = "def run{args}:\n    return decode_k_last{args}\n".format(
     args="(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"
@@ -397,24 +397,25 @@ def test_json_to_stdout_is_json_alone(gdnspec: Run, make_solution: Callable[...,
 
 
 def test_ctrl_c_keeps_what_was_measured(make_solution: Callable[..., Path], tmp_path: Path) -> None:
-    slow = RIGHT.replace(":\n", ":\n    import time\n    if q.shape[0] == 1: time.sleep(600)\n", 1)
+    stays = "    import time\n    if q.shape[0] == 1: open('called', 'w'), time.sleep(9600)\n"
+    slow = RIGHT.replace(":\n", f":\n{stays}", 1)
     root = make_solution(slow).parent
     file = tmp_path / "results.jsonl"
     workloads = ("--workload", "scale_zero", "--workload", "one_row")  # scale_zero comes first in the file
     command = ["check", "gdn_decode_k_last", *workloads, "--device", "cpu", "--solutions-dir", str(root)]
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
     process = subprocess.Popen(
         [sys.executable, "-m", "gdnspec", *command, "--solution", "under_test", "--json", str(file)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # background jobs have none
+        env={**os.environ, "TMPDIR": str(scratch)},
     )
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (file.exists() and file.read_text()):
-        time.sleep(0.1)
-    time.sleep(0.5)
+    until(lambda: list(scratch.glob("gdnspec-*/called")))  # the second workload's call: the first has its result
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "interrupted after 1 of 2" in err
     assert "Traceback" not in err
@@ -463,12 +464,19 @@ def test_a_name_that_is_taken_is_never_judged_in_silence(gdnspec: Run, make_solu
 
 @pytest.mark.thorough
 def test_what_may_change_is_not_resumed(gdnspec: Run, make_solution: Callable[..., Path], tmp_path: Path) -> None:
-    root = make_solution(RIGHT.replace(":\n", ":\n    import time; time.sleep(2)\n", 1)).parent
+    root = make_solution(
+        RIGHT.replace(
+            ":\n",
+            f":\n    import os, time\n    time.sleep(0 if os.path.exists({str(tmp_path / 'fast')!r}) else 9600)\n",
+            1,
+        )
+    ).parent
     file = tmp_path / "results.jsonl"
     command = ("check", "gdn_decode_k_last", "--workload", "one_row", "--device", "cpu", "--solutions-dir", root)
     options = ("--solution", "under_test", "--json", file)
     assert gdnspec(*command, *options, "--timeout", "0.5").returncode == 1
-    longer = gdnspec(*command, *options, "--timeout", "60")
+    (tmp_path / "fast").touch()
+    longer = gdnspec(*command, *options, "--timeout", f"{PATIENCE:g}")
     assert longer.returncode == 0, longer.stderr
     again = gdnspec(*command, *options)
     assert "1 of 1 results taken from" in again.stderr
@@ -491,7 +499,7 @@ def test_results_are_never_appended_to_something_else(gdnspec: Run, tmp_path: Pa
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     for path, says in ((victim, "other than results"), (Path("/dev/full"), "regular file"), (tmp_path, "folder")):
-        done = gdnspec("check", *SMALL, "--solution", "torch_recurrent", "--json", path, timeout=60)
+        done = gdnspec("check", *SMALL, "--solution", "torch_recurrent", "--json", path)
         assert done.returncode == 2, path
         assert says in done.stderr
     assert victim.read_text() == "precious = 1\n"
@@ -547,7 +555,7 @@ def test_a_closed_stderr_costs_no_verdict(make_solution: Callable[..., Path]) ->
 
 
 def test_a_polite_end_leaves_nothing_behind(make_solution: Callable[..., Path], tmp_path: Path) -> None:
-    stays = "    import time; open('called', 'w').close(); time.sleep(600)\n"
+    stays = "    import time; open('called', 'w').close(); time.sleep(9600)\n"
     root = make_solution(RIGHT.replace(":\n", f":\n{stays}", 1)).parent
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -555,11 +563,9 @@ def test_a_polite_end_leaves_nothing_behind(make_solution: Callable[..., Path], 
         [sys.executable, "-m", "gdnspec", "check", *SMALL, "--solutions-dir", str(root), "--solution", "under_test"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(scratch)},
     )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not list(scratch.glob("gdnspec-*/called")):
-        time.sleep(0.1)
+    until(lambda: list(scratch.glob("gdnspec-*/called")))
     process.terminate()
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "interrupted" in err
     assert not list(scratch.glob("gdnspec-*"))

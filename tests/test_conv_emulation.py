@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from patience import PATIENCE
 
 GXX = shutil.which("g++")
 EMULATORS = [ROOT / "tests/conv_emulation", ROOT / "tests/hopper_emulation"]
@@ -38,7 +39,9 @@ def emulated(folder: Path, calls: int, edit: Edit | None = None) -> dict[str, st
     subprocess.run([*command, *(f"-I{x}" for x in EMULATORS), "-o", library, source], check=True)
     path = os.pathsep.join(filter(None, [str(ROOT / "tools"), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
     script = [sys.executable, str(ROOT / "tests/conv_emulated.py"), str(library), str(calls)]
-    done = subprocess.run(script, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        script, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=PATIENCE
+    )
     if done.returncode:
         return {"all": done.stderr}
     found = json.loads(done.stdout)

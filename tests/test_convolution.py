@@ -15,6 +15,7 @@ from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.model.errors import SpecError
 from helpers_unit import line, reference
+from patience import PATIENCE
 from torch import Tensor
 
 conv = reference("convolution")
@@ -241,7 +242,7 @@ def refusals(tmp_path: Path, debug: str) -> dict[str, str]:
     environment = os.environ | {"TRITON_INTERPRET": "1", "GDNSPEC_DEBUG": debug}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-c", REFUSALS, str(ROOT / "solutions/triton_layer"), str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert isinstance(said, dict)

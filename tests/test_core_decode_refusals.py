@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from patience import PATIENCE
 
 pytest.importorskip("torch")
 
@@ -16,7 +17,7 @@ def refusals(debug: bool, build: Path) -> dict[str, str]:
     environment = os.environ | {"GDNSPEC_DEBUG": "1" if debug else "0"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, str(ROOT / "tests/core_decode_refusals.py"), str(build)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert isinstance(result, dict)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from patience import PATIENCE
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -21,7 +22,7 @@ def refusals(solution: str, device: str, debug: bool, build: Path) -> dict[str, 
     else:
         environment.pop("TRITON_INTERPRET", None)
     command = [sys.executable, str(ROOT / "tests/decode_refusals.py"), solution, device, str(build)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert isinstance(result, dict)

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -217,14 +216,13 @@ def test_a_hundred_thousand_requests_take_seconds() -> None:
         for i in range(100_000):
             yield Request(i * 120_000_000, 200 + i * 7919 % 3000, 1 + i * 104_729 % 400)
 
-    before = os.times()
+    before = os.times()  # of the processor, whatever others do meanwhile
     engine = Engine(Limits(), lambda lengths, rows: 5_000_000 + 10_000 * (sum(lengths) + rows))
-    started = time.perf_counter()
     steps = sum(1 for _ in engine.run(requests()))
     after = os.times()
     assert engine.totals.requests == 100_000
     assert steps > 100_000
-    assert after.user - before.user < 30, time.perf_counter() - started
+    assert after.user - before.user < 30
 
 
 def test_the_same_log_is_the_same_steps_on_any_machine() -> None:

@@ -7,7 +7,6 @@ import random
 import stat
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -26,10 +25,9 @@ from gdnspec.runner.check import Checker, Options
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.plan import plan
 from gdnspec.runner.record import Recorder, earlier
-from helpers_fuzz import CHILDREN, DEADLINE, SEED, open_descriptors
+from helpers_fuzz import CHILDREN, SEED, open_descriptors, soon
 from helpers_mutations import ODD, Raw, places, replaced, text_of
-
-pytestmark = pytest.mark.timeout(200)
+from patience import PATIENCE
 
 # --- a process that speaks in the worker's place -----------------------------------------------------------------
 
@@ -130,16 +128,14 @@ def entry(i: int = 0) -> dict[str, Any]:
 
 def failure(child: Child, i: int = 0) -> ChildFailed | None:
     """How loading fails, if it does: soon, and in words that can be shown."""
-    started = time.perf_counter()
     try:
-        child.load(entry(i))
+        with soon(f"entry point {i}"):
+            child.load(entry(i))
     except ChildFailed as failed:
         assert all(c.isprintable() or c in "\n\t" for c in failed.message), failed.message
         assert len(failed.message) < 12_000
         CheckResult.model_validate({**RESULT, "status": failed.status, "message": failed.message})
         return failed
-    finally:
-        assert time.perf_counter() - started < DEADLINE
     return None
 
 
@@ -237,9 +233,9 @@ def garbage() -> Iterator[tuple[str, list[Any], str]]:
 
 
 SLOW = [
-    ("silence", [b"", 60.0]),
-    ("half a line", [b'{"op": "loaded", ', 60.0]),
-    ("a trickle", [0.01, *[b"x", 0.02] * 300]),
+    ("silence", [b"", 10 * PATIENCE]),
+    ("half a line", [b'{"op": "loaded", ', 10 * PATIENCE]),
+    ("a trickle", ["while True: send(b'x'), time.sleep(0.02)"]),
 ]
 
 
@@ -271,15 +267,13 @@ def test_a_child_that_sends_garbage_is_ended_with_its_status(stage: Stage) -> No
 def test_a_child_that_keeps_the_judge_waiting_is_ended_in_time(
     stage: Stage, op: str, what: str, parts: list[Any]
 ) -> None:
-    stage.patch.setattr(child_module, "START_SECONDS", 0.5)
-    stage.patch.setattr(child_module, "BUILD_SECONDS", 0.5)
+    stage.patch.setattr(child_module, {"hello": "START_SECONDS", "load": "BUILD_SECONDS"}[op], 0.5)
     stage.play(**{op: [parts]})
     with stage.child() as child:
-        started = time.monotonic()
         failed = failure(child)
-        assert time.monotonic() - started < 10.0
         assert failed is not None
         assert (failed.status, child.deaths) == ("TIMEOUT", 1)
+        assert "no answer within 0.5 s" in failed.message
 
 
 def test_answers_that_come_before_they_are_asked_for_are_out_of_turn(stage: Stage) -> None:
@@ -310,7 +304,7 @@ def results(count: int) -> list[CheckResult]:
     where = machine.device("cpu")
     assert where is not None
     jobs = list(plan([solution()], [(found, lines)], where)) * count
-    return list(Checker("cpu", Options(timeout=5.0), lambda _: None).run(jobs))
+    return list(Checker("cpu", Options(timeout=PATIENCE), lambda _: None).run(jobs))
 
 
 def recorded(rows: list[CheckResult], file: Path) -> None:

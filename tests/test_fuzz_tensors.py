@@ -8,7 +8,6 @@ import math
 import os
 import random
 import struct
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -22,13 +21,11 @@ from gdnspec.inputs import raw
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
-from helpers_fuzz import DEADLINE, SEED, TENSORS, Tally, put, stands
+from helpers_fuzz import SEED, TENSORS, Tally, put, soon, stands
 from helpers_mutations import NO_JSON, ODD, TWICE, Raw, places, replaced, text_of
 from helpers_unit import drawn, line
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-pytestmark = pytest.mark.timeout(200)
 
 CODES = {name: code for code, name in raw.DTYPES.items()}
 SMALL = "synthetic-gva-1x2-d64"
@@ -85,16 +82,15 @@ def read(tally: Tally, of: Recording, folder: Path, what: str, content: bytes, r
     file, found = of.at(folder)
     put(file, content)
     tally.attempt(what, lambda: raw.read_inputs(file, found.definition, ()), file, refused)
-    started = time.perf_counter()
     try:
-        inputs = materialise(found, of.workload)
+        with soon(what):
+            inputs = materialise(found, of.workload)
     except InvalidWorkload as error:
         assert str(error), what
         assert "\n" not in str(error) or "x.safetensors" in str(error), what
     else:
         assert not refused, what
         assert bits(inputs) == bits(of.inputs), f"{what}: other tensors, and nobody minds"
-    assert time.perf_counter() - started < DEADLINE, what
 
 
 def test_the_file_as_it_stands_is_read(tmp_path: Path) -> None:
@@ -275,8 +271,8 @@ ANY = st.binary(max_size=100) | st.text(max_size=60).map(lambda text: headed(tex
     max_examples=150,
     derandomize=True,
     database=None,
-    deadline=5000,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(content=ANY)
 def test_any_bytes_are_no_recording(content: bytes, tmp_path: Path) -> None:

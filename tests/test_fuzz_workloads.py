@@ -7,7 +7,6 @@ import ast
 import math
 import random
 import re
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,16 +21,13 @@ from gdnspec.model.errors import SpecError
 from gdnspec.model.expression import FUNCTIONS, Expression, ExpressionError
 from gdnspec.model.regimes import REGIMES
 from gdnspec.model.workload import Workload
-from helpers_fuzz import DEADLINE, EXPRESSIONS, LINES, SEED, put, stands
+from helpers_fuzz import EXPRESSIONS, LINES, SEED, put, soon, stands
 from helpers_mutations import Mutator, Schema, places, text_of
 from helpers_unit import line
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-pytestmark = [
-    pytest.mark.timeout(200),
-    pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning"),  # of expressions
-]
+pytestmark = pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")  # of expressions
 SMALL = "synthetic-gva-1x2-d64"
 PREFILL, DECODE = definition("gdn_prefill_k_last"), definition("gdn_decode_k_last")
 BOTH = pytest.mark.parametrize("found", [PREFILL, DECODE], ids=lambda found: found.definition.name)
@@ -62,18 +58,16 @@ def small_lines() -> list[tuple[Found, dict[str, Any]]]:
 def drawn_or_refused(found: Found, file: Path, row: Any) -> tuple[Workload, Inputs] | None:
     """The inputs of a line where it has any; else nothing but the documented refusals. Large ones are not drawn."""
     put(file, text_of(row) + "\n")
-    started = time.perf_counter()
     try:
-        (workload,) = load_workloads(file, found)
-        memory.require(found, workload)
-        return workload, materialise(found, workload)
+        with soon(row):
+            (workload,) = load_workloads(file, found)
+            memory.require(found, workload)
+            return workload, materialise(found, workload)
     except SpecError as error:
         assert error.problems
         assert all(problem.file == file for problem in error.problems)
     except (InvalidWorkload, MemoryError) as error:
         assert str(error)
-    finally:
-        assert time.perf_counter() - started < DEADLINE, row
     return None
 
 
@@ -132,7 +126,7 @@ def test_any_line_is_refused_or_drawn_twice_the_same(found: Found, tmp_path: Pat
     """Every regime, preset, length, omission and scalar: what is drawn fits the definition and its domains."""
     file, outcomes = tmp_path / "workloads.jsonl", {"drawn": 0, "refused": 0}
 
-    @settings(max_examples=250, derandomize=True, database=None, deadline=5000,
+    @settings(max_examples=250, derandomize=True, database=None, deadline=None,
               suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])  # fmt: skip
     @given(rows(found))
     def try_it(row: dict[str, Any]) -> None:
@@ -238,15 +232,13 @@ def test_a_changed_expression_is_refused_or_means_what_python_means() -> None:
         if text in tried:
             continue
         tried.add(text)
-        started = time.process_time()
         try:
-            value = Expression(text).evaluate({**SCOPE, **VECTORS})
+            with soon(text):
+                value = Expression(text).evaluate({**SCOPE, **VECTORS})
         except ExpressionError as error:
             assert str(error), text
             refused += 1
             continue
-        finally:
-            assert time.process_time() - started < 1.0, text
         assert isinstance(value, bool | int | float | str | tuple), text
         if comparable(text):
             compared += 1

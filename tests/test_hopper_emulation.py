@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from patience import PATIENCE
 
 GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/hopper_prefill"
@@ -49,7 +50,7 @@ def emulate(folder: Path, *flags: str, edit: Edit | None = None) -> subprocess.C
     command = [str(GXX), "-std=c++20", "-fno-strict-aliasing", "-w", *flags]
     program = folder / "emulate"
     subprocess.run([*command, "-I", folder, "-I", EMULATOR, "-o", program, EMULATOR / "main.cpp"], check=True)
-    return subprocess.run([program], capture_output=True, text=True, timeout=200)
+    return subprocess.run([program], capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.slow

@@ -5,13 +5,14 @@ import subprocess
 import sys
 
 from conftest import ROOT
+from patience import PATIENCE
 
 FOLDER = ROOT / "solutions/hopper_prefill"
 
 
 def test_sums_of_columns_are_kept_where_keys_are_alike() -> None:
     command = [sys.executable, FOLDER / "rounding.py", "--tokens", "128", "--draws", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     head, *lines = done.stdout.splitlines()
     ways = re.split(r" {2,}", head.strip())

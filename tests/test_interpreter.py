@@ -12,6 +12,7 @@ from pathlib import Path
 
 import forked
 import pytest
+from patience import PATIENCE
 
 pytest.importorskip("triton")
 pytest.importorskip("torch")
@@ -165,7 +166,9 @@ def interpreted(program: str, tmp_path: Path, corrected: bool, paths: tuple[str,
     file.write_text(PREAMBLE.format(corrected=corrected) + program)
     environment = dict(os.environ, TRITON_INTERPRET="1", PYTHONPATH=os.pathsep.join([*paths, str(TOOLS)]))
     if paths:  # what is to be imported differs from the start
-        done = subprocess.run([sys.executable, str(file)], env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [sys.executable, str(file)], env=environment, capture_output=True, text=True, timeout=PATIENCE
+        )
     else:
         done = forked.run([], environment, script=file)
     if done.returncode:

@@ -12,6 +12,7 @@ import torch
 from conftest import ROOT
 from gdnspec.build.loader import load_function
 from helpers_unit import reference
+from patience import PATIENCE
 
 layer, chunkwise = reference("layer"), reference("chunkwise")
 F64, BF16 = torch.float64, torch.bfloat16
@@ -379,7 +380,7 @@ def test_rows_that_bfloat16_holds_give_the_same_bits_in_float32_and_others_do_no
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-c", ROWS, str(ROOT / "solutions"), str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said.keys() == {"torch_layer", "triton_layer"}

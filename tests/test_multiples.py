@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from gdnspec.runner.multiples import _spread, differing, write
+from patience import PATIENCE
 
 SHAPES = [  # of a ring, and of factors
     ((3, 5, 4, 7), (3, 1, 4, 1)),
@@ -60,7 +61,9 @@ def test_the_fused_kernels_do_so_too() -> None:
     """Here by the interpreter; on a GPU the test above runs them."""
     code = "import test_multiples; test_multiples.interpreted()"
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
 
 

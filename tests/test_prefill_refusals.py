@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 from gdnspec.build.loader import load_function
+from patience import PATIENCE
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -215,5 +216,5 @@ def test_nothing_is_read_or_written_out_of_bounds(program: str, tmp_path: Path) 
     environment = os.environ | {"TRITON_INTERPRET": "1", "GDNSPEC_DEBUG": "0"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-c", program, str(ROOT / "solutions/triton_chunkwise"), str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "none outside\n", done.stderr

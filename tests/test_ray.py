@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from gdnspec.model.trace import Trace
 from gdnspec.runner import ray_executor, ray_worker
 from gdnspec.runner.executor import NothingToRunOn, Settings, Task
 from gdnspec.runner.plan import plan
+from patience import PATIENCE, until
 
 RIGHT = "def run(**inputs):\n    return decode_k_last(**inputs)"
 NAMES = ("one_row", "scale_zero", "batch_8")
@@ -113,16 +113,14 @@ def test_every_line_comes_once_and_is_what_the_local_one_writes(
 @needs_ray
 def test_an_interrupt_ends_the_workers_and_keeps_what_was_measured(make_solution: Make, tmp_path: Path) -> None:
     file, folder = tmp_path / "t.jsonl", make_solution(RIGHT)
-    stuck = make_solution("def run(**inputs):\n    import time\n    time.sleep(600)", name="stuck")
-    command = arguments(folder, file, "--solution", stuck.name, "--seconds", "0.3", "--timeout", "500")
+    stuck = make_solution("def run(**inputs):\n    import time\n    time.sleep(9600)", name="stuck")
+    command = arguments(folder, file, "--solution", stuck.name, "--seconds", "0.3", "--timeout", "9000")
     process = subprocess.Popen(
         [sys.executable, "-m", "gdnspec", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 120
-    while not (file.exists() and file.read_text().count("\n") >= 1) and time.monotonic() < deadline:
-        time.sleep(0.2)
+    until(lambda: file.exists() and file.read_text().count("\n") >= 1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     kept = [Trace.model_validate(json.loads(line)) for line in file.read_text().splitlines()]

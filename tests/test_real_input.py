@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from patience import PATIENCE
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
@@ -196,7 +197,7 @@ def test_script_makes_these_files(tmp_path: Path) -> None:
     if transformers.__version__ != recorded:
         pytest.skip(f"recorded with transformers {recorded}, this is {transformers.__version__}")
     script = [sys.executable, str(ROOT / "tools" / "make_real_input.py"), "--out", str(tmp_path)]
-    subprocess.run(script, check=True, timeout=120)
+    subprocess.run(script, check=True, timeout=PATIENCE)
     for definition in DEFINITIONS:
         kept, made = load_file(tensor_file(definition)), load_file(tensor_file(definition, tmp_path))
         assert {n: (x.dtype, x.shape) for n, x in made.items()} == {n: (x.dtype, x.shape) for n, x in kept.items()}

@@ -15,6 +15,7 @@ from gdnspec.service.jobs import Jobs
 from gdnspec.service.settings import Settings
 from gdnspec.service.tokens import Tokens
 from helpers_service import accept
+from patience import PATIENCE
 
 MOUNT = ["unshare", "--user", "--map-root-user", "--mount"]
 mounts = pytest.mark.skipif(
@@ -31,7 +32,7 @@ def in_a_small_disk(tmp_path: Path, options: str, script: str) -> subprocess.Com
     words = f"mount -t tmpfs -o size=1m tmpfs {disk} && cd {disk} && {options} {sys.executable} ../script.py bob"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'tools'}:{ROOT / 'tests'}"}
     return subprocess.run(
-        [*MOUNT, "sh", "-c", words], capture_output=True, text=True, timeout=60, env=environment
+        [*MOUNT, "sh", "-c", words], capture_output=True, text=True, timeout=PATIENCE, env=environment
     )  # fmt: skip
 
 
@@ -39,11 +40,12 @@ def in_a_small_disk(tmp_path: Path, options: str, script: str) -> subprocess.Com
 def test_a_full_disk_takes_no_job_and_loses_none(tmp_path: Path) -> None:
     script = """
 import contextlib, pathlib
-from helpers_service import Box, until
-with Box(pathlib.Path("data").absolute(), pathlib.Path("../log").absolute(), lease=60.0) as box:
+from helpers_service import Box
+from patience import until
+with Box(pathlib.Path("data").absolute(), pathlib.Path("../log").absolute(), lease=8000.0) as box:
     ann = box.user("ann")
-    slow = box.job(ann, before=5.0, total=100)
-    until(lambda: box.client(ann).job(slow).state == "running")
+    slow = box.job(ann, until=str(pathlib.Path("../goes on").absolute()), total=100)
+    until(lambda: box.client(ann).job(slow).done == 1)
     # What SQLite has written ahead is room that it still has; so is the folder of a job, once that is over.
     with box.database.read() as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -53,6 +55,7 @@ with Box(pathlib.Path("data").absolute(), pathlib.Path("../log").absolute(), lea
     answer = box.send(ann, padding="x" * 30000)
     print(answer.status, answer.code, answer.headers["retry-after"], answer.json["error"]["message"])
     print(box.ask("GET", "jobs", ann).status, len(box.ask("GET", "jobs", ann).json["jobs"]))
+    pathlib.Path("../goes on").touch()
     until(lambda: "a result waits to be written" in box.said)
     print(box.client(ann).job(slow).state)
     pathlib.Path("filler").unlink()

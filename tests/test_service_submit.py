@@ -6,7 +6,6 @@ import json
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from gdnspec.service.api import ROOT
 from gdnspec.service.client import Client, ServiceError
 from gdnspec.submission.evidence import EVIDENCE, folder_of
 from helpers_bundles import DECODE, bundle_of, claimed
-from helpers_service import Box, served, until
+from helpers_service import Box, served
+from patience import until
 
 Make = Callable[..., Path]
 ARGUMENTS = "(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"
@@ -44,13 +44,14 @@ class Fake(http.server.BaseHTTPRequestHandler):
 
     body = b""
     status = 200
-    delay = 0.0
+    silent: threading.Event | None = None  # until it is set
     location = ""
     seen: list[dict[str, str]]
 
     def do_GET(self) -> None:
         self.seen.append(dict(self.headers))
-        time.sleep(self.delay)
+        if self.silent is not None:
+            self.silent.wait()
         self.send_response(self.status)
         if self.location:
             self.send_header("Location", self.location)
@@ -66,9 +67,11 @@ class Fake(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def fake() -> Iterator[Callable[..., Any]]:
-    servers = []
+    servers, silent = [], []
 
     def make(**fields: Any) -> Any:
+        if "silent" in fields:
+            silent.append(fields["silent"])
         handler = type("Handler", (Fake,), {"seen": [], **fields})
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -76,6 +79,8 @@ def fake() -> Iterator[Callable[..., Any]]:
         return server
 
     yield make
+    for event in silent:
+        event.set()
     for server in servers:
         server.shutdown()
         server.server_close()
@@ -102,24 +107,24 @@ def asked(address: str, **more: Any) -> ServiceError:
 def test_a_server_that_is_down_slow_or_another_is_told_in_a_line(fake: Callable[..., Any]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        gone = f"http://127.0.0.1:{free.getsockname()[1]}"
-    for address, more, says, code in (
-        (gone, {}, "Connection refused; given up after 0.5 s", 3),
-        (url(fake(delay=1.0)), {"slow": 0.2}, "no answer in time", 3),
-        (url(fake(status=503, body=b"{}")), {}, "HTTP 503", 3),
-        (url(fake(status=500, body=b"\x1b[2J")), {}, "HTTP 500", 3),
-        (url(fake(status=404, body=b"<html>")), {}, "is this the address of a gdnspec server?", 2),
-        (url(fake(body=b"<html>hello")), {}, "what answers there is no gdnspec server", 2),
-        (url(fake(body=b"[1]")), {}, "what answers there is no gdnspec server", 2),
-        (url(fake(body=service(api=2))), {}, "gdnspec 9.9 speaks version 2 of the interface, this gdnspec", 2),
-        (url(fake(body=service(slots="many"))), {}, "is the server of another version?", 2),
-        ("ftp://here", {}, "is no address of a server", 2),
-        ("nonsense", {}, "is no address of a server", 2),
-        ("http://example.org", {}, "a token is not sent over a network as it is: https, or ssh -L", 2),
-    ):
-        error = asked(address, **more)
-        assert says in str(error), address
-        assert error.exit_code == code, says
+        gone = f"http://127.0.0.1:{free.getsockname()[1]}"  # taken, so that no other test listens there
+        for address, more, says, code in (
+            (gone, {}, "Connection refused; given up after 0.5 s", 3),
+            (url(fake(silent=threading.Event())), {"slow": 0.2}, "no answer in time", 3),
+            (url(fake(status=503, body=b"{}")), {}, "HTTP 503", 3),
+            (url(fake(status=500, body=b"\x1b[2J")), {}, "HTTP 500", 3),
+            (url(fake(status=404, body=b"<html>")), {}, "is this the address of a gdnspec server?", 2),
+            (url(fake(body=b"<html>hello")), {}, "what answers there is no gdnspec server", 2),
+            (url(fake(body=b"[1]")), {}, "what answers there is no gdnspec server", 2),
+            (url(fake(body=service(api=2))), {}, "gdnspec 9.9 speaks version 2 of the interface, this gdnspec", 2),
+            (url(fake(body=service(slots="many"))), {}, "is the server of another version?", 2),
+            ("ftp://here", {}, "is no address of a server", 2),
+            ("nonsense", {}, "is no address of a server", 2),
+            ("http://example.org", {}, "a token is not sent over a network as it is: https, or ssh -L", 2),
+        ):
+            error = asked(address, **more)
+            assert says in str(error), address
+            assert error.exit_code == code, says
 
 
 def test_a_token_goes_to_no_other_server(fake: Callable[..., Any]) -> None:
@@ -176,7 +181,7 @@ def test_a_solution_is_submitted_judged_and_shown(real: Box, gdnspec: Run, make_
     verdicts = real.client(token).result(job["id"]).verdicts
     assert {verdict.status for verdict in verdicts} == {"PASSED", "UNSUPPORTED"}
     assert str(real.data) not in real.ask("GET", f"jobs/{job['id']}/result", token).body.decode()
-    page = real.ask("GET", f"jobs/{job['id']}/report", token, timeout=60)
+    page = real.ask("GET", f"jobs/{job['id']}/report", token)
     assert page.status == 200
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "under_test" in page.body.decode()
@@ -212,12 +217,12 @@ def test_a_bundle_that_means_harm_reaches_nothing(real: Box, make_solution: Make
     folder = make_solution(f"import torch\n{code}", name="harm", entries=ENTRIES)
     before = sorted(path.name for path in real.data.iterdir())
     sent = real.client(token).submit(bundle_of(folder, tmp_path / "a.tar").read_bytes())
-    ended = real.ended(token, sent.id, 90)
+    ended = real.ended(token, sent.id)
     assert ended.state == "accepted", ended.reasons  # a right kernel, which has reached nothing but what it may
     assert sorted(path.name for path in real.data.iterdir()) == sorted({*before, "slot-0.lock"})
     until(lambda: not list((real.data / "work").iterdir()))
 
     broken = real.client(token).submit(b"no archive" * 100)
-    ended = real.ended(token, broken.id, 90)
+    ended = real.ended(token, broken.id)
     assert (ended.state, ended.attempt) == ("invalid", 1)
     assert ended.reasons[0].startswith("bundle.tar: ")

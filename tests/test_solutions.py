@@ -63,7 +63,7 @@ def test_the_main_job_passes(gdnspec: Run, tmp_path: Path, name: str) -> None:
     served = json.loads((ROOT / "solutions" / name / "solution.json").read_text())
     chosen = [f"gdn_{end}" for end in FEWER.get(name, ())]
     options = ("--solution", name, "--device", "cpu", "--json", tmp_path / "r.jsonl")
-    done = gdnspec("check", *chosen, *options, timeout=280)
+    done = gdnspec("check", *chosen, *options)
     rows = verdicts(tmp_path / "r.jsonl")
     assert {definition for _, definition in rows} == set(chosen or served["entries"])
     if served["requires"]["device"] == "cuda":
@@ -81,7 +81,7 @@ def test_the_main_job_passes(gdnspec: Run, tmp_path: Path, name: str) -> None:
 )
 def test_the_chunkwise_kernels_are_strict(gdnspec: Run, tmp_path: Path, definition: str) -> None:
     options = ("--solution", "triton_chunkwise", "--device", "cpu", "--json", tmp_path / "r.jsonl")
-    done = gdnspec("check", definition, "--suite", "strict", *options, timeout=280)
+    done = gdnspec("check", definition, "--suite", "strict", *options)
     assert done.returncode == 0, done.stderr
     assert set(verdicts(tmp_path / "r.jsonl")["triton_chunkwise", definition].values()) == {"PASSED"}
 
@@ -92,7 +92,7 @@ def test_the_chunkwise_kernels_are_strict(gdnspec: Run, tmp_path: Path, definiti
 def test_the_chunkwise_solution_conforms_on_a_cpu(gdnspec: Run, tmp_path: Path, definition: str) -> None:
     suites = ("--suite", "conformance", "--suite", "strict")
     options = ("--solution", "torch_chunkwise", "--device", "cpu", "--json", tmp_path / "r.jsonl")
-    done = gdnspec("check", definition, *suites[: 4 if "prefill" in definition else 2], *options, timeout=280)
+    done = gdnspec("check", definition, *suites[: 4 if "prefill" in definition else 2], *options)
     assert done.returncode == 0, done.stderr
     assert set(verdicts(tmp_path / "r.jsonl")["torch_chunkwise", definition].values()) == {"PASSED"}
 

@@ -1,9 +1,9 @@
 """What becomes of a solution that is wrong, breaks, or lies: one status each, and the next workload still runs."""
 
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import command_lines
@@ -15,15 +15,17 @@ from gdnspec.catalog.workloads import workloads
 from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult
 from gdnspec.runner.check import Checker, Options
+from gdnspec.runner.child import Child
 from gdnspec.runner.plan import plan
 from gdnspec.worker import landlock
+from patience import PATIENCE, until
 
 HEAD = "def run(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):\n"
 OUT_HEAD = HEAD.replace("):", ", output, new_state):")
 ARGS = "(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"
 
 
-def check(folder: Path, *names: str, timeout: float = 60.0, device: str = "cpu") -> list[CheckResult]:
+def check(folder: Path, *names: str, timeout: float = PATIENCE, device: str = "cpu") -> list[CheckResult]:
     """The verdicts of one solution on the named smoke workloads of gdn_decode_k_last."""
     found = definition("gdn_decode_k_last")
     lines = [line for line in workloads(found) if line.name in (names or ("one_row",))]
@@ -136,12 +138,13 @@ def test_outputs_never_written_are_found(make_solution: Callable[..., Path]) -> 
 def test_a_writer_that_finishes_later_is_found(make_solution: Callable[..., Path]) -> None:
     code = body(
         f"""
-        import threading, time
+        import threading
         o, s = decode_k_last{ARGS}
         def later():
-            time.sleep(0.3)
+            written_later.wait()  # for ever: the judge looks before that
             output.copy_(o); new_state.copy_(s)
-        threading.Thread(target=later).start()
+        written_later = threading.Event()
+        threading.Thread(target=later, daemon=True).start()
         """,
         OUT_HEAD,
     )
@@ -149,12 +152,21 @@ def test_a_writer_that_finishes_later_is_found(make_solution: Callable[..., Path
     assert result.status == "NON_FINITE"
 
 
-def test_a_hang_ends_and_the_next_workload_runs(make_solution: Callable[..., Path]) -> None:
-    code = body(f"import time\nif q.shape[0] == 1: time.sleep(600)\n{RIGHT}")
-    results = {r.workload: r for r in check(make_solution(code), "one_row", "scale_zero", timeout=3.0)}
-    assert results["one_row"].status == "TIMEOUT"
-    assert "no answer within 3 s" in results["one_row"].message
-    assert results["scale_zero"].status == "PASSED", results["scale_zero"].message
+def test_a_hang_ends_and_the_next_workload_runs(
+    make_solution: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, asked = Child.call, []
+
+    def first_in_half_a_second(self: Child, timeout: float) -> dict[str, Any]:
+        asked.append(timeout)
+        return call(self, 0.5 if len(asked) == 1 else timeout)
+
+    monkeypatch.setattr(Child, "call", first_in_half_a_second)
+    code = body(f"import time\nif q.shape[0] != 1: time.sleep(9600)\n{RIGHT}")
+    first, second = check(make_solution(code), "one_row", "scale_zero")
+    assert (first.workload, first.status) == ("scale_zero", "TIMEOUT"), first.message
+    assert "no answer within 0.5 s" in first.message
+    assert (second.workload, second.status) == ("one_row", "PASSED"), second.message
 
 
 def test_a_solution_that_always_dies_is_given_up(make_solution: Callable[..., Path]) -> None:
@@ -243,23 +255,19 @@ def test_a_process_left_behind_does_not_hold_up_the_judge(make_solution: Callabl
     code = body(
         f"""
         import subprocess
-        subprocess.Popen(["sleep", "30"], start_new_session=True)
+        subprocess.Popen(["sleep", "9600"], start_new_session=True)  # who waited for it would wait too long
         {RIGHT}
         """
     )
-    started = time.monotonic()
     (result,) = check(make_solution(code))
     assert result.status == "PASSED", result.message
-    assert time.monotonic() - started < 20
 
 
 def test_replies_sent_ahead_are_out_of_turn(make_solution: Callable[..., Path]) -> None:
     flood = b'{"op": "done", "returned": null, "seconds": 0, "prepare_seconds": null}\n'
     code = body(f"{FIND_SOCKET}\nfor _ in range(3000): os.write(fd, {flood!r})\n{RIGHT}")
-    started = time.monotonic()
     results = check(make_solution(code), "one_row", "scale_zero", timeout=10.0)
     assert {result.status for result in results} <= {"PROTOCOL_ERROR", "TIMEOUT"}
-    assert time.monotonic() - started < 40
 
 
 def test_a_socket_held_by_a_grandchild_hides_no_death(make_solution: Callable[..., Path]) -> None:
@@ -267,23 +275,21 @@ def test_a_socket_held_by_a_grandchild_hides_no_death(make_solution: Callable[..
         f"""
         {FIND_SOCKET.strip().replace(chr(10), chr(10) + "        ")}
         import subprocess
-        subprocess.Popen(["sleep", "60"], start_new_session=True, pass_fds=[fd])
+        subprocess.Popen(["sleep", "9600"], start_new_session=True, pass_fds=[fd])
         os._exit(3)
         """
     )
-    started = time.monotonic()
-    (result,) = check(make_solution(code), timeout=50.0)
+    (result,) = check(make_solution(code), timeout=10 * PATIENCE)  # who waited for an answer would wait too long
     assert result.status == "RUNTIME_ERROR"
     assert "exit code 3" in result.message
-    assert time.monotonic() - started < 25
 
 
 def test_what_a_solution_starts_ends_with_it(make_solution: Callable[..., Path], tmp_path: Path) -> None:
     marker = f"{tmp_path.name}-left-behind"
-    start = f"subprocess.Popen(['sh', '-c', 'sleep 97; : {marker}'], start_new_session=True)"
+    start = f"subprocess.Popen(['sh', '-c', 'sleep 9600; : {marker}'], start_new_session=True)"
     (result,) = check(make_solution(body(f"import subprocess\n{start}\n{RIGHT}")))
     assert result.status == "PASSED", result.message
-    assert not any(marker.encode() in line for line in command_lines())
+    until(lambda: not any(marker.encode() in line for line in command_lines()))  # what is killed may take a moment
 
 
 @pytest.mark.parametrize(
@@ -534,12 +540,13 @@ class TestOnAGpu:
     def test_work_on_another_stream_still_counts_only_when_done(self, make_solution: Callable[..., Path]) -> None:
         code = body(
             f"""
-            import threading, time
+            import threading
             o, s = decode_k_last{ARGS}
             def later():
-                time.sleep(0.5)
+                written_later.wait()  # for ever: the judge looks before that
                 output.copy_(o); new_state.copy_(s)
-            threading.Thread(target=later).start()
+            written_later = threading.Event()
+            threading.Thread(target=later, daemon=True).start()
             """,
             OUT_HEAD,
         )

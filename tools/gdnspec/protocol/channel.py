@@ -4,6 +4,7 @@ import json
 import select
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 MAX_LINE = 4 * 1024 * 1024
@@ -26,11 +27,15 @@ def _no_constants(text: str) -> Any:
 
 
 class Channel:
-    """One end. A message is a JSON object with an "op"; descriptors may travel with it."""
+    """One end. A message is a JSON object with an "op"; descriptors may travel with it. `clock`: seconds since any
+    moment, by which `receive` keeps its deadline."""
 
-    def __init__(self, sock: socket.socket, accept_fds: bool = False) -> None:
+    def __init__(
+        self, sock: socket.socket, accept_fds: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._socket = sock
         self._accept_fds = accept_fds
+        self._clock = clock
         self._buffer = b""
         self._fds: list[int] = []
 
@@ -56,14 +61,14 @@ class Channel:
         `alive` is a pidfd: once that process is gone no message will come, whoever still holds the socket. `awake`:
         seconds for which it looks again and again, for a processor that sleeps takes a tenth of a millisecond to wake.
         """
-        started, left = time.monotonic(), timeout
+        started, left = self._clock(), timeout
         while b"\n" not in self._buffer:
             if len(self._buffer) > MAX_LINE:
                 raise ProtocolError(f"a line of over {MAX_LINE >> 20} MiB")
             if left is not None and left < 0:
                 raise ChannelTimeout  # where bytes keep trickling in, none of the waits below runs out
             self._read(left, alive, started + awake)
-            left = None if timeout is None else timeout - (time.monotonic() - started)
+            left = None if timeout is None else timeout - (self._clock() - started)
         line, self._buffer = self._buffer.split(b"\n", 1)
         fds, self._fds = self._fds, []
         try:
@@ -80,7 +85,7 @@ class Channel:
         for fd in [mine] if alive is None else [mine, alive]:
             poll.register(fd, select.POLLIN)
         found = poll.poll(0)
-        while not found and time.monotonic() < awake_until:
+        while not found and self._clock() < awake_until:
             found = poll.poll(0)
         ready = [fd for fd, _ in found or poll.poll(None if timeout is None else max(0, timeout) * 1000)]
         if not ready:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
-PATIENCE = 2.0
+PATIENCE = 30.0  # seconds: what is killed has to run once more to end, and on a busy machine that may take a while
 _LISTS = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 _kept: set[int] = set()  # children that are somebody's, and no orphans
 
@@ -88,9 +88,11 @@ def end_orphans() -> None:
     """Kills and reaps every adopted child; those that it leaves behind in turn, too."""
     deadline = time.monotonic() + PATIENCE
     while (left := children() - _kept) and time.monotonic() < deadline:
-        for pid in left:
-            try:
+        killed = []
+        for pid in left:  # all before any is waited for: each may start others until it ends
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+        for pid in killed:
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-            except (ProcessLookupError, ChildProcessError, PermissionError):
-                continue

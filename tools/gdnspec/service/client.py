@@ -50,10 +50,18 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class Client:
-    """One server, one user. Raises `ServiceError`; what may be mended by waiting is waited for, `patience` seconds."""
+    """One server, one user. Raises `ServiceError`; what may be mended by waiting is waited for, `patience` seconds by
+    `clock`, which `sleep` lets pass."""
 
     def __init__(
-        self, url: str, token: str, warn: Callable[[str], None], patience: float = PATIENCE, slow: float = SLOW
+        self,
+        url: str,
+        token: str,
+        warn: Callable[[str], None],
+        patience: float = PATIENCE,
+        slow: float = SLOW,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
@@ -66,6 +74,7 @@ class Client:
             raise ServiceError("the token is not one: it has characters that no token has")
         self.url, self._token, self._warn = url.rstrip("/"), token.strip(), warn
         self._patience, self._slow = patience, slow
+        self._clock, self._sleep = clock, sleep
         proxies = [urllib.request.ProxyHandler({})] if parts.hostname in LOOPBACK else []
         self._opener = urllib.request.build_opener(_NoRedirect, *proxies)
 
@@ -108,11 +117,11 @@ class Client:
 
     def events(self, name: str) -> Iterator[api.Event]:
         """Until the job ends. A stream that is cut off is taken up where it was."""
-        after, until = 0, time.monotonic() + self._patience
+        after, until = 0, self._clock() + self._patience
         while True:
             try:
                 for event in self._stream(name, after):
-                    after, until = event.id, time.monotonic() + self._patience
+                    after, until = event.id, self._clock() + self._patience
                     yield event
                     if event.kind == "ended":
                         return
@@ -123,7 +132,7 @@ class Client:
     # --- requests -----------------------------------------------------------------------------------------------
 
     def _patiently(self, ask: Callable[[], bytes]) -> bytes:
-        until = time.monotonic() + self._patience
+        until = self._clock() + self._patience
         while True:
             try:
                 return ask()
@@ -132,10 +141,10 @@ class Client:
 
     def _wait(self, away: Away, until: float) -> None:
         seconds = max(away.seconds, 1.0)
-        if time.monotonic() + seconds > until:
+        if self._clock() + seconds > until:
             raise ServiceError(f"{self.url}: {away}; given up after {self._patience:g} s", 3) from None
         self._warn(f"{self.url}: {away}; again in {seconds:g} s")
-        time.sleep(seconds)
+        self._sleep(seconds)
 
     def _whole(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> bytes:
         with self._open(method, path, body, headers or {}) as answer:

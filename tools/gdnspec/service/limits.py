@@ -4,20 +4,20 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 class Rate:
-    """A bucket of `burst` requests for each user, which fills with `per_minute`."""
+    """A bucket of `burst` requests for each user, which fills with `per_minute`. `clock`: seconds since any moment."""
 
-    def __init__(self, per_minute: float, burst: int) -> None:
-        self._per_second, self._burst = per_minute / 60, burst
+    def __init__(self, per_minute: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_second, self._burst, self._clock = per_minute / 60, burst, clock
         self._left: dict[str, tuple[float, float]] = {}  # requests, and when that was
         self._lock = threading.Lock()
 
     def wait(self, user: str) -> float:
         """0 where the request may be answered, and is counted; else the seconds until one may."""
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             left, then = self._left.get(user, (float(self._burst), now))
             left = min(float(self._burst), left + (now - then) * self._per_second)
