@@ -20,24 +20,27 @@ def main() -> None:
         what = json.load(file)
     name, journal = os.path.basename(os.getcwd()), what.get("journal")  # noqa: PTH109, PTH119
 
-    def note(event: str) -> None:
+    def note(event: str, pid: int = 0) -> None:
         if journal:
             told = ",".join(
                 f"{key}={os.environ.get(key)}" for key in ("CUDA_VISIBLE_DEVICES", "GDNSPEC_TOKEN", "TMPDIR")
             )
             with open(journal, "a") as file:  # noqa: PTH123
-                file.write(f"{event} {name} {os.getpid()} {time.monotonic()} {told}\n")
+                file.write(f"{event} {name} {pid or os.getpid()} {time.monotonic()} {told}\n")
 
     note("start")
     if what.get("orphan") and os.fork() == 0:
         os.setsid()
-        if os.fork() == 0:
+        pid = os.fork()
+        if pid == 0:
             os.close(0), os.close(1), os.close(2)
-            note("orphan")
             time.sleep(600)
+        note("orphan", pid)  # not by itself: once it is one, the end of any job may be its own
         os._exit(0)
     say(kind="opened", text=what.get("name", name))
     say(kind="workloads", total=what.get("total", 2))
+    while "gate" in what and not os.path.exists(what["gate"]):  # noqa: PTH110
+        time.sleep(0.02)
     for number in range(what.get("total", 2)):
         time.sleep(what.get("seconds", 0.0) / what.get("total", 2))
         verdict = {"definition": "gdn_decode_k_last", "workload": f"w{number}", "suite": "smoke", "solution": "none",

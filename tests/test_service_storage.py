@@ -1,5 +1,6 @@
 """A disk that is full or cannot be written: nothing is half done, and it is said what to do."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from gdnspec.model.errors import SpecError
 from gdnspec.service.database import Database, StorageError
 from gdnspec.service.folder import opened
 from gdnspec.service.jobs import Jobs
+from gdnspec.service.room import for_want_of_room
 from gdnspec.service.settings import Settings
 from gdnspec.service.tokens import Tokens
 from helpers_service import accept
@@ -68,6 +70,110 @@ with Box(pathlib.Path("data").absolute(), pathlib.Path("../log").absolute(), lea
         "507 storage_full 10 the disk of the server is full; nothing was changed", "200 1", "running", "accepted 1 100",
         "201",
     ]  # fmt: skip
+
+
+@mounts
+def test_a_full_work_folder_is_told_as_a_full_disk_and_costs_no_job(tmp_path: Path) -> None:
+    """Where the database has room, and what is on its way, judged or drawn has none."""
+    script = """
+import contextlib, pathlib, subprocess
+from helpers_service import Box, until
+box = Box(pathlib.Path("../data").absolute(), pathlib.Path("../log").absolute(), lease=60.0)
+work = box.data / "work"
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", work], check=True)
+work.chmod(0o700)
+with box:
+    ann = box.user("ann")
+    first = box.ended(ann, box.job(ann, name="first")).id
+    until(lambda: not list(work.iterdir()))
+    with contextlib.suppress(OSError), (work / "filler").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    for answer in (
+        box.send(ann, padding="x" * (3 << 20)), box.ask("GET", f"jobs/{first}/report", ann), box.ask("GET", "/", ann),
+    ):
+        print(answer.status, answer.code, answer.headers["retry-after"], answer.json["error"]["message"])
+    waits = box.job(ann, name="waits")
+    until(lambda: "waits for room on the disk of the server" in box.said)
+    print(box.client(ann).job(waits).state)
+    (work / "filler").unlink()
+    print(box.ended(ann, waits).state, box.client(ann).job(waits).attempt)
+    print([event.kind for event in box.client(ann).events(waits) if event.kind in ("warning", "again")])
+    print(box.send(ann, padding="x" * (3 << 20)).status)
+"""
+    done = in_a_small_disk(tmp_path, "", script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        *["507 storage_full 10 the disk of the server is full; nothing was changed"] * 3, "running", "accepted 1",
+        "['warning']", "201",
+    ]  # fmt: skip
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@mounts
+def test_a_server_goes_on_where_its_log_is_on_the_full_disk(tmp_path: Path) -> None:
+    script = """
+import contextlib, pathlib
+from helpers_service import Box, until
+with Box(pathlib.Path("data").absolute(), pathlib.Path("log").absolute(), lease=60.0) as box:
+    ann = box.user("ann")
+    gate = pathlib.Path("../gate").absolute()
+    job = box.job(ann, gate=str(gate), total=200)
+    until(lambda: box.client(ann).job(job).total == 200)
+    with box.database.read() as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    with contextlib.suppress(OSError), open("filler", "wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    answers = {box.send(ann, padding="x" * 30000).status for _ in range(3)}
+    gate.touch()
+    until(lambda: not box.processes())  # it has ended, and its result has nowhere to go
+    pathlib.Path("filler").unlink()
+    print(answers, box.ended(ann, job).state, box.client(ann).job(job).attempt)
+    print(box.ended(ann, box.job(ann)).state)
+"""
+    done = in_a_small_disk(tmp_path, "", script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["{507} accepted 1", "accepted"]
+
+
+@mounts
+def test_a_copy_that_has_no_room_is_not_left_half(tmp_path: Path) -> None:
+    script = """
+import pathlib
+from gdnspec.service.database import Database, StorageError
+from gdnspec.service.jobs import Jobs
+from gdnspec.service.tokens import Tokens
+from helpers_service import accept
+database = Database(pathlib.Path("../service.db"))
+Tokens(database).add("ann", 1.0)
+accept(Jobs(database, 8), "ann", padding="x" * (2 << 20))
+for target in ("copy.db", "../copy.db", "../copy.db"):
+    try:
+        print(database.backup(pathlib.Path(target)))
+    except StorageError as error:
+        print(error, error.full)
+    print(sorted(path.name for path in pathlib.Path().iterdir()))
+"""
+    done = in_a_small_disk(tmp_path, "", script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "copy.db: the disk is full; nothing was changed True", "[]", "None", "[]", "../copy.db: exists False", "[]",
+    ]  # fmt: skip
+
+
+def test_a_bundle_that_a_full_disk_kept_from_being_judged_is_not_called_invalid() -> None:
+    caught: list[BaseException] = []
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES):
+        try:
+            try:
+                raise OSError(number, os.strerror(number))
+            except OSError as error:
+                raise SpecError(f"cannot be written: {error.strerror}") from None
+        except SpecError as error:
+            caught.append(error)
+    assert [for_want_of_room(error) for error in caught] == [True, True, False]
+    assert not for_want_of_room(SpecError("it is no bundle"))
 
 
 @mounts

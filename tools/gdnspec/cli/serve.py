@@ -48,6 +48,12 @@ def serve(
     burst: Annotated[int, typer.Option(min=1, help="Requests of a user at once.")] = 60,
     queue_limit: Annotated[int, typer.Option(min=1, help="Jobs of a user that wait or run.")] = 8,
     upload_limit: Annotated[float, typer.Option(min=0.01, max=amounts.MIB, help="MiB of a bundle.")] = 64.0,
+    uploads: Annotated[int, typer.Option(min=1, help="Bundles of a user that may be on their way at a time.")] = 4,
+    connections: Annotated[int, typer.Option(min=16, max=100_000, help="Open connections.")] = 1000,
+    address_connections: Annotated[int, typer.Option(min=4, help="Open connections of one address.")] = 256,
+    request_seconds: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="In which a connection must have asked for something.")
+    ] = 10.0,
     minutes: Annotated[float, typer.Option(min=0.05, max=amounts.MINUTES, help="That a job may take.")] = 60.0,
     timeout: Annotated[
         float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
@@ -68,7 +74,8 @@ def serve(
     settings = Settings(
         (data or paths.state_dir()).absolute(), kind, devices, lease, rate, burst, queue_limit,
         upload_limit=int(upload_limit * MIB), minutes=minutes, timeout=timeout, trusted=trusted,
-        keep_bundles=keep_bundles,
+        keep_bundles=keep_bundles, uploads=uploads, connections=connections, address_connections=address_connections,
+        request_seconds=request_seconds,
     )  # fmt: skip
     from gdnspec.service.folder import opened
 

@@ -25,7 +25,8 @@ ENDED: dict[State, str] = {
 }
 ErrorCode = Literal[
     "bad_request", "unauthorised", "not_found", "method", "conflict", "too_large", "too_slow", "media_type",
-    "gone", "rate_limit", "queue_full", "too_many_streams", "storage_full", "storage", "no_report", "internal",
+    "gone", "rate_limit", "queue_full", "too_many_streams", "too_many_uploads", "too_many_pages",
+    "too_many_connections", "storage_full", "storage", "no_report", "ending", "internal",
 ]  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The HTTP interface: who may ask for what, and what is answered."""
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -13,9 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gdnspec import __version__
 from gdnspec.service import api
 from gdnspec.service.database import Database
-from gdnspec.service.errors import ApiError, Documented, add_handlers, documented
+from gdnspec.service.errors import HEADERS, ApiError, Documented, add_handlers, answer, documented
 from gdnspec.service.jobs import BundleDeleted, Jobs, OtherRequest, QueueFull
-from gdnspec.service.limits import Rate, Streams
+from gdnspec.service.limits import Full, InProgress, Rate, Streams
 from gdnspec.service.pages import NoReport, Pages
 from gdnspec.service.settings import Settings
 from gdnspec.service.streaming import stream
@@ -23,10 +24,6 @@ from gdnspec.service.tokens import Tokens
 from gdnspec.service.upload import received
 from gdnspec.service.users import Reader, User
 
-HEADERS = (
-    (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"),
-    (b"x-frame-options", b"DENY"),
-)  # fmt: skip
 Key = Annotated[str | None, Header(alias=api.REQUEST, max_length=100, description="sent twice, it is one job")]
 After = Annotated[int, Header(alias=api.LAST_EVENT, ge=0, lt=1 << 63, description="the last event that was seen")]
 EVENTS: Documented = {
@@ -55,6 +52,8 @@ def make_app(database: Database, settings: Settings) -> FastAPI:
     app.state.pages = Pages(database, settings)
     app.state.rate = Rate(settings.rate, settings.burst)
     app.state.streams = Streams(settings.streams)
+    app.state.uploads = InProgress(settings.uploads)
+    app.state.making = InProgress(settings.pages)
     app.include_router(routes)
     app.include_router(pages)
     add_handlers(app)
@@ -79,18 +78,28 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 
 class _Headers:
-    """What every answer carries: nothing here is for a cache, a frame or a guess at its type."""
+    """`HEADERS`, on every answer; and an answer to who still waits for one when the server ends."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
         async def sent(message: Message) -> None:
+            nonlocal begun
+            begun = True
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *HEADERS]
             await send(message)
 
-        await self._app(scope, receive, sent)
+        try:
+            await self._app(scope, receive, sent)
+        except asyncio.CancelledError:
+            if begun:
+                raise
+            again = {"Retry-After": "5", "Connection": "close"}
+            await answer(503, "ending", "the server ends: send it again to the next", again)(scope, receive, sent)
 
 
 @pages.get(api.ROOT, tags=["service"])
@@ -113,7 +122,13 @@ SENT = {"requestBody": {"required": True, "content": {api.TAR: {"schema": {"type
 async def submit(request: Request, response: Response, user: User, key: Key = None) -> api.Job:
     """Send a bundle, as `gdnspec submit` packs it. Once this is answered the job is on disk."""
     jobs: Jobs = request.app.state.jobs
-    upload = await received(request, request.app.state.settings)
+    uploads: InProgress = request.app.state.uploads
+    try:
+        with uploads.one(user):
+            upload = await received(request, request.app.state.settings)
+    except Full:
+        message = f"{uploads.most} bundles of yours are on their way, which is as many as one may send at a time"
+        raise ApiError(429, "too_many_uploads", message, {"Retry-After": "5"}) from None
     try:
         job, new = await run_in_threadpool(jobs.accept, user, *upload, key)
     except QueueFull:
@@ -198,20 +213,32 @@ def bundle(request: Request, user: User, name: str) -> Response:
 
 @routes.get(
     "/jobs/{name}/report", tags=["jobs"], response_class=HTMLResponse,
-    responses={**documented(404, 409, 410, 501), **PAGE},
+    responses={**documented(404, 409, 410, 501, 507), **PAGE},
 )  # fmt: skip
 def job_report(request: Request, user: Reader, name: str) -> HTMLResponse:
     """The report of one job. A browser may send the token as a password."""
     _ended(request, user, name)
-    with _explained(request):
+    with _explained(request), _in_turn(request, user):
         return HTMLResponse(request.app.state.pages.of_job(name))
 
 
-@pages.get("/", tags=["report"], response_class=HTMLResponse, responses={**documented(401, 429, 501, 503), **PAGE})
+@pages.get("/", tags=["report"], response_class=HTMLResponse, responses={**documented(401, 429, 501, 503, 507), **PAGE})
 def report(request: Request, user: Reader) -> HTMLResponse:
     """The report of every accepted solution, beside the project's own. A browser may send the token as a password."""
-    with _explained(request):
+    with _explained(request), _in_turn(request, user):
         return HTMLResponse(request.app.state.pages.of_all())
+
+
+@contextlib.contextmanager
+def _in_turn(request: Request, user: str) -> Iterator[None]:
+    """Pages are made one at a time: who waits for many would have all threads wait with them."""
+    making: InProgress = request.app.state.making
+    try:
+        with making.one(user):
+            yield
+    except Full:
+        message = f"you wait for {making.most} pages, which is as many as one may wait for at a time"
+        raise ApiError(429, "too_many_pages", message, {"Retry-After": "5"}) from None
 
 
 def _ended(request: Request, user: str, name: str) -> api.Job:

@@ -1,22 +1,24 @@
 """One attempt at a job: a process judges it, this writes down what the process says, and ends it when it is told to."""
 
 import os
-import sys
 import threading
 import time
 from pathlib import Path
+from typing import Literal
 
 from gdnspec.service.api import State
+from gdnspec.service.console import tell
 from gdnspec.service.database import StorageError
 from gdnspec.service.lines import Line, Task
-from gdnspec.service.process import Garbled, JobProcess, run_beside
+from gdnspec.service.process import Garbled, JobProcess
 from gdnspec.service.queue import Beat, Claim, Happened, Queue, taken
+from gdnspec.service.room import TOO_LITTLE, for_want_of_room, full
 from gdnspec.service.settings import Settings
+from gdnspec.service.workplace import Workplace
 
 LOOK = 0.5  # seconds between looks whether the job is still wanted
-RETRY = 1.0  # seconds until a result is written again that the disk would not take
+RETRY = 1.0  # seconds until something is written again that the disk would not take
 BUNDLE, INTO, SCRATCH = "bundle.tar", "into", "tmp"
-REMOVAL = 600.0  # seconds
 LONGEST = 500  # characters of an event's text
 MOST_BYTES = 256 << 20  # of a result
 PRIVATE = ("GDNSPEC_TOKEN",)  # of the server's environment, and no business of a job's
@@ -31,7 +33,6 @@ class Attempt:
     ) -> None:
         self._queue, self._settings, self._claim = queue, settings, claim
         self._device, self._lock, self._stop = device, lock, stop
-        self._folder = settings.work / folder_name(claim.job, claim.attempt)
         self._verdicts: list[str] = []
         self._traces: list[str] = []
         self._news: list[Happened] = []  # not yet written down
@@ -40,39 +41,74 @@ class Attempt:
         self._bytes = 0
         self._total = 0
         self._end: tuple[State, list[str]] | None = None
-        self._until = time.monotonic() + 60 * settings.minutes
+        self._retry = min(RETRY, queue.lease / 3)  # what is not written in time is another server's
 
     def run(self) -> None:
-        try:
-            task = self._prepared()
-            with JobProcess(self._settings.runner, self._folder, task, self._environment(), self._lock) as process:
-                crashed = self._follow(process)
-        finally:
-            remove(self._folder)
+        crashed = self._run_where_there_is_room()
+        # Its folder is gone by now: if the disk is full still, that was not the job's doing.
+        if crashed and full(self._settings.work, TOO_LITTLE):
+            while self._wait(crashed) == "on" and full(self._settings.work, TOO_LITTLE):
+                pass
+            crashed = ""
         if self._end is not None:
             self._finish(*self._end)
         elif crashed is not None:
             self._queue.give_back(self._claim, crashed, self._news)
 
-    def _prepared(self) -> Task:
+    def _run_where_there_is_room(self) -> str | None:
+        """As `_follow`. On a full disk the job waits, and keeps its slot."""
+        while True:
+            try:
+                return self._run_once()
+            except OSError as error:
+                if not for_want_of_room(error):
+                    raise
+                if self._end is not None:
+                    return None
+                if self._wait(str(error.strerror)) != "on":
+                    return ""
+
+    def _run_once(self) -> str | None:
+        place = Workplace(self._settings.work)
+        self._verdicts, self._traces, self._bytes = [], [], 0
+        with place.folder(folder_name(self._claim.job, self._claim.attempt)) as (folder, lock):
+            task, locks = self._prepared(folder), (self._lock, lock)
+            with JobProcess(self._settings.runner, folder, task, self._environment(folder), locks) as process:
+                return self._follow(process)
+
+    def _wait(self, why: str) -> Beat | Literal["stop"]:
+        """A moment, for room on the server's disk; whether to go on then. A job that was called back has its end."""
+        text = f"waits for room on the disk of the server: {why}"[:LONGEST]
+        if text not in self._said:
+            self._news.append(Happened("warning", text))
+        self._complain(text)
+        if self._stop.wait(self._retry):
+            return "stop"
+        beat = self._beat()
+        if beat == "cancel":
+            self._end = ("cancelled", [])
+        return beat
+
+    def _prepared(self, folder: Path) -> Task:
         for name in (INTO, SCRATCH):
-            (self._folder / name).mkdir(parents=True)
-        (self._folder / BUNDLE).write_bytes(self._queue.bundle(self._claim))
+            (folder / name).mkdir()
+        (folder / BUNDLE).write_bytes(self._queue.bundle(self._claim))
         settings = self._settings
         return Task(
             bundle=BUNDLE, into=INTO, device=settings.device, timeout=settings.timeout, minutes=settings.minutes,
             trusted=settings.trusted, closed=[str(settings.data)], parent=os.getpid(),
         )  # fmt: skip
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, folder: Path) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name not in PRIVATE}
         gpu = {"CUDA_VISIBLE_DEVICES": self._device} if self._device else {}
-        return {**kept, **gpu, "TMPDIR": str(self._folder / SCRATCH)}
+        return {**kept, **gpu, "TMPDIR": str(folder / SCRATCH)}
 
     def _follow(self, process: JobProcess) -> str | None:
         """Until it ends, or is to end. What it crashed of, empty where it was called back; None where the job has its
         end, or is another's."""
         told = looked = time.monotonic()
+        until = told + 60 * self._settings.minutes
         while True:
             try:
                 for line in process.lines(LOOK):
@@ -86,7 +122,7 @@ class Attempt:
                 return process.why()
             if self._stop.is_set():
                 return ""
-            if now > self._until:
+            if now > until:
                 self._end = ("lost", [f"more than {self._settings.minutes:g} minutes"])
                 return None
             if self._news or now - told > self._queue.lease / 3:
@@ -161,20 +197,15 @@ class Attempt:
                 return
             except StorageError as error:
                 self._complain(f"a result waits to be written: {error}")
-                if self._stop.wait(RETRY):
+                if self._stop.wait(self._retry):
                     raise
             self._beat()
 
     def _complain(self, text: str) -> None:
         if text not in self._said:
-            print(f"gdnspec: job {self._claim.job}: {text}", file=sys.stderr, flush=True)
+            tell(f"job {self._claim.job}: {text}")
         self._said.add(text)
 
 
 def folder_name(job: str, attempt: int) -> str:
     return f"job-{job}-{attempt}"
-
-
-def remove(folder: Path) -> None:
-    # Not shutil.rmtree: folders may be nested deeper than Python's stack.
-    run_beside(("rm", "-rf", "--", str(folder)), folder.parent, REMOVAL)

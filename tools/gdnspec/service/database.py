@@ -1,10 +1,14 @@
 """The one file in which a service keeps everything: users, jobs, bundles, events, results."""
 
 import contextlib
+import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from gdnspec.service.room import full
 
 SCHEMA_VERSION = 1
 PATIENCE = 10.0  # seconds that a writer waits for another
@@ -39,6 +43,20 @@ CREATE TABLE results (
 """
 
 
+# What came later, and what an older gdnspec can be beside: it names no version. `clock` is one row, see `retention`: at
+# first the newest time that the database has, which is that of whoever wrote last, or that of the new database.
+ADDED = """
+ALTER TABLE jobs ADD COLUMN lease_seconds REAL;
+CREATE TABLE clock (
+    one INTEGER PRIMARY KEY CHECK (one = 1), trusted REAL, doubted REAL, observed REAL NOT NULL DEFAULT 0
+) STRICT;
+INSERT INTO clock (one, trusted) SELECT 1, max(at) FROM (
+    SELECT max(created) AS at FROM jobs UNION ALL SELECT max(started) FROM jobs UNION ALL SELECT max(ended) FROM jobs
+    UNION ALL SELECT max(at) FROM events UNION ALL SELECT max(created) FROM tokens
+)
+"""
+
+
 class StorageError(Exception):
     """The database cannot be read or written now. `full`: for want of room."""
 
@@ -63,8 +81,14 @@ class Database:
                             new.execute(statement)
                         new.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             found = connection.execute("PRAGMA user_version").fetchone()[0]
-        if found != SCHEMA_VERSION:
-            raise StorageError(f"{file} is of version {found}; this gdnspec keeps version {SCHEMA_VERSION}")
+            if found != SCHEMA_VERSION:
+                raise StorageError(f"{file} is of version {found}; this gdnspec keeps version {SCHEMA_VERSION}")
+            if not _extended(connection):
+                with self.write() as old:
+                    if not _extended(old):
+                        for statement in ADDED.split(";\n"):
+                            old.execute(statement)
+                        old.execute("UPDATE clock SET trusted = coalesce(trusted, ?)", (time.time(),))
 
     def _connection(self) -> sqlite3.Connection:
         known: sqlite3.Connection | None = getattr(self._local, "connection", None)
@@ -98,9 +122,21 @@ class Database:
                 raise
 
     def backup(self, target: Path) -> None:
-        """A copy as of now, whoever writes meanwhile; `target` must not exist. Raises `StorageError`."""
-        with _explained(target), contextlib.closing(sqlite3.connect(target)) as copy:
-            self._connection().backup(copy)
+        """A copy as of now, whoever writes meanwhile. Raises `StorageError`, also where `target` exists; then there is
+        no copy."""
+        if os.path.lexists(target):
+            raise StorageError(f"{target}: exists")
+        try:
+            with _explained(target), contextlib.closing(sqlite3.connect(target)) as copy:
+                self._connection().backup(copy)
+        except BaseException:
+            for name in (target, target.with_name(f"{target.name}-journal")):
+                name.unlink(missing_ok=True)  # half a copy would pass for a whole one
+            raise
+
+
+def _extended(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'clock'").fetchone() is not None
 
 
 @contextlib.contextmanager
@@ -111,7 +147,8 @@ def _explained(file: Path) -> Iterator[None]:
         raise  # a matter of the query
     except sqlite3.DatabaseError as error:
         what = str(error)
-        if "full" in what:
+        # Where SQLite makes a file or lengthens one that readers share, it does not say that the disk is full.
+        if "full" in what or (("disk I/O error" in what or "unable to open" in what) and full(file.parent)):
             raise StorageError(f"{file}: the disk is full; nothing was changed", full=True) from None
         if "readonly" in what:
             raise StorageError(f"{file}: cannot be written (read-only file, folder or disk)") from None

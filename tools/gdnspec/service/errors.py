@@ -1,5 +1,7 @@
 """Every answer that is an error, in one form."""
 
+import errno
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,15 +12,23 @@ from starlette.exceptions import HTTPException
 
 from gdnspec.model.errors import visible
 from gdnspec.service.api import Error, ErrorBody, ErrorCode
+from gdnspec.service.console import tell
 from gdnspec.service.database import StorageError
+from gdnspec.service.room import for_want_of_room
 
+# What every answer carries: nothing here is for a cache, a frame or a guess at its type.
+HEADERS = (
+    (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+)  # fmt: skip
 CODES: dict[int, ErrorCode] = {404: "not_found", 405: "method"}
 MEANING = {
     400: "the request is not one", 401: "no token, or one that is wrong, expired or revoked",
     404: "no such job of yours", 409: "not as things are now", 408: "the bundle came too slowly",
     410: "the bundle was deleted", 413: "the bundle is too large", 415: "a bundle is sent as application/x-tar",
     429: "too many requests, or too many jobs: again after the seconds that Retry-After says",
-    501: "the server has no report", 503: "the database cannot be used now", 507: "the disk is full",
+    501: "the server has no report", 503: "the database cannot be used now, or the server has too many connections",
+    507: "the disk is full",
 }  # fmt: skip
 
 
@@ -63,6 +73,17 @@ def add_handlers(app: FastAPI) -> None:
         return answer(
             507 if error.full else 503, "storage_full" if error.full else "storage", why, {"Retry-After": "10"}
         )
+
+    @app.exception_handler(OSError)
+    def _system(request: Request, error: OSError) -> JSONResponse:
+        """What cannot be written for want of room is told as where a database says so."""
+        if for_want_of_room(error):
+            return _storage(request, StorageError("", full=True))
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            why = "the server has as many files and connections open as it may have"
+            return answer(503, "too_many_connections", why, {"Retry-After": "10"})
+        tell("".join(traceback.format_exception(error)))
+        return _unexpected(request, error)
 
     @app.exception_handler(RequestValidationError)
     def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:

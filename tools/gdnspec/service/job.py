@@ -14,6 +14,7 @@ from gdnspec.model.result import CheckResult
 from gdnspec.model.trace import Trace
 from gdnspec.protocol.lifetime import die_with_parent
 from gdnspec.service.lines import CRASHED, Line, Task
+from gdnspec.service.room import for_want_of_room
 from gdnspec.submission.finding import Finding
 
 LONGEST = 2000  # characters of a text
@@ -45,6 +46,9 @@ class _Judge:
         try:
             self._take_in()
         except SpecError as error:
+            if for_want_of_room(error):  # which says nothing about the bundle
+                print(error, file=sys.stderr)
+                sys.exit(CRASHED)
             self._ends("invalid", *([str(problem) for problem in error.problems] or [str(error)]))
 
     def _take_in(self) -> None:

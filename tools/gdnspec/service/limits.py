@@ -1,4 +1,4 @@
-"""How often a user may ask, and how many streams of events one may follow."""
+"""How often a user may ask, how many streams of events one may follow, and how much may be in progress."""
 
 import contextlib
 import threading
@@ -42,3 +42,28 @@ class Streams:
 
     def full(self, user: str) -> bool:
         return self._open[user] >= self._most
+
+
+class Full(Exception):
+    """The user has as many in progress as one may have."""
+
+
+class InProgress:
+    """How many of one kind each user has in progress, at most `most`. For any thread."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self._open = most, Counter[str]()
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def one(self, user: str) -> Iterator[None]:
+        """Raises `Full`."""
+        with self._lock:
+            if self._open[user] >= self.most:
+                raise Full
+            self._open[user] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open[user] -= 1

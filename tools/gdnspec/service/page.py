@@ -11,7 +11,8 @@ from gdnspec.model.errors import SpecError
 from gdnspec.model.loading import build
 from gdnspec.model.result import CheckResult
 from gdnspec.model.trace import Trace
-from gdnspec.service.pages import BUNDLE, PAGE, TRACES, VERDICTS
+from gdnspec.service.pages import BUNDLE, FULL, PAGE, TRACES, VERDICTS
+from gdnspec.service.room import for_want_of_room
 from gdnspec.submission.admission import admit
 from gdnspec.submission.bundle import read
 
@@ -19,7 +20,7 @@ NEEDED = ("altair", "jinja2", "vl_convert")
 
 
 def main() -> None:
-    """Exit status 1 with one line where there is no page to be made."""
+    """Exit status 1 with one line where there is no page to be made, `FULL` where the disk has no room for it."""
     scope = sys.argv[1]
     try:
         if any(find_spec(module) is None for module in NEEDED):
@@ -27,7 +28,7 @@ def main() -> None:
         Path(PAGE).write_bytes(_page(scope == "all").encode("utf-8", errors="replace"))
     except (SpecError, OSError) as error:
         print(error)
-        sys.exit(1)
+        sys.exit(FULL if for_want_of_room(error) else 1)
 
 
 def _page(everything: bool) -> str:

@@ -3,9 +3,11 @@
 It is made from the database alone, in a process of its own, and kept until a job ends.
 """
 
+import errno
+import os
+import secrets
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -13,11 +15,13 @@ from gdnspec.service.database import Database
 from gdnspec.service.jobs import SHOWN, BundleDeleted
 from gdnspec.service.process import run_beside
 from gdnspec.service.settings import Settings
+from gdnspec.service.workplace import Workplace
 
 SECONDS = 120.0
 VERDICTS, TRACES, BUNDLE, PAGE = "verdicts.json", "traces.json", "bundle.tar", "page.html"
 MAKER = (sys.executable, "-P", "-m", "gdnspec.service.page")
 MOST_KEPT = 32
+FULL = 75  # exit status of the maker where the disk is full
 
 
 class NoReport(Exception):
@@ -51,8 +55,7 @@ class Pages:
             return self._kept[key]
 
     def _made(self, key: tuple[str, ...]) -> bytes:
-        with tempfile.TemporaryDirectory(prefix="page-", dir=self._settings.work) as name:
-            folder = Path(name)
+        with Workplace(self._settings.work).folder(f"page-{secrets.token_hex(8)}") as (folder, _):
             for job in filter(None, key):
                 self._lay_out(job, folder / job)
             scope = "all" if key[0] == "" else "job"
@@ -60,6 +63,8 @@ class Pages:
                 code, said = run_beside((*MAKER, scope), folder, SECONDS)
             except subprocess.TimeoutExpired:
                 raise NoReport(f"the page was not made within {SECONDS:g} s") from None
+            if code == FULL:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if code != 0:
                 raise NoReport((said.strip().splitlines() or [f"exit status {code}"])[-1])
             return (folder / PAGE).read_bytes()

@@ -24,10 +24,11 @@ class Garbled(Exception):
 
 
 class JobProcess:
-    """Use as a context manager: at its end nothing of it runs any more. It holds `lock` open as long as it lives."""
+    """Use as a context manager: at its end nothing of it runs any more. It holds `locks`, descriptors, open as long as
+    it lives. Raises `OSError`."""
 
     def __init__(
-        self, command: tuple[str, ...], folder: Path, task: Task, environment: dict[str, str], lock: int
+        self, command: tuple[str, ...], folder: Path, task: Task, environment: dict[str, str], locks: tuple[int, ...]
     ) -> None:
         self._folder = folder
         self._buffer = b""
@@ -35,7 +36,7 @@ class JobProcess:
         with _births, (folder / LOG).open("wb") as log:
             self._process = subprocess.Popen(
                 command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                start_new_session=True, pass_fds=(lock,),
+                start_new_session=True, pass_fds=locks,
             )  # fmt: skip
             descendants.keep(self._process.pid)
         assert self._process.stdin is not None
@@ -53,7 +54,10 @@ class JobProcess:
         """What it says within so many seconds, as far as lines are whole. Raises `Garbled`."""
         out = self._process.stdout
         assert out is not None
-        if self.ended or not select.select([out], [], [], seconds)[0]:
+        # Not select.select, which raises for descriptors from 1024 on: connections may have the lower ones.
+        said = select.poll()
+        said.register(out, select.POLLIN)
+        if self.ended or not said.poll(seconds * 1000):
             return
         data = os.read(out.fileno(), LONGEST)
         self.ended = not data
@@ -101,8 +105,9 @@ def run_beside(command: tuple[str, ...], folder: Path, seconds: float) -> tuple[
     """A process that is no job: its exit status, and what it said. Raises `subprocess.TimeoutExpired`."""
     with _births:
         process = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace",
+        )  # fmt: skip
         descendants.keep(process.pid)
     try:
         said, _ = process.communicate(timeout=seconds)

@@ -7,7 +7,7 @@ written only while it is still the job's: who was silent for longer than the lea
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from gdnspec.service.api import Kind, State
@@ -18,6 +18,10 @@ MOST_CRASHES = 3  # of a job's process, while its server lives
 MOST_ATTEMPTS = 50  # a machine may be restarted often; what brings it down each time ends here
 MOST_REASONS = 100
 Beat = Literal["on", "cancel", "gone"]
+# A lease ends at most its own length from now. One that ends much later was given before the clock was set back, and
+# would keep a job from everybody for as long.
+EXPIRED = "(lease < :now OR lease > :now + 2 * coalesce(lease_seconds, :lease))"
+WAITS = f"(state = 'queued' OR (state = 'running' AND {EXPIRED}))"
 
 
 class Claim(NamedTuple):
@@ -43,34 +47,34 @@ class Queue:
     def __init__(self, database: Database, lease: float) -> None:
         self._database, self.lease = database, lease
 
-    def claim(self) -> Claim | None:
-        """The oldest job that waits, or whose server has been silent for a lease. None where there is none."""
+    def claim(self, ours: Collection[str] = ()) -> Claim | None:
+        """The oldest job that waits, or whose server has been silent for a lease. None where there is none. `ours`:
+        jobs that this server runs now, which it does not take from itself, whatever the clock says."""
         now = time.time()
-        if not self._any(now):
-            return None
+        known = {"now": now, "lease": self.lease, "ours": json.dumps(sorted(ours))}
+        others = f"{WAITS} AND id NOT IN (SELECT value FROM json_each(:ours))"
+        with self._database.read() as connection:  # a look that takes no lock: most find nothing
+            if connection.execute(f"SELECT 1 FROM jobs WHERE {others} LIMIT 1", known).fetchone() is None:
+                return None
+        lost = json.dumps([f"its server was lost in {MOST_ATTEMPTS} attempts"])
         with self._database.write() as connection:
             for row in connection.execute(
-                "UPDATE jobs SET state = iif(cancel, 'cancelled', 'lost'), ended = ?1, reasons = iif(cancel, '[]', ?2) "
-                "WHERE state = 'running' AND lease < ?1 AND (cancel OR attempt >= ?3) RETURNING id, attempt, state",
-                (now, json.dumps([f"its server was lost in {MOST_ATTEMPTS} attempts"]), MOST_ATTEMPTS),
+                "UPDATE jobs SET state = iif(cancel, 'cancelled', 'lost'), ended = :now, lease = NULL, "
+                f"reasons = iif(cancel, '[]', :lost) WHERE state = 'running' AND {others} "
+                "AND (cancel OR attempt >= :most) RETURNING id, attempt, state",
+                {**known, "lost": lost, "most": MOST_ATTEMPTS},
             ).fetchall():
                 add_event(connection, row["id"], row["attempt"], now, "ended", status=row["state"])
             row = connection.execute(
-                "UPDATE jobs SET state = 'running', attempt = attempt + 1, lease = ?1 + ?2, started = ?1, done = 0, "
-                "total = 0 WHERE number = (SELECT min(number) FROM jobs WHERE state = 'queued' OR "
-                "(state = 'running' AND lease < ?1)) RETURNING id, attempt, user",
-                (now, self.lease),
+                "UPDATE jobs SET state = 'running', attempt = attempt + 1, lease = :now + :lease, "
+                "lease_seconds = :lease, started = :now, done = 0, total = 0 "
+                f"WHERE number = (SELECT min(number) FROM jobs WHERE {others}) RETURNING id, attempt, user",
+                known,
             ).fetchone()
             if row is None:
                 return None
             add_event(connection, row["id"], row["attempt"], now, "started" if row["attempt"] == 1 else "again")
             return Claim(row["id"], row["attempt"], row["user"])
-
-    def _any(self, now: float) -> bool:
-        """A look that takes no lock: most find nothing."""
-        with self._database.read() as connection:
-            query = "SELECT 1 FROM jobs WHERE state = 'queued' OR (state = 'running' AND lease < ?) LIMIT 1"
-            return connection.execute(query, (now,)).fetchone() is not None
 
     def bundle(self, claim: Claim) -> bytes:
         """As it was sent."""
@@ -91,9 +95,9 @@ class Queue:
         now = time.time()
         with self._database.write() as connection:
             row = connection.execute(
-                "UPDATE jobs SET lease = ?, done = ?, total = ? WHERE id = ? AND attempt = ? AND state = 'running' "
-                "RETURNING cancel",
-                (now + self.lease, done, total, *claim[:2]),
+                "UPDATE jobs SET lease = ?, lease_seconds = ?, done = ?, total = ? "
+                "WHERE id = ? AND attempt = ? AND state = 'running' RETURNING cancel",
+                (now + self.lease, self.lease, done, total, *claim[:2]),
             ).fetchone()
             if row is not None:
                 _write_down(connection, claim, now, news)
@@ -156,7 +160,8 @@ class Queue:
         """(job, attempt) of those that somebody runs."""
         with self._database.read() as connection:
             rows = connection.execute(
-                "SELECT id, attempt FROM jobs WHERE state = 'running' AND lease >= ?", (time.time(),)
+                f"SELECT id, attempt FROM jobs WHERE state = 'running' AND NOT {EXPIRED}",
+                {"now": time.time(), "lease": self.lease},
             )
             return {(row["id"], row["attempt"]) for row in rows}
 

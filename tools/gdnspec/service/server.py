@@ -1,13 +1,15 @@
 """A server: the application, the slots, and their end."""
 
+import resource
 import signal
 import socket
-import sys
 
 import uvicorn
 
 from gdnspec.model.errors import SpecError
 from gdnspec.service.app import make_app
+from gdnspec.service.connections import MOST_LINGERING, Connections, protocol
+from gdnspec.service.console import tell
 from gdnspec.service.database import Database
 from gdnspec.service.queue import Queue
 from gdnspec.service.retention import Retention
@@ -15,7 +17,9 @@ from gdnspec.service.settings import Settings
 from gdnspec.service.slots import Slots
 from gdnspec.service.tokens import DAY
 
-MOST_CONNECTIONS = 1000
+FILES = 512  # descriptors for everything but connections: threads with a database each, uploads, jobs
+LEAST_CONNECTIONS = 16
+KEEP_ALIVE = 5  # seconds between two requests on one connection
 BACKLOG = 1024
 FAREWELL = 3  # seconds that open streams have
 
@@ -39,8 +43,23 @@ def _as_interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def descriptors(connections: int) -> int:
+    """Raises this process's limit of open files, and returns how many connections that leaves room for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + MOST_LINGERING + FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    found = max(LEAST_CONNECTIONS, min(connections, wanted - MOST_LINGERING - FILES))
+    if found < connections:
+        tell(f"{found} connections at a time, not {connections}: raise the limit of open files, {hard} (ulimit -Hn)")
+    return found
+
+
 def serve(database: Database, settings: Settings, address: socket.socket) -> None:
     """Until SIGINT or SIGTERM; what runs then waits for the next server."""
+    connections = Connections(descriptors(settings.connections), settings.address_connections)
     slots = Slots(Queue(database, settings.lease), settings)
     retention = Retention(database, settings.keep_bundles * DAY)
     signal.signal(signal.SIGTERM, _as_interrupt)  # which uvicorn raises again when it has ended
@@ -48,12 +67,13 @@ def serve(database: Database, settings: Settings, address: socket.socket) -> Non
     retention.start()
     config = uvicorn.Config(
         make_app(database, settings), log_level="warning", access_log=False, server_header=False, lifespan="off",
-        limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=FAREWELL, backlog=BACKLOG,
+        timeout_graceful_shutdown=FAREWELL, backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE, ws="none",
+        http=protocol(connections, settings.request_seconds),
     )  # fmt: skip
     try:
         uvicorn.Server(config).run(sockets=[address])
     except KeyboardInterrupt:
-        print("gdnspec: ending; jobs that run wait for the next server", file=sys.stderr, flush=True)
+        tell("ending; jobs that run wait for the next server")
     finally:
         retention.stop()
         slots.stop()

@@ -12,9 +12,11 @@ class Settings:
     """`data`: the folder that holds everything. `devices`: one slot each; what CUDA_VISIBLE_DEVICES is to be, empty on
     a CPU. `lease`: seconds after which a job whose server is silent is anybody's. `rate`: requests of a user a minute,
     `burst` at once. `queue_limit`: jobs of a user that wait or run; `streams`: of events that a user may follow at a
-    time. `upload_limit`: bytes, to come within `upload_seconds`. `minutes`: that a job may take; `timeout`: seconds of
-    one call. `keep_bundles`: days after its job's end. `trusted`: run bundles where this kernel cannot isolate them in
-    full. `runner`: the process of a job."""
+    time. `upload_limit`: bytes, to come within `upload_seconds`; `uploads`: of a user that may be on their way at a
+    time. `pages`: that a user may wait for at a time. `connections`: open ones in all, `address_connections` of one
+    address; `request_seconds`: in which a request must have come, and within which whoever is sent an answer must have
+    read some of it. `minutes`: that a job may take; `timeout`: seconds of one call. `keep_bundles`: days after its
+    job's end. `trusted`: run bundles where this kernel cannot isolate them in full. `runner`: the process of a job."""
 
     data: Path
     device: str = "cpu"
@@ -26,6 +28,11 @@ class Settings:
     streams: int = 16
     upload_limit: int = 64 * MIB
     upload_seconds: float = 120.0
+    uploads: int = 4
+    pages: int = 4
+    connections: int = 1000
+    address_connections: int = 256
+    request_seconds: float = 10.0
     minutes: float = 60.0
     timeout: float = 120.0
     trusted: bool = False

@@ -7,17 +7,20 @@ server on this data gives it another job, whatever has become of the first.
 import contextlib
 import fcntl
 import os
-import sys
 import threading
+import traceback
 from collections.abc import Iterator
 
 from gdnspec.runner import descendants
-from gdnspec.service.attempt import Attempt, folder_name, remove
+from gdnspec.service.attempt import Attempt, folder_name
+from gdnspec.service.console import tell
 from gdnspec.service.database import StorageError
 from gdnspec.service.queue import Queue
 from gdnspec.service.settings import Settings
+from gdnspec.service.workplace import Workplace
 
 IDLE = 0.25  # seconds between looks for a job
+SWEEP = 10.0  # seconds, at most, between looks for what a killed server has left behind
 
 
 class Slots:
@@ -26,10 +29,13 @@ class Slots:
     def __init__(self, queue: Queue, settings: Settings) -> None:
         self._queue, self._settings = queue, settings
         self._stop = threading.Event()
+        self._running: set[str] = set()  # jobs
+        self._said: dict[str, str] = {}
         self._threads = [
             threading.Thread(target=self._run, args=(number, device), name=f"slot-{number}", daemon=True)
             for number, device in enumerate(settings.devices)
         ]
+        self._threads.append(threading.Thread(target=self._keep_tidy, name="sweep", daemon=True))
 
     def start(self) -> None:
         descendants.adopt()
@@ -42,31 +48,50 @@ class Slots:
         for thread in self._threads:
             thread.join()
 
+    def _keep_tidy(self) -> None:
+        while not self._stop.wait(min(SWEEP, self._settings.lease)):
+            self._sweep()
+
     def _sweep(self) -> None:
-        """What jobs left behind that were killed."""
-        used = {folder_name(job, attempt) for job, attempt in self._queue.running()}
-        for folder in self._settings.work.glob("job-*"):
-            if folder.name not in used:
-                remove(folder)
+        """What killed servers left behind. A job of theirs is somebody's until its lease is over, so not all of it can
+        be removed at the start."""
+        with self._told("work folder"):
+            used = {folder_name(job, attempt) for job, attempt in self._queue.running()}
+            Workplace(self._settings.work).sweep(used)
 
     def _run(self, number: int, device: str) -> None:
-        said = ""
         while not self._stop.is_set():
             ran = False
-            try:
-                with self._locked(number) as lock:
-                    claim = self._queue.claim() if lock is not None else None
-                    if lock is not None and claim is not None:
-                        ran = True
-                        Attempt(self._queue, self._settings, claim, device, lock, self._stop).run()
-                said = ""
-            except (StorageError, OSError) as error:
-                ran = False
-                if str(error) != said:
-                    said = str(error)
-                    print(f"gdnspec: slot {number}: {said}", file=sys.stderr, flush=True)
+            with self._told(f"slot {number}"):
+                ran = self._ran(number, device)
             if not ran:
                 self._stop.wait(IDLE)
+
+    def _ran(self, number: int, device: str) -> bool:
+        """Whether there was a job for this slot. Raises what `Attempt` does."""
+        with self._locked(number) as lock:
+            claim = self._queue.claim(set(self._running)) if lock is not None else None
+            if lock is None or claim is None:
+                return False
+            self._running.add(claim.job)
+            try:
+                Attempt(self._queue, self._settings, claim, device, lock, self._stop).run()
+            finally:
+                self._running.discard(claim.job)
+            return True
+
+    @contextlib.contextmanager
+    def _told(self, where: str) -> Iterator[None]:
+        """Whatever goes wrong in here is said once, and ends no thread: without its slots a server takes jobs that
+        nobody runs."""
+        said = self._said.pop(where, "")
+        try:
+            yield
+        except Exception as error:
+            expected = isinstance(error, StorageError | OSError)
+            self._said[where] = str(error) if expected else traceback.format_exc()
+            if self._said[where] != said:
+                tell(f"{where}: {self._said[where]}")
 
     @contextlib.contextmanager
     def _locked(self, number: int) -> Iterator[int | None]:

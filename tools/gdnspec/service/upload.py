@@ -1,6 +1,7 @@
 """A bundle on its way in: to a file without a name, no larger and no slower than it may be."""
 
 import asyncio
+import contextlib
 import hashlib
 import tempfile
 from pathlib import Path
@@ -25,7 +26,7 @@ class Upload(NamedTuple):
 
 
 async def received(request: Request, settings: Settings) -> Upload:
-    """400, 408, 413 or 415."""
+    """400, 408, 413 or 415. Raises `OSError`, on a full disk for example."""
     if request.headers.get("Content-Type", "").partition(";")[0].strip().lower() != TAR:
         raise ApiError(415, "media_type", f"a bundle is sent as {TAR}")
     told = request.headers.get("Content-Length", "0")
@@ -43,15 +44,16 @@ async def received(request: Request, settings: Settings) -> Upload:
                 file.write(chunk)
         if size == 0:
             raise ApiError(400, "bad_request", "no bundle was sent")
+        file.flush()  # what the disk does not take is told now, and not while the job is written down
         return Upload(file, size, digest.hexdigest())
     except TimeoutError:
-        file.close()
+        _close(file)
         raise ApiError(408, "too_slow", f"no whole bundle within {settings.upload_seconds:g} s") from None
     except ClientDisconnect:
-        file.close()
+        _close(file)
         raise ApiError(400, "bad_request", "the bundle was cut off") from None
     except BaseException:
-        file.close()
+        _close(file)
         raise
 
 
@@ -59,8 +61,10 @@ def _scratch(folder: Path) -> BinaryIO:
     return cast(BinaryIO, tempfile.SpooledTemporaryFile(IN_MEMORY, dir=str(folder)))
 
 
+def _close(file: BinaryIO) -> None:
+    with contextlib.suppress(OSError):  # what was not yet written goes nowhere
+        file.close()
+
+
 def _too_large(settings: Settings) -> ApiError:
-    # What is still to come is not read.
-    return ApiError(
-        413, "too_large", f"a bundle has at most {settings.upload_limit} bytes here", {"Connection": "close"}
-    )
+    return ApiError(413, "too_large", f"a bundle has at most {settings.upload_limit} bytes here")
