@@ -115,9 +115,7 @@ def _match(theirs: Definition, mine: Found) -> Match:
     return match
 
 
-def _by_name(
-    match: Match, theirs: Definition, there: dict[str, Theirs], here: dict[str, Ours], sizes: Sizes
-) -> None:
+def _by_name(match: Match, theirs: Definition, there: dict[str, Theirs], here: dict[str, Ours], sizes: Sizes) -> None:
     """The same name first; then other names that are known, where the shape fits."""
     for name, spec in there.items():
         if name in here and _fits(theirs, spec, here[name], sizes):
@@ -219,7 +217,8 @@ def _settled(theirs: Definition, mine: Found, sizes: Sizes) -> list[str]:
             if varies and axis.type != "var":
                 problems.append(f"its {name} is always {axis.value}: {text} here")
         elif axis.type != "const" or axis.value != expression.evaluate(scope):
-            problems.append(f"its {name} is not {text} here")
+            there = axis.value if axis.type == "const" else "any number"
+            problems.append(f"its {name} is {there}: {text} here")
     return problems + [f"its heads: {why}" for _, _, why in definition.broken(scope)]
 
 
