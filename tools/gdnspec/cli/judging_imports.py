@@ -54,7 +54,7 @@ class Tally:
     words: list[str] = field(default_factory=list)
     counts: list[tuple[int, list[str]]] = field(default_factory=list)
 
-    def run(self, words: list[str]) -> None:
+    def run(self, words: list[str], guessed: bool = False) -> None:
         """Judges what has not passed, with all of `words` put aside that a workload has to do with."""
         mine = {line.name: [word for word in words if _concerns(word, line, self.found)] for line in self.lines}
         todo = [
@@ -66,7 +66,8 @@ class Tally:
             return
         results = _run(self.found, [_put_aside(line, mine[line.name]) for line in todo], _aside(words), self.expected)
         right = [name for name, result in results.items() if not result.failed]
-        self.failed = {name: result for name, result in {**self.failed, **results}.items() if name not in right}
+        told = self.failed | results if not guessed else self.failed  # of a guess that was none, nothing is told
+        self.failed = {name: result for name, result in told.items() if name not in right}
         self.passed += len(right)
         self.words += [word for word in words if any(word in mine[name] for name in right) and word not in self.words]
         self.counts.append((self.passed, list(self.words)))
@@ -83,7 +84,7 @@ def _judge(title: str, found: "Meaning", expected: "Expected") -> None:
         if tally.failed and found.aside:
             tally.run(found.aside)
         if tally.failed:  # what its text does not say, and it may do all the same
-            tally.run([*found.aside, *({NO_NORM, SCALE_0, EMPTY} - {*found.aside}), WRITTEN, OTHER_GATE])
+            tally.run([*found.aside, *({NO_NORM, SCALE_0, EMPTY} - {*found.aside}), WRITTEN, OTHER_GATE], guessed=True)
     except NotExpressed as error:
         complain(f"{title}: its reference is not judged: {error}")
         return

@@ -43,12 +43,14 @@ def adapter(meaning: Meaning, entry: str, returns: bool, aside: Aside | None = N
     outputs = [tensor.name for tensor in definition.outputs]
     theirs = [meaning.renamed.get(name, name) for name in meaning.theirs.outputs]
     lines = [f"def run({', '.join(names if returns else [*names, *outputs])}):"]
+    lines += _defaults(meaning, names)
     if meaning.raw_gates:
         lines.append(_raw_from_ready(meaning))
     elif (gate := _gate(meaning, aside)) is not None:
         lines.append(f"    g = None if g is None else torch.{'exp' if gate == 'linear' else 'log'}(g)")
     if "scale" in names and aside.scale:
-        lines.append(f"    scale = {_key_size(meaning)} ** -0.5 if scale is None else scale")
+        size = "q.shape[-1]" if "q" in names else _key_size(meaning)  # it may serve other heads too
+        lines.append(f"    scale = {size} ** -0.5 if scale is None else scale")
     passed = ", ".join(_passed(meaning, names))
     helpers = ""
     if returns:
@@ -66,6 +68,28 @@ def adapter(meaning: Meaning, entry: str, returns: bool, aside: Aside | None = N
         f"from {file.removesuffix('.py').replace('/', '.')} import {function} as _entry", "",
     ]  # fmt: skip
     return "\n".join([*head, helpers, "", *lines, ""])
+
+
+def _defaults(meaning: Meaning, names: list[str]) -> list[str]:
+    """What may be left out here and is always given there, with its default."""
+    assert meaning.ours is not None
+    if not {"q", "v", "cu_seqlens"} <= set(names):
+        return []
+    heads = "max(q.shape[1], v.shape[1])"
+    sizes = "v.shape[-1], q.shape[-1]"
+    if meaning.ours.definition.conventions.state_layout == "k_first":
+        sizes = "q.shape[-1], v.shape[-1]"
+    shapes = {
+        "g": f"v.shape[0], {heads}", "beta": f"v.shape[0], {heads}",
+        "initial_state": f"len(cu_seqlens) - 1, {heads}, {sizes}",
+    }  # fmt: skip
+    needed = {meaning.renamed.get(name, name) for name, spec in meaning.theirs.inputs.items() if not spec.optional}
+    return [
+        f"    if {x.name} is None:\n"
+        f"        {x.name} = torch.full(({shapes[x.name]}), {float(x.default or 0)}, device=v.device)"
+        for x in meaning.ours.definition.inputs
+        if x.optional and x.name in shapes and x.name in needed
+    ]
 
 
 def _passed(meaning: Meaning, names: list[str]) -> list[str]:

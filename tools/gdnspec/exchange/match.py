@@ -95,6 +95,7 @@ def _match(theirs: Definition, mine: Found) -> Match:
                 match.problems.append(f"it has no {tensor.name!r}, an {kind} of {mine.definition.name}")
     if raw and not all(_fits(theirs, theirs.inputs[a], mine.definition.input(g), sizes) for a, g in READY.items()):
         match.problems.append(f"its raw gates have other shapes than those of {mine.definition.name}")
+    _by_axis_name(theirs, mine, sizes)
     match.problems += _settled(theirs, mine, sizes)
     match.axes = {theirs_: ours for ours, theirs_ in sizes.var.items()}
     _choose_preset(match, sizes)
@@ -202,6 +203,14 @@ def _once(pairs: dict[str, str], value: str) -> bool:
     return list(pairs.values()).count(value) == 1
 
 
+def _by_axis_name(theirs: Definition, mine: Found, sizes: Sizes) -> None:
+    """Sizes that stand in no shape of their own, as in a packed tensor, where both sides have an axis of that name."""
+    for name in set(mine.definition.const_axes()) - sizes.const.keys():
+        axis = theirs.axes.get(name)
+        if axis is not None and axis.type == "const" and axis.value is not None:
+            sizes.const[name] = axis.value
+
+
 def _settled(theirs: Definition, mine: Found, sizes: Sizes) -> list[str]:
     """What does not hold of sizes that follow from others, and of the heads."""
     definition = mine.definition
@@ -225,7 +234,8 @@ def _settled(theirs: Definition, mine: Found, sizes: Sizes) -> list[str]:
 def _choose_preset(match: Match, sizes: Sizes) -> None:
     """By its heads, or one of the file that binds the same axes."""
     names = match.found.definition.const_axes()
-    if set(names) - sizes.const.keys():
+    if unknown := sorted(set(names) - sizes.const.keys()):
+        match.problems.append(f"it does not say {', '.join(unknown)}")
         return
     q, k, v = (sizes.const.get(f"num_{x}_heads") for x in "qkv")
     size = sizes.const.get("head_size", sizes.const.get("key_head_dim"))

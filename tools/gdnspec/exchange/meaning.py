@@ -164,6 +164,8 @@ def _compare_tensors(found: Meaning, match: Match) -> None:
             found.differences.append(f"{theirs}, which may be left out, has no like in {name}: it is left out")
         elif spec.optional and mine in ours and not ours[mine].optional:
             found.differences.append(f"{theirs} may be left out, never here")
+        elif mine in ours and ours[mine].optional and not spec.optional and not ours[mine].is_scalar:
+            found.differences.append(f"{theirs} is always given, here it may be left out: it gets its default")
     if found.raw_gates:
         kind = {"linear": "alpha itself", "log": "the logarithm of alpha"}[found.ours.definition.conventions.decay_gate]
         found.differences.append(f"its gates are raw (A_log, a, dt_bias, b): {name} takes {kind} and beta")
