@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from conftest import ROOT, Run
 torch = pytest.importorskip("torch")
 
 import gdnspec  # noqa: E402
-from gdnspec.catalog.definitions import definition  # noqa: E402
+from gdnspec.catalog.definitions import Found, definition, definitions  # noqa: E402
 from gdnspec.catalog.workloads import load_workloads  # noqa: E402
 from gdnspec.model.errors import SpecError  # noqa: E402
 from patience import PATIENCE, until  # noqa: E402
@@ -83,7 +85,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.manual_seed(0)
         model = Qwen3NextForCausalLM(Qwen3NextConfig(**small.CONFIG)).eval()
         before = small.package.torch_chunk_gated_delta_rule
-        options: dict[str, Any] = {"tensors": "sample:4", "repeats": 2}
+        options: dict[str, Any] = {"tensors": "sample:4"}  # that heads are repeated is seen
         prefill = gdnspec.capture(PREFILL, folder / "prefill.jsonl", **options)
         decode = gdnspec.capture(DECODE, folder / "decode.jsonl", **options)
         with prefill, decode:
@@ -91,6 +93,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 model.generate(torch.randint(0, 256, shape), max_new_tokens=4, do_sample=False)
         assert small.package.torch_chunk_gated_delta_rule is before
         assert (prefill.calls, decode.calls) == (5, 5 * 3)
+        assert "4x4x4 is recorded as 2x2x4" in prefill.told()["repeats"][0]
         assert not prefill.unfit
         assert not decode.unfit
     return folder
@@ -469,6 +472,148 @@ def test_a_wrong_request_is_told_before_anything_runs(
     assert rules.rule is original
 
 
+# --- repeated heads ---------------------------------------------------------------------------------------------
+
+
+def repeated(times: int, **options: Any) -> dict[str, Any]:
+    """A call whose query and key heads come several times, as `repeat_interleave` leaves them."""
+    given = call(**options)
+    for name in ("query", "key"):
+        given[name] = given[name][:, :, ::times].repeat_interleave(times, dim=2)
+    return given
+
+
+def test_repeated_heads_are_seen_and_undone(rules: Any, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", tensors="sample:1", target=RULE) as run:
+        rules.rule(**repeated(2))
+        rules.rule(**repeated(2, tokens=7))
+    rows = rows_of(tmp_path / "run.jsonl")
+    assert [row["preset"] for row in rows] == ["heads-2x2x4-d64"] * 2
+    (said,) = run.told()["repeats"]
+    assert "came repeated 2 times" in said
+    assert load_file(tmp_path / rows[0]["tensors"])["q"].shape == (5, 2, 64)
+
+
+def test_heads_that_were_repeated_on_some_calls_alone_stay(rules: Any, tmp_path: Path) -> None:
+    """What was written under the first guess is written anew, tensors and weights too."""
+    from safetensors.torch import load_file
+
+    given = repeated(2)
+    with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", tensors="sample:2", target=RULE) as run:
+        for _ in range(3):
+            rules.rule(**given)
+        assert {row["preset"] for row in rows_of(tmp_path / "run.jsonl")} == {"heads-2x2x4-d64"}
+        rules.rule(**call(tokens=6))
+        rules.rule(**given)
+    rows = rows_of(tmp_path / "run.jsonl")
+    assert {row["preset"] for row in rows} == {"heads-4x4x4-d64"}
+    assert sorted(row["weight"] for row in rows) == [1, 1, 3]
+    assert not run.told()["repeats"]
+    first = load_file(tmp_path / rows[0]["tensors"])
+    norm = given["key"] * torch.rsqrt((given["key"] ** 2).sum(-1, keepdim=True) + 1e-6)
+    assert torch.equal(first["k"], norm.flatten(0, 1).bfloat16()), "as the call had them"
+    assert load_workloads(tmp_path / "run.jsonl", definition(PREFILL))
+
+
+def test_what_says_nothing_of_heads_decides_nothing(rules: Any, tmp_path: Path) -> None:
+    """A first call on zeros, as engines warm up, has all heads alike."""
+    zeros = {name: torch.zeros_like(x) if hasattr(x, "shape") else x for name, x in call(tokens=9).items()}
+    with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE):
+        rules.rule(**zeros)
+        assert rows_of(tmp_path / "run.jsonl")[0]["preset"] == "heads-4x4x4-d64"
+        rules.rule(**repeated(2))
+    assert {row["preset"] for row in rows_of(tmp_path / "run.jsonl")} == {"heads-2x2x4-d64"}
+
+
+@pytest.mark.parametrize(("repeats", "preset"), [(1, "heads-4x4x4-d64"), (4, "heads-1x1x4-d64")])
+def test_who_says_how_often_heads_were_repeated_is_believed(
+    rules: Any, tmp_path: Path, repeats: int, preset: str
+) -> None:
+    with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE, repeats=repeats) as run:
+        rules.rule(**repeated(2))
+    assert rows_of(tmp_path / "run.jsonl")[0]["preset"] == preset
+    assert not run.told()["repeats"]
+
+
+# --- two head sizes ---------------------------------------------------------------------------------------------
+
+
+def test_two_head_sizes_name_the_definitions_that_have_them(rules: Any, tmp_path: Path) -> None:
+    from gdnspec.recording.lines import BOTH
+
+    with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE) as run:
+        rules.rule(**{**call(), "value": torch.randn(1, 5, 4, 96)})
+    (said,) = run.unfit
+    assert "keys of 64 and values of 96 elements, and gdn_prefill_k_first has one size for both" in said
+    two = {name for name, found in definitions().items() if set(found.definition.const_axes()) >= BOTH}
+    named = {name for name in definitions() if re.search(rf"\b{name}\b", said)} - {PREFILL}
+    assert named
+    assert named <= two
+    assert {definition(name).definition.stage for name in named} == {"prefill"}
+
+
+def with_two_sizes(one: Found) -> Found:
+    """The definition with a size of keys and one of values, as those for such models have them."""
+
+    def sizes(tensor: dict[str, Any]) -> dict[str, Any]:
+        size = "value_head_dim" if tensor["name"] in ("v", "output") else "key_head_dim"
+        shape = [size if x == "head_size" else x for x in tensor["shape"] or []]
+        if shape.count("key_head_dim") == 2:
+            shape[-2] = "value_head_dim"
+        return {**tensor, "shape": shape if tensor["shape"] is not None else None}
+
+    data = one.definition.model_dump(mode="json")
+    axis = next(axis for axis in data["axes"] if axis["name"] == "head_size")
+    data["axes"] = [x for x in data["axes"] if x is not axis]
+    data["axes"] += [{**axis, "name": name} for name in ("key_head_dim", "value_head_dim")]
+    data |= {"inputs": [sizes(x) for x in data["inputs"]], "outputs": [sizes(x) for x in data["outputs"]]}
+    data |= {"name": "gdn_prefill_of_two", "flops": "total_seq_len", "symmetries": []}
+    next(x for x in data["inputs"] if x["name"] == "scale")["default"] = "1 / sqrt(key_head_dim)"
+    return replace(one, definition=type(one.definition).model_validate(data))
+
+
+def test_a_definition_with_two_head_sizes_records_them(
+    rules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gdnspec.recording import lines
+    from safetensors.torch import load_file
+
+    two = with_two_sizes(definition("gdn_prefill_k_last"))
+    monkeypatch.setattr(lines, "definitions", lambda: {**definitions(), "gdn_prefill_of_two": two})
+    given = {**repeated(2, batch=2), "value": torch.randn(2, 5, 4, 96), "initial_state": torch.randn(2, 4, 64, 96)}
+    with gdnspec.capture(PREFILL, tmp_path / "one.jsonl", target=RULE) as run:
+        rules.rule(**given)
+    assert "gdn_prefill_of_two" in next(iter(run.unfit))
+    run = gdnspec.capture(PREFILL, tmp_path / "two.jsonl", target=RULE, tensors="all")
+    run.found = two
+    with run:
+        rules.rule(**given)
+    assert not run.unfit
+    (row,) = rows_of(tmp_path / "two.jsonl")
+    assert row["preset"] == "heads-2x2x4-k64-v96"
+    kept = load_file(tmp_path / row["tensors"])
+    assert kept["k"].shape == (10, 2, 64)
+    assert torch.equal(kept["initial_state"], given["initial_state"].transpose(-1, -2)), "[V, K]"
+    assert load_workloads(tmp_path / "two.jsonl", two)
+
+
+@pytest.mark.parametrize("name", definitions())
+def test_a_definition_is_recorded_or_says_which_ones_are(rules: Any, tmp_path: Path, name: str) -> None:
+    from gdnspec.recording import lines
+
+    if not lines.recordable(definition(name).definition):
+        with pytest.raises(SpecError, match=PREFILL), gdnspec.capture(name, tmp_path / "run.jsonl", target=RULE):
+            pass
+        return
+    one_token = definition(name).definition.stage == "decode"
+    with gdnspec.capture(name, tmp_path / "run.jsonl", target=RULE, tensors="all") as run:
+        rules.rule(**(call(tokens=1, carried=True) if one_token else call()))
+    assert (run.calls, run.unfit, run.told()["unkept"]) == (1, {}, {})
+    assert load_workloads(tmp_path / "run.jsonl", definition(name))
+
+
 # --- the command ------------------------------------------------------------------------------------------------
 
 PROGRAM = """
@@ -617,7 +762,8 @@ def test_a_program_that_has_nothing_to_record(program: Callable[[str], Path], tm
     (tmp_path / "idle.py").write_text("import made_up")
     done = run(tmp_path, sys.executable, tmp_path / "idle.py")
     assert done.returncode == 1
-    assert "was never called with what --definition takes" in done.stderr
+    assert "made_up:rule was never called with what --definition gdn_prefill_k_first takes" in done.stderr
+    assert "was called at all" in done.stderr
     nowhere = run(tmp_path, sys.executable, tmp_path / "idle.py", target="no_such_module:rule")
     assert nowhere.returncode == 2
     assert "there is no module 'no_such_module'" in nowhere.stderr
@@ -628,3 +774,36 @@ def test_a_program_that_has_nothing_to_record(program: Callable[[str], Path], tm
     missing = run(tmp_path, "no-such-program")
     assert missing.returncode == 2
     assert "no-such-program cannot be run" in missing.stderr
+
+
+def test_what_was_called_instead_is_named(tmp_path: Path) -> None:
+    """The model's own module has a rule; --target names another one."""
+    (tmp_path / "other_model.py").write_text(
+        "def chunk_rule(query, key, value, g, beta, initial_state=None):\n    return value\n"
+        "def shaped(q):\n    return q\n"
+    )
+    (tmp_path / "made_up.py").write_text("def rule(q, k, v, g, beta):\n    return v\n")
+    calls = "other_model.chunk_rule(x, x, value=x, g=gate, beta=gate); other_model.shaped(x)"
+    text = PROGRAM.replace("import sys", "import other_model").replace("rule(x, x, x, gate, gate)", calls)
+    (tmp_path / "program.py").write_text(text)
+    done = run(tmp_path, sys.executable, tmp_path / "program.py")
+    assert done.returncode == 1, done.stderr
+    shapes = "q [1, 7, 4, 64], k [1, 7, 4, 64], v [1, 7, 4, 64], g [1, 7, 4], beta [1, 7, 4], no state"
+    assert f"called 3 times: other_model:chunk_rule with {shapes}\n" in done.stderr
+    assert "such as --target other_model:chunk_rule" in done.stderr
+    assert "shaped" not in done.stderr
+    again = run(tmp_path, sys.executable, tmp_path / "program.py", target="other_model:chunk_rule")
+    assert again.returncode == 0, again.stderr
+    assert "3 calls in" in again.stdout
+
+
+def test_calls_of_another_stage_are_named_with_what_they_were_called_with(
+    program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    options = ["--definition", DECODE, "--target", "made_up:rule", "-o", tmp_path / "run.jsonl"]
+    words = [sys.executable, "-m", "gdnspec", "capture", *options, "--", sys.executable, program("")]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert f"made_up:rule was never called with what --definition {DECODE} takes" in done.stderr
+    assert "called 3 times: made_up:rule with q [1, 7, 4, 64]" in done.stderr
+    assert "a decode takes one token of each sequence" in done.stderr

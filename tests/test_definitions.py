@@ -310,6 +310,19 @@ MODELS = {  # query and key heads, value heads
     "qwen3.5-27b": (16, 48),
     "qwen3.5-2b": (16, 16),
     "qwen3.5-0.8b": (16, 16),
+    "qwen3.6-35b-a3b": (16, 32),
+    "qwen3.6-27b": (16, 48),
+    "qwen3.8-2.4t-a95b": (16, 128),
+    "qwen3.8-flash-next": (16, 48),
+    "qwen3.8-27b": (16, 48),
+}
+HIDDEN = {  # where the source of a preset has it
+    "qwen3-next-80b-a3b": 2048,
+    "qwen3.6-35b-a3b": 2048,
+    "qwen3.6-27b": 5120,
+    "qwen3.8-2.4t-a95b": 8192,
+    "qwen3.8-flash-next": 2560,
+    "qwen3.8-27b": 5120,
 }
 
 
@@ -326,7 +339,7 @@ def test_the_preset_of_a_real_model_divides_its_heads(model: str, degree: int) -
         "key_head_dim": 128,
         "value_head_dim": 128,
         "kernel_width": 4,
-    } | ({"hidden_size": 2048} if model.startswith("qwen3-next") else {})
+    } | ({"hidden_size": HIDDEN[model]} if model in HIDDEN else {})
 
 
 def test_every_preset_names_its_source() -> None:

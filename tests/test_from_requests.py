@@ -11,6 +11,7 @@ from conftest import ROOT, Run
 from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.solutions import load_solution, solutions
 from gdnspec.catalog.workloads import load_workloads
+from gdnspec.cli.stats import stats
 from gdnspec.serving.calls import Operator
 from gdnspec.serving.cost import FEWEST, ceilings_of, kernel_time, measured
 from gdnspec.serving.reduce import reduce
@@ -289,6 +290,37 @@ def test_stats_of_shipped_workloads_and_as_an_image(gdnspec: Run, replayed: Path
     image = ("workloads", "stats", replayed / "gdn_decode_k_last.jsonl", "-o", tmp_path / "x.svg")
     assert gdnspec(*image).returncode == 0
     assert (tmp_path / "x.svg").read_text().startswith("<svg")
+
+
+# What a kernel of each stage can do at the same time, by an example of the stage.
+SIDE_BY_SIDE = {
+    "gdn_prefill_from_conv": "(sequence, head) pairs a multiprocessor",
+    "gdn_layer_prefill": "(sequence, head) pairs a multiprocessor",
+    "gdn_chunk_state": "(sequence, head) pairs a multiprocessor",
+    "gdn_core_decode": "(sequence, head) pairs a multiprocessor",
+    "gdn_chunk_wy": "(chunk, head) pairs a multiprocessor",
+    "gdn_chunk_output": "(chunk, head) pairs a multiprocessor",
+    "gdn_conv1d_prefill": "(token, channel) pairs a multiprocessor",
+    "gdn_conv1d_decode": "(token, channel) pairs a multiprocessor",
+    "gdn_gated_rms_norm": "(row, head) pairs a multiprocessor",
+}
+
+
+@pytest.mark.parametrize("name", definitions())
+def test_stats_serve_every_definition(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    file = definition(name).file.parent / "workloads.jsonl"
+    stats([file])
+    said = capsys.readouterr().out
+    calls = sum(row.get("weight") or 1 for row in rows_of(file))
+    assert f"{name}, {file}: {calls} calls" in said
+    for word in ("a call", " pairs a multiprocessor", "at the bound of nvidia-h200", "decided by", "memory"):
+        assert word in said
+    assert SIDE_BY_SIDE.get(name, "") in said
+    chain = next(line for line in said.splitlines() if line.startswith("chain "))
+    if "tokens a sequence" not in said or name in ("gdn_chunk_wy", "gdn_chunk_output") or "conv1d" in name:
+        assert chain.split()[1:3] == ["0.0%", "0.0%"], "nothing waits for the chunk before"
+    elif name in ("gdn_prefill_k_last", "gdn_chunk_state", "gdn_layer_prefill"):
+        assert chain.split()[1] != "0.0%", "long sequences are chains"
 
 
 @pytest.mark.parametrize(

@@ -77,17 +77,18 @@ def presets() -> dict[str, Preset]:
 
 
 KERNEL_WIDTH = 4  # linear_conv_kernel_dim of every model in presets.json
-HEADS = re.compile(r"heads-([1-9][0-9]{0,5})x([1-9][0-9]{0,5})x([1-9][0-9]{0,5})-d([1-9][0-9]{0,5})")
+HEADS = re.compile(r"heads-(\d+)x(\d+)x(\d+)-(?:d(\d+)|k(\d+)-v(\d+))".replace(r"\d+", "[1-9][0-9]{0,5}"))
 
 
 def preset(name: str) -> Preset | None:
     """A preset by name. `heads-QxKxV-dD` is one of any heads, in no file: query, key and value heads, head size; its
-    convolutions are of the width that models have."""
+    convolutions are of the width that models have. `heads-QxKxV-kK-vV` has keys and values of different sizes."""
     heads = HEADS.fullmatch(name)
     if heads is None:
         return presets().get(name)
-    axes = dict(zip(("num_q_heads", "num_k_heads", "num_v_heads", "head_size"), map(int, heads.groups()), strict=True))
-    axes |= {"key_head_dim": axes["head_size"], "value_head_dim": axes["head_size"], "kernel_width": KERNEL_WIDTH}
+    q, k, v, size, key, value = (int(text) if text else 0 for text in heads.groups())
+    axes = {"num_q_heads": q, "num_k_heads": k, "num_v_heads": v} | ({"head_size": size} if size else {})
+    axes |= {"key_head_dim": size or key, "value_head_dim": size or value, "kernel_width": KERNEL_WIDTH}
     return Preset(axes=axes, source="named by its heads")
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from gdnspec.catalog.definitions import definition
 from gdnspec.cli.console import complain, say
 from gdnspec.model.errors import Problem, SpecError
 
+KINDS = 5  # of calls that are told of each function
 SITE = """import gdnspec.recording.injected as injected
 injected.install()
 """
@@ -30,8 +32,11 @@ def capture(
     ] = None,
     tensors: Annotated[str, typer.Option(help="Whose tensors are kept: none, sample:N or all.")] = "none",
     repeats: Annotated[
-        int, typer.Option(min=1, help="How often query and key heads were repeated before the call; transformers does.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1, help="How often query and key heads were repeated before the call.", show_default="seen from q and k"
+        ),
+    ] = None,
     max_bytes: Annotated[int, typer.Option(min=1, help="Of all tensors together.")] = 1 << 30,
     force: Annotated[bool, typer.Option(help="Overwrite the file.")] = False,
 ) -> None:
@@ -74,7 +79,7 @@ def capture(
         }
         code = _run(command, environment)
         said = [json.loads(file.read_text()) for file in sorted((Path(folder) / "said").iterdir())]
-    raise typer.Exit(_told(said, sorted(set(_recordings(output)) - before), code, chosen))
+    raise typer.Exit(_told(said, sorted(set(_recordings(output)) - before), code, chosen, definition_))
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
@@ -112,7 +117,7 @@ def _calls(file: Path) -> int:
     return total
 
 
-def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str) -> int:
+def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str, name: str) -> int:
     """What was recorded, and the exit code."""
     refused = [str(one["refused"]) for one in said if "refused" in one]
     if refused:
@@ -131,6 +136,8 @@ def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str)
             kept = f", tensors of {one['kept']}" if one.get("kept") else ""
             beside = f"; {one['passed_over']} of another stage" if one.get("passed_over") else ""
             say(f"{calls} calls in {file}{kept}{beside}")
+        for text in one.get("repeats", []):
+            say(f"  {text}")
         for word, reasons in (("calls left out", one.get("unfit", {})), ("tensors left out", one.get("unkept", {}))):
             for reason, count in reasons.items():
                 complain(f"{count} {word}: {reason}")
@@ -146,7 +153,28 @@ def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str)
         complain(f"gdnspec: --target {target!r}: there is no module {missing!r}")
         return code or 2
     if code == 0 and not total:
-        complain(f"gdnspec: {target} was never called with what --definition takes: nothing was recorded")
+        complain(f"gdnspec: nothing was recorded: {target} was never called with what --definition {name} takes")
+        _complain_of_others([one["called"] for one in said if "called" in one], target)
         return 1
     # A program that a signal ended: as a shell says it.
     return 128 - code if code < 0 else code
+
+
+def _complain_of_others(processes: list[dict[str, dict[str, int]]], target: str) -> None:
+    """Which functions that look like a gated delta rule were called instead, and with what."""
+    called: dict[str, Counter[str]] = {}
+    for functions in processes:
+        for function, kinds in functions.items():
+            called.setdefault(function, Counter()).update(kinds)
+    if not called:
+        complain("  no imported Python function with its arguments (q, k, v, g, beta) was called at all")
+    for function, counts in called.items():
+        for kind, times in counts.most_common(KINDS):
+            complain(f"  called {times} times: {function} with {kind}")
+        if len(counts) > KINDS:
+            complain(f"  and {function} with {len(counts) - KINDS} other kinds of arguments")
+    others = [function for function in called if function != target]
+    if others and target not in called:
+        complain(f"  --target says which function is recorded, such as --target {others[0]}")
+    elif target in called:
+        complain("  a decode takes one token of each sequence, from a state; a prefill takes all other calls")

@@ -1,8 +1,6 @@
 """gdnspec export and import: what is here for other harnesses, and theirs for here."""
 
 import json
-import secrets
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gdnspec.catalog.definitions import Found, definition, definitions, preset_of
-from gdnspec.catalog.solutions import Solution, load_solution, solutions
+from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
-from gdnspec.cli.console import complain, say, warn
-from gdnspec.cli.device import chosen_device
+from gdnspec.cli.console import complain, say
 from gdnspec.cli.selection import heads_of
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.preset import Preset
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
     from gdnspec.exchange.meaning import Meaning
 
 FORMATS = ("flashinfer-bench",)
+LAYOUTS = ("k_last", "k_first")
 
 
 def export(
@@ -152,6 +150,13 @@ def import_(
     judge: Annotated[
         bool, typer.Option("--judge", help="Run each embedded reference, shut in, and say where it is not right here.")
     ] = False,
+    state_layout: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Of definitions that do not say how their states lie in memory: {' or '.join(LAYOUTS)}.",
+            show_default="asked for",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option(help="Overwrite files.")] = False,
 ) -> None:
     """Read a dataset of another harness: what its definitions mean here, by name what contradicts this specification or
@@ -161,16 +166,21 @@ def import_(
     """
     _hold_format(format_)
 
+    if state_layout is not None and state_layout not in LAYOUTS:
+        raise SpecError(f"no layout {state_layout!r} ({nearest(state_layout, LAYOUTS)})")
+
+    from gdnspec.cli.judging_imports import judge as judge_all
     from gdnspec.exchange.dataset import read
     from gdnspec.exchange.meaning import meaning
 
     data = read(path)
     for problem in data.problems:
         complain(f"gdnspec: {problem}")
-    meanings = {name: meaning(item) for name, item in data.definitions.items()}
+    meanings = {name: meaning(item, state_layout) for name, item in data.definitions.items()}
     lost = len(data.problems)
     for name, found in meanings.items():
-        here = f"{found.ours.definition.name} with {found.preset}" if found.ours else "nothing here"
+        names = " or ".join(match.found.definition.name for match in found.candidates)
+        here = f"{found.ours.definition.name} with {found.preset}" if found.ours else names or "nothing here"
         say(f"{name}: {here}" + (", to the letter" if found.same else ""))
         for text in found.differences:
             say(f"  differs: {text}")
@@ -183,7 +193,7 @@ def import_(
         lost += _write_workloads(meanings, data, output) + _write_solutions(meanings, data, output)
     _say_traces(data)
     if judge:
-        _judge(meanings)
+        judge_all(meanings)
     raise typer.Exit(1 if lost else 0)
 
 
@@ -244,39 +254,3 @@ def _say_traces(data: "Dataset") -> None:
     for (definition_name, solution), counts in sorted(groups.items()):
         said = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
         say(f"traces of {solution} on {definition_name}: {said} (by its own judge: no traces here)")
-
-
-def _judge(meanings: "dict[str, Meaning]") -> None:
-    """Each reference as a solution, on the smoke suite of the definition that it is held to."""
-    from gdnspec.exchange.solutions_in import reference_solution
-    from gdnspec.exchange.workloads_in import NotExpressed
-    from gdnspec.exchange.workloads_out import rebound
-    from gdnspec.inputs.regimes import GENERATORS
-    from gdnspec.runner.check import Checker, Options
-    from gdnspec.runner.expected import Expected
-    from gdnspec.runner.freeze import frozen
-    from gdnspec.runner.plan import plan
-
-    where = chosen_device("cpu")
-    expected = Expected(where.kind, warn)
-    for name, found in meanings.items():
-        if found.ours is None:
-            continue
-        with tempfile.TemporaryDirectory(prefix="gdnspec-import-") as folder:
-            try:
-                solution = load_solution(reference_solution(found, Path(folder)))
-            except NotExpressed as error:
-                complain(f"{name}: its reference is not judged: {error}")
-                continue
-            heads = heads_of(found.preset)
-            smoke = [line for line in workloads(found.ours) if line.suite == "smoke"]
-            # Raw gates say no beta above 1.
-            said = [x for x in smoke if not (found.raw_gates and x.regime and GENERATORS[x.regime].beta_max > 1)]
-            there = [rebound(found.ours, line, found.preset, heads) for line in said]
-            lines = [line if line.budget else frozen(found.ours, line, expected) for line in there if line]
-            checker = Checker(where.kind, Options(60.0, secrets.randbits(62), ()), warn)
-            results = list(checker.run(list(plan([solution], [(found.ours, lines)], where))))
-        failed = [result for result in results if result.failed]
-        say(f"{name}: its reference is right on {len(results) - len(failed)} of {len(results)} smoke workloads")
-        for result in failed:
-            say(f"  {result.workload}: {result.status}  {(result.message.splitlines() or [''])[0]}")

@@ -21,6 +21,7 @@ class Tensor(Foreign):
     shape: list[Text] | None
     dtype: Text
     optional: bool = False
+    description: str | None = None
 
 
 class Definition(Foreign):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gdnspec.catalog.solutions import MANIFEST
+from gdnspec.exchange.adapter import Aside, adapter
 from gdnspec.exchange.foreign import Solution
 from gdnspec.exchange.meaning import Meaning
 from gdnspec.exchange.shim import SHIM, entry_of
@@ -73,19 +74,19 @@ def _entry(meaning: Meaning, theirs: Solution, sources: dict[str, str]) -> Json:
     if not file.endswith(".py"):
         raise NotExpressed(f"its entry, {file}, is neither Python nor CUDA")
     returns = not theirs.spec.destination_passing_style
-    sources[SHIM] = _by_place(meaning, f"{file}::{function}", returns)
+    sources[SHIM] = adapter(meaning, f"{file}::{function}", returns)
     supports = [] if meaning.same or "use_qk_l2norm" in meaning.theirs.inputs else _no_norm(meaning)
     return {"entry": f"{SHIM}::run", "call": "return" if returns else "out", "prepare": None, "supports": supports}
 
 
-def reference_solution(meaning: Meaning, out: Path) -> Path:
+def reference_solution(meaning: Meaning, out: Path, aside: Aside | None = None) -> Path:
     """The embedded reference as a solution. Raises `NotExpressed`."""
     assert meaning.ours is not None
     if meaning.lost:
         raise NotExpressed("; ".join(meaning.lost))
     name = slug(f"reference_of_{meaning.theirs.name}")
-    gates = _raw_from_ready(meaning) if meaning.raw_gates else ""
-    sources = {"reference.py": meaning.theirs.reference, SHIM: _by_place(meaning, "reference.py::run", True, gates)}
+    text = adapter(meaning, f"reference.py::{meaning.entry}", True, aside)
+    sources = {"reference.py": meaning.theirs.reference, SHIM: text}
     entry: Json = {"entry": f"{SHIM}::run", "call": "return", "prepare": None, "supports": []}
     manifest = {
         "schema_version": 1, "name": name, "language": "python", "authors": ["FlashInfer-Bench"], "license": "unknown",
@@ -104,49 +105,6 @@ def reference_solution(meaning: Meaning, out: Path) -> Path:
 def _no_norm(meaning: Meaning) -> list[str]:
     assert meaning.ours is not None
     return ["not use_qk_l2norm"] if meaning.ours.definition.conventions.qk_norm == "optional_l2" else []
-
-
-def _casts(meaning: Meaning) -> dict[str, str]:
-    """Inputs that it takes in another type: their names here, and the type."""
-    assert meaning.ours is not None
-    ours = {t.name: t.dtype for t in meaning.ours.definition.inputs}
-    found = {meaning.renamed.get(name, name): spec.dtype for name, spec in meaning.theirs.inputs.items()}
-    return {name: dtype for name, dtype in found.items() if name in ours and ours[name] != dtype}
-
-
-def _by_place(meaning: Meaning, entry: str, returns: bool, before: str = "") -> str:
-    """The module between: casts what it takes in another type, within the call, as content changes between calls; and
-    passes everything by its order."""
-    assert meaning.ours is not None
-    file, function = entry.split("::")
-    definition, casts = meaning.ours.definition, _casts(meaning)
-    names = [tensor.name for tensor in definition.inputs]
-    outputs = [] if returns else [tensor.name for tensor in definition.outputs]
-    lines = [
-        '"""What gdnspec passes by name, by its order: as FlashInfer-Bench calls it."""', "", "import torch",
-        f"from {file.removesuffix('.py').replace('/', '.')} import {function} as _entry", "", "",
-        f"def run({', '.join([*names, *outputs])}):", *before.splitlines(),
-    ]  # fmt: skip
-    if "scale" in names:
-        lines.append("    scale = q.shape[-1] ** -0.5 if scale is None else scale")
-    mine = [meaning.renamed.get(theirs, theirs) for theirs in meaning.theirs.inputs]
-    passed = [f"{name}.to(torch.{casts[name]})" if name in casts else name for name in mine]
-    return "\n".join([*lines, f"    return _entry({', '.join([*passed, *outputs])})", ""])
-
-
-def _raw_from_ready(meaning: Meaning) -> str:
-    """Raw gates in float32 that give the alpha and beta that arrive."""
-    assert meaning.ours is not None
-    log = meaning.ours.definition.conventions.decay_gate == "log"
-    return (
-        "    shape = (*v.shape[:1], max(q.shape[1], v.shape[1]))\n"
-        f"    g = {'torch.zeros' if log else 'torch.ones'}(shape, device=v.device) if g is None else g\n"
-        "    beta = torch.ones(shape, device=v.device) if beta is None else beta\n"
-        f"    rate = {'-g' if log else '-torch.log(g)'}\n"
-        "    a = torch.where(rate > 30, rate, torch.log(torch.expm1(rate.clamp(max=30)))).clamp(-200.0, 1e30)\n"
-        "    b = torch.logit(beta)\n"
-        "    A_log = dt_bias = torch.zeros(shape[1], device=v.device)\n"
-    )
 
 
 def _packages(dependencies: list[str]) -> list[str]:

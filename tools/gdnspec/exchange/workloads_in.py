@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gdnspec.catalog.definitions import preset
 from gdnspec.exchange.foreign import Trace
-from gdnspec.exchange.meaning import RAW, RENAMED, Meaning
+from gdnspec.exchange.match import RAW
+from gdnspec.exchange.meaning import GATES, SCALE_0, Meaning
 from gdnspec.inputs.array import CARRIER, Array, encode
 from gdnspec.inputs.raw import read_raw
 from gdnspec.inputs.tensor_file import encoded
@@ -34,13 +36,18 @@ def line_json(meaning: Meaning, trace: Trace, root: Path, out: Path) -> tuple[Js
     name = re.sub(r"[^A-Za-z0-9_.\-]", "_", trace.workload.uuid)[:100]
     name = name if name[:1].isalnum() else f"w{name}"[:100]
     line: Json = {"name": name, "suite": "performance", "preset": meaning.preset}
-    axes = {**trace.workload.axes, **{RENAMED.get(axis, axis): size for axis, size in trace.workload.axes.items()}}
+    axes = {meaning.axes.get(axis, axis): size for axis, size in trace.workload.axes.items()}
     line["axes"] = {axis.name: axes[axis.name] for axis in definition.var_axes() if axis.name in axes}
     if "cu_seqlens" in tensors:
         bounds = tensors["cu_seqlens"].data.astype(np.int64)
         line["sequence_lengths"] = np.diff(bounds).tolist()
     if meaning.raw_gates and not drawn:
         _ready_gates(meaning, tensors)
+    elif meaning.gate is not None and "g" in tensors:
+        g = tensors["g"].values().astype(np.float64)
+        with np.errstate(divide="ignore"):  # a reset: its logarithm is -inf
+            tensors["g"] = Array("float32", (np.exp(g) if meaning.gate == "log" else np.log(g)).astype(np.float32))
+        notes.append("g as this definition takes it, where it was " + GATES[meaning.gate])
     line |= _scalars(meaning, scalars, notes)
     wanted = [t for t in definition.inputs if not t.is_scalar]
     omitted = [t.name for t in wanted if t.name not in tensors and t.optional and t.name not in drawn]
@@ -109,12 +116,13 @@ def _scalars(meaning: Meaning, scalars: Json, notes: list[str]) -> Json:
     assert meaning.ours is not None
     wanted = {t.name: t for t in meaning.ours.definition.inputs if t.is_scalar}
     kept: Json = {name: value for name, value in scalars.items() if name in wanted and value is not None}
-    heads = re.search(r"-d(\d+)$", meaning.preset)
+    heads = preset(meaning.preset)
+    size = heads.axes.get("head_size", heads.axes.get("key_head_dim")) if heads else None
     scale = kept.get("scale")
-    if scale is not None and not meaning.same and scale == 0:
+    if scale is not None and scale == 0 and SCALE_0 in meaning.aside:
         notes.append("scale 0.0, which there means the default: left out")
         del kept["scale"]
-    elif scale is not None and heads and abs(float(scale) - 1 / sqrt(int(heads[1]))) < 1e-6:
+    elif scale is not None and size and abs(float(scale) - 1 / sqrt(size)) < 1e-6:
         del kept["scale"]  # the default, written out
     elif scale is not None:
         kept["scale"] = float(scale)

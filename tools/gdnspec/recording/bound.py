@@ -71,8 +71,9 @@ class Seen:
     """What is recorded of a call without a look at its values: hashable, and the same for calls that are alike."""
 
     lengths: tuple[int, ...]
-    heads: tuple[int, int, int]  # query, key, value
-    head_size: int
+    heads: tuple[int, int, int]  # query, key, value: as they came, repeated ones too
+    key_size: int
+    value_size: int
     carried: bool
     scale: float | None
     normalised: bool  # q and k inside
@@ -90,17 +91,17 @@ def refuse(args: Mapping[str, Any]) -> None:
             raise NotRecorded(f"{name}: its states lie in a pool")
 
 
-def seen(call: Mapping[str, Any], repeats: int) -> Seen:
-    """Shapes and switches. `repeats`: how often each query and key head was repeated to match those of v before the
-    call. Raises `NotRecorded`."""
+def seen(call: Mapping[str, Any], repeats: int = 1) -> Seen:
+    """Shapes and switches. `repeats`: how often each query and key head is said to have been repeated to match those of
+    v before the call. Raises `NotRecorded`."""
     q, k, v, g, beta = (call[name] for name in NEEDED)
     if g is None or beta is None:
         raise NotRecorded("g or beta is absent")
     if not (q.ndim == k.ndim == v.ndim == 4):
         raise NotRecorded(f"q, k, v have {q.ndim}, {k.ndim} and {v.ndim} dimensions, not 4: [B, T, H, D]")
     batch, tokens, heads, size = k.shape
-    if v.shape[-1] != size or q.shape[-1] != size:
-        raise NotRecorded(f"keys of {size} and values of {v.shape[-1]} elements: no definition has two head sizes")
+    if q.shape[-1] != size:
+        raise NotRecorded(f"queries of {q.shape[-1]} and keys of {size} elements")
     sab = max(q.shape[2], v.shape[2])
     for name, x in (("q", q), ("v", v), ("g", g), ("beta", beta)):
         wanted = (batch, tokens) if name in "qv" else (batch, tokens, sab)
@@ -110,16 +111,18 @@ def seen(call: Mapping[str, Any], repeats: int) -> Seen:
         raise NotRecorded(f"{q.shape[2]} query and {heads} key heads are not repeated {repeats} times")
     lengths = _lengths(call.get("cu_seqlens"), batch, tokens)
     state = call.get("initial_state")
-    if state is not None and tuple(state.shape) != (len(lengths), sab, size, size):
-        raise NotRecorded(f"a state {list(state.shape)} for {len(lengths)} sequences of {sab} heads of {size}")
+    wanted_state = (len(lengths), sab, size, v.shape[-1])
+    if state is not None and tuple(state.shape) != wanted_state:
+        raise NotRecorded(f"a state {list(state.shape)} for {len(lengths)} sequences: {list(wanted_state)} is wanted")
     scale = call.get("scale")
     if scale is not None and not isfinite(float(scale)):
         raise NotRecorded("a scale that is not finite")
     default = scale is None or abs(float(scale) - size**-0.5) < 1e-6
     return Seen(
         lengths,
-        (q.shape[2] // repeats, heads // repeats, v.shape[2]),
+        (q.shape[2], heads, v.shape[2]),
         size,
+        v.shape[-1],
         state is not None,
         None if default or scale is None else float(scale),
         bool(call.get("use_qk_l2norm", False)),

@@ -27,7 +27,8 @@ class capture:
         tensors: `none`, `sample:N` (calls of different kinds first) or `all`: kept beside `out`, in <out>.tensors/.
         target: `package.module:function` with the arguments of a gated delta rule (q or query [B, T, H, D], .., g in
             log space [B, T, H], states [B, H, K, V]). Absent: the functions of the `transformers` package.
-        repeats: How often each query and key head was repeated before the call to match the value heads.
+        repeats: How often each query and key head was repeated before the call to match the value heads. Absent: it is
+            seen from the values of q and k, which on a GPU are waited for; 1 records heads as they come.
         max_bytes: Of all tensors together.
         force: Replace files of that name. `numbered`: take the next name that is free instead.
 
@@ -40,10 +41,11 @@ class capture:
     """
 
     def __init__(
-        self, name: str, out: str | Path, tensors: str = "none", target: str | None = None, repeats: int = 1,
+        self, name: str, out: str | Path, tensors: str = "none", target: str | None = None,
+        repeats: int | None = None,
         max_bytes: int = 1 << 30, force: bool = False, numbered: bool = False,
     ) -> None:  # fmt: skip
-        if repeats < 1:
+        if repeats is not None and repeats < 1:
             raise SpecError(f"repeats {repeats}: at least 1")
         self.found = definition(name)
         self.out = Path(out)
@@ -84,7 +86,10 @@ class capture:
         recorder = self._recorder
         assert recorder is not None
         counts = {"calls": self.calls, "passed_over": self.passed_over, "unfit": self.unfit, "unkept": recorder.unkept}
-        return {**counts, "out": str(recorder.out), "kept": self._sample.kept, "too_large": self._sample.too_large}
+        return {
+            **counts, "out": str(recorder.out), "kept": self._sample.kept, "too_large": self._sample.too_large,
+            "repeats": recorder.undone(),
+        }  # fmt: skip
 
     @property
     def calls(self) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gdnspec.recording.capture import capture
+    from gdnspec.recording.others import Others
 
 
 def install() -> None:
@@ -29,6 +30,7 @@ def install() -> None:
     else:
         sys.meta_path.insert(0, finder)
         atexit.register(finder.missing)
+    _watch_others(request)
 
 
 def _next_sitecustomize() -> None:
@@ -38,6 +40,19 @@ def _next_sitecustomize() -> None:
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def _watch_others(request: dict[str, Any]) -> None:
+    from gdnspec.recording.others import Finder, Others
+
+    others = Others()
+    sys.meta_path.insert(0, Finder(others, sys.meta_path))
+    atexit.register(_say_others, request, others)
+
+
+def _say_others(request: dict[str, Any], others: "Others") -> None:
+    if others.called:
+        _say(request, {"called": others.called}, ".called")
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -116,7 +131,7 @@ def _end(request: dict[str, Any], recording: "capture") -> None:
     _say(request, {**recording.told(), "failure": failure})
 
 
-def _say(request: dict[str, Any], said: dict[str, Any]) -> None:
+def _say(request: dict[str, Any], said: dict[str, Any], more: str = "") -> None:
     folder = Path(request["said"])
     if folder.is_dir():  # the command may be gone
-        (folder / str(os.getpid())).write_text(json.dumps(said))
+        (folder / f"{os.getpid()}{more}").write_text(json.dumps(said))

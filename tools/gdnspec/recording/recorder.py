@@ -6,6 +6,7 @@ import stat
 import threading
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,21 @@ from gdnspec.model.errors import PlacedError, Problem, SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.recording import lines
 from gdnspec.recording.bound import Binder, NotRecorded, Seen, seen
+from gdnspec.recording.repeats import Heads, Repeats
 from gdnspec.recording.sample import Sample
 
 DIGITS = 16  # room for a count: JSON allows blanks behind a number
 MOST_FILES = 10_000  # of processes that record side by side
+
+
+@dataclass
+class Line:
+    """One of the file. `place`: where its weight stands."""
+
+    shape: Seen
+    tensors: str | None
+    weight: int
+    place: int
 
 
 class Recorder:
@@ -30,11 +42,12 @@ class Recorder:
     """
 
     def __init__(
-        self, found: Found, binder: Binder, out: Path, sample: Sample, repeats: int, numbered: bool = False
+        self, found: Found, binder: Binder, out: Path, sample: Sample, repeats: int | None, numbered: bool = False
     ) -> None:
         """The file must not be there; with `numbered` the next one that is not there is taken: run.2.jsonl."""
         lines.hold(found.definition)
-        self.found, self.binder, self.first, self.sample, self.repeats = found, binder, out, sample, repeats
+        self.found, self.binder, self.first, self.sample = found, binder, out, sample
+        self.repeats = Repeats(repeats)
         self._clear()
         self._open(numbered)
         _recorders.add(self)
@@ -47,9 +60,10 @@ class Recorder:
         self._lock = threading.Lock()
         self._known: dict[tuple[Any, ...], Seen] = {}
         self._times: dict[Seen, int] = {}
-        self._places: dict[Seen, list[int]] = {}  # of a line without tensors: where its weight stands, and the weight
+        self._lines: list[Line] = []
+        self._counted: dict[Seen, Line] = {}  # without tensors: its weight goes up
         self._refused: dict[Seen, str] = {}
-        self._count = self._end = 0
+        self._end = 0
         self._closed = self._forked = False
 
     def _open(self, numbered: bool) -> None:
@@ -67,6 +81,10 @@ class Recorder:
             self.sample.folder = tensors_of(self.out)
             return
         raise SpecError([Problem(self.first, "too many files of that name")])
+
+    def undone(self) -> list[str]:
+        """What was undone of the calls that are recorded, a sentence each."""
+        return self.repeats.told({line.shape.heads for line in self._lines})
 
     # --- calls --------------------------------------------------------------------------------------------------
 
@@ -99,12 +117,12 @@ class Recorder:
         """Looked at once for each set of shapes, as long as no lengths have to be read."""
         tensors = (call["q"], call["k"], call["v"], call["g"], call["beta"])
         if call.get("cu_seqlens") is not None or any(x is None for x in tensors):
-            return seen(call, self.repeats)
+            return seen(call, self.repeats.given or 1)
         state, scale = call.get("initial_state"), call.get("scale")
         key = (*(x.shape for x in tensors), None if state is None else state.shape, scale, call.get("use_qk_l2norm"))
         known = self._known.get(key)
         if known is None:
-            known = seen(call, self.repeats)
+            known = seen(call, self.repeats.given or 1)
             if len(self._known) < MOST_FILES:
                 self._known[key] = known
         return known
@@ -113,6 +131,9 @@ class Recorder:
         if not lines.serves(self.found.definition, shape):
             self.passed_over += 1
             return
+        before = self.repeats.of(shape.heads)
+        if self.repeats.look(call, shape):
+            self._regroup(shape.heads, before)
         if shape not in self._times:
             self._hold(shape)
         if shape in self._refused:
@@ -124,45 +145,76 @@ class Recorder:
 
     def _hold(self, shape: Seen) -> None:
         """A call that breaks the definition's constraints would make a file that nobody reads."""
+        self._refused.pop(shape, None)
         try:
-            line = Workload.model_validate(lines.line(self.found, shape, "x", 0))
+            lines.hold_sizes(self.found.definition, shape)
+            line = Workload.model_validate(lines.line(self.found, shape, "x", 0, self.repeats.of(shape.heads)))
             line.check(self.found.definition, preset_of(line))
+        except NotRecorded as error:
+            self._refused[shape] = str(error)
         except (PlacedError, ValueError) as error:
-            self._refused[shape] = f"heads {shape.heads} of {shape.head_size}: {error}"[:200]
+            self._refused[shape] = f"heads {shape.heads} of {shape.key_size}: {error}"[:200]
 
     def _add(self, shape: Seen, call: Mapping[str, Any]) -> None:
         times = self._times[shape] = self._times.get(shape, 0) + 1
         path = None
         if self.sample.wants(times):
             try:
-                path = self.sample.keep(self.found.definition, call, shape, self.repeats)
+                path = self.sample.keep(self.found.definition, call, shape, self.repeats.of(shape.heads))
             except OSError:
                 raise
             except Exception as error:  # no values, another device's trouble: shapes are there all the same
                 reason = str(error) if isinstance(error, NotRecorded) else f"{type(error).__name__}: {error}"[:200]
                 self.unkept[reason] = self.unkept.get(reason, 0) + 1
         if path is not None:
-            self._append(shape, path, 1)  # the line with its tensors stands for this call
+            self._append(shape, path)  # the line with its tensors stands for this call
             return
-        place = self._places.get(shape)
-        if place is None:
-            self._places[shape] = [self._append(shape, None, 1), 1]
+        line = self._counted.get(shape)
+        if line is None:
+            self._counted[shape] = self._append(shape, None)
         else:
-            place[1] += 1
-            os.pwrite(self._file, str(place[1]).encode(), place[0])
+            line.weight += 1
+            os.pwrite(self._file, str(line.weight).encode(), line.place)
 
-    def _append(self, shape: Seen, tensors: str | None, weight: int) -> int:
-        """A new line; where its weight stands."""
-        data = lines.line(self.found, shape, f"call_{self._count}", self._count, tensors)
-        text = json.dumps(data, allow_nan=False)[:-1] + ', "weight": '
-        whole = f"{text}{str(weight).ljust(DIGITS)}}}\n".encode()
+    def _append(self, shape: Seen, tensors: str | None) -> Line:
+        """A new line, of one call."""
+        line = Line(shape, tensors, 1, 0)
+        text, whole = self._written(len(self._lines), line)
         if os.pwrite(self._file, whole, self._end) != len(whole):
             os.ftruncate(self._file, self._end)
             raise OSError(28, "No space left on device", str(self.out))
-        place = self._end + len(text.encode())
+        line.place = self._end + text
         self._end += len(whole)
-        self._count += 1
-        return place
+        self._lines.append(line)
+        return line
+
+    def _written(self, number: int, line: Line) -> tuple[int, bytes]:
+        """A line as it stands in the file, and after how many bytes its weight comes."""
+        repeats = self.repeats.of(line.shape.heads)
+        data = lines.line(self.found, line.shape, f"call_{number}", number, repeats, line.tensors)
+        text = json.dumps(data, allow_nan=False)[:-1] + ', "weight": '
+        return len(text.encode()), f"{text}{str(line.weight).ljust(DIGITS)}}}\n".encode()
+
+    def _regroup(self, heads: Heads, before: int) -> None:
+        """Heads were taken for repeated, or not, by the calls so far, and this one says otherwise: what was recorded of
+        them is written anew. Raises `OSError`."""
+        kept = [line for line in self._lines if line.shape.heads == heads and line.tensors]
+        if kept:
+            from gdnspec.recording.tensors import regroup
+
+            for line in kept:
+                regroup(self.out.parent / str(line.tensors), before, self.repeats.of(heads))
+        if not any(line.shape.heads == heads for line in self._lines):
+            return
+        partial, end = self.out.with_name(f"{self.out.name}.partial"), 0
+        with partial.open("wb") as file:
+            for number, line in enumerate(self._lines):
+                text, whole = self._written(number, line)
+                file.write(whole)
+                line.place, end = end + text, end + len(whole)
+        partial.replace(self.out)
+        os.close(self._file)
+        self._file, self._end = os.open(self.out, os.O_RDWR | os.O_CLOEXEC), end
 
     # --- ends ---------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ class Sample:
     def keep(self, definition: Definition, call: Mapping[str, Any], shape: Seen, repeats: int) -> str | None:
         """Writes the tensors; the path that a line names, None where they would pass the limit. Raises `OSError`, and
         whatever a tensor that has no values raises."""
-        if self.bytes + _size(shape) > self.most_bytes:  # before a copy that takes long
+        if self.bytes + _size(shape, repeats) > self.most_bytes:  # before a copy that takes long
             self.too_large += 1
             return None
         from gdnspec.recording.tensors import inputs, save
@@ -46,8 +46,9 @@ class Sample:
         return f"{self.folder.name}/{path.name}"
 
 
-def _size(shape: Seen) -> int:
+def _size(shape: Seen, repeats: int) -> int:
     """Bytes of q, k, v in bfloat16, of float32 states, and of gates."""
     tokens, (q, k, v) = sum(shape.lengths), shape.heads
-    states = len(shape.lengths) * max(q, v) * shape.head_size**2 * 4 if shape.carried else 0
-    return tokens * ((q + k + v) * shape.head_size * 2 + max(q, v) * 4) + states
+    states = len(shape.lengths) * max(q, v) * shape.key_size * shape.value_size * 4 if shape.carried else 0
+    rows = (q + k) // repeats * shape.key_size + v * shape.value_size
+    return tokens * (rows * 2 + max(q, v) * 4) + states

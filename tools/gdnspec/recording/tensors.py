@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gdnspec.model.definition import Definition
 from gdnspec.recording.bound import NotRecorded, Seen
+from gdnspec.recording.lines import DOUBLED
 
 NEVER, ALWAYS = -100.0, 2.0**27  # raw forget gates at which alpha is 1, and 0, in float32
 LOGIT = 128.0  # raw write strength at which beta is 1 in float32, and negated 0
@@ -41,11 +42,12 @@ def inputs(definition: Definition, call: Mapping[str, Any], shape: Seen, repeats
     if (g > 0).any():
         raise NotRecorded("g above 0: it is no gate in log space")
     if definition.conventions.decay_gate == "raw":
-        if ((beta < 0) | (beta > 1)).any():
-            raise NotRecorded("beta outside [0, 1], which no raw gate gives")
+        most = 2 if DOUBLED in wanted else 1
+        if ((beta < 0) | (beta > most)).any():
+            raise NotRecorded(f"beta outside [0, {most}], which no raw gate gives")
         heads = g.shape[-1]
         found["A_log"], found["dt_bias"] = torch.zeros(heads), torch.zeros(heads, dtype=torch.bfloat16)
-        found["a"], found["b"] = _raw_forget(g).to(torch.bfloat16), _raw_update(beta).to(torch.bfloat16)
+        found["a"], found["b"] = _raw_forget(g).to(torch.bfloat16), _raw_update(beta / most).to(torch.bfloat16)
     else:
         found["g"] = g if definition.conventions.decay_gate == "log" else g.exp()
         found["beta"] = beta
@@ -58,6 +60,18 @@ def inputs(definition: Definition, call: Mapping[str, Any], shape: Seen, repeats
     if packed:
         found["cu_seqlens"] = torch.tensor([0, *shape.lengths]).cumsum(0)
     return {name: found[name].clone(memory_format=torch.contiguous_format) for name in wanted if name in found}
+
+
+def regroup(path: Path, before: int, after: int) -> None:
+    """Writes a kept file anew, with every `after`th of the query and key heads that came, no longer every `before`th.
+    Raises `OSError`."""
+    from safetensors.torch import load_file
+
+    found = load_file(path)
+    for name in ("q", "k"):
+        whole = found[name].repeat_interleave(before, dim=-2)
+        found[name] = whole[..., ::after, :].clone(memory_format=torch.contiguous_format)
+    save(found, path)
 
 
 def save(tensors: Mapping[str, Tensor], path: Path) -> None:

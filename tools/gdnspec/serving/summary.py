@@ -7,6 +7,7 @@ from math import log2
 import numpy as np
 
 from gdnspec.catalog.definitions import Found, preset_of
+from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.trace import Ceilings
 from gdnspec.model.workload import Workload
 from gdnspec.serving.calls import DRAFTS, Shape
@@ -74,9 +75,43 @@ def shape_of(found: Found, line: Workload) -> Shape:
     return Shape(line.axes["batch_size"] * each, line.axes["batch_size"], each, True)
 
 
+def carries_a_state(definition: Definition) -> bool:
+    """Whether a state goes from chunk to chunk, so that a long sequence is a chain. Convolutions, norms and the other
+    stages of a chunk take all tokens at once."""
+    conventions = definition.conventions
+    return conventions.state_layout != "none" and conventions.state_update != "none"
+
+
+def _ragged(definition: Definition) -> bool:
+    return definition.conventions.packing == "ragged"
+
+
+def side_by_side(definition: Definition) -> str:
+    """What a kernel can do at the same time, in the words of the table."""
+    if definition.stage == "convolution":
+        return "(token, channel) pairs a multiprocessor"
+    if carries_a_state(definition):
+        return "(sequence, head) pairs a multiprocessor"
+    if _ragged(definition):
+        return "(chunk, head) pairs a multiprocessor"
+    return "(row, head) pairs a multiprocessor"
+
+
+def _side_by_side(definition: Definition, scope: Scope, shape: Shape, chunks: int) -> int:
+    """How many of them a call has."""
+    if definition.stage == "convolution":
+        return shape.tokens * int(scope["conv_dim"])
+    heads = max(int(scope[axis.name]) for axis in definition.axes if axis.name.endswith("heads"))
+    if carries_a_state(definition) or not _ragged(definition):
+        return shape.sequences * heads
+    return chunks * heads
+
+
 def summarise(found: Found, lines: Iterable[Workload], ceilings: Ceilings, multiprocessors: int) -> Summary:
     """All lines, each as often as its weight says, once where it says nothing."""
-    names = ["tokens a call", "sequences a call", "chunks a call", "(sequence, head) pairs a multiprocessor"]
+    definition = found.definition
+    rows = "sequences a call" if definition.conventions.state_update != "none" or _ragged(definition) else "rows a call"
+    names = ["tokens a call", rows, "chunks a call", side_by_side(definition)]
     values: list[list[float]] = [[] for _ in names]
     weights: list[float] = []
     lengths: dict[int, float] = {}
@@ -86,23 +121,26 @@ def summarise(found: Found, lines: Iterable[Workload], ceilings: Ceilings, multi
     for line in lines:
         count += 1
         weight, shape = line.weight or 1, shape_of(found, line)
-        heads = int(line.scope(found.definition, preset_of(line))["num_sab_heads"])
+        scope = line.scope(definition, preset_of(line))
         each = line.sequence_lengths if line.sequence_lengths is not None else [shape.longest] * shape.sequences
         chunks = sum(-(-length // CHUNK) for length in each)
-        row = (shape.tokens, shape.sequences, chunks, shape.sequences * heads / multiprocessors)
+        pairs = _side_by_side(definition, scope, shape, chunks)
+        row = (shape.tokens, shape.sequences, chunks, pairs / multiprocessors)
         for column, value in zip(values, row, strict=True):
             column.append(value)
         weights.append(weight)
         for length in each:
             lengths[length] = lengths.get(length, 0.0) + weight
         taken = parts(work(found, line), shape, ceilings)
+        if not carries_a_state(definition):
+            taken = taken._replace(chain=0.0)
         time = max(taken) * weight
         bound += max(taken.memory, taken.compute) * weight
         expected += time
         by_kind[taken.kind][0] += weight
         by_kind[taken.kind][1] += time
     distributions = [Distribution.of(*column) for column in zip(names, values, [weights] * len(names), strict=True)]
-    if found.definition.conventions.packing == "ragged":
+    if _ragged(definition):
         distributions.insert(0, Distribution.of("tokens a sequence", list(lengths), list(lengths.values())))
     else:  # rows alone: they have no chunks, and all the same tokens
         distributions = [distributions[1], distributions[3]]

@@ -1,0 +1,188 @@
+"""gdnspec import --judge: an embedded reference as a solution, on the smoke suite of the definition that it is held to.
+
+Where it is not right it is judged again with what is known to differ put aside, so that what is left shows.
+"""
+
+import secrets
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gdnspec.catalog.solutions import load_solution
+from gdnspec.catalog.workloads import workloads
+from gdnspec.cli.console import complain, say, warn
+from gdnspec.cli.device import chosen_device
+from gdnspec.cli.selection import heads_of
+from gdnspec.model.errors import SpecError
+from gdnspec.model.result import CheckResult
+from gdnspec.model.workload import Workload
+
+if TYPE_CHECKING:
+    from gdnspec.exchange.adapter import Aside
+    from gdnspec.exchange.meaning import Meaning
+    from gdnspec.runner.expected import Expected
+
+WRITTEN, OTHER_GATE = "with its default scale written out", "with g read the other way"
+LIMIT = 60.0  # seconds a call
+
+
+def judge(meanings: "dict[str, Meaning]") -> None:
+    """Each reference. Where only the layout of states is open: with each layout."""
+    from gdnspec.exchange.meaning import each_layout
+    from gdnspec.runner.expected import Expected
+
+    expected = Expected(chosen_device("cpu").kind, warn)
+    for name, found in meanings.items():
+        for one in each_layout(found) or [found]:
+            if one.ours is None:
+                continue
+            layout = one.ours.definition.conventions.state_layout
+            title = f"{name}, were it --state-layout {layout}" if found.candidates else name
+            _judge(title, one, expected)
+
+
+@dataclass
+class Tally:
+    """What passed as it stands, and what with something put aside; `failed` is the last result of the rest."""
+
+    lines: list[Workload]
+    expected: "Expected"
+    found: "Meaning"
+    passed: int = 0
+    failed: dict[str, CheckResult] = field(default_factory=dict)
+    words: list[str] = field(default_factory=list)
+    counts: list[tuple[int, list[str]]] = field(default_factory=list)
+
+    def run(self, words: list[str], guessed: bool = False) -> None:
+        """Judges what has not passed, with all of `words` put aside that a workload has to do with."""
+        mine = {line.name: [word for word in words if _concerns(word, line, self.found)] for line in self.lines}
+        todo = [
+            line
+            for line in self.lines
+            if (line.name in self.failed or not self.counts) and (mine[line.name] or not words)
+        ]
+        if not todo:
+            return
+        results = _run(self.found, [_put_aside(line, mine[line.name]) for line in todo], _aside(words), self.expected)
+        right = [name for name, result in results.items() if not result.failed]
+        told = self.failed | results if not guessed else self.failed  # of a guess that was none, nothing is told
+        self.failed = {name: result for name, result in told.items() if name not in right}
+        self.passed += len(right)
+        self.words += [word for word in words if any(word in mine[name] for name in right) and word not in self.words]
+        self.counts.append((self.passed, list(self.words)))
+
+
+def _judge(title: str, found: "Meaning", expected: "Expected") -> None:
+    from gdnspec.exchange.meaning import EMPTY, NO_NORM, SCALE_0
+    from gdnspec.exchange.workloads_in import NotExpressed
+
+    lines, left_out = _lines(found)
+    tally = Tally(lines, expected, found)
+    try:
+        tally.run([])
+        if tally.failed and found.aside:
+            tally.run(found.aside)
+        if tally.failed:  # what its text does not say, and it may do all the same
+            tally.run([*found.aside, *({NO_NORM, SCALE_0, EMPTY} - {*found.aside}), WRITTEN, OTHER_GATE], guessed=True)
+    except NotExpressed as error:
+        complain(f"{title}: its reference is not judged: {error}")
+        return
+    first, last = tally.counts[0], tally.counts[-1]
+    total = len(lines)
+    text = f"{title}: its reference is right on {last[0]} of {total} smoke workloads"
+    if last[0] > first[0]:
+        text += f" {' and '.join(last[1])}; on {first[0]} as it stands"
+    say(text)
+    for reason, count in left_out.items():
+        say(f"  {count} not judged: {reason}")
+    for name, result in tally.failed.items():
+        say(f"  {name}: {result.status}  {(result.message.splitlines() or [''])[0]}")
+
+
+def _lines(found: "Meaning") -> tuple[list[Workload], dict[str, int]]:
+    """The smoke suite with its heads, and what of it cannot be asked."""
+    from gdnspec.exchange.workloads_out import rebound
+    from gdnspec.inputs.regimes import GENERATORS
+
+    assert found.ours is not None
+    heads, lines = heads_of(found.preset), []
+    left_out: dict[str, int] = {}
+    for line in [line for line in workloads(found.ours) if line.suite == "smoke"]:
+        other = rebound(found.ours, line, found.preset, heads)
+        reason = ""
+        if found.raw_gates and line.regime and GENERATORS[line.regime].beta_max > 1:
+            reason = "raw gates give no beta above 1"
+        elif other is None:
+            reason = "its tensors are recorded with other heads"
+        if reason or other is None:
+            left_out[reason] = left_out.get(reason, 0) + 1
+        else:
+            lines.append(other)
+    return lines, left_out
+
+
+def _concerns(word: str, line: Workload, found: "Meaning") -> bool:
+    """Whether a workload has to do with a difference."""
+    from gdnspec.exchange.meaning import EMPTY, NO_NORM, SCALE_0
+
+    assert found.ours is not None
+    inputs = {tensor.name for tensor in found.ours.definition.inputs}
+    if word == NO_NORM:
+        return "use_qk_l2norm" in inputs and line.scalars.get("use_qk_l2norm") is not False
+    if word == SCALE_0:
+        return line.scalars.get("scale") == 0
+    if word == EMPTY:
+        return 0 in (line.sequence_lengths or ()) and "initial_state" in inputs and "initial_state" not in line.omit
+    if word == WRITTEN:
+        theirs = [x for name, x in found.theirs.inputs.items() if found.renamed.get(name, name) == "scale"]
+        return any(x.optional for x in theirs) and line.scalars.get("scale") is None
+    return "g" in inputs and "g" not in line.omit and not found.raw_gates
+
+
+def _put_aside(line: Workload, words: list[str]) -> Workload:
+    """The workload on which the difference does not show."""
+    from gdnspec.exchange.meaning import NO_NORM, SCALE_0
+
+    scalars = dict(line.scalars)
+    if NO_NORM in words:
+        scalars["use_qk_l2norm"] = False
+    if SCALE_0 in words:
+        scalars.pop("scale", None)
+    if scalars == line.scalars:
+        return line
+    return line.model_copy(update={"scalars": scalars, "sha256": None, "budget": None, "emulators": None})
+
+
+def _aside(words: list[str]) -> "Aside":
+    from gdnspec.exchange.adapter import Aside
+    from gdnspec.exchange.meaning import EMPTY, SCALE_0
+
+    return Aside(scale=bool({WRITTEN, SCALE_0} & {*words}), other_gate=OTHER_GATE in words, empty=EMPTY in words)
+
+
+def _run(found: "Meaning", lines: list[Workload], aside: "Aside", expected: "Expected") -> dict[str, CheckResult]:
+    """A result for each workload, by name. Raises `NotExpressed`."""
+    from dataclasses import replace
+
+    from gdnspec.exchange.solutions_in import reference_solution
+    from gdnspec.runner.check import Checker, Options
+    from gdnspec.runner.freeze import frozen
+    from gdnspec.runner.plan import plan
+
+    assert found.ours is not None
+    where = chosen_device("cpu")
+    theirs = [x for name, x in found.theirs.inputs.items() if found.renamed.get(name, name) == "scale"]
+    if not any(x.optional for x in theirs):
+        aside = replace(aside, scale=True)  # it always gets one
+    with tempfile.TemporaryDirectory(prefix="gdnspec-import-") as folder:
+        solution = load_solution(reference_solution(found, Path(folder), aside))
+        ready = []
+        for line in lines:
+            try:
+                ready.append(line if line.budget else frozen(found.ours, line, expected))
+            except SpecError as error:
+                warn(f"{line.name} is not judged: {error}")
+        checker = Checker(where.kind, Options(LIMIT, secrets.randbits(62), ()), warn)
+        results = list(checker.run(list(plan([solution], [(found.ours, ready)], where))))
+    return {result.workload: result for result in results}
