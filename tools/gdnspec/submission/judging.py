@@ -87,7 +87,7 @@ def measure(jobs: list[Job], terms: Terms, warn: Warn) -> Iterator[Trace]:
     """One trace a job, as it comes, checked before it is timed."""
     if not jobs:
         return
-    limits = ceilings(terms.device) if terms.device.kind == "cuda" else None
+    limits = ceilings(terms.device, warn=warn) if terms.device.kind == "cuda" else None
     checker = Checker(terms.device.kind, _options(terms), warn)
     with Measurer(checker, limits, terms.seconds, terms.command, at_once=1) as measurer:
         for job in jobs:
