@@ -103,6 +103,7 @@ def _readable(solution: Path, system: Sequence[str]) -> Iterator[Path]:
     for name in named:
         if name:
             path = Path(name).resolve()
-            if path != Path("/") and path not in seen and path.exists():
+            # Not path.exists(), which raises where a folder above may not be searched: PATH often names such.
+            if path != Path("/") and path not in seen and os.path.exists(path):  # noqa: PTH110
                 seen.add(path)
                 yield path
