@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import secrets
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -76,10 +77,39 @@ def sweep(folder: Path) -> None:
         for entry in list(os.scandir(folder)):
             with contextlib.suppress(OSError):
                 unlocked = UNLOCKED.fullmatch(entry.name)
-                if (entry.name.endswith(PARTIAL) and _is_abandoned(entry.path)) or (
+                if (entry.name.endswith(PARTIAL) and not holder_lives(Path(entry.path))) or (
                     unlocked and time.time() - entry.stat(follow_symlinks=False).st_mtime > UNLOCKED_FOR
                 ):
                     Path(entry.path).unlink()
+
+
+def new_folder(parent: Path, prefix: str) -> tuple[Path, int]:
+    """A new folder, for this user alone, and a descriptor that holds a lock on it: `holder_lives` is true of the folder
+    until that is closed. Makes the parent too. Raises `OSError`."""
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # swept before it was locked
+        _lock(handle)
+        if os.fstat(handle).st_nlink:
+            return path, handle
+        os.close(handle)
+
+
+def holder_lives(path: Path) -> bool:
+    """Whether a process still writes this file, or into this folder, and holds the lock. Raises `OSError` where nobody
+    can tell."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 def _locked(file: Path) -> tuple[Path, int]:
@@ -87,23 +117,15 @@ def _locked(file: Path) -> tuple[Path, int]:
     while True:
         path = file.with_name(f".{file.name[:100]}.{secrets.token_hex(6)}{PARTIAL}")
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with contextlib.suppress(OSError):  # a file system without locks: `sweep` gets none there either
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(handle)
         if os.fstat(handle).st_nlink:
             return path, handle
         os.close(handle)  # swept before it was locked
 
 
-def _is_abandoned(path: str) -> bool:
-    """Whether the process that was writing it has ended. Raises `OSError` where nobody can tell."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(handle)
-    return True
+def _lock(handle: int) -> None:
+    with contextlib.suppress(OSError):  # a file system without locks: who sweeps gets none there either
+        fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def _checksum(file: Path, content: bytes) -> str:
