@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from gdnspec import paths
+from gdnspec.catalog.writing import require_file
 from gdnspec.cli import amounts
 from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
+from gdnspec.cli.files import replaced
 from gdnspec.cli.progress import progress
 from gdnspec.cli.remote import client, follow
 from gdnspec.cli.selection import chosen_solutions
@@ -152,6 +154,7 @@ def _refuse_other_file(target: Path) -> None:
 
     if not target.parent.is_dir():
         raise SpecError([Problem(target.parent, "no such folder", hint="-o BUNDLE")])
+    require_file(target, "-o BUNDLE")
     if not target.exists():
         return
     if target.is_file():
@@ -162,14 +165,11 @@ def _refuse_other_file(target: Path) -> None:
 
 
 def _write(target: Path, data: bytes) -> None:
-    new = target.with_name(f".{target.name}.new")
     try:
-        new.write_bytes(data)
-        new.replace(target)
+        replaced(target, data)
     except OSError as error:
-        raise SpecError([Problem(target, f"cannot be written: {error.strerror}")]) from None
-    finally:
-        new.unlink(missing_ok=True)
+        kept = "the evidence is kept: --reuse-evidence packs it again"
+        raise SpecError([Problem(target, f"cannot be written: {error.strerror}", hint=kept)]) from None
 
 
 def _say_packed(target: Path, data: bytes, recorded: "Recorded") -> None:
