@@ -75,7 +75,17 @@ def test_selftest_finds_a_file_without_a_place_before_it_runs(gdnspec: Run, tmp_
 @pytest.mark.parametrize(
     "words",
     [
-        ("workloads", "generate", DECODE, "--preset", "qwen3-next-80b-a3b-tp4", "--batch", "1", "-o", CLOSED / "x.jsonl"),
+        (
+            "workloads",
+            "generate",
+            DECODE,
+            "--preset",
+            "qwen3-next-80b-a3b-tp4",
+            "--batch",
+            "1",
+            "-o",
+            CLOSED / "x.jsonl",
+        ),
         ("workloads", "stats", ROOT / "definitions" / DECODE / "workloads.jsonl", "-o", CLOSED / "x.html"),
         ("workloads", "materialize", DECODE, "-o", CLOSED / "x"),
         ("vectors", "export", DECODE, "--out", CLOSED / "x"),

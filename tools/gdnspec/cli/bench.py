@@ -20,7 +20,7 @@ from gdnspec.cli.weighted import weighted
 from gdnspec.model.errors import SpecError
 from gdnspec.model.trace import METHODS, Trace
 from gdnspec.model.workload import SUITES
-from gdnspec.report.units import shown_time
+from gdnspec.report.units import shown_resolved, shown_time
 
 if TYPE_CHECKING:
     from gdnspec.build.machine import Device
@@ -207,10 +207,15 @@ def _print(traces: list[Trace]) -> None:
             if t.status != "UNSUPPORTED":
                 add_row(rows, t.definition, t.workload, t.solution, t.status, "", "", "", "", "")
             continue
-        share = f"{t.timing.bound / t.timing.median:.0%} ({t.timing.bound_by})" if t.timing.bound else ""
-        spread = f"{shown_time(t.timing.p10)} - {shown_time(t.timing.p90)}"
+        share = ""
+        if t.timing.bound and t.timing.median >= t.timing.resolved:
+            share = f"{t.timing.bound / t.timing.median:.0%} ({t.timing.bound_by})"
+        median, p10, p90 = (
+            shown_resolved(seconds, t.timing.resolved) for seconds in (t.timing.median, t.timing.p10, t.timing.p90)
+        )
+        spread = f"{p10} - {p90}"
         host = shown_time(t.timing.host) if t.timing.host is not None else ""
-        add_row(rows, t.definition, t.workload, t.solution, t.status, shown_time(t.timing.median), spread, share,
+        add_row(rows, t.definition, t.workload, t.solution, t.status, median, spread, share,
                 host, ratios_of(t))  # fmt: skip
     print_table(rows)
     for reason in dict.fromkeys(t.message for t in traces if t.status == "UNSUPPORTED"):

@@ -30,6 +30,13 @@ class Isolation(NamedTuple):
     missing: str = ""
 
 
+def offered(device: str) -> str:
+    """What this kernel lacks of what a confined child on that kind of device is promised; empty where nothing."""
+    version = landlock.abi()
+    text = f"landlock {version}" if version else "none (this kernel has no Landlock)"
+    return _missing(text, seccomp.available(), device == "cpu" and namespaces.allowed())
+
+
 def shut_in(hello: dict[str, Any], close: Callable[[], None]) -> Isolation:
     """Applies Landlock, and where the parent asks for a confined child every other wall that this kernel has.
 

@@ -91,6 +91,17 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_uint16), ("instructions", ctypes.POINTER(_Instruction)))
 
 
+def available() -> bool:
+    """Whether this kernel takes a filter, tried in a process of its own."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if install([LOCAL_SOCKETS]) else 1)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
 def keep_off_other_processes() -> bool:
     """Installs what holds for every child, for good; whether the kernel took it."""
     return install(of_others(os.getpid()))
