@@ -546,3 +546,21 @@ def test_weighted_workloads_add_up_to_the_time_of_all_calls(gdnspec: Run, make_s
     refused = gdnspec(*command, "--save")
     assert refused.returncode == 2
     assert "--save keeps traces of shipped workloads alone" in refused.stderr
+
+
+def test_what_is_below_the_clock_is_not_shown_as_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a noisy machine the difference of two windows may be nothing at all."""
+    from gdnspec.cli.bench import _print
+    from gdnspec.cli.live import time_of
+    from helpers_traces import make_timing, make_trace
+
+    timing = make_timing(median=1.5e-6, method="cpu", p10=0.0, bound=None, bound_by=None)
+    _print([make_trace(timing=timing)])
+    said = capsys.readouterr().out
+    assert "0.00 us" not in said
+    assert "under 0.005 us - 1.53 us" in said, "0.1 us of a window of 20 calls"
+    assert "1.50 us" in said
+    nothing = make_trace(timing=timing.model_copy(update={"median": 0.0, "interval": (0.0, 0.0)}))
+    assert time_of(nothing) == "under 0.005 us"
+    _print([nothing])
+    assert "0.00 us" not in capsys.readouterr().out

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import typer
 from conftest import ROOT, Run
@@ -587,6 +588,30 @@ def test_doctor_says_what_runs_here(gdnspec: Run) -> None:
     assert said["solutions"]["torch_recurrent"]["cpu"] == "yes"
     assert "needs a CUDA GPU" in said["solutions"]["cuda_recurrent"]["cpu"]
     assert said["machine"]["torch"]
+    assert said["machine"]["seccomp"] == "yes"
+    assert said["machine"]["namespaces"] == "yes" or "none: " in said["machine"]["namespaces"]
+    assert said["machine"]["intake"].startswith("isolated in full on ")
+
+
+@pytest.mark.parametrize(
+    ("without", "key", "says", "full"),
+    [
+        ("landlock_create_ruleset=444", "isolation", "none: this kernel has no Landlock", False),
+        ("unshare", "namespaces", "none: this user may not make any here", True),
+    ],
+)
+def test_doctor_names_each_wall_that_is_missing(without: str, key: str, says: str, full: bool) -> None:
+    """Landlock of Linux 6.12 makes up for namespaces."""
+    from gdnspec.worker import landlock
+
+    if landlock.abi() < 6:
+        pytest.skip("this kernel has no Landlock that scopes signals")
+    script, env = ROOT / "tests" / "without_calls.py", {**os.environ, "WITHOUT": without}
+    said = json.loads(forked.run(["doctor", "--json"], env, script=script).stdout)["machine"]
+    assert said[key] == says
+    assert said["seccomp"] == "yes"
+    assert said["intake"].startswith("isolated in full") == full, said["intake"]
+    assert full or "--trusted" in said["intake"]
 
 
 def test_a_verdict_that_somebody_else_wrote_is_not_believed(

@@ -223,3 +223,87 @@ def test_a_cluster_without_a_gpu_is_nothing_to_run_on(cluster: Any, solution: So
     on_gpu = Settings("cuda", 0.2, 60.0, 1, "gdnspec bench", 1)
     with pytest.raises(NothingToRunOn, match="no GPU"):
         list(ray_executor.spread(tasks(solution), on_gpu, Watched(), print))
+
+
+# --- a cluster that is lost -------------------------------------------------------------------------------------
+
+
+class Lost:
+    """Ray as far as a crew uses it, its daemon gone: nothing is ever ready. `nodes`: what it says of its machines."""
+
+    class exceptions:
+        class RayError(Exception): ...
+
+        class RayTaskError(RayError): ...
+
+    def __init__(self, nodes: Callable[[], Any], waits: int = 10**9) -> None:
+        self.nodes, self.waited, self.waits, self.told = nodes, 0, waits, 0
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 2.0}
+
+    def remote(self, **needs: Any) -> Any:
+        def answer(*arguments: Any) -> object:
+            return object()
+
+        method = type("Method", (), {"remote": staticmethod(answer)})
+        actor = type("Actor", (), dict.fromkeys(("start", "measure", "end"), method))
+        return lambda worker: type("Class", (), {"remote": staticmethod(lambda: actor)})
+
+    def wait(self, answers: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        self.waited += 1
+        if self.waited > self.waits:
+            raise self.exceptions.RayError("Failed to connect to GCS")
+        return [], answers
+
+    def kill(self, actor: Any, no_restart: bool) -> None:
+        self.told += 1
+
+
+def never() -> Any:
+    import threading
+
+    threading.Event().wait()
+
+
+def refusing() -> Any:
+    raise RuntimeError("traced back\nFailed to connect to GCS")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "waits", "says"),
+    [
+        (lambda: [{"Alive": False}], 10**9, "none of its machines is alive"),
+        (list, 10**9, "none of its machines is alive"),
+        (refusing, 10**9, "Failed to connect to GCS"),
+        (never, 10**9, "no answer within 0.01 s"),
+        (lambda: [{"Alive": True}], 2, "Failed to connect to GCS"),
+    ],
+)
+def test_a_daemon_that_is_lost_before_its_workers_are_ready_is_said(
+    solution: Solution, monkeypatch: pytest.MonkeyPatch, nodes: Callable[[], Any], waits: int, says: str
+) -> None:
+    import contextlib
+
+    lost, warned = Lost(nodes, waits), list[str]()
+    monkeypatch.setattr(ray_executor, "imported", lambda: lost)
+    monkeypatch.setattr(ray_executor, "_cluster", contextlib.nullcontext)
+    monkeypatch.setattr(ray_executor, "ANSWER", 0.01)
+    with pytest.raises(SpecError) as said:
+        list(ray_executor.spread(tasks(solution), SETTINGS, Watched(), warned.append))
+    assert f"the Ray daemon is lost ({says})" in str(said.value)
+    assert "start the cluster again" in str(said.value)
+    assert lost.told == 0, "nobody is there to be told"
+    assert lost.waited <= 3
+
+
+def test_a_cluster_that_is_busy_is_waited_for(solution: Solution, monkeypatch: pytest.MonkeyPatch) -> None:
+    import contextlib
+
+    busy, warned = Lost(lambda: [{"Alive": True}], waits=50), list[str]()
+    monkeypatch.setattr(ray_executor, "imported", lambda: busy)
+    monkeypatch.setattr(ray_executor, "_cluster", contextlib.nullcontext)
+    with pytest.raises(SpecError, match="Failed to connect"):
+        list(ray_executor.spread(tasks(solution), SETTINGS, Watched(), warned.append))
+    assert busy.waited == 51
+    assert warned == ["no device of the Ray cluster is free yet; waiting: ray status"], "once"

@@ -20,7 +20,7 @@ from gdnspec.cli.weighted import weighted
 from gdnspec.model.errors import SpecError
 from gdnspec.model.trace import METHODS, Trace
 from gdnspec.model.workload import SUITES
-from gdnspec.report.units import shown_time
+from gdnspec.report.units import shown_resolved, shown_time
 
 if TYPE_CHECKING:
     from gdnspec.build.machine import Device
@@ -80,7 +80,9 @@ def bench(
     chosen, broken = chosen_solutions(solution, solutions_dir)
     baselines, _ = chosen_solutions(_split(against), solutions_dir) if against else ([], [])
 
+    from gdnspec.catalog.traces import TRACES
     from gdnspec.catalog.traces import save as save_trace
+    from gdnspec.catalog.writing import require_folder
     from gdnspec.compare.budget import require
     from gdnspec.runner.plan import plan
     from gdnspec.runner.record import Lines
@@ -91,6 +93,8 @@ def bench(
     if not jobs:
         raise SpecError("no solution serves that: gdnspec list solutions")
     beside = list(plan(baselines, selected, where))
+    for kept in [*(chosen if save else ()), *(baselines if save_baselines else ())]:
+        require_folder(kept.folder / TRACES, "--save keeps traces there; --json FILE keeps them elsewhere")
     command = shlex.join(["gdnspec", *_less_json(sys.argv[1:])])
     tasks = [Task(job, [b for b in beside if _same(b, job) and b.solution != job.solution]) for job in jobs]
     seed = secrets.randbits(62) if seed is None else seed
@@ -203,10 +207,15 @@ def _print(traces: list[Trace]) -> None:
             if t.status != "UNSUPPORTED":
                 add_row(rows, t.definition, t.workload, t.solution, t.status, "", "", "", "", "")
             continue
-        share = f"{t.timing.bound / t.timing.median:.0%} ({t.timing.bound_by})" if t.timing.bound else ""
-        spread = f"{shown_time(t.timing.p10)} - {shown_time(t.timing.p90)}"
+        share = ""
+        if t.timing.bound and t.timing.median >= t.timing.resolved:
+            share = f"{t.timing.bound / t.timing.median:.0%} ({t.timing.bound_by})"
+        median, p10, p90 = (
+            shown_resolved(seconds, t.timing.resolved) for seconds in (t.timing.median, t.timing.p10, t.timing.p90)
+        )
+        spread = f"{p10} - {p90}"
         host = shown_time(t.timing.host) if t.timing.host is not None else ""
-        add_row(rows, t.definition, t.workload, t.solution, t.status, shown_time(t.timing.median), spread, share,
+        add_row(rows, t.definition, t.workload, t.solution, t.status, median, spread, share,
                 host, ratios_of(t))  # fmt: skip
     print_table(rows)
     for reason in dict.fromkeys(t.message for t in traces if t.status == "UNSUPPORTED"):

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, say
 from gdnspec.model.errors import Problem, SpecError
 
@@ -61,6 +62,7 @@ def capture(
         raise SpecError([Problem(output, "exists already", hint="--force replaces it, and those beside it")])
     if not output.parent.is_dir():
         raise SpecError([Problem(output, "its folder does not exist")])
+    require_file(output, "-o FILE")
     if force:
         remove(output)
     before = set(_recordings(output))

@@ -36,6 +36,7 @@ def doctor(
         "nvcc": machine.nvcc() or "none: CUDA solutions cannot be built",
         "triton on a CPU": f"interpreted, workloads of at most {_limit()} token-programs",
         "isolation": f"Landlock {landlock.abi()}" if landlock.abi() else "none: this kernel has no Landlock",
+        **_walls("cpu" if gpu is None else "cuda"),
         "cache": str(paths.cache_dir()) + ("" if _writable(paths.cache_dir()) else UNWRITABLE),
     }
     if measure:
@@ -58,6 +59,19 @@ def doctor(
     print_table(rows)
     for problem in problems:
         say(f"cannot be used: {problem}")
+
+
+def _walls(device: str) -> dict[str, str]:
+    """What intake and submit need beside Landlock, and whether that is enough on this kind of device."""
+    from gdnspec.worker import isolation, namespaces, seccomp
+
+    missing = isolation.offered(device)
+    lacks = f"not isolated in full on {device}: {missing}; nothing is run without --trusted"
+    return {
+        "seccomp": "yes" if seccomp.available() else "none: this kernel takes no filter of system calls",
+        "namespaces": "yes" if namespaces.allowed() else "none: this user may not make any here",
+        "intake": lacks if missing else f"isolated in full on {device}",
+    }
 
 
 def _measured(gpu: "Device | None") -> dict[str, str]:

@@ -1,9 +1,20 @@
 """Files that a command writes."""
 
 import contextlib
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
+
+
+def replaced(path: Path, data: bytes) -> None:
+    """The file with that content, in one step. Raises `OSError`; what stood there is then as it was."""
+    partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.partial")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -15,7 +26,7 @@ def whole(path: Path) -> Iterator[TextIO]:
         with path.open("w", encoding="utf-8") as file:
             yield file
         return
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.partial")  # two commands may write one file
     try:
         with partial.open("w", encoding="utf-8") as file:
             yield file

@@ -8,6 +8,7 @@ import typer
 
 from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.workloads import load_workloads
+from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.files import whole
@@ -39,6 +40,8 @@ def freeze(
     if workloads_file is not None and len(found) != 1:
         raise SpecError("--workloads goes with one definition: gdnspec workloads freeze DEFINITION --workloads FILE")
     where = chosen_device(device)
+    for item in found if not check else ():
+        require_file(workloads_file or item.workloads_file, "--check writes nothing")
 
     from gdnspec.runner.expected import Expected
     from gdnspec.runner.freeze import drifts, figures, frozen, lacks_bias, with_bias

@@ -7,6 +7,7 @@ import typer
 
 from gdnspec.catalog.definitions import Found, definition, definitions
 from gdnspec.catalog.solutions import solutions
+from gdnspec.catalog.writing import require_folder
 from gdnspec.cli.needs import needs
 from gdnspec.cli.replay import replay, say_replay, write_workloads
 from gdnspec.cli.selection import chosen_solutions, heads_of
@@ -75,6 +76,7 @@ def from_requests(
     needs("serving", "sklearn", "scipy")
     found = _definitions(definition_)
     _hold_outputs(output, found, steps_file, force)
+    require_folder(output, "-o DIR")
     names = tuple(name.strip() for name in columns.split(","))
     if len(set(names)) != 3 or not all(names):
         raise SpecError(f"--columns {columns!r}: three names are wanted, of arrival, prompt and output")

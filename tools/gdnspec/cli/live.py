@@ -9,7 +9,7 @@ from rich.table import Table
 
 from gdnspec.cli.console import add_row, complain, err, table
 from gdnspec.model.trace import Trace
-from gdnspec.report.units import shown_time
+from gdnspec.report.units import shown_resolved, shown_time
 
 ROWS = 12  # shown at once: a terminal is no taller
 
@@ -83,6 +83,8 @@ def time_of(trace: Trace) -> str:
         return ""
     low, high = trace.timing.interval
     half = (high - low) / 2 / trace.timing.median if trace.timing.median else 0.0
+    if trace.timing.median < trace.timing.resolved:
+        return shown_resolved(trace.timing.median, trace.timing.resolved)
     return f"{shown_time(trace.timing.median)} +- {half:.1%}"
 
 

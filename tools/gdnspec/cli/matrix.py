@@ -11,9 +11,12 @@ from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.known_bad import MATRIX_BEGIN, MATRIX_END, Bad
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import workloads
+from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import add_row, table
+from gdnspec.cli.files import whole
 from gdnspec.inputs.fresh import NAMES
 from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.loading import read_text
 from gdnspec.model.result import CheckResult
 from gdnspec.runner.selftest import LONG, SUITES, best_killers, has_badge, margin, strength
 
@@ -120,11 +123,18 @@ def _table(columns: list[str], rows: Iterator[Row]) -> Table:
     return result
 
 
-def write(file: Path, bad: list[Bad], good: list[Solution], results: Results) -> None:
-    """Replaces what stands between the two marks of a Markdown file."""
-    text = file.read_text(encoding="utf-8")
+def require_place(file: Path) -> str:
+    """The text of a Markdown file that has a place for the matrix, and can be written. Raises `SpecError`."""
+    text = read_text(file)
     if text.count(MATRIX_BEGIN) != 1 or text.count(MATRIX_END) != 1:
         raise SpecError([Problem(file, "has no place for the matrix", hint=f"lines {MATRIX_BEGIN} and {MATRIX_END}")])
+    require_file(file, "--markdown FILE")
+    return text
+
+
+def write(file: Path, bad: list[Bad], good: list[Solution], results: Results) -> None:
+    """Replaces what stands between the two marks of a Markdown file."""
+    text = require_place(file)
     before, rest = text.split(MATRIX_BEGIN)
     after = rest.split(MATRIX_END)[1]
     parts = [
@@ -133,7 +143,8 @@ def write(file: Path, bad: list[Bad], good: list[Solution], results: Results) ->
         _markdown(BAD, bad_rows(bad, results)),
         _markdown(WORKLOADS, workload_rows(bad, results)),
     ]
-    file.write_text(f"{before}{MATRIX_BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{MATRIX_END}{after}", encoding="utf-8")
+    with whole(file) as target:
+        target.write(f"{before}{MATRIX_BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{MATRIX_END}{after}")
 
 
 def _markdown(columns: list[str], rows: Iterator[Row]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -53,16 +54,27 @@ def new(
     }
     folder = root / name
     _refuse(name, folder, manifest)
+    files = {MANIFEST: json.dumps(manifest, indent=2) + "\n", scaffold.file: scaffold.text(name, found)}
     try:
-        folder.mkdir(parents=True)
-        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        (folder / scaffold.file).write_text(scaffold.text(name, found), encoding="utf-8")
+        _make(folder, files)
     except OSError as error:
-        raise SpecError([Problem(folder, f"cannot be written: {error.strerror}")]) from None
-    load_solution(folder)
+        shown = error.strerror or str(error)
+        raise SpecError([Problem(folder, f"cannot be written: {shown}; nothing is left of it")]) from None
     where = f" --solutions-dir {shlex.quote(str(root))}" if solutions_dir is not None else ""
     say(f"made {paths.shown(folder)}/: {MANIFEST}, {scaffold.file}")
     say(f"edit {paths.shown(folder / scaffold.file)}, then: gdnspec check --solution {name}{where}")
+
+
+def _make(folder: Path, files: dict[str, str]) -> None:
+    """The folder appears whole or not at all. Raises `OSError`."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as stage:
+        made = Path(stage) / folder.name
+        made.mkdir()
+        for file, text in files.items():
+            (made / file).write_text(text, encoding="utf-8")
+        load_solution(made)
+        made.rename(folder)
 
 
 def _refuse(name: str, folder: Path, manifest: dict[str, object]) -> None:

@@ -13,6 +13,7 @@ import typer
 from gdnspec import paths
 from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.solutions import solutions
+from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.model.errors import Problem, SpecError, nearest
 
@@ -55,6 +56,7 @@ def report(
         raise SpecError(f"a report needs {', '.join(lacking)}: pip install 'gdnspec[report]'")
     if output.suffix not in (".html", ".htm"):
         raise SpecError([Problem(output, "a page is named .html: another file is not overwritten")])
+    require_file(output, "-o FILE")
 
     from gdnspec.report.evidence import traces, verdicts
     from gdnspec.report.page import Contents, render
@@ -91,6 +93,7 @@ def _write_markdown(
 
     if file.suffix != ".md":
         raise SpecError([Problem(file, "Markdown is written into a .md: another file is not overwritten")])
+    require_file(file, "-o FILE")
     found = {item: definition(item) for item in names} if names else definitions()
     known, _ = solutions(solutions_dir)
     if name not in known:
@@ -110,7 +113,7 @@ def _write(file: Path, text: str) -> int:
     """The whole page or none; what stood there stays until then. Returns its size in bytes."""
     content = text.encode("utf-8", errors="replace")
     try:
-        handle, scratch = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        handle, scratch = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name[:200]}.")
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(content)

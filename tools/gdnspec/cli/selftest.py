@@ -61,6 +61,8 @@ def selftest(
     from gdnspec.cli import matrix
     from gdnspec.runner.selftest import LONG, Task
 
+    if markdown is not None:
+        matrix.require_place(markdown)
     drawn = secrets.randbits(62) if seed is None else seed
     tasks = [Task(solution, float("inf"), where.kind, timeout, drawn) for solution in good]
     tasks += [

@@ -10,6 +10,7 @@ import typer
 from gdnspec.catalog.definitions import Found, definition, definitions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import load_workloads
+from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import add_row, complain, print_table, say, table
 from gdnspec.cli.files import whole
 from gdnspec.cli.needs import needs
@@ -56,6 +57,7 @@ def stats(
         needs("report", "altair", "vl_convert")
         if output.suffix not in (".html", ".svg") or (output.suffix == ".svg" and len(chosen) > 1):
             raise SpecError([Problem(output, "a picture is .html, or .svg of one file")])
+        require_file(output, "-o FILE")
     pictures = []
     for file in chosen:
         found = _owner(file, definition_)

@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from gdnspec import paths
+from gdnspec.catalog.writing import require_file
 from gdnspec.cli import amounts
 from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
+from gdnspec.cli.files import replaced
 from gdnspec.cli.progress import progress
 from gdnspec.cli.remote import client, follow
 from gdnspec.cli.selection import chosen_solutions
 from gdnspec.cli.verdicts import Summary, print_failure, print_summary
 from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.result import CheckResult
 
 if TYPE_CHECKING:
     from gdnspec.build.machine import Device
     from gdnspec.catalog.solutions import Solution
-    from gdnspec.submission.evidence import Recorded
+    from gdnspec.submission.evidence import Recorded, Recording
+    from gdnspec.submission.judging import Terms
 
 
 def submit(
@@ -49,8 +53,8 @@ def submit(
     """Check a solution on every suite that runs here, time it where there is a GPU, and pack it with that evidence."""
     from gdnspec.submission.audit import audited
     from gdnspec.submission.bundle import folder_files, packed
-    from gdnspec.submission.complete import require_complete
-    from gdnspec.submission.evidence import recorded
+    from gdnspec.submission.complete import incomplete, require_complete
+    from gdnspec.submission.evidence import VERDICTS, lines_of, recorded
 
     solution = chosen_solutions([name], solutions_dir)[0][0]
     require_complete(solution)
@@ -61,6 +65,8 @@ def submit(
     print_findings(audited(solution.manifest, folder_files(solution)))
     flags = ("--solutions-dir", str(solutions_dir.resolve())) if solutions_dir else ()
     evidence = recorded(solution) if reuse_evidence else _record(solution, device, timeout, trusted, flags)
+    if problems := incomplete(evidence.evidence, lines_of(CheckResult, evidence.files[VERDICTS], Path(VERDICTS))):
+        _stop([*problems, f"gdnspec submit {name} records evidence anew"], 2)
     data = packed(solution, evidence)
     if target is not None:
         _write(target, data)
@@ -73,32 +79,48 @@ def _record(solution: "Solution", device: str, timeout: float, trusted: bool, fl
     """Runs everything. Exit code 1 where it fails, 3 where nothing runs here."""
     from gdnspec.runner.confinement import NotIsolated
     from gdnspec.submission import judging
-    from gdnspec.submission.evidence import Recording, unproven
+    from gdnspec.submission.evidence import Recording
 
     where = chosen_device(device)
     terms = judging.Terms(
         where, secrets.randbits(62), timeout, judging.confinement(minutes=240, trusted=trusted),
         command=f"gdnspec submit {solution.name}", flags=flags,
     )  # fmt: skip
-    recording, summary = Recording(solution), Summary(where.name)
+    with Recording(solution) as recording:
+        try:
+            _check(solution, terms, recording)
+        except NotIsolated as missing:
+            complain(f"gdnspec: isolation is reduced here: {missing}; --trusted runs your own code with less")
+            raise typer.Exit(3) from None
+        _time(solution, terms, recording)
+        return recording.finish(terms.seed, judging.environment(where))
+
+
+def _check(solution: "Solution", terms: "Terms", recording: "Recording") -> None:
+    from gdnspec.submission import judging
+    from gdnspec.submission.evidence import unproven
+
     jobs, verdicts = judging.check_jobs(solution, terms), []
-    said: set[str] = set()
-    try:
-        with progress(len(jobs), 0) as advance:
-            for result in judging.check(jobs, terms, warn):
-                recording.add(result)
-                verdicts.append(result)
-                summary.add(result)
-                advance(result)
-                if result.failed:
-                    print_failure(result, said)
-    except NotIsolated as missing:
-        complain(f"gdnspec: isolation is reduced here: {missing}; --trusted runs your own code with less")
-        raise typer.Exit(3) from None
+    summary, said = Summary(terms.device.name), set[str]()
+    with progress(len(jobs), 0) as advance:
+        for result in judging.check(jobs, terms, warn):
+            recording.add(result)
+            verdicts.append(result)
+            summary.add(result)
+            advance(result)
+            if result.failed:
+                print_failure(result, said)
     print_summary(summary)
     failures = unproven(solution.name, [], verdicts)
+    if failures:
+        recording.withdraw()
     if not_run := unproven(solution.name, solution.manifest.entries, verdicts):
-        _stop(not_run, 1 if failures else 3, "" if failures else _elsewhere(solution, where))
+        _stop(not_run, 1 if failures else 3, "" if failures else _elsewhere(solution, terms.device))
+
+
+def _time(solution: "Solution", terms: "Terms", recording: "Recording") -> None:
+    from gdnspec.submission import judging
+
     slow = []
     for trace in judging.measure(judging.speed_jobs(solution, terms), terms, warn):
         complain(f"timed {trace.definition}/{trace.workload}: {trace.status}")
@@ -107,8 +129,8 @@ def _record(solution: "Solution", device: str, timeout: float, trusted: bool, fl
         elif trace.timing is not None:
             recording.add(trace)
     if slow:
+        recording.withdraw()
         _stop(slow, 1)
-    return recording.finish(terms.seed, judging.environment(where))
 
 
 def _stop(problems: list[str], code: int, what_to_do: str = "") -> NoReturn:
@@ -132,6 +154,7 @@ def _refuse_other_file(target: Path) -> None:
 
     if not target.parent.is_dir():
         raise SpecError([Problem(target.parent, "no such folder", hint="-o BUNDLE")])
+    require_file(target, "-o BUNDLE")
     if not target.exists():
         return
     if target.is_file():
@@ -142,14 +165,11 @@ def _refuse_other_file(target: Path) -> None:
 
 
 def _write(target: Path, data: bytes) -> None:
-    new = target.with_name(f".{target.name}.new")
     try:
-        new.write_bytes(data)
-        new.replace(target)
+        replaced(target, data)
     except OSError as error:
-        raise SpecError([Problem(target, f"cannot be written: {error.strerror}")]) from None
-    finally:
-        new.unlink(missing_ok=True)
+        kept = "the evidence is kept: --reuse-evidence packs it again"
+        raise SpecError([Problem(target, f"cannot be written: {error.strerror}", hint=kept)]) from None
 
 
 def _say_packed(target: Path, data: bytes, recorded: "Recorded") -> None:

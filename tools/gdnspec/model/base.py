@@ -1,6 +1,6 @@
 """The base of every model: frozen, closed, strict, and helpful about a misspelt key."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, model_validator
 
@@ -21,6 +21,7 @@ class Model(BaseModel):
     """Frozen; unknown keys are errors that name the nearest valid key; no silent conversion of types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    most_bytes: ClassVar[int] = 64 << 20  # of a file that holds one: a larger one is not parsed
 
     @model_validator(mode="before")
     @classmethod

@@ -1,6 +1,6 @@
 """What is known of a wrong or cheating solution: tests/known_bad/<name>/known_bad.json."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,10 +18,11 @@ class KnownBad(Model):
     `long_workloads`: it shows on long sequences alone, so they are run as well.
     """
 
+    most_bytes: ClassVar[int] = 256 << 10
     schema_version: Version1
     kind: Literal["wrong", "cheat"]
     fault: Text
-    statuses: Annotated[list[Status], Field(min_length=1)]
-    killed_by: list[str] = []
-    only_in: list[Suite] = []
+    statuses: Annotated[list[Status], Field(min_length=1, max_length=20)]
+    killed_by: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=200)] = []
+    only_in: Annotated[list[Suite], Field(max_length=20)] = []
     long_workloads: bool = False

@@ -14,19 +14,19 @@ from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer
 M = TypeVar("M", bound=Model)
 R = TypeVar("R", bound=RootModel[Any])
 
-MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_FILE_BYTES = Model.most_bytes
 MAX_DEPTH_MESSAGE = "nested too deeply"
 MOST_PROBLEMS = 100  # of one document: who has more has another kind of file
 
 
-def read_text(path: Path) -> str:
-    """The file's text, or a `SpecError` that says why it cannot be had."""
+def read_text(path: Path, most: int = MAX_FILE_BYTES) -> str:
+    """The file's text, or a `SpecError` that says why it cannot be had. `most`: bytes that it may have."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise SpecError([Problem(path, "is a folder" if path.is_dir() else "is not a regular file")])
-        if status.st_size > MAX_FILE_BYTES:
-            raise SpecError([Problem(path, f"larger than {MAX_FILE_BYTES >> 20} MiB")])
+        if status.st_size > most:
+            raise SpecError([Problem(path, larger_than(most))])
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise SpecError([Problem(path, "no such file")]) from None
@@ -34,6 +34,11 @@ def read_text(path: Path) -> str:
         raise SpecError([Problem(path, f"not UTF-8 text: {error.reason} at byte {error.start}")]) from None
     except OSError as error:
         raise SpecError([Problem(path, error.strerror or str(error))]) from None
+
+
+def larger_than(most: int) -> str:
+    """What a file of more bytes is."""
+    return f"larger than {most >> 20} MiB" if most >= 1 << 20 else f"larger than {most >> 10} KiB"
 
 
 def is_file(path: Path) -> bool:
@@ -161,7 +166,7 @@ def validate_root(model: type[R], data: Any, path: Path) -> R:
 
 def load(model: type[M], path: Path) -> M:
     """One model from a JSON file."""
-    return build(model, parse_json(read_text(path), path), path)
+    return build(model, parse_json(read_text(path, model.most_bytes), path), path)
 
 
 def numbered(text: str) -> Iterator[tuple[int, str]]:

@@ -18,6 +18,9 @@ METHODS: dict[Method, str] = {
     "cpu": "wall time on a CPU: shown, never ranked",
 }
 
+# What the clock of each method tells apart, in seconds of a window: events count half microseconds.
+RESOLUTION: dict[Method, float] = {"graph": 5e-7, "events": 5e-7, "cpu": 1e-7}
+
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
@@ -81,6 +84,11 @@ class Timing(Model):
     bound_by: Literal["memory", "compute"] | None = None
     verification: Seconds = 0.0  # wall time of filling and verifying, beside that of the timed windows, below
     timed: Seconds = 0.0
+
+    @property
+    def resolved(self) -> float:
+        """Seconds of one call that the clock tells apart: a smaller figure is noise, and no time."""
+        return RESOLUTION[self.method] / max(1, self.witness.calls)
 
 
 class Ratio(Model):

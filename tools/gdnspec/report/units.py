@@ -9,6 +9,11 @@ def shown_time(seconds: float) -> str:
     return f"{_three(seconds)} s"
 
 
+def shown_resolved(seconds: float, resolved: float) -> str:
+    """A time, or what it is under where the clock tells no more: `under 0.0125 us`."""
+    return shown_time(seconds) if seconds >= resolved else f"under {shown_time(resolved)}"
+
+
 def _three(value: float) -> str:
     """Three digits, without an exponent: 83.4, 1.20, 0.00123."""
     digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2

@@ -35,6 +35,9 @@ PASSED_ON = (
     "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_", "MKL_", "TORCH", "TRITON", "TVM_FFI", "FLA_", "FLASHINFER",
 )  # fmt: skip
 
+# With these OpenMP binds each thread by its own id, which the child's filter refuses: OpenMP would end the process.
+BINDING = ("OMP_PROC_BIND", "OMP_PLACES")
+
 SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
@@ -354,7 +357,7 @@ class Child:
     def _passed_on(self, name: str) -> bool:
         if self.confinement is not None:
             return name in PASSED_ON_CONFINED
-        return name.startswith(PASSED_ON) and not SECRET.search(name)
+        return name.startswith(PASSED_ON) and name not in BINDING and not SECRET.search(name)
 
     def end(self) -> None:
         """Ends the child and whatever it started in its process group."""

@@ -42,7 +42,7 @@ class Settings:
         if where is None:
             raise SpecError(f"this machine has no device {self.device!r}: gdnspec doctor")
         checker = Checker(where.kind, Options(self.timeout, self.seed), warn)
-        limits = ceilings(where) if where.kind == "cuda" else None
+        limits = ceilings(where, warn=warn) if where.kind == "cuda" else None
         return Measurer(checker, limits, self.seconds, self.command, self.at_once)
 
 

@@ -3,9 +3,7 @@
 import hashlib
 import importlib
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,10 +11,11 @@ from types import ModuleType
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
 from gdnspec import paths
+from gdnspec.catalog import kept
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload
 from gdnspec.model.definition import Definition, Scope
@@ -26,6 +25,7 @@ from gdnspec.runner.pools import compact, left
 
 LONG = 256  # tokens above which the chunkwise form, equal to 1e-12, takes the place of the loop over tokens
 LARGEST_CACHED = 256 * 1024 * 1024
+AGAIN = "its expected values are computed again"
 
 
 def _reference(module: str) -> ModuleType:
@@ -71,12 +71,14 @@ def by_name(definition: Definition, values: tuple[Tensor, ...] | Tensor, scope: 
 
 
 class Expected:
-    """Computes or remembers expected values. `warning` says, once, that the cache cannot be written."""
+    """Computes or remembers expected values. `warn` is told, once, that the cache cannot be written, and each time that
+    an entry is broken."""
 
     def __init__(self, device: str, warn: Callable[[str], None]) -> None:
         self.device = device
         self._warn = warn
         self._warned = False
+        kept.sweep(paths.expected_cache())
 
     def values(self, found: Found, inputs: Inputs, keep: bool = True) -> dict[str, Tensor]:
         """Every output in float64, on the device. `keep`: in the cache, for another run. Raises `InvalidWorkload` where
@@ -102,30 +104,28 @@ class Expected:
 
     def _file(self, found: Found, inputs: Inputs) -> Path:
         identity = json.dumps([found.definition.reference, inputs.key(), reference_hash()])
-        return paths.expected_cache() / f"{hashlib.sha256(identity.encode()).hexdigest()}.safetensors"
+        return paths.expected_cache() / f"{hashlib.sha256(identity.encode()).hexdigest()}.values"
 
     def _read(self, file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor] | None:
+        content = kept.kept(file, self._warn, AGAIN)
+        if content is None:
+            return None
         try:
-            values = load_file(file, device=self.device)
-        except (OSError, SafetensorError, RuntimeError):
-            return None  # not there, or cut short: computed again
+            values = {name: value.to(self.device) for name, value in load(content).items()}
+        except (SafetensorError, RuntimeError, ValueError):
+            values = {}
         whole = {name: tuple(value.shape) for name, value in values.items()} == shapes
-        sound = all(v.dtype == torch.float64 and bool(torch.isfinite(v).all()) for v in values.values())
-        return values if whole and sound else None  # written by something else: computed again
+        if whole and all(v.dtype == torch.float64 and bool(torch.isfinite(v).all()) for v in values.values()):
+            return values
+        kept.drop(file, self._warn, AGAIN)  # written by something else
+        return None
 
     def _write(self, file: Path, values: dict[str, Tensor]) -> None:
         if sum(value.numel() * 8 for value in values.values()) > LARGEST_CACHED:
             return
-        temporary = None
         try:
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle, temporary = tempfile.mkstemp(dir=file.parent)
-            os.close(handle)
-            save_file({name: value.contiguous().cpu() for name, value in values.items()}, temporary)
-            Path(temporary).replace(file)
+            kept.keep(file, save({name: value.contiguous().cpu() for name, value in values.items()}))
         except (OSError, SafetensorError) as error:
-            if temporary is not None:
-                Path(temporary).unlink(missing_ok=True)
             if not self._warned:
                 self._warned = True
                 reason = getattr(error, "strerror", None) or error

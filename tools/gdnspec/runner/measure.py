@@ -120,6 +120,8 @@ class Measurer:
         missing = [reason for reason in lost.values() if reason is not None]
         unclean = [f"throttled: {reason}" for h in (before, after) if h for reason in h.throttled_by]
         unclean += ["in use by others" for h in (before, after) if h and h.others]
+        if timing.p10 < timing.resolved:
+            unclean.append("a tenth of the samples is below what the clock resolves: the machine is busy")
         extra = {"timing": timing, "against": against, "missing": missing, "before": before, "after": after}
         said = why or _how(mine)
         return self._trace(job, status, said, checked).model_copy(

@@ -23,7 +23,8 @@ from gdnspec.runner.plan import Job, judge_hash
 from gdnspec.runner.ray_worker import Said, Worker, order
 
 TRIES = 3  # workers that may be lost over one task, and in a row before any starts
-PATIENCE = 30.0  # seconds until it is said that no device of the cluster is free
+PATIENCE = 30.0  # seconds until it is said that no device of the cluster is free, and between looks at the cluster
+ANSWER = 30.0  # seconds that a cluster has for saying which of its machines are alive
 FAREWELL = 10.0  # seconds for idle workers to end their children
 OBJECTS = 100 << 20  # bytes that a cluster of our own keeps for objects: traces are small
 
@@ -102,7 +103,7 @@ def _lost(job: Job, member: _Member, settings: Settings) -> Trace:
 
 @dataclass(eq=False)
 class _Crew:
-    """The workers: starting, busy or idle."""
+    """The workers: starting, busy or idle. `lost`: the cluster does not answer, and is not asked again."""
 
     ray: Any
     settings: Settings
@@ -112,6 +113,7 @@ class _Crew:
         default_factory=dict
     )  # by what they will answer; None: starts
     _told: bool = False
+    lost: bool = False
 
     def hire(self) -> None:
         """One more. It gets its device, and is given work, as soon as one is free."""
@@ -127,7 +129,8 @@ class _Crew:
     def next(self) -> tuple[_Member, Task | None, Said | None]:
         """Waits for a worker: what it did, None for its start, and what it said, None where it is lost. Raises
         `SpecError` where it refuses, or cannot be made at all."""
-        while not (ready := self.ray.wait(list(self._busy), num_returns=1, timeout=PATIENCE)[0]):
+        while not (ready := self._ready()):
+            self._require_cluster()
             if not self._told and not self.idle and all(task is None for _, task in self._busy.values()):
                 self._told = True
                 self.warn("no device of the Ray cluster is free yet; waiting: ray status")
@@ -149,8 +152,42 @@ class _Crew:
         self.idle.append(member)
         return member, task, said
 
+    def _ready(self) -> list[Any]:
+        """What a worker has answered, after `PATIENCE` at most. Raises `SpecError` where the daemon is gone."""
+        try:
+            found: list[Any] = self.ray.wait(list(self._busy), num_returns=1, timeout=PATIENCE)[0]
+        except (self.ray.exceptions.RayError, ConnectionError) as error:
+            raise self._gone(_last_line(error)) from None
+        return found
+
+    def _require_cluster(self) -> None:
+        """Raises `SpecError` where the daemon is gone. Its workers are never ready then, and Ray waits for ever."""
+        said: list[Any] = []
+
+        def ask() -> None:
+            try:
+                said.append([node for node in self.ray.nodes() if node.get("Alive", node.get("alive"))])
+            except Exception as error:  # whatever Ray raises where nobody answers
+                said.append(error)
+
+        asking = threading.Thread(target=ask, daemon=True)  # Ray may never return from it
+        asking.start()
+        asking.join(ANSWER)
+        if not said:
+            raise self._gone(f"no answer within {ANSWER:g} s")
+        if isinstance(said[0], Exception):
+            raise self._gone(_last_line(said[0]))
+        if not said[0]:
+            raise self._gone("none of its machines is alive")
+
+    def _gone(self, why: str) -> SpecError:
+        self.lost = True
+        return SpecError(f"the Ray daemon is lost ({why}): ray status says more; start the cluster again")
+
     def dismiss(self) -> None:
         """Idle workers end their children; those in the midst of something are killed, and their children with them."""
+        if self.lost:
+            return  # nobody is there to be told, and each word would be waited for
         ends = [member.actor.end.remote() for member in self.idle]
         if ends:
             self.ray.wait(ends, num_returns=len(ends), timeout=FAREWELL)

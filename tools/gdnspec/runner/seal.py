@@ -4,16 +4,19 @@ A submission may bring a file of verdicts along, and whoever wrote it can comput
 expected values, where no solution can read.
 """
 
+import contextlib
 import hashlib
 import hmac
 import os
 import secrets
 from functools import cache
+from pathlib import Path
 
 from gdnspec import paths
+from gdnspec.catalog import kept
 from gdnspec.model.result import CheckResult
 
-KEY_FILE = "seal.key"
+KEY_FILE, LENGTH = "seal.key", 32
 
 
 def seal(result: CheckResult) -> str:
@@ -34,14 +37,25 @@ def is_sealed(result: CheckResult) -> bool:
 def _key() -> bytes | None:
     file = paths.expected_cache() / KEY_FILE
     try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "wb") as new:
-                new.write(secrets.token_bytes(32))
-        except FileExistsError:
-            pass
-        key = file.read_bytes()
+        key = _read(file)
+        if key is None:
+            file.unlink(missing_ok=True)  # cut short: no seal could ever be made
+            _make(file)
+            key = _read(file)
     except OSError:
         return None
-    return key if len(key) == 32 else None
+    return key
+
+
+def _read(file: Path) -> bytes | None:
+    try:
+        key = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    return key if len(key) == LENGTH else None
+
+
+def _make(file: Path) -> None:
+    """Whole from the start: another process may read it at any time. The first of two wins."""
+    with contextlib.suppress(FileExistsError), kept.partial(file, over=False) as handle:
+        os.write(handle, secrets.token_bytes(LENGTH))

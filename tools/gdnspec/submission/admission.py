@@ -9,6 +9,7 @@ from pathlib import Path
 from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution, solutions
 from gdnspec.catalog.trace_check import check_traces
 from gdnspec.catalog.traces import TRACES
+from gdnspec.catalog.writing import require_folder
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.trace import Trace
 from gdnspec.submission.bundle import Bundle
@@ -19,6 +20,7 @@ def refuse_taken(name: str, into: Path) -> None:
     """Raises `SpecError` where there is a solution of that name already, or no folder to take one."""
     if not into.is_dir():
         raise SpecError([Problem(into, "no such folder", hint="--into DIR")])
+    require_folder(into, "--into DIR")
     if os.path.lexists(into / name):
         raise SpecError([Problem(into / name, "the name is taken", hint="gdnspec list solutions")])
     known = solutions()[0].get(name)

@@ -5,7 +5,7 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -13,12 +13,12 @@ from gdnspec.catalog.solutions import MANIFEST, MAX_SOURCE_BYTES, Solution, sour
 from gdnspec.model.base import Model, Version1
 from gdnspec.model.definition import Name, Text
 from gdnspec.model.errors import Problem, SpecError
-from gdnspec.model.loading import build, parse_json
+from gdnspec.model.loading import build, larger_than, parse_json
 from gdnspec.model.result import CheckResult
-from gdnspec.model.solution import Manifest
+from gdnspec.model.solution import MOST_AUTHORS, Manifest
 from gdnspec.model.trace import Trace
 from gdnspec.submission import evidence
-from gdnspec.submission.archive import name_problem, pack, unpack
+from gdnspec.submission.archive import LONGEST_NAME, MOST_FILES, name_problem, pack, unpack
 from gdnspec.submission.evidence import Evidence, Recorded, Sha256, sha256
 
 BUNDLE, SOLUTION, EVIDENCE, README = "bundle.json", "solution/", "evidence/", "README.md"
@@ -27,12 +27,13 @@ BUNDLE, SOLUTION, EVIDENCE, README = "bundle.json", "solution/", "evidence/", "R
 class BundleManifest(Model):
     """bundle.json. `files` are all others, by hash."""
 
+    most_bytes: ClassVar[int] = 1 << 20
     schema_version: Version1
     name: Name
     license: Text
-    authors: Annotated[list[Text], Field(min_length=1)]
+    authors: Annotated[list[Text], Field(min_length=1, max_length=MOST_AUTHORS)]
     evidence: Evidence
-    files: dict[str, Sha256]
+    files: Annotated[dict[Annotated[str, Field(max_length=LONGEST_NAME)], Sha256], Field(max_length=MOST_FILES)]
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,16 @@ class Bundle:
 
 
 def packed(solution: Solution, recorded: Recorded) -> bytes:
-    """The archive. The same sources and the same evidence give the same bytes. Raises `SpecError`."""
-    files = {SOLUTION + name: data for name, data in folder_files(solution).items()}
+    """The archive. The same sources and the same evidence give the same bytes. Raises `SpecError`, also where the
+    sources have changed since they were checked, and where a verdict stands twice."""
+    folder = folder_files(solution)
+    problems = doubled_in(solution.folder, recorded.files[evidence.VERDICTS])
+    if source_hash(solution.manifest, folder.__getitem__) != recorded.evidence.source_hash:
+        again = f"gdnspec submit {solution.name} records evidence of what they are now"
+        problems.append(Problem(solution.folder, "the sources have changed since they were checked", hint=again))
+    if problems:
+        raise SpecError(problems)
+    files = {SOLUTION + name: data for name, data in folder.items()}
     files |= {EVIDENCE + name: data for name, data in recorded.files.items()}
     manifest = BundleManifest(
         schema_version=1, name=solution.name, license=solution.manifest.license,
@@ -62,6 +71,12 @@ def packed(solution: Solution, recorded: Recorded) -> bytes:
     )  # fmt: skip
     files[BUNDLE] = (json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True) + "\n").encode()
     return pack(files)
+
+
+def doubled_in(file: Path, lines: bytes) -> list[Problem]:
+    """The verdicts among the lines that stand more than once."""
+    at = file / EVIDENCE / evidence.VERDICTS
+    return [Problem(at, text) for text in evidence.doubled(evidence.lines_of(CheckResult, lines, at))]
 
 
 def folder_files(solution: Solution) -> dict[str, bytes]:
@@ -102,19 +117,24 @@ def read(file: Path) -> Bundle:
     files = unpack(file)
     if BUNDLE not in files:
         raise SpecError([Problem(file, f"has no {BUNDLE}: gdnspec submit packs one")])
-    manifest = build(BundleManifest, _json(file, files, BUNDLE), file / BUNDLE)
+    manifest = build(BundleManifest, _json(file, files, BUNDLE, BundleManifest), file / BUNDLE)
     _hold_to_hashes(file, manifest, {name: data for name, data in files.items() if name != BUNDLE})
     folder = {name.removeprefix(SOLUTION): data for name, data in files.items() if name.startswith(SOLUTION)}
-    solution = build(Manifest, _json(file, files, SOLUTION + MANIFEST), file / SOLUTION / MANIFEST)
+    solution = build(Manifest, _json(file, files, SOLUTION + MANIFEST, Manifest), file / SOLUTION / MANIFEST)
     problems = _contradictions(file, manifest, solution, folder)
     if problems:
         raise SpecError(problems)
-    verdicts = evidence.lines_of(CheckResult, files[EVIDENCE + evidence.VERDICTS], file / EVIDENCE / evidence.VERDICTS)
+    at = file / EVIDENCE / evidence.VERDICTS
+    verdicts = evidence.lines_of(CheckResult, files[EVIDENCE + evidence.VERDICTS], at)
+    if twice := evidence.doubled(verdicts):
+        raise SpecError([Problem(at, text, hint="gdnspec submit packs it anew") for text in twice])
     traces = evidence.lines_of(Trace, files[EVIDENCE + evidence.TRACES], file / EVIDENCE / evidence.TRACES)
     return Bundle(file, sha256(pack(files)), manifest, solution, folder, verdicts, traces)
 
 
-def _json(file: Path, files: dict[str, bytes], name: str) -> object:
+def _json(file: Path, files: dict[str, bytes], name: str, model: type[Model]) -> object:
+    if len(files[name]) > model.most_bytes:
+        raise SpecError([Problem(file / name, larger_than(model.most_bytes))])
     try:
         return parse_json(files[name].decode(), file / name)
     except UnicodeDecodeError as error:

@@ -1,12 +1,18 @@
-"""What a solution lacks before it can be submitted, beside what `gdnspec validate` asks of every one."""
+"""What a solution lacks before it can be submitted, beside what `gdnspec validate` asks of every one, and what its
+evidence lacks."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.solutions import MANIFEST, Solution
+from gdnspec.catalog.workloads import workloads
+from gdnspec.inputs import fresh
 from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.result import CheckResult
 from gdnspec.model.solution import PLACEHOLDER_AUTHOR, PLACEHOLDER_TEXT, Manifest
 from gdnspec.submission.bundle import folder_files
+from gdnspec.submission.evidence import SUITES, Evidence, Question, doubled
 
 
 def require_complete(solution: Solution) -> None:
@@ -37,3 +43,36 @@ def _missing(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
         )
     if not manifest.license.strip():
         yield "/license", "a licence is missing", "such as Apache-2.0"
+
+
+def incomplete(evidence: Evidence, verdicts: Iterable[CheckResult]) -> list[str]:
+    """What no single run leaves: verdicts that stand twice, that are missing, that are of something else, or that come
+    from several devices."""
+    results = list(verdicts)
+    found = doubled(results)
+    slugs = sorted({r.device for r in results})
+    if len(slugs) > 1:
+        found.append(f"verdicts from several devices: {', '.join(slugs)}")
+    strange = sorted({r.definition for r in results} - set(evidence.definitions))
+    found += [f"verdicts on {name}, which it does not serve" for name in strange]
+    for name, asked in evidence.definitions.items():
+        # Which workloads there were is known only where they are today's.
+        if asked == Question.of(definition(name)):
+            given = Counter(r.workload for r in results if r.definition == name)
+            found += _beside(name, given, set(_wanted(name, evidence)))
+    return found
+
+
+def _wanted(name: str, evidence: Evidence) -> Iterator[str]:
+    """The workloads that a run has a verdict on, whether they can be run there or not."""
+    found = definition(name)
+    yield from (line.name for line in workloads(found) if line.suite in SUITES)
+    yield from fresh.NAMES["cuda" if evidence.environment.get("driver") else "cpu"]  # a GPU alone has a driver
+
+
+def _beside(name: str, given: Iterable[str], wanted: set[str]) -> Iterator[str]:
+    missing, unknown = sorted(wanted - set(given)), sorted(set(given) - wanted)
+    if missing:
+        yield f"{len(missing)} of {len(wanted)} verdicts on {name} are missing, such as that on {missing[0]}"
+    if unknown:
+        yield f"{len(unknown)} verdicts on workloads that {name} has not, such as {unknown[0]}"

@@ -1,32 +1,42 @@
 """What was found about a solution on its author's machine: a folder of verdicts and traces, and what they belong to.
 
-The folder stays, so that the same sources and the same evidence can be packed again, byte for byte.
+Each run records in a folder of its own, so that two at once do not mix. The last that was finished stays, so that the
+same sources and the same evidence can be packed again, byte for byte.
 """
 
+import contextlib
 import datetime
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import Field
 
 from gdnspec import __version__, paths
+from gdnspec.catalog import kept
 from gdnspec.catalog.definitions import Found, definition
 from gdnspec.catalog.solutions import Solution
 from gdnspec.model.base import Model, Version1
 from gdnspec.model.definition import Name, Text
 from gdnspec.model.errors import Problem, SpecError
-from gdnspec.model.loading import build, load, numbered, parse_json, read_text
+from gdnspec.model.loading import build, larger_than, load, numbered, parse_json, read_text
 from gdnspec.model.result import CheckResult
+from gdnspec.model.solution import MOST_ENTRIES
 from gdnspec.model.trace import Trace
 
 EVIDENCE, VERDICTS, TRACES = "evidence.json", "verdicts.jsonl", "traces.jsonl"
+LATEST = "latest"  # holds the name of a run's folder
+MOST_LINES, LONGEST_LINE = 20_000, 1 << 20
+SUITES = ("smoke", "fresh", "conformance", "strict")  # in this order: what is wrong shows early
 BADGE = "strict"  # a suite that a conforming solution may fail
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", max_length=64)]
+Word = Annotated[str, Field(max_length=200)]
 M = TypeVar("M", bound=Model)
 
 
@@ -46,15 +56,16 @@ class Evidence(Model):
     """evidence.json: of which sources, on what, by which gdnspec, with which seed, in what environment. `recorded` is
     UTC; `files` are those beside it."""
 
+    most_bytes: ClassVar[int] = 1 << 20
     schema_version: Version1
     gdnspec: Text
     solution: Name
     source_hash: Sha256
     seed: Annotated[int, Field(ge=0)]
     recorded: Text
-    definitions: dict[Name, Question]
-    environment: dict[str, str | None]
-    files: dict[str, Sha256]
+    definitions: Annotated[dict[Name, Question], Field(max_length=MOST_ENTRIES)]
+    environment: Annotated[dict[Word, Text | None], Field(max_length=100)]
+    files: Annotated[dict[Word, Sha256], Field(max_length=10)]
 
 
 @dataclass(frozen=True)
@@ -66,49 +77,109 @@ class Recorded:
 
 
 def folder_of(solution: Solution) -> Path:
-    """Where the evidence for a solution of this name lies."""
+    """Where the runs of a solution of this name lie."""
     return paths.cache_dir() / "evidence" / solution.name
 
 
+def latest(solution: Solution) -> Path:
+    """The folder of the last run that was finished. Earlier versions had no folder for each, and wrote where the runs
+    are now."""
+    runs = folder_of(solution)
+    try:
+        name = (runs / LATEST).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return runs
+    return runs / Path(name).name
+
+
 class Recording:
-    """Takes results down as they come, over what was recorded before; `finish` makes evidence of them."""
+    """Takes the results of one run down as they come; `finish` makes evidence of them, and until then the last run's
+    stays. To be used in a `with`: what was not finished is gone at its end. Raises `SpecError` where the disk is full,
+    or where the cache cannot be written."""
 
     def __init__(self, solution: Solution) -> None:
-        self.solution, self.folder = solution, folder_of(solution)
+        self.solution, self.source_hash = solution, solution.source_hash
+        self.definitions = {name: Question.of(definition(name)) for name in sorted(solution.manifest.entries)}
+        self._finished = False
+        runs = folder_of(solution)
+        with _writing(runs):
+            self.folder, self._lock = kept.new_folder(runs, "run-")
         try:
+            with _writing(self.folder):
+                for name in (VERDICTS, TRACES):
+                    (self.folder / name).touch()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Recording":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self._finished:
             shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder.mkdir(parents=True)
-            for name in (VERDICTS, TRACES):
-                (self.folder / name).touch()
-        except OSError as error:
-            raise SpecError(
-                [Problem(self.folder, f"cannot be written: {error.strerror}", hint="GDNSPEC_CACHE")]
-            ) from None
+        os.close(self._lock)
 
     def add(self, result: CheckResult | Trace) -> None:
         name = VERDICTS if isinstance(result, CheckResult) else TRACES
         if isinstance(result, CheckResult):
             result = result.model_copy(update={"repeat": ""})  # which names folders of this machine
-        with (self.folder / name).open("a", encoding="utf-8") as file:
+        with _writing(self.folder), (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(line(result))
 
+    def withdraw(self) -> None:
+        """What the last run found of the same sources does not hold: it is forgotten."""
+        with contextlib.suppress(SpecError, OSError):
+            before = latest(self.solution)
+            if load(Evidence, before / EVIDENCE).source_hash == self.source_hash:
+                (before / EVIDENCE).unlink()
+
     def finish(self, seed: int, environment: Mapping[str, str | None]) -> Recorded:
-        """Without it the folder holds no evidence."""
-        files = {name: (self.folder / name).read_bytes() for name in (VERDICTS, TRACES)}
-        evidence = Evidence(
-            schema_version=1, gdnspec=__version__, solution=self.solution.name, source_hash=self.solution.source_hash,
-            seed=seed, recorded=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            definitions={name: Question.of(definition(name)) for name in sorted(self.solution.manifest.entries)},
-            environment=dict(environment), files={name: sha256(data) for name, data in files.items()},
-        )  # fmt: skip
-        (self.folder / EVIDENCE).write_text(json.dumps(evidence.model_dump(mode="json"), indent=2) + "\n")
+        """Makes this the last run. Without it there is no evidence."""
+        with _writing(self.folder):
+            files = {name: (self.folder / name).read_bytes() for name in (VERDICTS, TRACES)}
+            evidence = Evidence(
+                schema_version=1, gdnspec=__version__, solution=self.solution.name,
+                source_hash=self.source_hash, seed=seed,
+                recorded=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                definitions=self.definitions, environment=dict(environment),
+                files={name: sha256(data) for name, data in files.items()},
+            )  # fmt: skip
+            (self.folder / EVIDENCE).write_text(json.dumps(evidence.model_dump(mode="json"), indent=2) + "\n")
+            with kept.partial(self.folder.parent / LATEST) as handle:
+                os.write(handle, self.folder.name.encode())
+        self._finished = True
+        self._sweep()
         return Recorded(evidence, files)
+
+    def _sweep(self) -> None:
+        """Removes the runs before this one, and what killed ones left; never one that goes on."""
+        runs = self.folder.parent
+        kept.sweep(runs)
+        for name in (EVIDENCE, VERDICTS, TRACES):  # of an earlier version
+            (runs / name).unlink(missing_ok=True)
+        for run in runs.glob("run-*"):
+            with contextlib.suppress(OSError):
+                if run != self.folder and not kept.holder_lives(run):
+                    shutil.rmtree(run, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        message = f"the evidence cannot be written: {error.strerror or error}; that of the last run is as it was"
+        raise SpecError([Problem(folder, message, hint="GDNSPEC_CACHE=DIR puts it elsewhere")]) from None
 
 
 def recorded(solution: Solution) -> Recorded:
     """The evidence for a solution as it is now. Raises `SpecError` where there is none, or where it is for something
     else."""
-    file = folder_of(solution) / EVIDENCE
+    file = latest(solution) / EVIDENCE
     again = f"gdnspec submit {solution.name} records it anew"
     if not file.exists():
         raise SpecError([Problem(file, "no evidence is recorded, or it is not finished", hint=again)])
@@ -137,7 +208,24 @@ def lines_of(model: type[M], data: bytes, file: Path) -> list[M]:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise SpecError([Problem(file, f"not UTF-8 text: {error.reason} at byte {error.start}")]) from None
-    return [build(model, parse_json(entry, file, number), file, number) for number, entry in numbered(text)]
+    found: list[M] = []
+    for number, entry in numbered(text):
+        if len(found) == MOST_LINES:
+            raise SpecError([Problem(file, f"more than {MOST_LINES} lines, which no run has")])
+        if len(entry) > LONGEST_LINE:
+            raise SpecError([Problem(file, larger_than(LONGEST_LINE), f"line {number}")])
+        found.append(build(model, parse_json(entry, file, number), file, number))
+    return found
+
+
+def doubled(verdicts: Iterable[CheckResult]) -> list[str]:
+    """The verdicts that stand more than once: no run gives two on one workload."""
+    counts = Counter((r.solution, r.definition, r.workload) for r in verdicts)
+    return [
+        f"{count} verdicts of {solution} on {name}/{workload}, and a run gives one"
+        for (solution, name, workload), count in counts.items()
+        if count > 1
+    ]
 
 
 def unproven(solution: str, definitions: Iterable[str], verdicts: Iterable[CheckResult]) -> list[str]:

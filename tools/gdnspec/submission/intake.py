@@ -15,6 +15,7 @@ from gdnspec.submission.admission import admit, refuse_taken, unpacked
 from gdnspec.submission.audit import audited
 from gdnspec.submission.bundle import Bundle
 from gdnspec.submission.claims import claims, devices, unfounded
+from gdnspec.submission.complete import incomplete
 from gdnspec.submission.evidence import BADGE, Question, unproven
 from gdnspec.submission.finding import Finding
 from gdnspec.submission.judging import Terms
@@ -115,6 +116,7 @@ def _hold_evidence(bundle: Bundle) -> None:
     """What it says of itself: enough to be looked at, and about itself."""
     name, source = bundle.solution.name, bundle.manifest.evidence.source_hash
     problems = unproven(name, bundle.solution.entries, bundle.verdicts)
+    problems += incomplete(bundle.manifest.evidence, bundle.verdicts)
     seen = set()
     for trace in bundle.traces:
         where = f"trace of {trace.definition}/{trace.workload}"

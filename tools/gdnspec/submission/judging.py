@@ -17,10 +17,10 @@ from gdnspec.runner.check import Checker, Options
 from gdnspec.runner.confinement import GIB, Confinement
 from gdnspec.runner.measure import Measurer
 from gdnspec.runner.plan import Job, plan
+from gdnspec.submission.evidence import SUITES
 from gdnspec.timing.ceilings import ceilings
 from gdnspec.timing.health import driver_version
 
-SUITES = ("smoke", "fresh", "conformance", "strict")  # in this order: what is wrong shows early
 SPEED = "performance"
 SECONDS = 10.0  # for the timing of one workload
 
@@ -87,7 +87,7 @@ def measure(jobs: list[Job], terms: Terms, warn: Warn) -> Iterator[Trace]:
     """One trace a job, as it comes, checked before it is timed."""
     if not jobs:
         return
-    limits = ceilings(terms.device) if terms.device.kind == "cuda" else None
+    limits = ceilings(terms.device, warn=warn) if terms.device.kind == "cuda" else None
     checker = Checker(terms.device.kind, _options(terms), warn)
     with Measurer(checker, limits, terms.seconds, terms.command, at_once=1) as measurer:
         for job in jobs:

@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,23 +10,30 @@ from pydantic import ValidationError
 
 from gdnspec import paths
 from gdnspec.build.machine import Device
+from gdnspec.catalog import kept
 from gdnspec.model.trace import Ceilings
 from gdnspec.timing.health import driver_version, memory_bandwidth, sm_clock
 
 COPIED = 1 << 30  # bytes
 SIDE = 8192  # of the matrices
 REPEATED, WARM = 20, 3
+MEASURED_AGAIN = "this GPU's bandwidth and rate are measured again"
 # Dense bfloat16 operations of one multiprocessor in one clock, by compute capability.
 PER_CLOCK = {(8, 0): 2048, (8, 6): 1024, (8, 7): 1024, (8, 9): 1024, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192,
              (12, 0): 1024, (12, 1): 1024}  # fmt: skip
 
 
-def ceilings(where: Device, again: bool = False) -> Ceilings:
-    """Measured in two seconds, then read from the cache; `again` measures anew. Needs a GPU."""
+def ceilings(where: Device, again: bool = False, warn: Callable[[str], None] = lambda text: None) -> Ceilings:
+    """Measured in two seconds, then read from the cache; `again` measures anew. `warn` is told of a broken entry there.
+    Needs a GPU."""
     file = _file(where)
-    if not again:
-        with contextlib.suppress(OSError, ValidationError, ValueError):
-            return Ceilings.model_validate(json.loads(file.read_text()))
+    kept.sweep(file.parent)
+    content = None if again else kept.kept(file, warn, MEASURED_AGAIN)
+    if content is not None:
+        try:
+            return Ceilings.model_validate(json.loads(content))
+        except (ValidationError, ValueError):
+            kept.drop(file, warn, MEASURED_AGAIN)
     found = Ceilings(
         copy_bandwidth=copy_bandwidth(), matrix_rate=matrix_rate(), nominal_bandwidth=memory_bandwidth(),
         nominal_rate=nominal_rate(where),
@@ -80,8 +85,4 @@ def _file(where: Device) -> Path:
 def _keep(file: Path, found: Ceilings) -> None:
     """An unwritable cache costs two seconds each time, nothing else."""
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, temporary = tempfile.mkstemp(dir=file.parent)
-        with os.fdopen(handle, "w") as stream:
-            stream.write(found.model_dump_json())
-        Path(temporary).replace(file)
+        kept.keep(file, found.model_dump_json().encode())

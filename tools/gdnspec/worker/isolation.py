@@ -30,6 +30,13 @@ class Isolation(NamedTuple):
     missing: str = ""
 
 
+def offered(device: str) -> str:
+    """What this kernel lacks of what a confined child on that kind of device is promised; empty where nothing."""
+    version = landlock.abi()
+    text = f"landlock {version}" if version else "none (this kernel has no Landlock)"
+    return _missing(text, seccomp.available(), device == "cpu" and namespaces.allowed())
+
+
 def shut_in(hello: dict[str, Any], close: Callable[[], None]) -> Isolation:
     """Applies Landlock, and where the parent asks for a confined child every other wall that this kernel has.
 
@@ -103,6 +110,7 @@ def _readable(solution: Path, system: Sequence[str]) -> Iterator[Path]:
     for name in named:
         if name:
             path = Path(name).resolve()
-            if path != Path("/") and path not in seen and path.exists():
+            # Not path.exists(), which raises where a folder above may not be searched: PATH often names such.
+            if path != Path("/") and path not in seen and os.path.exists(path):  # noqa: PTH110
                 seen.add(path)
                 yield path

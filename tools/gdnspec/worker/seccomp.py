@@ -1,48 +1,77 @@
 """Seccomp: system calls that the child is refused with EPERM, where Landlock has no rule for what they do.
 
-Every child: prlimit64 with a pid other than 0, with which it could starve the judge of memory or descriptors. A
-confined one: sockets but for pairs, io_uring, which would open them past this filter, namespaces of its own, the
+Every child: calls that change how another process runs (its limits, priority, affinity, I/O priority, the places of
+its memory), with which it could slow the judge down, and sockets but for local ones. A process may change itself: its
+own id, or 0. A thread is another id here, which a filter cannot tell from a stranger's.
+
+A confined child: sockets but for pairs, io_uring, which would open them past this filter, namespaces of its own, the
 session's keys, and memory and queues that stay in the system when a process ends.
 """
 
 import ctypes
 import errno
+import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _FILTER = 38, 22, 2
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
+_NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data; an argument has 8 bytes, the lower 4 first
 _X32 = 0x40000000  # on x86_64 the same calls again, by other numbers
 _AF_UNIX, _CLONE_NEWUSER = 1, 0x10000000
+_PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
 _NUMBERS = {
     "x86_64": {
         "prlimit64": 302, "socket": 41, "clone": 56, "clone3": 435, "unshare": 272, "setns": 308, "add_key": 248,
         "request_key": 249, "keyctl": 250, "bpf": 321, "perf_event_open": 298, "io_uring_setup": 425,
-        "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240,
+        "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240, "setpriority": 141, "sched_setparam": 142,
+        "sched_setscheduler": 144, "sched_setaffinity": 203, "ioprio_set": 251, "migrate_pages": 256,
+        "move_pages": 279, "sched_setattr": 314, "process_madvise": 440, "process_mrelease": 448,
     },
     "aarch64": {
         "prlimit64": 261, "socket": 198, "clone": 220, "clone3": 435, "unshare": 97, "setns": 268, "add_key": 217,
         "request_key": 218, "keyctl": 219, "bpf": 280, "perf_event_open": 241, "io_uring_setup": 425,
-        "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180,
+        "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180, "setpriority": 140, "sched_setparam": 118,
+        "sched_setscheduler": 119, "sched_setaffinity": 122, "ioprio_set": 30, "migrate_pages": 238,
+        "move_pages": 239, "sched_setattr": 274, "process_madvise": 440, "process_mrelease": 448,
     },
 }  # fmt: skip
 
 
 class Rule(NamedTuple):
-    """A system call that fails with `error`; where `argument` (the first) is `unless`, or has no bit of `bits`, it does
-    not."""
+    """A system call that fails with `error`, unless each of the arguments named in `unless` (by its position) has one
+    of the values given, or unless the first has no bit of `bits`."""
 
     call: str
     error: int = errno.EPERM
-    unless: int | None = None
+    unless: Mapping[int, Iterable[int]] = {}
     bits: int | None = None
 
 
-OF_OTHERS = [Rule("prlimit64", unless=0)]
+# What changes a process, and at which position its id stands.
+_CHANGES = {
+    "prlimit64": 0, "sched_setaffinity": 0, "sched_setscheduler": 0, "sched_setparam": 0, "sched_setattr": 0,
+    "migrate_pages": 0, "move_pages": 0,
+}  # fmt: skip
+LOCAL_SOCKETS = Rule("socket", unless={0: (_AF_UNIX,)})
+
+
+def of_others(own: int) -> list[Rule]:
+    """For every child; `own` is the id of its process."""
+    itself = (0, own)
+    return [
+        *(Rule(call, unless={at: itself}) for call, at in _CHANGES.items()),
+        Rule("setpriority", unless={0: (_PRIO_PROCESS,), 1: itself}),  # not of a group, not of a user
+        Rule("ioprio_set", unless={0: (_IOPRIO_WHO_PROCESS,), 1: itself}),
+        Rule("process_madvise"),
+        Rule("process_mrelease"),
+        LOCAL_SOCKETS,
+    ]
+
+
 CONFINED = [
     *(Rule(call) for call in ("unshare", "setns", "add_key", "request_key", "keyctl", "bpf", "perf_event_open")),
     Rule("io_uring_setup"),
@@ -50,7 +79,7 @@ CONFINED = [
     Rule("clone3", errno.ENOSYS),  # its flags lie in memory, where no filter looks; C libraries fall back to clone
 ]
 # CUDA's processes find one another through local sockets, and share memory by name.
-ON_A_GPU = [Rule("socket", unless=_AF_UNIX)]
+ON_A_GPU = [LOCAL_SOCKETS]
 ON_A_CPU = [Rule(call) for call in ("socket", "shmget", "semget", "msgget", "mq_open")]
 
 
@@ -62,9 +91,20 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_uint16), ("instructions", ctypes.POINTER(_Instruction)))
 
 
+def available() -> bool:
+    """Whether this kernel takes a filter, tried in a process of its own."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if install([LOCAL_SOCKETS]) else 1)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
 def keep_off_other_processes() -> bool:
     """Installs what holds for every child, for good; whether the kernel took it."""
-    return install(OF_OTHERS)
+    return install(of_others(os.getpid()))
 
 
 def confine(device: str) -> bool:
@@ -81,19 +121,27 @@ def install(rules: Iterable[Rule]) -> bool:
     lines = [(_LOAD, 0, 0, _ARCH), (_JUMP_EQUAL, 1, 0, _ARCHITECTURES[machine]), refused]
     lines += [(_LOAD, 0, 0, _NUMBER), (_JUMP_AT_LEAST, 0, 1, _X32), refused]
     for rule in rules:
-        fails = (_RETURN, 0, 0, _ERRNO | rule.error)
-        number = _NUMBERS[machine][rule.call]
-        if rule.unless is not None:
-            test = (_JUMP_EQUAL, 1, 0, rule.unless)
-        elif rule.bits is not None:
-            test = (_JUMP_ANY_BIT, 0, 1, rule.bits)
-        else:
-            lines += [(_JUMP_EQUAL, 0, 1, number), fails]
-            continue
-        lines += [(_JUMP_EQUAL, 0, 4, number), (_LOAD, 0, 0, _FIRST_ARGUMENT), test, fails, (_RETURN, 0, 0, _ALLOW)]
+        body = _refusal(rule)
+        lines += [(_JUMP_EQUAL, 0, len(body), _NUMBERS[machine][rule.call]), *body]
     lines.append((_RETURN, 0, 0, _ALLOW))
     instructions = (_Instruction * len(lines))(*(_Instruction(*line) for line in lines))
     program = _Program(len(lines), instructions)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     return bool(libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0) == 0)
+
+
+def _refusal(rule: Rule) -> list[tuple[int, int, int, int]]:
+    """What follows where the number is the rule's. It always returns: the accumulator has lost the number."""
+    fails, passes = (_RETURN, 0, 0, _ERRNO | rule.error), (_RETURN, 0, 0, _ALLOW)
+    if rule.bits is not None:
+        return [(_LOAD, 0, 0, _ARGUMENTS), (_JUMP_ANY_BIT, 0, 1, rule.bits), fails, passes]
+    if not rule.unless:
+        return [fails]
+    lines = []
+    for at, values in rule.unless.items():
+        tests = [value & 0xFFFFFFFF for value in values]
+        lines.append((_LOAD, 0, 0, _ARGUMENTS + 8 * at))
+        lines += [(_JUMP_EQUAL, len(tests) - i, 0, value) for i, value in enumerate(tests)]  # to behind `fails`
+        lines.append(fails)
+    return [*lines, passes]

@@ -49,7 +49,7 @@ function timingPanes(trace) {
   return [
     pane("Time of a call", [
       ["median", figures.seconds(t.median)], ["95% interval", t.interval.map(figures.seconds).join(" to ")],
-      ["p10, p90", `${figures.seconds(t.p10)}, ${figures.seconds(t.p90)}`], ["samples", `${t.samples}, of ${t.calls} calls`],
+      ["p10, p90", `${t.p10 > 0 ? figures.seconds(t.p10) : "below the clock"}, ${figures.seconds(t.p90)}`], ["samples", `${t.samples}, of ${t.calls} calls`],
       ["method", data.methods[t.method]], ["host", figures.seconds(t.host)], ["prepare", figures.seconds(t.prepare)],
     ]),
     pane("What holds it to account", [
