@@ -949,7 +949,7 @@ def core_decode_performance() -> Iterator[Line]:
 # --- past 65,535 pairs, past 2^31 elements ------------------------------------------------------------------------
 
 # Many narrow heads: 129 rows of them are 66,048 pairs, and a few megabytes.
-MANY_HEADS, ONE_NARROW = "synthetic-gva-256x512-d8", "heads-1x1x1-d8"
+MANY_HEADS, ONE_NARROW = "synthetic-gva-256x512-d8", "synthetic-mha-1x1-d8"
 MANY = 129
 FEW_TOKENS = (1, 2, 1, 0, 3, 1) * 21 + (2, 1, 2)
 PAIRS = "66,048 pairs of a sequence and a head: past what one axis of a grid takes"
@@ -957,13 +957,13 @@ ROWS_65540 = "65,540 rows: past what one axis of a grid takes"
 
 
 def many_prefill(line: Callable[..., Line]) -> Iterator[Line]:
-    # After one token that forgets all before it, an output is u (k . q), which in eight channels may be next to nothing.
+    # Where a token forgets all before it, an output is u (k . q), which in eight channels may be next to nothing.
     yield line("pairs_66048", MANY_HEADS, "slow_decay", FEW_TOKENS, covers=PAIRS)
 
 
 def many_checkpoints() -> Iterator[Line]:
     lengths = (*FEW_TOKENS[:-1], 64)
-    yield kept("pairs_66048", MANY_HEADS, "slow_decay", 64, lengths, covers=PAIRS)
+    yield kept("pairs_66048", MANY_HEADS, "typical", 64, lengths, covers=PAIRS)
 
 
 def many_decode() -> Iterator[Line]:
