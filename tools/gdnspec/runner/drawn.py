@@ -36,7 +36,7 @@ def draw(found: Found, workload: Workload, device: str) -> Content:
         tensors = {tensor.name: brush.paint(tensor) for tensor in wanted}
     except RegimeError as error:
         raise InvalidWorkload(str(error)) from None
-    for problem in problems(found.definition, tensors, workload.normalises(found.definition), brush.scope):
+    for problem in problems(found.definition, tensors, workload.normalises(found.definition)):
         raise InvalidWorkload(problem)
     return Content(tensors, scalars(found, workload, brush.scope), brush.scope)
 
@@ -119,9 +119,7 @@ class _Brush:
         return self._solved[name]
 
 
-def problems(
-    definition: Definition, tensors: dict[str, Tensor], normalised: bool, scope: dict[str, object]
-) -> Iterator[str]:
+def problems(definition: Definition, tensors: dict[str, Tensor], normalised: bool) -> Iterator[str]:
     """What makes drawn inputs an invalid workload, in words: values outside of their domain, a recurrence that is not
     bounded. A block at a time."""
     for model in definition.inputs:

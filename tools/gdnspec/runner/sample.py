@@ -159,3 +159,24 @@ def unfinished(definition: Definition, outputs: Mapping[str, Tensor]) -> Verdict
                 return Verdict("NON_FINITE", f"{model.name}: not finite at {place} of [{shape}]: never written?")
             first += len(block)
     return None
+
+
+GROSS = 0.25
+
+
+def far_apart(model: TensorModel, a: Tensor, b: Tensor) -> Verdict | None:
+    """Where two calls whose answers must be equal differ by more than rounding could: by a quarter of what a vector, its
+    last dimension, has on average in its block. This holds all elements of a sampled call to one another."""
+    first = 0
+    for x, y in in_blocks(a, b):
+        difference = torch.linalg.vector_norm(x.float() - y.float(), dim=-1)
+        size = torch.linalg.vector_norm(y.float(), dim=-1)
+        average = size.double().square().mean().sqrt().float() if size.numel() else size
+        wrong = ~(difference <= GROSS * torch.maximum(size, average))
+        if bool(wrong.any()):
+            place = wrong.nonzero()[0].tolist()
+            place[0] += first
+            message = f"{model.name}: two calls that must agree are far apart at {place}, outside of the judged sample"
+            return Verdict("INCORRECT_NUMERICAL", message)
+        first += len(x)
+    return None

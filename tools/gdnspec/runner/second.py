@@ -15,6 +15,7 @@ from gdnspec.compare.judge import Verdict
 from gdnspec.model.definition import Definition, Scope
 from gdnspec.runner.call import Session, same_bits
 from gdnspec.runner.plan import Job
+from gdnspec.runner.sample import far_apart
 from gdnspec.runner.symmetry import Transformation, apply_all, draw, same_values, taken_back
 from gdnspec.runner.tensors import in_blocks
 
@@ -59,6 +60,12 @@ class SecondCall:
         failed = next((verdict for verdict in judge(outputs) if verdict.status != "PASSED"), None)
         if failed is not None:
             return Verdict(failed.status, f"{self.what}: {failed.message}", failed.errors)
+        if self.job.workload.judged is not None:
+            models = {model.name: model for model in self.job.found.definition.judged}
+            apart = (far_apart(models[name], outputs[name], first[name]) for name in differing)
+            wrong = next((verdict for verdict in apart if verdict is not None), None)
+            if wrong is not None:
+                return Verdict(wrong.status, f"{self.what}: {wrong.message}")
         if not (self._exact and self.job.solution.manifest.deterministic):
             return None  # within its budget, which is all that is promised
         return self._not_held(session, first, outputs, differing[0])
