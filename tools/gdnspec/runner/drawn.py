@@ -14,6 +14,7 @@ from torch import Tensor
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.inputs.draw import Painter, RegimeError
 from gdnspec.inputs.materialise import InvalidWorkload, scalars
+from gdnspec.inputs.regimes import mamba_parameters
 from gdnspec.inputs.validity import SLACK
 from gdnspec.model.definition import Definition
 from gdnspec.model.definition import Tensor as TensorModel
@@ -95,7 +96,7 @@ class _Brush:
         """alpha, or its logarithm, as models are initialised with: -A softplus(a + dt_bias), [.., heads]."""
         A, dt_bias = (
             torch.from_numpy(x.astype(np.float32)).to(self.device)
-            for x in (np.exp(self.painter.gate("A_log")), self.painter.gate("dt_bias"))
+            for x in mamba_parameters(self.painter.stream("gate"), self.painter.layout.heads)
         )
 
         def gate(a: Tensor) -> Tensor:

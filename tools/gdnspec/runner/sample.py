@@ -54,6 +54,7 @@ class Sample:
         slots = named_slots(self.definition, scope)
         for pool, named in slots.items():
             tensors[pool] = tensors[pool][named]
+            scope[str((self.definition.input(pool).shape or [])[0])] = len(named)
         for model in self.definition.inputs:
             if model.indexes is not None:
                 place = {slot: i for i, slot in enumerate(slots[model.indexes])}
@@ -165,8 +166,8 @@ GROSS = 0.25
 
 
 def far_apart(model: TensorModel, a: Tensor, b: Tensor) -> Verdict | None:
-    """Where two calls whose answers must be equal differ by more than rounding could: by a quarter of what a vector, its
-    last dimension, has on average in its block. This holds all elements of a sampled call to one another."""
+    """Where two calls whose answers must be equal differ by more than rounding could: by a quarter of a vector (along
+    the last dimension) and of what vectors have on average. Every element is looked at, in the sample or not."""
     first = 0
     for x, y in in_blocks(a, b):
         difference = torch.linalg.vector_norm(x.float() - y.float(), dim=-1)
