@@ -157,10 +157,10 @@ BATCH = 4000
     ("code", "status", "says"),
     [
         ("", "PASSED", ""),
-        ("o[-1, :, -1] = 0", "INCORRECT_NUMERICAL", f"sequence {2}, head 5"),
-        ("s[0, 0] *= 1.01", "INCORRECT_NUMERICAL", "sequence 0, head 0"),
-        ("s[1:-1, 3] = float('nan')", "NON_FINITE", "never written"),
-        ("o[1234, :, 4] = float('inf')", "NON_FINITE", "[1234, 0, 4, 0]"),
+        ("o[-1] = 0", "INCORRECT_NUMERICAL", "worst at sequence 2"),  # the last of three
+        ("s[0] *= 1.01", "INCORRECT_NUMERICAL", "worst at sequence 0"),
+        ("s[1:-1, 0, 3] = float('nan')", "NON_FINITE", "never written"),
+        ("o[1234] = float('inf')", "NON_FINITE", "[1234, 0, 0, 0]"),
         ("s[1234] = state[1234]", "INCORRECT_NUMERICAL", "outside of the judged sample"),
         ("o[77] = o[78]", "INCORRECT_NUMERICAL", "outside of the judged sample"),
     ],
@@ -168,14 +168,11 @@ BATCH = 4000
 def test_what_is_wrong_anywhere_is_rejected(make_solution: Make, code: str, status: str, says: str) -> None:
     """In the sample by its numbers; elsewhere because it is not finite, or because a second call, whose rows stand in
     another order, must give the same."""
-    row = small(DECODE, batch=BATCH, preset="synthetic-gva-2x4-d64")
+    row = small(DECODE, batch=BATCH, preset="synthetic-mha-1x1-d8")
     assert {1234, 77, 78}.isdisjoint(chosen(BATCH, 3, row.seed or 0))
     (result,) = check(make_solution(f"{HEAD}{RIGHT}{code}\n    return o, s"), row)
     assert result.status == status, result.message
-    if says.startswith("sequence"):
-        assert result.outputs[0].worst is not None or result.outputs[1].worst is not None
-    else:
-        assert says in result.message
+    assert says in result.message
 
 
 def test_a_grid_of_65535_pairs_is_found_by_the_last(make_solution: Make) -> None:
