@@ -257,3 +257,20 @@ def test_every_large_row_has_a_solution_that_passes(gdnspec: Run, tmp_path: Path
         mine = {r["solution"]: r["status"] for r in results if r["workload"] == row.name}
         assert set(mine.values()) <= {"PASSED", "UNSUPPORTED"}, (row.name, mine)
         assert "PASSED" in mine.values(), (row.name, mine)
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("row", [w.name for w in LARGE[DECODE]])
+def test_offsets_that_end_at_2_31_are_found(make_solution: Make, row: str) -> None:
+    """What lies past 2^31 elements is left out, as where an offset of 32 bits has wrapped and is refused."""
+    code = "s.view(-1)[1 << 31 :] = 0"
+    where = machine.device("cuda")
+    assert where is not None
+    lines = [w for w in LARGE[DECODE] if w.name == row]
+    checker = Checker("cuda", Options(timeout=120.0), lambda text: None)
+    folder = make_solution(f"{HEAD}{RIGHT}{code}\n    return o, s")
+    (result,) = checker.run(list(plan([load_solution(folder)], [(definition(DECODE), lines)], where)))
+    if result.status == "UNSUPPORTED":
+        pytest.skip(result.message)  # the memory of the card
+    assert result.status == "INCORRECT_NUMERICAL", result.message
