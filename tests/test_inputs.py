@@ -181,7 +181,7 @@ def test_alpha_is_zero_where_the_regime_is_a_reset_and_nowhere_else(found: Found
     seen = 0
     for row in workloads(found):
         gates = {"g", "decay"} & {tensor.name for tensor in found.definition.inputs} - set(row.omit)
-        if row.regime is None or not gates:
+        if row.regime is None or row.drawn is not None or not gates:
             continue
         alpha = Painter(found.definition, row, row.scope(found.definition, preset_of(row))).gate(gates.pop())
         if alpha.size:

@@ -43,7 +43,7 @@ def test_checkpoints_are_tried_on_every_length_interval_and_regime() -> None:
 @pytest.mark.parametrize("part", ["smoke", "conformance", "strict"])
 def test_every_line_draws_the_inputs_of_its_hash(name: str, part: str) -> None:
     found = definition(name)
-    for workload in suite(name, part):
+    for workload in (w for w in suite(name, part) if w.drawn is None):
         assert workload.sha256 is not None, workload.name
         assert materialise(found, workload.model_copy(update={"sha256": None})).sha256 == workload.sha256, workload.name
 
@@ -65,7 +65,7 @@ def test_the_smallest_line_of_the_performance_suite_draws_the_inputs_of_its_hash
 def test_names_are_unique_and_no_two_lines_draw_the_same_inputs(name: str) -> None:
     lines = workloads(definition(name))
     assert len({w.name for w in lines}) == len(lines)
-    with_data = [w for w in lines if w.axes.get("total_seq_len") != 0]
+    with_data = [w for w in lines if w.axes.get("total_seq_len") != 0 and w.drawn is None]
     assert len({w.sha256 for w in with_data}) == len(with_data)
 
 
@@ -136,7 +136,7 @@ def test_an_empty_sequence_without_initial_state_is_covered(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_conformance_covers_heads_and_head_sizes(name: str) -> None:
     heads = [presets()[w.preset].axes for w in suite(name, "conformance")]
-    assert {x["head_size"] for x in heads} == {64, 120, 128}
+    assert {x["head_size"] for x in heads} >= {8, 64, 120, 128}
     ratios = {x["num_v_heads"] / x["num_q_heads"] for x in heads}
     assert ratios >= ({0.5, 1, 2, 3, 4} if name in PREFILLS else {1, 2, 3, 4})
     # Only two groups or more tell h // n from h % n.
@@ -188,8 +188,9 @@ def test_smoke_meets_what_goes_wrong_most(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_only_the_performance_suite_asks_for_a_gpu(name: str) -> None:
-    assert {w.device for w in suite(name, "smoke", "conformance", "strict")} == {"any"}
+def test_only_what_is_drawn_there_and_the_performance_suite_ask_for_a_gpu(name: str) -> None:
+    assert {w.device for w in suite(name, "smoke", "conformance", "strict") if w.drawn is None} == {"any"}
+    assert {w.device for w in workloads(definition(name)) if w.drawn is not None} == {"cuda"}
     assert {w.device for w in suite(name, "performance")} == {"cuda"}
 
 

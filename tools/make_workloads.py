@@ -12,6 +12,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -945,6 +946,198 @@ def core_decode_performance() -> Iterator[Line]:
         yield layer_rows(f"{label}_batch_{batch}", preset, batch, omit=["conv_bias"])
 
 
+# --- past 65,535 pairs, past 2^31 elements ------------------------------------------------------------------------
+
+# Many narrow heads: 129 rows of them are 66,048 pairs, and a few megabytes.
+MANY_HEADS, ONE_NARROW = "synthetic-gva-256x512-d8", "synthetic-mha-1x1-d8"
+MANY = 129
+FEW_TOKENS = (1, 2, 1, 0, 3, 1) * 21 + (2, 1, 2)
+PAIRS = "66,048 pairs of a sequence and a head: past what one axis of a grid takes"
+ROWS_65540 = "65,540 rows: past what one axis of a grid takes"
+
+
+def many_prefill(line: Callable[..., Line]) -> Iterator[Line]:
+    # Where a token forgets all before it, an output is u (k . q), which in eight channels may be next to nothing.
+    yield line("pairs_66048", MANY_HEADS, "slow_decay", FEW_TOKENS, covers=PAIRS)
+
+
+def many_checkpoints() -> Iterator[Line]:
+    # No sequence reaches an interval: one of 64 tokens would pad all others to a whole chunk of 512 heads.
+    yield kept("pairs_66048", MANY_HEADS, "slow_decay", 64, FEW_TOKENS, covers=PAIRS)
+
+
+def many_decode() -> Iterator[Line]:
+    yield decode("pairs_66048", MANY_HEADS, "typical", MANY, covers=PAIRS)
+    yield decode("rows_65540", ONE_NARROW, "typical", 65540, covers=ROWS_65540)
+
+
+def many_pool() -> Iterator[Line]:
+    rows = in_place("pairs_66048", MANY, MANY + 3)
+    yield pool("pairs_66048", MANY_HEADS, "typical", MANY + 3, rows, covers=PAIRS)
+
+
+def many_verify() -> Iterator[Line]:
+    accepted = [n % 3 for n in range(MANY)]
+    yield verify("pairs_66048", MANY_HEADS, "typical", 2, accepted, covers=PAIRS)
+
+
+def many_convolution() -> Iterator[Line]:
+    flags = "".join("+-"[n % 2] for n in range(MANY))
+    covers = "129 sequences of 8,192 channels: past what one axis of a grid takes"
+    yield convolution("pairs_1056768", MANY_HEADS, FEW_TOKENS, flags, covers=covers)
+
+
+def many_convolution_decode() -> Iterator[Line]:
+    covers = "129 rows of 8,192 channels: past what one axis of a grid takes"
+    yield shifted("pairs_1056768", MANY_HEADS, MANY, MANY + 3, covers=covers)
+
+
+def many_layer() -> Iterator[Line]:
+    # The projections' rounding must stay small in each of a million rows of two states: beside large ones it does, as
+    # long as something of them is left.
+    lengths = (1, 2, 1, 0, 2, 1) * 21 + (2, 1, 2)
+    yield layer("pairs_66048", MANY_HEADS, lengths, "+" * MANY, regime="large_initial_state", covers=PAIRS)
+
+
+def many_layer_decode() -> Iterator[Line]:
+    yield layer_rows("pairs_66048", MANY_HEADS, MANY, regime="large_initial_state", covers=PAIRS)
+
+
+# What passes 2^31 elements is drawn on the device, and a sample of it is judged: the first and the last are in it.
+LONG_ROWS = (2017,) * 130  # 262,210 tokens: past 2^31 elements of 64 heads of 128, or of 8,192 channels
+SHORT_ROWS = (1, 2, 0, 1, 3) * 820  # 4,100 sequences: past 2^31 elements of their 32 states
+ON_DEVICE = {"device": "cuda", "drawn": "device"}
+
+
+def far(sequences: int = 12, heads: int | None = 3) -> Line:
+    return {**ON_DEVICE, "judged": {"sequences": sequences} | ({} if heads is None else {"heads": heads})}
+
+
+def far_prefill() -> Iterator[Line]:
+    yield prefill(
+        "past_2_31_values",
+        QWEN_397B,
+        "typical",
+        LONG_ROWS,
+        **far(4, 2),
+        covers="more than 2^31 elements of v and output",
+    )
+    yield prefill(
+        "past_2_31_states", QWEN3_NEXT, "typical", SHORT_ROWS, **far(), covers="more than 2^31 elements of states"
+    )
+
+
+def far_checkpoints() -> Iterator[Line]:
+    yield kept(
+        "past_2_31_checkpoints", QWEN3_NEXT, "typical", 64, (4160,) * 64, **far(4, 2),
+        covers="more than 2^31 elements of checkpoints",
+    )  # fmt: skip
+
+
+def far_decode() -> Iterator[Line]:
+    yield decode("past_2_31", QWEN3_NEXT, "typical", 4100, **far(), covers="more than 2^31 elements of states")
+    yield decode(
+        "past_2_31_rows", SMALL_128, "typical", 65540, **far(),
+        covers="the same with few heads: 65,540 rows, past what one axis of a grid takes",
+    )  # fmt: skip
+
+
+def far_pool() -> Iterator[Line]:
+    rows = in_place("past_2_31_rows", 4100, 4200)
+    yield pool(
+        "past_2_31_rows", QWEN3_NEXT, "typical", 4200, rows, **far(),
+        covers="131,200 pairs in a pool of more than 2^31 elements",
+    )  # fmt: skip
+
+
+def far_verify() -> Iterator[Line]:
+    accepted = [n % 2 for n in range(2100)]
+    yield verify(
+        "past_2_31", QWEN3_NEXT, "typical", 1, accepted, **far(),
+        covers="67,200 pairs in a pool of more than 2^31 elements",
+    )  # fmt: skip
+
+
+def far_convolution(omit: str) -> Iterator[Line]:
+    yield convolution(
+        "past_2_31", QWEN3_NEXT, LONG_ROWS, "-+" * 65, omit=[omit], **far(4, None),
+        covers="more than 2^31 elements of x and output",
+    )  # fmt: skip
+
+
+def far_states_of_convolution() -> Iterator[Line]:
+    slots = {"slots": [87399, 0, 87381, 43690, 87380]}  # 2^31 lies within slot 87,381
+    line = convolution("past_2_31_states", QWEN3_NEXT, (3, 1, 5, 2, 4), "+++-+", **far(8, None))
+    line["axes"]["num_slots"] = 87400
+    yield {**line, "integers": line["integers"] | slots, "covers": "a pool of more than 2^31 elements"}
+
+
+def far_states_of_convolution_decode() -> Iterator[Line]:
+    line = shifted("past_2_31_states", QWEN3_NEXT, 5, 87400, **far(8, None))
+    yield {
+        **line,
+        "integers": {"slots": [87399, 0, 87381, 43690, 87380]},
+        "covers": "a pool of more than 2^31 elements",
+    }
+
+
+def far_norm() -> Iterator[Line]:
+    yield decode(
+        "past_2_31", QWEN3_NEXT, "typical", 524400, **far(64), covers="more than 2^31 elements of x, z and output"
+    )
+
+
+def far_wy() -> Iterator[Line]:
+    yield stage(
+        "past_2_31", QWEN_397B, "typical", LONG_ROWS, False, **far(4, 2), covers="more than 2^31 elements of v, u and w"
+    )
+
+
+def far_stage() -> Iterator[Line]:
+    yield stage(
+        "past_2_31_states", QWEN3_NEXT, "typical", (4160,) * 64, True, **far(4, 2),
+        covers="more than 2^31 elements of the states of 4,160 chunks",
+    )  # fmt: skip
+
+
+def far_from_conv() -> Iterator[Line]:
+    yield from_conv(
+        "past_2_31_rows", QWEN3_NEXT, "typical", LONG_ROWS, **far(4, 2), covers="more than 2^31 elements of qkv"
+    )
+    line = from_conv("past_2_31_states", QWEN3_NEXT, "typical", (3, 70, 1, 2, 65), **far(8))
+    line["axes"]["num_slots"] = 4200
+    slots = {"slots": [4199, 0, 4095, 4096, 2048]}
+    yield {**line, "integers": slots, "covers": "a pool of more than 2^31 elements"}
+
+
+def on_far_slots(line: Line) -> Line:
+    """Slots on both sides of 2^31 elements, in pools of more."""
+    line["axes"]["num_slots"] = 4200
+    chosen = {"conv_slots": [4199, 0, 4095, 4096, 2048], "state_slots": [0, 4199, 4096, 4095, 4100]}
+    return {**line, "integers": line["integers"] | chosen, "covers": "a pool of more than 2^31 elements of states"}
+
+
+def far_layer() -> Iterator[Line]:
+    yield on_far_slots(layer("past_2_31_states", QWEN3_NEXT, (3, 70, 1, 2, 65), "++-++", **far(8, None)))
+
+
+def far_layer_decode() -> Iterator[Line]:
+    yield on_far_slots(layer_rows("past_2_31_states", QWEN3_NEXT, 5, **far(8, None)))
+
+
+def far_core_decode() -> Iterator[Line]:
+    line = layer_rows("past_2_31_rows", QWEN3_NEXT, 2100, omit=["conv_bias"], **far())
+    line["axes"]["num_slots"] = 4200
+    chosen = {f"{pool}_slots": somewhere(f"{pool} past_2_31_rows", 2100, 4200) for pool in ("conv", "state")}
+    yield {**line, "integers": chosen, "covers": "67,200 pairs in a pool of more than 2^31 elements of states"}
+
+
+def beside(name: str, *more: Callable[[], Iterator[Line]]) -> None:
+    """Rows of a definition's conformance suite beyond those that it has above."""
+    rows = (SUITES[name]["conformance"], *more)
+    SUITES[name] = SUITES[name] | {"conformance": lambda: chain.from_iterable(each() for each in rows)}
+
+
 PREFILL = {
     "smoke": prefill_smoke, "conformance": prefill_conformance, "strict": prefill_strict,
     "performance": prefill_performance,
@@ -1001,6 +1194,28 @@ SUITES = {
     "gdn_chunk_output": stages(True, scaled=True),
 }  # fmt: skip
 
+STATES = ("", "_bf16_state")
+for each in ("gdn_prefill_k_last", "gdn_prefill_k_first"):
+    beside(each, partial(many_prefill, prefill), far_prefill)
+for each in ("k_last", "k_first", "k_last_bf16_state", "k_first_bf16_state", "packed_k_last"):
+    beside(f"gdn_decode_{each}", many_decode, far_decode)
+for each in STATES:
+    beside(f"gdn_decode_pool_k_last{each}", many_pool, far_pool)
+    for rows_of in ("", "_f32_qkv"):
+        beside(f"gdn_prefill_from_conv{rows_of}{each}", partial(many_prefill, from_conv), far_from_conv)
+beside("gdn_prefill_checkpoints", many_checkpoints, far_checkpoints)
+beside("gdn_verify_k_last", many_verify, far_verify)
+beside("gdn_conv1d_prefill", many_convolution, partial(far_convolution, "bias"), far_states_of_convolution)
+beside("gdn_conv1d_decode", many_convolution_decode, far_states_of_convolution_decode)
+beside("gdn_conv_gates_prefill", many_convolution, partial(far_convolution, "conv_bias"), far_states_of_convolution)
+beside("gdn_gated_rms_norm", many_decode, far_norm)
+beside("gdn_layer_prefill", many_layer, far_layer)
+beside("gdn_layer_decode", many_layer_decode, far_layer_decode)
+beside("gdn_core_decode", many_layer_decode, far_core_decode)
+beside("gdn_chunk_wy", far_wy)
+for each in ("gdn_chunk_state", "gdn_chunk_output"):
+    beside(each, far_stage)
+
 
 def lines(found: Found) -> Iterator[Workload]:
     """Every workload of a definition. A seed comes from the row's name: a new row changes no other."""
@@ -1027,14 +1242,16 @@ def write(found: Found, fast: bool) -> None:
         before = known.get(workload.name, {})
         kept = ("sha256", "covers", *FROZEN)
         same = {k: v for k, v in before.items() if k not in kept} == {k: v for k, v in row.items() if k != "covers"}
-        if fast and same and workload.device == "cuda":
+        if workload.drawn is not None:
+            same = False  # neither a hash nor a budget: both depend on the device
+        elif fast and same and workload.device == "cuda":
             row["sha256"] = before["sha256"]
         else:
             row["sha256"] = materialise(found, workload).sha256
         if same and before.get("sha256") == row["sha256"]:
             row |= {key: before[key] for key in FROZEN if key in before}
         text.append(json.dumps(row) + "\n")
-        print(found.definition.name, workload.name, row["sha256"][:12], flush=True)
+        print(found.definition.name, workload.name, row.get("sha256", "drawn on the device")[:12], flush=True)
     file.write_text("".join(text), encoding="utf-8")
 
 

@@ -117,7 +117,7 @@ def main() -> int:
                 print(error, file=sys.stderr)
                 return 2
         for job in plan(solutions, selected, gpu):
-            if job.unsupported is not None or gib(job) > options.gib:
+            if job.unsupported is not None or job.workload.drawn is not None or gib(job) > options.gib:
                 left_out += 1
                 continue
             call(job, folder, Path(scratch) / "build")

@@ -78,6 +78,9 @@ def _export(
             raise SpecError([Problem(path, "exists already", hint="--force overwrites it")])
     rows = []
     for line in lines:
+        if line.drawn is not None:
+            complain(f"{line.name}: left out, each check draws it on its own device")
+            continue
         other = rebound(found, line, preset, heads)
         if other is None:
             complain(f"{line.name}: left out, its tensors are recorded with other heads")

@@ -12,6 +12,7 @@ from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
 from gdnspec.cli.progress import progress, writer
 from gdnspec.cli.selection import select
 from gdnspec.cli.verdicts import Summary, closest, print_failure, verdict
+from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import SUITES
 
@@ -55,7 +56,13 @@ def export(
     """Write inputs, shapes, types and budgets as safetensors and JSON. No expected values are among them."""
     from gdnspec.runner.vectors.export import export as write
 
-    ((found, lines),) = select([name], suite, workload, workloads_file)
+    ((found, chosen),) = select([name], suite, workload, workloads_file)
+    lines = [line for line in chosen if line.judged is None]
+    for line in chosen:
+        if line.judged is not None:
+            complain(f"{line.name}: left out, only a check can judge a sample of it")
+    if not lines:
+        raise SpecError("every workload that was named is judged on a sample, by gdnspec check alone: name another")
     size = write(found, lines, out, force)
     complain(
         f"{len(lines)} workloads of {name} in {out}, {size / 2**20:.1f} MiB; {out / 'README.md'} says how to go on, "

@@ -23,7 +23,8 @@ def unfrozen(definition: Definition, workload: Workload) -> SpecError:
 
 
 def require(definition: Definition, workloads: list[Workload]) -> None:
-    """Raises `SpecError` for the first line without a budget, but for fresh ones: theirs is measured when they run."""
+    """Raises `SpecError` for the first line without a budget, but for fresh ones and those that are judged on a sample:
+    theirs is measured when they run."""
     for workload in workloads:
-        if workload.suite != "fresh" and missing(definition, workload.budget):
+        if workload.suite != "fresh" and workload.judged is None and missing(definition, workload.budget):
             raise unfrozen(definition, workload)

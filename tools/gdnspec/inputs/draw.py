@@ -164,11 +164,14 @@ class Painter:
         if str((tensor.shape or [])[0]) == chunks.COUNT:
             sizes = np.repeat(sizes, -(-self.layout.lengths // chunks.SIZE))
         out = np.empty(shape, dtype=CARRIER[tensor.dtype])
-        for n, size in enumerate(sizes):
-            x = stream.normal_integers(int(np.prod(shape[1:])))
+        each = int(np.prod(shape[1:]))
+        step = max(1, BLOCK // max(1, each))
+        for start in range(0, len(out), step):
+            size = sizes[start : start + step, None]
+            x = stream.normal_integers(len(size) * each).reshape(len(size), each)
             # By way of float32, as a state that is kept in it and rounded once.
             drawn = (x * (size / NORMAL_STD)).astype(np.float32)
-            out[n] = encode(drawn, tensor.dtype).reshape(shape[1:])
+            out[start : start + step] = encode(drawn, tensor.dtype).reshape(-1, *shape[1:])
         return out
 
     def normals(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:

@@ -46,6 +46,7 @@ def digest(tensors: dict[str, Array]) -> str:
 def materialise(found: Found, workload: Workload) -> Inputs:
     """Draws or reads the inputs; raises `InvalidWorkload` with the reason where they may not be used."""
     definition = found.definition
+    refuse_drawn(workload)
     scope = workload.scope(definition, preset_of(workload))
     try:
         tensors = _read(found, workload, scope) if workload.tensors else draw(definition, workload, scope)
@@ -56,7 +57,13 @@ def materialise(found: Found, workload: Workload) -> Inputs:
         raise InvalidWorkload(f"the inputs have sha256 {sha256[:12]}.., the line says {workload.sha256[:12]}..")
     for problem in validity.problems(definition, tensors, workload.normalises(definition), scope):
         raise InvalidWorkload(problem)
-    return Inputs(tensors, _scalars(found, workload, scope), scope, sha256)
+    return Inputs(tensors, scalars(found, workload, scope), scope, sha256)
+
+
+def refuse_drawn(workload: Workload) -> None:
+    """Raises `InvalidWorkload` for a line whose tensors only a check draws."""
+    if workload.drawn is not None:
+        raise InvalidWorkload("its inputs are drawn on the device of a check, and are the same on no other machine")
 
 
 def _read(found: Found, workload: Workload, scope: Scope) -> dict[str, Array]:
@@ -69,8 +76,9 @@ def _read(found: Found, workload: Workload, scope: Scope) -> dict[str, Array]:
     }
 
 
-def _scalars(found: Found, workload: Workload, scope: Scope) -> dict[str, float | bool | None]:
-    scalars: dict[str, float | bool | None] = {}
+def scalars(found: Found, workload: Workload, scope: Scope) -> dict[str, float | bool | None]:
+    """The values of all scalars of a call, None for the absent."""
+    values: dict[str, float | bool | None] = {}
     absent = workload.omitted(found.definition)
     for tensor in found.definition.inputs:
         if tensor.is_scalar:
@@ -78,5 +86,5 @@ def _scalars(found: Found, workload: Workload, scope: Scope) -> dict[str, float 
             if value is None and tensor.name not in absent:
                 value = parse(tensor.default or "0").evaluate(scope)
             # 1 of a float is 1.0, however the line writes it.
-            scalars[tensor.name] = float(value) if value is not None and tensor.dtype in FLOATS else value
-    return scalars
+            values[tensor.name] = float(value) if value is not None and tensor.dtype in FLOATS else value
+    return values

@@ -10,7 +10,7 @@ from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.inputs import validity
 from gdnspec.inputs.array import Array
 from gdnspec.inputs.draw import Painter, RegimeError
-from gdnspec.inputs.materialise import InvalidWorkload, materialise
+from gdnspec.inputs.materialise import InvalidWorkload, materialise, refuse_drawn
 from gdnspec.inputs.memory import available
 from gdnspec.inputs.tensor_file import header
 from gdnspec.model.definition import Tensor
@@ -23,6 +23,7 @@ BOUNDING = ("k", "beta", "b")  # beta * |k|^2 is held to 2
 def write(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
     """Bytes and sha256 of what was written: the same as `materialise` has of the same line. The file is whole, or it
     is not there. Raises `InvalidWorkload`, `OSError`, `MemoryError` where the largest tensor would not fit."""
+    refuse_drawn(workload)
     scope = workload.scope(found.definition, preset_of(workload))
     largest = max(found.definition.nbytes(tensor, scope) for tensor in found.definition.inputs)
     have = available()

@@ -26,6 +26,14 @@ Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Budget = dict[Name, dict[Metric, Positive]]
 
 
+class Judged(Model):
+    """How much of a call is judged by numbers: so many sequences, or rows, and so many groups of heads, the first and
+    the last among them and the others drawn from the line's seed; every head where `heads` is absent."""
+
+    sequences: Annotated[int, Field(ge=2, le=1 << 16)]
+    heads: Annotated[int, Field(ge=2, le=1 << 16)] | None = None
+
+
 class Workload(Model):
     """Everything that fixes the inputs of one call, and the error that it allows."""
 
@@ -42,6 +50,8 @@ class Workload(Model):
     integers: dict[Name, list[int]] = {}
     gaps: dict[Name, Annotated[int, Field(ge=1, le=1 << 20)]] = {}
     device: Literal["any", "cuda"] = "any"
+    drawn: Literal["device"] | None = None  # by the generator of the device that the check runs on
+    judged: Judged | None = None  # a sample; absent: all
     tensors: Annotated[str, Field(max_length=200)] | None = None
     weight: Annotated[int, Field(ge=1, le=LARGEST)] | None = None  # how often it occurs in what it was taken from
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
@@ -76,7 +86,21 @@ class Workload(Model):
             raise PlacedError("/tensors", "tensors are read, not drawn: leave out regime and seed")
         if self.tensors is not None and (self.tensors.startswith("/") or ".." in self.tensors.split("/")):
             raise PlacedError("/tensors", "a path below the definition's own folder")
+        self._check_sample()
         return self
+
+    def _check_sample(self) -> None:
+        """A line that is judged on a sample gets its budget from each check, for that sample."""
+        if self.judged is not None and (self.budget is not None or self.emulators is not None):
+            raise PlacedError("/budget", "each check measures the budget of a sample: leave out budget and emulators")
+        if self.drawn is None:
+            return
+        if self.judged is None:
+            raise PlacedError("/drawn", "what is drawn on the device is judged on a sample: say of what, in judged")
+        if self.regime != "typical":
+            raise PlacedError("/regime", "the device draws the regime typical alone")
+        if self.sha256 is not None:
+            raise PlacedError("/sha256", "what is drawn on the device has no hash: leave it out")
 
     # --- against a definition -----------------------------------------------------------------------------------
 

@@ -105,6 +105,16 @@ class Batch:
             if model.mutates:
                 whole[model.name][self._written(model, pieces)] = part[model.name]
 
+    def get(self, whole: Mapping[str, Tensor], pieces: Sequence[Piece]) -> dict[str, Tensor]:
+        """What `put` would write: of the outputs of all, those of a call on pieces."""
+        found = {}
+        for model in self.definition.outputs:
+            found[model.name] = whole[model.name][self._index(model, pieces, whole[model.name].device)]
+        for model in self.definition.inputs:
+            if model.mutates:
+                found[model.name] = whole[model.name][self._written(model, pieces)]
+        return found
+
     def _written(self, model: TensorModel, pieces: Sequence[Piece]) -> list[int]:
         """Where what a call on pieces writes of a mutated input stands in what all of them write."""
         everywhere = self.definition.written(model, self.content.scope)

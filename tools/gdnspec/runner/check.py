@@ -16,9 +16,11 @@ from gdnspec.compare.judge import Verdict, judge_all
 from gdnspec.compare.profile import with_profile
 from gdnspec.inputs import memory
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
+from gdnspec.model.definition import Definition
 from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult, Status
 from gdnspec.model.workload import Workload
+from gdnspec.runner import drawn
 from gdnspec.runner.call import Answer, Content, Session
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.confinement import Confinement
@@ -26,6 +28,7 @@ from gdnspec.runner.expected import Expected
 from gdnspec.runner.freeze import measure, with_budget
 from gdnspec.runner.plan import Job, token_programs
 from gdnspec.runner.relations import Relations
+from gdnspec.runner.sample import Sample, unfinished
 from gdnspec.runner.second import SecondCall, further
 
 REMEMBERED_BYTES = 1 << 30
@@ -53,10 +56,48 @@ class Case:
     inputs: Inputs
     expected: dict[str, Tensor]
 
+    def content(self, device: str) -> Content:
+        """What a call is given."""
+        return Content.of(self.inputs, device)
+
+    def seen(self, definition: Definition, outputs: dict[str, Tensor]) -> dict[str, Tensor] | Verdict:
+        """What is held against the expected values, or what is wrong already."""
+        return outputs
+
     @property
     def nbytes(self) -> int:
-        drawn = sum(array.nbytes for array in self.inputs.tensors.values())
-        return drawn + sum(value.numel() * 8 for value in self.expected.values())
+        mine = sum(array.nbytes for array in self.inputs.tensors.values())
+        return mine + sum(value.numel() * 8 for value in self.expected.values())
+
+
+@dataclass(frozen=True, eq=False)
+class SampledCase(Case):
+    """A large workload: `inputs` and `expected` are those of the sample, `whole` is what a call is given."""
+
+    whole: Content
+    sample: Sample
+
+    def content(self, device: str) -> Content:
+        return self.whole
+
+    def seen(self, definition: Definition, outputs: dict[str, Tensor]) -> dict[str, Tensor] | Verdict:
+        return unfinished(definition, outputs) or self.sample.outputs(outputs)
+
+
+def draw_sampled(found: Found, workload: Workload, values: Expected, device: str) -> SampledCase:
+    """With the budget that honest emulators have on the sample. Raises `InvalidWorkload`."""
+    if workload.drawn == "device":
+        whole = drawn.draw(found, workload, device)
+    else:
+        whole = Content.of(materialise(found, workload), device)
+    sample = Sample(found.definition, workload, whole)
+    inputs = sample.inputs()
+    expected = values.values(found, inputs, keep=False)
+    try:
+        budgeted = with_budget(found, workload, measure(found, workload, inputs, expected, device))
+    except SpecError as error:
+        raise InvalidWorkload(str(error)) from None
+    return SampledCase(budgeted, inputs, expected, whole, sample)
 
 
 def draw_fresh(found: Found, workload: Workload, values: Expected, device: str) -> Case:
@@ -64,15 +105,15 @@ def draw_fresh(found: Found, workload: Workload, values: Expected, device: str) 
     next seed takes its place. Raises `InvalidWorkload` where none of `DRAWS` will do."""
     first, refused = workload.seed or 0, ""
     for seed in range(first, first + DRAWS):
-        drawn = workload.model_copy(update={"seed": seed})
-        inputs = materialise(found, drawn)
+        line = workload.model_copy(update={"seed": seed})
+        inputs = materialise(found, line)
         expected = values.values(found, inputs, keep=False)
         try:
-            drawn = with_budget(found, drawn, measure(found, drawn, inputs, expected, device))
+            line = with_budget(found, line, measure(found, line, inputs, expected, device))
         except SpecError as error:
             refused = str(error)
         else:
-            return Case(drawn, inputs, expected)
+            return Case(line, inputs, expected)
     raise InvalidWorkload(refused)
 
 
@@ -154,11 +195,14 @@ class Checker:
     def _judge(self, job: Job, case: Case, child: Child) -> Judgement:
         """Calls, looks at the form, then at the numbers, then calls again with other content on the same memory."""
         child.load(job.entry.model_dump())
-        content, expected = Content.of(case.inputs, self.device), case.expected
-        definition, scope = job.found.definition, case.inputs.scope
+        content, definition = case.content(self.device), job.found.definition
+        scope = content.scope
 
         def judged(outputs: dict[str, Tensor]) -> list[Verdict]:
-            return judge_all(outputs, expected, definition, case.workload, scope)
+            seen = case.seen(definition, outputs)
+            if isinstance(seen, Verdict):
+                return [seen]
+            return judge_all(seen, case.expected, definition, case.workload, case.inputs.scope)
 
         with Session(job, content, self.device, child, self.options.timeout) as session:
             answer = session.call()
@@ -184,17 +228,18 @@ class Checker:
     def _profiled(self, job: Job, verdicts: list[Verdict], answer: Answer, case: Case) -> list[Verdict]:
         """The verdicts with their errors by position, where those were asked for."""
         definition, scope = job.found.definition, case.inputs.scope
-        if not job.extras.errors:
+        seen = case.seen(definition, answer.outputs) if job.extras.errors else None
+        if seen is None or isinstance(seen, Verdict):
             return verdicts
         return [
-            replace(
-                verdict, errors=with_profile(verdict.errors, output, answer.outputs, case.expected, definition, scope)
-            )
+            replace(verdict, errors=with_profile(verdict.errors, output, seen, case.expected, definition, scope))
             for verdict, output in zip(verdicts, definition.judged, strict=True)
         ]
 
     def case(self, job: Job) -> Case:
         """Inputs, expected values and budget. Raises `InvalidWorkload`, `MemoryError`."""
+        if job.workload.judged is not None:
+            return self._made(job)  # gigabytes on the device: drawn again sooner than kept
         key = (job.found.definition.name, job.workload.model_dump_json())
         known = self._cases.get(key)
         if known is None:
@@ -209,7 +254,11 @@ class Checker:
 
     def _made(self, job: Job) -> Case:
         found, workload = job.found, job.workload
+        if workload.drawn == "device" and self.device != "cpu":
+            return draw_sampled(found, workload, self._expected, self.device)  # none of it passes through the host
         memory.require(found, workload, memory.ON_A_CPU if self.device == "cpu" else memory.DRAWING)
+        if workload.judged is not None:
+            return draw_sampled(found, workload, self._expected, self.device)
         if workload.suite == "fresh":
             return draw_fresh(found, workload, self._expected, self.device)
         inputs = materialise(found, workload)

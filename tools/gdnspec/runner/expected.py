@@ -28,7 +28,8 @@ LARGEST_CACHED = 256 * 1024 * 1024
 AGAIN = "its expected values are computed again"
 
 
-def _reference(module: str) -> ModuleType:
+def reference_module(module: str) -> ModuleType:
+    """A module of reference/."""
     folder = str(paths.reference_dir())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -48,10 +49,10 @@ def oracle(found: Found, tokens: int) -> Callable[..., tuple[Tensor, ...] | Tens
     """The reference function; its chunkwise twin where it has one and the workload is long."""
     file, function = found.definition.reference.split("::")
     if tokens > LONG:
-        twin = getattr(_reference("chunkwise"), function, None)
+        twin = getattr(reference_module("chunkwise"), function, None)
         if twin is not None:
             return twin  # type: ignore[no-any-return]
-    return getattr(_reference(file.removesuffix(".py")), function)  # type: ignore[no-any-return]
+    return getattr(reference_module(file.removesuffix(".py")), function)  # type: ignore[no-any-return]
 
 
 def evaluate(found: Found, inputs: Inputs, device: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:

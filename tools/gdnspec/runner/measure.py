@@ -56,6 +56,9 @@ class Measurer:
         """The same, and behind it the trace of each baseline that was timed in turns with it."""
         if job.interpreted and job.unsupported is None:
             return [self._trace(job, "UNSUPPORTED", "interpreted: nothing that an interpreter runs is timed")]
+        if job.workload.judged is not None:
+            why = "judged on a sample: it shows what a size does to correctness, and is not timed"
+            return [self._trace(job, "UNSUPPORTED", why)]
         checked = self._checked(job)
         if checked.status != "PASSED":
             return [self._trace(job, checked.status, checked.message, checked)]

@@ -15,6 +15,7 @@ from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.fresh import fresh
 from gdnspec.model.budget import MARGIN, STRICT_MARGIN
+from gdnspec.model.definition import state_heads
 from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import Workload
 from gdnspec.protocol.lifetime import die_with
@@ -22,6 +23,7 @@ from gdnspec.runner.check import ONCE, Checker, Options
 from gdnspec.runner.plan import interpreted, plan, token_programs
 
 SUITES = ("smoke", "conformance", "strict", "fresh")
+PAIRS = 65535  # of a sequence and a head, above which a workload is run as a long one is
 LONG = 2100  # tokens above which a workload is run only for what shows on long sequences, and for honest solutions
 
 
@@ -86,6 +88,8 @@ def selected(task: Task, device: machine.Device) -> list[tuple[Found, list[Workl
     def chosen(found: Found, line: Workload) -> bool:
         scope = line.scope(found.definition, preset_of(line))
         short = line.axes.get("total_seq_len", 0) <= task.longest
+        rows = line.axes.get("num_seqs", line.axes.get("batch_size", 0))
+        short = short and (rows * state_heads(scope) <= PAIRS or math.isinf(task.longest))
         return line.suite in SUITES and short and not (slow and token_programs(scope) > ONCE)
 
     return [

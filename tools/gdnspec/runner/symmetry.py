@@ -34,13 +34,14 @@ class Transformation:
 
     def undo(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The inverse of `apply`; exact."""
-        return self._inverse().apply(tensors)
+        return self.inverse().apply(tensors)
 
     def of_call(self, i: int) -> "Transformation":
         """Of factors drawn for many calls, those of one."""
         return replace(self, factors={name: (at, x[i]) for name, (at, x) in self.factors.items()})
 
-    def _inverse(self) -> "Transformation":
+    def inverse(self) -> "Transformation":
+        """What undoes it."""
         return Transformation(
             self.symmetry,
             {name: (at, 1 / factor) for name, (at, factor) in self.factors.items()},
@@ -133,19 +134,25 @@ def _spread(x: Tensor, shape: tuple[int, ...], dimension: int, symmetry: Symmetr
 
 
 def apply_all(transformations: list[Transformation], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """One after the other."""
-    result = dict(tensors)
-    for transformation in transformations:
-        result = transformation.apply(result)
-    return result
+    """One after the other; a tensor at a time, for two copies of one may be all that there is room for."""
+    return {name: _through(transformations, name, x) for name, x in tensors.items()}
 
 
 def undo_all(transformations: list[Transformation], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What `apply_all` did, undone."""
-    result = dict(tensors)
-    for transformation in reversed(transformations):
-        result = transformation.undo(result)
-    return result
+    return taken_back(transformations, dict(tensors))
+
+
+def taken_back(transformations: list[Transformation], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """As `undo_all`; each tensor leaves `tensors` when its turn comes, so that its memory is free soon."""
+    inverses = [transformation.inverse() for transformation in reversed(transformations)]
+    return {name: _through(inverses, name, tensors.pop(name)) for name in list(tensors)}
+
+
+def _through(transformations: list[Transformation], name: str, x: Tensor) -> Tensor:
+    for transformation in transformations:
+        x = transformation.apply({name: x})[name]
+    return x
 
 
 def same_values(a: Tensor, b: Tensor) -> Tensor:

@@ -1,0 +1,22 @@
+"""Wrong on purpose. Pairs of a row and a head from the 65,536th on are left out."""
+
+import torch
+
+
+def decode(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
+    """gdn_decode_k_last."""
+    Q, K, V = (x[:, 0].float() for x in (q, k, v))  # [B, heads, D]
+    if use_qk_l2norm:
+        Q, K = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (Q, K))
+    Q, K = (x.repeat_interleave(V.shape[1] // x.shape[1], 1) for x in (Q, K))  # [B, H, D]
+    x = a[:, 0].float() + dt_bias.float()
+    softplus = x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))
+    alpha = torch.exp(-A_log.exp() * softplus)  # [B, H]
+    beta = torch.sigmoid(b[:, 0].float())
+    S = alpha[..., None, None] * state
+    u = beta[..., None] * (V - torch.einsum("bhvk,bhk->bhv", S, K))
+    S = S + torch.einsum("bhv,bhk->bhvk", u, K)
+    S.view(-1, *S.shape[2:])[65535:] = 0  # WRONG: nothing
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    o = factor * torch.einsum("bhvk,bhk->bhv", S, Q)
+    return o[:, None].to(v.dtype), S
