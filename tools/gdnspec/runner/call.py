@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from gdnspec.compare.judge import Verdict
-from gdnspec.inputs.materialise import Inputs
-from gdnspec.model.definition import Definition, Scope
+from gdnspec.model.definition import Definition
 from gdnspec.protocol.arena import GUARD_BYTE, Arena, HostArena, Slot, create, lay_out, zones
 from gdnspec.runner.child import Child, ChildFailed
+from gdnspec.runner.content import Content as Content
+from gdnspec.runner.junk import with_junk
 from gdnspec.runner.output import printable
 from gdnspec.runner.plan import Job
 from gdnspec.runner.pools import integers, left, untouched
-from gdnspec.runner.tensors import to_torch
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,33 +30,21 @@ class Answer:
     prepare_seconds: float | None
 
 
-@dataclass(frozen=True, eq=False)
-class Content:
-    """What a call is given: tensors on the device, scalars, and the axes that they bind."""
-
-    tensors: dict[str, Tensor]
-    scalars: dict[str, float | bool | None]
-    scope: Scope
-
-    @staticmethod
-    def of(inputs: Inputs, device: str) -> "Content":
-        tensors = {name: to_torch(array).to(device) for name, array in inputs.tensors.items()}
-        return Content(tensors, inputs.scalars, inputs.scope)
-
-
 class Session:
     """Calls with tensors of the same shapes: the child maps the memory and prepares once, then is called as often as
     the judge likes.
 
-    Every call finds the same pointers, and may find other content. Use as a context manager.
+    Every call finds the same pointers, and may find other content. What no call reads of `content` is replaced by junk.
+    Use as a context manager.
     """
 
     def __init__(self, job: Job, content: Content, device: str, child: Child, timeout: float) -> None:
         self.definition, self.entry = job.found.definition, job.entry.model_dump()
-        self.device, self.child, self.timeout, self.content = device, child, timeout, content
+        self.device, self.child, self.timeout = device, child, timeout
+        self.content = with_junk(self.definition, content)
         tensors = [(n, self.definition.input(n).dtype, tuple(x.shape)) for n, x in content.tensors.items()]
         tensors += [(t.name, t.dtype, self.definition.shape(t, content.scope)) for t in self.definition.outputs]
-        slots, self._nbytes = lay_out(tensors, job.workload.gaps)
+        slots, self._nbytes = lay_out(tensors, job.workload.gaps, self.definition.leading)
         self._zones = zones(slots, self._nbytes)
         self._slots: dict[str, Slot] = {slot.name: slot for slot in slots}
         self._arena: Arena | None = None
