@@ -94,8 +94,8 @@ class Tensor(Model):
     `shape` holds axis names, integers and expressions of axes (`num_seqs + 1`); null is a scalar. `domain` bounds the
     values, null being unbounded. `indexes` names the input whose first dimension the values of this integer input are
     indices of, -1 being none; with `writes`, what the operator writes to there: all else of it stays bit for bit.
-    `read_if` says when the slot that a value names is read as well; absent, it always is. `strides` is what a caller may
-    pass: absent, contiguous memory.
+    `read_if` says when the slot that a value names is read as well; absent, it always is. `strides` is what a caller
+    may pass: absent, contiguous memory.
     """
 
     name: Name
@@ -264,8 +264,10 @@ class Definition(Model):
             self._expression(f"{pointer}/default", tensor.default, axes, "an axis")
         if tensor.traffic is not None:
             self._expression(f"{pointer}/traffic", tensor.traffic, axes, "an axis")
-        if tensor.strides is not None and (output or tensor.mutates or len(tensor.shape or []) < STRIDED[tensor.strides]):
-            raise PlacedError(f"{pointer}/strides", "only an input that is not mutated, of enough dimensions, has strides")
+        least = STRIDED.get(tensor.strides or "", 0)
+        if tensor.strides is not None and (output or tensor.mutates or len(tensor.shape or []) < least):
+            message = f"an input that is not mutated, of at least {least} dimensions, has strides: not this one"
+            raise PlacedError(f"{pointer}/strides", message)
         if tensor.domain is not None:
             low, high = tensor.domain
             if low is not None and high is not None and low > high:
@@ -298,8 +300,8 @@ class Definition(Model):
 
     def _row_names(self, tensor: Tensor) -> set[str]:
         """What `read_if` may name: axes, the place in the row, and integer inputs with one value a row."""
-        rows = [t for t in self.inputs if t.is_index and len(t.shape or []) == 1 and t.shape == (tensor.shape or [])[:1]]
-        return {axis.name for axis in self.axes} | {t.name for t in rows} | {COLUMN}
+        rows = {other.name for other in self.inputs if other.is_index and other.shape == (tensor.shape or [])[:1]}
+        return {axis.name for axis in self.axes} | rows | {COLUMN}
 
     def _check_symmetry(self, pointer: str, symmetry: Symmetry, axes: set[str]) -> None:
         tensors = self._shapes

@@ -16,8 +16,8 @@ AT_A_TIME = 256  # slots: a pool may have gigabytes
 
 
 def with_junk(definition: Definition, content: Content, kept: Mapping[str, Iterable[int]] | None = None) -> Content:
-    """The same call, whose answer is the same, with junk in all that it does not read. What is junked is a copy. `kept`:
-    indices of the first dimension to leave as they are, by name."""
+    """The same call, whose answer is the same, with junk in all that it does not read; the tensors given stay as they
+    are. `kept`: indices of the first dimension to leave alone, by name."""
     tensors = dict(content.tensors)
     for name, indices in unread(definition, content.scope, integers(content.tensors)).items():
         if name in tensors:

@@ -22,10 +22,12 @@ INTERPRETER_LIMIT = 2000
 
 @dataclass(frozen=True)
 class Extras:
-    """What is looked at beside the verdict: each symmetry by itself; errors by position."""
+    """What is looked at beside the verdict: each symmetry by itself; errors by position. `repeats`: how often each call
+    is repeated, None for what is usual on the device."""
 
     symmetries: bool = False
     errors: bool = False
+    repeats: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 
-import torch
 from torch import Tensor
 
 from gdnspec.model.definition import Definition
