@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gdnspec.compare.judge import Verdict
 from gdnspec.inputs.array import CARRIER, Array
-from gdnspec.inputs.materialise import Inputs
+from gdnspec.inputs.materialise import Inputs, digest
 from gdnspec.model import checkpoints, chunks
 from gdnspec.model.definition import Definition
 from gdnspec.model.sequences import bounds
@@ -89,8 +89,9 @@ def moved(definition: Definition, inputs: Inputs, generator: torch.Generator) ->
     if chunks.counts_chunks(definition):
         counted[chunks.STARTS] = chunks.starts(lengths)
     arrays = {other: _array(definition.input(other).dtype, values) for other, values in counted.items()}
-    # No hash: nothing is looked up by it, for nothing of such a call is kept.
-    return replace(inputs, tensors=inputs.tensors | arrays, scope=inputs.scope | counted)
+    tensors = inputs.tensors | arrays
+    # Expected values are looked up by the hash: those of the first call are not right here.
+    return replace(inputs, tensors=tensors, scope=inputs.scope | counted, sha256=digest(tensors))
 
 
 def widened(workload: Workload) -> Workload:

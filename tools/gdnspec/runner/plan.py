@@ -122,7 +122,7 @@ def beyond(entry: Entry, definition: Definition, scope: Scope, device: str, work
     for text in entry.supports:
         try:
             if not parse(text).holds(names):
-                return f"the solution supports {text}"
+                return f"the solution supports {'contiguous inputs alone' if text == 'contiguous' else text}"
         except ExpressionError as error:
             return f"supports: {error}"
     return None
