@@ -27,7 +27,7 @@ LONG = 2100  # tokens above which a workload is run only for what shows on long 
 
 @dataclass(frozen=True)
 class Task:
-    """One solution on its definitions' workloads. `longest`: of a workload, in tokens. `repeats`: of each call, None for
+    """One solution on its definitions' workloads. `longest`: of a workload, in tokens. `repeats`: of each call; None is
     what is usual on the device."""
 
     solution: Solution
