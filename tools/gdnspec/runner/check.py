@@ -33,6 +33,7 @@ from gdnspec.runner.second import Judge, SecondCall, further
 from gdnspec.runner.symmetry import Transformation
 
 REMEMBERED_BYTES = 1 << 30
+MOST_MOVED = 64  # workloads whose bounds were moved, each of 2,000 tokens at most, that are remembered
 DEATHS_IN_A_ROW = 3
 DRAWS = 8  # of a fresh workload's content, at most
 ONCE = 300  # token-programs above which an interpreted kernel, at 2.6 ms each, is called once only
@@ -106,7 +107,7 @@ class Checker:
         self.device, self.options = device, options
         self._expected = Expected(device, warn)
         self._cases: OrderedDict[tuple[str, str], Case | str] = OrderedDict()
-        self._bounds_moved: dict[tuple[str, str], tuple[Inputs, dict[str, Tensor]] | None] = {}
+        self._bounds_moved: OrderedDict[tuple[str, str], tuple[Inputs, dict[str, Tensor]] | None] = OrderedDict()
 
     def run(self, jobs: list[Job]) -> Iterator[CheckResult]:
         """One result a job, as it comes; jobs of one solution stand together."""
@@ -195,8 +196,8 @@ class Checker:
         lengths of sequences. Raises `ChildFailed`."""
         for changes in calls:
             yield SecondCall(job, changes).judge(session, first, judge)
-        if calls:
-            yield Repeats(job, content, session, first, judge).verdict(calls[0])
+        if calls or job.extras.repeats is not None:
+            yield Repeats(job, content, session, first, judge).verdict(calls[0] if calls else [])
         relaid = lengths.permuted(session.definition, content, first, judge, self._generator(job))
         relaid = relaid or self._moved(job, case)
         if relaid is not None:
@@ -215,6 +216,8 @@ class Checker:
                 except InvalidWorkload:
                     inputs = None  # what this cut gives is not finite: it says nothing
             self._bounds_moved[key] = None if inputs is None else (inputs, expected)
+            while len(self._bounds_moved) > MOST_MOVED:
+                self._bounds_moved.popitem(last=False)
         known = self._bounds_moved[key]
         if known is None:
             return None

@@ -20,6 +20,7 @@ from gdnspec.runner.symmetry import Transformation, apply_all, same_values, undo
 
 BY_DEFAULT = {"cpu": 0, "cuda": 20}  # repeats where nobody says how many
 SECONDS = 2.0  # that repeats may take where nobody says how many; of each kind there is one at least
+ROOM = 4  # times the bytes of a set of buffers that must be free before there is a second one
 CROWDED = 3  # calls beside other kernels, and as many on two streams
 
 Outputs = dict[str, Tensor]
@@ -29,6 +30,14 @@ class Second(Session):
     """A second set of buffers in the same child, beside a session that is open."""
 
     _opened = False
+
+    def fits(self) -> bool:
+        """Whether there is memory for it and for what two calls at once may need: a solution that runs out of it there
+        is not wrong."""
+        if self.device != "cuda":
+            return True
+        free, _ = torch.cuda.mem_get_info()
+        return free > ROOM * self._nbytes
 
     @property
     def is_open(self) -> bool:
@@ -81,11 +90,14 @@ class Repeats:
 
     def _on_two_streams(self, changes: list[Transformation]) -> Iterator[Verdict | None]:
         first = self.session
+        second = Second(self.job, self.content, first.device, first.child, first.timeout)
+        if not second.fits():
+            return
         with ExitStack() as stack:
             try:
-                second = stack.enter_context(Second(self.job, self.content, first.device, first.child, first.timeout))
+                stack.enter_context(second)
             except (MemoryError, torch.OutOfMemoryError):
-                return  # no room for two sets of buffers
+                return
             other = second.with_tensors(apply_all(changes, second.content.tensors))
             for i in range(min(CROWDED, self.count)):
                 mine, theirs = first.ready(first.content), second.ready(other)

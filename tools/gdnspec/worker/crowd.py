@@ -22,15 +22,16 @@ class Crowd:
 
     def __init__(self, device: str) -> None:
         self.on_gpu = device == "cuda"
-        self._operands: list[torch.Tensor] = []
+        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._streams: list[torch.cuda.Stream] = []
 
     def work(self) -> None:
         """Starts the other work, and does not wait for it."""
+        pairs = self._matrices()
         with torch.cuda.stream(self._stream(0)) if self.on_gpu else nullcontext():
-            for i in range(PRODUCTS if self.on_gpu else 1):
-                x = self._operand(i % len(SIZES))
-                torch.mm(x, x)
+            for i in range(PRODUCTS if self.on_gpu and pairs else len(pairs)):
+                x, product = pairs[i % len(pairs)]
+                torch.mm(x, x, out=product)
 
     def at_once(self, calls: Sequence[Opened]) -> list[Any]:
         """A call on each, on a stream of its own; what each returned, as `Opened.accept` says it."""
@@ -51,11 +52,17 @@ class Crowd:
             self._streams.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]
         return self._streams[i]
 
-    def _operand(self, i: int) -> torch.Tensor:
-        if not self._operands:
-            sizes, dtype = (SIZES, torch.bfloat16) if self.on_gpu else ((ON_A_CPU,) * len(SIZES), torch.float32)
-            device = "cuda" if self.on_gpu else "cpu"
-            self._operands = [torch.zeros(size, size, dtype=dtype, device=device) for size in sizes]
-            if self.on_gpu:
-                torch.cuda.synchronize()
-        return self._operands[i]
+    def _matrices(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each operand and the memory of its product; none where the GPU is full, which is no fault of a solution."""
+        if self._pairs:
+            return self._pairs
+        sizes, dtype = (SIZES, torch.bfloat16) if self.on_gpu else ((ON_A_CPU,), torch.float32)
+        device = "cuda" if self.on_gpu else "cpu"
+        try:
+            made = [torch.zeros(2, size, size, dtype=dtype, device=device) for size in sizes]
+        except torch.OutOfMemoryError:
+            return []
+        self._pairs = [(x[0], x[1]) for x in made]
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        return self._pairs
