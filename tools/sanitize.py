@@ -59,7 +59,7 @@ def spread(dense: torch.Tensor, gap: int, leading: int = 1) -> torch.Tensor:
     rows = dense.flatten(0, leading - 1)
     pitch = rows[0].numel() + gap
     memory = torch.empty(pitch * rows.shape[0] - gap, dtype=dense.dtype, device=dense.device)
-    view = memory.as_strided(rows.shape, (pitch, *rows.stride()[1:])).unflatten(0, dense.shape[:leading])
+    view = memory.as_strided(rows.shape, (pitch, *rows.stride()[1:])).view(dense.shape)
     view.copy_(dense)
     return view
 
