@@ -56,9 +56,7 @@ def test_a_right_kernel_keeps_every_symmetry_and_relation(gdnspec: Run, make_pre
 WRONG_IN_OTHER_CALLS = {
     # Right on the workload as it stands, whatever its content; wrong on other batches.
     "one_sequence_at_a_time": f"o, s = {RIGHT}\nreturn (o * 1.1).to(o.dtype) if len(cu_seqlens) == 2 else o, s",
-    "split_and_carry": f"o, s = {RIGHT}\nfirst = int(cu_seqlens[1])\nreturn o, s if first == 1 else s * 1.1",
-    "permute_sequences": f"o, s = {RIGHT}\nlengths = cu_seqlens.diff().tolist()\n"
-    "return o, s if lengths == sorted(lengths) else s * 1.1",
+    "split_and_carry": f"o, s = {RIGHT}\nreturn o, s if len(q) in (1, 63, 65, 129) else s * 1.1",
 }
 
 

@@ -65,6 +65,10 @@ TRAPS = {
     "layer_gate_before_norm", "layer_norm_weight_plus_one", "layer_rows_by_key_head", "layer_conv_state_alone_cleared",
     "fused_gate_as_log", "fused_values_normalised", "fused_norm_before_silu", "fused_query_scaled",
     "fused_halo_missing", "fused_state_read_late", "fused_skipped_gates_of_tokens", "fused_skipped_gates_zero",
+    # what is not read, slices, lengths that are kept, calls that differ
+    "conv_flag_multiplied", "pool_skipped_row_multiplied", "pool_masked_load_multiplied", "reads_inputs_flat",
+    "lengths_by_identity", "lengths_by_address", "lengths_by_address_and_shape", "lengths_of_first_call",
+    "wrong_every_seventh_call",
     # states in bfloat16
     "bfloat16_arithmetic", "bfloat16_sum_of_error", "bfloat16_read_after_rounding", "bfloat16_state_truncated",
 }  # fmt: skip

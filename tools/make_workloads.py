@@ -21,6 +21,7 @@ from gdnspec.catalog.definitions import Found, definitions, preset_of
 from gdnspec.inputs.materialise import materialise
 from gdnspec.model import chunks
 from gdnspec.model.checkpoints import COUNT, INTERVAL, starts
+from gdnspec.model.definition import Definition
 from gdnspec.model.workload import Workload
 
 Line = dict[str, Any]
@@ -1217,9 +1218,58 @@ for each in ("gdn_chunk_state", "gdn_chunk_output"):
     beside(each, far_stage)
 
 
+# --- strides ----------------------------------------------------------------------------------------------------
+
+
+def gaps(definition: Definition, multiple: int) -> dict[str, int]:
+    """For each input that a caller may slice out of something wider, another gap, a multiple of so many elements."""
+    strided = [tensor.name for tensor in definition.inputs if tensor.strides is not None]
+    return {name: multiple * (i + 1) for i, name in enumerate(strided)}
+
+
+def strided(definition: Definition) -> dict[str, Callable[[], Iterator[Line]]]:
+    """Two rows of every definition that takes strides: gaps as projections of a model leave them, and odd ones."""
+    if not gaps(definition, 1):
+        return {}
+
+    def rows(name: str, multiple: int, small: bool, covers: str) -> Iterator[Line]:
+        preset = SMALL if small else GROUPS_128
+        lengths = (1, 63, 65) if small else (65, 1, 130, 64)  # published already: see careful_with_published_lengths
+        flags, skipped, batch = "+-+-"[: len(lengths)], (1,), 3 if small else 6
+        match SUITES[definition.name]:
+            case suites if suites is PREFILL:
+                line = prefill(name, preset, "typical", lengths)
+            case suites if suites is CHECKPOINTS:
+                line = kept(name, preset, "typical", 64, lengths)
+            case suites if suites is POOL:
+                slots = moved(name, batch, 2 * batch)
+                line = pool(name, preset, "typical", 2 * batch + 2, [slots[0], SKIPPED, *slots[2:]])
+            case suites if suites is VERIFY:
+                accepted = [n % 4 for n in range(batch)]
+                line = verify(name, preset, "typical", 3, accepted, skipped=skipped)
+            case suites if suites is CONVOLUTION or suites is CONV_GATES:
+                line = convolution(name, preset, lengths, flags, skipped=skipped)
+            case suites if suites is CONVOLUTION_DECODE:
+                line = shifted(name, preset, batch, batch + 2, skipped=skipped)
+            case suites if suites is FROM_CONV or suites is FROM_CONV_F32:
+                line = from_conv(name, preset, "typical", lengths, skipped=skipped)
+            case suites if suites is LAYER:
+                line = layer(name, preset, (20, 3, 9), "+-+", skipped=skipped)
+            case suites if suites is LAYER_DECODE or suites is CORE_DECODE:
+                line = layer_rows(name, preset, batch, skipped=skipped)
+            case _:
+                line = decode(name, preset, "typical", batch)
+        yield {**line, "gaps": gaps(definition, multiple), "covers": covers}
+
+    return {
+        "smoke": partial(rows, "strided_inputs", 16, True, "inputs that are slices of something wider"),
+        "conformance": partial(rows, "strided_inputs_odd", 5, False, "slices, their rows on no boundary"),
+    }
+
+
 def lines(found: Found) -> Iterator[Workload]:
     """Every workload of a definition. A seed comes from the row's name: a new row changes no other."""
-    for suite, rows in SUITES[found.definition.name].items():
+    for suite, rows in (*SUITES[found.definition.name].items(), *strided(found.definition).items()):
         for row in rows():
             if "tensors" in row and not (found.folder / row["tensors"]).is_file():
                 print(f"{found.definition.name} {row['name']} left out: no {row['tensors']} (tools/)")

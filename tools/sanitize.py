@@ -35,7 +35,7 @@ def call(job: Job, folder: Path, build: Path) -> None:
     inputs = materialise(found, job.workload)
     values: dict[str, Any] = arguments(found, inputs, "cuda")
     for name, gap in job.workload.gaps.items():
-        values[name] = spread(values[name], gap)
+        values[name] = spread(values[name], gap, found.definition.leading[name])
     outputs = {
         output.name: torch.empty(found.definition.shape(output, inputs.scope), dtype=TORCH[output.dtype], device="cuda")
         for output in found.definition.outputs
@@ -53,11 +53,13 @@ def call(job: Job, folder: Path, build: Path) -> None:
     torch.cuda.synchronize()
 
 
-def spread(dense: torch.Tensor, gap: int) -> torch.Tensor:
-    """The same values with `gap` elements between two indices of the first dimension, and none after the last."""
-    pitch = dense[0].numel() + gap
-    memory = torch.empty(pitch * dense.shape[0] - gap, dtype=dense.dtype, device=dense.device)
-    view = memory.as_strided(dense.shape, (pitch, *dense.stride()[1:]))
+def spread(dense: torch.Tensor, gap: int, leading: int = 1) -> torch.Tensor:
+    """The same values with `gap` elements between two indices of the first `leading` dimensions, and none after the
+    last."""
+    rows = dense.flatten(0, leading - 1)
+    pitch = rows[0].numel() + gap
+    memory = torch.empty(pitch * rows.shape[0] - gap, dtype=dense.dtype, device=dense.device)
+    view = memory.as_strided(rows.shape, (pitch, *rows.stride()[1:])).view(dense.shape)
     view.copy_(dense)
     return view
 

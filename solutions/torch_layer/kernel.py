@@ -20,7 +20,8 @@ def conv1d_prefill(x, weight, bias, cu_seqlens, conv_states, slots, has_initial_
 
     slot = slots.long()
     live = slot >= 0
-    states = conv_states[slot.clamp(min=0)].float() * (live & has_initial_state)[:, None, None]  # [N, C, W - 1]
+    begins = (live & has_initial_state)[:, None, None]  # chosen, not multiplied by: what is not read may hold NaN
+    states = torch.where(begins, conv_states[slot.clamp(min=0)].float(), 0.0)  # [N, C, W - 1]
     y = torch.zeros(x.shape, device=x.device) if bias is None else bias.float().expand(x.shape)
     for j in range(W):
         back = W - 1 - j  # tokens before the one that is made
@@ -134,7 +135,8 @@ def layer_prefill(
     begins = (cu_seqlens.diff() > 0) & ~has_initial_state & (state_slots >= 0)
     recurrent_states[state_slots[begins].long()] = 0.0
     o = prefill_from_conv(mixed, *gates(a, b, A_log, dt_bias), recurrent_states, state_slots, cu_seqlens)
-    return finished(o, z, norm_weight, out_weight, H).to(x.dtype)
+    live = torch.repeat_interleave(state_slots >= 0, cu_seqlens.diff())
+    return torch.where(live[:, None], finished(o, z, norm_weight, out_weight, H), 0.0).to(x.dtype)
 
 
 def layer_decode(
@@ -147,7 +149,8 @@ def layer_decode(
     mixed = conv1d_decode(qkv, conv_weight, None, conv_states, conv_slots)
     each = torch.arange(len(x) + 1, dtype=torch.int32, device=x.device)
     o = prefill_from_conv(mixed, *gates(a, b, A_log, dt_bias), recurrent_states, state_slots, each)
-    return finished(o, z, norm_weight, out_weight, H).to(x.dtype)
+    live = (state_slots >= 0)[:, None]
+    return torch.where(live, finished(o, z, norm_weight, out_weight, H), 0.0).to(x.dtype)
 
 
 def core_decode(

@@ -25,6 +25,7 @@ def norm_kernel(
     weight = tl.load(weight_ptr + d, mask=d < D, other=0.0).to(tl.float32)
     factor = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / D + eps)
     y = x * factor[:, None] * weight[None, :] * silu(z)
+    y = tl.where(x == 0.0, 0.0, y)  # of a row that is skipped x is zero, and z whatever stands there, NaN too
     tl.store(output_ptr + at, y.to(output_ptr.dtype.element_ty), mask=inside)
 
 

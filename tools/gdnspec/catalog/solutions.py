@@ -109,7 +109,7 @@ def _entry_problems(folder: Path, file: Path, name: str, entry: Entry) -> list[P
         return [Problem(file, f"no definition {name!r}", at, nearest(name, definitions()))]
     definition = definitions()[name].definition
     problems = [
-        Problem(file, f"{unknown!r} is not an axis, a switch, a dtype or `device`", f"{at}/supports/{i}")
+        Problem(file, f"{unknown!r} is not an axis, a switch, a dtype, `device` or `contiguous`", f"{at}/supports/{i}")
         for i, text in enumerate(entry.supports)
         for unknown in sorted(parse(text).names - support_names(definition))
     ]
@@ -157,7 +157,7 @@ def _takes(signature: Signature) -> str:
 def support_names(definition: Definition) -> set[str]:
     """The names that a `supports` condition may use."""
     axes = {axis.name for axis in definition.axes} | {tensor.name for tensor in definition.inputs if tensor.is_switch}
-    return axes | {f"{tensor.name}_dtype" for tensor in definition.inputs} | {"device"}
+    return axes | {f"{tensor.name}_dtype" for tensor in definition.inputs} | {"device", "contiguous"}
 
 
 def solution_folders(extra: Path | None = None) -> list[Path]:

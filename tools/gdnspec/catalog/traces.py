@@ -21,10 +21,13 @@ from gdnspec.model.trace import Trace
 TRACES = "traces"  # the folder, beside the manifest
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
+# Keys of a tensor that no measurement depends on: they add calls, and change none that was measured.
+_ABOUT_CALLERS = {"read_if", "strides"}
 # Prose: a word mended in it makes no measurement stale.
 _PROSE: dict[str, bool | dict[str, set[str]]] = {
     "description": True,
-    **{key: {"__all__": {"description"}} for key in ("axes", "inputs", "outputs", "symmetries")},
+    **{key: {"__all__": {"description"}} for key in ("axes", "symmetries")},
+    **{key: {"__all__": {"description", *_ABOUT_CALLERS}} for key in ("inputs", "outputs")},
     "constraints": {"__all__": {"message"}},
 }
 

@@ -66,7 +66,8 @@ def selftest(
     drawn = secrets.randbits(62) if seed is None else seed
     tasks = [Task(solution, float("inf"), where.kind, timeout, drawn) for solution in good]
     tasks += [
-        Task(b.solution, float("inf") if b.known.long_workloads else LONG, where.kind, timeout, drawn) for b in bad
+        Task(b.solution, float("inf") if b.known.long_workloads else LONG, where.kind, timeout, drawn, b.known.repeats)
+        for b in bad
     ]
     results = _collect(tasks, jobs or len(os.sched_getaffinity(0)), json_file)
     complaints = _complaints(bad, good, results)

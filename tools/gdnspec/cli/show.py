@@ -79,7 +79,8 @@ def _definition(found: Found) -> None:
     for side, group in (("in", d.inputs), ("out", d.outputs)):
         for t in group:
             shape = "scalar" if t.shape is None else "[" + ", ".join(map(str, t.shape)) + "]"
-            how = f"{side}, updated" if t.mutates else side
+            more = "updated" if t.mutates else "" if t.strides is None else f"{t.strides} apart"
+            how = f"{side}, {more}" if more else side
             add_row(tensors, t.name, how, shape, t.dtype, t.default or "", _domain(t), t.description)
             for part in t.parts or []:
                 shape = "[" + ", ".join(map(str, part.shape)) + "]"

@@ -80,8 +80,11 @@ def _print_notes(summary: Summary) -> None:
     everything = [result for results in summary.rows.values() for result in results]
     reasons = Counter((r.solution, r.message.split(" (")[0] if r.message.startswith("interpreted") else r.message)
                       for r in everything if r.status == "UNSUPPORTED")  # fmt: skip
+    asked = Counter(r.solution for r in everything)
+    supported = asked - Counter(r.solution for r in everything if r.status == "UNSUPPORTED")
     for (solution, reason), count in reasons.items():
-        say(f"unsupported: {solution}, {count} workloads: {reason}")
+        part = f"; {supported[solution]} of {asked[solution]} workloads supported" if supported[solution] else ""
+        say(f"unsupported: {solution}, {count} workloads: {reason}{part}")
     isolation = sorted({result.isolation for result in everything if result.isolation})
     say(f"device: {summary.device}; isolation of solutions: {', '.join(isolation) or 'none ran'}")
 

@@ -58,6 +58,8 @@ class VarAxis(Model):
 
 
 Size = str | Annotated[int, Field(ge=0)]
+STRIDED = {"rows": 1, "tokens": 2}  # what `strides` allows: a gap after each index of so many leading dimensions
+COLUMN = "column"  # what `read_if` calls the place of a value in its row
 
 
 class Part(Model):
@@ -92,6 +94,8 @@ class Tensor(Model):
     `shape` holds axis names, integers and expressions of axes (`num_seqs + 1`); null is a scalar. `domain` bounds the
     values, null being unbounded. `indexes` names the input whose first dimension the values of this integer input are
     indices of, -1 being none; with `writes`, what the operator writes to there: all else of it stays bit for bit.
+    `read_if` says when the slot that a value names is read as well; absent, it always is. `strides` is what a caller
+    may pass: absent, contiguous memory.
     """
 
     name: Name
@@ -104,8 +108,17 @@ class Tensor(Model):
     mutates: bool = False
     indexes: Name | None = None
     writes: bool = False
+    read_if: str | None = None
+    strides: Literal["rows", "tokens"] | None = None
     traffic: str | None = None
     description: Text
+
+    @property
+    def spaced(self) -> int | None:
+        """The leading dimensions after each index of which a caller may leave a gap; None where there are no gaps."""
+        if self.strides is not None:
+            return STRIDED[self.strides]
+        return 1 if self.mutates else None
 
     @property
     def is_scalar(self) -> bool:
@@ -251,6 +264,10 @@ class Definition(Model):
             self._expression(f"{pointer}/default", tensor.default, axes, "an axis")
         if tensor.traffic is not None:
             self._expression(f"{pointer}/traffic", tensor.traffic, axes, "an axis")
+        least = STRIDED.get(tensor.strides or "", 0)
+        if tensor.strides is not None and (output or tensor.mutates or len(tensor.shape or []) < least):
+            message = f"an input that is not mutated, of at least {least} dimensions, has strides: not this one"
+            raise PlacedError(f"{pointer}/strides", message)
         if tensor.domain is not None:
             low, high = tensor.domain
             if low is not None and high is not None and low > high:
@@ -269,13 +286,22 @@ class Definition(Model):
         for i, tensor in enumerate(self.inputs):
             if tensor.writes and tensor.indexes is None:
                 raise PlacedError(f"/inputs/{i}/writes", "it writes to what it indexes, and it indexes nothing")
+            if tensor.read_if is not None:
+                self._expression(f"/inputs/{i}/read_if", tensor.read_if, self._row_names(tensor), "a value of its row")
             if tensor.indexes is None:
+                if tensor.read_if is not None:
+                    raise PlacedError(f"/inputs/{i}/read_if", "it says when a slot is read, and it indexes nothing")
                 continue
             if not tensor.is_index or tensor.is_flag:
                 raise PlacedError(f"/inputs/{i}/indexes", "only an integer tensor of one or two dimensions indexes")
             if tensor.indexes not in mutated:
                 hint = nearest(tensor.indexes, mutated)
                 raise PlacedError(f"/inputs/{i}/indexes", f"{tensor.indexes!r} is no mutated input", hint)
+
+    def _row_names(self, tensor: Tensor) -> set[str]:
+        """What `read_if` may name: axes, the place in the row, and integer inputs with one value a row."""
+        rows = {other.name for other in self.inputs if other.is_index and other.shape == (tensor.shape or [])[:1]}
+        return {axis.name for axis in self.axes} | rows | {COLUMN}
 
     def _check_symmetry(self, pointer: str, symmetry: Symmetry, axes: set[str]) -> None:
         tensors = self._shapes
@@ -345,6 +371,11 @@ class Definition(Model):
     def _scope_names(self) -> frozenset[str]:
         values = {tensor.name for tensor in self.inputs if tensor.is_index or tensor.is_scalar}
         return frozenset({axis.name for axis in self.axes} | values)
+
+    @cached_property
+    def leading(self) -> dict[str, int]:
+        """Of each input that may have gaps, after each index of how many dimensions."""
+        return {tensor.name: tensor.spaced for tensor in self.inputs if tensor.spaced is not None}
 
     def const_axes(self) -> list[str]:
         return [axis.name for axis in self.axes if isinstance(axis, ConstAxis)]

@@ -15,7 +15,8 @@ class KnownBad(Model):
 
     `statuses` are those that its failures may have. `killed_by` names workloads each of which must reject it.
     `only_in`, where given, are the suites that it may fail in: it must fail there and pass everywhere else.
-    `long_workloads`: it shows on long sequences alone, so they are run as well.
+    `long_workloads`: it shows on long sequences alone, so they are run as well. `repeats`: it shows now and then, so
+    each call is repeated so often.
     """
 
     most_bytes: ClassVar[int] = 256 << 10
@@ -26,3 +27,4 @@ class KnownBad(Model):
     killed_by: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=200)] = []
     only_in: Annotated[list[Suite], Field(max_length=20)] = []
     long_workloads: bool = False
+    repeats: Annotated[int, Field(ge=1, le=1000)] | None = None

@@ -3,6 +3,7 @@
 from gdnspec.model.definition import Definition
 
 NAMES = ("cu_seqlens", "row_offsets")  # each means: sequence n is rows [n] to [n + 1] of the packed tensors
+TOKENS = "total_seq_len"  # the axis of packed tokens
 
 
 def bounds(definition: Definition) -> str | None:

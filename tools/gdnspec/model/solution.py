@@ -49,7 +49,8 @@ class Entry(Model):
     """How one definition is served.
 
     `call` "out": the outputs, allocated and filled with NaN, follow the inputs by keyword. "return": the function
-    returns a tuple in the definition's order. `supports`: conditions over axes, switches, `<input>_dtype` and `device`.
+    returns a tuple in the definition's order. `supports`: conditions over axes, switches, `<input>_dtype`, `device` and
+    `contiguous`, which is false where a workload leaves gaps in a tensor that is no pool.
     """
 
     entry: Annotated[str, Field(pattern=ENTRY, max_length=300)]

@@ -193,11 +193,13 @@ class Workload(Model):
                 raise PlacedError(f"/integers/{name}", "it follows from sequence_lengths: one or the other")
             if name not in indices:
                 raise PlacedError(f"/integers/{name}", f"{name!r} is not an integer input", nearest(name, indices))
-        mutated = [tensor.name for tensor in definition.inputs if tensor.mutates]
+        spaced = [tensor.name for tensor in definition.inputs if tensor.spaced is not None]
         for name in self.gaps:
-            if name not in mutated:
-                message = f"{name!r} is no mutated input: all others are contiguous"
-                raise PlacedError(f"/gaps/{name}", message, nearest(name, mutated))
+            if name not in spaced:
+                message = f"{name!r} always arrives contiguous: no pool, and the definition gives it no strides"
+                raise PlacedError(f"/gaps/{name}", message, nearest(name, spaced))
+            if name in self.omit:
+                raise PlacedError(f"/gaps/{name}", f"{name!r} is left out, under /omit: one or the other")
         outputs = [tensor.name for tensor in definition.judged]
         for key in ("budget", "emulators"):
             for name in getattr(self, key) or {}:
@@ -234,6 +236,10 @@ class Workload(Model):
         return (frozenset(self.omit) | absent) - {
             t.name for t in definition.inputs if t.is_scalar and t.dtype in ("bool", *INTEGERS)
         }
+
+    def contiguous(self, definition: Definition) -> bool:
+        """Whether everything but pools arrives in contiguous memory."""
+        return all(definition.input(name).mutates for name in self.gaps)
 
     def normalises(self, definition: Definition) -> bool:
         """Whether q and k are normalised inside the operator."""

@@ -28,22 +28,30 @@ TORCH: dict[str, torch.dtype] = {name: getattr(torch, name) for name in SIZES}
 @dataclass(frozen=True)
 class Slot:
     """Where one tensor lies in the block. `gap`: elements that nobody may write to after each index of its first
-    dimension; all else of it is contiguous."""
+    `leading` dimensions; all else of it is contiguous."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
     gap: int = 0
+    leading: int = 1
 
     @property
     def nbytes(self) -> int:
         """Gaps included."""
-        return SIZES[self.dtype] * (self._pitch * self.shape[0] if self.shape else 1)
+        return SIZES[self.dtype] * self._pitch * prod(self.shape[: self.leading])
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements from one index of each dimension to the next."""
+        spaced = (*self.shape[: self.leading], self._pitch)
+        leading = [prod(spaced[i:]) for i in range(1, len(spaced))]
+        return (*leading, *(prod(self.shape[i + 1 :]) for i in range(self.leading, len(self.shape))))
 
     @property
     def _pitch(self) -> int:
-        return prod(self.shape[1:]) + self.gap
+        return prod(self.shape[self.leading :]) + self.gap
 
     def view(self, block: Tensor) -> Tensor:
         """The tensor in `block`, a uint8 tensor that holds the whole arena."""
@@ -66,18 +74,21 @@ class Slot:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Slot":
-        return Slot(data["name"], data["dtype"], tuple(data["shape"]), data["offset"], data["gap"])
+        return Slot(data["name"], data["dtype"], tuple(data["shape"]), data["offset"], data["gap"], data["leading"])
 
 
 def lay_out(
-    tensors: Iterable[tuple[str, str, tuple[int, ...]]], gaps: Mapping[str, int] | None = None
+    tensors: Iterable[tuple[str, str, tuple[int, ...]]],
+    gaps: Mapping[str, int] | None = None,
+    leading: Mapping[str, int] | None = None,
 ) -> tuple[list[Slot], int]:
     """Slots for (name, dtype, shape), and the bytes that they take together; a guard zone before and after each.
-    `gaps`: those within a tensor, in elements, by name."""
+    `gaps`: those within a tensor, in elements, by name, after each index of its first dimension, or of as many as
+    `leading` says."""
     slots: list[Slot] = []
     end = GUARD
     for name, dtype, shape in tensors:
-        slot = Slot(name, dtype, shape, end, (gaps or {}).get(name, 0))
+        slot = Slot(name, dtype, shape, end, (gaps or {}).get(name, 0), (leading or {}).get(name, 1))
         slots.append(slot)
         end += -(-slot.nbytes // ALIGNMENT) * ALIGNMENT + GUARD
     return slots, end

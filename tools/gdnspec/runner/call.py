@@ -1,7 +1,7 @@
 """Calls of one workload on the same memory: laid out once, filled and poisoned anew for each, copied as each ends."""
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from gdnspec.compare.judge import Verdict
-from gdnspec.inputs.materialise import Inputs
-from gdnspec.model.definition import Definition, Scope
+from gdnspec.model.definition import Definition
+from gdnspec.model.sequences import bounds
 from gdnspec.protocol.arena import GUARD_BYTE, Arena, HostArena, Slot, create, lay_out, zones
 from gdnspec.runner.child import Child, ChildFailed
+from gdnspec.runner.content import Content as Content
+from gdnspec.runner.junk import with_junk
 from gdnspec.runner.output import printable
 from gdnspec.runner.plan import Job
 from gdnspec.runner.pools import integers, left, untouched
-from gdnspec.runner.tensors import give_back, in_blocks, to_torch
+from gdnspec.runner.tensors import give_back, in_blocks
 
 LARGE = 1 << 30  # bytes of an input of which no second copy is made
 
@@ -32,37 +34,26 @@ class Answer:
     prepare_seconds: float | None
 
 
-@dataclass(frozen=True, eq=False)
-class Content:
-    """What a call is given: tensors on the device, scalars, and the axes that they bind."""
-
-    tensors: dict[str, Tensor]
-    scalars: dict[str, float | bool | None]
-    scope: Scope
-
-    @staticmethod
-    def of(inputs: Inputs, device: str) -> "Content":
-        tensors = {name: to_torch(array).to(device) for name, array in inputs.tensors.items()}
-        return Content(tensors, inputs.scalars, inputs.scope)
-
-
 class Session:
     """Calls with tensors of the same shapes: the child maps the memory and prepares once, then is called as often as
     the judge likes.
 
-    Every call finds the same pointers, and may find other content. Use as a context manager.
+    Every call finds the same pointers, and may find other content. What no call reads of `content` is replaced by junk.
+    Use as a context manager.
     """
 
     def __init__(self, job: Job, content: Content, device: str, child: Child, timeout: float) -> None:
         self.definition, self.entry = job.found.definition, job.entry.model_dump()
-        self.device, self.child, self.timeout, self.content = device, child, timeout, content
+        self.device, self.child, self.timeout = device, child, timeout
+        self.content = with_junk(self.definition, content)
         tensors = [(n, self.definition.input(n).dtype, tuple(x.shape)) for n, x in content.tensors.items()]
         tensors += [(t.name, t.dtype, self.definition.shape(t, content.scope)) for t in self.definition.outputs]
-        slots, self._nbytes = lay_out(tensors, job.workload.gaps)
+        slots, self._nbytes = lay_out(tensors, job.workload.gaps, self.definition.leading)
         self._zones = zones(slots, self._nbytes)
         self._slots: dict[str, Slot] = {slot.name: slot for slot in slots}
         self._arena: Arena | None = None
         self._prepare_seconds: float | None = None
+        self._prepared_for: list[int] | None = None  # where the sequences lay that `prepare` was last told of
 
     def __enter__(self) -> "Session":
         """Raises `MemoryError` where the device is full."""
@@ -76,28 +67,44 @@ class Session:
         assert self._arena is not None
         if error is None or isinstance(error, ChildFailed):  # not on Ctrl-C: the child may be deep in a call
             with contextlib.suppress(ChildFailed):  # what the judge has seen by now, it has seen
-                self.child.close(self.timeout)
+                self._let_go()
         self._arena.close()
         self._arena = None
 
-    def call(self, tensors: dict[str, Tensor] | None = None) -> Answer:
-        """One call on the session's own tensors, or on others of the same shapes. Raises `ChildFailed`."""
-        assert self._arena is not None
-        block = self._arena.block
-        assert block is not None
-        tensors = self.content.tensors if tensors is None else tensors
-        views = self._fill(block, tensors)
-        if not self.child.is_open:
-            self._open(self._arena)
-            views = self._fill(block, tensors)  # what `prepare` wrote is no part of the call
+    def call(self, content: Content | None = None) -> Answer:
+        """One call on the session's own content, or on other content of the same shapes. `prepare` is told anew where
+        that has other lengths of sequences. Raises `ChildFailed`."""
+        given = self.content if content is None else content
+        views = self.ready(given)
         give_back(self.device)
-        reply = self.child.call(self.timeout)
-        # At once, before anything else: what is written after "done" does not count.
+        return self.answer(given, views, self.child.call(self.timeout))
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Content:
+        """The session's own content with these tensors in its place."""
+        return replace(self.content, tensors=tensors)
+
+    def ready(self, content: Content) -> dict[str, Tensor]:
+        """Fills the memory for a call, and sees to it that the child has it open and is prepared; its tensors. Raises
+        `ChildFailed`."""
+        views = self._fill(content)
+        lengths = self._lengths(content)
+        if not self.is_open:
+            self._open(self._held)
+        elif self.entry["prepare"] is not None and lengths != self._prepared_for:
+            self._prepare_again()
+        else:
+            return views
+        self._prepared_for = lengths
+        return self._fill(content)  # what `prepare` wrote is no part of the call
+
+    def answer(self, content: Content, views: dict[str, Tensor], reply: dict[str, Any]) -> Answer:
+        """What a call left, copied at once: what is written after "done" does not count."""
         outputs = {output.name: views[output.name].clone() for output in self.definition.outputs}
-        after = {name: self._kept(name, views[name]) for name in tensors}
+        after = {name: self._kept(name, views[name]) for name in content.tensors}
+        block = self._block
         overrun = [name for name, zone in self._zones if not bool((block[zone] == GUARD_BYTE).all())]
         overrun += [name for name, slot in self._slots.items() if not bool((slot.gaps(block) == GUARD_BYTE).all())]
-        fault = _overrun(overrun) or self._form(reply) or self._mutated(tensors, after)
+        fault = _overrun(overrun) or self._form(reply) or self._mutated(content.tensors, after)
         return Answer(outputs | self._left(after), fault, number(reply.get("seconds")), self._prepare_seconds)
 
     def _kept(self, name: str, view: Tensor) -> Tensor:
@@ -105,13 +112,39 @@ class Session:
         compared = not self.definition.input(name).mutates and view.nbytes > LARGE
         return view if compared else view.clone()
 
-    def _fill(self, block: Tensor, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    @property
+    def is_open(self) -> bool:
+        """Whether the child has this session's memory."""
+        return self.child.is_open
+
+    @property
+    def _held(self) -> Arena:
+        assert self._arena is not None
+        return self._arena
+
+    @property
+    def _block(self) -> Tensor:
+        assert self._held.block is not None
+        return self._held.block
+
+    def _lengths(self, content: Content) -> list[int] | None:
+        name = bounds(self.definition)
+        return None if name is None else content.tensors[name].tolist()
+
+    def _prepare_again(self) -> None:
+        self.child.prepare(self.timeout)
+
+    def _let_go(self) -> None:
+        self.child.close(self.timeout)
+
+    def _fill(self, content: Content) -> dict[str, Tensor]:
+        block = self._block
         for _, zone in self._zones:
             block[zone] = GUARD_BYTE
         for slot in self._slots.values():
             slot.gaps(block).fill_(GUARD_BYTE)
         views = {name: slot.view(block) for name, slot in self._slots.items()}
-        for name, value in tensors.items():
+        for name, value in content.tensors.items():
             views[name].copy_(value)
         for output in self.definition.outputs:
             poison(views[output.name])

@@ -20,18 +20,22 @@ from gdnspec.model.definition import Definition
 from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult, Status
 from gdnspec.model.workload import Workload
-from gdnspec.runner import drawn
+from gdnspec.runner import drawn, lengths
 from gdnspec.runner.call import Answer, Content, Session
 from gdnspec.runner.child import Child, ChildFailed
 from gdnspec.runner.confinement import Confinement
 from gdnspec.runner.expected import Expected
 from gdnspec.runner.freeze import measure, with_budget
+from gdnspec.runner.lengths import Relaid
 from gdnspec.runner.plan import Job, token_programs
 from gdnspec.runner.relations import Relations
+from gdnspec.runner.repeat import Repeats
 from gdnspec.runner.sample import Sample, unfinished
-from gdnspec.runner.second import SecondCall, further
+from gdnspec.runner.second import Judge, SecondCall, further
+from gdnspec.runner.symmetry import Transformation
 
 REMEMBERED_BYTES = 1 << 30
+MOST_MOVED = 64  # workloads whose bounds were moved, each of 2,000 tokens at most, that are remembered
 DEATHS_IN_A_ROW = 3
 DRAWS = 8  # of a fresh workload's content, at most
 ONCE = 300  # token-programs above which an interpreted kernel, at 2.6 ms each, is called once only
@@ -143,6 +147,7 @@ class Checker:
         self.device, self.options = device, options
         self._expected = Expected(device, warn)
         self._cases: OrderedDict[tuple[str, str], Case | str] = OrderedDict()
+        self._bounds_moved: OrderedDict[tuple[str, str], tuple[Inputs, dict[str, Tensor]] | None] = OrderedDict()
 
     def run(self, jobs: list[Job]) -> Iterator[CheckResult]:
         """One result a job, as it comes; jobs of one solution stand together."""
@@ -211,19 +216,63 @@ class Checker:
             verdicts = judged(answer.outputs)
             worst = next((verdict for verdict in verdicts if verdict.status != "PASSED"), verdicts[0])
             judgement = Judgement(worst, self._profiled(job, verdicts, answer, case), answer)
-            if worst.status != "PASSED" or (job.interpreted and token_programs(scope) > ONCE):
+            if worst.status != "PASSED":
                 return judgement
-            generator = torch.Generator().manual_seed(self.options.seed ^ zlib.crc32(job.workload.name.encode()))
-            calls = further(definition, scope, generator)
-            later = (SecondCall(job, changes).judge(session, answer.outputs, judged) for changes in calls)
+            once = job.interpreted and token_programs(scope) > ONCE
+            generator = self._generator(job)
+            calls = [] if once else further(definition, scope, generator)
+            later = self._later(job, case, content, session, answer.outputs, judged, calls)
             wrong = next((verdict for verdict in later if verdict is not None), None)
-            if wrong is not None or not job.extras.symmetries:
+            if wrong is not None or once or not job.extras.symmetries:
                 return replace(judgement, verdict=wrong or worst)
             relations = Relations(job, content, child, self.options.timeout, judged, generator)
             found = dict(relations.by_itself(session, answer.outputs, calls[-1]))
         found |= relations.between_calls(answer.outputs)
         failed = [verdict for verdict in found.values() if verdict is not None and verdict.status != "PASSED"]
         return replace(judgement, verdict=failed[0] if failed else worst, symmetries=found)
+
+    def _later(
+        self, job: Job, case: Case, content: Content, session: Session, first: dict[str, Tensor], judge: Judge,
+        calls: list[list[Transformation]],
+    ) -> Iterator[Verdict | None]:  # fmt: skip
+        """What is wrong in calls after a first one that was right: those with other content, the same again, and other
+        lengths of sequences. Raises `ChildFailed`."""
+        for changes in calls:
+            yield SecondCall(job, changes).judge(session, first, judge)
+        if calls or job.extras.repeats is not None:
+            yield Repeats(job, content, session, first, judge).verdict(calls[0] if calls else [])
+        relaid = lengths.permuted(session.definition, content, first, judge, self._generator(job))
+        relaid = relaid or self._moved(job, case)
+        if relaid is not None:
+            yield lengths.judged_anew(session, relaid)
+
+    def _moved(self, job: Job, case: Case) -> Relaid | None:
+        """Where sequences are of one length: the same tokens with other bounds, whose right answer is computed once for
+        all solutions."""
+        key = (job.found.definition.name, job.workload.model_dump_json())
+        if key not in self._bounds_moved:
+            definition = job.found.definition
+            inputs = lengths.moved(definition, case.inputs, self._generator(job))
+            if inputs is not None:
+                try:
+                    expected = self._expected.values(job.found, inputs, keep=False)
+                except InvalidWorkload:
+                    inputs = None  # what this cut gives is not finite: it says nothing
+            self._bounds_moved[key] = None if inputs is None else (inputs, expected)
+            while len(self._bounds_moved) > MOST_MOVED:
+                self._bounds_moved.popitem(last=False)
+        known = self._bounds_moved[key]
+        if known is None:
+            return None
+        inputs, expected = known
+
+        def judge(outputs: dict[str, Tensor]) -> list[Verdict]:
+            return judge_all(outputs, expected, job.found.definition, lengths.widened(case.workload), inputs.scope)
+
+        return Relaid(Content.of(inputs, self.device), judge)
+
+    def _generator(self, job: Job) -> torch.Generator:
+        return torch.Generator().manual_seed(self.options.seed ^ zlib.crc32(job.workload.name.encode()))
 
     def _profiled(self, job: Job, verdicts: list[Verdict], answer: Answer, case: Case) -> list[Verdict]:
         """The verdicts with their errors by position, where those were asked for."""
@@ -276,6 +325,7 @@ class Checker:
         definition, workload, name = job.found.definition.name, job.workload.name, job.solution.name
         command = ["gdnspec", "check", definition, "--solution", name, "--workload", workload, "--device", self.device]
         command += ["--seed", str(self.options.seed)]
+        command += [] if job.extras.repeats is None else ["--repeat", str(job.extras.repeats)]
         return CheckResult(
             definition=definition,
             workload=workload,

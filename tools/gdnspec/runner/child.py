@@ -138,9 +138,26 @@ class Child:
         self.is_open = True
         return reply
 
-    def call(self, timeout: float) -> dict[str, Any]:
-        """One call of the entry point on what is open; the reply. Raises `ChildFailed`."""
-        return self._request({"op": "call"}, timeout, "done")
+    def prepare(self, timeout: float) -> None:
+        """Prepares again, for what the open memory holds now. Raises `ChildFailed`."""
+        self._request({"op": "prepare"}, timeout, "prepared")
+
+    def call(self, timeout: float, filler: bool = False) -> dict[str, Any]:
+        """One call of the entry point on what is open, with `filler` beside other work; the reply. Raises
+        `ChildFailed`."""
+        return self._request({"op": "call", "filler": filler}, timeout, "done")
+
+    def open_second(self, message: dict[str, Any], fds: list[int], timeout: float) -> None:
+        """Maps a second set of buffers beside the one that is open, and prepares for it. Raises `ChildFailed`."""
+        self._request({**message, "op": "second"}, timeout, "opened", fds)
+
+    def close_second(self, timeout: float) -> None:
+        """Lets go of the second set of buffers. Raises `ChildFailed`."""
+        self._request({"op": "release"}, timeout, "closed")
+
+    def call_both(self, timeout: float) -> dict[str, Any]:
+        """A call on each set of buffers, on a stream each; the reply. Raises `ChildFailed`."""
+        return self._request({"op": "both"}, timeout, "done")
 
     def ring(self, message: dict[str, Any], fds: list[int], timeout: float) -> dict[str, Any]:
         """Maps a ring of buffers and prepares for each; the reply. Raises `ChildFailed`."""

@@ -22,10 +22,12 @@ INTERPRETER_LIMIT = 2000
 
 @dataclass(frozen=True)
 class Extras:
-    """What is looked at beside the verdict: each symmetry by itself; errors by position."""
+    """What is looked at beside the verdict: each symmetry by itself; errors by position. `repeats`: how often each call
+    is repeated, None for what is usual on the device."""
 
     symmetries: bool = False
     errors: bool = False
+    repeats: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +102,7 @@ def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workl
     if workload.device == "cuda" and device.kind != "cuda":
         return "the workload is for a CUDA GPU"
     scope = workload.scope(found.definition, preset_of(workload))
-    outside = beyond(entry, found.definition, scope, device.kind)
+    outside = beyond(entry, found.definition, scope, device.kind, workload)
     if outside is not None:
         return outside
     if interpreted(solution, device):
@@ -110,16 +112,17 @@ def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workl
     return None
 
 
-def beyond(entry: Entry, definition: Definition, scope: Scope, device: str) -> str | None:
-    """The condition of `supports` that a call does not meet."""
+def beyond(entry: Entry, definition: Definition, scope: Scope, device: str, workload: Workload) -> str | None:
+    """The condition of `supports` that a call does not meet: one of this shape, its tensors laid out as the workload's
+    are."""
     # A switch that a line does not mention has its default.
     switches = {t.name: parse(t.default or "True").evaluate({}) for t in definition.inputs if t.is_switch}
     dtypes = {f"{t.name}_dtype": t.dtype for t in definition.inputs}
-    names: Scope = {**switches, **scope, **dtypes, "device": device}
+    names: Scope = {**switches, **scope, **dtypes, "device": device, "contiguous": workload.contiguous(definition)}
     for text in entry.supports:
         try:
             if not parse(text).holds(names):
-                return f"the solution supports {text}"
+                return f"the solution supports {'contiguous inputs alone' if text == 'contiguous' else text}"
         except ExpressionError as error:
             return f"supports: {error}"
     return None

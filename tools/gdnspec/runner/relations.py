@@ -108,7 +108,8 @@ class Relations:
     ) -> Outputs | Verdict:
         """Calls on pieces, and puts what comes back into `whole`; a verdict where its form is wrong already."""
         content = batch.take(pieces, replaced)
-        if beyond(self.job.entry, self.job.found.definition, content.scope, self.job.device.kind) is not None:
+        job = self.job
+        if beyond(job.entry, job.found.definition, content.scope, job.device.kind, job.workload) is not None:
             raise Skipped
         with Session(self.job, content, self.job.device.kind, self.child, self.timeout) as session:
             answer = session.call()

@@ -19,6 +19,7 @@ from gdnspec.compare.judge import Verdict
 from gdnspec.protocol.arena import GUARD_BYTE, Arena, create
 from gdnspec.runner.call import Content, description, number, poison
 from gdnspec.runner.child import Child, ChildFailed
+from gdnspec.runner.junk import with_junk
 from gdnspec.runner.multiples import differing, multiple, write
 from gdnspec.runner.plan import Job
 from gdnspec.runner.pools import left, untouched
@@ -43,10 +44,13 @@ class Ring:
         self.count, self.timeout, self.device = count, timeout, job.device.kind
         self.definition = job.found.definition
         self.layout = Layout(self.definition, job.workload.gaps, content, count)
+        # Slots that a call names and leaves as they are must be found again, which NaN never is.
+        kept = {name: set(slots) - set(self._written(name)) for name, slots in self.layout.named.items()}
+        junked = with_junk(self.definition, content, kept)
         self._reserve = reserve if reserve is not None and self.nbytes <= reserve.nbytes else None
         self._arena: Arena | None = None
         # A call's inputs, and what it leaves behind, first as they are and then permuted; of pools the named slots.
-        self._inputs = self._compacted(content.tensors)
+        self._inputs = self._compacted(junked.tensors)
         self._outputs = {**first, **self._whole_pools(first)}
         self._base, self._want = self._inputs, self._outputs
         self._filled = 0
@@ -224,11 +228,15 @@ class Ring:
         """The named slots as the first call left them: `first` has those alone that it wrote."""
         found = {}
         for name, named in self.layout.named.items():
-            written = self.definition.written(self.definition.input(name), self.content.scope) or []
+            written = self._written(name)
             found[name] = self._inputs[name].clone()
             if first:
                 found[name][[named.index(slot) for slot in written]] = first[name]
         return found
+
+    def _written(self, pool: str) -> list[int]:
+        """The slots that the first call writes."""
+        return self.definition.written(self.definition.input(pool), self.content.scope) or []
 
     def _judged(self, first: int, judge: Judge) -> Verdict | None:
         """A difference: forgiven where nothing but the budget is promised and all calls keep it."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 
-import torch
 from torch import Tensor
 
 from gdnspec.model.definition import Definition
@@ -43,7 +42,8 @@ class Layout:
             for name, named in self.named.items()
         ]
         shared, start = lay_out(pools, gaps) if pools else ([], 0)
-        own, self.stride = lay_out([(name, *form) for name, form in tensors.items() if name not in self.named], gaps)
+        each = [(name, *form) for name, form in tensors.items() if name not in self.named]
+        own, self.stride = lay_out(each, gaps, definition.leading)
         self.shared = frozenset(slot.name for slot in shared)
         self.slots = {slot.name: slot for slot in (*shared, *(slot.moved(start) for slot in own))}
         self._start = start  # a multiple of the alignment, as is the stride
@@ -74,9 +74,14 @@ class Layout:
         yield from (rows[:, zone] for _, zone in self._zones)
         yield from (block[zone] for _, zone in self._shared_zones)
         yield from (self.slots[name].gaps(block) for name in self.shared)
+        for name, slot in self.slots.items():
+            if slot.gap and name not in self.shared:
+                first = slot.gaps(block)
+                yield block[: self.nbytes].as_strided(
+                    (self.count, *first.shape), (self.stride, *first.stride()), first.storage_offset()
+                )
 
     def _stacked(self, block: Tensor, slot: Slot) -> Tensor:
         size = SIZES[slot.dtype]
         flat = block[: self.nbytes].view(TORCH[slot.dtype])
-        strides = torch.empty(slot.shape, device="meta").stride()
-        return flat.as_strided((self.count, *slot.shape), (self.stride // size, *strides), slot.offset // size)
+        return flat.as_strided((self.count, *slot.shape), (self.stride // size, *slot.strides), slot.offset // size)

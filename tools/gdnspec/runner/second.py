@@ -50,7 +50,7 @@ class SecondCall:
 
     def judge(self, session: Session, first: dict[str, Tensor], judge: Judge) -> Verdict | None:
         """The verdict, or None where the answer is what it must be. Raises `ChildFailed`."""
-        answer = session.call(apply_all(self.transformations, session.content.tensors))
+        answer = session.call(session.with_tensors(apply_all(self.transformations, session.content.tensors)))
         if answer.fault is not None:
             return Verdict(answer.fault.status, f"{self.what}: {answer.fault.message}")
         outputs = taken_back(self.transformations, answer.outputs)

@@ -20,7 +20,7 @@ from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import Workload
 from gdnspec.protocol.lifetime import die_with
 from gdnspec.runner.check import ONCE, Checker, Options
-from gdnspec.runner.plan import interpreted, plan, token_programs
+from gdnspec.runner.plan import Extras, interpreted, plan, token_programs
 
 SUITES = ("smoke", "conformance", "strict", "fresh")
 PAIRS = 65535  # of a sequence and a head, above which a workload is run as a long one is
@@ -29,13 +29,15 @@ LONG = 2100  # tokens above which a workload is run only for what shows on long 
 
 @dataclass(frozen=True)
 class Task:
-    """One solution on its definitions' workloads. `longest`: of a workload, in tokens."""
+    """One solution on its definitions' workloads. `longest`: of a workload, in tokens. `repeats`: of each call; None is
+    what is usual on the device."""
 
     solution: Solution
     longest: float
     device: str
     timeout: float
     seed: int
+    repeats: int | None = None
 
 
 THREADS = "OMP_NUM_THREADS"  # of a process, and of those that it starts
@@ -77,7 +79,8 @@ def _run(task: Task) -> list[CheckResult]:
     # One for all tasks of this process: it remembers the cases.
     key = (task.device, task.timeout, task.seed)
     checker = _checkers.setdefault(key, Checker(task.device, Options(task.timeout, task.seed), lambda message: None))
-    return list(checker.run(list(plan([task.solution], selected(task, device), device))))
+    extras = Extras(repeats=task.repeats)
+    return list(checker.run(list(plan([task.solution], selected(task, device), device, extras))))
 
 
 def selected(task: Task, device: machine.Device) -> list[tuple[Found, list[Workload]]]:

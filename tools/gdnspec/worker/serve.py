@@ -13,6 +13,7 @@ from gdnspec.build.loader import load_function
 from gdnspec.protocol.arena import Slot, attach
 from gdnspec.protocol.channel import Channel, ChannelClosed
 from gdnspec.worker import tamper
+from gdnspec.worker.crowd import Crowd
 from gdnspec.worker.isolation import Isolation
 from gdnspec.worker.opened import Opened, Refused
 from gdnspec.worker.windows import Windows
@@ -49,6 +50,8 @@ class _Worker:
         self.device: str = hello["device"]
         self.originals = tamper.originals()
         self.open: Opened | None = None
+        self.second: Opened | None = None
+        self.crowd = Crowd(self.device)
         self.windows: Windows | None = None
         if os.environ.get("TRITON_INTERPRET") == "1":
             from gdnspec.build.interpreter import correct_interpreter
@@ -64,8 +67,16 @@ class _Worker:
                     return self._load(message)
                 case "open":
                     return self._open(message, fds)
+                case "prepare":
+                    return self._prepare()
                 case "call":
-                    return self._call()
+                    return self._call(message.get("filler") is True)
+                case "second":
+                    return self._second(message, fds)
+                case "both":
+                    return self._both()
+                case "release":
+                    return self._release()
                 case "ring":
                     return self._ring(message, fds)
                 case "capture":
@@ -118,27 +129,58 @@ class _Worker:
 
     def _open(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self._close()
+        self.open, seconds = self._opened(message, fds)
+        return {"op": "opened", "prepare_seconds": seconds}
+
+    def _second(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self.second, seconds = self._opened(message, fds)
+        return {"op": "opened", "prepare_seconds": seconds}
+
+    def _release(self) -> dict[str, Any]:
+        if self.second is not None:
+            second, self.second = self.second, None
+            second.arena.close()
+        return {"op": "closed"}
+
+    def _opened(self, message: dict[str, Any], fds: list[int]) -> tuple[Opened, float | None]:
         arena = attach(message["arena"], fds)
         try:
             slots = {name: Slot.from_json(slot) for name, slot in message["slots"].items()}
-            self.open = Opened(message, slots, arena, self.folder, self.build_dir)
-            seconds = self.open.prepare(self._wait)
+            opened = Opened(message, slots, arena, self.folder, self.build_dir)
+            seconds = opened.prepare(self._wait)
             self._refuse_tampering()
         except BaseException:
-            self.open = None
             arena.close()
             raise
-        return {"op": "opened", "prepare_seconds": seconds}
+        return opened, seconds
 
-    def _call(self) -> dict[str, Any]:
+    def _prepare(self) -> dict[str, Any]:
+        if self.open is None:
+            raise Refused("runtime", "told to prepare with nothing open")
+        self.open.prepare(self._wait)
+        self._refuse_tampering()
+        return {"op": "prepared"}
+
+    def _call(self, filler: bool = False) -> dict[str, Any]:
         if self.open is None:
             raise Refused("runtime", "called with nothing open")
+        if filler:
+            self.crowd.work()
         started = time.perf_counter()
         described = self.open.accept(self.open.invoke())
         self._wait()
         seconds = time.perf_counter() - started
         self._refuse_tampering()
         return {"op": "done", "returned": described, "seconds": seconds}
+
+    def _both(self) -> dict[str, Any]:
+        """A call on each of two sets of buffers, neither waiting for the other."""
+        if self.open is None or self.second is None:
+            raise Refused("runtime", "called on two sets of buffers with fewer open")
+        described = self.crowd.at_once([self.open, self.second])
+        self._wait()
+        self._refuse_tampering()
+        return {"op": "done", "returned": described}
 
     def _ring(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self._close()
@@ -178,9 +220,9 @@ class _Worker:
         return {"op": "inspected"}
 
     def _close(self) -> dict[str, Any]:
-        for opened in (self.open, self.windows):
+        for opened in (self.open, self.second, self.windows):
             if opened is not None:
-                self.open = self.windows = None
+                self.open = self.second = self.windows = None
                 opened.arena.close()
         return {"op": "closed"}
 

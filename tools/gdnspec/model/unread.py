@@ -1,0 +1,86 @@
+"""What the contract says that a call does not read: derived from a definition's slots, flags and bounds.
+
+A row whose slots are all -1 is skipped, and so are its tokens. Of a pool a call reads the slots that it names for
+reading: where a flag says that a sequence begins without a state, and where `read_if` is false, that is none.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from math import prod
+from typing import Any
+
+from gdnspec.model.definition import COLUMN, Definition, Scope, Tensor
+from gdnspec.model.dtypes import FLOATS
+from gdnspec.model.expression import parse
+from gdnspec.model.sequences import TOKENS, bounds
+
+Values = Mapping[str, Any]
+
+
+def unread(definition: Definition, scope: Scope, values: Values) -> dict[str, list[int]]:
+    """Of each float input, the indices of its first dimension that the call does not read; inputs that are read whole
+    are left out. `scope` binds the axes, `values` has the integer inputs, flat. Raises `ExpressionError`."""
+    found = {}
+    for tensor in definition.inputs:
+        if tensor.dtype not in FLOATS or not tensor.shape:
+            continue
+        size = definition.shape(tensor, scope)[0]
+        if any(other.indexes == tensor.name for other in definition.inputs):
+            read = set(_slots_read(definition, tensor, scope, values))
+            indices = [slot for slot in range(size) if slot not in read]
+        elif tensor.shape[0] == TOKENS:
+            indices = _tokens_unread(definition, size, scope, values)
+        else:
+            indices = _skipped(definition, str(tensor.shape[0]), scope, values)
+        if indices:
+            found[tensor.name] = indices
+    return found
+
+
+def _rows(definition: Definition, tensor: Tensor, scope: Scope, values: Values) -> list[list[int]]:
+    """The values of an integer input, row by row."""
+    count, *rest = definition.shape(tensor, scope)
+    each, flat = prod(rest), list(values[tensor.name])
+    return [flat[n * each : (n + 1) * each] for n in range(count)]
+
+
+def _first_axis(tensor: Tensor) -> str:
+    return str((tensor.shape or [""])[0])
+
+
+def _skipped(definition: Definition, axis: str, scope: Scope, values: Values) -> list[int]:
+    """The rows all of whose slots are -1; none where nothing names slots for the rows of this axis."""
+    naming = [tensor for tensor in definition.inputs if tensor.indexes is not None and _first_axis(tensor) == axis]
+    rows = zip(*(_rows(definition, tensor, scope, values) for tensor in naming), strict=True)
+    return [n for n, slots in enumerate(rows) if all(slot == -1 for slot in chain(*slots))]
+
+
+def _tokens_unread(definition: Definition, size: int, scope: Scope, values: Values) -> list[int]:
+    """Tokens of skipped sequences, and those in front of the first sequence or behind the last."""
+    name = bounds(definition)
+    if name is None:
+        return []
+    starts = list(values[name])
+    axes = {_first_axis(tensor) for tensor in definition.inputs if tensor.indexes is not None}
+    skipped = {n for axis in axes for n in _skipped(definition, axis, scope, values)}
+    outside = chain(range(starts[0]), range(starts[-1], size))
+    return sorted(chain(outside, *(range(starts[n], starts[n + 1]) for n in skipped)))
+
+
+def _slots_read(definition: Definition, pool: Tensor, scope: Scope, values: Values) -> Iterator[int]:
+    """The slots of a pool whose content counts: those that are read, and those that an empty sequence leaves as they
+    are."""
+    name = bounds(definition)
+    for tensor in definition.inputs:
+        if tensor.indexes != pool.name:
+            continue
+        alone = [other for other in definition.inputs if other.is_index and other.shape == [_first_axis(tensor)]]
+        condition = None if tensor.read_if is None else parse(tensor.read_if)
+        for n, row in enumerate(_rows(definition, tensor, scope, values)):
+            empty = name is not None and values[name][n] == values[name][n + 1]
+            if not empty and not all(values[other.name][n] for other in alone if other.is_flag):
+                continue
+            here = {**scope, **{other.name: values[other.name][n] for other in alone}}
+            for column, slot in enumerate(row):
+                if slot >= 0 and (empty or condition is None or condition.holds({**here, COLUMN: column})):
+                    yield slot

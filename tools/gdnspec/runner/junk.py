@@ -1,0 +1,38 @@
+"""Junk where the contract says that nothing is read: NaN and infinities, which no multiplication by zero removes."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gdnspec.model.definition import Definition
+from gdnspec.model.unread import unread
+from gdnspec.runner.content import Content
+from gdnspec.runner.pools import integers
+
+JUNK = (torch.nan, torch.inf, -torch.inf)  # one after the other, element by element
+AT_A_TIME = 256  # slots: a pool may have gigabytes
+
+
+def with_junk(definition: Definition, content: Content, kept: Mapping[str, Iterable[int]] | None = None) -> Content:
+    """The same call, whose answer is the same, with junk in all that it does not read; the tensors given stay as they
+    are. `kept`: indices of the first dimension to leave alone, by name."""
+    tensors = dict(content.tensors)
+    for name, indices in unread(definition, content.scope, integers(content.tensors)).items():
+        if name in tensors:
+            spared = set((kept or {}).get(name, ()))
+            tensors[name] = _junked(tensors[name], [i for i in indices if i not in spared])
+    return replace(content, tensors=tensors)
+
+
+def _junked(x: Tensor, rows: list[int]) -> Tensor:
+    """A copy with junk in these indices of the first dimension."""
+    if not rows:
+        return x
+    result = x.clone()
+    pattern = torch.tensor(JUNK, device=x.device).repeat(x[0].numel() // len(JUNK) + 1)[: x[0].numel()]
+    junk, index = pattern.to(x.dtype).view(x.shape[1:]), torch.tensor(rows, device=x.device)
+    for start in range(0, len(rows), AT_A_TIME):
+        result[index[start : start + AT_A_TIME]] = junk
+    return result
