@@ -24,7 +24,8 @@ def norm_kernel(
     z = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
     weight = tl.load(weight_ptr + d, mask=d < D, other=0.0).to(tl.float32)
     factor = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / D + eps)
-    y = x * factor[:, None] * weight[None, :] * silu(z)
+    # With eps 0 the factor of a row of zeros, which a skipped token has, is infinite.
+    y = tl.where(x == 0.0, 0.0, x * factor[:, None] * weight[None, :] * silu(z))
     tl.store(output_ptr + at, y.to(output_ptr.dtype.element_ty), mask=inside)
 
 
