@@ -66,7 +66,7 @@ def blocking(K: int, V: int, num_seqs: int, heads: int, total: int, dtype: torch
     if dtype == torch.float32:  # not tuned: it fits into shared memory, and spills
         return Blocking(8, 64, Walk(32, 8, 2) if BK <= 128 else Walk(16, 8, 1))
     if BK != 128:
-        return Blocking(4, 64, Walk(64 if V > 32 else 32, 4, 3) if BK == 64 else Walk(32, 8, 2))
+        return Blocking(4, 64, Walk(64 if V > 32 and (K in (V, BK)) else 32, 4, 3) if BK == 64 else Walk(32, 8, 2))
     # A walk is serial: where pairs are few, in segments, or in narrow slices. No slice is to be half empty: 192 are
     # three of 64.
     many = Walk(128, 8, 2) if 64 < V <= 128 or V > 192 else Walk(64, 4, 3)
