@@ -1252,7 +1252,7 @@ def neg_layer_conformance() -> Iterator[Line]:
     yield layer(
         "large_states", K96_V192, (33, 20), "++", regime="large_initial_state", **AS_OLMO, covers="large states"
     )
-    yield layer("long", K24_V40, (400,), "-", **AS_OLMO, covers="many chunks")
+    yield layer("long", K64_V128, (300,), "-", **AS_OLMO, covers="many chunks")
     yield layer("many", K24_V40, (3, 1, 2, 5) * 9, "+-+-" * 9, **AS_OLMO, covers="more sequences than a block of them")
 
 
