@@ -1253,7 +1253,10 @@ def neg_layer_conformance() -> Iterator[Line]:
         "large_states", K96_V192, (33, 20), "++", regime="large_initial_state", **AS_OLMO, covers="large states"
     )
     yield layer("long", K64_V128, (300,), "-", **AS_OLMO, covers="many chunks")
-    yield layer("many", K24_V40, (3, 1, 2, 5) * 9, "+-+-" * 9, **AS_OLMO, covers="more sequences than a block of them")
+    yield layer(
+        "many", K64_V128, (3, 1, 2, 5) * 9, "+" * 36, regime="large_initial_state", **AS_OLMO,
+        covers="more sequences than a block of them",
+    )  # fmt: skip
 
 
 def neg_layer_performance() -> Iterator[Line]:
