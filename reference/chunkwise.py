@@ -104,6 +104,21 @@ def prefill_k_last(
     return output, state
 
 
+def prefill_k_last_kv_dims(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    cu_seqlens: Tensor,
+    initial_state: Tensor | None,
+    scale: float | None,
+    chunk_size: int = 64,
+) -> tuple[Tensor, Tensor]:
+    """As `kv_dims.prefill_k_last_kv_dims`, in chunks of `chunk_size` tokens."""
+    return prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, chunk_size)
+
+
 def prefill_checkpoints(
     q: Tensor,
     k: Tensor,
@@ -121,29 +136,28 @@ def prefill_checkpoints(
     equation has every state of a chunk."""
     dtype = arithmetic_type(q, k, v, g, beta, initial_state)
     H = max(q.shape[1], v.shape[1])
-    size = q.shape[-1]
+    key_size, value_size = q.shape[-1], v.shape[-1]
     num_seqs = cu_seqlens.numel() - 1
     ones = torch.ones(q.shape[0], H, dtype=dtype, device=q.device)
     alpha = ones if g is None else g.to(dtype)
     write = ones if beta is None else beta.to(dtype)
     if initial_state is None:
-        states = torch.zeros(num_seqs, H, size, size, dtype=dtype, device=q.device)
+        states = torch.zeros(num_seqs, H, value_size, key_size, dtype=dtype, device=q.device)
     else:
         states = initial_state.to(dtype, copy=True)
 
     kept_starts = checkpoint_cu_starts.tolist()
-    checkpoints = torch.zeros(kept_starts[-1], H, size, size, dtype=dtype, device=q.device)
+    checkpoints = torch.zeros(kept_starts[-1], H, value_size, key_size, dtype=dtype, device=q.device)
 
-    output = torch.zeros(q.shape[0], H, size, dtype=dtype, device=q.device)
+    output = torch.zeros(q.shape[0], H, value_size, dtype=dtype, device=q.device)
     bounds = cu_seqlens.tolist()
     for n, (start, stop) in enumerate(pairwise(bounds)):
         if start == stop:
             continue
         Q, K, V = (expand_heads(x[start:stop].to(dtype), H).transpose(0, 1) for x in (q, k, v))  # [H, T, d]
         kept = range(checkpoint_interval - 1, stop - start, checkpoint_interval)
-        rows, states[n], inside = sequence(
-            Q, K, V, alpha[start:stop].T, write[start:stop].T, states[n], default_scale(size, scale), chunk_size, kept
-        )
+        gates, factor = (alpha[start:stop].T, write[start:stop].T), default_scale(key_size, scale)
+        rows, states[n], inside = sequence(Q, K, V, *gates, states[n], factor, chunk_size, kept)
         output[start:stop] = rows.transpose(0, 1)
         if inside:
             checkpoints[kept_starts[n] : kept_starts[n + 1]] = torch.stack(inside)
@@ -192,6 +206,11 @@ def prefill_from_conv(
         rows, S, _ = sequence(Q[:, t], K_[:, t], V_[:, t], alpha, write, S, default_scale(K, None), chunk_size)
         output[t], after[slot] = rows.transpose(0, 1), S.mT.to(after.dtype)
     return output.flatten(1), after
+
+
+def layer_prefill_neg_eigval(*, chunk_size: int = 64, **inputs: Tensor | float | None) -> tuple[Tensor, Tensor, Tensor]:
+    """As `layer.layer_prefill_neg_eigval`, the rule in chunks of `chunk_size` tokens; its inputs by keyword."""
+    return block(**inputs, rule=partial(prefill_from_conv, chunk_size=chunk_size), allow_neg_eigval=True)
 
 
 def layer_prefill(*, chunk_size: int = 64, **inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -109,18 +109,18 @@ def prefill_k_last(
     dtype = arithmetic_type(q, k, v, g, beta, initial_state)
     num_sab_heads = max(q.shape[1], v.shape[1])
     num_seqs = cu_seqlens.numel() - 1
-    size = q.shape[-1]
+    key_size, value_size = q.shape[-1], v.shape[-1]
     gate_shape = (q.shape[0], num_sab_heads)
     Q, K, V = (expand_heads(x.to(dtype), num_sab_heads) for x in (q, k, v))
     alpha = torch.ones(gate_shape, dtype=dtype, device=q.device) if g is None else g.to(dtype)
     write = torch.ones(gate_shape, dtype=dtype, device=q.device) if beta is None else beta.to(dtype)
     if initial_state is None:
-        states = torch.zeros(num_seqs, num_sab_heads, size, size, dtype=dtype, device=q.device)
+        states = torch.zeros(num_seqs, num_sab_heads, value_size, key_size, dtype=dtype, device=q.device)
     else:
         states = initial_state.to(dtype, copy=True)
-    factor = default_scale(size, scale)
+    factor = default_scale(key_size, scale)
 
-    output = torch.zeros(q.shape[0], num_sab_heads, size, dtype=dtype, device=q.device)
+    output = torch.zeros(q.shape[0], num_sab_heads, value_size, dtype=dtype, device=q.device)
     bounds = cu_seqlens.tolist()
     for n in range(num_seqs):
         S = states[n]  # [H, V, K]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from convolution import conv1d_prefill, silu
 from gated_delta_net import arithmetic_type, forget_gate_raw, prefill_from_conv
+from kv_dims import update_gate_raw
 from torch import Tensor
 
 RMS_EPSILON = 1e-6  # inside the root: x * rsqrt(mean(x^2) + eps)
@@ -55,6 +56,8 @@ def core(
     state_slots: Tensor,
     has_initial_state: Tensor,
     rule: Callable[..., tuple[Tensor, Tensor]],
+    allow_neg_eigval: bool = False,
+    eps: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What a layer does between its projections, nothing rounded on the way; `rule` runs on the convolution's rows.
 
@@ -63,6 +66,7 @@ def core(
         o = the gated delta rule on l2(q), l2(k), v, alpha, beta, scale 1 / sqrt(K)
         y = rms(o) * norm_weight * silu(z)
 
+    With allow_neg_eigval, beta is twice that; `eps` is the norm's, 1e-6 where it is absent.
     qkv [total_seq_len, 2 key_dim + value_dim]; z [total_seq_len, value_dim]; a, b [total_seq_len, num_v_heads];
     recurrent_states [slots, num_v_heads, K, V]; the rest as `layer_prefill` has it. Where the slots are -1, y is zero.
     Returns y [total_seq_len, value_dim], float32 at least, and both pools afterwards.
@@ -73,13 +77,13 @@ def core(
         qkv.to(dtype), conv_weight, conv_bias, cu_seqlens, conv_states, conv_slots, has_initial_state
     )  # fmt: skip
     alpha = forget_gate_raw(A_log.to(dtype), a.to(dtype), dt_bias.to(dtype))
-    beta = torch.sigmoid(b.to(dtype))
+    beta = update_gate_raw(b.to(dtype), allow_neg_eigval)
 
     states = recurrent_states.clone()
     states[state_slots[(cu_seqlens.diff() > 0) & ~has_initial_state & (state_slots >= 0)].long()] = 0.0
     o, states = rule(mixed, alpha, beta, states, state_slots, cu_seqlens)
 
-    y = gated_rms_norm(o.unflatten(1, (H, -1)), z.to(dtype).unflatten(1, (H, -1)), norm_weight, None).flatten(1)
+    y = gated_rms_norm(o.unflatten(1, (H, -1)), z.to(dtype).unflatten(1, (H, -1)), norm_weight, eps).flatten(1)
     skipped = torch.repeat_interleave(state_slots < 0, cu_seqlens.diff())
     return torch.where(skipped[:, None], 0.0, y), conv_after, states
 
@@ -178,14 +182,16 @@ def block(
     state_slots: Tensor,
     has_initial_state: Tensor,
     rule: Callable[..., tuple[Tensor, Tensor]],
+    allow_neg_eigval: bool = False,
+    eps: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`layer_prefill`, whatever runs the rule on the convolution's rows."""
+    """`layer_prefill`, whatever runs the rule on the convolution's rows; `allow_neg_eigval` and `eps` as in `core`."""
     dtype = arithmetic_type(x, qkv_weight, conv_weight, A_log, dt_bias, conv_states, recurrent_states)
     hidden = x.to(dtype)
     qkv, z, a, b = (hidden @ weight.to(dtype).T for weight in (qkv_weight, z_weight, a_weight, b_weight))
     states = (conv_states, conv_slots, recurrent_states, state_slots, has_initial_state)
     y, conv_after, after = core(
-        qkv, z, a, b, conv_weight, None, A_log, dt_bias, norm_weight, cu_seqlens, *states, rule
+        qkv, z, a, b, conv_weight, None, A_log, dt_bias, norm_weight, cu_seqlens, *states, rule, allow_neg_eigval, eps
     )  # fmt: skip
     return (y @ out_weight.to(dtype).T).to(x.dtype), conv_after, after
 
@@ -213,3 +219,56 @@ def layer_decode(
     each, carried = one_token_each(x)
     weights = (qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight)
     return layer_prefill(x, *weights, each, conv_states, conv_slots, recurrent_states, state_slots, carried)
+
+
+# --- the layer of OLMo Hybrid -----------------------------------------------------------------------------------
+
+
+def layer_prefill_neg_eigval(
+    x: Tensor,
+    qkv_weight: Tensor,
+    z_weight: Tensor,
+    a_weight: Tensor,
+    b_weight: Tensor,
+    conv_weight: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    norm_weight: Tensor,
+    out_weight: Tensor,
+    cu_seqlens: Tensor,
+    conv_states: Tensor,
+    conv_slots: Tensor,
+    recurrent_states: Tensor,
+    state_slots: Tensor,
+    has_initial_state: Tensor,
+    eps: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`layer_prefill` with beta = 2 sigmoid(x W_b^T), and the norm's `eps`: 1e-6 where it is absent."""
+    weights = (qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight)
+    states = (conv_states, conv_slots, recurrent_states, state_slots, has_initial_state)
+    return block(x, *weights, cu_seqlens, *states, prefill_from_conv, allow_neg_eigval=True, eps=eps)
+
+
+def layer_decode_neg_eigval(
+    x: Tensor,
+    qkv_weight: Tensor,
+    z_weight: Tensor,
+    a_weight: Tensor,
+    b_weight: Tensor,
+    conv_weight: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    norm_weight: Tensor,
+    out_weight: Tensor,
+    conv_states: Tensor,
+    conv_slots: Tensor,
+    recurrent_states: Tensor,
+    state_slots: Tensor,
+    eps: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One token a sequence: `layer_prefill_neg_eigval` of sequences of one token that all go on from their states."""
+    each, carried = one_token_each(x)
+    weights = (qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight)
+    return layer_prefill_neg_eigval(
+        x, *weights, each, conv_states, conv_slots, recurrent_states, state_slots, carried, eps
+    )  # fmt: skip

@@ -1139,6 +1139,375 @@ def beside(name: str, *more: Callable[[], Iterator[Line]]) -> None:
     SUITES[name] = SUITES[name] | {"conformance": lambda: chain.from_iterable(each() for each in rows)}
 
 
+# --- two head sizes, write gates up to 2 ----------------------------------------------------------------------------
+
+OLMO, OLMO_TP2 = "olmo-hybrid-7b-tp1", "olmo-hybrid-7b-tp2"
+K96_V192, GVA_K96_V192 = "synthetic-mha-2x2-k96-v192", "synthetic-gva-1x2-k96-v192"
+K64_V128, K128_V64 = "synthetic-gva-1x2-k64-v128", "synthetic-gva-2x4-k128-v64"
+K24_V40, K256_V48, K40_V256 = "synthetic-gva-2x6-k24-v40", "synthetic-gva-1x2-k256-v48", "synthetic-gva-1x2-k40-v256"
+GQA_K64_V96 = "synthetic-gqa-4x2-k64-v96"
+NEGATIVE = {"allow_neg_eigval": True}  # beta = 2 sigmoid(b)
+# One regime after the other on wider values, wider keys, groups of three; the switch given true, false, and not at all.
+IN_TURN = (K96_V192, K128_V64, K24_V40)
+SWITCHED = (NEGATIVE, {"allow_neg_eigval": False}, {})
+PAST_ONE = ("repeated_keys", "near_parallel_keys", "beta_two")  # regimes whose write strength a sigmoid does not reach
+
+
+def turn(regime: str) -> int:
+    return REGIMES.index(regime) % 3
+
+
+def switch(regime: str) -> Line:
+    """The scalars of a row of this regime; where its beta passes 1 the gate must be doubled."""
+    return NEGATIVE if regime in PAST_ONE else SWITCHED[turn(regime)]
+
+
+def kv_prefill_smoke() -> Iterator[Line]:
+    yield prefill("ragged", K96_V192, "typical", (1, 63, 65), covers="sequences of 1, 63 and 65 tokens together")
+    yield prefill("empty_sequences", K128_V64, "typical", (0, 17, 0, 20, 0), covers="no tokens first, between and last")
+    yield prefill("resets", K64_V128, "hard_reset", (130,), covers="alpha = 0 at tokens and at edges of chunks")
+    yield prefill("same_key", GVA_K96_V192, "repeated_keys", (96,), covers="a triangular system far from the identity")
+    yield prefill("beta_two", K96_V192, "beta_two", (40,), covers="write strengths of 2: a state that changes its sign")
+    yield prefill("gqa", GQA_K64_V96, "typical", (33, 31), covers="more query heads than key heads")
+    yield prefill("narrow", K24_V40, "slow_decay", (40,), covers="sizes that no power of two divides")
+    yield prefill(
+        "only_required", K120_V60, "typical", (50,), omit=["g", "beta", "initial_state"],
+        covers="every optional input left out",
+    )  # fmt: skip
+
+
+def kv_prefill_conformance() -> Iterator[Line]:
+    for regime in REGIMES:
+        yield prefill(f"regime_{regime}", IN_TURN[turn(regime)], regime, (65, 1, 70), covers=f"the regime {regime}")
+    for length, covers in LENGTHS.items():
+        yield prefill(f"length_{length}", K24_V40, "typical", (length,), covers=covers)
+    yield prefill("empty_first", GVA_K96_V192, "typical", (0, 64, 70), covers="an empty sequence first")
+    yield prefill(
+        "empty_without_state", K96_V192, "typical", (0, 5, 0), omit=["initial_state"],
+        covers="empty sequences that end in zeros",
+    )  # fmt: skip
+    yield prefill("all_empty", K128_V64, "typical", (0, 0, 0, 0), covers="empty sequences alone")
+    yield prefill("single_tokens", K128_V64, "hard_reset", (1,) * 24, covers="many sequences of one token")
+    yield prefill(
+        "mixed_lengths", K24_V40, "typical", (127, 1, 0, 200, 63, 64, 65, 2, 128),
+        covers="lengths around every edge of a chunk in one batch",
+    )  # fmt: skip
+    yield prefill("sequences_70", K24_V40, "typical", (3,) * 70, covers="more sequences than a block of them")
+    yield prefill("long", GVA_K96_V192, "slow_decay", (640, 129), covers="many chunks")
+    yield prefill(
+        "drift_long_memory", K64_V128, "long_memory", (4096,), covers="drift over 4,096 tokens that forget nothing"
+    )
+    yield prefill("gqa_resets", GQA_K64_V96, "hard_reset", (129, 0, 20), covers="GQA with resets and an empty sequence")
+    yield prefill(
+        "gqa_only_required", GQA_K64_V96, "typical", (30, 40), omit=["g", "beta", "initial_state"],
+        covers="GQA, every optional input absent",
+    )  # fmt: skip
+    yield prefill("same_size", GROUPS_128, "typical", (65, 30), covers="keys and values of one size")
+    yield prefill("same_size_gva", SMALL_128, "repeated_keys", (70,), covers="one size of 128, one key")
+    yield prefill("same_size_120", D120, "slow_decay", (20, 40), covers="one size that no power of two divides")
+    yield prefill("widest_keys", K256_V48, "typical", (66,), covers="keys of 256, values below one block")
+    yield prefill("widest_values", K40_V256, "beta_two", (66,), covers="values of 256, keys below one block")
+    yield prefill("k64_v120", K64_V120, "hard_reset", (65, 40), covers="values of 120")
+    yield prefill("olmo_hybrid_heads", OLMO, "typical", (20, 41), covers="30 and 30 heads of a real model")
+    yield prefill(
+        "olmo_hybrid_heads_ragged", OLMO_TP2, "beta_two", (65, 0, 1, 30), covers="15 heads, a ragged batch, beta 2"
+    )
+    for name in ("g", "beta", "initial_state"):
+        yield prefill(f"no_{name}", K96_V192, "typical", (65, 20), omit=[name], covers=f"{name} absent")
+    for first, second in (("g", "beta"), ("g", "initial_state"), ("beta", "initial_state")):
+        yield prefill(
+            f"no_{first}_no_{second}", K128_V64, "typical", (65, 9), omit=[first, second],
+            covers=f"{first} and {second} absent",
+        )  # fmt: skip
+    for name, scale in (("zero", 0.0), ("negative", -1.5), ("one", 1.0), ("tiny", 1e-4), ("huge", 1e3)):
+        yield prefill(
+            f"scale_{name}", K64_V128 if scale > 0 else K128_V64, "typical", (70,), scalars={"scale": scale},
+            covers=f"a scale of {scale:g}",
+        )  # fmt: skip
+    yield prefill(
+        "scale_without_gate", K96_V192, "typical", (40, 30), omit=["g"], scalars={"scale": 0.3},
+        covers="a scale of its own, g absent",
+    )  # fmt: skip
+
+
+def kv_prefill_strict() -> Iterator[Line]:
+    yield prefill("strict_64", K96_V192, "strict_keys", (64,), covers="one chunk")
+    yield prefill("strict_ragged", K64_V128, "strict_keys", (200, 65, 1), covers="several chunks and their edges")
+    yield prefill("strict_wide_keys", K128_V64, "strict_keys", (130, 16), covers="keys wider than values")
+
+
+def kv_prefill_performance() -> Iterator[Line]:
+    for label, preset in (("30x30", OLMO), ("15x15", OLMO_TP2)):
+        yield prefill(f"{label}_1x2048", preset, "typical", (2048,))
+        yield prefill(f"{label}_1x8192", preset, "typical", (8192,))
+        yield prefill(f"{label}_ragged_16", preset, "typical", RAGGED_16)
+
+
+def kv_decode_smoke() -> Iterator[Line]:
+    yield decode("batch_8", K96_V192, "typical", 8, scalars=NEGATIVE, covers="a batch as OLMo Hybrid has it")
+    yield decode("one_switch", K96_V192, "typical", 8, covers="the switch absent: a write strength below 1")
+    yield decode("beta_two", K128_V64, "beta_two", 5, scalars=NEGATIVE, covers="a write strength of 2")
+    yield decode("resets", K64_V128, "hard_reset", 8, scalars=NEGATIVE, covers="alpha = 0 in some heads")
+    yield decode("narrow", K24_V40, "long_memory", 5, covers="sizes that no power of two divides, alpha = 1")
+    yield decode(
+        "no_l2norm", K128_V64, "typical", 6, scalars={"use_qk_l2norm": False, **NEGATIVE}, covers="keys as they are"
+    )
+    yield decode("scale_zero", GVA_K96_V192, "typical", 4, scalars={"scale": 0.0}, covers="scale 0.0 is no absent one")
+    yield decode("tiny_keys", K96_V192, "tiny_keys", 8, covers="the epsilon of the norm stands inside of the root")
+    yield decode("one_row", K64_V128, "slow_decay", 1, scalars=NEGATIVE, covers="batch 1")
+
+
+def kv_decode_conformance() -> Iterator[Line]:
+    for regime in REGIMES:
+        preset = IN_TURN[turn(regime)]
+        yield decode(f"regime_{regime}", preset, regime, 5, scalars=switch(regime), covers=f"the regime {regime}")
+    for batch in (1, 2, 3, 17, 64, 65):
+        yield decode(f"batch_{batch}", K24_V40, "typical", batch, scalars=NEGATIVE, covers=f"a batch of {batch}")
+    yield decode("batch_257", K24_V40, "typical", 257, covers="more rows than any block of them")
+    yield decode("same_size", GROUPS_128, "typical", 4, scalars=NEGATIVE, covers="keys and values of one size")
+    yield decode("same_size_gva", SMALL_128, "typical", 5, covers="one size of 128, the switch absent")
+    yield decode("same_size_120", D120, "slow_decay", 3, scalars=NEGATIVE, covers="one size of 120")
+    yield decode("widest_keys", K256_V48, "typical", 3, scalars=NEGATIVE, covers="keys of 256, values below one block")
+    yield decode("widest_values", K40_V256, "typical", 3, covers="values of 256, keys below one block")
+    yield decode("k64_v120", K64_V120, "hard_reset", 4, scalars=NEGATIVE, covers="values of 120")
+    yield decode("k120_v60", K120_V60, "typical", 5, covers="keys of 120, values of 60")
+    yield decode("olmo_hybrid_heads", OLMO, "typical", 3, scalars=NEGATIVE, covers="30 and 30 heads of a real model")
+    yield decode("olmo_hybrid_tp2", OLMO_TP2, "beta_two", 2, scalars=NEGATIVE, covers="15 and 15 heads")
+    for i, (name, scale) in enumerate((("negative", -1.5), ("one", 1.0), ("tiny", 1e-4), ("huge", 1e3), ("some", 0.3))):
+        yield decode(
+            f"scale_{name}", (K64_V128, K128_V64)[i % 2], "typical", 3, scalars={"scale": scale, **SWITCHED[i % 3]},
+            covers=f"a scale of {scale:g}",
+        )  # fmt: skip
+    yield decode(
+        "switches_as_their_defaults", K24_V40, "typical", 3,
+        scalars={"use_qk_l2norm": True, "allow_neg_eigval": False}, covers="both switches given as their defaults",
+    )  # fmt: skip
+    yield decode(
+        "no_l2norm_beta_two", K96_V192, "beta_two", 4, scalars={"use_qk_l2norm": False, **NEGATIVE},
+        covers="keys as they are under a write strength of 2",
+    )  # fmt: skip
+    yield decode(
+        "no_l2norm_tiny_keys", K24_V40, "tiny_keys", 5, scalars={"use_qk_l2norm": False},
+        covers="small keys that nobody normalises",
+    )  # fmt: skip
+    yield decode(
+        "scale_zero_no_l2norm", K64_V128, "typical", 3, scalars={"scale": 0.0, "use_qk_l2norm": False, **NEGATIVE},
+        covers="all three scalars at once",
+    )  # fmt: skip
+
+
+def kv_decode_performance() -> Iterator[Line]:
+    for batch in (1, 4, 16, 64, 256):
+        yield decode(f"30x30_batch_{batch}", OLMO, "typical", batch, scalars=NEGATIVE)
+    yield decode("15x15_batch_64", OLMO_TP2, "typical", 64, scalars=NEGATIVE)
+
+
+def kv_pool_smoke() -> Iterator[Line]:
+    rows = in_place("in_place", 6, 9)
+    yield pool("in_place", K96_V192, "typical", 9, rows, scalars=NEGATIVE, covers="every state where it was")
+    yield pool("moved", K64_V128, "typical", 14, moved("moved", 6, 14), covers="states written to other slots")
+    rows = shared("shared", 5, 9)
+    yield pool("shared", K24_V40, "typical", 9, rows, scalars=NEGATIVE, covers="one slot read by all rows")
+    one, two, three = in_place("skips", 3, 8)
+    skips = [SKIPPED, one, two, SKIPPED, three, SKIPPED]
+    yield pool("skips", K128_V64, "typical", 8, skips, covers="rows skipped first, between and last")
+    yield pool(
+        "strided", GVA_K96_V192, "typical", 7, in_place("strided", 4, 7), gaps={"pool": 192}, scalars=NEGATIVE,
+        covers="a gap between slots",
+    )  # fmt: skip
+    yield pool("beta_two", K96_V192, "beta_two", 5, in_place("two", 4, 5), scalars=NEGATIVE, covers="beta = 2")
+    yield pool("one_slot", K128_V64, "slow_decay", 1, [(0, 0)], covers="a pool of one slot")
+
+
+def kv_pool_conformance() -> Iterator[Line]:
+    for regime in REGIMES:
+        rows = (in_place, moved, shared)[turn(regime)](regime, 5, 12)
+        yield pool(
+            f"regime_{regime}", IN_TURN[turn(regime) - 1], regime, 12, rows, scalars=switch(regime),
+            covers=f"the regime {regime}",
+        )  # fmt: skip
+    rows = in_place("many", 65, 200)
+    yield pool("batch_65", K24_V40, "typical", 200, rows, covers="more rows than a block of them, slots out of order")
+    rows = in_place("full", 12, 12)
+    yield pool("full", K64_V128, "typical", 12, rows, scalars=NEGATIVE, covers="every slot of the pool in use")
+    halves = [(0, 4), (1, 5), (2, 6), (3, 7)]
+    yield pool("halves", K128_V64, "typical", 8, halves, scalars=NEGATIVE, covers="first half read, second written")
+    yield pool("all_skipped", K96_V192, "typical", 4, [SKIPPED] * 3, scalars=NEGATIVE, covers="no row to do")
+    skips = [row if i % 2 else SKIPPED for i, row in enumerate(shared("every_other", 8, 20))]
+    yield pool("every_other_skipped", K96_V192, "hard_reset", 20, skips, covers="skipped rows between others, resets")
+    yield pool(
+        "strided_wide", K128_V64, "slow_decay", 5, moved("wide", 2, 5), gaps={"pool": 1 << 15}, scalars=NEGATIVE,
+        covers="a gap as long as a slot, states written to others",
+    )  # fmt: skip
+    rows = in_place("same", 3, 5)
+    yield pool("same_size", GROUPS_128, "typical", 5, rows, scalars=NEGATIVE, covers="keys and values of one size")
+    yield pool("same_size_gva", SMALL_128, "typical", 5, rows, covers="one size of 128, the switch absent")
+    yield pool("widest_keys", K256_V48, "typical", 4, moved("k", 2, 4), covers="keys of 256")
+    yield pool("widest_values", K40_V256, "typical", 4, moved("v", 2, 4), scalars=NEGATIVE, covers="values of 256")
+    rows = in_place("30", 2, 3)
+    yield pool("olmo_hybrid_heads", OLMO, "typical", 3, rows, scalars=NEGATIVE, covers="30 heads of a real model")
+    for i, (name, scale) in enumerate((("zero", 0.0), ("negative", -1.5), ("one", 1.0), ("some", 0.3))):
+        yield pool(
+            f"scale_{name}", (K24_V40, K64_V128)[i % 2], "typical", 5, in_place(name, 3, 5),
+            scalars={"scale": scale, **SWITCHED[i % 3]}, covers=f"a scale of {scale:g}",
+        )  # fmt: skip
+    yield pool(
+        "no_l2norm", K128_V64, "beta_two", 5, in_place("norm", 3, 5), scalars={"use_qk_l2norm": False, **NEGATIVE},
+        covers="keys as they are under a write strength of 2",
+    )  # fmt: skip
+
+
+def kv_pool_performance() -> Iterator[Line]:
+    for batch in (1, 16, 64):
+        rows = in_place(f"30x30 {batch}", batch, 128)
+        yield pool(f"30x30_batch_{batch}", OLMO, "typical", 128, rows, scalars=NEGATIVE)
+    rows = in_place("15x15 64", 64, 128)
+    yield pool("15x15_batch_64", OLMO_TP2, "typical", 128, rows, scalars=NEGATIVE)
+
+
+def kv_verify_smoke() -> Iterator[Line]:
+    yield verify(
+        "four_tokens", K96_V192, "typical", 4, [0, 4, 2], scalars=NEGATIVE, covers="none, all and some accepted before"
+    )
+    yield verify("one_token", K128_V64, "typical", 1, [1, 0, 1], covers="one draft token: decode from a pool")
+    yield verify("sixteen_tokens", K64_V128, "typical", 16, [16], scalars=NEGATIVE, covers="the most draft tokens")
+    yield verify("skips", K24_V40, "typical", 3, [0, 0, 3, 1], skipped=(0, 2), covers="skipped rows among others")
+    yield verify("same_key", K96_V192, "repeated_keys", 4, [1, 0], scalars=NEGATIVE, covers="one key, beta past 1")
+    yield verify(
+        "strided", GVA_K96_V192, "slow_decay", 2, [2, 1], gaps={"pool": 128}, scalars=NEGATIVE,
+        covers="a gap between slots",
+    )  # fmt: skip
+
+
+def kv_verify_conformance() -> Iterator[Line]:
+    for regime in REGIMES:
+        yield verify(
+            f"regime_{regime}", IN_TURN[turn(regime)], regime, 3, [0, 1, 3], scalars=switch(regime),
+            covers=f"the regime {regime}",
+        )  # fmt: skip
+    for i, tokens in enumerate((1, 2, 5, 8, 16)):
+        accepted = [n % (tokens + 1) for n in range(3)]
+        yield verify(
+            f"tokens_{tokens}", K24_V40, "typical", tokens, accepted, scalars=SWITCHED[i % 3],
+            covers=f"{tokens} draft tokens",
+        )  # fmt: skip
+    yield verify(
+        "every_count", K64_V128, "typical", 5, list(range(6)), scalars=NEGATIVE, covers="every count of accepted tokens"
+    )
+    yield verify("none_accepted", K128_V64, "typical", 4, [0] * 4, covers="no token accepted in any row")
+    yield verify(
+        "all_accepted", K128_V64, "slow_decay", 4, [4] * 4, scalars=NEGATIVE, covers="all of them in every row"
+    )
+    yield verify("rows_33", K24_V40, "typical", 2, [n % 3 for n in range(33)], covers="more rows than a block of them")
+    yield verify("all_skipped", K96_V192, "typical", 2, [0, 0], skipped=(0, 1), scalars=NEGATIVE, covers="no row to do")
+    yield verify("same_size", GROUPS_128, "beta_two", 2, [1, 0], scalars=NEGATIVE, covers="keys and values of one size")
+    yield verify("same_size_gva", SMALL_128, "typical", 2, [1, 0], covers="one size of 128, the switch absent")
+    yield verify("widest_keys", K256_V48, "typical", 2, [1, 0], scalars=NEGATIVE, covers="keys of 256")
+    yield verify("widest_values", K40_V256, "typical", 2, [2], covers="values of 256")
+    yield verify("olmo_hybrid_heads", OLMO, "typical", 2, [1], scalars=NEGATIVE, covers="30 heads of a real model")
+    for i, (name, scale) in enumerate((("zero", 0.0), ("negative", -1.5), ("one", 1.0), ("some", 0.3))):
+        yield verify(
+            f"scale_{name}", (K64_V128, K24_V40)[i % 2], "typical", 2, [0, 2],
+            scalars={"scale": scale, **SWITCHED[i % 3]}, covers=f"a scale of {scale:g}",
+        )  # fmt: skip
+    yield verify(
+        "no_l2norm", K96_V192, "near_parallel_keys", 4, [0, 2], scalars={"use_qk_l2norm": False, **NEGATIVE},
+        covers="keys as they are, nearly alike, under write strengths past 1",
+    )  # fmt: skip
+
+
+def kv_verify_performance() -> Iterator[Line]:
+    for label, preset, batch in (("30x30", OLMO, 1), ("30x30", OLMO, 16), ("15x15", OLMO_TP2, 64)):
+        accepted = [n % 5 for n in range(batch)]
+        yield verify(f"{label}_4_tokens_batch_{batch}", preset, "typical", 4, accepted, scalars=NEGATIVE)
+
+
+AS_OLMO: Line = {"scalars": {"eps": 1e-5}}  # what OLMo Hybrid adds in its norm
+
+
+def neg_layer_smoke() -> Iterator[Line]:
+    yield layer("ragged", K96_V192, (1, 65, 8), "+-+", **AS_OLMO, covers="sequences around one chunk")
+    yield layer("empty", K64_V128, (0, 40, 0), "-++", covers="empty sequences, whose states stay; eps absent")
+    yield layer("shorter", K24_V40, (1, 2, 1), "+-+", **AS_OLMO, covers="sequences shorter than the kernel")
+    gaps = {"conv_states": 64, "recurrent_states": 128}
+    yield layer(
+        "skips", GVA_K96_V192, (9, 3, 20), "+-+", skipped=(1,), gaps=gaps, scalars={"eps": 0.0},
+        covers="no slot; slots that stand apart; an eps of 0, under which a skipped row divides by nothing",
+    )  # fmt: skip
+
+
+def neg_layer_conformance() -> Iterator[Line]:
+    yield layer("no_tokens", K96_V192, (0,), "-", **AS_OLMO, covers="no token at all")
+    yield layer("all_skipped", K24_V40, (3, 2), "+-", skipped=(0, 1), **AS_OLMO, covers="no sequence to do")
+    yield layer("wide_keys", K128_V64, (20, 1), "+-", **AS_OLMO, covers="keys wider than values, a kernel of two")
+    yield layer("same_size", SMALL_128, (33, 20), "++", **AS_OLMO, covers="keys and values of one size")
+    yield layer("same_size_groups", GROUPS_128, (20,), "-", covers="one size, two groups; eps absent")
+    yield layer("eps_large", K24_V40, (20, 3), "+-", scalars={"eps": 0.5}, covers="an eps that rivals the mean")
+    yield layer(
+        "large_states", K96_V192, (33, 20), "++", regime="large_initial_state", **AS_OLMO, covers="large states"
+    )
+    yield layer("long", K64_V128, (300,), "-", **AS_OLMO, covers="many chunks")
+    yield layer(
+        "many", K64_V128, (3, 1, 2, 5) * 9, "+" * 36, regime="large_initial_state", **AS_OLMO,
+        covers="more sequences than a block of them",
+    )  # fmt: skip
+
+
+def neg_layer_performance() -> Iterator[Line]:
+    for label, preset in (("30x30", OLMO), ("15x15", OLMO_TP2)):
+        yield layer(f"olmo_hybrid_{label}_1x2048", preset, (2048,), "-", **AS_OLMO)
+
+
+def neg_layer_decode_smoke() -> Iterator[Line]:
+    yield layer_rows("batch_8", K96_V192, 8, **AS_OLMO, covers="a batch as OLMo Hybrid has it")
+    yield layer_rows("wide_keys", K128_V64, 5, **AS_OLMO, covers="keys wider than values, a state of one input")
+    yield layer_rows("narrow", K24_V40, 5, covers="sizes that no power of two divides; eps absent")
+    gaps = {"conv_states": 64, "recurrent_states": 128}
+    yield layer_rows(
+        "skips", GVA_K96_V192, 6, skipped=(0, 3), gaps=gaps, scalars={"eps": 0.0},
+        covers="rows without slots; slots that stand apart; an eps of 0, under which a skipped row divides by nothing",
+    )  # fmt: skip
+
+
+def neg_layer_decode_conformance() -> Iterator[Line]:
+    yield layer_rows("one_row", K64_V128, 1, **AS_OLMO, covers="batch 1")
+    yield layer_rows("batch_33", K24_V40, 33, **AS_OLMO, covers="more rows than a tile of them")
+    yield layer_rows("same_size", SMALL_128, 4, **AS_OLMO, covers="keys and values of one size")
+    yield layer_rows("same_size_groups", GROUPS_128, 3, covers="one size, two groups; eps absent")
+    yield layer_rows("eps_large", K96_V192, 3, scalars={"eps": 0.5}, covers="an eps that rivals the mean")
+    yield layer_rows("large_states", K64_V128, 5, regime="large_initial_state", **AS_OLMO, covers="large states")
+    yield layer_rows("all_skipped", K96_V192, 3, skipped=(0, 1, 2), **AS_OLMO, covers="no row to do")
+
+
+def neg_layer_decode_performance() -> Iterator[Line]:
+    for label, preset, batch in (("30x30", OLMO, 1), ("30x30", OLMO, 64), ("15x15", OLMO_TP2, 64)):
+        yield layer_rows(f"olmo_hybrid_{label}_batch_{batch}", preset, batch, **AS_OLMO)
+
+
+TWO_SIZES = {
+    "gdn_prefill_k_last_kv_dims": {
+        "smoke": kv_prefill_smoke, "conformance": kv_prefill_conformance, "strict": kv_prefill_strict,
+        "performance": kv_prefill_performance,
+    },
+    "gdn_decode_k_last_kv_dims": {
+        "smoke": kv_decode_smoke, "conformance": kv_decode_conformance, "performance": kv_decode_performance,
+    },
+    "gdn_decode_pool_k_last_kv_dims": {
+        "smoke": kv_pool_smoke, "conformance": kv_pool_conformance, "performance": kv_pool_performance,
+    },
+    "gdn_verify_k_last_kv_dims": {
+        "smoke": kv_verify_smoke, "conformance": kv_verify_conformance, "performance": kv_verify_performance,
+    },
+    "gdn_layer_prefill_neg_eigval": {
+        "smoke": neg_layer_smoke, "conformance": neg_layer_conformance, "performance": neg_layer_performance,
+    },
+    "gdn_layer_decode_neg_eigval": {
+        "smoke": neg_layer_decode_smoke, "conformance": neg_layer_decode_conformance,
+        "performance": neg_layer_decode_performance,
+    },
+}  # fmt: skip
+
+
 PREFILL = {
     "smoke": prefill_smoke, "conformance": prefill_conformance, "strict": prefill_strict,
     "performance": prefill_performance,
@@ -1193,6 +1562,7 @@ SUITES = {
     "gdn_prefill_from_conv_f32_qkv": FROM_CONV_F32, "gdn_prefill_from_conv_f32_qkv_bf16_state": FROM_CONV_F32,
     "gdn_chunk_wy": stages(False) | {"strict": wy_strict}, "gdn_chunk_state": stages(True, of_state=True),
     "gdn_chunk_output": stages(True, scaled=True),
+    **TWO_SIZES,
 }  # fmt: skip
 
 STATES = ("", "_bf16_state")

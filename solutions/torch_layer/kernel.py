@@ -62,7 +62,8 @@ def gated_rms_norm(x, z, weight, eps):
     """gdn_gated_rms_norm."""
     wide = x.float()
     factor = torch.rsqrt(wide.square().mean(-1, keepdim=True) + (1e-6 if eps is None else eps))
-    return (wide * factor * weight.float() * silu(z.float())).to(x.dtype)
+    # With eps 0 the factor of a row of zeros, which a skipped token has, is infinite.
+    return torch.where(wide == 0, 0.0, wide * factor * weight.float() * silu(z.float())).to(x.dtype)
 
 
 # --- the rule, straight from the convolution ------------------------------------------------------------------------
@@ -126,31 +127,54 @@ def conv_gates_prefill(
 
 def layer_prefill(
     x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, cu_seqlens,
-    conv_states, conv_slots, recurrent_states, state_slots, has_initial_state,
+    conv_states, conv_slots, recurrent_states, state_slots, has_initial_state, eps=None, doubled=False,
 ):  # fmt: skip
-    """gdn_layer_prefill."""
+    """gdn_layer_prefill; `doubled`: beta = 2 sigmoid."""
     hidden, H = x.float(), recurrent_states.shape[1]
     qkv, z, a, b = (hidden @ weight.float().T for weight in (qkv_weight, z_weight, a_weight, b_weight))
     mixed = conv1d_prefill(qkv, conv_weight, None, cu_seqlens, conv_states, conv_slots, has_initial_state)
     begins = (cu_seqlens.diff() > 0) & ~has_initial_state & (state_slots >= 0)
     recurrent_states[state_slots[begins].long()] = 0.0
-    o = prefill_from_conv(mixed, *gates(a, b, A_log, dt_bias), recurrent_states, state_slots, cu_seqlens)
+    alpha, beta = gates(a, b, A_log, dt_bias, doubled)
+    o = prefill_from_conv(mixed, alpha, beta, recurrent_states, state_slots, cu_seqlens)
     live = torch.repeat_interleave(state_slots >= 0, cu_seqlens.diff())
-    return torch.where(live[:, None], finished(o, z, norm_weight, out_weight, H), 0.0).to(x.dtype)
+    return torch.where(live[:, None], finished(o, z, norm_weight, out_weight, H, eps), 0.0).to(x.dtype)
 
 
 def layer_decode(
     x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, conv_states,
-    conv_slots, recurrent_states, state_slots,
+    conv_slots, recurrent_states, state_slots, eps=None, doubled=False,
 ):  # fmt: skip
-    """gdn_layer_decode."""
+    """gdn_layer_decode; `doubled`: beta = 2 sigmoid."""
     hidden, H = x.float(), recurrent_states.shape[1]
     qkv, z, a, b = (hidden @ weight.float().T for weight in (qkv_weight, z_weight, a_weight, b_weight))
     mixed = conv1d_decode(qkv, conv_weight, None, conv_states, conv_slots)
     each = torch.arange(len(x) + 1, dtype=torch.int32, device=x.device)
-    o = prefill_from_conv(mixed, *gates(a, b, A_log, dt_bias), recurrent_states, state_slots, each)
+    o = prefill_from_conv(mixed, *gates(a, b, A_log, dt_bias, doubled), recurrent_states, state_slots, each)
     live = (state_slots >= 0)[:, None]
-    return torch.where(live, finished(o, z, norm_weight, out_weight, H), 0.0).to(x.dtype)
+    return torch.where(live, finished(o, z, norm_weight, out_weight, H, eps), 0.0).to(x.dtype)
+
+
+def layer_prefill_neg_eigval(
+    x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, cu_seqlens,
+    conv_states, conv_slots, recurrent_states, state_slots, has_initial_state, eps,
+):  # fmt: skip
+    """gdn_layer_prefill_neg_eigval."""
+    return layer_prefill(
+        x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, cu_seqlens,
+        conv_states, conv_slots, recurrent_states, state_slots, has_initial_state, eps, doubled=True,
+    )  # fmt: skip
+
+
+def layer_decode_neg_eigval(
+    x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, conv_states,
+    conv_slots, recurrent_states, state_slots, eps,
+):  # fmt: skip
+    """gdn_layer_decode_neg_eigval."""
+    return layer_decode(
+        x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, conv_states,
+        conv_slots, recurrent_states, state_slots, eps, doubled=True,
+    )  # fmt: skip
 
 
 def core_decode(
@@ -172,13 +196,13 @@ def core_decode(
     return torch.where(live[:, None], y, 0.0).to(z.dtype)
 
 
-def gates(a, b, A_log, dt_bias):
+def gates(a, b, A_log, dt_bias, doubled=False):
     """alpha and beta; softplus without a threshold."""
-    x = a + dt_bias.float()
-    return torch.exp(-A_log.exp() * torch.logaddexp(x, torch.zeros_like(x))), torch.sigmoid(b)
+    x, beta = a + dt_bias.float(), torch.sigmoid(b)
+    return torch.exp(-A_log.exp() * torch.logaddexp(x, torch.zeros_like(x))), 2 * beta if doubled else beta
 
 
-def finished(o, z, norm_weight, out_weight, H):
+def finished(o, z, norm_weight, out_weight, H, eps):
     """Norm, gate and the last projection."""
     o, z = (y.unflatten(1, (H, -1)) for y in (o, z))
-    return gated_rms_norm(o, z, norm_weight, None).flatten(1) @ out_weight.float().T
+    return gated_rms_norm(o, z, norm_weight, eps).flatten(1) @ out_weight.float().T

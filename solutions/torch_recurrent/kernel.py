@@ -22,20 +22,20 @@ def step(S: Tensor, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor
 def prefill(q, k, v, alpha, beta, cu_seqlens, S, scale, keep=None):
     """S: float32 [num_seqs, H, V, K], or None. alpha, beta: [T, H], or None for ones. `keep`, with states and the
     sequences that they are of after t tokens, is told of every step. Returns output, S."""
-    T, D = q.shape[0], q.shape[-1]
+    T, key_size, value_size = q.shape[0], q.shape[-1], v.shape[-1]
     H = max(q.shape[1], v.shape[1])
-    factor = D**-0.5 if scale is None else float(scale)
-    Q, K, V = (expand_heads(x.float(), H) for x in (q, k, v))  # [T, H, D]
+    factor = key_size**-0.5 if scale is None else float(scale)
+    Q, K, V = (expand_heads(x.float(), H) for x in (q, k, v))  # [T, H, size]
     alpha, beta = (torch.ones(T, H, device=q.device) if x is None else x.float() for x in (alpha, beta))
     lengths = (cu_seqlens[1:] - cu_seqlens[:-1]).tolist()
     starts = cu_seqlens[:-1]
-    S = torch.zeros(len(lengths), H, D, D, device=q.device) if S is None else S.clone()
+    S = torch.zeros(len(lengths), H, value_size, key_size, device=q.device) if S is None else S.clone()
 
     # Longest first, the sequences alive at step t are the first so many: a slice, not a mask.
     order = sorted(range(len(lengths)), key=lambda n: -lengths[n])
     order_index = torch.tensor(order, dtype=torch.int64, device=q.device)
     S, starts = S[order_index], starts[order_index]
-    output = torch.empty(T, H, D, device=q.device)
+    output = torch.empty(T, H, value_size, device=q.device)
     alive = len(order)
     for t in range(max(lengths, default=0)):
         while lengths[order[alive - 1]] <= t:
@@ -49,7 +49,7 @@ def prefill(q, k, v, alpha, beta, cu_seqlens, S, scale, keep=None):
 
 
 def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale):
-    """gdn_prefill_k_last: states [num_seqs, H, V, K]; g is alpha itself."""
+    """gdn_prefill_k_last, gdn_prefill_k_last_kv_dims: states [num_seqs, H, V, K]; g is alpha itself."""
     return prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale)
 
 
@@ -79,18 +79,19 @@ def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale):
 # --- decode -----------------------------------------------------------------------------------------------------
 
 
-def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
-    """gdn_decode_k_last, gdn_decode_k_last_bf16_state: state [batch_size, H, V, K]."""
-    H, D = state.shape[1], q.shape[-1]
-    Q, K, V = (x[:, 0].float() for x in (q, k, v))  # [B, heads, D]
+def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm, allow_neg_eigval=False):
+    """gdn_decode_k_last, gdn_decode_k_last_bf16_state, gdn_decode_k_last_kv_dims: state [batch_size, H, V, K]."""
+    H, key_size = state.shape[1], q.shape[-1]
+    Q, K, V = (x[:, 0].float() for x in (q, k, v))  # [B, heads, size]
     if use_qk_l2norm is None or use_qk_l2norm:
         Q, K = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (Q, K))
     Q, K, V = (expand_heads(x, H) for x in (Q, K, V))
     x = a[:, 0].float() + dt_bias.float()
     softplus = x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))  # torch's own has a threshold
     alpha = torch.exp(-torch.exp(A_log.float()) * softplus)
-    o, S = step(state.float(), Q, K, V, alpha, sigmoid(b[:, 0].float()))
-    factor = D**-0.5 if scale is None else float(scale)
+    beta = sigmoid(b[:, 0].float())
+    o, S = step(state.float(), Q, K, V, alpha, 2 * beta if allow_neg_eigval else beta)
+    factor = key_size**-0.5 if scale is None else float(scale)
     return (factor * o)[:, None].to(v.dtype), S.to(state.dtype)
 
 
@@ -110,22 +111,26 @@ def decode_packed_k_last(mixed_qkv, state, A_log, a, dt_bias, b, scale, use_qk_l
     return output[:, 0], S
 
 
-def decode_pool_k_last(q, k, v, pool, read_slots, write_slots, A_log, a, dt_bias, b, scale, use_qk_l2norm):
-    """gdn_decode_pool_k_last and its bf16_state: pool [num_slots, H, V, K] is updated in place; slot -1 skips a row."""
+def decode_pool_k_last(
+    q, k, v, pool, read_slots, write_slots, A_log, a, dt_bias, b, scale, use_qk_l2norm, allow_neg_eigval=False
+):  # fmt: skip
+    """gdn_decode_pool_k_last, its bf16_state and its kv_dims: pool [num_slots, H, V, K] is updated in place; slot -1
+    skips a row."""
     rows = (read_slots >= 0).nonzero()[:, 0]
     output = torch.zeros_like(v)
     output[rows], S = decode_k_last(
         q[rows], k[rows], v[rows], pool[read_slots[rows].long()], A_log, a[rows], dt_bias, b[rows], scale,
-        use_qk_l2norm,
+        use_qk_l2norm, allow_neg_eigval,
     )  # fmt: skip
     pool[write_slots[rows].long()] = S
     return output
 
 
 def verify_k_last(
-    q, k, v, pool, initial_slots, state_slots, accepted, A_log, a, dt_bias, b, scale, use_qk_l2norm
+    q, k, v, pool, initial_slots, state_slots, accepted, A_log, a, dt_bias, b, scale, use_qk_l2norm,
+    allow_neg_eigval=False,
 ):  # fmt: skip
-    """gdn_verify_k_last: the state after each of T tokens goes to a slot of its own."""
+    """gdn_verify_k_last, gdn_verify_k_last_kv_dims: the state after each of T tokens goes to a slot of its own."""
     rows = (initial_slots >= 0).nonzero()[:, 0]
     last = state_slots.gather(1, (accepted.long() - 1).clamp(min=0)[:, None])[:, 0]
     S = pool[torch.where(accepted > 0, last, initial_slots)[rows].long()]
@@ -134,7 +139,7 @@ def verify_k_last(
         one = slice(t, t + 1)
         output[rows, one], S = decode_k_last(
             q[rows, one], k[rows, one], v[rows, one], S, A_log, a[rows, one], dt_bias, b[rows, one], scale,
-            use_qk_l2norm,
+            use_qk_l2norm, allow_neg_eigval,
         )  # fmt: skip
         pool[state_slots[rows, t].long()] = S
     return output

@@ -9,32 +9,35 @@ CHUNK = 64
 DEBUG = os.environ.get("GDNSPEC_DEBUG") == "1"
 
 
-def check(q, k, v, g, beta, cu_seqlens, initial_state, output, final_state):
+def check(q, k, v, g, beta, cu_seqlens, initial_state, output, final_state, one_size):
+    """`one_size`: keys and values have the same, which the definition calls head_size."""
     for name, x in (("q", q), ("k", k), ("v", v), ("output", output)):
         if x.ndim != 3:
             raise ValueError(f"{name} has {x.ndim} dimensions, not 3")
     if q.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise ValueError(f"q is {q.dtype}; bfloat16, float16 and float32 are served")
-    total, HQ, D = q.shape
+    total, HQ, K = q.shape
     HK, HV = k.shape[1], v.shape[1]
     H = max(HQ, HV)
     if min(HQ, HK, HV) == 0 or not ((HK == HV and HQ % HK == 0) or (HQ == HK and HV % HQ == 0)):
         raise ValueError(f"{HQ} query, {HK} key and {HV} value heads are neither GQA nor GVA")
-    if not 1 <= D <= 256:
-        raise ValueError(f"head_size {D} is not served: 1 to 256 are")
+    V = K if one_size else v.shape[2]
+    for name, size in (("head_size" if one_size else "key_head_dim", K), ("value_head_dim", V)):
+        if not 1 <= size <= 256:
+            raise ValueError(f"{name} {size} is not served: 1 to 256 are")
     if cu_seqlens.ndim != 1 or cu_seqlens.numel() == 0:
         raise ValueError(f"cu_seqlens has shape {tuple(cu_seqlens.shape)}, not [num_seqs + 1]")
     N = cu_seqlens.numel() - 1
     f32 = (torch.float32,)
-    require("q", q, q, (q.dtype,), (total, HQ, D))
-    require("k", k, q, (q.dtype,), (total, HK, D))
-    require("v", v, q, (q.dtype,), (total, HV, D))
+    require("q", q, q, (q.dtype,), (total, HQ, K))
+    require("k", k, q, (q.dtype,), (total, HK, K))
+    require("v", v, q, (q.dtype,), (total, HV, V))
     require("g", g, q, f32, (total, H))
     require("beta", beta, q, f32, (total, H))
     require("cu_seqlens", cu_seqlens, q, (torch.int64, torch.int32), (N + 1,))
-    require("initial_state", initial_state, q, f32, (N, H, D, D))
-    require("output", output, q, (q.dtype,), (total, H, D))
-    require("final_state", final_state, q, f32, (N, H, D, D))
+    require("initial_state", initial_state, q, f32, (N, H, V, K))
+    require("output", output, q, (q.dtype,), (total, H, V))
+    require("final_state", final_state, q, f32, (N, H, V, K))
     if DEBUG:
         bounds = cu_seqlens.tolist()
         if bounds[0] != 0 or bounds[-1] != total or bounds != sorted(bounds):

@@ -57,18 +57,19 @@ class Blocking(NamedTuple):
     scan: Walk | None = None
 
 
-def blocking(head_size: int, num_seqs: int, heads: int, total: int, dtype: torch.dtype) -> Blocking:
-    """For operands of `dtype`, and `total` tokens: the one place to tune."""
-    BK, pairs = padded(head_size), num_seqs * heads
+def blocking(K: int, V: int, num_seqs: int, heads: int, total: int, dtype: torch.dtype) -> Blocking:
+    """For keys of size K and values of size V, operands of `dtype`, and `total` tokens: the one place to tune."""
+    BK, pairs = padded(K), num_seqs * heads
     if INTERPRETED:  # it charges by the program; both ways are to be seen
-        way = Walk(BK, 4, 1)
-        return Blocking(4, BK, way, 2, way, way) if pairs < 4 else Blocking(4, BK, way)
+        way, BD = Walk(max(BK, padded(V)), 4, 1), min(BK, padded(V))
+        return Blocking(4, BD, way, 2, way, way) if pairs < 4 else Blocking(4, BD, way)
     if dtype == torch.float32:  # not tuned: it fits into shared memory, and spills
         return Blocking(8, 64, Walk(32, 8, 2) if BK <= 128 else Walk(16, 8, 1))
     if BK != 128:
-        return Blocking(4, 64, Walk(64 if head_size > 32 else 32, 4, 3) if BK == 64 else Walk(32, 8, 2))
-    # A walk is serial: where pairs are few, in segments, or in narrow slices.
-    many = Walk(128, 8, 2)
+        return Blocking(4, 64, Walk(64 if V > 32 and (K in (V, BK)) else 32, 4, 3) if BK == 64 else Walk(32, 8, 2))
+    # A walk is serial: where pairs are few, in segments, or in narrow slices. No slice is to be half empty: 192 are
+    # three of 64.
+    many = Walk(128, 8, 2) if 64 < V <= 128 or V > 192 else Walk(64, 4, 3)
     if pairs <= 33 and total >= 128 * pairs:
         return Blocking(4, 64, many, 16 if total * heads >= 1 << 17 else 8, Walk(64, 4, 3), Walk(16, 4, 3))
     if pairs <= 66:
@@ -82,14 +83,16 @@ def padded(head_size: int) -> int:
     return max(64, triton.next_power_of_2(head_size))
 
 
-def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, gate, k_first, kept=None):
+def prefill(
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, gate, k_first, kept=None, one_size=True
+):  # fmt: skip
     """kept: where the checkpoints of each sequence start, tokens from one to the next, and the states; or None."""
-    check(q, k, v, g, beta, cu_seqlens, initial_state, output, final_state)
+    check(q, k, v, g, beta, cu_seqlens, initial_state, output, final_state, one_size)
     if kept is not None:
         check_checkpoints(*kept, cu_seqlens, final_state)
     starts, interval, checkpoints = kept or (None, None, None)
-    total, HQ, D = q.shape
-    HK, HV = k.shape[1], v.shape[1]
+    total, HQ, K = q.shape
+    HK, (HV, V) = k.shape[1], v.shape[1:]
     num_seqs, H = final_state.shape[:2]
     if num_seqs == 0 or H == 0:
         return
@@ -100,16 +103,16 @@ def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_st
     operand, terms, precision = (torch.bfloat16, 2, "tf32") if bf16 else (torch.float32, 1, "tf32x3")
     if torch.version.hip or INTERPRETED:
         precision = "ieee"  # the one that they know
-    BK = padded(D)
+    BK = padded(K)
     common = {
-        "H": H, "D": D, "C": CHUNK, "BK": BK,
+        "H": H, "K_SIZE": K, "V_SIZE": V, "C": CHUNK, "BK": BK,
         "OPERAND": tl.bfloat16 if bf16 else tl.float32, "PRECISION": precision,
     }  # fmt: skip
 
-    cut = blocking(D, num_seqs, H, total, operand)
+    cut = blocking(K, V, num_seqs, H, total, operand)
     slots = triton.cdiv(total, CHUNK) + num_seqs - 1
     u = output if output.dtype == operand else torch.empty_like(output, dtype=operand)
-    w = q.new_empty((slots, H, CHUNK, D), dtype=operand)
+    w = q.new_empty((slots, H, CHUNK, K), dtype=operand)
     P = q.new_empty((slots, H, CHUNK, CHUNK), dtype=operand)
     decay = q.new_empty((slots, H, 2, CHUNK), dtype=torch.float32)
     if total:
@@ -122,14 +125,16 @@ def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_st
     segments = triton.cdiv(total, CHUNK * cut.segment) + num_seqs - 1 if cut.segment else 0
     starts_of_segments, moves, falls = None, None, None
     if segments:
-        starts_of_segments = q.new_empty((segments, H, D, D), dtype=torch.float32)
-        moves = q.new_empty((segments, H, D, D), dtype=operand)
+        starts_of_segments = q.new_empty((segments, H, V, K), dtype=torch.float32)
+        moves = q.new_empty((segments, H, K, K), dtype=operand)
         falls = q.new_empty((segments, H), dtype=torch.float32)
 
     def walk(name, way, programs):
-        chain_kernel[(programs * H * triton.cdiv(D, way.BV),)](
+        # Programs that walk from the identity have rows of keys, and are as many as those that have rows of values.
+        rows = max(K, V) if name == "segments" else V
+        chain_kernel[(programs * H * triton.cdiv(rows, way.BV),)](
             q, k, cu_seqlens, total, num_seqs, u, w, P, decay, initial_state, starts_of_segments, moves, falls,
-            output, final_state, D**-0.5 if scale is None else float(scale),
+            output, final_state, K**-0.5 if scale is None else float(scale),
             starts, checkpoints, len(checkpoints) if kept else None, interval // CHUNK if kept else None,
             HAS_CHECKPOINTS=kept is not None, PASS=name, BV=way.BV, STAGES=way.stages, num_warps=way.warps,
             HQ=HQ, HK=HK, **states, **common,
@@ -140,7 +145,7 @@ def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_st
         return
     walk("segments", cut.segments, 2 * segments)
     way = cut.scan
-    scan_kernel[(num_seqs * H * triton.cdiv(D, way.BV),)](
+    scan_kernel[(num_seqs * H * triton.cdiv(V, way.BV),)](
         cu_seqlens, total, num_seqs, initial_state, starts_of_segments, moves, falls, final_state,
         BV=way.BV, STAGES=way.stages, num_warps=way.warps, **states, **common,
     )  # fmt: skip
@@ -150,6 +155,13 @@ def prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_st
 def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state):
     """gdn_prefill_k_last: states [num_seqs, H, V, K]; g is alpha itself."""
     prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, "linear", k_first=False)
+
+
+def prefill_k_last_kv_dims(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state):
+    """gdn_prefill_k_last_kv_dims: as gdn_prefill_k_last, whatever the sizes of keys and values."""
+    prefill(
+        q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, "linear", k_first=False, one_size=False
+    )  # fmt: skip
 
 
 def prefill_checkpoints(

@@ -86,7 +86,7 @@ def main() -> None:
         entry = load_function(FOLDER, "kernel.py::prefill_k_last", Path(build))
     module: Any = sys.modules[entry.__module__]
     given = arguments(q_heads, heads, lengths)
-    chosen = module.blocking(D, len(lengths), heads, sum(lengths), torch.bfloat16)
+    chosen = module.blocking(D, D, len(lengths), heads, sum(lengths), torch.bfloat16)
     entry(**given)
     expected = given["output"].clone()
     print(f"{torch.cuda.get_device_name()}, heads {options.heads}, lengths {options.lengths}; chosen: {chosen}\n")

@@ -30,7 +30,8 @@ def log_decay(g_ptr, at, inside, GATE: tl.constexpr, C: tl.constexpr):
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def prepare_kernel(
     q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, cu_seqlens_ptr, u_ptr, w_ptr, P_ptr, decay_ptr, num_seqs, total,
-    HQ: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    HQ: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr,
+    K_SIZE: tl.constexpr, V_SIZE: tl.constexpr,
     GATE: tl.constexpr, HAS_BETA: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr,
     C: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
@@ -43,11 +44,11 @@ def prepare_kernel(
         return
 
     # From here on all offsets are within the chunk, and fit into 32 bits.
-    q_ptr += (first * HQ + h // (H // HQ)) * D
-    k_ptr += (first * HK + h // (H // HK)) * D
-    v_ptr += (first * HV + h // (H // HV)) * D
-    u_ptr += (first * H + h) * D
-    w_ptr += (slot * H + h) * (C * D)
+    q_ptr += (first * HQ + h // (H // HQ)) * K_SIZE
+    k_ptr += (first * HK + h // (H // HK)) * K_SIZE
+    v_ptr += (first * HV + h // (H // HV)) * V_SIZE
+    u_ptr += (first * H + h) * V_SIZE
+    w_ptr += (slot * H + h) * (C * K_SIZE)
     P_ptr += (slot * H + h) * (C * C)
     decay_ptr += (slot * H + h) * (2 * C)
 
@@ -55,9 +56,9 @@ def prepare_kernel(
     t = tl.arange(0, C)
     row = t < count
     j = tl.arange(0, BK)
-    inside = row[:, None] & (j < D)[None, :]
-    K = tl.load(k_ptr + t[:, None] * (HK * D) + j[None, :], mask=inside, other=0.0).to(OPERAND)
-    Q = tl.load(q_ptr + t[:, None] * (HQ * D) + j[None, :], mask=inside, other=0.0).to(OPERAND)
+    inside = row[:, None] & (j < K_SIZE)[None, :]
+    K = tl.load(k_ptr + t[:, None] * (HK * K_SIZE) + j[None, :], mask=inside, other=0.0).to(OPERAND)
+    Q = tl.load(q_ptr + t[:, None] * (HQ * K_SIZE) + j[None, :], mask=inside, other=0.0).to(OPERAND)
     beta = tl.where(row, 1.0, 0.0)
     if HAS_BETA:
         beta = tl.load(beta_ptr + first * H + h + t * H, mask=row, other=0.0)
@@ -83,18 +84,18 @@ def prepare_kernel(
     T = unit_lower_inverse(A, C, TERMS, PRECISION) * beta[None, :]
 
     # u = T V, some channels at a time.
-    for d_first in tl.static_range(0, BK, BD):
+    for d_first in tl.static_range(0, V_SIZE, BD):
         d = d_first + tl.arange(0, BD)
-        d_in = d < D
-        V = tl.load(v_ptr + t[:, None] * (HV * D) + d[None, :], mask=row[:, None] & d_in[None, :], other=0.0)
+        d_in = d < V_SIZE
+        V = tl.load(v_ptr + t[:, None] * (HV * V_SIZE) + d[None, :], mask=row[:, None] & d_in[None, :], other=0.0)
         u = product(T, V.to(OPERAND), TERMS, PRECISION)
-        tl.store(u_ptr + t[:, None] * (H * D) + d[None, :], u.to(OPERAND), mask=row[:, None] & d_in[None, :])
+        tl.store(u_ptr + t[:, None] * (H * V_SIZE) + d[None, :], u.to(OPERAND), mask=row[:, None] & d_in[None, :])
 
     # w = T diag(gamma) K, stored as -w, so that chain_kernel adds it to u.
     T *= gamma[None, :]
-    for d_first in tl.static_range(0, BK, BD):
+    for d_first in tl.static_range(0, K_SIZE, BD):
         d = d_first + tl.arange(0, BD)
-        d_in = d < D
-        K = tl.load(k_ptr + t[:, None] * (HK * D) + d[None, :], mask=row[:, None] & d_in[None, :], other=0.0)
+        d_in = d < K_SIZE
+        K = tl.load(k_ptr + t[:, None] * (HK * K_SIZE) + d[None, :], mask=row[:, None] & d_in[None, :], other=0.0)
         w = product(T, K.to(OPERAND), TERMS, PRECISION)
-        tl.store(w_ptr + t[:, None] * D + d[None, :], (-w).to(OPERAND), mask=d_in[None, :])
+        tl.store(w_ptr + t[:, None] * K_SIZE + d[None, :], (-w).to(OPERAND), mask=d_in[None, :])

@@ -21,17 +21,17 @@ DEBUG = os.environ.get("GDNSPEC_DEBUG") == "1"
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def blocking(head_size: int, element_size: int, k_first: bool, tokens: int, heads: int) -> tuple[int, int, int]:
-    """(BV, num_warps, bytes that lanes read side by side) for `heads` states of head_size x head_size elements in all:
-    the one place to tune."""
+def blocking(K: int, V: int, element_size: int, k_first: bool, tokens: int, heads: int) -> tuple[int, int, int]:
+    """(BV, num_warps, bytes that lanes read side by side) for `heads` states of V x K elements in all: the one place to
+    tune."""
     if INTERPRETED:
-        return triton.next_power_of_2(head_size), 1, 128  # it charges by the program
+        return triton.next_power_of_2(V), 1, 128  # it charges by the program
     if k_first:  # lines lie along the value channels; warps share the keys
         if element_size == 2:
-            return 32, max(1, head_size // 128), 128
-        return (16, 1, 128) if heads <= 256 else (64, max(1, head_size // 64), 128)
+            return 32, max(1, K // 128), 128
+        return (16, 1, 128) if heads <= 256 else (64, max(1, K // 64), 128)
     # 4 KiB of state a warp: eight 16-byte loads a thread.
-    BK = triton.next_power_of_2(head_size)
+    BK = triton.next_power_of_2(K)
     return max(1, 4096 // (element_size * BK)), 1, 128 if tokens == 1 else 256
 
 
@@ -73,16 +73,16 @@ def pick(values, chosen):
 def decode_kernel(
     q_ptr, k_ptr, v_ptr, from_ptr, to_ptr, read_ptr, write_ptr, accepted_ptr, A_log_ptr, a_ptr, dt_bias_ptr, b_ptr,
     output_ptr, num_slots, slot_stride, scale,
-    T: tl.constexpr, H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
+    T: tl.constexpr, H: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     QK_STRIDE: tl.constexpr, V_STRIDE: tl.constexpr, K_AT: tl.constexpr, V_AT: tl.constexpr,
-    L2_NORM: tl.constexpr, K_FIRST: tl.constexpr, POOL: tl.constexpr, VERIFY: tl.constexpr,
+    L2_NORM: tl.constexpr, DOUBLED: tl.constexpr, K_FIRST: tl.constexpr, POOL: tl.constexpr, VERIFY: tl.constexpr,
     TP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, KI: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     if EARLY:
         tl.extra.cuda.gdc_wait()  # started before the kernel ahead had ended: what that one wrote is here from now on
     # A grid of one dimension: the others end at 65,535.
     program = tl.program_id(0)
-    blocks = tl.cdiv(D, BV)
+    blocks = tl.cdiv(V, BV)
     block, row = program % blocks, program // blocks
     h, n = row % H, (row // H).to(tl.int64)
 
@@ -91,16 +91,16 @@ def decode_kernel(
     KC: tl.constexpr = BK // KI
     i = block * BV + tl.arange(0, BV)
     j = (tl.arange(0, KC) * KI)[None, :, None] + tl.arange(0, KI)[None, None, :]
-    i_in = i < D
-    j_in = j < D
+    i_in = i < V
+    j_in = j < K
     inside = i_in[:, None, None] & j_in
-    part = j * D + i[:, None, None] if K_FIRST else i[:, None, None] * D + j
-    part += h * (D * D)
+    part = j * V + i[:, None, None] if K_FIRST else i[:, None, None] * K + j
+    part += h * (K * V)
 
     token = n * T
     t_all = tl.arange(0, TP)
     t_in = t_all < T
-    o_at = output_ptr + (token * H + h) * D + i
+    o_at = output_ptr + (token * H + h) * V + i
     stride = tl.cast(slot_stride, tl.int64)  # states outgrow 32 bits
     slot = n
     if POOL:
@@ -114,7 +114,7 @@ def decode_kernel(
             first = tl.where(accepted == 0, first, pick(slots, t_all == accepted - 1))
         if not live:  # -1, or a slot that is none: never followed
             for t in range(T):
-                tl.store(o_at + t * (H * D), tl.zeros([BV], dtype=output_ptr.dtype.element_ty), mask=i_in)
+                tl.store(o_at + t * (H * V), tl.zeros([BV], dtype=output_ptr.dtype.element_ty), mask=i_in)
             return
         slot = first.to(tl.int64)
 
@@ -126,18 +126,18 @@ def decode_kernel(
     rate = tl.exp(tl.load(A_log_ptr + h).to(tl.float32))
 
     # The first token's vectors; later ones are asked for a token ahead.
-    qk_at = token * QK_STRIDE + h // GROUP * D
+    qk_at = token * QK_STRIDE + h // GROUP * K
     q_at = q_ptr + qk_at + j
     k_at = k_ptr + qk_at + K_AT + j
-    v_at = v_ptr + token * V_STRIDE + V_AT + h * D + i
+    v_at = v_ptr + token * V_STRIDE + V_AT + h * V + i
     q_next = tl.load(q_at, mask=j_in, other=0.0)  # [1, KC, KI]
     k_next = tl.load(k_at, mask=j_in, other=0.0)
     v_next = tl.load(v_at, mask=i_in, other=0.0)
     if K_FIRST:
         # Once more, spread over all threads: where warps sum together, the tile's way would have many write one sum.
         j_flat = tl.arange(0, BK)
-        q_flat = tl.load(q_ptr + qk_at + j_flat, mask=j_flat < D, other=0.0)
-        k_flat = tl.load(k_ptr + qk_at + K_AT + j_flat, mask=j_flat < D, other=0.0)
+        q_flat = tl.load(q_ptr + qk_at + j_flat, mask=j_flat < K, other=0.0)
+        k_flat = tl.load(k_ptr + qk_at + K_AT + j_flat, mask=j_flat < K, other=0.0)
 
     # Last, because Triton gives the layout of the last load to whatever meets several: S is never rearranged.
     S = tl.load(from_ptr + slot * stride + part, mask=inside, other=0.0)
@@ -148,7 +148,7 @@ def decode_kernel(
 
     S = S.to(tl.float32)
     alphas = tl.exp(-rate * softplus(a_all + dt_bias))
-    betas = 1.0 / (1.0 + tl.exp(-b_all))
+    betas = (2.0 if DOUBLED else 1.0) / (1.0 + tl.exp(-b_all))
     for t in range(T):
         q, k, v = q_next.to(tl.float32), k_next.to(tl.float32), v_next.to(tl.float32)
         if T > 1:
@@ -175,7 +175,7 @@ def decode_kernel(
         o = scale * tl.fma(u, qk * q_factor * k_factor, alpha * (seen * q_factor))  # after the write
         S = tl.fma((u * k_factor)[:, None, None], k, alpha * S)
 
-        tl.store(o_at + t * (H * D), o.to(output_ptr.dtype.element_ty), mask=i_in)
+        tl.store(o_at + t * (H * V), o.to(output_ptr.dtype.element_ty), mask=i_in)
         if POOL:
             slot = tl.load(write_ptr + token + t).to(tl.int64)
         tl.store(to_ptr + slot * stride + part, S.to(to_ptr.dtype.element_ty), mask=inside)
@@ -187,35 +187,37 @@ def decode_kernel(
 def launch(
     q, k, v, state, new_state, A_log, a, dt_bias, b, scale, use_qk_l2norm, output,
     rows, tokens, key_heads, k_first=False, read_slots=None, write_slots=None, accepted=None, packed=False,
+    doubled=False,
 ):  # fmt: skip
-    """One launch for `rows` x `tokens`. `state` and `new_state` may be one pool, then addressed by slots."""
-    _, H, D, _ = state.shape
+    """One launch for `rows` x `tokens`. `state` and `new_state` may be one pool, then addressed by slots. `doubled`:
+    beta = 2 sigmoid(b)."""
+    _, H, V, K = state.shape  # k_first has K = V
     if rows == 0 or H == 0:
         return
     element = state.element_size()
-    BV, num_warps, line = blocking(D, element, k_first, tokens, rows * H)
-    BK = triton.next_power_of_2(D)
-    qk = key_heads * D
+    BV, num_warps, line = blocking(K, V, element, k_first, tokens, rows * H)
+    BK = triton.next_power_of_2(K)
+    qk = key_heads * K
     early = may_start_early(state.device)
-    decode_kernel[(rows * H * triton.cdiv(D, BV),)](
+    decode_kernel[(rows * H * triton.cdiv(V, BV),)](
         q, k, v, state, new_state, read_slots, write_slots, accepted, A_log, a, dt_bias, b,
-        output, state.shape[0], state.stride(0), D**-0.5 if scale is None else float(scale),
-        T=tokens, H=H, GROUP=H // key_heads, D=D,
-        QK_STRIDE=2 * qk + H * D if packed else qk, V_STRIDE=2 * qk + H * D if packed else H * D,
+        output, state.shape[0], state.stride(0), K**-0.5 if scale is None else float(scale),
+        T=tokens, H=H, GROUP=H // key_heads, K=K, V=V,
+        QK_STRIDE=2 * qk + H * V if packed else qk, V_STRIDE=2 * qk + H * V if packed else H * V,
         K_AT=qk if packed else 0, V_AT=2 * qk if packed else 0,
-        L2_NORM=use_qk_l2norm is None or bool(use_qk_l2norm), K_FIRST=k_first,
+        L2_NORM=use_qk_l2norm is None or bool(use_qk_l2norm), DOUBLED=doubled, K_FIRST=k_first,
         POOL=read_slots is not None, VERIFY=accepted is not None,
         TP=triton.next_power_of_2(tokens), BK=BK, BV=BV, KI=BK if k_first else min(BK, line // element),
         EARLY=early, num_warps=num_warps, enable_fp_fusion=False, **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
 
 
-def heads_of(q: torch.Tensor, state: torch.Tensor, name: str) -> tuple[int, int, int]:
-    """(key heads, heads, head size), once they fit together."""
+def heads_of(q: torch.Tensor, state: torch.Tensor, name: str) -> tuple[int, int, int, int]:
+    """(key heads, heads, K, V), once they fit together."""
     require_dimensions(4, q=q, **{name: state})
-    key_heads, H, D = q.shape[2], state.shape[1], state.shape[3]
+    key_heads, H, V, K = q.shape[2], *state.shape[1:]
     require_groups(key_heads, H)
-    return key_heads, H, D
+    return key_heads, H, K, V
 
 
 def require_groups(key_heads: int, H: int) -> None:
@@ -241,35 +243,40 @@ def require(device: torch.device, dtype: torch.dtype, **tensors: tuple[torch.Ten
             raise ValueError(f"{name} is on {x.device}, not on {device}")
 
 
-def require_state(x: torch.Tensor, name: str) -> None:
+def require_state(x: torch.Tensor, name: str, one_size: bool = True) -> None:
     if x.dtype not in (torch.float32, torch.bfloat16):
         raise ValueError(f"{name} is {x.dtype}, neither float32 nor bfloat16")
-    if x.ndim != 4 or x.shape[2] != x.shape[3]:
-        raise ValueError(f"{name} has shape {tuple(x.shape)}, not [.., heads, head_size, head_size]")
-    if x.shape[3] > 256:
-        raise ValueError(f"head_size {x.shape[3]} is not served: up to 256 is")
+    if x.ndim != 4 or (one_size and x.shape[2] != x.shape[3]):
+        sizes = "head_size, head_size" if one_size else "value_head_dim, key_head_dim"
+        raise ValueError(f"{name} has shape {tuple(x.shape)}, not [.., heads, {sizes}]")
+    for what, size in zip(("value_head_dim", "key_head_dim"), x.shape[2:], strict=True):
+        if size > 256:
+            raise ValueError(f"{'head_size' if one_size else what} {size} is not served: up to 256 is")
 
 
-def require_pool(pool: torch.Tensor) -> None:
-    require_state(pool, "pool")
-    num_slots, H, D, _ = pool.shape
-    if not pool[:1].is_contiguous() or (num_slots > 1 and pool.stride(0) < H * D * D):
+def require_pool(pool: torch.Tensor, one_size: bool) -> None:
+    require_state(pool, "pool", one_size)
+    num_slots, H, V, K = pool.shape
+    if not pool[:1].is_contiguous() or (num_slots > 1 and pool.stride(0) < H * V * K):
         raise ValueError(f"pool must be contiguous but for its first dimension; its strides are {pool.stride()}")
 
 
-def decode(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm, output, new_state, k_first):
-    require_state(state, "state")
-    key_heads, H, D = heads_of(q, state, "state")
+def decode(
+    q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm, output, new_state, k_first, one_size=True,
+    doubled=False,
+):  # fmt: skip
+    require_state(state, "state", one_size)
+    key_heads, H, K, V = heads_of(q, state, "state")
     B = state.shape[0]
-    qk, vo, gate = (B, 1, key_heads, D), (B, 1, H, D), (B, 1, H)
+    qk, vo, gate = (B, 1, key_heads, K), (B, 1, H, V), (B, 1, H)
     device, bf16 = state.device, torch.bfloat16
     require(device, bf16, q=(q, qk), k=(k, qk), v=(v, vo), output=(output, vo))
     require(device, bf16, a=(a, gate), b=(b, gate), dt_bias=(dt_bias, (H,)))
     require(device, torch.float32, A_log=(A_log, (H,)))
-    require(device, state.dtype, state=(state, (B, H, D, D)), new_state=(new_state, (B, H, D, D)))
+    require(device, state.dtype, state=(state, (B, H, V, K)), new_state=(new_state, (B, H, V, K)))
     launch(
         q, k, v, state, new_state, A_log, a, dt_bias, b, scale, use_qk_l2norm, output,
-        rows=B, tokens=1, key_heads=key_heads, k_first=k_first,
+        rows=B, tokens=1, key_heads=key_heads, k_first=k_first, doubled=doubled,
     )  # fmt: skip
 
 
@@ -284,14 +291,14 @@ def decode_k_first(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm, o
 
 
 def in_pool(q, k, v, pool, read_slots, write_slots, accepted, A_log, a, dt_bias, b, scale, use_qk_l2norm, output,
-            names):  # fmt: skip
+            names, one_size=True, doubled=False):  # fmt: skip
     """T tokens a row: the state comes from one slot and goes, after token t, to write_slots[.., t]."""
-    require_pool(pool)
-    key_heads, H, D = heads_of(q, pool, "pool")
+    require_pool(pool, one_size)
+    key_heads, H, K, V = heads_of(q, pool, "pool")
     B, T = q.shape[:2]
     if not 1 <= T <= 16:
         raise ValueError(f"{T} tokens a row are not served: 1 to 16 are")
-    qk, vo, gate = (B, T, key_heads, D), (B, T, H, D), (B, T, H)
+    qk, vo, gate = (B, T, key_heads, K), (B, T, H, V), (B, T, H)
     device, bf16 = pool.device, torch.bfloat16
     require(device, bf16, q=(q, qk), k=(k, qk), v=(v, vo), output=(output, vo))
     require(device, bf16, a=(a, gate), b=(b, gate), dt_bias=(dt_bias, (H,)))
@@ -305,6 +312,7 @@ def in_pool(q, k, v, pool, read_slots, write_slots, accepted, A_log, a, dt_bias,
     launch(
         q, k, v, pool, pool, A_log, a, dt_bias, b, scale, use_qk_l2norm, output,
         rows=B, tokens=T, key_heads=key_heads, read_slots=read_slots, write_slots=write_slots, accepted=accepted,
+        doubled=doubled,
     )  # fmt: skip
 
 
@@ -328,12 +336,16 @@ def check_slots(read, write, accepted, num_slots, names):
             raise ValueError(f"row {n} reads slot {source}, which another row writes")
 
 
+def require_one_token(q: torch.Tensor) -> None:
+    if q.ndim == 4 and q.shape[1] != 1:
+        raise ValueError(f"q has {q.shape[1]} tokens a row, not 1")
+
+
 def decode_pool_k_last(
     q, k, v, pool, read_slots, write_slots, A_log, a, dt_bias, b, scale, use_qk_l2norm, output
 ):  # fmt: skip
     """pool [num_slots, H, V, K], float32 or bfloat16, updated in place."""
-    if q.ndim == 4 and q.shape[1] != 1:
-        raise ValueError(f"q has {q.shape[1]} tokens a row, not 1")
+    require_one_token(q)
     in_pool(q, k, v, pool, read_slots, write_slots, None, A_log, a, dt_bias, b, scale, use_qk_l2norm, output,
             names=("read_slots", "write_slots"))  # fmt: skip
 

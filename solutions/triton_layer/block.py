@@ -54,13 +54,15 @@ def softplus(x):
 
 
 @triton.jit
-def gates(a, b, A_log, dt_bias):
+def gates(a, b, A_log, dt_bias, DOUBLED: tl.constexpr):
     """alpha and beta."""
-    return tl.exp(-tl.exp(A_log) * softplus(a + dt_bias)), 1.0 / (1.0 + tl.exp(-b))
+    return tl.exp(-tl.exp(A_log) * softplus(a + dt_bias)), (2.0 if DOUBLED else 1.0) / (1.0 + tl.exp(-b))
 
 
 @triton.jit
-def gate_kernel(a_ptr, b_ptr, A_log_ptr, dt_bias_ptr, count, H: tl.constexpr, BLOCK: tl.constexpr):
+def gate_kernel(
+    a_ptr, b_ptr, A_log_ptr, dt_bias_ptr, count, H: tl.constexpr, DOUBLED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     """alpha in the place of a, beta in that of b."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
@@ -68,7 +70,7 @@ def gate_kernel(a_ptr, b_ptr, A_log_ptr, dt_bias_ptr, count, H: tl.constexpr, BL
     b = tl.load(b_ptr + at, mask=inside, other=0.0)
     A_log = tl.load(A_log_ptr + at % H, mask=inside, other=0.0).to(tl.float32)
     dt_bias = tl.load(dt_bias_ptr + at % H, mask=inside, other=0.0).to(tl.float32)
-    alpha, beta = gates(a, b, A_log, dt_bias)
+    alpha, beta = gates(a, b, A_log, dt_bias, DOUBLED)
     tl.store(a_ptr + at, alpha, mask=inside)
     tl.store(b_ptr + at, beta, mask=inside)
 
@@ -77,7 +79,7 @@ def gate_kernel(a_ptr, b_ptr, A_log_ptr, dt_bias_ptr, count, H: tl.constexpr, BL
 def step_kernel(
     qkv_ptr, a_ptr, b_ptr, A_log_ptr, dt_bias_ptr, pool_ptr, slots_ptr, output_ptr, num_slots, slot_stride,
     HK: tl.constexpr, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, SCALE: tl.constexpr,
-    K_LAST: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    K_LAST: tl.constexpr, DOUBLED: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     SLICES: tl.constexpr = (V + BV - 1) // BV
     block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
@@ -99,7 +101,7 @@ def step_kernel(
     S = tl.load(state_at, mask=inside, other=0.0).to(tl.float32)  # [BK, BV]
     alpha, beta = gates(
         tl.load(a_ptr + n * H + h).to(tl.float32), tl.load(b_ptr + n * H + h).to(tl.float32),
-        tl.load(A_log_ptr + h).to(tl.float32), tl.load(dt_bias_ptr + h).to(tl.float32),
+        tl.load(A_log_ptr + h).to(tl.float32), tl.load(dt_bias_ptr + h).to(tl.float32), DOUBLED,
     )  # fmt: skip
     q = q * (SCALE / tl.sqrt(tl.sum(q * q, axis=0) + 1e-6))
     k = k / tl.sqrt(tl.sum(k * k, axis=0) + 1e-6)
@@ -175,19 +177,19 @@ def projected(x, weights):
     return tuple(linear(x, weights[name]) for name in ("qkv_weight", "z_weight", "a_weight", "b_weight"))
 
 
-def finish(o, z, weights, H, output):
+def finish(o, z, weights, H, output, eps):
     """Norm, gate and the last projection."""
     normed = torch.empty_like(o)
     heads = (len(o), H, o.shape[1] // H)
-    gated_rms_norm(o.view(heads), z.view(heads), weights["norm_weight"], None, normed.view(heads))
+    gated_rms_norm(o.view(heads), z.view(heads), weights["norm_weight"], eps, normed.view(heads))
     linear(normed, weights["out_weight"], output)
 
 
 def layer_prefill(
     x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, cu_seqlens,
-    conv_states, conv_slots, recurrent_states, state_slots, has_initial_state, output,
+    conv_states, conv_slots, recurrent_states, state_slots, has_initial_state, output, eps=None, doubled=False,
 ):  # fmt: skip
-    """gdn_layer_prefill."""
+    """gdn_layer_prefill; `doubled`: beta = 2 sigmoid."""
     weights = {
         "qkv_weight": qkv_weight, "z_weight": z_weight, "a_weight": a_weight, "b_weight": b_weight, "A_log": A_log,
         "conv_weight": conv_weight, "dt_bias": dt_bias, "norm_weight": norm_weight, "out_weight": out_weight,
@@ -205,17 +207,17 @@ def layer_prefill(
     mixed = torch.empty_like(qkv)
     conv1d_prefill(qkv, conv_weight, None, cu_seqlens, conv_states, conv_slots, has_initial_state, mixed)
     if T:
-        gate_kernel[(triton.cdiv(T * H, 1024),)](a, b, A_log, dt_bias, T * H, H=H, BLOCK=1024)
+        gate_kernel[(triton.cdiv(T * H, 1024),)](a, b, A_log, dt_bias, T * H, H=H, DOUBLED=doubled, BLOCK=1024)
     o = x.new_empty((T, H * V), dtype=torch.float32)
     prefill_from_conv(mixed, a, b, recurrent_states, state_slots, cu_seqlens.int(), o, has_initial_state)
-    finish(o, z, weights, H, output)
+    finish(o, z, weights, H, output, eps)
 
 
 def layer_decode(
     x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, conv_states,
-    conv_slots, recurrent_states, state_slots, output,
+    conv_slots, recurrent_states, state_slots, output, eps=None, doubled=False,
 ):  # fmt: skip
-    """gdn_layer_decode."""
+    """gdn_layer_decode; `doubled`: beta = 2 sigmoid."""
     weights = {
         "qkv_weight": qkv_weight, "z_weight": z_weight, "a_weight": a_weight, "b_weight": b_weight, "A_log": A_log,
         "conv_weight": conv_weight, "dt_bias": dt_bias, "norm_weight": norm_weight, "out_weight": out_weight,
@@ -227,18 +229,40 @@ def layer_decode(
     mixed = torch.empty_like(qkv)
     conv1d_decode(qkv, conv_weight, None, conv_states, conv_slots, mixed)
     o = x.new_empty((B, H * V), dtype=torch.float32)
-    advance(mixed, a, b, A_log, dt_bias, recurrent_states, state_slots, o, (HK, H, K, V), k_last=False)
-    finish(o, z, weights, H, output)
+    advance(mixed, a, b, A_log, dt_bias, recurrent_states, state_slots, o, (HK, H, K, V), k_last=False, doubled=doubled)
+    finish(o, z, weights, H, output, eps)
 
 
-def advance(qkv, a, b, A_log, dt_bias, states, slots, o, sizes, k_last):
+def layer_prefill_neg_eigval(
+    x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, cu_seqlens,
+    conv_states, conv_slots, recurrent_states, state_slots, has_initial_state, eps, output,
+):  # fmt: skip
+    """gdn_layer_prefill_neg_eigval."""
+    layer_prefill(
+        x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, cu_seqlens,
+        conv_states, conv_slots, recurrent_states, state_slots, has_initial_state, output, eps, doubled=True,
+    )  # fmt: skip
+
+
+def layer_decode_neg_eigval(
+    x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, conv_states,
+    conv_slots, recurrent_states, state_slots, eps, output,
+):  # fmt: skip
+    """gdn_layer_decode_neg_eigval."""
+    layer_decode(
+        x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, conv_states,
+        conv_slots, recurrent_states, state_slots, output, eps, doubled=True,
+    )  # fmt: skip
+
+
+def advance(qkv, a, b, A_log, dt_bias, states, slots, o, sizes, k_last, doubled=False):
     """Norms, gates and rule of one token of each row, on the convolution's float32 rows."""
     HK, H, K, V = sizes
     BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)
     BV = BV if INTERPRETED else min(BV, 32)
     step_kernel[(len(o) * H * triton.cdiv(V, BV),)](
         qkv, a, b, A_log, dt_bias, states, slots, o, len(states), states.stride(0),
-        HK=HK, H=H, K=K, V=V, SCALE=K**-0.5, K_LAST=k_last, BK=BK, BV=BV, num_warps=4,
+        HK=HK, H=H, K=K, V=V, SCALE=K**-0.5, K_LAST=k_last, DOUBLED=doubled, BK=BK, BV=BV, num_warps=4,
     )  # fmt: skip
 
 

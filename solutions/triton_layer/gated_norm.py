@@ -25,7 +25,8 @@ def norm_kernel(
     weight = tl.load(weight_ptr + d, mask=d < D, other=0.0).to(tl.float32)
     factor = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / D + eps)
     y = x * factor[:, None] * weight[None, :] * silu(z)
-    y = tl.where(x == 0.0, 0.0, y)  # of a row that is skipped x is zero, and z whatever stands there, NaN too
+    # A skipped row has x = 0: with eps 0 its factor is infinite, and z may hold anything, NaN too.
+    y = tl.where(x == 0.0, 0.0, y)
     tl.store(output_ptr + at, y.to(output_ptr.dtype.element_ty), mask=inside)
 
 

@@ -57,7 +57,7 @@ def emulate(
     for chunk, same in groupby(members, key=lambda e: e.chunk):
         sequences = [_Chunks(heads, n, chunk) for n in range(len(heads.bounds) - 1)]
         for e in same:
-            output = torch.zeros(heads.H, heads.T, heads.D, device=heads.Q.device)
+            output = torch.zeros(heads.H, heads.T, heads.value_size, device=heads.Q.device)
             states = heads.states.clone()
             kept: list[Tensor] = []
             for n, sequence in enumerate(sequences):
@@ -77,7 +77,7 @@ class _Heads:
 
     def __init__(self, definition: Definition, arguments: dict[str, Any]) -> None:
         q, v, g, beta = (arguments[name] for name in ("q", "v", "g", "beta"))
-        self.T, self.D = q.shape[0], q.shape[-1]
+        self.T, key_size, self.value_size = q.shape[0], q.shape[-1], v.shape[-1]
         self.H = max(q.shape[1], v.shape[1])
         self.Q, self.K, self.V = (
             x.float().repeat_interleave(self.H // x.shape[1], dim=1).transpose(0, 1) for x in (q, arguments["k"], v)
@@ -90,10 +90,10 @@ class _Heads:
         self.k_first = definition.conventions.state_layout == "k_first"
         S = arguments["initial_state"]
         if S is None:
-            S = torch.zeros(len(self.bounds) - 1, self.H, self.D, self.D, device=q.device)
+            S = torch.zeros(len(self.bounds) - 1, self.H, self.value_size, key_size, device=q.device)
         self.states: Tensor = S.mT.contiguous() if self.k_first else S
         given = arguments["scale"]
-        self.scale = self.D**-0.5 if given is None else float(given)
+        self.scale = key_size**-0.5 if given is None else float(given)
         self.interval: int | None = arguments[INTERVAL] if keeps_checkpoints(definition) else None
 
 

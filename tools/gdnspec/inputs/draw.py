@@ -17,7 +17,7 @@ from gdnspec.inputs.regimes import (
     sigmoid_of_normal,
 )
 from gdnspec.inputs.wy import wy
-from gdnspec.model import chunks
+from gdnspec.model import chunks, write_gate
 from gdnspec.model.definition import Definition, Scope, Tensor, state_heads
 from gdnspec.model.workload import Workload
 
@@ -50,10 +50,14 @@ class Painter:
         self.regime, self.seed = GENERATORS[workload.regime], workload.seed
         lengths = workload.sequence_lengths or [int(scope.get("draft_tokens", 1))] * int(scope.get("batch_size", 0))
         self.layout = Layout(np.array(lengths, dtype=np.int64), state_heads(scope))
-        raw = definition.conventions.update_gate == "raw"
-        if raw and self.regime.beta_max > 1:
+        raw = definition.conventions.update_gate in ("raw", "raw_doubled")
+        self.beta_ends = write_gate.factor(definition, workload.scalars)
+        if raw and self.regime.beta_max > self.beta_ends:
+            switch = any(tensor.name == write_gate.SWITCH for tensor in definition.inputs)
+            hint = f"; with the scalar {write_gate.SWITCH} it ends at 2" if switch else ""
             raise RegimeError(
-                f"{workload.regime} needs beta up to {self.regime.beta_max}: the sigmoid of {definition.name} ends at 1"
+                f"{workload.regime} needs beta up to {self.regime.beta_max}: the sigmoid of {definition.name} ends at "
+                f"1{hint}"
             )
         self.normalised_inside = workload.normalises(definition)
 
@@ -268,9 +272,9 @@ class Painter:
         return np.where(rate == 0, NEVER, np.where(np.isinf(rate), ALWAYS, a))
 
     def _raw_update(self) -> Floats:
-        """b, the logit of the regime's beta."""
+        """b, the logit of the regime's beta; of half of it where the sigmoid is doubled."""
         if self.regime.beta is None:
             return self.stream("b").normal(*self.layout.gate_shape)
-        beta = self.regime.beta(self.stream("beta"), self.layout)
+        beta = self.regime.beta(self.stream("beta"), self.layout) / self.beta_ends
         inside = np.clip(beta, 1e-9, 1 - 1e-9)
         return np.where(beta == 0, NOTHING, np.where(beta == 1, -NOTHING, np.log(inside) - np.log1p(-inside)))

@@ -19,6 +19,7 @@ from gdnspec.model.dtypes import FLOATS
 from gdnspec.model.workload import Workload
 
 NAMES = {"cpu": ("fresh_typical", "fresh_regime"), "cuda": ("fresh_typical", "fresh_regime", "fresh_large")}
+SIZES = ((128, 128), (96, 192))  # of keys and of values, in models
 # Where ordinary arithmetic keeps its margin whatever the seed, and gates say something.
 REGIMES = ("typical", "slow_decay", "fast_decay", "large_steps", "large_initial_state", "one_large_state")
 
@@ -73,14 +74,14 @@ def _lengths(name: str, stream: Stream, short: int) -> Iterator[int]:
 
 
 def _presets(rows: list[Workload], large: bool) -> set[str]:
-    """Head configurations of the definition's own rows that every kernel for a model serves: heads of 128, as many
-    query as key heads. Few heads, or those of models."""
+    """Head configurations of the definition's own rows that every kernel for a model serves: heads as large as those
+    of models, as many query as key heads. Few heads, or those of models."""
     names = {row.preset for row in rows if (row.suite == "performance") == large}
     heads = {name: presets()[name].axes for name in names}
     return {
         name
         for name, axes in heads.items()
-        if axes.get("head_size") == 128
+        if tuple(axes.get(size, axes.get("head_size")) for size in ("key_head_dim", "value_head_dim")) in SIZES
         and axes["num_q_heads"] == axes["num_k_heads"]
         and (large or axes["num_v_heads"] <= FEW_HEADS)
     }

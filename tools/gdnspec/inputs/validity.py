@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdnspec.inputs.array import Array
+from gdnspec.model import write_gate
 from gdnspec.model.definition import Definition, Scope, Tensor
 from gdnspec.model.dtypes import FLOATS
 
@@ -23,7 +24,7 @@ def problems(
         yield from values(definition.input(name), array)
     found = {**arrays, **_unpacked(definition, arrays, scope)}
     if not normalised and "k" in found:
-        yield from _unbounded(found)
+        yield from _unbounded(found, write_gate.factor(definition, scope))
 
 
 def values(tensor: Tensor, array: Array) -> Iterator[str]:
@@ -59,20 +60,20 @@ def _unpacked(definition: Definition, arrays: Mapping[str, Array], scope: Scope)
     return found
 
 
-def _unbounded(arrays: Mapping[str, Array]) -> Iterator[str]:
+def _unbounded(arrays: Mapping[str, Array], gate_factor: int) -> Iterator[str]:
     """beta * |k|^2 <= 2 at every token, where keys arrive as they are used."""
     k = arrays["k"].values().astype(np.float64)
     norms = (k * k).sum(axis=-1).reshape(-1, k.shape[-2])  # [tokens, num_k_heads]
-    beta = _write_strength(arrays)
+    beta = _write_strength(arrays, gate_factor)
     heads = max(norms.shape[1], beta.shape[1])
     product = np.repeat(norms, heads // norms.shape[1], axis=1) * beta
     if product.size and product.max() > 2 + SLACK:
         yield f"beta * |k|^2 reaches {product.max():.4g}: above 2 the recurrence is not bounded"
 
 
-def _write_strength(arrays: Mapping[str, Array]) -> NDArray[np.float64]:
-    """beta [tokens, heads]: as given, the sigmoid of b, or one."""
+def _write_strength(arrays: Mapping[str, Array], gate_factor: int) -> NDArray[np.float64]:
+    """beta [tokens, heads]: as given, the sigmoid of b times `gate_factor`, or one."""
     if "b" in arrays:
         b = arrays["b"].values().astype(np.float64)
-        return 1.0 / (1.0 + np.exp(-b.reshape(-1, b.shape[-1])))
+        return gate_factor / (1.0 + np.exp(-b.reshape(-1, b.shape[-1])))
     return arrays["beta"].values().astype(np.float64) if "beta" in arrays else np.ones((1, 1))

@@ -34,7 +34,7 @@ class Conventions(Model):
 
     state_layout: Literal["k_last", "k_first", "none"]
     decay_gate: Literal["raw", "log", "linear", "none"]
-    update_gate: Literal["raw", "sigmoid", "none"]
+    update_gate: Literal["raw", "raw_doubled", "sigmoid", "none"]
     qk_norm: Literal["none", "l2", "optional_l2"]
     packing: Literal["one_token", "ragged", "padded"]
     state_update: Literal["functional", "in_place", "pool", "none"]
