@@ -1149,7 +1149,7 @@ GQA_K64_V96 = "synthetic-gqa-4x2-k64-v96"
 NEGATIVE = {"allow_neg_eigval": True}  # beta = 2 sigmoid(b)
 # One regime after the other on wider values, wider keys, groups of three; the switch given true, false, and not at all.
 IN_TURN = (K96_V192, K128_V64, K24_V40)
-SWITCHED = (NEGATIVE, {"allow_neg_eigval": False}, {})
+SWITCHED: tuple[Line, ...] = (NEGATIVE, {"allow_neg_eigval": False}, {})
 PAST_ONE = ("repeated_keys", "near_parallel_keys", "beta_two")  # regimes whose write strength a sigmoid does not reach
 
 
@@ -1565,6 +1565,7 @@ SUITES = {
     **TWO_SIZES,
 }  # fmt: skip
 
+KINDS = dict(SUITES)  # what a definition's rows are made like; more are added below
 STATES = ("", "_bf16_state")
 for each in ("gdn_prefill_k_last", "gdn_prefill_k_first"):
     beside(each, partial(many_prefill, prefill), far_prefill)
@@ -1603,10 +1604,12 @@ def strided(definition: Definition) -> dict[str, Callable[[], Iterator[Line]]]:
         return {}
 
     def rows(name: str, multiple: int, small: bool, covers: str) -> Iterator[Line]:
-        preset = SMALL if small else GROUPS_128
+        preset = (K64_V128 if small else K128_V64) if definition.name in TWO_SIZES else SMALL if small else GROUPS_128
         lengths = (1, 63, 65) if small else (65, 1, 130, 64)  # published already: see careful_with_published_lengths
         flags, skipped, batch = "+-+-"[: len(lengths)], (1,), 3 if small else 6
-        match SUITES[definition.name]:
+        # A definition of two head sizes has the rows of the one that it is made like.
+        like = definition.name.removesuffix("_kv_dims").removesuffix("_neg_eigval")
+        match KINDS[like]:
             case suites if suites is PREFILL:
                 line = prefill(name, preset, "typical", lengths)
             case suites if suites is CHECKPOINTS:
