@@ -264,9 +264,7 @@ def test_every_large_row_has_a_solution_that_passes(gdnspec: Run, tmp_path: Path
 @pytest.mark.parametrize("row", [w.name for w in LARGE[DECODE]])
 def test_offsets_that_end_at_2_31_are_found(make_solution: Make, row: str) -> None:
     """What lies past 2^31 elements is left out, as where an offset of 32 bits has wrapped and is refused."""
-    few = (
-        "for n in range(0, len(q), 256):\n        t = slice(n, n + 256)\n        "  # two states are too much
-    )
+    few = "for n in range(0, len(q), 256):\n        t = slice(n, n + 256)\n        "  # two states are too much
     call = "decode_k_last(q[t], k[t], v[t], state[t], A_log, a[t], dt_bias, b[t], scale, use_qk_l2norm)"
     code = f"{few}output[t], new_state[t] = {call}\n    new_state.view(-1)[1 << 31 :] = 0\n"
     where = machine.device("cuda")
