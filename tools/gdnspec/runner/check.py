@@ -239,6 +239,8 @@ class Checker:
         lengths of sequences. Raises `ChildFailed`."""
         for changes in calls:
             yield SecondCall(job, changes).judge(session, first, judge)
+        if case.workload.judged is not None:
+            return  # gigabytes: what follows would hold them twice
         if calls or job.extras.repeats is not None:
             yield Repeats(job, content, session, first, judge).verdict(calls[0] if calls else [])
         relaid = lengths.permuted(session.definition, content, first, judge, self._generator(job))
