@@ -71,8 +71,7 @@ class Workplace:
     @contextlib.contextmanager
     def _gate(self) -> Iterator[None]:
         """One at a time, of all servers: between making a folder and locking it, nobody takes it for left behind."""
-        file = self._folder.with_name(f"{self._folder.name}.lock")
-        gate = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        gate = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(gate, fcntl.LOCK_EX)
             yield
