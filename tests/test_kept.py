@@ -134,6 +134,20 @@ def test_what_a_killed_check_was_writing_is_swept(gdnspec: Run, make_solution: M
     assert new.exists(), "another version may be writing it"
 
 
+def test_the_scratch_folder_of_a_killed_check_is_swept(gdnspec: Run, make_solution: Make, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    killed, lock = kept.new_folder(scratch, "gdnspec-child-")
+    os.close(lock)
+    (killed / "core").write_text("x")
+    alive, lock = kept.new_folder(scratch, "gdnspec-child-")
+    foreign = scratch / "gdnspec-something"
+    foreign.mkdir()
+    command, env = one_row(make_solution(RIGHT).parent), {"TMPDIR": str(scratch)}
+    assert gdnspec(*command, env=env).returncode == 0
+    os.close(lock)
+    assert sorted(scratch.glob("gdnspec-*")) == sorted([alive, foreign])
+
+
 def test_what_another_process_is_writing_stays(tmp_path: Path) -> None:
     file = tmp_path / "x"
     with kept.partial(file) as handle:

@@ -12,10 +12,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gdnspec import paths
+from gdnspec.catalog import kept
 from gdnspec.catalog.solutions import Solution
 from gdnspec.model.result import Status
 from gdnspec.protocol.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
@@ -23,6 +25,7 @@ from gdnspec.runner import descendants
 from gdnspec.runner.confinement import Confinement, NotIsolated, Watch
 from gdnspec.runner.output import TAIL_BYTES, Tail, printable
 
+SCRATCH = "gdnspec-child-"  # the name of a scratch folder begins so; its judge holds a lock on it
 START_SECONDS = 180.0
 BUILD_SECONDS = 600.0
 AWAKE = 1.0  # for which a window on a GPU is waited for with a processor of its own
@@ -55,6 +58,20 @@ CACHES = {
     "TRITON_CACHE_DIR": "triton", "TVM_FFI_CACHE_DIR": "tvm-ffi", "TILELANG_CACHE_DIR": "tilelang",
     "CUTE_DSL_CACHE_DIR": "cute-dsl", "FLASHINFER_WORKSPACE_BASE": "flashinfer",
 }  # fmt: skip
+
+
+def _remove(folder: Path) -> None:
+    # Not shutil.rmtree: it follows the child into folders nested deeper than Python's stack.
+    subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
+
+
+@cache
+def _sweep_scratch() -> None:
+    """Once a process: removes the scratch folders of judges that were killed, of this user's alone."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == os.geteuid() and not kept.holder_lives(folder):
+                _remove(folder)
 
 
 def _make_caches(build_dir: Path) -> None:
@@ -101,6 +118,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._scratch: Path | None = None
+        self._scratch_lock = -1
         self._output = Tail()
         self._loaded: set[str] = set()
         self._unusable: dict[str, tuple[Status, str]] = {}
@@ -278,7 +296,8 @@ class Child:
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._scratch = Path(tempfile.mkdtemp(prefix="gdnspec-"))
+        _sweep_scratch()
+        self._scratch, self._scratch_lock = kept.new_folder(Path(tempfile.gettempdir()), SCRATCH)
         self._work.mkdir(exist_ok=True)
         descendants.adopt()
         build_dir = self._build_dir()
@@ -402,6 +421,6 @@ class Child:
             if process.stdout is not None:
                 process.stdout.close()
         if self._scratch is not None:
-            # Not shutil.rmtree: it follows the child into folders nested deeper than Python's stack.
-            subprocess.run(["rm", "-rf", "--", str(self._scratch)], stderr=subprocess.DEVNULL, check=False)
+            _remove(self._scratch)
+            os.close(self._scratch_lock)
             self._scratch = None
