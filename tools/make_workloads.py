@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from covering.rows import covering
 from gdnspec import paths
 from gdnspec.catalog.definitions import Found, definitions, preset_of
 from gdnspec.inputs.materialise import materialise
@@ -1004,12 +1005,13 @@ SUITES = {
 
 def lines(found: Found) -> Iterator[Workload]:
     """Every workload of a definition. A seed comes from the row's name: a new row changes no other."""
-    for suite, rows in SUITES[found.definition.name].items():
-        for row in rows():
+    for suite, by_hand in SUITES[found.definition.name].items():
+        rows = list(by_hand())
+        for row in (*rows, *(covering(found) if suite == "conformance" else ())):
             if "tensors" in row and not (found.folder / row["tensors"]).is_file():
                 print(f"{found.definition.name} {row['name']} left out: no {row['tensors']} (tools/)")
                 continue
-            drawn = {} if "tensors" in row else {"seed": zlib.crc32(f"{suite}/{row['name']}".encode())}
+            drawn = {} if {"tensors", "seed"} & row.keys() else {"seed": zlib.crc32(f"{suite}/{row['name']}".encode())}
             device = {"device": "cuda"} if suite == "performance" else {}
             # The order of the keys is the order in the file.
             yield Workload.model_validate({"name": row.pop("name"), "suite": suite, **row, **drawn, **device})

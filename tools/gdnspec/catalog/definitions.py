@@ -77,18 +77,22 @@ def presets() -> dict[str, Preset]:
 
 
 KERNEL_WIDTH = 4  # linear_conv_kernel_dim of every model in presets.json
-HEADS = re.compile(r"heads-([1-9][0-9]{0,5})x([1-9][0-9]{0,5})x([1-9][0-9]{0,5})-d([1-9][0-9]{0,5})")
+HIDDEN_SIZE = 64  # of a preset that is named by its heads
+_COUNT = "([1-9][0-9]{0,5})"
+HEADS = re.compile(f"heads-{_COUNT}x{_COUNT}x{_COUNT}-d{_COUNT}(?:-v{_COUNT})?(?:-w([2-4]))?")
 
 
 def preset(name: str) -> Preset | None:
-    """A preset by name. `heads-QxKxV-dD` is one of any heads, in no file: query, key and value heads, head size; its
-    convolutions are of the width that models have."""
+    """A preset by name. `heads-QxKxV-dD` is one of any heads, in no file: query, key and value heads, head size.
+    `-vV` after it: values of another size, V; `-wW`: a convolution of W tokens, where models have 4."""
     heads = HEADS.fullmatch(name)
     if heads is None:
         return presets().get(name)
-    axes = dict(zip(("num_q_heads", "num_k_heads", "num_v_heads", "head_size"), map(int, heads.groups()), strict=True))
-    axes |= {"key_head_dim": axes["head_size"], "value_head_dim": axes["head_size"], "kernel_width": KERNEL_WIDTH}
-    return Preset(axes=axes, source="named by its heads")
+    q, k, v, size, value_size, width = (int(group) if group else None for group in heads.groups())
+    axes = {"num_q_heads": q, "num_k_heads": k, "num_v_heads": v}
+    axes |= {"head_size": None if value_size else size, "key_head_dim": size, "value_head_dim": value_size or size}
+    axes |= {"kernel_width": width or KERNEL_WIDTH, "hidden_size": HIDDEN_SIZE}
+    return Preset(axes={axis: x for axis, x in axes.items() if x is not None}, source="named by its heads")
 
 
 def preset_of(workload: Workload) -> Preset:
