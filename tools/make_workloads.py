@@ -1005,9 +1005,11 @@ SUITES = {
 
 def lines(found: Found) -> Iterator[Workload]:
     """Every workload of a definition. A seed comes from the row's name: a new row changes no other."""
-    for suite, by_hand in SUITES[found.definition.name].items():
-        rows = list(by_hand())
-        for row in (*rows, *(covering(found) if suite == "conformance" else ())):
+    suites = {suite: list(rows()) for suite, rows in SUITES[found.definition.name].items()}
+    by_hand = [{"suite": suite, **row} for suite, rows in suites.items() for row in rows]
+    suites["conformance"] += covering(found, by_hand)
+    for suite, rows in suites.items():
+        for row in rows:
             if "tensors" in row and not (found.folder / row["tensors"]).is_file():
                 print(f"{found.definition.name} {row['name']} left out: no {row['tensors']} (tools/)")
                 continue

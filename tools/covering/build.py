@@ -13,7 +13,6 @@ from gdnspec.model.definition import Definition, Tensor
 
 Line = dict[str, Any]
 DRAFTS = "draft_tokens"
-SPARE = 3  # slots that no row names
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,8 @@ class Heads:
 @dataclass(frozen=True)
 class Call:
     """One call, whatever its definition. `lengths` of sequences; of a batch they are rows, and their values say
-    nothing. `kinds` of slots take turns, row after row; every `skip`th row is skipped, 0 none."""
+    nothing. `kinds` of slots, counts of accepted drafts and flags take turns, row after row; every `skip`th row is
+    skipped, 0 none."""
 
     name: str
     heads: Heads
@@ -46,9 +46,12 @@ class Call:
     scalars: dict[str, bool | int | float] = field(default_factory=dict)
     drafts: int = 1
     kinds: tuple[str, ...] = ("in_place",)
+    accept: tuple[str, ...] = ("none", "all", "some")
+    held: tuple[int, ...] = (1, 0)  # flags: whether a sequence goes on from its state
     skip: int = 0
     gap: int = 0
     num_slots: int = 0  # at least
+    spare: int = 3  # slots that no row names, at least
     covers: str = ""
 
 
@@ -104,22 +107,26 @@ def _integers(definition: Definition, call: Call, count: int) -> tuple[dict[str,
     axes: dict[str, int] = {}
     if tensors:
         each = call.drafts if drafted(definition) else 1
-        needed = count * (each + 1) if len(tensors) > 1 else count
-        axes["num_slots"] = max(needed + SPARE, call.num_slots)
+        paired = len(tensors) > len({tensor.indexes for tensor in tensors})
+        moved = sum(call.kinds[n % len(call.kinds)] == "moved" for n in range(count)) if paired else 0
+        shared = int(paired and "shared" in call.kinds)
+        axes["num_slots"] = max(count * each + moved + shared + call.spare, call.num_slots)
         values = _slots(tensors, call, count, each, axes["num_slots"])
     if any(tensor.name == "accepted" for tensor in definition.inputs):
         values["accepted"] = accepted(call, count)
     for tensor in definition.inputs:
         if tensor.is_flag:
-            values[tensor.name] = [(n + count) % 2 for n in range(count)]
+            values[tensor.name] = [call.held[n % len(call.held)] for n in range(count)]
     return axes, values
 
 
 def accepted(call: Call, count: int) -> list[int]:
-    """None, all and some, row after row. A row that shares its start with others has none, for it starts there."""
+    """How many drafts each row had accepted. A row that shares its start with others had none, for it starts there."""
+    counts = {"none": 0, "all": call.drafts, "some": (call.drafts + 1) // 2}
     kinds = [call.kinds[n % len(call.kinds)] for n in range(count)]
-    turns = (0, call.drafts, (call.drafts + 1) // 2, 1)
-    return [0 if kind == "shared" else turns[(n + n // 4) % 4] for n, kind in enumerate(kinds)]
+    # As many turns as kinds would always meet in the same way.
+    turns = [call.accept[(n + n // len(call.kinds)) % len(call.accept)] for n in range(count)]
+    return [0 if kind == "shared" else counts[turn] for kind, turn in zip(kinds, turns, strict=True)]
 
 
 def _slots(tensors: list[Tensor], call: Call, count: int, each: int, num_slots: int) -> dict[str, list[int]]:
@@ -137,7 +144,7 @@ def _slots(tensors: list[Tensor], call: Call, count: int, each: int, num_slots: 
         start = next(tensor.name for tensor in named if not tensor.writes)
         end = next(tensor.name for tensor in named if tensor.writes)
         values[start], values[end] = [], []
-        shared = next(free)
+        shared = next(free) if "shared" in call.kinds else -1
         for n in range(count):
             kind = call.kinds[n % len(call.kinds)]
             written = [next(free) for _ in range(each)]

@@ -1,8 +1,8 @@
 """Regions of the gate functions: where each underflows, is curved, is linear in its argument, saturates.
 
 Every first token of a sequence stands in the region that its (sequence, head) chooses, one after the other. What a
-small gate leaves must still be seen. So a state is as large as its gate is small (forgetting), or it is reset and only
-the write is left (writing). Later tokens of a sequence go on to the regions that follow.
+small gate leaves must still be seen. So a state is as large as its gate is small, and later tokens go on to the regions
+that follow (forgetting); or the state is reset, and all tokens of the sequence write alike (writing).
 """
 
 import numpy as np
@@ -74,12 +74,17 @@ def states_of_raw(layout: Layout, largest: float = LARGEST) -> Floats:
     return _of_first_tokens(layout, raw_log_alpha(layout), largest)
 
 
+def region_of_sequence(layout: Layout, count: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """The region of each sequence and head, for each of its tokens, [T, heads]."""
+    return np.asarray(layout.sequence[:, None] + 5 * np.arange(layout.heads)) % count
+
+
 def betas(stream: Stream, layout: Layout) -> Floats:
-    return np.array(BETAS)[region(layout, len(BETAS))]
+    return np.asarray(np.array(BETAS)[region_of_sequence(layout, len(BETAS))])
 
 
 def logits(layout: Layout) -> Floats:
-    return np.array(LOGITS)[region(layout, len(LOGITS))]
+    return np.asarray(np.array(LOGITS)[region_of_sequence(layout, len(LOGITS))])
 
 
 def resets_first(stream: Stream, layout: Layout) -> Floats:
