@@ -2,6 +2,9 @@
 
     python tools/make_workloads.py            writes the files, with the sha256 of every workload's inputs
     python tools/make_workloads.py --fast     leaves the hashes of workloads for a GPU as they are
+    python tools/make_workloads.py --table    writes what the suites cover into definitions/README.md
+
+Beside the rows below, every definition has rows that follow from its inputs and axes alone: tools/covering/.
 
 Frozen budgets stay where a line's inputs have not changed.
 """
@@ -15,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from covering import table
 from covering.rows import covering
 from gdnspec import paths
 from gdnspec.catalog.definitions import Found, definitions, preset_of
@@ -1045,8 +1049,12 @@ def write(found: Found, fast: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fast", action="store_true", help="do not draw again what is for a GPU")
+    parser.add_argument("--table", action="store_true", help="only write the tables of definitions/README.md")
     parser.add_argument("definition", nargs="*", help="none: all")
     options = parser.parse_args()
+    if options.table:
+        table.write(paths.definitions_dir() / "README.md")
+        return
     for name, found in definitions().items():
         if not options.definition or name in options.definition:
             write(found, options.fast)

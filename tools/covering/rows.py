@@ -8,7 +8,7 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 
-from covering import pairs, sizes
+from covering import pairs, scalars, sizes
 from covering.build import Line
 from covering.gates import gate_rows
 from covering.seeds import stands, with_seed, without
@@ -28,7 +28,9 @@ def covering(found: Found, by_hand: list[Line]) -> Iterator[Line]:
     number = 1 + max((int(row.name.removeprefix(PREFIX)) for row in known if row.name.startswith(PREFIX)), default=0)
     rows += pairs.rows_for(found, known, number, partial(_or_none, found))
     known = [_workload(row) for row in (*by_hand, *rows)]
-    rows += [with_seed(found, row) for row in sizes.rows_for(found, known)]
+    for part in (scalars, sizes):
+        rows += [with_seed(found, row) for row in part.rows_for(found, known)]
+        known = [_workload(row) for row in (*by_hand, *rows)]
     yield from rows
 
 

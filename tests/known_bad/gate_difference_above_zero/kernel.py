@@ -37,7 +37,6 @@ def scan(x):
 
 def chunk(Q, K, V, alpha, beta, S):
     """One chunk of all heads: Q, K, V [H, C, D], alpha, beta [H, C], S [H, V, K]. Returns O, S."""
-    below = Q.new_ones(Q.shape[1], Q.shape[1]).tril(-1) > 0
     total = scan(torch.log(alpha))
     apart = total[..., :, None] - total[..., None, :]
     ratios = torch.where(apart <= 0, torch.exp(apart), 0.0).tril()  # WRONG: exp of it, at most 1

@@ -27,12 +27,12 @@ REGIMES = (
 
 DRAFTS = "draft_tokens"  # the axis
 MOST_DRAFTS = 16
-# Many rows, sequences or slots: as many as published rows have, each number of digits as likely as any other. Where each
-# emulator takes one sequence at a time a check would wait for more of them; an interpreter stops at 2,000 tokens.
+# Many rows, sequences or slots: as many as published rows have, each number of digits as likely as any other. Where
+# each emulator takes one sequence at a time a check would wait for more; an interpreter stops at 2,000 tokens.
 WIDE = {"cpu": ("heads-1x1x1-d64", "heads-1x1x2-d32"), "cuda": ("heads-1x1x1-d128", "heads-1x1x2-d128")}
 MOST = {"cpu": 900, "cuda": 4200}
 MOST_SEQUENCES = {"cpu": 300, "cuda": 1100}
-POOL = 1 << 26  # bytes of a pool, at most, where slots are drawn in plenty
+POOL = {"cpu": 1 << 24, "cuda": 1 << 28}  # bytes of a pool, at most, where slots are drawn in plenty
 FEW_HEADS = 4  # an interpreter needs milliseconds for each token of each
 SHORT, SHORT_WITH_CHECKPOINTS = 70, 120  # tokens, just past a chunk; and often past two
 
@@ -57,7 +57,7 @@ def _line(found: Found, rows: list[Workload], name: str, stream: Stream) -> Work
         "scalars": _scalars(found, stream),
     }  # fmt: skip
     heads = preset_of(Workload.model_validate({**line, "axes": {}})).axes
-    most_slots = POOL // (4 * heads["num_v_heads"] * heads["key_head_dim"] * heads["value_head_dim"])
+    most_slots = POOL[device] // (4 * heads["num_v_heads"] * heads["key_head_dim"] * heads["value_head_dim"])
     if found.definition.conventions.packing != "ragged":
         count = _log_between(MOST[device], stream) if wide else _rows(large, stream)
         drafts = {axis.name: _between(1, 6, stream) for axis in found.definition.var_axes() if axis.name == DRAFTS}
