@@ -2,6 +2,9 @@
 
     python tools/make_workloads.py            writes the files, with the sha256 of every workload's inputs
     python tools/make_workloads.py --fast     leaves the hashes of workloads for a GPU as they are
+    python tools/make_workloads.py --table    writes what the suites cover into definitions/README.md
+
+Beside the rows below, every definition has rows that follow from its inputs and axes alone: tools/covering/.
 
 Frozen budgets stay where a line's inputs have not changed.
 """
@@ -16,6 +19,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from covering import table
+from covering.rows import covering
 from gdnspec import paths
 from gdnspec.catalog.definitions import Found, definitions, preset_of
 from gdnspec.inputs.materialise import materialise
@@ -1642,12 +1647,15 @@ def strided(definition: Definition) -> dict[str, Callable[[], Iterator[Line]]]:
 
 def lines(found: Found) -> Iterator[Workload]:
     """Every workload of a definition. A seed comes from the row's name: a new row changes no other."""
-    for suite, rows in (*SUITES[found.definition.name].items(), *strided(found.definition).items()):
-        for row in rows():
+    name = found.definition.name
+    by_hand = [{"suite": suite, **row} for suite, rows in KINDS[name].items() for row in rows()]
+    suites = [(suite, list(rows())) for suite, rows in (*SUITES[name].items(), *strided(found.definition).items())]
+    for suite, rows in (*suites, ("conformance", covering(found, by_hand))):
+        for row in rows:
             if "tensors" in row and not (found.folder / row["tensors"]).is_file():
                 print(f"{found.definition.name} {row['name']} left out: no {row['tensors']} (tools/)")
                 continue
-            drawn = {} if "tensors" in row else {"seed": zlib.crc32(f"{suite}/{row['name']}".encode())}
+            drawn = {} if {"tensors", "seed"} & row.keys() else {"seed": zlib.crc32(f"{suite}/{row['name']}".encode())}
             device = {"device": "cuda"} if suite == "performance" else {}
             # The order of the keys is the order in the file.
             yield Workload.model_validate({"name": row.pop("name"), "suite": suite, **row, **drawn, **device})
@@ -1681,8 +1689,12 @@ def write(found: Found, fast: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fast", action="store_true", help="do not draw again what is for a GPU")
+    parser.add_argument("--table", action="store_true", help="only write the tables of definitions/README.md")
     parser.add_argument("definition", nargs="*", help="none: all")
     options = parser.parse_args()
+    if options.table:
+        table.write(paths.definitions_dir() / "README.md")
+        return
     for name, found in definitions().items():
         if not options.definition or name in options.definition:
             write(found, options.fast)

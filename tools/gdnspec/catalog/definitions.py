@@ -77,18 +77,22 @@ def presets() -> dict[str, Preset]:
 
 
 KERNEL_WIDTH = 4  # linear_conv_kernel_dim of every model in presets.json
-HEADS = re.compile(r"heads-(\d+)x(\d+)x(\d+)-(?:d(\d+)|k(\d+)-v(\d+))".replace(r"\d+", "[1-9][0-9]{0,5}"))
+HIDDEN_SIZE = 64  # of a preset that is named by its heads
+_COUNT = "([1-9][0-9]{0,5})"
+HEADS = re.compile(f"heads-{_COUNT}x{_COUNT}x{_COUNT}-(?:d{_COUNT}|k{_COUNT}-v{_COUNT})(?:-w([2-4]))?")
 
 
 def preset(name: str) -> Preset | None:
-    """A preset by name. `heads-QxKxV-dD` is one of any heads, in no file: query, key and value heads, head size; its
-    convolutions are of the width that models have. `heads-QxKxV-kK-vV` has keys and values of different sizes."""
+    """A preset by name. `heads-QxKxV-dD` is one of any heads, in no file: query, key and value heads, head size.
+    `heads-QxKxV-kK-vV` has keys and values of different sizes; `-wW` after either a convolution of W tokens, where
+    models have 4."""
     heads = HEADS.fullmatch(name)
     if heads is None:
         return presets().get(name)
-    q, k, v, size, key, value = (int(text) if text else 0 for text in heads.groups())
+    q, k, v, size, key, value, width = (int(text) if text else 0 for text in heads.groups())
     axes = {"num_q_heads": q, "num_k_heads": k, "num_v_heads": v} | ({"head_size": size} if size else {})
-    axes |= {"key_head_dim": size or key, "value_head_dim": size or value, "kernel_width": KERNEL_WIDTH}
+    axes |= {"key_head_dim": size or key, "value_head_dim": size or value}
+    axes |= {"kernel_width": width or KERNEL_WIDTH, "hidden_size": HIDDEN_SIZE}
     return Preset(axes=axes, source="named by its heads")
 
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from gdnspec.inputs import regions
 from gdnspec.inputs.array import CARRIER, Array, encode, to_bfloat16
-from gdnspec.inputs.random import NORMAL_STD, Stream, off_grid, on_grid
+from gdnspec.inputs.layout import Floats, Layout
+from gdnspec.inputs.random import NORMAL_STD, Stream, off_grid, on_fine_grid, on_grid
 from gdnspec.inputs.regimes import (
     GENERATORS,
-    Floats,
-    Layout,
     inverse_softplus,
     mamba,
     mamba_parameters,
@@ -164,19 +164,30 @@ class Painter:
     def states(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Normal, times the regime's magnitude for the sequence. Elementwise: the layout makes no difference."""
         stream = self.stream(tensor.name)
-        sizes = self.regime.state(self.layout)
+        sizes = self._magnitudes(tensor)
         if str((tensor.shape or [])[0]) == chunks.COUNT:
-            sizes = np.repeat(sizes, -(-self.layout.lengths // chunks.SIZE))
+            sizes = np.repeat(sizes, -(-self.layout.lengths // chunks.SIZE), axis=0)
         out = np.empty(shape, dtype=CARRIER[tensor.dtype])
         each = int(np.prod(shape[1:]))
         step = max(1, BLOCK // max(1, each))
         for start in range(0, len(out), step):
-            size = sizes[start : start + step, None]
-            x = stream.normal_integers(len(size) * each).reshape(len(size), each)
+            size = sizes[start : start + step].reshape(len(sizes[start : start + step]), -1, 1)
+            x = stream.normal_integers(len(size) * each).reshape(*size.shape[:2], -1)
             # By way of float32, as a state that is kept in it and rounded once.
             drawn = (x * (size / NORMAL_STD)).astype(np.float32)
-            out[start : start + step] = encode(drawn, tensor.dtype).reshape(-1, *shape[1:])
+            out[start : start + step] = encode(drawn.reshape(len(size), each), tensor.dtype).reshape(-1, *shape[1:])
         return out
+
+    def _magnitudes(self, tensor: Tensor) -> Floats:
+        """Of what each sequence starts from, [num_seqs], or of each of its heads, [num_seqs, heads]."""
+        sizes = self.regime.state(self.layout)
+        if self.regime.regions == "forget" and tensor.is_state and self.definition.conventions.decay_gate == "raw":
+            # A norm behind the rule squares what is read.
+            sizes = regions.states_of_raw(self.layout, 1e15 if self._normed() else regions.LARGEST)
+        return sizes if tensor.is_state or sizes.ndim == 1 else np.ones(len(sizes))
+
+    def _normed(self) -> bool:
+        return any(tensor.name == "norm_weight" for tensor in self.definition.inputs)
 
     def normals(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Activations: normal, unless a regime is about their size. Weights: a vector near one; a matrix so that a sum
@@ -184,6 +195,7 @@ class Painter:
         mean, deviation = 0.0, 1.0
         if tensor.name.endswith("weight"):
             mean, deviation = (1.0, 0.25) if len(shape) == 1 else (0.0, float(np.sqrt(1 / shape[-1])))
+            deviation *= self.regime.steep if tensor.name == "a_weight" else 1.0
         elif tensor.name not in ACTIVATIONS:
             deviation = 0.25
         elif tensor.name == "x" and self.regime.keys == "tiny":
@@ -196,6 +208,11 @@ class Painter:
             stop = min(start + BLOCK, out.size)
             x = stream.normal_integers(stop - start) * (deviation / NORMAL_STD)
             out[start:stop] = encode(mean + x, tensor.dtype)
+        if tensor.name == "z" and self.regime.regions == "write" and out.size:
+            # Whole vectors of an output gate in one region: among others the small ones would not show.
+            levels = regions.silu_levels(shape[0], self.layout.heads)[..., None]
+            noise = stream.uniform(*levels.shape[:2], out.size // levels.size) / 4
+            out = encode((levels + noise).reshape(-1), tensor.dtype)
         return out.reshape(shape)
 
     def packed(self, tensor: Tensor, before: tuple[int, ...]) -> NDArray[np.generic]:
@@ -218,7 +235,7 @@ class Painter:
             each = max(1, len(values[name]) // max(1, len(self.layout.lengths)))
             for i, slot in enumerate(values[name]):
                 row_of.setdefault(slot, i // each)
-        sizes = self.regime.state(self.layout)
+        sizes = self._magnitudes(tensor)
         if self.regime.keys == "tiny" and not tensor.is_state:
             sizes = np.full_like(sizes, 1e-4)  # inputs of the convolution: queries and keys come of them as well
         stream = self.stream(tensor.name)
@@ -227,8 +244,9 @@ class Painter:
         out = np.empty((shape[0], rest.size), dtype=CARRIER[tensor.dtype])
         for slot in range(shape[0]):
             if slot in row_of:
-                drawn = stream.normal_integers(rest.size) * (sizes[row_of[slot]] / NORMAL_STD)
-                out[slot] = encode(drawn, tensor.dtype)
+                size = sizes[row_of[slot]]
+                drawn = stream.normal_integers(rest.size).reshape(size.size, -1) * (size.reshape(-1, 1) / NORMAL_STD)
+                out[slot] = encode(drawn.reshape(-1), tensor.dtype)
             else:
                 out[slot] = alike[slot % len(alike)]
         return out.reshape(shape)
@@ -237,7 +255,8 @@ class Painter:
 
     def gate(self, name: str) -> Floats:
         """g, beta, A_log, a, dt_bias or b, in float64: on a grid of 2^-20, or off it where nothing rests on that."""
-        return (off_grid if self.workload.suite == "fresh" else on_grid)(self._gate(name))
+        grid = on_fine_grid if self.regime.regions else on_grid
+        return (off_grid if self.workload.suite == "fresh" else grid)(self._gate(name))
 
     def _gate(self, name: str) -> Floats:
         match name:
@@ -259,6 +278,8 @@ class Painter:
 
     def _mamba_parameters(self) -> tuple[Floats, Floats]:
         A, dt_bias = mamba_parameters(self.stream("mamba"), self.layout.heads)
+        if self.regime.regions == "forget":
+            return regions.raw_rates(self.layout.heads), dt_bias
         return self.regime.rate * A, dt_bias
 
     def _raw_forget(self) -> Floats:
@@ -266,6 +287,8 @@ class Painter:
         if self.regime.log_alpha is None:
             return self.stream("a").normal(*self.layout.gate_shape)
         A, dt_bias = self._mamba_parameters()
+        if self.regime.regions == "forget":
+            return regions.raw_arguments(self.layout) - dt_bias
         rate = -self.regime.log_alpha(self.stream("gate"), self.layout) / A
         inside = np.clip(rate, 1e-30, 1e6)
         a = inverse_softplus(inside) - dt_bias
@@ -273,6 +296,8 @@ class Painter:
 
     def _raw_update(self) -> Floats:
         """b, the logit of the regime's beta; of half of it where the sigmoid is doubled."""
+        if self.regime.regions == "write":
+            return regions.logits(self.layout)
         if self.regime.beta is None:
             return self.stream("b").normal(*self.layout.gate_shape)
         beta = self.regime.beta(self.stream("beta"), self.layout) / self.beta_ends

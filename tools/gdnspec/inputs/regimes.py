@@ -4,50 +4,29 @@ A regime is described in the natural quantities, log alpha and beta for every (t
 stores; gdnspec.inputs.draw turns them into linear, log or raw gates.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gdnspec.inputs import regions
+from gdnspec.inputs.layout import Floats, Gate, Layout, Sizes
 from gdnspec.inputs.random import Stream
 from gdnspec.model.regimes import REGIMES
 
-Floats = NDArray[np.float64]
 Keys = Literal["independent", "repeated", "near_parallel", "tiny"]
 Values = Literal["independent", "near"]
 CHUNK = 64  # resets fall on the edges of chunks of this size, too
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where each token stands: `sequence` [T], `position` in it [T], `lengths` [num_seqs], and the heads."""
-
-    lengths: NDArray[np.int64]
-    heads: int
-    sequence: NDArray[np.int64] = field(init=False)
-    position: NDArray[np.int64] = field(init=False)
-
-    def __post_init__(self) -> None:
-        starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int64)
-        sequence = np.repeat(np.arange(len(self.lengths), dtype=np.int64), self.lengths)
-        object.__setattr__(self, "sequence", sequence)
-        object.__setattr__(self, "position", np.arange(len(sequence), dtype=np.int64) - starts[sequence])
-
-    @property
-    def gate_shape(self) -> tuple[int, int]:
-        return len(self.sequence), self.heads
-
-
-Gate = Callable[[Stream, Layout], Floats]
-
-
-@dataclass(frozen=True)
 class Regime:
-    """`log_alpha` and `beta` give [T, heads]; `state` the magnitude of each sequence's initial state, [num_seqs].
+    """`log_alpha` and `beta` give [T, heads]; `state` the magnitude of each sequence's initial state, [num_seqs], or of
+    each sequence and head, [num_seqs, heads]; that is for states of the rule alone, beside which a convolution's are of
+    size 1.
 
-    `log_alpha` None is the Mamba-2 form, which a raw gate reaches by itself.
+    `log_alpha` None is the Mamba-2 form, which a raw gate reaches by itself. `regions`: gates stand in the regions of
+    their functions (gdnspec.inputs.regions), of forgetting or of writing, and are not rounded to the grid of others.
     """
 
     log_alpha: Gate | None = None
@@ -55,8 +34,10 @@ class Regime:
     beta_max: float = 1.0
     keys: Keys = "independent"
     values: Values = "independent"
-    state: Callable[[Layout], Floats] = lambda layout: np.ones(len(layout.lengths))
+    state: Sizes = lambda layout: np.ones(len(layout.lengths))
     rate: float = 1.0  # raw gates: A is this times uniform in (0, 16]
+    regions: Literal["forget", "write"] | None = None
+    steep: float = 1.0  # times the weights of `a`, where a projection inside the operator makes it
 
 
 def constant(value: float) -> Gate:
@@ -114,7 +95,60 @@ def decays_by_eleven(stream: Stream, layout: Layout) -> Floats:
     return np.broadcast_to(share[layout.sequence][:, None], layout.gate_shape).copy()
 
 
-def magnitude(value: float) -> Callable[[Layout], Floats]:
+def mild(stream: Stream, layout: Layout) -> Floats:
+    """log alpha log-uniform in [-0.3, -1e-4]: decay that sums over a chunk notice, and none that ends a memory."""
+    return -np.exp(stream.between(np.log(1e-4), np.log(0.3), *layout.gate_shape))
+
+
+def sparse(stream: Stream, layout: Layout) -> Floats:
+    """Mild decay at one token in four of even sequences, at one in two of odd ones; alpha = 1 at all others."""
+    share = np.where(layout.sequence % 2, 0.5, 0.25)[:, None]
+    log_alpha = mild(stream, layout)
+    return np.where(stream.uniform(*layout.gate_shape) < share, log_alpha, 0.0)
+
+
+def interleaved(stream: Stream, layout: Layout) -> Floats:
+    """Mild decay at every second token; heads and sequences take turns in where it begins."""
+    turn = (layout.position + layout.sequence)[:, None] + np.arange(layout.heads)
+    return np.where(turn % 2 == 0, mild(stream, layout), 0.0)
+
+
+def is_tail(layout: Layout) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """The last third of every sequence, rounded down, and one token more of every second sequence; [T, 1]."""
+    tail = layout.lengths // 3 + np.arange(len(layout.lengths)) % 2
+    return np.asarray((layout.position >= (layout.lengths - tail)[layout.sequence])[:, None])
+
+
+def decays_before_tails(stream: Stream, layout: Layout) -> Floats:
+    return np.where(is_tail(layout), 0.0, mild(stream, layout))
+
+
+def writes_before_tails(stream: Stream, layout: Layout) -> Floats:
+    return np.where(is_tail(layout), 0.0, sigmoid_of_normal(stream, layout))
+
+
+def decays_in_turn(stream: Stream, layout: Layout) -> Floats:
+    """Each sequence has gates of one kind: typical, alpha = 1, resets, alpha = 1 among decay, near 1, near 0."""
+    kinds = [mamba, constant(0.0), resets, sparse, constant(float(np.log1p(-1e-3))), between(-12.0, -2.0)]
+    each = np.stack([kind(stream, layout) for kind in kinds])
+    return np.asarray(each[layout.sequence % len(kinds), np.arange(len(layout.sequence))])
+
+
+def writes_in_turn(stream: Stream, layout: Layout) -> Floats:
+    """Each sequence has betas of one kind: typical of five in eight, and all of them 1, near 0, or 0 of the others."""
+    typical = sigmoid_of_normal
+    kinds = [typical, constant(1.0), typical, typical, typical, between(0.0, 0.01), typical, constant(0.0)]
+    each = np.stack([kind(stream, layout) for kind in kinds])
+    return np.asarray(each[layout.sequence % len(kinds), np.arange(len(layout.sequence))])
+
+
+def sizes_in_turn(layout: Layout) -> Floats:
+    """Magnitudes 1, 100 and 0.01, one sequence after the other, every seventh zero."""
+    n = np.arange(len(layout.lengths))
+    return np.where(n % 7 == 6, 0.0, np.array([1.0, 100.0, 0.01])[n % 3])
+
+
+def magnitude(value: float) -> Sizes:
     return lambda layout: np.full(len(layout.lengths), value)
 
 
@@ -144,5 +178,11 @@ GENERATORS: dict[str, Regime] = {
     "large_steps": Regime(log_alpha=between(-3.0, -0.1), state=magnitude(100.0), rate=1 / 160),
     "tiny_keys": Regime(keys="tiny"),
     "one_large_state": Regime(log_alpha=between(np.log(0.99), 0.0), state=one_large),
+    "sparse_gates": Regime(log_alpha=sparse, rate=1 / 160, steep=60.0),
+    "interleaved_gates": Regime(log_alpha=interleaved),
+    "padded_tails": Regime(log_alpha=decays_before_tails, beta=writes_before_tails),
+    "forget_regions": Regime(log_alpha=regions.log_alpha, state=regions.states, regions="forget"),
+    "write_regions": Regime(log_alpha=regions.resets_first, beta=regions.betas, regions="write"),
+    "in_turn": Regime(log_alpha=decays_in_turn, beta=writes_in_turn, state=sizes_in_turn),
 }
 assert GENERATORS.keys() == REGIMES.keys()

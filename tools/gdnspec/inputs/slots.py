@@ -10,7 +10,7 @@ SPARE = 3  # slots that no row names, at least
 
 
 def slots(
-    definition: Definition, batch: int, tokens: int, stream: Stream
+    definition: Definition, batch: int, tokens: int, stream: Stream, most: int = 0
 ) -> tuple[dict[str, int], dict[str, list[int]]]:
     """Axes and integer inputs of a call of `batch` rows of `tokens` each; empty where the definition has no pool.
 
@@ -23,6 +23,8 @@ def slots(
     pools = [tensor.indexes for tensor in naming]
     each = [tokens if len(tensor.shape or []) == 2 else 1 for tensor in naming]
     num_slots = batch * sum(each) + SPARE + int(stream.raw(1)[0] % np.uint64(batch + 1))
+    if most > num_slots:
+        num_slots = int(num_slots * (most / num_slots) ** stream.uniform(1)[0])
     free = iter(np.argsort(stream.raw(num_slots), kind="stable").tolist())
     values: dict[str, list[int]] = {tensor.name: [] for tensor in naming}
     for _ in range(batch):

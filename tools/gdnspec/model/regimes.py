@@ -18,4 +18,10 @@ REGIMES: dict[str, str] = {
     "reset_large_state": "alpha exactly 0 at every first token, initial states of magnitude 1e9",
     "large_steps": "log alpha in [-3, -0.1] by a small A and a large step; states of magnitude 100",
     "one_large_state": "one sequence starts from a state of magnitude 1e3, all others from states of magnitude 1e-2",
+    "sparse_gates": "alpha = 1 at half or three quarters of the tokens, at random; mild decay at the others",
+    "interleaved_gates": "alpha = 1 at every second token, mild decay at the others",
+    "padded_tails": "mild decay, and at the end of each sequence tokens as padding has them: alpha = 1, beta = 0",
+    "forget_regions": "the gate that forgets, in each region of its function; states as large as it is small",
+    "write_regions": "the gate that writes, in each region of its function, on states that have just been reset",
+    "in_turn": "gates and states of another kind for each sequence: typical, all 1, resets, near 1, near 0",
 }

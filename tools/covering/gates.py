@@ -1,0 +1,50 @@
+"""Rows of the regimes that mix gates of 1 with decay, and of every region of each gate function."""
+
+from collections.abc import Iterator
+
+from gdnspec.catalog.definitions import Found
+from gdnspec.model.definition import Definition
+
+from covering.build import Call, Heads, Line, drafted, line, ragged
+from covering.sizes import ONE_BY_ONE
+
+GATED = {"g", "decay", "a", "a_weight"}  # inputs of which a definition has one, where it has gates that forget
+WRITING = {"beta", "b", "z"}  # the same of gates that write, or that let through
+
+SMALL, GROUPS = Heads(1, 1, 2, 64), Heads(2, 2, 4, 32)
+# Of sequences of one token nothing hides what a gate has left of a state. Where keys are rounded for a matrix product a
+# few tokens are better: of one the output is a multiple of q k, and where that is near 0 an honest error is large.
+REGIONS = (1, 1, 1, 2, 1, 1, 0, 1, 1, 3, 1, 1, 1, 1, 1, 1, 1, 66)
+OF_PRODUCTS = (4, 5, 4, 3, 4, 6, 0, 4, 5, 4, 4, 5, 3, 4, 4, 5, 4, 66)
+# A projection rounds the arguments of gates, and the rate of a region multiplies that: no budget would say anything.
+PROJECTED = "a_weight"
+
+
+def inputs_of(definition: Definition) -> set[str]:
+    return {tensor.name for tensor in definition.inputs}
+
+
+def gate_rows(found: Found) -> Iterator[Line]:
+    definition = found.definition
+    names = inputs_of(definition)
+    if names & GATED:
+        sparse = (130, 66, 1, 17) if ragged(definition) else (1,) * 12
+        mixed = (65, 1, 40, 0, 6, 3) if ragged(definition) else (1,) * 9
+        yield _row(found, "gates_sparse", SMALL, sparse, "sparse_gates", "alpha exactly 1 at random among decay")
+        yield _row(found, "gates_interleaved", GROUPS, mixed, "interleaved_gates", "alpha 1 at every second token")
+        yield _row(found, "gates_padded", GROUPS, mixed, "padded_tails", "padding at the end: alpha 1, beta 0")
+        yield _row(found, "gates_in_turn", GROUPS, (*mixed, 1, 1, 2, 1), "in_turn", "gates of another kind for each")
+    few = OF_PRODUCTS if definition.stage in ONE_BY_ONE else REGIONS
+    regions = few if ragged(definition) else (1,) * 18
+    if names & GATED - {PROJECTED}:
+        yield _row(found, "gates_forget", GROUPS, regions, "forget_regions", "each region of the gate that forgets")
+    if names & WRITING and PROJECTED not in names:
+        yield _row(found, "gates_write", GROUPS, regions, "write_regions", "each region of the gate that writes")
+
+
+def _row(
+    found: Found, name: str, heads: Heads, lengths: tuple[int, ...], regime: str, covers: str
+) -> Line:  # fmt: skip
+    drafts = 3 if drafted(found.definition) and regime not in ("forget_regions", "write_regions") else 1
+    call = Call(name, heads, lengths, regime, drafts=drafts, kinds=("in_place", "moved"), covers=covers)
+    return line(found, call)

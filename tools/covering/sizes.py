@@ -1,0 +1,137 @@
+"""Sizes that every variable axis must have in some row: small ones, and one just past each power of two that a kernel
+may take for its block; and cheap rows that have them: one token a sequence, few heads, a small head size."""
+
+from collections.abc import Iterable, Iterator
+
+from gdnspec.catalog.definitions import Found, preset_of
+from gdnspec.model.checkpoints import COUNT as CHECKPOINTS
+from gdnspec.model.chunks import SIZE, counts_chunks
+from gdnspec.model.workload import Workload
+
+from covering.build import DRAFTS, Call, Heads, Line, drafted, line, naming, ragged
+
+EXACT = (1, 2, 3, 5, 8)
+PAST = (16, 32, 64, 128, 256, 512, 1024, 4096)
+DRAFTED = (1, 2, 3, 5, 8, 16)  # of at most 16
+MOST = {CHECKPOINTS: 256}  # a checkpoint takes 64 tokens or more; of other axes the last of `PAST`
+# Where budgets come of matrix products each of twelve emulators takes one sequence at a time: 1,025 take half a minute.
+EMULATED = {"num_seqs": 512, "num_chunks": 512}
+ONE_BY_ONE = ("prefill", "chunk_stage", "layer")  # stages
+LONGEST, PRODUCT = "longest sequence", "rows times drafts"  # no axes, and as good as some
+SUITES = ("smoke", "conformance")
+SCALES = (-1.0, 1.0, 0.5, None)
+
+
+def required(found: Found) -> dict[str, tuple[int, ...]]:
+    """The sizes of each axis, those just past a number named by it plus one."""
+    table: dict[str, tuple[int, ...]] = {}
+    most = MOST | (EMULATED if found.definition.stage in ONE_BY_ONE else {})
+    for axis in found.definition.var_axes():
+        past = tuple(number + 1 for number in PAST if number <= most.get(axis.name, PAST[-1]))
+        table[axis.name] = DRAFTED if axis.name == DRAFTS else (*EXACT, *past)
+    everything = (*EXACT, *(number + 1 for number in PAST))
+    if ragged(found.definition):
+        table[LONGEST] = everything
+    if drafted(found.definition):
+        table[PRODUCT] = everything
+    return table
+
+
+def matches(size: int, wanted: int) -> bool:
+    """Whether a size is the wanted one, or as little past the same number: by up to an eighth of it."""
+    return size == wanted or (wanted > max(*EXACT, DRAFTED[-1]) and wanted <= size <= wanted - 1 + (wanted - 1) // 8)
+
+
+def sizes_of(found: Found, workload: Workload) -> dict[str, int]:
+    """The sizes that a row has. One on a GPU alone has none: most who check have no GPU."""
+    if workload.suite not in SUITES or workload.device != "any":
+        return {}
+    sizes = dict(workload.axes)
+    if workload.tensors is None and workload.sequence_lengths:
+        sizes[LONGEST] = max(workload.sequence_lengths)
+    if drafted(found.definition):
+        sizes[PRODUCT] = sizes["batch_size"] * sizes[DRAFTS]
+    return sizes
+
+
+def missing(found: Found, rows: Iterable[Workload]) -> list[tuple[str, int]]:
+    """(axis, size) that no row has."""
+    have = [sizes_of(found, row) for row in rows]
+    return [
+        (axis, wanted)
+        for axis, sizes in required(found).items()
+        for wanted in sizes
+        if not any(matches(each[axis], wanted) for each in have if axis in each)
+    ]
+
+
+# --- rows for what is missing -------------------------------------------------------------------------------------
+
+
+def rows_for(found: Found, rows: list[Workload]) -> Iterator[Line]:
+    """Rows that have all sizes which the given ones lack: first many sequences or rows, which have many slots, tokens
+    and chunks as well; then what is left, axis by axis."""
+    have = list(rows)
+    many = "num_seqs" if ragged(found.definition) else "batch_size"
+    for axis in (many, DRAFTS, PRODUCT, LONGEST, CHECKPOINTS, "num_slots", "total_seq_len", "num_chunks"):
+        for wanted in required(found).get(axis, ()):
+            lacking = missing(found, have)
+            if (axis, wanted) in lacking:
+                row = line(found, _call(found, axis, wanted, lacking))
+                workload = Workload.model_validate(row | {"suite": "conformance", "seed": 0})
+                workload.check(found.definition, preset_of(workload))
+                have.append(workload)
+                yield row
+    left = missing(found, have)
+    if left:
+        raise LookupError(f"{found.definition.name}: no row has {left}: build one, or lower what is required")
+
+
+def _call(found: Found, axis: str, wanted: int, lacking: list[tuple[str, int]]) -> Call:
+    """A cheap call with this size of an axis; with as many slots, and as long a sequence, as are lacking too."""
+    turn = wanted.bit_length()
+    heads = Heads(1, 1, 1 + turn % 2, 32) if wanted < 256 else Heads(1, 1, 1, 16)
+    scale = SCALES[turn % len(SCALES)]
+    takes = any(tensor.name == "scale" for tensor in found.definition.inputs)
+    scalars = {"scale": scale} if takes and scale is not None else {}
+    drafts, slots = 1, 0
+    lengths = [1] * 2
+    if axis in ("num_seqs", "batch_size"):
+        lengths = _ones(wanted, axis == "num_seqs" and not counts_chunks(found.definition))
+        drafts = DRAFTED[turn % len(DRAFTED)] if wanted < 256 else 16 if wanted < 512 else 1
+    elif axis == DRAFTS:
+        drafts = wanted
+    elif axis == PRODUCT:
+        drafts = next(each for each in (16, 8, 5, 3, 1) if wanted % each == 0 or wanted > 16 * each)
+        lengths = [1] * -(-wanted // drafts)
+    elif axis == CHECKPOINTS:
+        # The last of two sequences ends within an interval.
+        lengths = [SIZE * (wanted // 2), SIZE * (wanted - wanted // 2) + 3]
+    elif axis == "num_chunks":
+        lengths = [SIZE * (wanted - 1) + 5] if wanted < 20 else _ones(wanted, False)
+    elif axis in (LONGEST, "total_seq_len"):
+        lengths = [wanted]
+    elif axis == "num_slots":
+        lengths = [1] * min(2, wanted)
+        slots = wanted
+    short = [size for each, size in lacking if each == LONGEST and size <= 65]
+    if axis == "num_seqs" and short:
+        lengths[0] = short[0]
+    if naming(found.definition) and not slots:
+        needed = len(lengths) * drafts
+        slots = min((size for each, size in lacking if each == "num_slots" and size >= needed), default=_next(needed))
+    return Call(
+        f"size_{axis.replace(' ', '_').removeprefix('num_')}_{wanted}", heads, lengths, "typical", scalars=scalars,
+        drafts=drafts, accept=("all", "none", "some"), num_slots=slots, spare=0,
+        covers=f"a size that a block may not hold: {axis} {wanted}",
+    )  # fmt: skip
+
+
+def _ones(count: int, empty: bool) -> list[int]:
+    """Sequences of one token, some of two, and as many empty ones."""
+    return [0 if empty and n % 16 == 5 else 2 if n % 16 == 9 else 1 for n in range(count)]
+
+
+def _next(least: int) -> int:
+    """The next of the sizes that holds this many."""
+    return next((size for size in (*EXACT, *(number + 1 for number in PAST)) if size >= least), least)
