@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Run
-from gdnspec.catalog.definitions import definition, definitions, presets
+from gdnspec.catalog.definitions import definition, definitions, preset_of
 from gdnspec.catalog.workloads import load_workloads, workloads
-from gdnspec.inputs.fresh import NAMES, fresh
+from gdnspec.inputs.fresh import NAMES, REGIMES, WIDE, fresh
 from gdnspec.inputs.materialise import materialise
 from gdnspec.model.budget import LIMITS
 from gdnspec.model.errors import SpecError
@@ -41,22 +41,30 @@ ON_EACH = [pytest.param(n, d, marks=[pytest.mark.thorough] * (n not in FEW or (d
 def test_every_seed_gives_valid_lines_with_heads_of_models(name: str, device: str) -> None:
     found = definition(name)
     seen: dict[str, set[object]] = {"preset": set(), "regime": set(), "lengths": set()}
+    counts, scales = set(), set()
     for seed in range(60):
         lines = fresh(found, seed, device)
         assert tuple(line.name for line in lines) == NAMES[device]
         for line in lines:
-            line.check(found.definition, presets()[line.preset])
-            axes = presets()[line.preset].axes
-            assert axes["head_size"] == 128
+            line.check(found.definition, preset_of(line))
+            axes = preset_of(line).axes
+            wide = line.preset in WIDE["cpu"]  # many rows or sequences, of few small heads
+            assert wide or axes["head_size"] == 128
+            counts.add(line.axes.get("num_seqs", line.axes.get("batch_size", 0)))
+            scales.add(line.scalars.get("scale"))
             assert axes["num_q_heads"] == axes["num_k_heads"]
-            programs = token_programs(line.scope(found.definition, presets()[line.preset]))
+            programs = token_programs(line.scope(found.definition, preset_of(line)))
             assert programs <= INTERPRETER_LIMIT or line.device == "cuda"
             assert (line.device == "cuda") == (line.name == "fresh_large")
             seen["preset"].add(line.preset)
             seen["regime"].add(line.regime)
             seen["lengths"].add(str(line.sequence_lengths or line.axes))
     published = {str(line.sequence_lengths or line.axes) for line in workloads(found)}
-    assert len(seen["regime"]) == 6
+    assert seen["regime"] == set(REGIMES)
+    assert max(counts) > 100
+    if any(tensor.name == "scale" for tensor in found.definition.inputs):
+        assert {None, 0.0, 1.0} <= scales
+        assert min(scale for scale in scales if scale is not None) < 0
     assert len(seen["preset"]) >= 2
     assert len(seen["lengths"] - published) > (110 if "prefill" in name else 12)
 

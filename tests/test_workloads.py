@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from gdnspec import paths
-from gdnspec.catalog.definitions import Found, definition, definitions, presets
+from gdnspec.catalog.definitions import Found, definition, definitions, preset_of
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.inputs.materialise import materialise
 from gdnspec.model.errors import Problem, SpecError
@@ -135,8 +135,8 @@ def test_an_empty_sequence_without_initial_state_is_covered(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_conformance_covers_heads_and_head_sizes(name: str) -> None:
-    heads = [presets()[w.preset].axes for w in suite(name, "conformance")]
-    assert {x["head_size"] for x in heads} >= {8, 64, 120, 128}
+    heads = [preset_of(w).axes for w in suite(name, "conformance")]
+    assert {x["head_size"] for x in heads} >= {8, 64, 96, 120, 128, 256}
     ratios = {x["num_v_heads"] / x["num_q_heads"] for x in heads}
     assert ratios >= ({0.5, 1, 2, 3, 4} if name in PREFILLS else {1, 2, 3, 4})
     # Only two groups or more tell h // n from h % n.
@@ -159,7 +159,7 @@ def test_a_real_model_stands_in_the_smoke_suite(name: str) -> None:
 
 def token_programs(name: str, workload: Workload) -> int:
     """What an interpreted kernel goes through: one program a (token, head)."""
-    axes = presets()[workload.preset].axes
+    axes = preset_of(workload).axes
     return size(workload) * max(axes["num_q_heads"], axes["num_v_heads"])
 
 
@@ -175,7 +175,7 @@ def test_smoke_is_sized_for_an_interpreter(name: str) -> None:
 def test_smoke_meets_what_goes_wrong_most(name: str) -> None:
     lines = suite(name, "smoke")
     assert any(w.regime == "hard_reset" for w in lines)
-    heads = [presets()[w.preset].axes for w in lines]
+    heads = [preset_of(w).axes for w in lines]
     assert any(x["num_v_heads"] > x["num_k_heads"] > 1 for x in heads)
     if name in PREFILLS:
         assert any(x["num_q_heads"] > x["num_v_heads"] for x in heads)

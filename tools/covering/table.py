@@ -67,7 +67,7 @@ def _of_sizes(found: Found) -> Iterator[tuple[str, ...]]:
 
 
 def _scalars() -> Iterator[str]:
-    yield "**Scalars.** How many rows have a value of each kind: tiny is 1e-5 or less, huge 1e5 or more, of either sign."
+    yield "**Scalars.** How many rows have each kind of value. Tiny is 1e-5 or less, huge 1e5 or more, of either sign."
     yield ""
     header = ("definition", "scalar", *scalars.KINDS)
     yield from _table(header, (row for found in definitions().values() for row in _of_scalars(found)))
