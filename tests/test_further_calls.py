@@ -200,7 +200,7 @@ class Ticks:
         return self.now
 
 
-@pytest.mark.parametrize(("each", "calls"), [(0.0, 20), (0.45, 5), (100.0, 1)])
+@pytest.mark.parametrize(("each", "calls"), [(0.0, 20), (0.225, 5), (100.0, 1)])
 def test_repeats_by_default_end_when_their_time_is_up(
     make_solution: Make, monkeypatch: pytest.MonkeyPatch, each: float, calls: int
 ) -> None:

@@ -72,7 +72,10 @@ def test_the_main_job_passes(gdnspec: Run, tmp_path: Path, name: str) -> None:
         return
     assert done.returncode == 0, done.stderr
     for (_, definition), statuses in rows.items():
-        assert set(statuses.values()) == {"PASSED"}, definition
+        left_out = {row for row, status in statuses.items() if status == "UNSUPPORTED"}
+        slices = {"strided_inputs"} if "contiguous" in served["entries"][definition]["supports"] else set()
+        assert left_out == slices, definition
+        assert set(statuses.values()) - {"UNSUPPORTED"} == {"PASSED"}, definition
         assert ("qwen3_next_model" in statuses) == (definition in CAPTURED), "the real model's tensors are among them"
 
 
@@ -106,6 +109,9 @@ def test_every_solution_conforms_on_a_gpu(gdnspec: Run, tmp_path: Path) -> None:
     rows = verdicts(tmp_path / "r.jsonl")
     assert {name for name, _ in rows} == set(NAMES)
     for (name, definition), statuses in rows.items():
-        unserved = {"UNSUPPORTED"} if name in ("cuda_decode", "fused_decode_step") else set()  # head size 120
+        served = json.loads((ROOT / "solutions" / name / "solution.json").read_text())["entries"][definition]
+        # Head size 120, and slices of something wider.
+        unserved = {"UNSUPPORTED"} if name in ("cuda_decode", "fused_decode_step") else set()
+        unserved |= {"UNSUPPORTED"} if "contiguous" in served["supports"] else set()
         assert set(statuses.values()) <= {"PASSED"} | unserved, (name, definition)
         assert "PASSED" in statuses.values(), (name, definition)

@@ -72,7 +72,7 @@ def check(
             min=0,
             max=amounts.REPEATS,
             help="Call each workload so often again with the same content, and beside other work.",
-            show_default="20 on a GPU, within 2 s; 0 on a CPU",
+            show_default="20 on a GPU, within 1 s; 0 on a CPU",
         ),
     ] = None,
     errors: Annotated[

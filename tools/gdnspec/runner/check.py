@@ -38,7 +38,8 @@ REMEMBERED_BYTES = 1 << 30
 MOST_MOVED = 64  # workloads whose bounds were moved, each of 2,000 tokens at most, that are remembered
 DEATHS_IN_A_ROW = 3
 DRAWS = 8  # of a fresh workload's content, at most
-ONCE = 300  # token-programs above which an interpreted kernel, at 2.6 ms each, is called once only
+# Token-programs above which an interpreted kernel, at 2.6 ms each, is called once only, unless repeats are asked for.
+ONCE = 300
 
 
 @dataclass(frozen=True)
@@ -216,9 +217,9 @@ class Checker:
             verdicts = judged(answer.outputs)
             worst = next((verdict for verdict in verdicts if verdict.status != "PASSED"), verdicts[0])
             judgement = Judgement(worst, self._profiled(job, verdicts, answer, case), answer)
-            if worst.status != "PASSED":
-                return judgement
             once = job.interpreted and token_programs(scope) > ONCE
+            if worst.status != "PASSED" or (once and job.extras.repeats is None):
+                return judgement
             generator = self._generator(job)
             calls = [] if once else further(definition, scope, generator)
             later = self._later(job, case, content, session, answer.outputs, judged, calls)

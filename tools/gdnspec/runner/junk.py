@@ -11,7 +11,9 @@ from gdnspec.model.unread import unread
 from gdnspec.runner.content import Content
 from gdnspec.runner.pools import integers
 
-JUNK = (torch.nan, torch.inf, -torch.inf)  # one after the other, element by element
+# One after the other, element by element. The last is what was there: whatever is done to NaN, it stays NaN, and a
+# write to what nobody names would not show.
+JUNK = (torch.nan, torch.inf, -torch.inf, 0.0)
 AT_A_TIME = 256  # slots: a pool may have gigabytes
 
 
@@ -34,5 +36,6 @@ def _junked(x: Tensor, rows: list[int]) -> Tensor:
     pattern = torch.tensor(JUNK, device=x.device).repeat(x[0].numel() // len(JUNK) + 1)[: x[0].numel()]
     junk, index = pattern.to(x.dtype).view(x.shape[1:]), torch.tensor(rows, device=x.device)
     for start in range(0, len(rows), AT_A_TIME):
-        result[index[start : start + AT_A_TIME]] = junk
+        some = index[start : start + AT_A_TIME]
+        result[some] = torch.where(junk == 0, x[some], junk)
     return result

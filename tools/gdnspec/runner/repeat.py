@@ -19,7 +19,7 @@ from gdnspec.runner.second import PROMISED, Judge
 from gdnspec.runner.symmetry import Transformation, apply_all, same_values, undo_all
 
 BY_DEFAULT = {"cpu": 0, "cuda": 20}  # repeats where nobody says how many
-SECONDS = 2.0  # that repeats may take where nobody says how many; of each kind there is one at least
+SECONDS = 1.0  # that repeats may take where nobody says how many; of each kind there is one at least
 ROOM = 4  # times the bytes of a set of buffers that must be free before there is a second one
 CROWDED = 3  # calls beside other kernels, and as many on two streams
 
