@@ -65,6 +65,11 @@ TRAPS = {
     "layer_gate_before_norm", "layer_norm_weight_plus_one", "layer_rows_by_key_head", "layer_conv_state_alone_cleared",
     "fused_gate_as_log", "fused_values_normalised", "fused_norm_before_silu", "fused_query_scaled",
     "fused_halo_missing", "fused_state_read_late", "fused_skipped_gates_of_tokens", "fused_skipped_gates_zero",
+    # two head sizes, write gates up to 2
+    "kv_dims_state_exchanged", "kv_dims_scale_of_values", "kv_dims_prefill_state_exchanged",
+    "kv_dims_prefill_scale_of_values", "kv_dims_prefill_clamped_to_one", "neg_eigval_ignored", "neg_eigval_always",
+    "neg_eigval_doubled_inside", "neg_eigval_clamped_to_one", "layer_neg_eigval_ignored",
+    "layer_neg_eigval_doubled_inside", "layer_norm_eps_ignored",
     # states in bfloat16
     "bfloat16_arithmetic", "bfloat16_sum_of_error", "bfloat16_read_after_rounding", "bfloat16_state_truncated",
 }  # fmt: skip
