@@ -10,6 +10,7 @@ import torch
 from gdnspec.catalog.definitions import Found, definition, presets
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.materialise import InvalidWorkload, materialise
+from gdnspec.model.errors import SpecError
 from gdnspec.model.regimes import REGIMES
 from gdnspec.model.workload import Workload
 from helpers_unit import arguments, drawn, line, reference, run_reference
@@ -299,6 +300,15 @@ def test_a_fresh_draw_has_the_heads_of_olmo_hybrid_or_of_the_others() -> None:
                 switches.add(workload.scalars.get("allow_neg_eigval"))
         assert {("fresh_typical", 96, 192), ("fresh_typical", 128, 128), ("fresh_large", 96, 192)} <= seen, name
         assert switches == ({True, False} if name in RAW else {None})
+
+
+@pytest.mark.parametrize("name", NAMESAKES)
+def test_a_format_with_one_head_size_says_that_it_has_one(name: str) -> None:
+    from gdnspec.exchange.outward import definition_json
+
+    said = "updates pool in place" if "pool" in name or "verify" in name else "has two head sizes"
+    with pytest.raises(SpecError, match=said):
+        definition_json(definition(name), presets()["olmo-hybrid-7b-tp1"])
 
 
 def test_numbers_of_a_published_gate_are_on_the_grid() -> None:

@@ -1228,7 +1228,7 @@ def kv_verify_performance() -> Iterator[Line]:
         yield verify(f"{label}_4_tokens_batch_{batch}", preset, "typical", 4, accepted, scalars=NEGATIVE)
 
 
-AS_OLMO = {"scalars": {"eps": 1e-5}}  # what OLMo Hybrid adds in its norm
+AS_OLMO: Line = {"scalars": {"eps": 1e-5}}  # what OLMo Hybrid adds in its norm
 
 
 def neg_layer_smoke() -> Iterator[Line]:
