@@ -35,6 +35,10 @@ AROUND = (
     "gdn_chunk_output", "gdn_prefill_from_conv", "gdn_layer_prefill", "gdn_layer_decode",
     "gdn_core_decode", "gdn_conv_gates_prefill",
 )  # fmt: skip
+TWO_SIZES = (
+    "gdn_prefill_k_last_kv_dims", "gdn_decode_k_last_kv_dims", "gdn_decode_pool_k_last_kv_dims",
+    "gdn_verify_k_last_kv_dims", "gdn_layer_prefill_neg_eigval", "gdn_layer_decode_neg_eigval",
+)  # fmt: skip
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")
 
 
@@ -82,7 +86,7 @@ def outputs_of(found: Found) -> list[tuple[str, Any]]:
 
 
 def test_exactly_these_contracts_are_shipped() -> None:
-    assert set(definitions()) == {*PREFILLS, *DECODES, *VARIANTS, *AROUND}
+    assert set(definitions()) == {*PREFILLS, *DECODES, *VARIANTS, *AROUND, *TWO_SIZES}
 
 
 @pytest.mark.parametrize("name", [n for n in VARIANTS if n.endswith("bf16_state")])
@@ -345,7 +349,7 @@ def test_the_preset_of_a_real_model_divides_its_heads(model: str, degree: int) -
 def test_every_preset_names_its_source() -> None:
     assert all(len(preset.source) > 10 for preset in presets().values())
     for name, preset in presets().items():
-        if name.startswith("qwen"):
+        if name.startswith(("qwen", "olmo")):
             assert name.split("-")[0] in preset.source.lower(), name
         else:
             assert name.startswith("synthetic-"), name
@@ -363,8 +367,10 @@ def test_a_gqa_preset_is_no_preset_of_decode() -> None:
     gqa = [p for p in presets().values() if p.axes["num_q_heads"] > p.axes["num_v_heads"]]
     assert gqa
     for preset in gqa:
-        assert not applies(preset, definition("gdn_decode_k_last").definition)
-        assert applies(preset, definition("gdn_prefill_k_last").definition)
+        for name in ("gdn_decode_k_last", "gdn_decode_k_last_kv_dims"):
+            assert not applies(preset, definition(name).definition)
+        prefills = ("gdn_prefill_k_last", "gdn_prefill_k_last_kv_dims")
+        assert any(applies(preset, definition(name).definition) for name in prefills)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------

@@ -152,6 +152,66 @@ def test_chunkwise_prefill_in_triton_does_not_spill(
         assert all(kernel.shared_bytes <= 227 * 1024 for kernel in kernels)
 
 
+def arguments_of_two_sizes(entry: str, K: int, V: int, H: int, N: int, T: int) -> dict[str, object]:
+    """Of the entries for two head sizes: N sequences of T tokens in all, or N rows, of four tokens to verify."""
+    bf16 = torch.bfloat16
+    if entry == "prefill_k_last_kv_dims":
+        q, k = (meta(T, H, K, dtype=bf16) for _ in range(2))
+        v, output = (meta(T, H, V, dtype=bf16) for _ in range(2))
+        return {
+            "q": q, "k": k, "v": v, "g": meta(T, H), "beta": meta(T, H), "cu_seqlens": meta(N + 1, dtype=torch.int64),
+            "initial_state": meta(N, H, V, K), "scale": None, "output": output, "final_state": meta(N, H, V, K),
+        }  # fmt: skip
+    tokens = 4 if entry.startswith("verify") else 1
+    q, k = (meta(N, tokens, H, K, dtype=bf16) for _ in range(2))
+    v, output = (meta(N, tokens, H, V, dtype=bf16) for _ in range(2))
+    a, b = (meta(N, tokens, H, dtype=bf16) for _ in range(2))
+    given: dict[str, object] = {
+        "q": q, "k": k, "v": v, "A_log": meta(H), "a": a, "dt_bias": meta(H, dtype=bf16), "b": b, "scale": None,
+        "use_qk_l2norm": True, "allow_neg_eigval": True, "output": output,
+    }  # fmt: skip
+    if tokens == 1:
+        return given | {"state": meta(N, H, V, K), "new_state": meta(N, H, V, K)}
+    slots = {name: meta(N, dtype=torch.int32) for name in ("initial_slots", "accepted")}
+    return given | slots | {"pool": meta(5 * N, H, V, K), "state_slots": meta(N, 4, dtype=torch.int32)}
+
+
+OLMO = (96, 192, 30)  # K, V and heads
+
+
+@pytest.mark.parametrize(
+    "entry", ["decode_k_last_kv_dims", pytest.param("verify_k_last_kv_dims", marks=pytest.mark.thorough)]
+)
+def test_decode_with_the_heads_of_olmo_hybrid_does_not_spill(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    call = (f"two_sizes.py::{entry}", arguments_of_two_sizes(entry, *OLMO, 8, 8))
+    (kernels,) = triton_resources(SOLUTIONS / "triton_decode", [call])
+    show(f"triton_decode {entry}", kernels)
+    assert [kernel.name for kernel in kernels] == ["decode_kernel"]
+    assert all(kernel.spill_stores == kernel.spill_loads == 0 for kernel in kernels)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_seqs", "tokens", "walks"),
+    [
+        pytest.param(OLMO, 1, 1000, WHOLE, marks=pytest.mark.thorough),
+        pytest.param(OLMO, 8, 1000, WHOLE, marks=pytest.mark.thorough),
+        pytest.param(OLMO, 1, 8192, SEGMENTS, marks=pytest.mark.thorough),
+        pytest.param((128, 64, 4), 1, 8192, SEGMENTS, marks=pytest.mark.thorough),
+        pytest.param((256, 48, 4), 1, 1000, WHOLE, marks=pytest.mark.thorough),
+        pytest.param((40, 256, 4), 1, 1000, WHOLE, marks=pytest.mark.thorough),
+    ],
+)
+def test_chunkwise_prefill_of_two_sizes_does_not_spill(
+    sizes: tuple[int, int, int], num_seqs: int, tokens: int, walks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    entry = "prefill_k_last_kv_dims"
+    (kernels,) = compiled("triton_chunkwise", [(entry, arguments_of_two_sizes(entry, *sizes, num_seqs, tokens))])
+    assert [kernel.name for kernel in kernels] == ["prepare_kernel", *walks]
+    assert all(kernel.shared_bytes <= 227 * 1024 for kernel in kernels)
+
+
 def from_conv_arguments(rows: torch.dtype, D: int, num_seqs: int, T: int = 1000) -> dict[str, object]:
     HQ, HK, HV = HEADS
     return {

@@ -69,6 +69,11 @@ TRAPS = {
     "conv_flag_multiplied", "pool_skipped_row_multiplied", "pool_masked_load_multiplied", "reads_inputs_flat",
     "lengths_by_identity", "lengths_by_address", "lengths_by_address_and_shape", "lengths_of_first_call",
     "wrong_every_seventh_call",
+    # two head sizes, write gates up to 2
+    "kv_dims_state_exchanged", "kv_dims_scale_of_values", "kv_dims_prefill_state_exchanged",
+    "kv_dims_prefill_scale_of_values", "kv_dims_prefill_clamped_to_one", "neg_eigval_ignored", "neg_eigval_always",
+    "neg_eigval_doubled_inside", "neg_eigval_clamped_to_one", "layer_neg_eigval_ignored",
+    "layer_neg_eigval_doubled_inside", "layer_norm_eps_ignored",
     # states in bfloat16
     "bfloat16_arithmetic", "bfloat16_sum_of_error", "bfloat16_read_after_rounding", "bfloat16_state_truncated",
 }  # fmt: skip

@@ -1151,7 +1151,7 @@ K96_V192, GVA_K96_V192 = "synthetic-mha-2x2-k96-v192", "synthetic-gva-1x2-k96-v1
 K64_V128, K128_V64 = "synthetic-gva-1x2-k64-v128", "synthetic-gva-2x4-k128-v64"
 K24_V40, K256_V48, K40_V256 = "synthetic-gva-2x6-k24-v40", "synthetic-gva-1x2-k256-v48", "synthetic-gva-1x2-k40-v256"
 GQA_K64_V96 = "synthetic-gqa-4x2-k64-v96"
-NEGATIVE = {"allow_neg_eigval": True}  # beta = 2 sigmoid(b)
+NEGATIVE: Line = {"allow_neg_eigval": True}  # beta = 2 sigmoid(b)
 # One regime after the other on wider values, wider keys, groups of three; the switch given true, false, and not at all.
 IN_TURN = (K96_V192, K128_V64, K24_V40)
 SWITCHED: tuple[Line, ...] = (NEGATIVE, {"allow_neg_eigval": False}, {})

@@ -23,6 +23,8 @@ def hold(found: Found) -> None:
         raise SpecError(
             f"{definition.name} updates {', '.join(mutated)} in place: FlashInfer-Bench knows inputs and outputs alone"
         )
+    if "key_head_dim" in definition.const_axes():
+        raise SpecError(f"{definition.name} has two head sizes: names in FlashInfer-Bench have one")
     seen = {str(size) for tensor in definition.inputs for size in tensor.shape or ()}
     hidden = [axis.name for axis in definition.var_axes() if axis.name not in seen]
     if hidden:
