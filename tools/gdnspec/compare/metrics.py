@@ -106,11 +106,9 @@ def vector_errors(got: Vectors, expected: Vectors) -> Tensor:
 
 def _fields(got: Vectors, expected: Vectors) -> tuple[dict[str, Tensor], Tensor]:
     """Each metric at every (row, head), and the squared error there."""
-    e, owner, sequences = expected.values, expected.sequence, expected.sequences
+    owner, sequences = expected.sequence, expected.sequences
+    x, e = _counted(got, expected)
     heads, size = e.shape[1:]
-    at_least = torch.where((e.abs() < TINY) & (e != 0), 2 * TINY, TINY)  # of what counts, of an output
-    e = torch.where(e.abs() < TINY, 0.0, e)
-    x = torch.where(got.values.abs() < at_least, 0.0, got.values)
     difference = torch.nan_to_num((x - e).abs(), nan=torch.inf, posinf=torch.inf)
 
     def per_group(row_sums: Tensor) -> Tensor:  # [rows, heads] -> [sequences, heads]
@@ -130,10 +128,17 @@ def _fields(got: Vectors, expected: Vectors) -> tuple[dict[str, Tensor], Tensor]
     return fields, error_sq
 
 
+def _counted(got: Vectors, expected: Vectors) -> tuple[Tensor, Tensor]:
+    """The values of both, with zeros for what is too small to count."""
+    e = expected.values
+    at_least = torch.where((e.abs() < TINY) & (e != 0), 2 * TINY, TINY)  # of what counts, of an output
+    return torch.where(got.values.abs() < at_least, 0.0, got.values), torch.where(e.abs() < TINY, 0.0, e)
+
+
 def _bias(got: Vectors, expected: Vectors, spacing: float) -> Tensor:
     """The bias of each row's sequence and head, [rows, heads]."""
-    e, owner = expected.values, expected.sequence
-    difference = torch.nan_to_num(got.values - e, nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    owner, (x, e) = expected.sequence, _counted(got, expected)
+    difference = torch.nan_to_num(x - e, nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
     sums = torch.stack([(difference * e.sign()).sum(-1), difference.sum(-1), e.abs().sum(-1)])  # [3, rows, heads]
     toward_zero, upwards, magnitude = sums.new_zeros(3, expected.sequences, e.shape[1]).index_add_(1, owner, sums)
     count = torch.bincount(owner, minlength=expected.sequences)[:, None] * e.shape[-1]
