@@ -1,5 +1,6 @@
 """The rows that every definition gets by its inputs and axes alone: `covering(found, by_hand)`."""
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from covering.gates import gate_rows
 from covering.seeds import stands, with_seed, without
 
 PREFIX = "pairs_"
+OF_PAIRS = re.compile(PREFIX + r"\d{2,3}")  # not pairs_66048, which says how many there are
 
 
 def covering(found: Found, by_hand: list[Line]) -> Iterator[Line]:
@@ -23,9 +25,9 @@ def covering(found: Found, by_hand: list[Line]) -> Iterator[Line]:
     has a seed on which honest arithmetic keeps well within a budget.
     """
     rows = [with_seed(found, row) for row in gate_rows(found)]
-    rows += [without(row) for name, row in stands(found.workloads_file).items() if name.startswith(PREFIX)]
+    rows += [without(row) for name, row in stands(found.workloads_file).items() if OF_PAIRS.fullmatch(name)]
     known = [_workload(row) for row in (*by_hand, *rows)]
-    number = 1 + max((int(row.name.removeprefix(PREFIX)) for row in known if row.name.startswith(PREFIX)), default=0)
+    number = 1 + max((int(row.name.removeprefix(PREFIX)) for row in known if OF_PAIRS.fullmatch(row.name)), default=0)
     rows += pairs.rows_for(found, known, number, partial(_or_none, found))
     known = [_workload(row) for row in (*by_hand, *rows)]
     for part in (scalars, sizes):
