@@ -32,6 +32,7 @@ SIMILAR = {
     "gdn_decode_pool_k_last_bf16_state", "gdn_prefill_from_conv_bf16_state",
     "gdn_prefill_from_conv_f32_qkv_bf16_state", "gdn_prefill_k_first",
 }  # fmt: skip
+GENERATED = ("pairs_", "size_", "scalar_")
 SAMPLED = [pytest.param(n, marks=[pytest.mark.thorough] * (n in SIMILAR)) for n in sorted(definitions())]
 
 
@@ -44,6 +45,9 @@ def test_every_frozen_figure_is_measured_again(gdnspec: Run, name: str, most: in
     suites = ("smoke", "strict") if name == PREFILL else ("smoke", "conformance", "strict")
     lines = [w for w in workloads(definition(name)) if w.suite in suites and w.device == "any"]
     lines = [w for w in lines if sum(w.sequence_lengths or ()) <= most]
+    if most == 100:  # of the many rows that are generated alike one in five
+        made = [w for w in lines if w.name.startswith(GENERATED)]
+        lines = [w for w in lines if w not in made[: len(made) - len(made) // 5]]
     if name == "gdn_prefill_checkpoints":  # its longer lines are those of prefill, measured there
         lines = [w for w in lines if sum(w.sequence_lengths or ()) <= LONG // 4]
     chosen = [option for line in lines for option in ("--workload", line.name)]

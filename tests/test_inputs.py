@@ -341,6 +341,70 @@ def test_beta_lies_where_the_regime_says(found: Found, regime: str, bounds: tupl
         assert np.ptp(beta) > 0.9 * (bounds[1] - bounds[0])
 
 
+@BOTH
+def test_alpha_is_exactly_1_among_decay(found: Found) -> None:
+    """At random, in turns, and at the end, where nothing is written either."""
+    lengths = (130, 60)
+    sparse = alpha_of(found, drawn(found, regime="sparse_gates", lengths=lengths))
+    first, second = (sparse[:130] == 1).mean(), (sparse[130:] == 1).mean()
+    assert 0.65 < first < 0.85
+    assert 0.35 < second < 0.65
+    turns = alpha_of(found, drawn(found, regime="interleaved_gates", lengths=lengths)) == 1
+    assert (turns[:129] != turns[1:130]).all()
+    inputs = drawn(found, regime="padded_tails", lengths=lengths)
+    alpha, beta = alpha_of(found, inputs), beta_of(found, inputs)
+    for start, tail, stop in ((0, 130 - 43, 130), (130, 190 - 21, 190)):
+        assert (alpha[tail:stop] == 1).all()
+        assert not beta[tail:stop].any()
+        assert (alpha[start:tail] < 1).all()
+        assert beta[start:tail].all()
+    for regime in ("sparse_gates", "interleaved_gates", "padded_tails"):
+        decayed = alpha_of(found, drawn(found, regime=regime, lengths=lengths))
+        assert math.exp(-0.31) < decayed.min() < 0.9
+
+
+@BOTH
+def test_a_gate_that_forgets_stands_in_every_region_and_shows_on_its_state(found: Found) -> None:
+    """What a small gate leaves is about as large as what is written, or larger: else no judge would see it."""
+    inputs = drawn(found, regime="forget_regions", lengths=(1,) * 32)
+    with np.errstate(divide="ignore"):
+        log_alpha = np.log(alpha_of(found, inputs))
+    for low, high in ((-21, -20), (-31, -29), (-46, -44), (-61, -60), (-83, -79), (-9, -8), (-2, -0.5), (-1e-2, 0)):
+        assert ((log_alpha >= low) & (log_alpha <= high)).any(), (low, high)
+    assert np.isneginf(log_alpha).any()
+    states = np.abs(values(inputs, "initial_state")).mean(axis=(2, 3))
+    left = states * np.exp(log_alpha)
+    assert (left[(log_alpha > -83) & np.isfinite(log_alpha)] > 1).all()
+    assert states.max() < 1e36
+
+
+@BOTH
+def test_a_gate_that_writes_stands_in_every_region_on_states_that_are_reset(found: Found) -> None:
+    inputs = drawn(found, regime="write_regions", lengths=(2,) * 24)
+    alpha, beta = alpha_of(found, inputs), beta_of(found, inputs)
+    assert not alpha[::2].any()
+    assert (beta[::2] == beta[1::2]).all()
+    for low, high in ((0, 0), (1e-31, 1e-29), (1e-11, 1e-9), (1e-6, 1e-4), (0.4, 0.6), (1, 1)):
+        assert ((beta >= low) & (beta <= high)).any(), (low, high)
+
+
+def test_raw_gates_stand_in_every_region_of_softplus_and_sigmoid() -> None:
+    """Where it is no line yet and a rate shows it, where 1 + exp(x) is 1, where exp(x) overflows; with float32 states
+    that show each."""
+    inputs = drawn(DECODE, MANY_HEADS, "forget_regions", batch=18)
+    x = (values(inputs, "a")[:, 0] + values(inputs, "dt_bias"))[:, : len(values(inputs, "A_log"))]
+    rate = np.exp(values(inputs, "A_log"))
+    small = np.log1p(np.exp(-np.abs(x)))
+    curved = (x > 8) & (x < 8.3) & (rate * small > 2e-3)
+    assert curved.any(), "a softplus that is a line from 8 on is off by more than a state allows"
+    assert ((x < -16.7) & (x > -25) & (rate * small > 1e-3)).any(), "log(1 + exp(x)) is 0"
+    assert (x > 89).any()
+    assert (x < -89).any()
+    logits = values(drawn(DECODE, regime="write_regions", batch=18), "b")
+    for low, high in ((-129, -127), (-61, -59), (-21, -19), (-9, -7), (-1, 1), (7, 11), (87, 89), (127, 129)):
+        assert ((logits >= low) & (logits <= high)).any(), (low, high)
+
+
 def test_nothing_of_what_came_before_a_reset_is_left_in_w() -> None:
     """Exact zeros, positive ones: in what a library's solver would leave there machines differ."""
     state = definition("gdn_chunk_state")

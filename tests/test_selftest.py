@@ -76,6 +76,22 @@ TRAPS = {
     "layer_neg_eigval_doubled_inside", "layer_norm_eps_ignored",
     # states in bfloat16
     "bfloat16_arithmetic", "bfloat16_sum_of_error", "bfloat16_read_after_rounding", "bfloat16_state_truncated",
+    # regions of gates, values of scalars, pairs of conditions, sizes
+    "checkpoints_scale_sign_dropped", "conv_over_80_sequences", "core_gates_flushed", "core_softplus_cut",
+    "decode_groups_of_4", "decode_head_size_256", "decode_head_size_96", "decode_scale_clamped",
+    "decode_scale_no_l2norm", "decode_scale_one_as_absent", "decode_scale_sign_dropped",
+    "decode_scale_zero_as_absent", "from_conv_gates_flushed", "from_conv_over_4_sequences", "fused_gates_flushed",
+    "fused_softplus_linear_at_8", "gate_difference_above_zero", "gate_flushed_1e_10", "gate_flushed_1e_30",
+    "gate_flushed_1e_4", "layer_over_3_sequences", "layer_rows_over_40", "log_gate_flushed_20",
+    "log_gate_flushed_60", "norm_eps_clamped", "norm_gate_flushed", "norm_rows_over_300", "pairs_four_empty",
+    "pairs_gqa_4", "pairs_head_size_256", "pairs_head_size_96", "pairs_no_state_no_beta", "pairs_resets_no_beta",
+    "pairs_scale_no_gate", "pool_slots_over_310", "raw_gate_flushed_1e_10", "raw_gate_flushed_1e_30",
+    "rows_over_300", "scale_huge_clamped", "scale_one_as_absent", "scale_sign_dropped", "scale_tiny_as_zero",
+    "sequences_over_100", "sigmoid_clamped", "sigmoid_linear", "softplus_by_log", "softplus_linear_at_8",
+    "softplus_zero_below_10", "stage_output_difference_above_zero", "stage_output_gate_flushed",
+    "stage_output_over_13_chunks", "stage_output_scale_one_as_absent", "stage_state_difference_above_zero",
+    "stage_state_gate_flushed", "stage_state_over_13_chunks", "tokens_over_3000", "verify_drafts_over_24",
+    "verify_shared_start_taken", "verify_start_is_first_slot", "verify_start_of_last_slot", "write_flushed_1e_8",
 }  # fmt: skip
 CHEATS = {
     "cache_by_pointer", "cache_by_sha", "cache_by_fingerprint", "cache_by_full_content", "works_once", "late_thread",

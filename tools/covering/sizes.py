@@ -123,6 +123,8 @@ def _call(found: Found, axis: str, wanted: int, lacking: list[tuple[str, int]]) 
     return Call(
         f"size_{axis.replace(' ', '_').removeprefix('num_')}_{wanted}", heads, lengths, "typical", scalars=scalars,
         drafts=drafts, accept=("all", "none", "some"), num_slots=slots, spare=0,
+        # Of one token from zeros a layer reads a multiple of q k, whose sign an honest rounding may turn.
+        held=(1,) if found.definition.stage == "layer" else (1, 0),
         covers=f"a size that a block may not hold: {axis} {wanted}",
     )  # fmt: skip
 

@@ -90,7 +90,7 @@ def selected(task: Task, device: machine.Device) -> list[tuple[Found, list[Workl
 
     def chosen(found: Found, line: Workload) -> bool:
         scope = line.scope(found.definition, preset_of(line))
-        short = line.axes.get("total_seq_len", 0) <= task.longest
+        short = max(line.axes.get(axis, 0) for axis in ("total_seq_len", "batch_size")) <= task.longest
         rows = line.axes.get("num_seqs", line.axes.get("batch_size", 0))
         short = short and (rows * state_heads(scope) <= PAIRS or math.isinf(task.longest))
         return line.suite in SUITES and short and not (slow and token_programs(scope) > ONCE)
