@@ -1590,6 +1590,12 @@ beside("gdn_layer_prefill", many_layer, far_layer)
 beside("gdn_layer_decode", many_layer_decode, far_layer_decode)
 beside("gdn_core_decode", many_layer_decode, far_core_decode)
 beside("gdn_chunk_wy", far_wy)
+beside("gdn_prefill_k_last_kv_dims", partial(many_prefill, prefill), far_prefill)
+beside("gdn_decode_k_last_kv_dims", many_decode, far_decode)
+beside("gdn_decode_pool_k_last_kv_dims", many_pool, far_pool)
+beside("gdn_verify_k_last_kv_dims", many_verify, far_verify)
+beside("gdn_layer_prefill_neg_eigval", many_layer, far_layer)
+beside("gdn_layer_decode_neg_eigval", many_layer_decode, far_layer_decode)
 for each in ("gdn_chunk_state", "gdn_chunk_output"):
     beside(each, far_stage)
 
