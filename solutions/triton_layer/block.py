@@ -54,7 +54,7 @@ def softplus(x):
 
 
 @triton.jit
-def gates(a, b, A_log, dt_bias, DOUBLED: tl.constexpr):
+def gates(a, b, A_log, dt_bias, DOUBLED: tl.constexpr = False):
     """alpha and beta."""
     return tl.exp(-tl.exp(A_log) * softplus(a + dt_bias)), (2.0 if DOUBLED else 1.0) / (1.0 + tl.exp(-b))
 

@@ -16,6 +16,8 @@ DRAFTED = (1, 2, 3, 5, 8, 16)  # of at most 16
 MOST = {CHECKPOINTS: 256}  # a checkpoint takes 64 tokens or more; of other axes the last of `PAST`
 # Where budgets come of matrix products each of twelve emulators takes one sequence at a time: 1,025 take half a minute.
 EMULATED = {"num_seqs": 512, "num_chunks": 512}
+# Of a thousand tokens one is read as nearly nothing, and the norm behind it makes any rounding of that large.
+NORMED = {"total_seq_len": 512, "longest sequence": 512}
 ONE_BY_ONE = ("prefill", "chunk_stage", "layer")  # stages
 LONGEST, PRODUCT = "longest sequence", "rows times drafts"  # no axes, and as good as some
 SUITES = ("smoke", "conformance")
@@ -26,12 +28,13 @@ def required(found: Found) -> dict[str, tuple[int, ...]]:
     """The sizes of each axis, those just past a number named by it plus one."""
     table: dict[str, tuple[int, ...]] = {}
     most = MOST | (EMULATED if found.definition.stage in ONE_BY_ONE else {})
+    most |= NORMED if found.definition.stage == "layer" else {}
     for axis in found.definition.var_axes():
         past = tuple(number + 1 for number in PAST if number <= most.get(axis.name, PAST[-1]))
         table[axis.name] = DRAFTED if axis.name == DRAFTS else (*EXACT, *past)
     everything = (*EXACT, *(number + 1 for number in PAST))
     if ragged(found.definition):
-        table[LONGEST] = everything
+        table[LONGEST] = tuple(size for size in everything if size <= 1 + most.get(LONGEST, PAST[-1]))
     if drafted(found.definition):
         table[PRODUCT] = everything
     return table

@@ -184,6 +184,9 @@ class Painter:
         if self.regime.regions == "forget" and tensor.is_state and self.definition.conventions.decay_gate == "raw":
             # A norm behind the rule squares what is read.
             sizes = regions.states_of_raw(self.layout, 1e15 if self._normed() else regions.LARGEST)
+        if self.normalised_inside and self.definition.conventions.packing == "ragged":
+            # Of one token from zeros a multiple of q k is read; keys that are rounded behind a norm leave little of it.
+            sizes = np.where(sizes == 0, 1.0, sizes)
         return sizes if tensor.is_state or sizes.ndim == 1 else np.ones(len(sizes))
 
     def _normed(self) -> bool:
