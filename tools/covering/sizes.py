@@ -16,8 +16,8 @@ DRAFTED = (1, 2, 3, 5, 8, 16)  # of at most 16
 MOST = {CHECKPOINTS: 256}  # a checkpoint takes 64 tokens or more; of other axes the last of `PAST`
 # Where budgets come of matrix products each of twelve emulators takes one sequence at a time: 1,025 take half a minute.
 EMULATED = {"num_seqs": 512, "num_chunks": 512}
-# Of a thousand tokens one is read as nearly nothing, and the norm behind it makes any rounding of that large.
-NORMED = {"total_seq_len": 512, "longest sequence": 512}
+# Of some hundred tokens one is read as nearly nothing, and the norm behind it makes any rounding of that large.
+NORMED = {"total_seq_len": 256, "longest sequence": 256}
 ONE_BY_ONE = ("prefill", "chunk_stage", "layer")  # stages
 LONGEST, PRODUCT = "longest sequence", "rows times drafts"  # no axes, and as good as some
 SUITES = ("smoke", "conformance")
