@@ -5,8 +5,10 @@ from pathlib import Path
 
 from gdnspec.catalog.definitions import Found, definitions
 from gdnspec.catalog.workloads import workloads
+from gdnspec.model.checkpoints import COUNT as CHECKPOINTS
 
 from covering import pairs, scalars, sizes
+from covering.build import DRAFTS
 from covering.factors import factors_of
 
 BEGIN = "<!-- coverage: begin (python tools/make_workloads.py --table writes it) -->"
@@ -23,9 +25,9 @@ WHY = {
 
 
 def letter(axis: str, size: int) -> str:
-    if axis == sizes.DRAFTS:
+    if axis == DRAFTS:
         return "a"
-    return "b" if axis == sizes.CHECKPOINTS else "d" if axis in sizes.NORMED else "c"
+    return "b" if axis == CHECKPOINTS else "d" if axis in sizes.NORMED else "c"
 
 
 def write(readme: Path) -> None:
@@ -61,7 +63,7 @@ def _of_sizes(found: Found) -> Iterator[tuple[str, ...]]:
     for axis, wanted in sizes.required(found).items():
         cells = []
         for size in COLUMNS:
-            asked = LAST_DRAFTS if axis == sizes.DRAFTS and size == LAST_DRAFTS + 1 else size
+            asked = LAST_DRAFTS if axis == DRAFTS and size == LAST_DRAFTS + 1 else size
             count = sum(sizes.matches(each[axis], asked) for each in have if axis in each)
             cells.append(str(count) if asked in wanted else letter(axis, size))
         yield found.definition.name, axis, *cells

@@ -96,4 +96,4 @@ def resets_first(stream: Stream, layout: Layout) -> Floats:
 
 def silu_levels(rows: int, heads: int) -> Floats:
     """The level around which the output gate of each row and head lies, [rows, heads]."""
-    return np.array(SILUS)[(np.arange(rows)[:, None] + 5 * np.arange(heads)) % len(SILUS)]
+    return np.asarray(np.array(SILUS)[(np.arange(rows)[:, None] + 5 * np.arange(heads)) % len(SILUS)])
