@@ -34,7 +34,9 @@ def gate_rows(found: Found) -> Iterator[Line]:
         yield _row(found, "gates_interleaved", GROUPS, mixed, "interleaved_gates", "alpha 1 at every second token")
         yield _row(found, "gates_padded", GROUPS, mixed, "padded_tails", "padding at the end: alpha 1, beta 0")
         yield _row(found, "gates_in_turn", GROUPS, (*mixed, 1, 1, 2, 1), "in_turn", "gates of another kind for each")
-    few = OF_PRODUCTS if definition.stage in ONE_BY_ONE else REGIONS
+    # Where nothing is read before the next token decays it, a sequence of one token alone shows what its gate has left.
+    read = definition.stage in ONE_BY_ONE and bool(names & {"q", "qkv", "v", "x"})
+    few = OF_PRODUCTS if read else REGIONS
     regions = few if ragged(definition) else (1,) * 18
     if names & GATED - {PROJECTED}:
         yield _row(found, "gates_forget", GROUPS, regions, "forget_regions", "each region of the gate that forgets")
