@@ -99,12 +99,12 @@ def test_a_server_does_not_take_a_job_from_itself_whatever_its_clock_says(databa
 
 def test_a_job_of_a_killed_server_is_run_by_one_whose_clock_is_an_hour_behind(tmp_path: Path) -> None:
     journal, gate = tmp_path / "journal", tmp_path / "gate"
-    box = Box(tmp_path / "data", ahead=HOUR, devices=["", ""]).start()
+    box = Box(tmp_path / "data", ahead=HOUR, devices=["", ""], lease=600.0).start()
     ann = box.user("ann", days=1.0)
     kept, unwanted = (box.job(ann, journal=str(journal), gate=str(gate)) for _ in range(2))
     until(lambda: len(begun(journal)) == 2)
     box.stop(signal.SIGKILL)
-    with Box(box.data, devices=[""]) as second:
+    with Box(box.data, devices=[""], lease=600.0) as second:
         until(lambda: len(begun(journal)) == 3)  # and its one slot is taken
         assert second.ask("DELETE", f"jobs/{unwanted}", ann).status == 202
         gate.touch()
