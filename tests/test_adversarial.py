@@ -16,7 +16,7 @@ from gdnspec.compare.metrics import Vectors
 from gdnspec.compare.metrics import errors as judged
 from gdnspec.emulate.prefill import Emulator, emulate
 from gdnspec.inputs.materialise import Inputs, materialise
-from gdnspec.model.budget import LIMITS, MARGIN, METRICS
+from gdnspec.model.budget import LIMITS, MARGIN, METRICS, SPACING
 from gdnspec.model.workload import Workload
 from gdnspec.runner.arguments import arguments
 from gdnspec.runner.expected import Expected
@@ -87,7 +87,8 @@ def test_honest_chunks_of_another_size_keep_their_margin(layout: str, name: str)
             if got.dim() == 4:
                 got, want = got[0].transpose(0, 1), want[0].transpose(0, 1)
             owner = torch.zeros(len(got), dtype=torch.int64)
-            maxima = judged(Vectors(got, owner, 1), Vectors(want, owner, 1)).maxima
+            spacing = SPACING.get(output.dtype)
+            maxima = judged(Vectors(got, owner, 1), Vectors(want, owner, 1), spacing).maxima
             for metric, allowed in budget[output.name].items():
                 assert maxima[metric] * MARGIN <= allowed, (emulator, output.name, metric)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import ROOT
 from gdnspec.build.loader import load_function
-from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.definitions import definition, preset_of
 from gdnspec.inputs.fresh import fresh
 from gdnspec.inputs.materialise import materialise
 from helpers_unit import arguments, drawn, reference
@@ -86,7 +86,7 @@ def test_one_token_worked_out_by_hand() -> None:
 def test_the_size_of_a_head_always_arrives(seed: int) -> None:
     for line in fresh(FOUND, seed, "cpu"):
         assert line.scalars == {}
-        assert materialise(FOUND, line).scalars == {"head_dim": 128}
+        assert materialise(FOUND, line).scalars == {"head_dim": preset_of(line).axes["head_size"]}
 
 
 # --- what the Triton kernel refuses -----------------------------------------------------------------------------
