@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from gdnspec.catalog.definitions import Found, definitions, presets
+from gdnspec.catalog.definitions import Found, definitions, preset_of
 from gdnspec.catalog.known_bad import known_bad
 from gdnspec.catalog.traces import Measured, definition_hash
 from gdnspec.catalog.workloads import workloads
@@ -75,7 +75,7 @@ def trace(
 ) -> Trace:
     """One trace, with all its parts; `changes` replace some."""
     bandwidth, rate, launch = DEVICES.get(device, (2e10, 1e11, 5e-6))
-    heads = presets()[line.preset].axes
+    heads = preset_of(line).axes
     sab = max(heads["num_q_heads"], heads["num_v_heads"])
     tokens = line.axes.get("total_seq_len", line.axes.get("batch_size", 1))
     states = line.axes.get("num_seqs", line.axes.get("batch_size", 1))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gdnspec.catalog.definitions import Found, definition, definitions, presets
+from gdnspec.catalog.definitions import Found, definition, definitions, preset_of, presets
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.inputs import memory
@@ -49,7 +49,7 @@ def small_lines() -> list[tuple[Found, dict[str, Any]]]:
     rows = []
     for found in definitions().values():
         for workload in workloads(found):
-            scope = workload.scope(found.definition, presets()[workload.preset])
+            scope = workload.scope(found.definition, preset_of(workload))
             if workload.sha256 and not workload.tensors and found.definition.bytes_moved(scope) < BYTES_OF_A_LINE:
                 rows.append((found, workload.model_dump(mode="json", exclude_unset=True, exclude={"emulators"})))
     return rows

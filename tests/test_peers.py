@@ -112,10 +112,10 @@ def test_the_benchmark_of_the_layer_calls_adapters_by_the_arguments_that_they_ha
 def test_verdicts_by_regime_go_into_a_readme_and_what_stands_there_stays(gdnspec: Run, tmp_path: Path) -> None:
     verdicts, readme = tmp_path / "v.jsonl", tmp_path / "README.md"
     readme.write_text("# Mine\n\nWords of my own.\n")
-    options = ("--solution", "torch_recurrent", "--workload", "no_l2norm", "--workload", "batch_8", "--device", "cpu")
+    options = ("--solution", "torch_chunkwise", "--workload", "no_l2norm", "--workload", "batch_8", "--device", "cpu")
     assert gdnspec("check", "gdn_decode_k_last", *options, "--json", verdicts).returncode == 0
     for _ in range(2):  # again: in the same place
-        done = gdnspec("report", "--markdown", "torch_recurrent", "--verdicts", verdicts, "-o", readme)
+        done = gdnspec("report", "--markdown", "torch_chunkwise", "--verdicts", verdicts, "-o", readme)
         assert done.returncode == 0, done.stderr
     text = readme.read_text()
     assert text.startswith("# Mine\n\nWords of my own.\n")

@@ -206,7 +206,7 @@ def test_a_few_by_name(gdnspec: Run) -> None:
     done = gdnspec("selftest", *names, "--jobs", "1")
     assert done.returncode == 0, done.stderr
     assert "2 of 2 known-bad solutions rejected; 0 complaints" in done.stdout
-    assert "decode tiny_keys" in done.stdout
+    assert all(name in done.stdout for name in names)
 
 
 def test_killed_it_leaves_nobody_at_work(tmp_path: Path) -> None:
@@ -260,7 +260,8 @@ def run(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
 """
     task = Task(load_solution(make_solution(code)), math.inf, "cpu", PATIENCE, 1)
     ((_, results),) = run([task], len(os.sched_getaffinity(0)))
-    assert {result.status for result in results} == {"PASSED"}, {result.message for result in results}
+    ran = [result for result in results if result.status != "UNSUPPORTED"]  # of what is for a GPU
+    assert {result.status for result in ran} == {"PASSED"}, {result.message for result in ran}
     assert "OMP_NUM_THREADS" not in os.environ
 
 

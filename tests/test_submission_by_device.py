@@ -75,7 +75,7 @@ def test_it_is_admitted_with_what_was_measured_again(gdnspec: Run, submitted: Su
     assert "system calls filtered" in done.stdout
     traces = [f"my_triton/traces/{submitted.slug}.jsonl"] * submitted.claims
     assert sorted(str(path.relative_to(into)) for path in into.rglob("*") if path.is_file()) == [
-        "my_triton/kernel.py", "my_triton/solution.json", *traces,
+        "my_triton/kernel.py", "my_triton/solution.json", *traces, "my_triton/two_sizes.py",
     ]  # fmt: skip
     assert gdnspec("validate", into / "my_triton").returncode == 0
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gdnspec.catalog.definitions import Found, definition, presets
+from gdnspec.catalog.definitions import Found, definition, preset_of, presets
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.materialise import InvalidWorkload, materialise
 from gdnspec.model.errors import SpecError
@@ -267,7 +267,7 @@ def test_the_bound_of_the_recurrence_is_that_of_the_doubled_gate(tmp_path: Path)
 def test_the_suites_cover_sizes_switches_and_scalars(name: str) -> None:
     found = definition(name)
     lines = [w for w in workloads(found) if w.suite in ("smoke", "conformance", "strict")]
-    sizes = {(p["key_head_dim"], p["value_head_dim"]) for p in (presets()[w.preset].axes for w in lines)}
+    sizes = {(p["key_head_dim"], p["value_head_dim"]) for p in (preset_of(w).axes for w in lines)}
     assert (96, 192) in sizes, "those of OLMo Hybrid"
     assert any(K > V for K, V in sizes)
     assert any(K < V for K, V in sizes)
@@ -295,7 +295,7 @@ def test_a_fresh_draw_has_the_heads_of_olmo_hybrid_or_of_the_others() -> None:
         found, seen, switches = definition(name), set(), set()
         for seed in range(30):
             for workload in fresh(found, seed, "cuda"):
-                axes = presets()[workload.preset].axes
+                axes = preset_of(workload).axes
                 seen.add((workload.name, axes["key_head_dim"], axes["value_head_dim"]))
                 switches.add(workload.scalars.get("allow_neg_eigval"))
         assert {("fresh_typical", 96, 192), ("fresh_typical", 128, 128), ("fresh_large", 96, 192)} <= seen, name
