@@ -130,7 +130,7 @@ def verify_k_last_kv_dims(
     for n in (initial_slots >= 0).nonzero()[:, 0].tolist():
         count = int(accepted[n])
         first = int(state_slots[n, count - 1]) if count else int(initial_slots[n])
-        S = pool[first : first + 1].to(wide)  # rounded only where it is stored
+        S = pool[first][None].to(wide)  # rounded only where it is stored
         for t in range(q.shape[1]):
             one = (slice(n, n + 1), slice(t, t + 1))
             output[one], S = decode_k_last_kv_dims(

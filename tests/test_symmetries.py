@@ -22,12 +22,14 @@ Case = tuple[str, str, str]
 # As many value heads as key heads. PyTorch takes the end of a row by another exponential than whole vectors, and rows
 # of heads of 120 have one: no place for what is exact.
 MHA, MHA_WITH_ENDS = "synthetic-mha-2x2-d64", "synthetic-mha-2x2-d120"
+GQA_OF_TWO_SIZES = "synthetic-gqa-4x2-k64-v96"
+LARGER = ("synthetic-gva-2x6-d128", "synthetic-gva-1x2-d120")
 
 
 def cases() -> Iterator[Case]:
     """(definition, preset, symmetry) wherever the symmetry is said to hold."""
     for name, found in definitions().items():
-        for preset in (GVA, GQA, MHA, MHA_WITH_ENDS, "synthetic-gva-2x6-d128", "synthetic-gva-1x2-d120"):
+        for preset in (GVA, GQA, GQA_OF_TWO_SIZES, MHA, MHA_WITH_ENDS, *LARGER):
             if not applies(presets()[preset], found.definition):
                 continue
             scope = found.definition.bind(presets()[preset].axes)
@@ -44,7 +46,6 @@ def worth_trying(symmetry: Symmetry, preset: str) -> bool:
 
 
 CASES = list(cases())
-LARGER = ("synthetic-gva-2x6-d128", "synthetic-gva-1x2-d120")
 SAMPLED = [pytest.param(*case, marks=[pytest.mark.thorough] * (case[1] in LARGER)) for case in CASES]
 
 
