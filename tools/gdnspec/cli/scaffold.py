@@ -27,7 +27,8 @@ def _arguments(definition: Definition, indent: str) -> str:
     for tensor in (*definition.inputs, *definition.outputs):
         word = "default" if tensor.is_switch else "None"  # a switch always arrives
         absent = f"; {word}: {tensor.default}" if tensor.optional else ""
-        rows.append(f"{indent}{tensor.name} {_shape(tensor)} {tensor.dtype}{absent}. {tensor.description}")
+        apart = f"; {tensor.strides} may stand apart" if tensor.strides is not None else ""
+        rows.append(f"{indent}{tensor.name} {_shape(tensor)} {tensor.dtype}{absent}{apart}. {tensor.description}")
     return "\n".join(rows)
 
 
