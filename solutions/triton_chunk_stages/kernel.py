@@ -313,7 +313,7 @@ def chunk_wy(k, v, g, beta, cu_seqlens, u, w):
     N, T, HK, H, K, V = sizes(k, v, cu_seqlens, "v")
     require(k.device, torch.float32, g=(g, (T, H)), beta=(beta, (T, H)))
     require(k.device, torch.bfloat16, u=(u, (T, H, V)), w=(w, (T, H, K)))
-    # Triton 3.6 makes a wrong product of T and fewer than 64 channels for a Hopper GPU: heads of 16 and of 32 are padded.
+    # On a Hopper GPU, Triton 3.6 gets the product of T and fewer than 64 channels wrong: heads of 16 and 32 are padded.
     BK, BV = (max(16 if INTERPRETED else 64, triton.next_power_of_2(x)) for x in (K, V))
     precision = "ieee" if INTERPRETED or torch.version.hip else "bf16x3"
     wy_kernel[((T // CHUNK + N) * H,)](
