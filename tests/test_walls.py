@@ -38,6 +38,9 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 X86 = platform.machine() == "x86_64"
 OPEN, CHECK, CPU, BARE, GPU = "no walls", "check", "intake", "intake without namespaces", "intake on a GPU"
 REFUSALS = {errno.EPERM, errno.EACCES, errno.ESRCH, errno.ENOENT, errno.ECONNREFUSED, errno.EFBIG}
+# One after another: a probe changes the priority of all that the ordinary user runs.
+pytestmark = pytest.mark.xdist_group("walls")
+
 NOBODY = 65534
 NOBODYS = 4242  # a user who has no process: nobody else's is touched where a wall is missing
 DUMPABLE, PTRACER, SCHED_CORE = 4, 0x59616D61, 62  # prctl(2)
