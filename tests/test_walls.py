@@ -30,6 +30,7 @@ from gdnspec.runner.confinement import Confinement
 from gdnspec.worker import isolation, landlock, namespaces
 
 pytestmark = [
+    pytest.mark.xdist_group("walls"),  # one after another: a probe changes the priority of others
     pytest.mark.skipif(landlock.abi() < 6, reason="this kernel has no Landlock that scopes signals"),
     pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="no table of its system calls"),
 ]
@@ -38,9 +39,6 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 X86 = platform.machine() == "x86_64"
 OPEN, CHECK, CPU, BARE, GPU = "no walls", "check", "intake", "intake without namespaces", "intake on a GPU"
 REFUSALS = {errno.EPERM, errno.EACCES, errno.ESRCH, errno.ENOENT, errno.ECONNREFUSED, errno.EFBIG}
-# One after another: a probe changes the priority of all that the ordinary user runs.
-pytestmark = pytest.mark.xdist_group("walls")
-
 NOBODY = 65534
 NOBODYS = 4242  # a user who has no process: nobody else's is touched where a wall is missing
 DUMPABLE, PTRACER, SCHED_CORE = 4, 0x59616D61, 62  # prctl(2)
