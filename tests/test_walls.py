@@ -77,7 +77,7 @@ def _vector() -> Any:
 
 
 def _attributes() -> Any:
-    return ctypes.create_string_buffer(struct.pack("IIQiIQQQ", 48, 3, 0, 5, 0, 0, 0, 0))  # SCHED_BATCH, nice 5
+    return ctypes.create_string_buffer(struct.pack("IIQiIQQQ", 48, 3, 0, 19, 0, 0, 0, 0))  # SCHED_BATCH, nice 19
 
 
 def _parameter() -> Any:
@@ -127,8 +127,8 @@ ALWAYS: dict[str, Probe] = {
     "comparing": lambda o: call(arch(312, 272), o.pid, o.pid, 1, 0, 0),
     "limits": lambda o: resource.prlimit(o.pid, resource.RLIMIT_NOFILE, (64, 64)),
     "affinity": lambda o: os.sched_setaffinity(o.pid, {min(os.sched_getaffinity(0))}),
-    "priority": lambda o: os.setpriority(os.PRIO_PROCESS, o.pid, 5),
-    "priority of a group": lambda o: os.setpriority(os.PRIO_PGRP, os.getpgid(o.pid), 6),
+    "priority": lambda o: os.setpriority(os.PRIO_PROCESS, o.pid, 19),
+    "priority of a group": lambda o: os.setpriority(os.PRIO_PGRP, os.getpgid(o.pid), 19),
     "priority of a user": lambda o: os.setpriority(os.PRIO_USER, NOBODYS, 7),
     "a scheduler": lambda o: os.sched_setscheduler(o.pid, os.SCHED_BATCH, os.sched_param(0)),
     "a scheduler's parameter": lambda o: call(arch(142, 118), o.pid, _parameter()),
