@@ -257,7 +257,7 @@ def other(ordinary: bool) -> Iterator[Other]:
 
 def shut_in(how: str, it: Other, close: Callable[[], None]) -> isolation.Isolation:
     work = it.folder / "work"
-    os.environ["PATH"] += f":{it.folder}/no/such:/root/bin"  # which an ordinary user may not even look for
+    os.environ["PATH"] += f":{it.folder}/no/such:{Path.home()}/bin"  # which an ordinary user may not even look for
     os.chdir(work)
     if how == OPEN:
         return isolation.Isolation("none")
