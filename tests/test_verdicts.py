@@ -625,6 +625,25 @@ def test_a_full_memory_is_asked_again_with_a_fresh_child(
     assert (result.status, result.message) == ("UNSUPPORTED", "out of memory: full")
 
 
+def test_what_follows_a_full_memory_is_called_on_memory_of_its_own(
+    make_solution: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the judge's memory is full in the middle of a workload, the child has that workload open."""
+    from gdnspec.runner import check as module
+
+    real = module.judge_all
+
+    def full(outputs: Any, expected: Any, found: Any, workload: Any, *more: Any) -> Any:
+        if workload.name == "batch_8":
+            raise MemoryError("full")
+        return real(outputs, expected, found, workload, *more)
+
+    monkeypatch.setattr(module, "judge_all", full)
+    first, second = check(make_solution(body(RIGHT)), "batch_8", "resets")
+    assert (first.workload, first.status) == ("batch_8", "UNSUPPORTED")
+    assert second.status == "PASSED", second.message
+
+
 def test_who_says_triton_has_a_kernel_of_it(make_solution: Callable[..., Path]) -> None:
     """Without a GPU it is let off what takes an interpreter minutes: plain PyTorch is not."""
     with pytest.raises(SpecError, match='is "triton" and no source has a kernel of it'):

@@ -65,9 +65,12 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._arena is not None
-        if error is None or isinstance(error, ChildFailed):  # not on Ctrl-C: the child may be deep in a call
+        if error is None or isinstance(error, ChildFailed):
             with contextlib.suppress(ChildFailed):  # what the judge has seen by now, it has seen
                 self._let_go()
+        else:
+            # Memory was full, or Ctrl-C: the child may be deep in a call, and would have this memory open for the next.
+            self.child.end()
         self._arena.close()
         self._arena = None
 

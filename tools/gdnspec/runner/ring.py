@@ -89,6 +89,8 @@ class Ring:
         if error is None or isinstance(error, ChildFailed):
             with contextlib.suppress(ChildFailed):
                 self.child.close(self.timeout)
+        else:
+            self.child.end()  # as with a session: it would have this memory open for the next
         self._views, self._returned, self._fetched, self._samples = {}, {}, {}, None
         self._opened.close()
         if self._reserve is None:
