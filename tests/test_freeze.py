@@ -13,7 +13,7 @@ from gdnspec.emulate.prefill import family
 from gdnspec.model.budget import LIMITS, METRICS, floors
 from gdnspec.model.workload import Workload
 from gdnspec.runner import expected
-from gdnspec.runner.freeze import WITHOUT_PRODUCTS, by_products
+from gdnspec.runner.freeze import WITHOUT_PRODUCTS, by_products, figures
 
 PREFILL = "gdn_prefill_k_last"
 SHORT = ["--preset", "synthetic-gva-1x2-d64", "--lengths", "5,9"]
@@ -54,6 +54,17 @@ def test_every_frozen_figure_is_measured_again(gdnspec: Run, name: str, most: in
     done = gdnspec("workloads", "freeze", name, "--check", "--device", "cpu", *chosen)
     assert done.returncode == 0, done.stderr
     assert f"{len(lines)} workloads recomputed" in done.stdout
+
+
+def test_products_of_a_chunk_of_one_token_are_rounded_as_those_of_others() -> None:
+    """Kernels fill such a chunk up: for a long time their q k had no counterpart among the emulators."""
+    found = definition("gdn_prefill_from_conv_f32_qkv")
+    line = next(w for w in workloads(found) if w.name == "ragged")
+    cut = line.model_copy(
+        update={"axes": line.axes | {"total_seq_len": 3}, "sequence_lengths": [1, 1, 1], "sha256": None}
+    )
+    for measured in figures(found, cut, expected.Expected("cpu", print))["output"]["relative_l2"].values():
+        assert measured > 5e-4
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ import pytest
 from conftest import Run
 from gdnspec.catalog.definitions import definition, definitions, preset_of
 from gdnspec.catalog.workloads import load_workloads, workloads
-from gdnspec.inputs.fresh import NAMES, REGIMES, WIDE, fresh
+from gdnspec.inputs.fresh import NAMES, REGIMES, WIDE, fresh, narrower
 from gdnspec.inputs.materialise import materialise
 from gdnspec.model.budget import LIMITS
 from gdnspec.model.errors import SpecError
@@ -132,3 +132,23 @@ def test_content_that_no_honest_kernel_is_right_on_is_drawn_again(gdnspec: Run) 
     done = gdnspec("check", "gdn_prefill_from_conv", "--solution", "torch_layer", *seed)
     assert done.returncode == 0, done.stderr
     assert "INVALID_WORKLOAD" not in done.stdout + done.stderr
+
+
+def test_many_sequences_are_fewer_where_none_of_their_content_will_do() -> None:
+    """With this seed, 177 sequences of one head: honest arithmetic errs much on some one of them, whatever is drawn."""
+    found = definition("gdn_prefill_from_conv_f32_qkv")
+    (line,) = (line for line in fresh(found, 5, "cpu") if line.name == "fresh_regime")
+    fewer = narrower(found, line)
+    assert fewer is not None
+    assert line.sequence_lengths is not None
+    assert fewer.sequence_lengths == line.sequence_lengths[-44:]
+    assert (fewer.axes["num_seqs"], fewer.axes["total_seq_len"]) == (44, sum(fewer.sequence_lengths))
+    assert (fewer.preset, fewer.regime, fewer.scalars) == (line.preset, line.regime, line.scalars)
+    fewer.check(found.definition, preset_of(fewer))
+    steps = [fewer]
+    while (following := narrower(found, steps[-1])) is not None:
+        steps.append(following)
+    assert [len(step.sequence_lengths or ()) for step in steps] == [44, 11, 2]
+    judged = draw_fresh(found, line, Expected("cpu", print), "cpu").workload
+    assert judged.budget is not None
+    assert len(judged.sequence_lengths or ()) in (44, 11, 2)

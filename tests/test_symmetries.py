@@ -177,6 +177,15 @@ def test_a_third_call_is_made_where_a_symmetry_reorders_sums_and_nowhere_else() 
         assert len(calls) == (1 if all(one.symmetry.exact for one in calls[-1]) else 2)
 
 
+def test_no_bits_are_compared_after_scaling_where_gates_leave_what_vanishes() -> None:
+    """What is left of a state, or is lost when it was scaled down before, decides a tie in the last bit of a sum."""
+    found = definition("gdn_prefill_k_last")
+    scope, name = drawn(found, GVA).scope, "scale_value_channels"
+    for regime, calls_with in (("typical", [0]), ("forget_regions", [1])):
+        calls = further(found.definition, scope, torch.Generator().manual_seed(0), regime)
+        assert [i for i, call in enumerate(calls) if any(one.symmetry.name == name for one in call)] == calls_with
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
 @pytest.mark.parametrize("name", sorted(definitions()))
 def test_nothing_that_a_call_leaves_is_as_the_first_one_left_it(name: str, seed: int) -> None:

@@ -47,6 +47,14 @@ def slot_of(cu_seqlens_ptr, n, C: tl.constexpr):
 
 
 @triton.jit
+def chunks_before(slot, cu_seqlens_ptr, n, C: tl.constexpr):
+    """How many chunks of sequence n come before the one in this slot. Subtracted in 32 bits: with 64 ptxas 12.8 loses
+    the carry into the upper half where a program's number is divided by 6 on the way (3 heads, 2 slices of values), and
+    a start lies 2^38 tokens too early."""
+    return (slot - slot_of(cu_seqlens_ptr, n, C)).to(tl.int32).to(tl.int64)
+
+
+@triton.jit
 def sequence_of(cu_seqlens_ptr, slot, num_seqs, C: tl.constexpr):
     """The last sequence whose first slot is not beyond this one."""
     low, high = num_seqs * 0, num_seqs
@@ -136,7 +144,7 @@ def wy_kernel(
     # A grid of one dimension: the others end at 65,535. The value heads of one key head run side by side.
     h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
     n = sequence_of(cu_seqlens_ptr, slot, num_seqs, C)
-    start = tl.load(cu_seqlens_ptr + n).to(tl.int64) + (slot - slot_of(cu_seqlens_ptr, n, C)) * C
+    start = tl.load(cu_seqlens_ptr + n).to(tl.int64) + chunks_before(slot, cu_seqlens_ptr, n, C) * C
     stop = tl.load(cu_seqlens_ptr + n + 1).to(tl.int64)
     if start >= stop:  # a slot that no chunk has
         return
@@ -232,7 +240,7 @@ def output_kernel(
     block, rest = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     h, slot = rest % H, (rest // H).to(tl.int64)
     n = sequence_of(cu_seqlens_ptr, slot, num_seqs, C)
-    c = slot - slot_of(cu_seqlens_ptr, n, C)
+    c = chunks_before(slot, cu_seqlens_ptr, n, C)
     start = tl.load(cu_seqlens_ptr + n).to(tl.int64) + c * C
     stop = tl.load(cu_seqlens_ptr + n + 1).to(tl.int64)
     if start >= stop:  # a slot that no chunk has
@@ -313,8 +321,7 @@ def chunk_wy(k, v, g, beta, cu_seqlens, u, w):
     N, T, HK, H, K, V = sizes(k, v, cu_seqlens, "v")
     require(k.device, torch.float32, g=(g, (T, H)), beta=(beta, (T, H)))
     require(k.device, torch.bfloat16, u=(u, (T, H, V)), w=(w, (T, H, K)))
-    # Heads of 16 and 32 came out wrong on an H200 with Triton 3.6, larger ones right. The cause is not known: they are
-    # padded to 64, which has not run on a GPU yet.
+    # At least 64: of products with 32 columns Triton 3.6 makes wrong ones on sm_90 (triton_chunkwise's README).
     BK, BV = (max(16 if INTERPRETED else 64, triton.next_power_of_2(x)) for x in (K, V))
     precision = "ieee" if INTERPRETED or torch.version.hip else "bf16x3"
     wy_kernel[((T // CHUNK + N) * H,)](

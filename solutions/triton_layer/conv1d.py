@@ -42,6 +42,13 @@ def block_of(cu_seqlens_ptr, n, BT: tl.constexpr):
 
 
 @triton.jit
+def blocks_before(block, cu_seqlens_ptr, n, BT: tl.constexpr):
+    """How many blocks of sequence n come before this one. Subtracted in 32 bits: with 64 ptxas 12.8 loses the carry
+    into the upper half where a program's number is divided by 6 on the way, and a start lies 2^38 tokens too early."""
+    return (block - block_of(cu_seqlens_ptr, n, BT)).to(tl.int32).to(tl.int64)
+
+
+@triton.jit
 def sequence_of(cu_seqlens_ptr, block, num_seqs, BT: tl.constexpr):
     """The last sequence whose first block is not beyond this one."""
     low, high = num_seqs * 0, num_seqs
@@ -102,7 +109,7 @@ def prefill_kernel(
     n = sequence_of(cu_seqlens_ptr, block, num_seqs, BT)
     start = tl.load(cu_seqlens_ptr + n).to(tl.int64)
     stop = tl.load(cu_seqlens_ptr + n + 1).to(tl.int64)
-    first = start + (block - block_of(cu_seqlens_ptr, n, BT)) * BT
+    first = start + blocks_before(block, cu_seqlens_ptr, n, BT) * BT
     if first >= stop:  # a block that no sequence has, or an empty sequence: its state stays
         return
 

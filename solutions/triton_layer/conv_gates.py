@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from block import gates
 from checks import DEBUG, INTERPRETED, check_bounds, require, require_dimensions
-from conv1d import block_of, check_state, convolved, sequence_of
+from conv1d import blocks_before, check_state, convolved, sequence_of
 
 LARGEST = 256  # elements of a head
 
@@ -33,7 +33,7 @@ def conv_gates_kernel(
     n = sequence_of(cu_seqlens_ptr, block, num_seqs, BT)
     start = tl.load(cu_seqlens_ptr + n).to(tl.int64)
     stop = tl.load(cu_seqlens_ptr + n + 1).to(tl.int64)
-    first = start + (block - block_of(cu_seqlens_ptr, n, BT)) * BT
+    first = start + blocks_before(block, cu_seqlens_ptr, n, BT) * BT
     if first >= stop:  # a block that no sequence has, or an empty sequence: its state stays
         return
 

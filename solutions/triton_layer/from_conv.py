@@ -29,7 +29,7 @@ from checks import (
     require_float,
     require_pool,
 )
-from conv1d import block_of, sequence_of
+from conv1d import block_of, blocks_before, sequence_of
 
 CHUNK = 64
 BLOCK = 16  # the inverse begins with diagonal blocks of this size
@@ -106,7 +106,7 @@ def prepare_kernel(
     # A grid of one dimension: the others end at 65,535. The value heads of one key head run side by side.
     h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
     n = sequence_of(offsets_ptr, slot, num_seqs, C)
-    start = tl.load(offsets_ptr + n).to(tl.int64) + (slot - block_of(offsets_ptr, n, C)) * C
+    start = tl.load(offsets_ptr + n).to(tl.int64) + blocks_before(slot, offsets_ptr, n, C) * C
     stop = tl.load(offsets_ptr + n + 1).to(tl.int64)
     if start >= stop:  # a slot that no chunk has
         return
@@ -258,7 +258,8 @@ def prefill_from_conv(qkv, decay, beta, recurrent_state, slots, row_offsets, out
     w = qkv.new_empty((spaces, H, CHUNK, K), dtype=torch.bfloat16)
     P = qkv.new_empty((spaces, H, CHUNK, CHUNK), dtype=torch.bfloat16)
     factors = qkv.new_empty((spaces, H, 3, CHUNK), dtype=torch.float32)
-    BK, BV = (max(16, triton.next_power_of_2(x)) for x in (K, V))
+    # At least 64: of products with 32 columns Triton 3.6 makes wrong ones on sm_90, other ones at every call.
+    BK, BV = (max(16 if INTERPRETED else 64, triton.next_power_of_2(x)) for x in (K, V))
     sizes = {"HK": HK, "H": H, "K": K, "V": V, "C": CHUNK, "BK": BK}
     prepare_kernel[(spaces * H,)](
         qkv, decay, beta, row_offsets, u, w, P, factors, num_seqs, **sizes, SCALE=K**-0.5, B=BLOCK, BV=BV,

@@ -21,7 +21,7 @@ def run(prepared, output, new_state, **inputs):
 def digest(inputs):
     sha = hashlib.sha256()
     for x in inputs.values():
-        sha.update(x.cpu().view(torch.uint8).numpy() if isinstance(x, torch.Tensor) else repr(x).encode())
+        sha.update(x.cpu().contiguous().view(torch.uint8).numpy() if isinstance(x, torch.Tensor) else repr(x).encode())
     return sha.digest()
 
 

@@ -8,8 +8,9 @@ checkpoints each is a sequence of its own. Then
   a vector of that sequence and head has on average (root mean square);
 - max_over_rms: the largest error of one element over the root mean square of that sequence and head;
 - bias, of 16-bit outputs: the sum of the errors toward zero, or of the errors upwards if that is larger, over the sum
-  of the expected magnitudes. What that many roundings to nearest may add up to by chance is taken off: four standard
-  deviations. Truncation leaves about a third of the type's spacing, however many elements there are.
+  of the expected magnitudes. What errors may add up to by chance is taken off: four standard deviations of the sum of
+  as many roundings to nearest, or of errors that scatter as these do, whichever is more. Truncation leaves about a
+  third of the type's spacing, however many elements there are.
 
 Where the expected vector is zero, the output must be zero: anything else is an infinite error. Magnitudes below the
 smallest normal float32 count as zero on both sides: hardware may flush them. Where the expected one is below, and not
@@ -28,7 +29,7 @@ from gdnspec.model.sequences import bounds
 TINY = 2.0**-126
 FLOOR = 0.25
 METRICS = ("relative_l2", "worst_vector", "max_over_rms")
-BY_CHANCE = 4 / 12**0.5  # standard deviations of an error that is uniform within one spacing
+SPREAD = 4.0  # standard deviations; that of an error that is uniform within one spacing is 1 / sqrt(12) of it
 
 
 @dataclass(frozen=True)
@@ -139,12 +140,19 @@ def _bias(got: Vectors, expected: Vectors, spacing: float) -> Tensor:
     """The bias of each row's sequence and head, [rows, heads]."""
     owner, (x, e) = expected.sequence, _counted(got, expected)
     difference = torch.nan_to_num(x - e, nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    sums = torch.stack([(difference * e.sign()).sum(-1), difference.sum(-1), e.abs().sum(-1)])  # [3, rows, heads]
-    toward_zero, upwards, magnitude = sums.new_zeros(3, expected.sequences, e.shape[1]).index_add_(1, owner, sums)
-    count = torch.bincount(owner, minlength=expected.sequences)[:, None] * e.shape[-1]
-    by_chance = BY_CHANCE * spacing / count.clamp(min=1).sqrt()
-    found = ratio(torch.maximum(toward_zero.abs(), upwards.abs()), magnitude) - by_chance
-    return torch.nan_to_num(found.clamp(min=0), nan=torch.inf, posinf=torch.inf)[owner]
+    signed = difference * e.sign()
+    sums = torch.stack([x.sum(-1) for x in (signed, difference, difference**2, e.abs())])  # [4, rows, heads]
+    per_group = sums.new_zeros(4, expected.sequences, e.shape[1]).index_add_(1, owner, sums)
+    toward_zero, upwards, squares, magnitude = per_group
+    count = (torch.bincount(owner, minlength=expected.sequences)[:, None] * e.shape[-1]).clamp(min=1)
+    rounding = SPREAD * spacing / 12**0.5 * magnitude / count.sqrt()
+
+    def beyond_chance(total: Tensor) -> Tensor:
+        scatter = SPREAD * (squares - total**2 / count).clamp(min=0).sqrt()
+        return total.abs() - torch.maximum(rounding, scatter)
+
+    found = ratio(torch.maximum(beyond_chance(toward_zero), beyond_chance(upwards)).clamp(min=0), magnitude)
+    return torch.nan_to_num(found, nan=torch.inf, posinf=torch.inf)[owner]
 
 
 def ratio(error: Tensor, scale: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ to one operand or to the other, before the rounding or after it, is its own affa
 as a multiple of themselves, which errs as much and elsewhere. One emulator alone would be a lottery. For strict
 workloads every operand is a sum of two bfloat16 terms.
 
-A product with a single vector, of which a recurrence over tokens is made, is none of theirs: it stays float32.
+A product with a single vector, of which a recurrence over tokens is made, is none of theirs: it stays float32. In a
+reference in chunks it is one of theirs: a chunk of one token, which kernels fill up to a whole one.
 
 Sums are taken in float64 and rounded to float32: a float32 sum whose order is nobody's.
 """
@@ -40,7 +41,7 @@ def emulate(
     names = iter(family(strict, chunked))
     for size in CHUNKS if chunked else (None,):
         for multiple in MULTIPLES.values():
-            with _Rounded(multiple, 2 if strict else 1):
+            with _Rounded(multiple, 2 if strict else 1, vectors=chunked):
                 values = reference(**arguments, **({} if size is None else {"chunk_size": size}))
             yield next(names), (values,) if isinstance(values, Tensor) else values
 
@@ -51,16 +52,18 @@ def takes_chunks(reference: Callable[..., Any]) -> bool:
 
 
 class _Rounded(TorchFunctionMode):
-    """Every matrix product below has its operands rounded."""
+    """Every matrix product below has its operands rounded; with `vectors` those with a single vector as well."""
 
-    def __init__(self, multiple: float, terms: int) -> None:
+    def __init__(self, multiple: float, terms: int, vectors: bool) -> None:
         super().__init__()
         self.multiple, self.terms = multiple, terms
+        self.columns = 1 if vectors else 2  # at least
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if function in PRODUCTS and all(x.dtype == torch.float32 for x in args[:2]) and args[1].shape[-1] > 1:
+        product = function in PRODUCTS and all(x.dtype == torch.float32 for x in args[:2])
+        if product and args[1].shape[-1] >= self.columns:
             a, b = (self._rounded(x).double() for x in args[:2])
             return torch.matmul(a, b).float()
         return function(*args, **(kwargs or {}))

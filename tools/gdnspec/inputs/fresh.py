@@ -34,6 +34,7 @@ WIDE = {"cpu": ("heads-1x1x1-d64", "heads-1x1x2-d32"), "cuda": ("heads-1x1x1-d12
 MOST = {"cpu": 900, "cuda": 4200}
 MOST_SEQUENCES = {"cpu": 300, "cuda": 1100}
 POOL = {"cpu": 1 << 24, "cuda": 1 << 28}  # bytes of a pool, at most, where slots are drawn in plenty
+FEW_SEQUENCES = 8
 FEW_HEADS = 4  # an interpreter needs milliseconds for each token of each
 SHORT, SHORT_WITH_CHECKPOINTS = 70, 120  # tokens, just past a chunk; and often past two
 
@@ -69,16 +70,32 @@ def _line(found: Found, rows: list[Workload], name: str, stream: Stream) -> Work
             count = -(-count // tokens)
         axes, integers = slots(found.definition, count, tokens, stream, most_slots if wide else 0)
         return Workload.model_validate({**line, "axes": {"batch_size": count, **drafts, **axes}, "integers": integers})
-    interval = line["scalars"].get(INTERVAL)
-    short = SHORT if interval is None else SHORT_WITH_CHECKPOINTS
+    short = SHORT if line["scalars"].get(INTERVAL) is None else SHORT_WITH_CHECKPOINTS
     lengths = list(_many(MOST_SEQUENCES[device], stream) if wide else _lengths(name, stream, short))
+    return _ragged(found, line, lengths, stream, most_slots if wide else 0)
+
+
+def _ragged(found: Found, line: dict[str, Any], lengths: list[int], stream: Stream, most_slots: int) -> Workload:
+    """The line of a batch of sequences so long."""
+    interval = line["scalars"].get(INTERVAL)
     axes = {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}
     if interval is not None:
         axes[COUNT] = starts(lengths, int(interval))[-1]
     if chunks.counts_chunks(found.definition):
         axes[chunks.COUNT] = chunks.starts(lengths)[-1]
-    more, integers = slots(found.definition, len(lengths), 1, stream, most_slots if wide else 0)
+    more, integers = slots(found.definition, len(lengths), 1, stream, most_slots)
     return Workload.model_validate({**line, "axes": axes | more, "sequence_lengths": lengths, "integers": integers})
+
+
+def narrower(found: Found, line: Workload) -> Workload | None:
+    """A fresh line with the last quarter of its sequences; None where it has few. The more there are, the likelier is
+    one on which honest arithmetic is far off."""
+    lengths = line.sequence_lengths or []
+    if len(lengths) < FEW_SEQUENCES:
+        return None
+    named = line.model_dump(include={"name", "suite", "regime", "seed", "preset", "device", "scalars"})
+    stream = Stream(line.seed or 0, f"{found.definition.name}/{len(lengths)}")
+    return _ragged(found, named, lengths[-(len(lengths) // 4) :], stream, 0)
 
 
 def _rows(large: bool, stream: Stream) -> int:

@@ -25,3 +25,7 @@ REGIMES: dict[str, str] = {
     "write_regions": "the gate that writes, in each region of its function, on states that have just been reset",
     "in_turn": "gates and states of another kind for each sequence: typical, all 1, resets, near 1, near 0",
 }
+
+# Gates so small that what they leave of a state vanishes in float32, or vanishes only when it was multiplied by a power
+# of two before: the last bit of a sum may depend on that.
+VANISHING = frozenset({"forget_regions"})

@@ -15,6 +15,7 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.compare.judge import Verdict, judge_all
 from gdnspec.compare.profile import with_profile
 from gdnspec.inputs import memory
+from gdnspec.inputs.fresh import narrower
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.definition import Definition
 from gdnspec.model.errors import SpecError
@@ -38,6 +39,7 @@ REMEMBERED_BYTES = 1 << 30
 MOST_MOVED = 64  # workloads whose bounds were moved, each of 2,000 tokens at most, that are remembered
 DEATHS_IN_A_ROW = 3
 DRAWS = 8  # of a fresh workload's content, at most
+DRAWS_OF_MANY = 2  # where the next has fewer sequences
 # Token-programs above which an interpreted kernel, at 2.6 ms each, is called once only, unless repeats are asked for.
 ONCE = 300
 
@@ -107,18 +109,22 @@ def draw_sampled(found: Found, workload: Workload, values: Expected, device: str
 
 def draw_fresh(found: Found, workload: Workload, values: Expected, device: str) -> Case:
     """With a budget. Content that even honest emulators are far off of is no test, and no solution's fault: that of the
-    next seed takes its place. Raises `InvalidWorkload` where none of `DRAWS` will do."""
-    first, refused = workload.seed or 0, ""
-    for seed in range(first, first + DRAWS):
-        line = workload.model_copy(update={"seed": seed})
-        inputs = materialise(found, line)
-        expected = values.values(found, inputs, keep=False)
-        try:
-            line = with_budget(found, line, measure(found, line, inputs, expected, device))
-        except SpecError as error:
-            refused = str(error)
-        else:
-            return Case(line, inputs, expected)
+    next seed takes its place, and at last that of fewer sequences. Raises `InvalidWorkload` where none will do."""
+    fewer: Workload | None = workload
+    refused = ""
+    while fewer is not None:
+        first = fewer.seed or 0
+        for seed in range(first, first + (DRAWS if narrower(found, fewer) is None else DRAWS_OF_MANY)):
+            line = fewer.model_copy(update={"seed": seed})
+            inputs = materialise(found, line)
+            expected = values.values(found, inputs, keep=False)
+            try:
+                line = with_budget(found, line, measure(found, line, inputs, expected, device))
+            except SpecError as error:
+                refused = str(error)
+            else:
+                return Case(line, inputs, expected)
+        fewer = narrower(found, fewer)
     raise InvalidWorkload(refused)
 
 
@@ -221,7 +227,7 @@ class Checker:
             if worst.status != "PASSED" or (once and job.extras.repeats is None):
                 return judgement
             generator = self._generator(job)
-            calls = [] if once else further(definition, scope, generator)
+            calls = [] if once else further(definition, scope, generator, job.workload.regime)
             later = self._later(job, case, content, session, answer.outputs, judged, calls)
             wrong = next((verdict for verdict in later if verdict is not None), None)
             if wrong is not None or once or not job.extras.symmetries:

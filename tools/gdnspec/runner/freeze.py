@@ -54,9 +54,9 @@ def with_budget(found: Found, workload: Workload, measured: Figures) -> Workload
 
 
 def lacks_bias(found: Found, workload: Workload) -> bool:
-    """Whether a line with a budget has no limit of the bias, where an output has one."""
+    """Whether the emulators of a line with a budget were not asked for the bias, where an output has one."""
     wanted = [output.name for output in found.definition.judged if "bias" in metrics_of(output)]
-    return any("bias" not in (workload.budget or {}).get(name, {}) for name in wanted)
+    return any("bias" not in (workload.emulators or {}).get(name, {}) for name in wanted)
 
 
 def with_bias(found: Found, workload: Workload, expected: Expected) -> Workload:
