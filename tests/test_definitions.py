@@ -535,6 +535,15 @@ def test_a_misspelt_word_is_named_with_its_place_and_the_nearest(
             "does not take \\(k, q, v",
         ),
         (put("/reference", "../gated_delta_net.py::step"), "/reference", "pattern"),
+        (put("/second_reference/function", "chunkwise.py::prefill"), "/second_reference/function", "no function"),
+        (put("/second_reference/function", "chunks.py::prefill_k_last"), "/second_reference/function", "no file"),
+        (
+            put("/second_reference/function", "chunkwise.py::prefill_from_conv"),
+            "/second_reference/function",
+            "does not take \\(q, k, v, g",
+        ),
+        (put("/second_reference/above_tokens", 0), "/second_reference/above_tokens", "greater than or equal to 1"),
+        (put("/second_reference/above", 9), "/second_reference/above", "unknown key 'above'"),
         (put("/name", "another"), "/name", "in a folder named 'gdn_prefill_k_last'"),
     ],
 )

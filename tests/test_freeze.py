@@ -85,9 +85,7 @@ def test_every_shipped_line_has_a_budget_with_every_emulator_beside_it(name: str
         assert line.emulators is not None, line.name
         members = [WITHOUT_PRODUCTS.get(found.definition.stage, "")]
         if by_products(found.definition):
-            members = products.family(
-                line.suite == "strict", products.takes_chunks(expected.oracle(found, expected.LONG + 1))
-            )
+            members = products.family(line.suite == "strict", products.takes_chunks(expected.in_chunks(found)))
         elif found.definition.stage == "prefill":
             members = [e.name for e in family(line.suite == "strict")]
             assert len(members) == 12

@@ -199,15 +199,26 @@ def test_chained_decode_steps_with_doubled_gates_equal_one_prefill() -> None:
 
 
 def test_a_sequence_past_256_tokens_is_judged_by_the_twin() -> None:
-    from gdnspec.runner.expected import LONG, oracle
+    from gdnspec.runner.expected import oracle
 
     for name in ("gdn_prefill_k_last_kv_dims", "gdn_layer_prefill_neg_eigval"):
         found = definition(name)
-        short, long = oracle(found, LONG), oracle(found, LONG + 1)
+        short, long = oracle(found, 256), oracle(found, 257)
         assert (long.__module__, long.__name__) == ("chunkwise", short.__name__)
         inputs = arguments(found, drawn(found, WIDE, lengths=(70, 0, 20)), F64)
         for one, other in zip(long(**inputs), short(**inputs), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_no_derivation_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of the same name elsewhere may be of another operator: the definition says which is its second."""
+    from gdnspec.runner.expected import oracle, reference_module
+
+    found = definition("gdn_verify_k_last_kv_dims")
+    assert found.definition.second_reference is None
+    name = found.definition.reference.split("::")[1]
+    monkeypatch.setattr(reference_module("chunkwise"), name, lambda **inputs: None, raising=False)
+    assert oracle(found, 1 << 20).__module__ == "kv_dims"
 
 
 # --- what is drawn ------------------------------------------------------------------------------------------------

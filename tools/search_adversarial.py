@@ -43,7 +43,7 @@ from gdnspec.inputs.array import Array, to_bfloat16
 from gdnspec.inputs.random import on_grid
 from gdnspec.model.budget import METRICS, Metric
 from gdnspec.model.workload import Workload
-from gdnspec.runner.expected import LONG, Expected, oracle
+from gdnspec.runner.expected import Expected, in_chunks
 from gdnspec.runner.freeze import figures
 from gdnspec.runner.tensors import to_torch
 from numpy.typing import NDArray
@@ -188,7 +188,7 @@ def measure(found: Found, genes: Genes, strict: bool) -> dict[Emulator, Tensor]:
     stored = tensors(genes, log_gate=False)
     exact = {name: x.double() if x.is_floating_point() else x for name, x in stored.items()}
     absent = {"initial_state": None, "scale": None}
-    output, state = oracle(found, LONG + 1)(**exact, **absent)
+    output, state = in_chunks(found)(**exact, **absent)
     distinct = {min(e.chunk, len(genes["q"])): e.chunk for e in reversed(family(strict))}.values()
     members = {e.name: e for e in family(strict) if e.chunk in distinct}
     return {

@@ -56,17 +56,29 @@ def load_definition(file: Path) -> Found:
 
 
 def _reference_problems(definition: Definition, file: Path) -> list[Problem]:
-    name, function = definition.reference.split("::")
+    problems = _function_problems(definition, file, definition.reference, "/reference")
+    if problems or definition.second_reference is None:
+        return problems  # inputs that do not fit the first fit no second
+    second = definition.second_reference.function
+    return _function_problems(definition, file, second, "/second_reference/function", ("chunk_size",))
+
+
+def _function_problems(
+    definition: Definition, file: Path, named: str, at: str, also: tuple[str, ...] = ()
+) -> list[Problem]:
+    """What keeps `file.py::function` from being called with the inputs; `also`: parameters that it may have besides."""
+    name, function = named.split("::")
     source = paths.reference_dir() / name
     if not is_file(source):
-        return [Problem(file, f"no file {name!r} in reference/", "/reference")]
+        return [Problem(file, f"no file {name!r} in reference/", at)]
     functions = python_functions(source)
     if function not in functions:
-        return [Problem(file, f"no function {function!r} in {name}", "/reference", nearest(function, functions))]
-    wanted = tuple(tensor.name for tensor in definition.inputs)
-    if functions[function].names != wanted:
-        has = ", ".join(functions[function].names)
-        return [Problem(file, f"{function}({has}) does not take ({', '.join(wanted)})", "/reference")]
+        return [Problem(file, f"no function {function!r} in {name}", at, nearest(function, functions))]
+    signature = functions[function]
+    wanted, has = tuple(tensor.name for tensor in definition.inputs), signature.names
+    taken = tuple(parameter for parameter in has if parameter not in also or parameter in signature.required)
+    if taken != wanted and not (also and signature.open and not taken):
+        return [Problem(file, f"{function}({', '.join(has)}) does not take ({', '.join(wanted)})", at)]
     return []
 
 

@@ -26,6 +26,7 @@ _ABOUT_CALLERS = {"read_if", "strides"}
 # Prose: a word mended in it makes no measurement stale.
 _PROSE: dict[str, bool | dict[str, set[str]]] = {
     "description": True,
+    "second_reference": True,  # equal to the first, whose name is among what counts
     **{key: {"__all__": {"description"}} for key in ("axes", "symmetries")},
     **{key: {"__all__": {"description", *_ABOUT_CALLERS}} for key in ("inputs", "outputs")},
     "constraints": {"__all__": {"message"}},

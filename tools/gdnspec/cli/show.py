@@ -93,6 +93,9 @@ def _definition(found: Found) -> None:
         but = "" if symmetry.exact else ", but for the order of sums"
         say(f"symmetry    {symmetry.name} ({', '.join(symmetry.dimension)}){but}")
     say(f"flops       {d.flops}\nreference   {paths.shown(paths.reference_dir())}/{d.reference}")
+    if d.second_reference is not None:
+        second = d.second_reference
+        say(f"            {second.function} above {second.above_tokens} tokens")
     say(f"workloads   {len(workloads(found))}: gdnspec list workloads")
 
 

@@ -181,6 +181,17 @@ def state_heads(scope: Scope) -> int:
     return int(scope["num_sab_heads"] if "num_sab_heads" in scope else scope.get("num_v_heads", 1))
 
 
+Function = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.py::[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class SecondReference(Model):
+    """The same contract from another derivation: the oracle of workloads of over `above_tokens` tokens, on which the
+    first would take minutes. It takes the inputs, and may take `chunk_size`."""
+
+    function: Function
+    above_tokens: Annotated[int, Field(ge=1, le=1 << 20)]
+
+
 class Definition(Model):
     """The contract of one operator."""
 
@@ -196,7 +207,8 @@ class Definition(Model):
     constraints: list[Constraint]
     flops: str
     symmetries: list[Symmetry]
-    reference: Annotated[str, Field(pattern=r"^[a-z0-9_]+\.py::[A-Za-z_][A-Za-z0-9_]*$")]
+    reference: Function
+    second_reference: SecondReference | None = None
 
     @field_validator("inputs", "outputs", "axes")
     @classmethod

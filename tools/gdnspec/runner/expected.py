@@ -23,7 +23,6 @@ from gdnspec.protocol.arena import TORCH
 from gdnspec.runner.arguments import arguments
 from gdnspec.runner.pools import compact, left
 
-LONG = 256  # tokens above which the chunkwise form, equal to 1e-12, takes the place of the loop over tokens
 LARGEST_CACHED = 256 * 1024 * 1024
 AGAIN = "its expected values are computed again"
 
@@ -46,13 +45,21 @@ def reference_hash() -> str:
 
 
 def oracle(found: Found, tokens: int) -> Callable[..., tuple[Tensor, ...] | Tensor]:
-    """The reference function; its chunkwise twin where it has one and the workload is long."""
-    file, function = found.definition.reference.split("::")
-    if tokens > LONG:
-        twin = getattr(reference_module("chunkwise"), function, None)
-        if twin is not None:
-            return twin  # type: ignore[no-any-return]
-    return getattr(reference_module(file.removesuffix(".py")), function)  # type: ignore[no-any-return]
+    """The reference function; where the workload is long, the second reference that the definition names."""
+    second = found.definition.second_reference
+    return function(found.definition.reference if second is None or tokens <= second.above_tokens else second.function)
+
+
+def in_chunks(found: Found) -> Callable[..., tuple[Tensor, ...] | Tensor]:
+    """The second reference, whatever the size of a workload; the only one where there is no second."""
+    second = found.definition.second_reference
+    return function(found.definition.reference if second is None else second.function)
+
+
+def function(named: str) -> Callable[..., tuple[Tensor, ...] | Tensor]:
+    """What a definition names as `file.py::function`."""
+    file, name = named.split("::")
+    return getattr(reference_module(file.removesuffix(".py")), name)  # type: ignore[no-any-return]
 
 
 def evaluate(found: Found, inputs: Inputs, device: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
@@ -104,7 +111,9 @@ class Expected:
     # --- the cache ----------------------------------------------------------------------------------------------
 
     def _file(self, found: Found, inputs: Inputs) -> Path:
-        identity = json.dumps([found.definition.reference, inputs.key(), reference_hash()])
+        second = found.definition.second_reference
+        named = [found.definition.reference, None if second is None else second.model_dump()]
+        identity = json.dumps([named, inputs.key(), reference_hash()])
         return paths.expected_cache() / f"{hashlib.sha256(identity.encode()).hexdigest()}.values"
 
     def _read(self, file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor] | None:

@@ -16,7 +16,7 @@ from gdnspec.model.definition import Definition
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.runner.arguments import arguments
-from gdnspec.runner.expected import LONG, Expected, by_name, evaluate, oracle
+from gdnspec.runner.expected import Expected, by_name, evaluate, in_chunks
 from gdnspec.runner.pools import compact
 
 Figures = dict[str, dict[Metric, dict[str, float]]]  # output -> metric -> emulator -> error
@@ -121,8 +121,7 @@ def _emulators(
     with torch.no_grad():
         if by_products(definition):
             few = compact(definition, inputs)
-            reference = oracle(found, LONG + 1)  # in chunks, where it can be
-            for name, values in products.emulate(reference, arguments(found, few, device), strict):
+            for name, values in products.emulate(in_chunks(found), arguments(found, few, device), strict):
                 yield name, by_name(definition, values, few.scope)
             return
         names = [tensor.name for tensor in definition.judged]
