@@ -1,16 +1,12 @@
 """What kernels take of a GPU - registers, spills, shared memory - found without one.
 
-Triton solutions are run as they are, with tensors that have shapes and types but no memory, and with launches that
-compile for sm_90 and stop: so what is compiled is what the solution would launch on a GPU, with the arguments
-specialised as Triton does it. That happens in a process of its own, where neither TRITON_INTERPRET nor a driver chosen
-earlier stands in the way. Assembly is by the ptxas that Triton brings; CUDA files are compiled by nvcc.
+Triton solutions are run without one (build/dry.py). Assembly is by the ptxas that Triton brings; CUDA files are
+compiled by nvcc.
 """
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,10 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gdnspec.build.dry import arguments, ask, described, intercept_launches, run
 from gdnspec.build.loader import CUDA_FLAGS, load_function
-
-TARGET = ("cuda", 90, 32)
-TIMEOUT = 300.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -48,86 +42,23 @@ def triton_resources(
     reads values on the host cannot be looked at this way."""
     request = {
         "folder": str(solution_folder.resolve()),
-        "calls": [(entry, {name: _described(value) for name, value in inputs.items()}) for entry, inputs in calls],
+        "calls": [(entry, described(inputs)) for entry, inputs in calls],
     }
-    with tempfile.TemporaryDirectory() as cache:
-        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-        environment["TRITON_CACHE_DIR"] = cache
-        tools = str(Path(__file__).resolve().parents[2])
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [tools, os.environ.get("PYTHONPATH")]))
-        answer = _run([sys.executable, "-m", __name__], json.dumps(request), environment).stdout
-    # The solution may print; the answer is the last line.
-    return [[KernelResources(**kernel) for kernel in kernels] for kernels in json.loads(answer.splitlines()[-1])]
-
-
-def _described(value: object) -> dict[str, object]:
-    shape = getattr(value, "shape", None)
-    if shape is None:
-        return {"value": value}
-    return {"shape": list(shape), "dtype": str(getattr(value, "dtype")).removeprefix("torch.")}  # noqa: B009
+    return [[KernelResources(**kernel) for kernel in kernels] for kernels in ask(__name__, request)]
 
 
 def _answer() -> None:
     """In the child: a request on stdin, the kernels on stdout."""
     request = json.load(sys.stdin)
     with tempfile.TemporaryDirectory() as build:
-        compiled = _intercept_launches()
+        launches = intercept_launches()
         answer = []
         for entry, described in request["calls"]:
-            compiled.clear()
-            load_function(Path(request["folder"]), entry, Path(build))(**_arguments(described))
-            answer.append([asdict(_assembled(kernel)) for kernel in compiled])
+            launches.clear()
+            load_function(Path(request["folder"]), entry, Path(build))(**arguments(described))
+            kernels = {launch.kernel.hash: launch.kernel for launch in launches}  # a kernel once
+            answer.append([asdict(_assembled(kernel)) for kernel in kernels.values()])
         print(json.dumps(answer))
-
-
-def _arguments(described: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    import torch
-
-    arguments: dict[str, Any] = {}
-    for name, it in described.items():
-        if "shape" in it:
-            arguments[name] = torch.empty(it["shape"], dtype=getattr(torch, it["dtype"]), device="meta")
-        else:
-            arguments[name] = it["value"]
-    return arguments
-
-
-def _intercept_launches() -> list[Any]:
-    """From here on a launch compiles for TARGET and goes no further. Returns the list that the kernels are added to."""
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime import driver
-    from triton.runtime.autotuner import Autotuner
-    from triton.runtime.jit import JITFunction
-
-    class NoDriver:
-        """As much of a driver as compiling asks for."""
-
-        def get_current_target(self) -> Any:
-            return GPUTarget(*TARGET)
-
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_current_stream(self, device: int) -> int:
-            return 0
-
-    compiled: list[Any] = []
-    run = JITFunction.run
-
-    def compile_only(self: Any, *args: Any, **kwargs: Any) -> Any:
-        kernel = run(self, *args, **{**kwargs, "warmup": True})
-        if all(kernel.hash != other.hash for other in compiled):
-            compiled.append(kernel)
-        return kernel
-
-    def every_configuration(self: Any, *args: Any, **kwargs: Any) -> None:
-        for configuration in self.configs:  # nothing can be timed here: all of them are candidates
-            self.fn.run(*args, **kwargs, **configuration.all_kwargs())
-
-    driver.set_active(NoDriver())
-    JITFunction.run = compile_only
-    Autotuner.run = every_configuration
-    return compiled
 
 
 def _assembled(kernel: Any) -> KernelResources:
@@ -141,7 +72,7 @@ def _assembled(kernel: Any) -> KernelResources:
         source = Path(folder) / "kernel.ptx"
         source.write_text(ptx)
         ptxas = triton.knobs.nvidia.ptxas.path
-        log = _run([ptxas, "-v", f"--gpu-name={arch[1]}", str(source), "-o", str(source.with_suffix(".cubin"))]).stderr
+        log = run([ptxas, "-v", f"--gpu-name={arch[1]}", str(source), "-o", str(source.with_suffix(".cubin"))]).stderr
     (used,) = parse_ptxas(log)
     # ptxas sees Triton's shared memory as dynamic, of size unknown; Triton knows.
     return KernelResources(used.name, used.registers, used.spill_stores, used.spill_loads, int(kernel.metadata.shared))
@@ -161,7 +92,7 @@ def cuda_resources(source: Path, arch: str = "90a") -> list[KernelResources]:
     with tempfile.TemporaryDirectory() as folder:
         command = [nvcc, *CUDA_FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}", "-Xptxas", "-v", "-cubin"]
         command += [*(f"-I{include}" for include in includes), str(source), "-o", f"{folder}/kernel.cubin"]
-        done = _run(command)
+        done = run(command)
     return parse_ptxas(done.stdout + done.stderr)
 
 
@@ -189,17 +120,8 @@ def _readable(mangled: str) -> str:
     tool = shutil.which("c++filt")
     if tool is None or not mangled.startswith("_Z"):
         return mangled
-    name = _run([tool, mangled]).stdout.strip().replace("(anonymous namespace)::", "")
+    name = run([tool, mangled]).stdout.strip().replace("(anonymous namespace)::", "")
     return name.removeprefix("void ").split("(")[0]
-
-
-def _run(
-    command: list[str], stdin: str | None = None, environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, input=stdin, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
-    if done.returncode:
-        raise RuntimeError(f"{Path(command[0]).name} ended with {done.returncode}: {done.stderr[-2000:].strip()}")
-    return done
 
 
 if __name__ == "__main__":

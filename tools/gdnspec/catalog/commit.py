@@ -12,6 +12,7 @@ from gdnspec.model.loading import build, parse_json
 from gdnspec.model.solution import Manifest
 
 GIT_SECONDS = 30
+MOST_COMMITS = 1000
 
 
 def resolve(folder: Path, word: str) -> str | None:
@@ -59,6 +60,20 @@ class Past:
             return self.read(name).decode()
         except UnicodeDecodeError as error:
             raise SpecError([Problem(self.named(name), f"not UTF-8 text: {error.reason}")]) from None
+
+
+def measured_at(folder: Path, source_hash: str) -> Past | None:
+    """The solution of a folder at the last commit at which its sources had this hash; None where it never had, or there
+    is no repository."""
+    done = _git(folder, "log", f"-{MOST_COMMITS}", "--format=%H", "--", ".")
+    for commit in done.stdout.decode().split():
+        past = Past(folder, commit, f"{folder.name}@{commit[:12]}")
+        try:
+            if past.source_hash == source_hash:
+                return past
+        except SpecError:
+            continue  # it was no solution yet
+    return None
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:

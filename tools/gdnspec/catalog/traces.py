@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gdnspec.catalog.carried import carried_over
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.catalog.earlier import measured_as
 from gdnspec.catalog.solutions import Solution
@@ -92,6 +93,7 @@ class Measured:
 
     trace: Trace
     stale: str | None = None
+    carried: str | None = None  # where other sources were measured, which do the same: how that is known
 
 
 # --- stale ------------------------------------------------------------------------------------------------------
@@ -104,9 +106,15 @@ def is_stale(trace: Trace, solution: Solution, found: Found) -> str | None:
 
 def stale_source(trace: Trace, solution: Solution) -> str | None:
     """Whether other code was measured."""
-    if trace.source_hash in measured_as(solution, trace.definition):
+    if holds_for(trace.source_hash, solution, trace.definition, trace.workload):
         return None
     return "the solution has changed since it was measured"
+
+
+def holds_for(source_hash: str, solution: Solution, definition: str, workload: str) -> bool:
+    """Whether what was measured with these sources says something of the solution as it is now."""
+    known = source_hash in measured_as(solution, definition)
+    return known or carried_over(source_hash, solution, definition, workload) is not None
 
 
 def stale_question(trace: Trace, found: Found) -> str | None:

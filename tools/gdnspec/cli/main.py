@@ -22,6 +22,7 @@ from gdnspec.cli import (
     serve,
     show,
     submit,
+    traces,
     validate,
     vectors,
     workloads,
@@ -56,6 +57,7 @@ app.command("intake", epilog=EPILOG)(intake.intake)
 app.command("serve", epilog=EPILOG)(serve.serve)
 app.add_typer(workloads.app, name="workloads")
 app.add_typer(vectors.app, name="vectors")
+app.add_typer(traces.app, name="traces")
 
 
 def _version(wanted: bool) -> None:

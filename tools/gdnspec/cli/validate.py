@@ -11,6 +11,7 @@ import typer
 
 from gdnspec import paths
 from gdnspec.catalog import definitions as catalog
+from gdnspec.catalog.carried import CARRIED, load_proof, proof_files
 from gdnspec.catalog.definitions import DEFINITION_FILE, Found, load_definition, preset_problems
 from gdnspec.catalog.solutions import MANIFEST, load_solution, solution_folders
 from gdnspec.catalog.trace_check import check_traces, is_trace_file
@@ -38,7 +39,9 @@ def validate(
     for file in files:
         try:
             resolved = _resolved(file)
-            if is_trace_file(resolved):
+            if resolved.parent.match(str(CARRIED)):
+                load_proof(resolved)
+            elif is_trace_file(resolved):
                 traces += check_traces(resolved)
             else:
                 _one(resolved, definition)
@@ -74,6 +77,7 @@ def _everything() -> Iterable[Path]:
     for folder in solution_folders():
         yield folder / MANIFEST
         yield from files_below(folder)
+        yield from proof_files(folder)
 
 
 def _expand(given: list[Path]) -> Iterable[Path]:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from gdnspec.catalog.carried import carried_over
 from gdnspec.catalog.definitions import Found
-from gdnspec.catalog.earlier import measured_as
 from gdnspec.catalog.solutions import Solution
-from gdnspec.catalog.traces import Measured, is_stale, load_traces, trace_files
+from gdnspec.catalog.traces import Measured, holds_for, is_stale, load_traces, trace_files
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import build, jsonl, parse_json
 from gdnspec.model.result import CheckResult
@@ -32,9 +32,9 @@ def traces(
     rows, changed = [], 0
     baselines = {solution.name: solution for solution in known}
 
-    def holds(ratio: Ratio, definition: str) -> bool:
+    def holds(ratio: Ratio, trace: Trace) -> bool:
         other = baselines.get(ratio.baseline)
-        return other is None or ratio.baseline_hash in measured_as(other, definition)
+        return other is None or holds_for(ratio.baseline_hash, other, trace.definition, trace.workload)
 
     for solution in wanted:
         latest: dict[tuple[str, str, str], Trace] = {}
@@ -45,14 +45,22 @@ def traces(
                 elif trace.definition in found:
                     latest[trace.definition, trace.workload, trace.device] = trace
         for trace in latest.values():
-            still = [ratio for ratio in trace.against if holds(ratio, trace.definition)]
+            still = [ratio for ratio in trace.against if holds(ratio, trace)]
             changed += len(trace.against) - len(still)
             stale = is_stale(trace, solution, found[trace.definition])
-            rows.append(Measured(trace.model_copy(update={"against": still}), stale))
+            rows.append(Measured(trace.model_copy(update={"against": still}), stale, _carried(trace, solution)))
     if changed:
         ratios = "ratio" if changed == 1 else "ratios"
         warn(f"{changed} {ratios} left out: to baselines that have changed since they were measured")
     return rows
+
+
+def _carried(trace: Trace, solution: Solution) -> str | None:
+    proof = carried_over(trace.source_hash, solution, trace.definition, trace.workload)
+    if proof is None:
+        return None
+    by = ", ".join(f"{name} {version}" for name, version in proof.compiler.items())
+    return f"measured with sources {proof.before[:12]}; those of today, {proof.after[:12]}, have the same code ({by})"
 
 
 def verdicts(files: Iterable[Path], warn: Warn) -> list[CheckResult]:

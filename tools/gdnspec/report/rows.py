@@ -19,6 +19,7 @@ class Row:
     index: int
     trace: Trace
     stale: str
+    carried: str = ""
     error: float | None = None  # largest error over budget
     error_of: str = ""
     rank: int | None = None
@@ -66,6 +67,7 @@ class Row:
         said = [("stale", self.stale)] if self.stale else []
         if self.trace.timing is not None and self.trace.timing.method == "cpu":
             said.append(("CPU", "timed on a CPU: shown, never ranked"))
+        said += [("carried over", self.carried)] if self.carried and not self.stale else []
         said += [("above the bound", why) for why in self.trace.warnings]
         return said + [("unclean", why) for why in self.trace.unclean[:1]]
 
@@ -88,7 +90,7 @@ def rows(measured: Iterable[Measured], order: Mapping[str, int]) -> list[Row]:
     """Failures first, stale traces last, then by workload as the definition lists them, and by rank."""
     found = []
     for item in measured:
-        row = Row(0, item.trace, item.stale or "")
+        row = Row(0, item.trace, item.stale or "", item.carried or "")
         row.error, row.error_of = largest(item.trace.outputs)
         row.ratios = {ratio.baseline: ratio for ratio in item.trace.against}
         found.append(row)

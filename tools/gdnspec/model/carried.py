@@ -1,0 +1,30 @@
+"""A proof that a change of sources left what a GPU does as it was: solutions/<name>/traces/carried/<any name>.json."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from gdnspec.model.base import Model, Version1
+from gdnspec.model.definition import Name
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class SameCode(Model):
+    """A workload on which both states launch the same; `code`: sha256 over all that they launch."""
+
+    definition: Name
+    workload: Annotated[str, Field(max_length=200)]
+    code: Sha256
+
+
+class Carried(Model):
+    """Of a solution: the source hash that was measured and the one after the change, what the machine code was made by
+    and for, and where it is the same."""
+
+    schema_version: Version1
+    solution: Name
+    before: Sha256
+    after: Sha256
+    compiler: dict[Annotated[str, Field(max_length=40)], Annotated[str, Field(max_length=200)]]
+    same: Annotated[list[SameCode], Field(min_length=1, max_length=10_000)]
