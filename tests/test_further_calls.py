@@ -42,8 +42,10 @@ def ragged(minimum: int = 2) -> list[str]:
     "name",
     [
         "lengths_by_identity",
-        *(pytest.param(f"lengths_{x}", marks=pytest.mark.thorough) for x in ("by_address", "by_address_and_shape")),
-        "lengths_of_first_call",
+        *(
+            pytest.param(f"lengths_{x}", marks=pytest.mark.thorough)
+            for x in ("by_address", "by_address_and_shape", "of_first_call")
+        ),
     ],
 )
 def test_who_keeps_lengths_is_rejected_on_every_ragged_row(gdnspec: Run, name: str) -> None:
