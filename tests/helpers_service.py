@@ -12,13 +12,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gdnspec.service.api import ROOT, TAR, Job
-from gdnspec.service.client import Client
-from gdnspec.service.database import Database
-from gdnspec.service.folder import opened
-from gdnspec.service.jobs import Jobs
-from gdnspec.service.settings import Settings
-from gdnspec.service.tokens import Tokens
+from gdnspec.server.api import ROOT, TAR, Job
+from gdnspec.server.client import Client
+from gdnspec.server.database import Database
+from gdnspec.server.folder import opened
+from gdnspec.server.jobs import Jobs
+from gdnspec.server.settings import Settings
+from gdnspec.server.tokens import Tokens
 from patience import PATIENCE, until
 
 HERE = Path(__file__).resolve().parent

@@ -5,9 +5,9 @@ import sys
 import time
 from pathlib import Path
 
-from gdnspec.service.folder import opened
-from gdnspec.service.server import listening, serve
-from gdnspec.service.settings import Settings
+from gdnspec.server.folder import opened
+from gdnspec.server.listener import listening, serve
+from gdnspec.server.settings import Settings
 
 if __name__ == "__main__":
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in json.loads(sys.argv[2]).items()}

@@ -19,8 +19,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from gdnspec.service.api import ROOT, TAR
-from gdnspec.service.tokens import Tokens
+from gdnspec.server.api import ROOT, TAR
+from gdnspec.server.tokens import Tokens
 from helpers_service import Box, bundle
 from patience import PATIENCE
 
@@ -234,7 +234,7 @@ def main() -> None:
         elif given.bundle is None:
             found = kills(folder, given.count, given.servers, given.slots, given.seed, given.pause)
         else:
-            from gdnspec.service.settings import Settings
+            from gdnspec.server.settings import Settings
 
             real, runner = given.bundle.read_bytes(), list(Settings(folder).runner)
             found = kills(folder, given.count, given.servers, given.slots, given.seed, given.pause, real, runner=runner)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from gdnspec.model.errors import SpecError
-from gdnspec.serving.engine import Engine, Limits, Step
-from gdnspec.serving.prefix_cache import PrefixCache
-from gdnspec.serving.request import Request
-from gdnspec.serving.speculation import Speculation
+from gdnspec.traffic.engine import Engine, Limits, Step
+from gdnspec.traffic.prefix_cache import PrefixCache
+from gdnspec.traffic.request import Request
+from gdnspec.traffic.speculation import Speculation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

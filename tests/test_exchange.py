@@ -12,11 +12,11 @@ from conftest import Run
 from gdnspec.catalog.definitions import definition, definitions, preset
 from gdnspec.catalog.solutions import load_solution, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
-from gdnspec.exchange.foreign import Definition as Foreign
-from gdnspec.exchange.layout import name_of, named
-from gdnspec.exchange.meaning import meaning
-from gdnspec.exchange.outward import definition_json
 from gdnspec.inputs.materialise import materialise
+from gdnspec.interop.foreign import Definition as Foreign
+from gdnspec.interop.layout import name_of, named
+from gdnspec.interop.meaning import meaning
+from gdnspec.interop.outward import definition_json
 from gdnspec.model.errors import SpecError
 
 SMALL = "synthetic-gva-1x2-d128"

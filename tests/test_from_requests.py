@@ -12,11 +12,11 @@ from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.solutions import load_solution, solutions
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.cli.stats import stats
-from gdnspec.serving.calls import Operator
-from gdnspec.serving.cost import FEWEST, ceilings_of, kernel_time, measured
-from gdnspec.serving.reduce import reduce
-from gdnspec.serving.tally import Call
 from gdnspec.timing.floor import bound, work
+from gdnspec.traffic.calls import Operator
+from gdnspec.traffic.cost import FEWEST, ceilings_of, kernel_time, measured
+from gdnspec.traffic.reduce import reduce
+from gdnspec.traffic.tally import Call
 
 PRESET = "qwen3-next-80b-a3b-tp1"
 DEVICE = "nvidia-h200"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from gdnspec.model.errors import SpecError
-from gdnspec.serving.formats import known
-from gdnspec.serving.log import Log
-from gdnspec.serving.request import Request
+from gdnspec.traffic.formats import known
+from gdnspec.traffic.log import Log
+from gdnspec.traffic.request import Request
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"

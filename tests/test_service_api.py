@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gdnspec.service.api import ROOT, TAR, Result
-from gdnspec.service.client import Client, ServiceError
-from gdnspec.service.folder import opened
-from gdnspec.service.jobs import Jobs
-from gdnspec.service.limits import Rate
-from gdnspec.service.queue import Queue
-from gdnspec.service.retention import AT_ONCE, prune
-from gdnspec.service.settings import Settings
-from gdnspec.service.tokens import Tokens
+from gdnspec.server.api import ROOT, TAR, Result
+from gdnspec.server.client import Client, ServiceError
+from gdnspec.server.folder import opened
+from gdnspec.server.jobs import Jobs
+from gdnspec.server.limits import Rate
+from gdnspec.server.queue import Queue
+from gdnspec.server.retention import AT_ONCE, prune
+from gdnspec.server.settings import Settings
+from gdnspec.server.tokens import Tokens
 from helpers_service import Answer, Box, accept, bundle
 from patience import PATIENCE, until
 
@@ -86,7 +86,7 @@ def test_without_a_valid_token_nothing_is_said(box: Box, ann: str, method: str, 
 
 
 def test_a_token_ends_when_it_is_revoked(box: Box) -> None:
-    from gdnspec.service.tokens import Tokens, UserExists
+    from gdnspec.server.tokens import Tokens, UserExists
 
     tokens = Tokens(box.database)
     token = box.user("carl")

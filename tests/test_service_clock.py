@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
-from gdnspec.service.database import Database
-from gdnspec.service.jobs import Jobs
-from gdnspec.service.queue import Claim, Queue
-from gdnspec.service.retention import Clock, Retention, prune
-from gdnspec.service.tokens import DAY, Tokens
+from gdnspec.server.database import Database
+from gdnspec.server.jobs import Jobs
+from gdnspec.server.queue import Claim, Queue
+from gdnspec.server.retention import Clock, Retention, prune
+from gdnspec.server.tokens import DAY, Tokens
 from helpers_service import Box, accept, begun, set_clock, until
 
 HOUR = 3600.0

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from conftest import Run
-from gdnspec.service.database import Database
-from gdnspec.service.devices import gpus
-from gdnspec.service.jobs import Jobs
-from gdnspec.service.queue import Happened, Queue
-from gdnspec.service.tokens import Tokens
+from gdnspec.server.database import Database
+from gdnspec.server.devices import gpus
+from gdnspec.server.jobs import Jobs
+from gdnspec.server.queue import Happened, Queue
+from gdnspec.server.tokens import Tokens
 from helpers_service import Box, accept
 from patience import until
 from service_trials import kills, load, twice

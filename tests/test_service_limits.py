@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import uvicorn
-from gdnspec.service.api import ROOT, TAR
-from gdnspec.service.connections import LINGER, Connections, neighbourhood, protocol
-from gdnspec.service.limits import Full, InProgress
+from gdnspec.server.api import ROOT, TAR
+from gdnspec.server.connections import LINGER, Connections, neighbourhood, protocol
+from gdnspec.server.limits import Full, InProgress
 from helpers_service import Answer, Box, bundle
 from uvicorn.server import ServerState
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from conftest import Run
-from gdnspec.service.process import run_beside
-from gdnspec.service.workplace import Workplace
+from gdnspec.server.process import run_beside
+from gdnspec.server.workplace import Workplace
 from helpers_service import Box, begun, set_clock, until
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Run
 from gdnspec.model.errors import SpecError
-from gdnspec.service.database import Database, StorageError
-from gdnspec.service.folder import opened
-from gdnspec.service.jobs import Jobs
-from gdnspec.service.room import for_want_of_room
-from gdnspec.service.settings import Settings
-from gdnspec.service.tokens import Tokens
+from gdnspec.server.database import Database, StorageError
+from gdnspec.server.folder import opened
+from gdnspec.server.jobs import Jobs
+from gdnspec.server.room import for_want_of_room
+from gdnspec.server.settings import Settings
+from gdnspec.server.tokens import Tokens
 from helpers_service import accept
 from patience import PATIENCE
 
@@ -141,9 +141,9 @@ with Box(pathlib.Path("data").absolute(), pathlib.Path("log").absolute(), lease=
 def test_a_copy_that_has_no_room_is_not_left_half(tmp_path: Path) -> None:
     script = """
 import pathlib
-from gdnspec.service.database import Database, StorageError
-from gdnspec.service.jobs import Jobs
-from gdnspec.service.tokens import Tokens
+from gdnspec.server.database import Database, StorageError
+from gdnspec.server.jobs import Jobs
+from gdnspec.server.tokens import Tokens
 from helpers_service import accept
 database = Database(pathlib.Path("../service.db"))
 Tokens(database).add("ann", 1.0)
@@ -194,8 +194,8 @@ main()
 def test_a_database_that_cannot_be_written_any_more_says_so(tmp_path: Path) -> None:
     script = """
 import pathlib, sys
-from gdnspec.service.database import Database, StorageError
-from gdnspec.service.tokens import Tokens
+from gdnspec.server.database import Database, StorageError
+from gdnspec.server.tokens import Tokens
 try:
     Tokens(Database(pathlib.Path("service.db"))).add(sys.argv[1], 1.0)
 except StorageError as error:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from conftest import Run
 from gdnspec.catalog.solutions import load_solution
-from gdnspec.service.api import ROOT
-from gdnspec.service.client import Client, ServiceError
+from gdnspec.server.api import ROOT
+from gdnspec.server.client import Client, ServiceError
 from gdnspec.submission.evidence import EVIDENCE, folder_of
 from helpers_bundles import DECODE, bundle_of, claimed
 from helpers_service import Box, served

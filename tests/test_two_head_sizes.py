@@ -315,7 +315,7 @@ def test_a_fresh_draw_has_the_heads_of_olmo_hybrid_or_of_the_others() -> None:
 
 @pytest.mark.parametrize("name", NAMESAKES)
 def test_a_format_with_one_head_size_says_that_it_has_one(name: str) -> None:
-    from gdnspec.exchange.outward import definition_json
+    from gdnspec.interop.outward import definition_json
 
     said = "updates pool in place" if "pool" in name or "verify" in name else "has two head sizes"
     with pytest.raises(SpecError, match=said):

@@ -17,8 +17,8 @@ from gdnspec.model.preset import Preset
 from gdnspec.model.workload import SUITES, Workload
 
 if TYPE_CHECKING:
-    from gdnspec.exchange.dataset import Dataset
-    from gdnspec.exchange.meaning import Meaning
+    from gdnspec.interop.dataset import Dataset
+    from gdnspec.interop.meaning import Meaning
 
 FORMATS = ("flashinfer-bench",)
 LAYOUTS = ("k_last", "k_first")
@@ -61,9 +61,9 @@ def export(
 def _export(
     found: Found, solution: Solution | None, preset: str, heads: Preset, lines: list[Workload], root: Path, force: bool
 ) -> None:
-    from gdnspec.exchange import layout
-    from gdnspec.exchange.outward import definition_json, solution_json
-    from gdnspec.exchange.workloads_out import rebound, workload_json
+    from gdnspec.interop import layout
+    from gdnspec.interop.outward import definition_json, solution_json
+    from gdnspec.interop.workloads_out import rebound, workload_json
 
     _hold_heads(found, preset, heads)
     data = definition_json(found, heads)
@@ -119,7 +119,7 @@ def _hold_format(name: str) -> None:
 
 
 def _named(name: str, extra: Path | None) -> tuple[list[Found], Solution | None]:
-    from gdnspec.exchange.outward import hold
+    from gdnspec.interop.outward import hold
 
     if name in definitions():
         return [definition(name)], None
@@ -173,8 +173,8 @@ def import_(
         raise SpecError(f"no layout {state_layout!r} ({nearest(state_layout, LAYOUTS)})")
 
     from gdnspec.cli.judging_imports import judge as judge_all
-    from gdnspec.exchange.dataset import read
-    from gdnspec.exchange.meaning import meaning
+    from gdnspec.interop.dataset import read
+    from gdnspec.interop.meaning import meaning
 
     data = read(path)
     for problem in data.problems:
@@ -201,7 +201,7 @@ def import_(
 
 
 def _write_workloads(meanings: "dict[str, Meaning]", data: "Dataset", output: Path) -> int:
-    from gdnspec.exchange.workloads_in import NotExpressed, line_json
+    from gdnspec.interop.workloads_in import NotExpressed, line_json
 
     lost, notes = 0, Counter[str]()
     rows: dict[str, list[str]] = {}
@@ -231,8 +231,8 @@ def _write_workloads(meanings: "dict[str, Meaning]", data: "Dataset", output: Pa
 
 
 def _write_solutions(meanings: "dict[str, Meaning]", data: "Dataset", output: Path) -> int:
-    from gdnspec.exchange.solutions_in import write_solution
-    from gdnspec.exchange.workloads_in import NotExpressed
+    from gdnspec.interop.solutions_in import write_solution
+    from gdnspec.interop.workloads_in import NotExpressed
 
     lost = 0
     for theirs in data.solutions:

@@ -14,8 +14,8 @@ from gdnspec.cli.selection import chosen_solutions, heads_of
 from gdnspec.model.errors import PlacedError, Problem, SpecError
 
 if TYPE_CHECKING:
-    from gdnspec.serving.calls import Operator
-    from gdnspec.serving.cost import BoundTime, KernelTime, StepCost
+    from gdnspec.traffic.calls import Operator
+    from gdnspec.traffic.cost import BoundTime, KernelTime, StepCost
 
 FORMATS = "azure, mooncake, burstgpt or csv"
 # What a step's other stage is timed by, where no definition of it was asked for.
@@ -87,9 +87,9 @@ def from_requests(
     if guesses and any(item.definition.stage == "decode" for item in found):
         raise SpecError("an engine that guesses (--drafts) verifies, and never decodes: leave out one or the other")
 
-    from gdnspec.serving.engine import Limits
-    from gdnspec.serving.formats import known
-    from gdnspec.serving.log import Log
+    from gdnspec.traffic.engine import Limits
+    from gdnspec.traffic.formats import known
+    from gdnspec.traffic.log import Log
 
     limits = Limits(step_tokens, running, chunked, guesses, acceptance, cached_states, block_tokens, seed)
     interval = checkpoint_interval or block_tokens
@@ -127,7 +127,7 @@ def _hold_outputs(folder: Path, found: list[Found], steps_file: Path | None, for
 
 
 def _operator(found: Found, preset: str, each: int, interval: int) -> "Operator":
-    from gdnspec.serving.calls import Operator
+    from gdnspec.traffic.calls import Operator
 
     heads = heads_of(preset)
     operator = Operator(found, preset, each if found.definition.stage == "verify" else 1, interval)
@@ -142,7 +142,7 @@ def _cost(
     operators: "list[Operator]", preset: str, guesses: int, interval: int, names: list[str] | None, device: str,
     engine: tuple[int, float, float],
 ) -> "StepCost":  # fmt: skip
-    from gdnspec.serving.cost import BoundTime, Engine, StepCost, ceilings_of, kernel_time, measured
+    from gdnspec.traffic.cost import BoundTime, Engine, StepCost, ceilings_of, kernel_time, measured
 
     chosen, _ = chosen_solutions(names, None)
     ceilings = ceilings_of(solutions()[0].values(), device)

@@ -19,8 +19,8 @@ from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import Workload
 
 if TYPE_CHECKING:
-    from gdnspec.exchange.adapter import Aside
-    from gdnspec.exchange.meaning import Meaning
+    from gdnspec.interop.adapter import Aside
+    from gdnspec.interop.meaning import Meaning
     from gdnspec.runner.expected import Expected
 
 WRITTEN, OTHER_GATE = "with its default scale written out", "with g read the other way"
@@ -29,7 +29,7 @@ LIMIT = 60.0  # seconds a call
 
 def judge(meanings: "dict[str, Meaning]") -> None:
     """Each reference. Where only the layout of states is open: with each layout."""
-    from gdnspec.exchange.meaning import each_layout
+    from gdnspec.interop.meaning import each_layout
     from gdnspec.runner.expected import Expected
 
     expected = Expected(chosen_device("cpu").kind, warn)
@@ -74,8 +74,8 @@ class Tally:
 
 
 def _judge(title: str, found: "Meaning", expected: "Expected") -> None:
-    from gdnspec.exchange.meaning import EMPTY, NO_NORM, SCALE_0
-    from gdnspec.exchange.workloads_in import NotExpressed
+    from gdnspec.interop.meaning import EMPTY, NO_NORM, SCALE_0
+    from gdnspec.interop.workloads_in import NotExpressed
 
     lines, left_out = _lines(found)
     tally = Tally(lines, expected, found)
@@ -102,8 +102,8 @@ def _judge(title: str, found: "Meaning", expected: "Expected") -> None:
 
 def _lines(found: "Meaning") -> tuple[list[Workload], dict[str, int]]:
     """The smoke suite with its heads, and what of it cannot be asked."""
-    from gdnspec.exchange.workloads_out import rebound
     from gdnspec.inputs.regimes import GENERATORS
+    from gdnspec.interop.workloads_out import rebound
 
     assert found.ours is not None
     heads, lines = heads_of(found.preset), []
@@ -124,7 +124,7 @@ def _lines(found: "Meaning") -> tuple[list[Workload], dict[str, int]]:
 
 def _concerns(word: str, line: Workload, found: "Meaning") -> bool:
     """Whether a workload has to do with a difference."""
-    from gdnspec.exchange.meaning import EMPTY, NO_NORM, SCALE_0
+    from gdnspec.interop.meaning import EMPTY, NO_NORM, SCALE_0
 
     assert found.ours is not None
     inputs = {tensor.name for tensor in found.ours.definition.inputs}
@@ -142,7 +142,7 @@ def _concerns(word: str, line: Workload, found: "Meaning") -> bool:
 
 def _put_aside(line: Workload, words: list[str]) -> Workload:
     """The workload on which the difference does not show."""
-    from gdnspec.exchange.meaning import NO_NORM, SCALE_0
+    from gdnspec.interop.meaning import NO_NORM, SCALE_0
 
     scalars = dict(line.scalars)
     if NO_NORM in words:
@@ -155,8 +155,8 @@ def _put_aside(line: Workload, words: list[str]) -> Workload:
 
 
 def _aside(words: list[str]) -> "Aside":
-    from gdnspec.exchange.adapter import Aside
-    from gdnspec.exchange.meaning import EMPTY, SCALE_0
+    from gdnspec.interop.adapter import Aside
+    from gdnspec.interop.meaning import EMPTY, SCALE_0
 
     return Aside(scale=bool({WRITTEN, SCALE_0} & {*words}), other_gate=OTHER_GATE in words, empty=EMPTY in words)
 
@@ -165,7 +165,7 @@ def _run(found: "Meaning", lines: list[Workload], aside: "Aside", expected: "Exp
     """A result for each workload, by name. Raises `NotExpressed`."""
     from dataclasses import replace
 
-    from gdnspec.exchange.solutions_in import reference_solution
+    from gdnspec.interop.solutions_in import reference_solution
     from gdnspec.runner.check import Checker, Options
     from gdnspec.runner.freeze import frozen
     from gdnspec.runner.plan import plan

@@ -12,8 +12,8 @@ from gdnspec.model.errors import Problem, SpecError, visible
 from gdnspec.model.loading import read_text
 
 if TYPE_CHECKING:
-    from gdnspec.service.api import Event, Result
-    from gdnspec.service.client import Client
+    from gdnspec.server.api import Event, Result
+    from gdnspec.server.client import Client
 
 TOKEN = "GDNSPEC_TOKEN"
 EXIT_CODES = {"accepted": 0, "refused": 1, "cancelled": 1, "invalid": 2, "unverified": 3, "lost": 3}
@@ -22,7 +22,7 @@ EXIT_CODES = {"accepted": 0, "refused": 1, "cancelled": 1, "invalid": 2, "unveri
 def client(url: str, token_file: Path | None) -> "Client":
     """For that server, which answers, is of this version, and knows the token; that never comes from the command line,
     which others can read. Raises `SpecError`; exit code 2 or 3 where the server is not to be had."""
-    from gdnspec.service.client import Client, ServiceError
+    from gdnspec.server.client import Client, ServiceError
 
     token = os.environ.get(TOKEN, "") if token_file is None else read_text(token_file).strip()
     if token_file is not None and not token:
@@ -40,7 +40,7 @@ def client(url: str, token_file: Path | None) -> "Client":
 
 def follow(server: "Client", bundle: bytes) -> NoReturn:
     """Sends it, and stays until it is judged; then exits as the verdict says."""
-    from gdnspec.service.client import ServiceError
+    from gdnspec.server.client import ServiceError
 
     name = ""
     try:

@@ -14,17 +14,17 @@ SLOW = 5  # times the bound: what a good kernel stays below
 
 if TYPE_CHECKING:
     from gdnspec.model.trace import Ceilings
-    from gdnspec.serving.calls import Operator
-    from gdnspec.serving.cost import StepCost
-    from gdnspec.serving.engine import Limits, Totals
-    from gdnspec.serving.log import Log
-    from gdnspec.serving.tally import Tally
+    from gdnspec.traffic.calls import Operator
+    from gdnspec.traffic.cost import StepCost
+    from gdnspec.traffic.engine import Limits, Totals
+    from gdnspec.traffic.log import Log
+    from gdnspec.traffic.tally import Tally
 
 
 def replay(requests: "Log", limits: "Limits", cost: "StepCost", steps_file: Path | None) -> "tuple[Tally, Totals]":
     """Every step of the engine, counted; each a line of `steps_file` where there is one."""
-    from gdnspec.serving.engine import Engine
-    from gdnspec.serving.tally import Tally
+    from gdnspec.traffic.engine import Engine
+    from gdnspec.traffic.tally import Tally
 
     engine, tally = Engine(limits, cost), Tally()
     with contextlib.ExitStack() as stack:
@@ -73,8 +73,8 @@ def write_workloads(
     operators: "list[Operator]", tally: "Tally", folder: Path, reduce: int | None, seed: int, ceilings: "Ceilings"
 ) -> None:
     """A file for each operator, and how well its lines stand for all calls."""
-    from gdnspec.serving.reduce import reduce as reduced
     from gdnspec.timing.floor import bound
+    from gdnspec.traffic.reduce import reduce as reduced
 
     calls = [list(tally.calls(operator)) for operator in operators]
     seconds = [

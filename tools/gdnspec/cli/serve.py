@@ -14,8 +14,8 @@ from gdnspec.cli.needs import needs
 from gdnspec.model.errors import Problem, SpecError
 
 if TYPE_CHECKING:
-    from gdnspec.service.database import Database
-    from gdnspec.service.settings import Settings
+    from gdnspec.server.database import Database
+    from gdnspec.server.settings import Settings
 
 USER = re.compile(r"[a-z0-9][a-z0-9._-]{0,38}")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -68,7 +68,7 @@ def serve(
     """Take bundles over HTTP from users with a token, judge each as intake does, one to a GPU, and keep the results."""
     if not (add_user or revoke or users or backup):
         needs("serve", "fastapi", "uvicorn")
-    from gdnspec.service.settings import MIB, Settings
+    from gdnspec.server.settings import MIB, Settings
 
     kind, devices = _devices(device, slots)
     settings = Settings(
@@ -77,7 +77,7 @@ def serve(
         keep_bundles=keep_bundles, uploads=uploads, connections=connections, address_connections=address_connections,
         request_seconds=request_seconds,
     )  # fmt: skip
-    from gdnspec.service.folder import opened
+    from gdnspec.server.folder import opened
 
     database = opened(settings)
     if _administered(database, add_user, days, revoke, users, backup):
@@ -86,10 +86,10 @@ def serve(
 
 
 def _serve(database: "Database", settings: "Settings", host: str, port: int) -> None:
-    from gdnspec.service import server
-    from gdnspec.service.tokens import Tokens
+    from gdnspec.server import listener
+    from gdnspec.server.tokens import Tokens
 
-    address = server.listening(host, port)
+    address = listener.listening(host, port)
     if host not in LOOPBACK:
         warn(f"{host} is not loopback: tokens go over the network as they are; have a proxy with TLS before it")
     if not Tokens(database).listed():
@@ -97,12 +97,12 @@ def _serve(database: "Database", settings: "Settings", host: str, port: int) -> 
     shown = f"[{host}]" if ":" in host else host
     slots = f"{len(settings.devices)} {'slot' if len(settings.devices) == 1 else 'slots'}"
     say(f"serving on http://{shown}:{address.getsockname()[1]}: {slots} on {settings.device}, data in {settings.data}")
-    server.serve(database, settings, address)
+    listener.serve(database, settings, address)
 
 
 def _devices(device: str, slots: int | None) -> tuple[str, tuple[str, ...]]:
     """The kind, and what each slot sees of it."""
-    from gdnspec.service.devices import gpus
+    from gdnspec.server.devices import gpus
 
     if device not in ("auto", "cpu", "cuda"):
         raise SpecError(f"no device {device!r} (auto, cpu or cuda)")
@@ -121,7 +121,7 @@ def _administered(
     database: "Database", add_user: str | None, days: float, revoke: str | None, users: bool, backup: Path | None
 ) -> bool:
     """Whether it was about users or a copy, and is done."""
-    from gdnspec.service.database import StorageError
+    from gdnspec.server.database import StorageError
 
     try:
         if add_user is not None:
@@ -143,7 +143,7 @@ def _administered(
 
 
 def _add(database: "Database", user: str, days: float) -> None:
-    from gdnspec.service.tokens import Tokens, UserExists
+    from gdnspec.server.tokens import Tokens, UserExists
 
     if not USER.fullmatch(user):
         raise SpecError(f"no name of a user: {user!r} (lowercase letters, digits, '.', '_', '-'; at most 39)")
@@ -156,7 +156,7 @@ def _add(database: "Database", user: str, days: float) -> None:
 
 
 def _revoke(database: "Database", user: str) -> None:
-    from gdnspec.service.tokens import Tokens
+    from gdnspec.server.tokens import Tokens
 
     if not Tokens(database).revoke(user):
         raise SpecError(f"{user} has no valid token (gdnspec serve --users)")
@@ -166,8 +166,8 @@ def _revoke(database: "Database", user: str) -> None:
 def _list(database: "Database") -> None:
     import time
 
-    from gdnspec.service.jobs import moment
-    from gdnspec.service.tokens import Tokens
+    from gdnspec.server.jobs import moment
+    from gdnspec.server.tokens import Tokens
 
     rows = table("", "user", "token", "made", "expires")
     now = time.time()

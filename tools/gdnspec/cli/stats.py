@@ -18,7 +18,7 @@ from gdnspec.model.errors import Problem, SpecError, nearest
 
 if TYPE_CHECKING:
     from gdnspec.report.loads import Bars, Picture
-    from gdnspec.serving.summary import Distribution, Summary
+    from gdnspec.traffic.summary import Distribution, Summary
 
 BAR = 40  # characters of the largest share
 
@@ -40,8 +40,8 @@ def stats(
 
     A line counts as often as its weight says.
     """
-    from gdnspec.serving.cost import ceilings_of
-    from gdnspec.serving.summary import MULTIPROCESSORS, summarise
+    from gdnspec.traffic.cost import ceilings_of
+    from gdnspec.traffic.summary import MULTIPROCESSORS, summarise
 
     absent = [Problem(path, "no such file or folder") for path in files if not path.exists()]
     if absent:

@@ -1,0 +1,250 @@
+"""Which definition here has the contract of one of FlashInfer-Bench: tensors by their names, by other names that are
+known, or by the only place where their shape and type fit; sizes of axes by where they stand in the shapes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gdnspec.catalog.definitions import Found, definitions, preset, presets
+from gdnspec.interop.foreign import Definition
+from gdnspec.interop.foreign import Tensor as Theirs
+from gdnspec.model.definition import Scope
+from gdnspec.model.definition import Tensor as Ours
+from gdnspec.model.errors import PlacedError
+from gdnspec.model.expression import parse
+
+# Other names of ours. A name counts only where shape and type fit as well.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "q": ("query",), "k": ("key",), "v": ("value",), "g": ("gate", "decay", "alpha"), "output": ("o", "out"),
+    "initial_state": ("state", "h0"), "final_state": ("new_state", "ht"), "state": ("initial_state",),
+    "new_state": ("final_state",), "pool": ("initial_state", "state", "ssm_state"), "cu_seqlens": ("cu_seq_lens",),
+    "initial_slots": ("initial_state_indices",), "state_slots": ("state_indices",), "x": ("hidden_states",),
+    "conv_states": ("conv_state",), "recurrent_states": ("ssm_state",), "qkv": ("mixed_qkv",),
+    "read_slots": ("initial_state_indices", "state_indices"), "use_qk_l2norm": ("use_qk_l2norm_in_kernel",),
+}  # fmt: skip
+RAW = ("A_log", "a", "dt_bias", "b")
+READY = {"a": "g", "b": "beta"}  # what raw gates come to
+UNKNOWN = "unknown"  # a type that a recorded definition does not say
+HALF = 0.5  # of all tensors: fewer in common, and nothing is near
+
+
+@dataclass
+class Sizes:
+    """What sizes of ours are theirs: var axes by name, const axes by value."""
+
+    kinds: dict[str, str]  # of ours
+    const: dict[str, int] = field(default_factory=dict)
+    var: dict[str, str] = field(default_factory=dict)
+    places: set[tuple[str, str]] = field(default_factory=set)  # pairs of const axes, ours and theirs
+    later: list[tuple[str, str]] = field(default_factory=list)  # an expression of ours, and their axis
+
+    def copy(self) -> "Sizes":
+        return Sizes(self.kinds, dict(self.const), dict(self.var), set(self.places), list(self.later))
+
+    def take(self, other: "Sizes") -> None:
+        self.const, self.var, self.places, self.later = other.const, other.var, other.places, other.later
+
+
+@dataclass
+class Match:
+    """How near a definition here is. `fits`: everything of theirs has a place, and everything that ours needs is there.
+    `renamed`: their names of tensors to ours; `axes` likewise, of what a workload binds."""
+
+    found: Found
+    fits: bool = False
+    preset: str = ""
+    renamed: dict[str, str] = field(default_factory=dict)
+    axes: dict[str, str] = field(default_factory=dict)
+    left_over: list[str] = field(default_factory=list)  # optional inputs of theirs that are not here
+    types: list[tuple[str, str, str]] = field(default_factory=list)  # a tensor, its type there and here
+    problems: list[str] = field(default_factory=list)
+    alike: float = 0.0  # the part of all tensors that have a like
+    rank: tuple[int, ...] = ()  # of those that fit the least is nearest
+
+
+def matches(theirs: Definition) -> list[Match]:
+    """Every definition here, the nearest first."""
+    found = [_match(theirs, mine) for mine in definitions().values()]
+    return sorted(found, key=lambda match: (not match.fits, match.rank if match.fits else (), -match.alike))
+
+
+def raw_gates(theirs: Definition, mine: Found) -> bool:
+    """Gates arrive raw where ours takes alpha and beta ready."""
+    names = {tensor.name for tensor in mine.definition.inputs}
+    return names >= set(READY.values()) and not names & set(RAW) and all(name in theirs.inputs for name in RAW)
+
+
+def _match(theirs: Definition, mine: Found) -> Match:
+    match, sizes = Match(mine), Sizes({axis.name: axis.kind for axis in mine.definition.axes})
+    raw = raw_gates(theirs, mine)
+    given = {name: spec for name, spec in theirs.inputs.items() if not (raw and name in RAW)}
+    ready = set(READY.values()) if raw else set()
+    wanted = {tensor.name: tensor for tensor in mine.definition.inputs if tensor.name not in ready}
+    sides = [(given, wanted, "input"), (theirs.outputs, {t.name: t for t in mine.definition.outputs}, "output")]
+    for there, here, kind in sides:
+        _by_name(match, theirs, there, here, sizes)
+        _by_shape(match, theirs, there, here, sizes, kind)
+        for name in [name for name in there if name not in match.renamed]:
+            if kind == "input" and there[name].optional:
+                match.left_over.append(name)
+            else:
+                match.problems.append(f"{kind} {name!r} has no like in {mine.definition.name}")
+        taken = set(match.renamed.values())
+        for tensor in here.values():
+            if tensor.name not in taken and (kind == "output" or not tensor.optional):
+                match.problems.append(f"it has no {tensor.name!r}, an {kind} of {mine.definition.name}")
+    if raw and not all(_fits(theirs, theirs.inputs[a], mine.definition.input(g), sizes) for a, g in READY.items()):
+        match.problems.append(f"its raw gates have other shapes than those of {mine.definition.name}")
+    _by_axis_name(theirs, mine, sizes)
+    match.problems += _settled(theirs, mine, sizes)
+    match.axes = {theirs_: ours for ours, theirs_ in sizes.var.items()}
+    _choose_preset(match, sizes)
+    tensors = {t.name: t for t in (*mine.definition.inputs, *mine.definition.outputs)}
+    specs = theirs.inputs | theirs.outputs
+    match.types = [
+        (name, specs[name].dtype, tensors[ours].dtype)
+        for name, ours in match.renamed.items()
+        if specs[name].dtype != tensors[ours].dtype
+    ]
+    match.alike = 2 * len(match.renamed) / (len(given) + len(theirs.outputs) + len(wanted) + len(sides[1][1]))
+    match.fits = not match.problems
+    states = sum("state" in match.renamed[name] and there != UNKNOWN for name, there, _ in match.types)
+    ours_twice = len(sizes.places) - len({ours for ours, _ in sizes.places})
+    theirs_twice = len(sizes.places) - len({name for _, name in sizes.places})
+    absent = len(wanted) - len(set(match.renamed.values()) & wanted.keys())
+    match.rank = (states, len(match.types), ours_twice + theirs_twice, absent + len(match.left_over))
+    return match
+
+
+def _by_name(match: Match, theirs: Definition, there: dict[str, Theirs], here: dict[str, Ours], sizes: Sizes) -> None:
+    """The same name first; then other names that are known, where the shape fits."""
+    for name, spec in there.items():
+        if name in here and _fits(theirs, spec, here[name], sizes):
+            match.renamed[name] = name
+    for name, spec in there.items():
+        taken = set(match.renamed.values())
+        for ours in [ours for ours, names in ALIASES.items() if name in names and ours in here and ours not in taken]:
+            if name not in match.renamed and _fits(theirs, spec, here[ours], sizes):
+                match.renamed[name] = ours
+
+
+def _by_shape(
+    match: Match, theirs: Definition, there: dict[str, Theirs], here: dict[str, Ours], sizes: Sizes, kind: str
+) -> None:
+    """What is left, where there is one way only to give each a place. A name of ours is never given to another."""
+    rest = {name: spec for name, spec in there.items() if name not in match.renamed and name not in here}
+    taken = set(match.renamed.values())
+    free = {name: tensor for name, tensor in here.items() if name not in taken and name not in there}
+    rest = {name: spec for name, spec in rest.items() if spec.shape and any(_alike(spec, x) for x in free.values())}
+    if not rest or not free or len(rest) > len(free):
+        return
+    ways = []
+    for way in _ways(theirs, list(rest), rest, free, sizes):
+        ways.append(way)
+        if len(ways) > 1:
+            first, second = (pairs for pairs, _ in ways)
+            name = next(name for name in first if first[name] != second[name])
+            match.problems.append(f"{kind} {name!r} may be {first[name]!r} or {second[name]!r}: its name does not say")
+            return
+    if ways:
+        pairs, then = ways[0]
+        match.renamed.update(pairs)
+        sizes.take(then)
+
+
+def _ways(
+    theirs: Definition, names: list[str], specs: dict[str, Theirs], free: dict[str, Ours], sizes: Sizes
+) -> Iterator[tuple[dict[str, str], Sizes]]:
+    if not names:
+        yield {}, sizes
+        return
+    for ours, tensor in free.items():
+        then = sizes.copy()
+        if _alike(specs[names[0]], tensor) and _fits(theirs, specs[names[0]], tensor, then):
+            others = {name: x for name, x in free.items() if name != ours}
+            for pairs, last in _ways(theirs, names[1:], specs, others, then):
+                yield {names[0]: ours, **pairs}, last
+
+
+def _alike(spec: Theirs, tensor: Ours) -> bool:
+    return spec.dtype in (tensor.dtype, UNKNOWN) and tensor.shape is not None
+
+
+def _fits(theirs: Definition, spec: Theirs, tensor: Ours, sizes: Sizes) -> bool:
+    """Whether the shapes go together; if so, `sizes` knows what they say."""
+    if (spec.shape is None) != (tensor.shape is None):
+        return False
+    if spec.shape is None or tensor.shape is None:
+        return True
+    if len(spec.shape) != len(tensor.shape):
+        return False
+    then = sizes.copy()
+    if not all(_goes(theirs, name, str(size), then) for name, size in zip(spec.shape, tensor.shape, strict=True)):
+        return False
+    sizes.take(then)
+    return True
+
+
+def _goes(theirs: Definition, name: str, size: str, sizes: Sizes) -> bool:
+    """One dimension: `name` of theirs, `size` of ours."""
+    axis, kind = theirs.axes.get(name), sizes.kinds.get(size)
+    if axis is None:
+        return False
+    if kind == "const":
+        sizes.places.add((size, name))
+        return axis.type == "const" and axis.value == sizes.const.setdefault(size, axis.value or 0)
+    if kind == "var":
+        return axis.type == "var" and sizes.var.setdefault(size, name) == name and _once(sizes.var, name)
+    sizes.later.append((size, name))
+    return True
+
+
+def _once(pairs: dict[str, str], value: str) -> bool:
+    return list(pairs.values()).count(value) == 1
+
+
+def _by_axis_name(theirs: Definition, mine: Found, sizes: Sizes) -> None:
+    """Sizes that stand in no shape of their own, as in a packed tensor, where both sides have an axis of that name."""
+    for name in set(mine.definition.const_axes()) - sizes.const.keys():
+        axis = theirs.axes.get(name)
+        if axis is not None and axis.type == "const" and axis.value is not None:
+            sizes.const[name] = axis.value
+
+
+def _settled(theirs: Definition, mine: Found, sizes: Sizes) -> list[str]:
+    """What does not hold of sizes that follow from others, and of the heads."""
+    definition = mine.definition
+    try:
+        scope: Scope = definition.bind(sizes.const)
+    except PlacedError as error:
+        return [f"its heads: {error.message}"]
+    problems = []
+    for text, name in dict.fromkeys(sizes.later):
+        axis, expression = theirs.axes[name], parse(text)
+        if not expression.names <= scope.keys():  # it goes with a workload, so theirs does too
+            varies = bool(expression.names & {axis.name for axis in definition.var_axes()})
+            if varies and axis.type != "var":
+                problems.append(f"its {name} is always {axis.value}: {text} here")
+        elif axis.type != "const" or axis.value != expression.evaluate(scope):
+            there = axis.value if axis.type == "const" else "any number"
+            problems.append(f"its {name} is {there}: {text} here")
+    return problems + [f"its heads: {why}" for _, _, why in definition.broken(scope)]
+
+
+def _choose_preset(match: Match, sizes: Sizes) -> None:
+    """By its heads, or one of the file that binds the same axes."""
+    names = match.found.definition.const_axes()
+    if unknown := sorted(set(names) - sizes.const.keys()):
+        match.problems.append(f"it does not say {', '.join(unknown)}")
+        return
+    q, k, v = (sizes.const.get(f"num_{x}_heads") for x in "qkv")
+    size = sizes.const.get("head_size", sizes.const.get("key_head_dim"))
+    value = sizes.const.get("value_head_dim", size)
+    heads = f"heads-{q or k}x{k}x{v}-" + (f"d{size}" if size == value else f"k{size}-v{value}")
+    for name in (heads, *presets()):
+        axes = found.axes if (found := preset(name)) is not None else {}
+        if all(axes.get(axis) == sizes.const[axis] for axis in names):
+            match.preset = name
+            return
+    said = ", ".join(f"{name} {sizes.const[name]}" for name in names)
+    match.problems.append(f"no preset has its heads: {said}")

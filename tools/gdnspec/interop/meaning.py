@@ -1,0 +1,200 @@
+"""What a definition of FlashInfer-Bench says, in the words of the one here that has its contract: the same, other
+names, or what cannot be said or contradicts it."""
+
+from dataclasses import dataclass, field
+
+from gdnspec.catalog.definitions import Found, preset
+from gdnspec.interop.foreign import Definition
+from gdnspec.interop.layout import MARK, named
+from gdnspec.interop.layouts import LAYOUTS, said
+from gdnspec.interop.match import HALF, UNKNOWN, Match, matches, raw_gates
+from gdnspec.interop.outward import definition_json, hold
+from gdnspec.interop.text import NotPython, Text, read
+from gdnspec.model.errors import SpecError
+
+STAGES = {"mtp": "verify"}
+GATES = {"linear": "alpha itself", "log": "a logarithm"}
+# Differences that a judge can put aside, each in words that follow "right on 9 of 9 ..".
+NO_NORM, SCALE_0, EMPTY = (
+    "without the L2 norm", "with a scale of 0.0 as the default scale", "with zeros after an empty sequence"
+)  # fmt: skip
+
+
+@dataclass
+class Meaning:
+    """`ours` is None where no definition here has its contract; `candidates` those that have it, where only the layout
+    of states cannot be told. `same`: to the letter. `renamed`, `axes`: theirs to ours. `gate`: how it reads g, where
+    ours reads it the other way. `differences`: each a sentence; of these `aside` can be put aside by a judge; `lost`
+    keeps it from being said here at all."""
+
+    theirs: Definition
+    ours: Found | None = None
+    candidates: list[Match] = field(default_factory=list)
+    preset: str = ""
+    same: bool = False
+    renamed: dict[str, str] = field(default_factory=dict)
+    axes: dict[str, str] = field(default_factory=dict)
+    gate: str | None = None
+    entry: str = "run"
+    differences: list[str] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    @property
+    def raw_gates(self) -> bool:
+        """Gates arrive raw where ours takes alpha and beta ready."""
+        return self.ours is not None and raw_gates(self.theirs, self.ours)
+
+
+def meaning(theirs: Definition, layout: str | None = None) -> Meaning:
+    """Finds the definition with the contract, and looks into the reference. `layout` decides where nothing else does,
+    or where what is said contradicts itself."""
+    found = Meaning(theirs)
+    match = _chosen(found, matches(theirs), layout)
+    if match is None:
+        return found
+    return _compared(found, match)
+
+
+def each_layout(found: Meaning) -> list[Meaning]:
+    """What it would mean with each of the candidates."""
+    return [_compared(Meaning(found.theirs), match) for match in found.candidates]
+
+
+def _compared(found: Meaning, match: Match) -> Meaning:
+    found.ours, found.preset, found.renamed, found.axes = match.found, match.preset, match.renamed, match.axes
+    found.renamed = {theirs: ours for theirs, ours in match.renamed.items() if theirs != ours}
+    if _to_the_letter(found):
+        found.same = True
+        return found
+    _compare_tensors(found, match)
+    try:
+        text = read(found.theirs)
+    except NotPython:
+        found.lost.append("its reference cannot be read as Python")
+        return found
+    _compare_reference(found, text)
+    return found
+
+
+# --- which one --------------------------------------------------------------------------------------------------
+
+
+def _chosen(found: Meaning, every: list[Match], layout: str | None) -> Match | None:
+    """The nearest of those that fit; None with the reason in `lost`."""
+    tag = next((tag.split(":", 1)[1] for tag in found.theirs.tags if tag.startswith(f"{MARK}:")), None)
+    tagged = [match for match in every if match.fits and match.found.definition.name == tag]
+    best = tagged or [match for match in every if match.fits and match.rank == every[0].rank]
+    if not best:
+        _say_nearest(found, every)
+        return None
+    told = said(found.theirs)
+    layouts = set().union(*told.values()) if told else set()
+    if len(best) == 1:
+        mine = best[0].found.definition
+        if tagged or mine.conventions.state_layout in ("none", *layouts) or not layouts:
+            return best[0]
+        found.lost.append(f"its states are {' or '.join(layouts)}: {mine.name} alone has its contract otherwise")
+        return None
+    by_layout: dict[str, Match] = {match.found.definition.conventions.state_layout: match for match in best}
+    if len(by_layout) < len(best):
+        names = ", ".join(match.found.definition.name for match in best)
+        found.lost.append(f"its contract is that of several definitions here: {names}")
+        return None
+    if len(layouts) != 1:
+        layouts = {layout} if layout else set()
+    if len(layouts) == 1 and (one := by_layout.get(next(iter(layouts)))) is not None:
+        return one
+    found.candidates = [by_layout[name] for name in LAYOUTS if name in by_layout]
+    names = " or ".join(f"--state-layout {x} ({by_layout[x].found.definition.name})" for x in LAYOUTS if x in by_layout)
+    why = "; ".join(f"{place} says {' and '.join(sorted(layouts))}" for place, layouts in told.items())
+    found.lost.append(f"how its states lie in memory is not said{f' once: {why}' if why else ''}: {names}")
+    return None
+
+
+def _say_nearest(found: Meaning, every: list[Match]) -> None:
+    """Why it is none of ours: what keeps it from the one that its name means, or from the one most like it."""
+    near = [match for match in every if match.alike >= HALF]
+    if not near:
+        found.lost.append(f"no definition here is like it, of {len(every)}: none has half of its tensors")
+        return
+    name = (named(found.theirs.name) or ("", ""))[0]
+    stage = name.split("_")[1] if name else ""
+    meant = [match for match in near if match.found.definition.stage == STAGES.get(stage, stage)]
+    match = max(meant or near, key=lambda match: match.alike)
+    found.lost.append(f"no definition here has its contract; {match.found.definition.name} is nearest:")
+    found.lost += match.problems
+
+
+# --- what differs -----------------------------------------------------------------------------------------------
+
+
+def _to_the_letter(found: Meaning) -> bool:
+    assert found.ours is not None
+    heads = preset(found.preset)
+    assert heads is not None
+    try:
+        hold(found.ours)
+        mine = Definition.model_validate(definition_json(found.ours, heads))
+    except (SpecError, KeyError):
+        return False
+    return _bare(mine) == _bare(found.theirs)
+
+
+def _bare(definition: Definition) -> Definition:
+    """Without the words for tensors, which no contract rests on."""
+    sides = {side: getattr(definition, side) for side in ("inputs", "outputs")}
+    bare = {
+        side: {name: spec.model_copy(update={"description": None}) for name, spec in specs.items()}
+        for side, specs in sides.items()
+    }
+    return definition.model_copy(update=bare)
+
+
+def _compare_tensors(found: Meaning, match: Match) -> None:
+    assert found.ours is not None
+    name, ours = found.ours.definition.name, {tensor.name: tensor for tensor in found.ours.definition.inputs}
+    found.differences += [f"{theirs} is called {mine} here" for theirs, mine in found.renamed.items()]
+    for theirs, there, here in match.types:
+        known = f"{theirs} is {there}, {here} here"
+        found.differences.append(known if there != UNKNOWN else f"the type of {theirs} is not said: {here} here")
+    for theirs, spec in found.theirs.inputs.items():
+        mine = found.renamed.get(theirs, theirs)
+        if theirs in match.left_over:
+            found.differences.append(f"{theirs}, which may be left out, has no like in {name}: it is left out")
+        elif spec.optional and mine in ours and not ours[mine].optional:
+            found.differences.append(f"{theirs} may be left out, never here")
+        elif mine in ours and ours[mine].optional and not spec.optional and not ours[mine].is_scalar:
+            found.differences.append(f"{theirs} is always given, here it may be left out: it gets its default")
+    if found.raw_gates:
+        kind = {"linear": "alpha itself", "log": "the logarithm of alpha"}[found.ours.definition.conventions.decay_gate]
+        found.differences.append(f"its gates are raw (A_log, a, dt_bias, b): {name} takes {kind} and beta")
+    given = {found.renamed.get(x, x) for x in found.theirs.inputs} | ({"g", "beta"} if found.raw_gates else set())
+    for missing in [x for x in ours if x not in given]:
+        found.differences.append(f"it has no {missing!r}, an input of {name}")
+
+
+def _compare_reference(found: Meaning, text: Text) -> None:
+    """Where the text of a reference says what this specification says otherwise."""
+    assert found.ours is not None
+    conventions, found.entry = found.ours.definition.conventions, text.entry
+    mine = next((theirs for theirs in found.theirs.inputs if found.renamed.get(theirs, theirs) == "g"), None)
+    if mine is not None and conventions.decay_gate in GATES:
+        there = "log" if text.exponential_of(mine) else "linear"
+        if there != conventions.decay_gate:
+            found.gate = there
+            here = GATES[conventions.decay_gate]
+            name = found.ours.definition.name
+            found.differences.append(f"its reference reads {mine} as {GATES[there]}: in {name} it is {here}")
+    if conventions.qk_norm != "none" and not text.has_norm:
+        found.differences.append("its reference takes no L2 norm of q and k: here it is, by default")
+        if conventions.qk_norm == "optional_l2":
+            found.aside.append(NO_NORM)
+    if "scale == 0" in text.whole:
+        found.differences.append("a scale of 0.0 is its default scale: here 0.0 is 0.0")
+        found.aside.append(SCALE_0)
+    if text.skips_empty:
+        found.differences.append("an empty sequence ends with zeros in its reference: here with its initial state")
+        found.aside.append(EMPTY)
+    if "F.softplus" in text.whole and "threshold" not in text.whole:
+        found.differences.append("its softplus is linear above 20: here it has no threshold (2e-9 apart at most)")

@@ -1,0 +1,101 @@
+"""gdnspec's own as FlashInfer-Bench has it: JSON that its loader takes."""
+
+import ast
+from typing import Any
+
+from gdnspec import paths
+from gdnspec.catalog.definitions import Found
+from gdnspec.catalog.solutions import Solution
+from gdnspec.interop.axes import axes_of
+from gdnspec.interop.layout import MARK, OP_TYPE, name_of
+from gdnspec.interop.shim import SHIM, shim
+from gdnspec.model.errors import SpecError
+from gdnspec.model.preset import Preset
+
+Json = dict[str, Any]
+
+
+def hold(found: Found) -> None:
+    """Raises `SpecError` where the format has no words for a definition."""
+    definition = found.definition
+    mutated = [tensor.name for tensor in definition.inputs if tensor.mutates]
+    if mutated:
+        raise SpecError(
+            f"{definition.name} updates {', '.join(mutated)} in place: FlashInfer-Bench knows inputs and outputs alone"
+        )
+    if "key_head_dim" in definition.const_axes():
+        raise SpecError(f"{definition.name} has two head sizes: names in FlashInfer-Bench have one")
+    seen = {str(size) for tensor in definition.inputs for size in tensor.shape or ()}
+    hidden = [axis.name for axis in definition.var_axes() if axis.name not in seen]
+    if hidden:
+        raise SpecError(
+            f"{definition.name}: no input has {', '.join(hidden)} in its shape, where FlashInfer-Bench reads it"
+        )
+
+
+def definition_json(found: Found, preset: Preset) -> Json:
+    """One definition with one preset. Optional inputs are inputs like others there: a workload gives their defaults."""
+    hold(found)
+    definition, axes = found.definition, axes_of(found, preset)
+    specs = {
+        tensor.name: {"shape": axes.shapes[tensor.name], "dtype": tensor.dtype, "description": tensor.description}
+        for tensor in (*definition.inputs, *definition.outputs)
+    }
+    conventions = definition.conventions
+    return {
+        "name": name_of(definition.name, preset.axes),
+        "op_type": OP_TYPE,
+        "tags": [f"{MARK}:{definition.name}", f"stage:{definition.stage}",
+                 *(f"{key}:{value}" for key, value in conventions.model_dump().items())],
+        "description": definition.description,
+        "axes": axes.known,
+        "inputs": {tensor.name: specs[tensor.name] for tensor in definition.inputs},
+        "outputs": {tensor.name: specs[tensor.name] for tensor in definition.outputs},
+        "constraints": [constraint.expression for constraint in definition.constraints]
+        + [f"{name} == {text}" for name, text in axes.computed.items()],
+        "reference": reference(found),
+    }  # fmt: skip
+
+
+def reference(found: Found) -> str:
+    """The file of the reference, whole, and a `run` that takes the inputs in order."""
+    file, function = found.definition.reference.split("::")
+    source = (paths.reference_dir() / file).read_text(encoding="utf-8")
+    names = ", ".join(tensor.name for tensor in found.definition.inputs)
+    defined = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    assert "run" not in defined
+    return f"{source}\n\n@torch.no_grad()\ndef run({names}):\n    return {function}({names})\n"
+
+
+def solution_json(solution: Solution, found: Found, preset: Preset) -> Json:
+    """A solution's way of serving one definition. A Python entry, which is called by keyword here, gets a `run` that is
+    called by place; a CUDA entry takes its arguments in the definition's order in both."""
+    hold(found)
+    manifest = solution.manifest
+    entry = manifest.entries.get(found.definition.name)
+    if entry is None:
+        served = ", ".join(manifest.entries)
+        raise SpecError(f"{manifest.name} does not serve {found.definition.name}: it serves {served}")
+    sources = [
+        {"path": name, "content": (solution.folder / name).read_text(encoding="utf-8")} for name in manifest.sources
+    ]
+    point = entry.entry
+    if entry.file.endswith(".py"):
+        sources.append({"path": SHIM, "content": shim(entry, found.definition)})
+        point = f"{SHIM}::run"
+    definition = name_of(found.definition.name, preset.axes)
+    return {
+        "name": f"{MARK}_{manifest.name}_{definition}",
+        "definition": definition,
+        "author": ", ".join(manifest.authors),
+        "description": f"{manifest.description} (licence: {manifest.license})",
+        "spec": {
+            "language": manifest.language,
+            "target_hardware": ["cpu", "cuda"] if manifest.requires.device == "any" else [manifest.requires.device],
+            "entry_point": point,
+            "dependencies": manifest.requires.packages,
+            "destination_passing_style": entry.call == "out",
+            **({"binding": "tvm-ffi"} if point.endswith(".cu") or ".cu::" in point else {}),
+        },
+        "sources": sources,
+    }

@@ -1,0 +1,253 @@
+"""Open connections: how many there may be, of one address and in all, and for how long one may be open without asking.
+
+A connection waits until the headers of a request are there, and then again from its answer on. Whoever waits makes room
+for whoever comes: only where every connection is being answered is a new one refused.
+"""
+
+import asyncio
+import ipaddress
+import math
+from http import HTTPStatus
+from typing import Any, Protocol, cast
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gdnspec.server.api import Error, ErrorBody, ErrorCode
+from gdnspec.server.errors import HEADERS
+
+LINGER = 2.0  # seconds in which a client that was refused may read why
+MOST_LINGERING = 64
+LEAST_READ = 16 << 10  # bytes of an answer that a client reads within `seconds`
+NETWORK = 64  # bits: whoever has one address of IPv6 has as many as these leave
+
+
+class Guest(Protocol):
+    """A connection, as far as `Connections` knows it."""
+
+    def make_room(self, why: str) -> None:
+        """It ends, and has left."""
+
+    @property
+    def owed(self) -> bool:
+        """Whether some of an answer is still on its way."""
+
+
+class Connections:
+    """All of a server: at most `most`, and `each` of one address. For one thread."""
+
+    def __init__(self, most: int, each: int) -> None:
+        self._most, self._each = most, each
+        self._address: dict[Guest, str] = {}
+        self._of: dict[str, dict[Guest, None]] = {}
+        self._waiting: dict[Guest, None] = {}  # who has waited longest comes first
+        self.lingering: set[Guest] = set()  # they were told why they must end, and count no more
+
+    def __len__(self) -> int:
+        return len(self._address)
+
+    def enter(self, guest: Guest, address: str) -> str | None:
+        """None where it may stay, and then it waits; else why not."""
+        beside = self._of.get(address, {})
+        for full, others, why in (
+            (len(beside) >= self._each, beside, f"more than {self._each} connections of one address"),
+            (len(self) >= self._most, self._address, f"more than {self._most} connections"),
+        ):
+            if full:
+                oldest = next((g for g in self._waiting if g in others and not g.owed), None)
+                if oldest is None:
+                    return why
+                oldest.make_room(why)
+        self._address[guest] = address
+        self._of.setdefault(address, {})[guest] = None
+        self._waiting[guest] = None
+        return None
+
+    def wait(self, guest: Guest) -> None:
+        """From now on, behind all others."""
+        self._waiting.pop(guest, None)
+        if guest in self._address:
+            self._waiting[guest] = None
+
+    def work(self, guest: Guest) -> None:
+        """It is being answered, and makes room for nobody."""
+        self._waiting.pop(guest, None)
+
+    def leave(self, guest: Guest) -> None:
+        self._waiting.pop(guest, None)
+        address = self._address.pop(guest, None)
+        if address is not None:
+            beside = self._of[address]
+            del beside[guest]
+            if not beside:
+                del self._of[address]
+
+
+def neighbourhood(host: str) -> str:
+    """What counts as one address."""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, NETWORK), strict=False))
+
+
+def protocol(connections: Connections, seconds: float) -> type["Connection"]:
+    """What uvicorn makes for each connection. `seconds`: in which a request must have come."""
+
+    class Limited(Connection):
+        pass
+
+    Limited.guests, Limited.seconds = connections, seconds
+    return Limited
+
+
+class Connection(H11Protocol):
+    """uvicorn's own, with limits. Every error is answered in the documented form."""
+
+    guests: Connections
+    seconds: float
+
+    _timer: asyncio.TimerHandle | None = None
+    _answering = False
+    done = False  # what comes is read, so that the client reads why, and thrown away
+    _left = math.inf  # bytes of an answer that were to be read when the timer was set
+
+    # --- what happens to it -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(cast(asyncio.Transport, _Patient(transport, self)))
+        why = self.guests.enter(self, neighbourhood(self.client[0] if self.client else ""))
+        if why is None:
+            self._arm()
+        else:
+            self._refuse(503, "too_many_connections", f"{why}: again in 5 s", (("retry-after", "5"),))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        self.guests.lingering.discard(self)
+        self.guests.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.done:
+            super().data_received(data)
+            self._settle()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.done:
+            return
+        self._answering = False
+        self.guests.wait(self)
+        self._arm()
+        self._settle()  # the next request may have come already
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if not self.done:
+            self._arm()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "bad_request", "this is no request of HTTP/1.1, or its headers are too large")
+
+    # --- limits -------------------------------------------------------------------------------------------------
+
+    @property
+    def owed(self) -> bool:
+        return self.transport.get_write_buffer_size() > 0
+
+    def make_room(self, why: str) -> None:
+        self._end(503, "too_many_connections", f"{why}: again in 5 s", (("retry-after", "5"),))
+
+    def linger(self, seconds: float = LINGER) -> None:
+        """A connection that is closed before all was read that the client has sent would take the answer with it."""
+        self.done = True
+        self.guests.leave(self)
+        self._disarm()
+        self._unset_keepalive_if_required()
+        if len(self.guests.lingering) >= MOST_LINGERING:
+            self.transport.abort()
+            return
+        self.guests.lingering.add(self)
+        self._timer = self.loop.call_later(seconds, self.transport.abort)
+        self.flow.resume_reading()
+        self.transport.write_eof()
+
+    def _settle(self) -> None:
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering and not self._answering:
+            self.guests.work(self)
+            self._disarm()
+        self._answering = answering
+
+    def _arm(self) -> None:
+        self._disarm()
+        self._left = math.inf
+        self._timer = self.loop.call_later(self.seconds, self._time_is_over)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _time_is_over(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left > self._left - LEAST_READ:  # nobody reads
+            self.transport.abort()
+        elif left:
+            self._arm()
+            self._left = left
+        elif self._answering:
+            self._disarm()
+        elif self.transport.is_closing():
+            self.transport.abort()
+        else:
+            self._end(408, "too_slow", f"no whole request within {self.seconds:g} s")
+
+    def _end(self, status: int, code: ErrorCode, message: str, more: tuple[tuple[str, str], ...] = ()) -> None:
+        """Of a connection that waits. Where it had its answer, and no other request has begun, it ends without a word,
+        which might be taken for the next answer."""
+        if self.cycle is not None and not (self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]):
+            self.guests.leave(self)
+            self.transport.close()
+        else:
+            self._refuse(status, code, message, more)
+
+    def _refuse(self, status: int, code: ErrorCode, message: str, more: tuple[tuple[str, str], ...] = ()) -> None:
+        """Says why, where no answer has begun; then it ends, and counts no more."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.is_closing():
+            body = ErrorBody(error=Error(code=code, message=message)).model_dump_json().encode()
+            headers: Any = [
+                ("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close"),
+                *more, *HEADERS,
+            ]  # fmt: skip
+            begin = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode())
+            for event in (begin, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+            self.linger()
+        else:
+            self.transport.close()
+
+
+class _Patient:
+    """A connection's transport, which is closed at once only where the client has sent all that it was to send: one
+    that still sends a bundle reads the answer after that."""
+
+    def __init__(self, transport: asyncio.BaseTransport, connection: Connection) -> None:
+        self._transport, self._connection = transport, connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        connection = self._connection
+        if connection.conn.their_state is h11.SEND_BODY and connection.cycle.response_complete:
+            if not connection.done:
+                connection.linger(connection.seconds)
+        else:
+            self._transport.close()

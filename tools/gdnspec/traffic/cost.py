@@ -1,0 +1,167 @@
+"""How long an engine's step takes: from what was measured of kernels where there is anything, else from bounds."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gdnspec.catalog.definitions import Found
+from gdnspec.catalog.solutions import Solution
+from gdnspec.catalog.traces import load_traces, stale_question, trace_files
+from gdnspec.model.errors import SpecError, nearest
+from gdnspec.model.trace import Ceilings, Trace
+from gdnspec.timing.floor import Work, bound
+from gdnspec.traffic.calls import Operator, Shape
+from gdnspec.traffic.kinds import LAUNCH
+
+FEWEST = 5  # traces that four figures are fitted to
+DIGITS = 4  # kept of what is fitted: the same on every machine, whatever its linear algebra rounds
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Seconds of a call: a launch, and what each byte, operation and token of the longest sequence adds. `of` says what
+    it was fitted to, `off` by how much it misses that, at the median and at most."""
+
+    launch: float
+    byte: float
+    operation: float
+    token: float
+    of: str
+    off: tuple[float, float]
+
+    def seconds(self, call: Work, longest: int) -> float:
+        return self.launch + self.byte * call.bytes + self.operation * call.operations + self.token * longest
+
+    def __str__(self) -> str:
+        parts = [f"{self.launch * 1e6:.3g} us"]
+        parts += [f"1 byte / {1e-12 / self.byte:.3g} TB/s"] if self.byte else []
+        parts += [f"1 operation / {1e-12 / self.operation:.3g} TFLOP/s"] if self.operation else []
+        parts += [f"{self.token * 1e9:.3g} ns a token of the longest sequence"] if self.token else []
+        return f"{' + '.join(parts)}, {self.of}, off by {self.off[0]:.0%} at the median, {self.off[1]:.0%} at most"
+
+
+@dataclass(frozen=True)
+class BoundTime:
+    """Seconds of a call at a device's measured rates: nothing is faster."""
+
+    ceilings: Ceilings
+
+    def seconds(self, call: Work, longest: int) -> float:
+        return bound(call, self.ceilings)[0]
+
+    def __str__(self) -> str:
+        bandwidth, rate = self.ceilings.copy_bandwidth / 1e12, self.ceilings.matrix_rate / 1e12
+        return f"the bound at {bandwidth:.3g} TB/s and {rate:.0f} TFLOP/s"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a step takes beside the kernels of one layer: `layers` of these, and everything else that a model does, for
+    a step and for each of its tokens. Seconds."""
+
+    layers: int = 36
+    step: float = 5e-3
+    token: float = 10e-6
+
+
+@dataclass
+class StepCost:
+    """Nanoseconds of a step: `Engine` and the calls of a prefill and of a decode or verify."""
+
+    engine: Engine
+    ceilings: Ceilings
+    prefill: tuple[Operator, KernelTime | BoundTime]
+    rows: tuple[Operator, KernelTime | BoundTime]
+    _rows: dict[int, float] = field(default_factory=dict)
+
+    def __call__(self, lengths: Sequence[int], rows: int) -> int:
+        seconds = self.engine.step + self._of_rows(rows)
+        if lengths:
+            operator, time = self.prefill
+            shape = operator.shape(lengths, True)
+            seconds += self.engine.layers * time.seconds(operator.work(shape), shape.longest)
+            seconds += self.engine.token * shape.tokens
+        return max(1, round(seconds * 1e9))
+
+    def over_bound(self, tokens: int) -> float | None:
+        """How many times its bound a prefill of one sequence takes; None where it is timed by the bound."""
+        operator, time = self.prefill
+        if isinstance(time, BoundTime):
+            return None
+        shape = operator.shape((tokens,), True)
+        return time.seconds(operator.work(shape), tokens) / bound(operator.work(shape), self.ceilings)[0]
+
+    def _of_rows(self, rows: int) -> float:
+        if rows and rows not in self._rows:
+            operator, time = self.rows
+            shape = Shape(rows * operator.each, rows, operator.each, True)
+            kernel = self.engine.layers * time.seconds(operator.work(shape), shape.longest)
+            self._rows[rows] = kernel + self.engine.token * shape.tokens
+        return self._rows.get(rows, 0.0)
+
+
+# --- from traces ------------------------------------------------------------------------------------------------
+
+
+def measured(known: Iterable[Solution], found: Found, device: str) -> dict[str, Trace]:
+    """Of each workload the fastest trace on the device, of whatever version of a solution: a step takes about as long
+    after a kernel was edited, and the same log gives the same steps."""
+    best: dict[str, Trace] = {}
+    for solution in known:
+        for trace in _traces(solution, device):
+            if trace.definition != found.definition.name or not trace.ranked or stale_question(trace, found):
+                continue
+            other = best.get(trace.workload)
+            if other is None or _median(trace) < _median(other):
+                best[trace.workload] = trace
+    return best
+
+
+def ceilings_of(known: Iterable[Solution], device: str) -> Ceilings:
+    """As measured beside the latest trace of the device. Raises `SpecError` where there is none."""
+    latest: Trace | None = None
+    devices = set()
+    for solution in known:
+        devices |= {file.stem for file in trace_files(solution)}
+        for trace in _traces(solution, device):
+            if trace.ceilings and (latest is None or trace.recorded > latest.recorded):
+                latest = trace
+    if latest is None or latest.ceilings is None:
+        raise SpecError(f"no trace of {device!r} says what it can do ({nearest(device, devices)})")
+    return latest.ceilings
+
+
+def kernel_time(traces: dict[str, Trace], device: str) -> KernelTime | None:
+    """Fitted to these traces, all errors relative; None where there are too few."""
+    from scipy.optimize import nnls
+
+    chosen = [trace for trace in traces.values() if trace.timing is not None]
+    if len(chosen) < FEWEST:
+        return None
+    rows = np.array([_features(trace) for trace in chosen])
+    times = np.array([_median(trace) for trace in chosen])
+    # Columns of like size, so that none is lost beside another.
+    scale = np.maximum(rows.max(axis=0), 1.0)
+    factors, _ = nnls(rows / scale / times[:, None], np.ones(len(chosen)))
+    launch, byte, operation, token = (float(f"{x:.{DIGITS}g}") for x in factors / scale)
+    launch = max(launch, LAUNCH)  # long calls say nothing of it
+    off = np.abs(rows @ np.array([launch, byte, operation, token]) / times - 1)
+    names = ", ".join(sorted({trace.solution for trace in chosen}))
+    of = f"fitted to {len(chosen)} traces of {names} on {device}"
+    return KernelTime(launch, byte, operation, token, of, (float(np.median(off)), float(off.max())))
+
+
+def _features(trace: Trace) -> tuple[float, float, float, float]:
+    assert trace.timing is not None
+    longest = max(trace.sequence_lengths or [trace.axes.get("draft_tokens", 1)])
+    return 1.0, float(trace.timing.bytes), float(trace.timing.operations), float(longest)
+
+
+def _median(trace: Trace) -> float:
+    return trace.timing.median if trace.timing else float("inf")
+
+
+def _traces(solution: Solution, device: str) -> list[Trace]:
+    files = [file for file in trace_files(solution) if file.stem == device]
+    return [trace for file in files for trace in load_traces(file, lambda _: None)]

@@ -1,0 +1,149 @@
+"""What a file of weighted workloads is like: how long, how many, and what a kernel's time on them is made of."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import log2
+
+import numpy as np
+
+from gdnspec.catalog.definitions import Found, preset_of
+from gdnspec.model.definition import Definition, Scope
+from gdnspec.model.trace import Ceilings
+from gdnspec.model.workload import Workload
+from gdnspec.timing.floor import work
+from gdnspec.traffic.calls import DRAFTS, Shape
+from gdnspec.traffic.kinds import CHUNK, KINDS, Kind, parts
+
+QUANTILES = (0.1, 0.5, 0.9)
+MULTIPROCESSORS = {"nvidia-a100": 108, "nvidia-h100": 132, "nvidia-h200": 132, "nvidia-b200": 148}
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Values with their weights: counted in bins [2^i, 2^(i+1)), 0 in one of its own (`bins` by their lower end)."""
+
+    name: str
+    least: float
+    quantiles: tuple[float, ...]  # of QUANTILES
+    most: float
+    mean: float
+    bins: dict[float, float]
+
+    @classmethod
+    def of(cls, name: str, values: Sequence[float], weights: Sequence[float]) -> "Distribution":
+        order = np.argsort(values, kind="stable")
+        x, w = np.array(values, dtype=np.float64)[order], np.array(weights, dtype=np.float64)[order]
+        upto = np.cumsum(w)
+        quantiles = tuple(float(x[int(np.searchsorted(upto, q * upto[-1]))]) for q in QUANTILES)
+        bins: dict[float, float] = {}
+        for value, weight in zip(x.tolist(), w.tolist(), strict=True):
+            low = 2.0 ** int(np.floor(log2(value))) if value > 0 else 0.0
+            bins[low] = bins.get(low, 0.0) + weight
+        return cls(name, float(x[0]), quantiles, float(x[-1]), float(x @ w / upto[-1]), bins)
+
+
+@dataclass(frozen=True)
+class Share:
+    """Of the calls, and of the time, that one kind of work decides."""
+
+    kind: Kind
+    calls: float
+    time: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of one definition's workloads. `bound` in seconds over all calls; `expected` counts chains and launches too."""
+
+    workloads: int
+    calls: int
+    distributions: list[Distribution]
+    bound: float
+    expected: float
+    shares: list[Share]
+
+
+def shape_of(found: Found, line: Workload) -> Shape:
+    """Tokens, sequences and longest sequence of a workload."""
+    carried = "initial_state" not in line.omit
+    if line.sequence_lengths is not None:
+        return Shape.of(line.sequence_lengths, carried)
+    if "num_seqs" in line.axes:  # recorded: the lengths are in the tensors
+        tokens, sequences = line.axes["total_seq_len"], line.axes["num_seqs"]
+        return Shape(tokens, sequences, -(-tokens // max(1, sequences)), carried)
+    each = line.axes.get(DRAFTS, 1)
+    return Shape(line.axes["batch_size"] * each, line.axes["batch_size"], each, True)
+
+
+def carries_a_state(definition: Definition) -> bool:
+    """Whether a state goes from chunk to chunk, so that a long sequence is a chain. Convolutions, norms and the other
+    stages of a chunk take all tokens at once."""
+    conventions = definition.conventions
+    return conventions.state_layout != "none" and conventions.state_update != "none"
+
+
+def _ragged(definition: Definition) -> bool:
+    return definition.conventions.packing == "ragged"
+
+
+def side_by_side(definition: Definition) -> str:
+    """What a kernel can do at the same time, in the words of the table."""
+    if definition.stage == "convolution":
+        return "(token, channel) pairs a multiprocessor"
+    if carries_a_state(definition):
+        return "(sequence, head) pairs a multiprocessor"
+    if _ragged(definition):
+        return "(chunk, head) pairs a multiprocessor"
+    return "(row, head) pairs a multiprocessor"
+
+
+def _side_by_side(definition: Definition, scope: Scope, shape: Shape, chunks: int) -> int:
+    """How many of them a call has."""
+    if definition.stage == "convolution":
+        return shape.tokens * int(scope["conv_dim"])
+    heads = max(int(scope[axis.name]) for axis in definition.axes if axis.name.endswith("heads"))
+    if carries_a_state(definition) or not _ragged(definition):
+        return shape.sequences * heads
+    return chunks * heads
+
+
+def summarise(found: Found, lines: Iterable[Workload], ceilings: Ceilings, multiprocessors: int) -> Summary:
+    """All lines, each as often as its weight says, once where it says nothing."""
+    definition = found.definition
+    rows = "sequences a call" if definition.conventions.state_update != "none" or _ragged(definition) else "rows a call"
+    names = ["tokens a call", rows, "chunks a call", side_by_side(definition)]
+    values: list[list[float]] = [[] for _ in names]
+    weights: list[float] = []
+    lengths: dict[int, float] = {}
+    by_kind: dict[Kind, list[float]] = {kind: [0.0, 0.0] for kind in KINDS}
+    count = 0
+    bound = expected = 0.0
+    for line in lines:
+        count += 1
+        weight, shape = line.weight or 1, shape_of(found, line)
+        scope = line.scope(definition, preset_of(line))
+        each = line.sequence_lengths if line.sequence_lengths is not None else [shape.longest] * shape.sequences
+        chunks = sum(-(-length // CHUNK) for length in each)
+        pairs = _side_by_side(definition, scope, shape, chunks)
+        row = (shape.tokens, shape.sequences, chunks, pairs / multiprocessors)
+        for column, value in zip(values, row, strict=True):
+            column.append(value)
+        weights.append(weight)
+        for length in each:
+            lengths[length] = lengths.get(length, 0.0) + weight
+        taken = parts(work(found, line), shape, ceilings)
+        if not carries_a_state(definition):
+            taken = taken._replace(chain=0.0)
+        time = max(taken) * weight
+        bound += max(taken.memory, taken.compute) * weight
+        expected += time
+        by_kind[taken.kind][0] += weight
+        by_kind[taken.kind][1] += time
+    distributions = [Distribution.of(*column) for column in zip(names, values, [weights] * len(names), strict=True)]
+    if _ragged(definition):
+        distributions.insert(0, Distribution.of("tokens a sequence", list(lengths), list(lengths.values())))
+    else:  # rows alone: they have no chunks, and all the same tokens
+        distributions = [distributions[1], distributions[3]]
+    calls = int(sum(weights))
+    shares = [Share(kind, some / calls, time / expected) for kind, (some, time) in by_kind.items()]
+    return Summary(count, calls, distributions, bound, expected, shares)
