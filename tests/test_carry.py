@@ -127,6 +127,7 @@ def test_a_change_that_reaches_the_gpu_leaves_traces_stale(gdnspec: Run, measure
     assert not proof_files(measured)
 
 
+@pytest.mark.thorough
 def test_a_proof_is_of_today_s_sources_alone(gdnspec: Run, measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An edit after it ends it, and the next is compared with what was measured, not with the state in between."""
     from gdnspec.catalog import carried
