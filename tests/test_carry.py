@@ -110,7 +110,7 @@ def test_a_change_that_reaches_no_gpu_leaves_a_proof_and_fresh_traces(gdnspec: R
     assert f"measured with sources {before[:12]}" in page.read_text()
     for wrong, says in (({"solution": "yours"}, "'yours' in the folder of 'mine'"), ({"before": "x"}, "/before")):
         file.write_text(json.dumps(proof | wrong))
-        done = gdnspec("validate", str(file))
+        done = gdnspec("validate", str(measured))
         assert done.returncode == 2
         assert says in done.stderr
 

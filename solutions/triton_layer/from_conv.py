@@ -258,7 +258,7 @@ def prefill_from_conv(qkv, decay, beta, recurrent_state, slots, row_offsets, out
     w = qkv.new_empty((spaces, H, CHUNK, K), dtype=torch.bfloat16)
     P = qkv.new_empty((spaces, H, CHUNK, CHUNK), dtype=torch.bfloat16)
     factors = qkv.new_empty((spaces, H, 3, CHUNK), dtype=torch.float32)
-    # At least 64: of products with 32 columns Triton 3.6 makes wrong ones on sm_90, other ones at every call.
+    # At least 64: Triton 3.6 makes wrong products of 32 columns on sm_90.
     BK, BV = (max(16 if INTERPRETED else 64, triton.next_power_of_2(x)) for x in (K, V))
     sizes = {"HK": HK, "H": H, "K": K, "V": V, "C": CHUNK, "BK": BK}
     prepare_kernel[(spaces * H,)](

@@ -23,7 +23,7 @@ from gdnspec.model.loading import jsonl, load_lines, parse_json
 from gdnspec.model.preset import Preset
 from gdnspec.model.result import CheckResult
 
-KINDS = f"{DEFINITION_FILE}, presets.json, {MANIFEST}, *.jsonl, *.safetensors, or a folder of these"
+KINDS = f"{DEFINITION_FILE}, presets.json, {MANIFEST}, *.jsonl, *.safetensors, {CARRIED}/*.json, or a folder of these"
 
 
 def validate(
@@ -86,7 +86,7 @@ def _expand(given: list[Path]) -> Iterable[Path]:
             yield path
             continue
         found = [f for name in (DEFINITION_FILE, "presets.json", MANIFEST) for f in sorted(path.rglob(name))]
-        found += [*sorted(path.rglob("*.jsonl")), *sorted(path.rglob("*.safetensors"))]
+        found += [f for kind in ("*.jsonl", "*.safetensors", f"{CARRIED}/*.json") for f in sorted(path.rglob(kind))]
         if not found:
             raise SpecError([Problem(path, "holds nothing that can be validated", hint=KINDS)])
         yield from found
