@@ -350,6 +350,24 @@ def test_rounding_to_nearest_has_no_bias_and_truncation_has(elements: int) -> No
         assert bias(lambda x: -toward_zero(-x)) == bias(toward_zero)
 
 
+@pytest.mark.parametrize("tokens", [1, 2, 3, 64, 1000])
+def test_a_rounding_that_a_whole_vector_shares_is_no_bias(tokens: int) -> None:
+    """As that of q k^T, which a token's output is multiplied by: by chance all errors of a short sequence agree."""
+    source = torch.Generator().manual_seed(tokens)
+    exact = torch.randn(tokens, 32, 128, generator=source).double()
+    owner = torch.zeros(tokens, dtype=torch.int64)
+    score = torch.randn(tokens, 32, 1, generator=source).double()
+    got = rounded_to_nearest(exact * (rounded_to_nearest(score).double() / score)).double()
+    floor = floors(output_of(PREFILL, "output"))["bias"]
+
+    def bias(got: Tensor, shared: bool) -> float:
+        return errors(Vectors(got, owner, 1), Vectors(exact, owner, 1), SPACING["bfloat16"], shared).maxima["bias"]
+
+    assert bias(got, True) < floor / MARGIN
+    assert bias(got, False) > floor or tokens > 3, "what an honest kernel was rejected for"
+    assert (bias(toward_zero(exact).double(), True) > floor) == (tokens >= 64)
+
+
 def test_a_bias_in_one_head_of_one_sequence_is_seen() -> None:
     source = torch.Generator().manual_seed(2)
     exact = torch.randn(6, 3, 256, generator=source).double()

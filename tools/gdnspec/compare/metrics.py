@@ -10,7 +10,10 @@ checkpoints each is a sequence of its own. Then
 - bias, of 16-bit outputs: the sum of the errors toward zero, or of the errors upwards if that is larger, over the sum
   of the expected magnitudes. What errors may add up to by chance is taken off: four standard deviations of the sum of
   as many roundings to nearest, or of errors that scatter as these do, whichever is more. Truncation leaves about a
-  third of the type's spacing, however many elements there are.
+  third of the type's spacing, however many elements there are. Where tokens of a sequence are multiplied as matrices
+  of rounded numbers, one rounding can reach a whole vector (that of q k^T at a token, say), and the judge takes off
+  what one such rounding of each vector adds up to by chance. In a sequence of one token that is more than truncation
+  leaves; from about thirty tokens on, or in the rows of a state, truncation is seen.
 
 Where the expected vector is zero, the output must be zero: anything else is an infinite error. Magnitudes below the
 smallest normal float32 count as zero on both sides: hardware may flush them. Where the expected one is below, and not
@@ -82,15 +85,16 @@ class Errors:
     worst: dict[str, tuple[int, int]]
 
 
-def errors(got: Vectors, expected: Vectors, spacing: float | None = None) -> Errors:
+def errors(got: Vectors, expected: Vectors, spacing: float | None = None, shared: bool = False) -> Errors:
     """Both in float64; the expected values finite. What is not finite in `got` gives infinite errors. `spacing`: that
-    of the output's type, relative to the power of two below a number; the bias is measured where it is given."""
+    of the output's type, relative to the power of two below a number; the bias is measured where it is given.
+    `shared`: whether one rounding may reach a whole vector."""
     rows, heads, size = expected.values.shape
     if rows == 0 or heads == 0 or size == 0:
         return Errors(dict.fromkeys((*METRICS, *(["bias"] if spacing else [])), 0.0), {})
     fields, error_sq = _fields(got, expected)
     if spacing:
-        fields["bias"] = _bias(got, expected, spacing)
+        fields["bias"] = _bias(got, expected, spacing, shared)
     owner = expected.sequence
     worst = {name: divmod(int(field.argmax()), heads) for name, field in fields.items()}
     # Within the worst group, the worst vector is the place to look at.
@@ -136,16 +140,17 @@ def _counted(got: Vectors, expected: Vectors) -> tuple[Tensor, Tensor]:
     return torch.where(got.values.abs() < at_least, 0.0, got.values), torch.where(e.abs() < TINY, 0.0, e)
 
 
-def _bias(got: Vectors, expected: Vectors, spacing: float) -> Tensor:
+def _bias(got: Vectors, expected: Vectors, spacing: float, shared: bool) -> Tensor:
     """The bias of each row's sequence and head, [rows, heads]."""
     owner, (x, e) = expected.sequence, _counted(got, expected)
     difference = torch.nan_to_num(x - e, nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
     signed = difference * e.sign()
-    sums = torch.stack([x.sum(-1) for x in (signed, difference, difference**2, e.abs())])  # [4, rows, heads]
-    per_group = sums.new_zeros(4, expected.sequences, e.shape[1]).index_add_(1, owner, sums)
-    toward_zero, upwards, squares, magnitude = per_group
+    sums = [x.sum(-1) for x in (signed, difference, difference**2, e.abs())]
+    rows = torch.stack([*sums, sums[-1] ** 2])  # [5, rows, heads]
+    per_group = rows.new_zeros(5, expected.sequences, e.shape[1]).index_add_(1, owner, rows)
+    toward_zero, upwards, squares, magnitude, of_vectors = per_group
     count = (torch.bincount(owner, minlength=expected.sequences)[:, None] * e.shape[-1]).clamp(min=1)
-    rounding = SPREAD * spacing / 12**0.5 * magnitude / count.sqrt()
+    rounding = SPREAD * spacing / 12**0.5 * (of_vectors.sqrt() if shared else magnitude / count.sqrt())
 
     def beyond_chance(total: Tensor) -> Tensor:
         scatter = SPREAD * (squares - total**2 / count).clamp(min=0).sqrt()
