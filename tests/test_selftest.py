@@ -24,7 +24,17 @@ from gdnspec.inputs.fresh import NAMES
 from gdnspec.model.errors import SpecError
 from gdnspec.model.known_bad import KnownBad
 from gdnspec.model.result import CheckResult, OutputErrors, Status
-from gdnspec.runner.selftest import Task, complaints_about_bad, complaints_about_honest, margin, run, strength
+from gdnspec.runner.selftest import (
+    Task,
+    Trial,
+    bad_task,
+    complaints_about_bad,
+    complaints_about_honest,
+    honest_task,
+    margin,
+    run,
+    strength,
+)  # fmt: skip
 from patience import PATIENCE, until
 
 # DESIGN section 3 and what public kernels have been seen to do; each must have its known-bad solution.
@@ -211,6 +221,31 @@ def test_a_few_by_name(gdnspec: Run) -> None:
     assert all(name in done.stdout for name in names)
 
 
+def test_a_quick_trial_ends_where_a_workload_rejects_and_runs_each_named_killer() -> None:
+    names = {"bfloat16_state_truncated", "bfloat16_inverse"}
+    chosen = {item.solution.name: item for item in known_bad() if item.solution.name in names}
+    whole, quick = (Trial("cpu", PATIENCE, 1, complete) for complete in (True, False))
+    one = chosen["bfloat16_state_truncated"]
+    ((_, results),) = run([bad_task(one, quick)], 1)
+    definitions_of = Counter(result.definition for result in results if result.failed)
+    assert set(definitions_of) == set(one.solution.manifest.entries), "each is rejected"
+    assert {result.workload for result in results if result.failed} >= set(one.known.killed_by)
+    later = [result for result in results if result.workload not in one.known.killed_by]
+    assert all(sum(r.failed for r in later if r.definition == name) <= 1 for name in definitions_of)
+    assert not list(complaints_about_bad(one, results))
+    # One that must pass in all suites but one is tried on all of them, in each trial.
+    assert not bad_task(chosen["bfloat16_inverse"], quick).until_rejected
+    assert not any(bad_task(item, whole).until_rejected for item in chosen.values())
+    assert set(honest_task(one.solution, quick).suites) < set(honest_task(one.solution, whole).suites)
+
+
+def test_a_matrix_needs_every_workload(gdnspec: Run) -> None:
+    readme = ROOT / "tests" / "known_bad" / "README.md"
+    done = gdnspec("selftest", "no_carry", "--until-rejected", "--markdown", readme)
+    assert done.returncode == 2
+    assert "leave out --until-rejected" in done.stderr
+
+
 def test_killed_it_leaves_nobody_at_work(tmp_path: Path) -> None:
     mark = {"GDNSPEC_CACHE": str(tmp_path / "cache")}  # in the environment of all that it starts
     names, folder = ["late_process", "late_thread"], tmp_path / "known_bad"
@@ -288,7 +323,7 @@ def test_a_survivor_ends_in_exit_code_1(only: Callable[[str], Path], capsys: pyt
     assert right != kernel.read_text()
     kernel.write_text(right)
     with pytest.raises(typer.Exit) as exit_:
-        selftest(["output_times_1_01"], 1, "cpu", 60.0, 1, None, None)
+        selftest(["output_times_1_01"], 1, "cpu", 60.0, 1, json_file=None, markdown=None)
     assert exit_.value.exit_code == 1
     said = capsys.readouterr()
     assert "output_times_1_01 survives every workload" in said.err

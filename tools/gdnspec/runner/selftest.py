@@ -20,9 +20,10 @@ from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import Workload
 from gdnspec.protocol.lifetime import die_with
 from gdnspec.runner.check import ONCE, Checker, Options
-from gdnspec.runner.plan import Extras, interpreted, plan, token_programs
+from gdnspec.runner.plan import Extras, Job, interpreted, plan, token_programs
 
 SUITES = ("smoke", "conformance", "strict", "fresh")
+SAMPLE = ("smoke", "strict", "fresh")  # of honest solutions, where a trial is not complete
 PAIRS = 65535  # of a sequence and a head, above which a workload is run as a long one is
 LONG = 2100  # tokens above which a workload is run only for what shows on long sequences, and for honest solutions
 
@@ -30,7 +31,8 @@ LONG = 2100  # tokens above which a workload is run only for what shows on long 
 @dataclass(frozen=True)
 class Task:
     """One solution on its definitions' workloads. `longest`: of a workload, in tokens. `repeats`: of each call; None is
-    what is usual on the device."""
+    what is usual on the device. `suites`: what it is tried on. `until_rejected`: whether a definition is left once a
+    workload has rejected the solution; those named in `killed_by` come first, and each is tried."""
 
     solution: Solution
     longest: float
@@ -38,6 +40,36 @@ class Task:
     timeout: float
     seed: int
     repeats: int | None = None
+    suites: tuple[str, ...] = SUITES
+    until_rejected: bool = False
+    killed_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How all solutions are tried. `complete`: on every workload, not only until one rejects a wrong solution."""
+
+    device: str
+    timeout: float
+    seed: int
+    complete: bool
+
+
+def honest_task(solution: Solution, trial: Trial) -> Task:
+    """Long workloads among them; unless the trial is complete, only those that every run needs."""
+    suites = SUITES if trial.complete else SAMPLE
+    return Task(solution, math.inf, trial.device, trial.timeout, trial.seed, suites=suites)
+
+
+def bad_task(bad: Bad, trial: Trial) -> Task:
+    """A fault that shows only in some suites is tried on all workloads: it must pass in the others."""
+    known = bad.known
+    longest = math.inf if known.long_workloads else LONG
+    short = not trial.complete and not known.only_in
+    return Task(
+        bad.solution, longest, trial.device, trial.timeout, trial.seed, known.repeats,
+        until_rejected=short, killed_by=tuple(known.killed_by),
+    )  # fmt: skip
 
 
 THREADS = "OMP_NUM_THREADS"  # of a process, and of those that it starts
@@ -79,8 +111,24 @@ def _run(task: Task) -> list[CheckResult]:
     # One for all tasks of this process: it remembers the cases.
     key = (task.device, task.timeout, task.seed)
     checker = _checkers.setdefault(key, Checker(task.device, Options(task.timeout, task.seed), lambda message: None))
-    extras = Extras(repeats=task.repeats)
-    return list(checker.run(list(plan([task.solution], selected(task, device), device, extras))))
+    jobs = list(plan([task.solution], selected(task, device), device, Extras(repeats=task.repeats)))
+    return list(_until_rejected(task, checker, jobs) if task.until_rejected else checker.run(jobs))
+
+
+def _until_rejected(task: Task, checker: Checker, jobs: list[Job]) -> Iterator[CheckResult]:
+    """The results of as many jobs as it takes."""
+    jobs = sorted(jobs, key=lambda job: job.workload.name not in task.killed_by)
+    rejected: set[str] = set()
+    deaths: dict[str, int] = {}
+    with checker.child(jobs[0]) as child:
+        for job in jobs:
+            name = job.found.definition.name
+            if name in rejected and job.workload.name not in task.killed_by:
+                continue
+            result = checker.result(job, child, deaths)
+            if result.failed:
+                rejected.add(name)
+            yield result
 
 
 def selected(task: Task, device: machine.Device) -> list[tuple[Found, list[Workload]]]:
@@ -93,7 +141,7 @@ def selected(task: Task, device: machine.Device) -> list[tuple[Found, list[Workl
         short = max(line.axes.get(axis, 0) for axis in ("total_seq_len", "batch_size")) <= task.longest
         rows = line.axes.get("num_seqs", line.axes.get("batch_size", 0))
         short = short and (rows * state_heads(scope) <= PAIRS or math.isinf(task.longest))
-        return line.suite in SUITES and short and not (slow and token_programs(scope) > ONCE)
+        return line.suite in task.suites and short and not (slow and token_programs(scope) > ONCE)
 
     return [
         (found, [line for line in (*workloads(found), *fresh(found, task.seed, task.device)) if chosen(found, line)])
