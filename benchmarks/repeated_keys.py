@@ -19,8 +19,8 @@ import torch
 from gdnspec.build.interpreter import correct_interpreter
 from prefill_rows import DEFINITION, Subject, folder_of, short
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reference"))
-from gated_delta_net import prefill_k_last
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from reference.gdn.gated_delta_net import prefill_k_last
 
 T, HK, H, D, DRAWS = 512, 4, 8, 128, 8
 

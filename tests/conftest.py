@@ -99,9 +99,9 @@ def gdnspec() -> Run:
 
 
 # A right answer for decode, for solutions that are to be wrong in one respect only.
-RIGHT_DECODE = (ROOT / "reference" / "gated_delta_net.py").read_text().split("# --- prefill")[0] + (
+RIGHT_DECODE = (ROOT / "reference" / "gdn" / "gated_delta_net.py").read_text().split("# --- prefill")[0] + (
     "def decode_k_last"
-    + (ROOT / "reference" / "gated_delta_net.py")
+    + (ROOT / "reference" / "gdn" / "gated_delta_net.py")
     .read_text()
     .split("def decode_k_last")[1]
     .split("def decode_k_first")[0]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gdnspec import paths
-from gdnspec.catalog.definitions import applies, definitions, load_definition, load_presets, preset_problems, presets
+from gdnspec.catalog.definitions import applies, definitions, load_definition, preset_problems, presets
+from gdnspec.catalog.families import load_presets
 from gdnspec.catalog.solutions import MANIFEST, load_solution, solution_folders
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.model.definition import Definition
@@ -129,7 +130,7 @@ def documents(kind: str) -> list[Document]:
             trees = [json.loads(found.file.read_text()) for found in definitions().values()]
             return [Document(tree, Definition, f"{tree['name']}/{kind}", read_definition) for tree in trees]
         case "presets.json":
-            tree = json.loads((paths.definitions_dir() / kind).read_text())
+            tree = json.loads((paths.definitions_dir() / "gdn" / kind).read_text())
             names = [*list(tree)[:2], *[name for name in tree if "stages" in tree[name]][:1], list(tree)[-1]]
             return [Document({name: tree[name] for name in names}, Presets, kind, read_presets)]
         case "workloads.jsonl":

@@ -75,7 +75,7 @@ def trace(
 ) -> Trace:
     """One trace, with all its parts; `changes` replace some."""
     bandwidth, rate, launch = DEVICES.get(device, (2e10, 1e11, 5e-6))
-    heads = preset_of(line).axes
+    heads = preset_of(definitions()[definition], line).axes
     sab = max(heads["num_q_heads"], heads["num_v_heads"])
     tokens = line.axes.get("total_seq_len", line.axes.get("batch_size", 1))
     states = line.axes.get("num_seqs", line.axes.get("batch_size", 1))

@@ -1,13 +1,12 @@
 """What several unit tests need: the reference's modules, and drawn inputs as its arguments."""
 
-import importlib
-import sys
 from types import ModuleType
 from typing import Any
 
 import torch
-from gdnspec import paths
+from gdnspec.build import reference as code
 from gdnspec.catalog.definitions import Found, presets
+from gdnspec.catalog.families import family
 from gdnspec.inputs.materialise import Inputs, materialise
 from gdnspec.inputs.random import Stream
 from gdnspec.inputs.slots import slots
@@ -21,11 +20,8 @@ GVA, GQA = "synthetic-gva-2x4-d64", "synthetic-gqa-4x2-d64"
 
 
 def reference(module: str) -> ModuleType:
-    """A module of reference/, which is no package."""
-    folder = str(paths.reference_dir())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    return importlib.import_module(module)
+    """A module of reference/gdn/."""
+    return code.module(family("gdn"), module)
 
 
 def line(found: Found, preset: str = GVA, regime: str = "typical", seed: int = 1, **more: Any) -> Workload:

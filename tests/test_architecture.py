@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Run
 
-REFERENCE = sorted((ROOT / "reference").glob("*.py"))
+REFERENCE = sorted((ROOT / "reference").glob("*/*.py"))
 # What the judge runs: a tool beside a kernel, which no manifest lists, may use what it likes.
 KERNELS = sorted(
     manifest.parent / name
@@ -78,7 +78,7 @@ def test_every_tracked_file_is_small() -> None:
 
 def test_documented_commands_exist(gdnspec: Run) -> None:
     """Every `gdnspec ...` line of the documents names commands and options that the program has."""
-    names = ("README.md", "CONTRIBUTING.md", "definitions/README.md", "samples/README.md", "docs/serving.md")
+    names = ("README.md", "CONTRIBUTING.md", "definitions/gdn/README.md", "samples/README.md", "docs/serving.md")
     documents = [ROOT / name for name in names]
     seen = 0
     helps: dict[tuple[str, ...], str] = {}
@@ -99,5 +99,5 @@ def test_documented_commands_exist(gdnspec: Run) -> None:
 
 
 def test_documented_schema_versions_match() -> None:
-    for file in [*ROOT.glob("definitions/*/definition.json"), *ROOT.glob("solutions/*/solution.json")]:
+    for file in [*ROOT.glob("definitions/*/*/definition.json"), *ROOT.glob("solutions/*/solution.json")]:
         assert json.loads(file.read_text())["schema_version"] == 1

@@ -527,7 +527,7 @@ def test_a_ring_asks_no_wider_offsets_than_the_workload(slots: int, calls: int |
 
 def test_weighted_workloads_add_up_to_the_time_of_all_calls(gdnspec: Run, make_solution: Make, tmp_path: Path) -> None:
     folder = make_solution(HEAD + "    " + RIGHT)
-    shipped = ROOT / "definitions" / "gdn_decode_k_last" / "workloads.jsonl"
+    shipped = ROOT / "definitions" / "gdn" / "gdn_decode_k_last" / "workloads.jsonl"
     rows = [json.loads(line) for line in shipped.read_text().splitlines()]
     lines = [{**row, "weight": weight} for row in rows for name, weight in (("one_row", 7), ("batch_8", 3))
              if row["name"] == name]  # fmt: skip

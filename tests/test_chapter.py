@@ -1,5 +1,5 @@
-"""The chapter that teaches (definitions/README.md, section 14): its equations are the reference's lines, its solutions
-and figures are there, and the figures show what it says."""
+"""The chapter that teaches (definitions/gdn/README.md, section 14): its equations are the reference's lines, its
+solutions and figures are there, and the figures show what it says."""
 
 import re
 import sys
@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
 
-CHAPTER = (ROOT / "definitions/README.md").read_text().split("\n## 14. ")[1]
-FIGURES = re.findall(r"!\[[^\]]+\]\(\.\./(docs/figures/\w+\.svg)\)", CHAPTER)
-LINES = re.findall(r"\[`([^`]+)`\]\(\.\./(reference/\w+\.py)#L(\d+)\)", CHAPTER)
+CHAPTER = (ROOT / "definitions/gdn/README.md").read_text().split("\n## 14. ")[1]
+FIGURES = re.findall(r"!\[[^\]]+\]\(\.\./\.\./(docs/figures/\w+\.svg)\)", CHAPTER)
+LINES = re.findall(r"\[`([^`]+)`\]\(\.\./\.\./(reference/gdn/\w+\.py)#L(\d+)\)", CHAPTER)
 
 
 @pytest.fixture(scope="module")

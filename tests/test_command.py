@@ -79,7 +79,7 @@ def test_list_and_show_speak_json(gdnspec: Run) -> None:
     rows = json.loads(gdnspec("list", "--json").stdout)
     assert {row["definition"] for row in rows} >= {"gdn_prefill_k_last", "gdn_decode_k_first"}
     shown = json.loads(gdnspec("show", "gdn_decode_k_last", "--json").stdout)
-    assert shown == json.loads((ROOT / "definitions/gdn_decode_k_last/definition.json").read_text()) | {
+    assert shown == json.loads((ROOT / "definitions/gdn/gdn_decode_k_last/definition.json").read_text()) | {
         key: shown[key] for key in ("axes", "inputs", "outputs", "symmetries", "second_reference")
     }
     assert json.loads(gdnspec("show", "qwen3-next-80b-a3b-tp1").stdout)["axes"]["num_v_heads"] == 32
@@ -178,7 +178,7 @@ def test_the_help_of_every_command_has_its_exit_codes() -> None:
 
 def test_validate_names_file_place_and_remedy(gdnspec: Run, tmp_path: Path) -> None:
     folder = tmp_path / "gdn_decode_k_last"
-    shutil.copytree(ROOT / "definitions/gdn_decode_k_last", folder)
+    shutil.copytree(ROOT / "definitions/gdn/gdn_decode_k_last", folder)
     definition = json.loads((folder / "definition.json").read_text())
     definition["inputs"][3]["optionl"] = True
     (folder / "definition.json").write_text(json.dumps(definition))
@@ -190,7 +190,7 @@ def test_validate_names_file_place_and_remedy(gdnspec: Run, tmp_path: Path) -> N
 def test_a_derived_axis_without_a_value_is_one_message(gdnspec: Run, tmp_path: Path) -> None:
     folder = tmp_path / "gdn_decode_k_last"
     folder.mkdir()
-    text = (ROOT / "definitions/gdn_decode_k_last/definition.json").read_text()
+    text = (ROOT / "definitions/gdn/gdn_decode_k_last/definition.json").read_text()
     text = text.replace('"expression": "num_v_heads"', '"expression": "num_v_heads // (head_size - head_size)"')
     (folder / "definition.json").write_text(text)
     done = gdnspec("validate", folder / "definition.json")
@@ -200,7 +200,7 @@ def test_a_derived_axis_without_a_value_is_one_message(gdnspec: Run, tmp_path: P
 
 
 def test_validate_reports_every_bad_line_of_a_workload_file(gdnspec: Run, tmp_path: Path) -> None:
-    good = (ROOT / "definitions/gdn_prefill_k_last/workloads.jsonl").read_text().splitlines()[0]
+    good = (ROOT / "definitions/gdn/gdn_prefill_k_last/workloads.jsonl").read_text().splitlines()[0]
     line = json.loads(good)
     short = {**line, "name": "short", "sequence_lengths": [1, 2]}
     twice = {**line, "sufite": "smoke"}
@@ -247,7 +247,7 @@ def test_validate_reads_solutions_results_and_tensors(
         done = gdnspec("validate", folder)
         assert done.returncode == 2, change
         assert says in done.stderr, (change, done.stderr)
-    tensors = ROOT / "definitions/gdn_decode_k_last/tensors/qwen3_next.safetensors"
+    tensors = ROOT / "definitions/gdn/gdn_decode_k_last/tensors/qwen3_next.safetensors"
     assert gdnspec("validate", tensors).returncode == 0
     cut = tmp_path / "cut.safetensors"
     cut.write_bytes(tensors.read_bytes()[:100_000])
@@ -446,7 +446,7 @@ def test_an_unwritable_results_file_is_refused_before_anything_runs(gdnspec: Run
 
 
 def test_an_invalid_workload_is_never_a_pass(gdnspec: Run, tmp_path: Path) -> None:
-    line = json.loads((ROOT / "definitions/gdn_decode_k_last/workloads.jsonl").read_text().splitlines()[0])
+    line = json.loads((ROOT / "definitions/gdn/gdn_decode_k_last/workloads.jsonl").read_text().splitlines()[0])
     file = tmp_path / "w.jsonl"
     file.write_text(json.dumps({**line, "sha256": "0" * 64}))
     done = gdnspec(

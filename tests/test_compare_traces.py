@@ -343,7 +343,7 @@ def test_no_traces_at_all_says_how_to_get_some(compared: Callable[..., Any], two
         (("left", "right"), ("--suite", "performnce"), "did you mean 'performance'?"),
         (("left", "no/such/file.jsonl"), (), "no/such/file.jsonl: no such file"),
         (("left", "README.md"), (), "README.md: holds no trace"),
-        (("left", "definitions/gdn_decode_k_last/workloads.jsonl"), (), "workloads.jsonl: holds no trace"),
+        (("left", "definitions/gdn/gdn_decode_k_last/workloads.jsonl"), (), "workloads.jsonl: holds no trace"),
         (("left", "solutions/torch_recurrent"), (), "solutions/torch_recurrent is a folder; what can be compared"),
     ],
 )

@@ -84,7 +84,7 @@ TRIES = {
     "shadow": lambda: Path("/etc/shadow").read_text(),
     "expected": lambda: os.listdir(r"@EXPECTED@"),
     "temporary": lambda: os.listdir("/tmp"),
-    "checkout": lambda: Path(r"@ROOT@/definitions/presets.json").read_text(),
+    "checkout": lambda: Path(r"@ROOT@/definitions/gdn/presets.json").read_text(),
     "checkout_write": lambda: Path(r"@ROOT@/evil.txt").write_text("x"),
     "tools_write": lambda: Path(r"@ROOT@/tools/gdnspec/evil.py").write_text("x"),
     "packages_write": lambda: Path(sys.prefix, "evil.pth").write_text("x"),

@@ -86,7 +86,7 @@ def test_one_token_worked_out_by_hand() -> None:
 def test_the_size_of_a_head_always_arrives(seed: int) -> None:
     for line in fresh(FOUND, seed, "cpu"):
         assert line.scalars == {}
-        assert materialise(FOUND, line).scalars == {"head_dim": preset_of(line).axes["head_size"]}
+        assert materialise(FOUND, line).scalars == {"head_dim": preset_of(FOUND, line).axes["head_size"]}
 
 
 # --- what the Triton kernel refuses -----------------------------------------------------------------------------

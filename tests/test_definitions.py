@@ -17,10 +17,10 @@ from gdnspec.catalog.definitions import (
     definition,
     definitions,
     load_definition,
-    load_presets,
     preset_problems,
     presets,
 )
+from gdnspec.catalog.families import families, load_presets
 from gdnspec.model.definition import ConstAxis, DerivedAxis, Scope, Tensor
 from gdnspec.model.errors import Problem, SpecError
 
@@ -586,7 +586,7 @@ DEEP = 100_000
     ("text", "place", "message"),
     [
         (SOURCE.replace('"stage": "prefill",', '"stage": "prefill"'), "line 6, column 3", "delimiter"),
-        (SOURCE[:500], "line 13", "not JSON"),
+        (SOURCE[:490], "line 13", "not JSON"),
         ("", "line 1", "not JSON"),
         ("\n\n", "", "not JSON"),
         ("\ufeff" + SOURCE, "line 1", "BOM"),
@@ -686,15 +686,23 @@ def test_a_preset_that_breaks_a_constraint_is_named_with_the_constraint(tmp_path
 
 
 def test_one_bad_definition_is_reported_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "definitions" / "gdn"
     for name, found in definitions().items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "definition.json").write_text(found.file.read_text())
-    (tmp_path / "presets.json").write_text((paths.definitions_dir() / "presets.json").read_text())
+        (folder / name).mkdir(parents=True)
+        (folder / name / "definition.json").write_text(found.file.read_text())
+    for name in ("presets.json", "family.json"):
+        (folder / name).write_text((paths.definitions_dir() / "gdn" / name).read_text())
+    (tmp_path / "reference").symlink_to(ROOT / "reference")
     for name in DECODES:
-        (tmp_path / name / "definition.json").write_text("{")
-    monkeypatch.setattr(paths, "definitions_dir", lambda: tmp_path)
-    with pytest.raises(SpecError) as caught:
-        definitions.__wrapped__()
+        (folder / name / "definition.json").write_text("{")
+    monkeypatch.setattr(paths, "definitions_dir", lambda: folder.parent)
+    families.cache_clear()
+    try:
+        with pytest.raises(SpecError) as caught:
+            definitions.__wrapped__()
+    finally:
+        monkeypatch.undo()
+        families.cache_clear()
     assert [problem.file.parent.name for problem in caught.value.problems] == sorted(DECODES)
 
 

@@ -46,8 +46,8 @@ def test_every_seed_gives_valid_lines_with_heads_of_models(name: str, device: st
         lines = fresh(found, seed, device)
         assert tuple(line.name for line in lines) == NAMES[device]
         for line in lines:
-            line.check(found.definition, preset_of(line))
-            axes = preset_of(line).axes
+            line.check(found.definition, preset_of(found, line))
+            axes = preset_of(found, line).axes
             sizes = tuple(axes.get(size, axes.get("head_size")) for size in ("key_head_dim", "value_head_dim"))
             wide = line.preset in WIDE["cpu"]  # many rows or sequences, of few small heads
             of_two = sizes == (96, 192) and ("kv_dims" in name or "neg_eigval" in name)
@@ -55,7 +55,7 @@ def test_every_seed_gives_valid_lines_with_heads_of_models(name: str, device: st
             counts.add(line.axes.get("num_seqs", line.axes.get("batch_size", 0)))
             scales.add(line.scalars.get("scale"))
             assert axes["num_q_heads"] == axes["num_k_heads"]
-            programs = token_programs(line.scope(found.definition, preset_of(line)))
+            programs = token_programs(line.scope(found.definition, preset_of(found, line)))
             assert programs <= INTERPRETER_LIMIT or line.device == "cuda"
             assert (line.device == "cuda") == (line.name == "fresh_large")
             seen["preset"].add(line.preset)
@@ -144,7 +144,7 @@ def test_many_sequences_are_fewer_where_none_of_their_content_will_do() -> None:
     assert fewer.sequence_lengths == line.sequence_lengths[-44:]
     assert (fewer.axes["num_seqs"], fewer.axes["total_seq_len"]) == (44, sum(fewer.sequence_lengths))
     assert (fewer.preset, fewer.regime, fewer.scalars) == (line.preset, line.regime, line.scalars)
-    fewer.check(found.definition, preset_of(fewer))
+    fewer.check(found.definition, preset_of(found, fewer))
     steps = [fewer]
     while (following := narrower(found, steps[-1])) is not None:
         steps.append(following)

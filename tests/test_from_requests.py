@@ -283,7 +283,7 @@ def test_stats_say_what_is_in_a_file(gdnspec: Run, replayed: Path, tmp_path: Pat
 
 
 def test_stats_of_shipped_workloads_and_as_an_image(gdnspec: Run, replayed: Path, tmp_path: Path) -> None:
-    shipped = ROOT / "definitions" / "gdn_prefill_k_last" / "workloads.jsonl"
+    shipped = ROOT / "definitions" / "gdn" / "gdn_prefill_k_last" / "workloads.jsonl"
     done = gdnspec("workloads", "stats", shipped)
     assert done.returncode == 0, done.stderr
     assert "gdn_prefill_k_last" in done.stdout

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from gdnspec.catalog.definitions import Found, definition, definitions, preset_of, presets
+from gdnspec.catalog.families import family
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.inputs import memory
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.errors import SpecError
 from gdnspec.model.expression import FUNCTIONS, Expression, ExpressionError
-from gdnspec.model.regimes import REGIMES
 from gdnspec.model.workload import Workload
 from helpers_fuzz import EXPRESSIONS, LINES, SEED, put, soon, stands
 from helpers_mutations import Mutator, Schema, places, text_of
@@ -32,6 +32,7 @@ SMALL = "synthetic-gva-1x2-d64"
 PREFILL, DECODE = definition("gdn_prefill_k_last"), definition("gdn_decode_k_last")
 BOTH = pytest.mark.parametrize("found", [PREFILL, DECODE], ids=lambda found: found.definition.name)
 
+REGIMES = family("gdn").about.regimes
 # --- workload lines ----------------------------------------------------------------------------------------------
 
 BYTES_OF_A_LINE = 1 << 20
@@ -49,7 +50,7 @@ def small_lines() -> list[tuple[Found, dict[str, Any]]]:
     rows = []
     for found in definitions().values():
         for workload in workloads(found):
-            scope = workload.scope(found.definition, preset_of(workload))
+            scope = workload.scope(found.definition, preset_of(found, workload))
             if workload.sha256 and not workload.tensors and found.definition.bytes_moved(scope) < BYTES_OF_A_LINE:
                 rows.append((found, workload.model_dump(mode="json", exclude_unset=True, exclude={"emulators"})))
     return rows

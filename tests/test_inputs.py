@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gdnspec.catalog.definitions import Found, definition, definitions, preset_of
+from gdnspec.catalog.families import family
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.array import to_bfloat16
 from gdnspec.inputs.draw import Painter
@@ -19,7 +20,6 @@ from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.inputs.random import Stream, on_grid
 from gdnspec.inputs.regimes import GENERATORS
 from gdnspec.model.errors import SpecError
-from gdnspec.model.regimes import REGIMES
 from gdnspec.model.workload import Workload
 from gdnspec.runner.tensors import to_torch
 from helpers_unit import arguments, drawn, line, reference, run_reference
@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
+REGIMES = family("gdn").about.regimes
 PREFILL, LOG, DECODE = (definition(f"gdn_{name}") for name in ("prefill_k_last", "prefill_k_first", "decode_k_last"))
 BOTH = pytest.mark.parametrize("found", [PREFILL, LOG], ids=["linear", "log"])
 MANY_HEADS = "qwen3-next-80b-a3b-tp4"  # 4 query and key heads, 8 value heads
@@ -185,7 +186,7 @@ def test_alpha_is_zero_where_the_regime_is_a_reset_and_nowhere_else(found: Found
         gates = {"g", "decay"} & {tensor.name for tensor in found.definition.inputs} - set(row.omit)
         if row.regime is None or row.drawn is not None or not gates:
             continue
-        alpha = Painter(found.definition, row, row.scope(found.definition, preset_of(row))).gate(gates.pop())
+        alpha = Painter(found.definition, row, row.scope(found.definition, preset_of(found, row))).gate(gates.pop())
         if alpha.size:
             assert row.regime in SOME_RESETS or (alpha == 0).any() == ("reset" in row.regime), row.name
             seen += 1

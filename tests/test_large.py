@@ -194,7 +194,7 @@ def test_every_definition_has_rows_past_65535_pairs_and_past_2_31_elements(name:
     found = definition(name)
     sizes, pairs = [], []
     for row in workloads(found):
-        scope = row.scope(found.definition, preset_of(row))
+        scope = row.scope(found.definition, preset_of(found, row))
         tensors = [t for t in (*found.definition.inputs, *found.definition.outputs) if not t.is_scalar]
         sizes.append(max(torch.Size(found.definition.shape(t, scope)).numel() for t in tensors))
         rows = row.axes.get("num_chunks") or row.axes.get("num_seqs") or row.axes.get("batch_size", 0)

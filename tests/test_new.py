@@ -51,7 +51,7 @@ def test_new_shows_every_argument_with_its_shape(gdnspec: Run, tmp_path: Path) -
     assert set(json.loads((tmp_path / "both" / "solution.json").read_text())["entries"]) == set(names)
 
 
-DEFINITIONS = sorted(path.parent.name for path in (ROOT / "definitions").glob("*/definition.json"))
+DEFINITIONS = sorted(path.parent.name for path in (ROOT / "definitions").glob("*/*/definition.json"))
 
 
 def test_the_triton_scaffold_is_found_unwritten(gdnspec: Run, tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ def names(folder: Path) -> list[str]:
 def test_the_wheel_holds_all_that_the_command_reads(wheel: Path, tmp_path: Path) -> None:
     held = names(wheel / "standard")
     for name in (
-        "gdnspec/data/definitions/presets.json",
-        "gdnspec/data/definitions/gdn_prefill_k_last/workloads.jsonl",
-        "gdnspec/data/reference/gated_delta_net.py",
+        "gdnspec/data/definitions/gdn/presets.json",
+        "gdnspec/data/definitions/gdn/gdn_prefill_k_last/workloads.jsonl",
+        "gdnspec/data/reference/gdn/gated_delta_net.py",
         "gdnspec/data/solutions/torch_recurrent/kernel.py",
         "gdnspec/report/templates/page.html.j2",
         "gdnspec/report/static/page.css",

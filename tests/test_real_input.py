@@ -1,4 +1,4 @@
-"""The reference against a Qwen3-Next model: definitions/*/tensors/qwen3_next.safetensors, an oracle nobody here wrote.
+"""The reference against a Qwen3-Next model: definitions/gdn/*/tensors/qwen3_next.safetensors, an oracle of others.
 
 Also: mistakes that public descriptions make are caught by these tensors, and tools/make_real_input.py still makes them.
 """
@@ -37,7 +37,7 @@ REPRODUCED = {"prefill": 2e-3, "decode": 5e-2}
 Arguments = dict[str, object]
 
 
-def tensor_file(definition: str, root: Path = ROOT / "definitions") -> Path:
+def tensor_file(definition: str, root: Path = ROOT / "definitions" / "gdn") -> Path:
     """Where a definition's captured tensors lie below root."""
     return root / definition / "tensors" / "qwen3_next.safetensors"
 
@@ -49,17 +49,17 @@ def stage(definition: str) -> str:
 
 def schema(definition: str) -> dict:
     """A definition as its JSON says."""
-    return json.loads((ROOT / "definitions" / definition / "definition.json").read_text())
+    return json.loads((ROOT / "definitions" / "gdn" / definition / "definition.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def reference() -> Iterator[ModuleType]:
-    """reference/gated_delta_net.py, which is no part of an installed package."""
-    sys.path.insert(0, str(ROOT / "reference"))
+    """reference/gdn/gated_delta_net.py, which is no part of an installed package."""
+    sys.path.insert(0, str(ROOT))
     try:
-        yield importlib.import_module("gated_delta_net")
+        yield importlib.import_module("reference.gdn.gated_delta_net")
     finally:
-        sys.path.remove(str(ROOT / "reference"))
+        sys.path.remove(str(ROOT))
 
 
 # --- agreement --------------------------------------------------------------------------------------------------

@@ -83,8 +83,8 @@ def copy(small: Path, tmp_path: Path) -> Path:
 def test_the_manifest_says_all_that_a_caller_needs(small: Path) -> None:
     manifest = json.loads((small / "vectors/manifest.json").read_text())
     assert manifest["schema_version"] == 1
-    assert manifest["definition"] == json.loads((ROOT / f"definitions/{NAME}/definition.json").read_text())
-    lines = {line["name"]: line for line in map(json.loads, (ROOT / f"definitions/{NAME}/workloads.jsonl").open())}
+    assert manifest["definition"] == json.loads((ROOT / f"definitions/gdn/{NAME}/definition.json").read_text())
+    lines = {line["name"]: line for line in map(json.loads, (ROOT / f"definitions/gdn/{NAME}/workloads.jsonl").open())}
     assert {entry["workload"]["name"] for entry in manifest["workloads"]} == set(SMALL)
     for entry in manifest["workloads"]:
         line = lines[entry["workload"]["name"]]
@@ -107,7 +107,7 @@ def test_the_manifest_says_all_that_a_caller_needs(small: Path) -> None:
 
 @pytest.mark.parametrize("name", [NAME, "gdn_prefill_k_first"])
 def test_recorded_expected_values_stay_behind(inside: Run, tmp_path: Path, name: str) -> None:
-    recorded = load_file(ROOT / f"definitions/{name}/tensors/qwen3_next.safetensors")
+    recorded = load_file(ROOT / f"definitions/gdn/{name}/tensors/qwen3_next.safetensors")
     assert any(tensor.startswith("expected.") for tensor in recorded)
     manifest = export(inside, tmp_path / "v", *options("qwen3_next_model"), name=name)
     tensors = load_file(tmp_path / "v" / manifest["workloads"][0]["file"])
@@ -250,7 +250,7 @@ def test_verdicts_are_those_of_check(inside: Run, tmp_path: Path) -> None:
 
 
 def test_a_workload_of_ones_own_is_judged_by_its_line_and_said_to_be(inside: Run, tmp_path: Path) -> None:
-    lines = map(json.loads, (ROOT / f"definitions/{NAME}/workloads.jsonl").open())
+    lines = map(json.loads, (ROOT / f"definitions/gdn/{NAME}/workloads.jsonl").open())
     mine = next(line for line in lines if line["name"] == "one_row") | {"name": "mine"}
     (tmp_path / "mine.jsonl").write_text(json.dumps(mine))
     export(inside, tmp_path / "v", "--workloads", str(tmp_path / "mine.jsonl"))

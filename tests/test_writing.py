@@ -86,7 +86,7 @@ def test_selftest_finds_a_file_without_a_place_before_it_runs(gdnspec: Run, tmp_
             "-o",
             CLOSED / "x.jsonl",
         ),
-        ("workloads", "stats", ROOT / "definitions" / DECODE / "workloads.jsonl", "-o", CLOSED / "x.html"),
+        ("workloads", "stats", ROOT / "definitions" / "gdn" / DECODE / "workloads.jsonl", "-o", CLOSED / "x.html"),
         ("workloads", "materialize", DECODE, "-o", CLOSED / "x"),
         ("vectors", "export", DECODE, "--out", CLOSED / "x"),
         ("check", DECODE, "--workload", "one_row", "--json", CLOSED / "x.jsonl"),

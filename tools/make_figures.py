@@ -1,4 +1,4 @@
-"""The figures of definitions/README.md, section 14, computed with the reference: docs/figures/*.svg.
+"""The figures of definitions/gdn/README.md, section 14, computed with the reference: docs/figures/*.svg.
 
 python tools/make_figures.py [--out docs/figures]
 """
@@ -12,12 +12,11 @@ from typing import Any, Literal
 import altair as alt
 import torch
 import vl_convert
-from gdnspec.paths import reference_dir
+from gdnspec.paths import data_root
 from torch import Tensor
 
-sys.path.insert(0, str(reference_dir()))
-import chunkwise
-import gated_delta_net
+sys.path.insert(0, str(data_root()))
+from reference.gdn import chunkwise, gated_delta_net
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED, K = 3, 32

@@ -1,4 +1,4 @@
-"""Record what a Qwen3-Next model feeds to its gated delta rule, and what that rule answers: definitions/*/tensors/.
+"""Record what a Qwen3-Next model feeds to its gated delta rule, and what that rule answers: definitions/*/*/tensors/.
 
 The model is the `transformers` package's own, built from its configuration class at small sizes, with its own
 initialisation, and run on a CPU. The expected values are returned by the package's functions, so they are an oracle
@@ -258,7 +258,7 @@ def save(path: Path, tensors: Tensors, source: str) -> None:
 def main() -> None:
     """Write the four files below --out."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parents[1] / "definitions")
+    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parents[1] / "definitions" / "gdn")
     out = parser.parse_args().out
     torch.set_num_threads(1)  # the order of a sum must not depend on how many cores there are
     recorder = Recorder()

@@ -1,8 +1,8 @@
-"""Writes definitions/*/workloads.jsonl: the suites that gdnspec ships.
+"""Writes definitions/*/*/workloads.jsonl: the suites that gdnspec ships.
 
     python tools/make_workloads.py            writes the files, with the sha256 of every workload's inputs
     python tools/make_workloads.py --fast     leaves the hashes of workloads for a GPU as they are
-    python tools/make_workloads.py --table    writes what the suites cover into definitions/README.md
+    python tools/make_workloads.py --table    writes what the suites cover into definitions/gdn/README.md
 
 Beside the rows below, every definition has rows that follow from its inputs and axes alone: tools/covering/.
 
@@ -1677,7 +1677,7 @@ def write(found: Found, fast: bool) -> None:
         known = {row["name"]: row for row in map(json.loads, file.read_text().splitlines())}
     text = []
     for workload in lines(found):
-        workload.check(found.definition, preset_of(workload))
+        workload.check(found.definition, preset_of(found, workload))
         row = workload.model_dump(mode="json", exclude_defaults=True)
         before = known.get(workload.name, {})
         kept = ("sha256", "covers", *FROZEN)
@@ -1698,11 +1698,11 @@ def write(found: Found, fast: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fast", action="store_true", help="do not draw again what is for a GPU")
-    parser.add_argument("--table", action="store_true", help="only write the tables of definitions/README.md")
+    parser.add_argument("--table", action="store_true", help="only write the tables of definitions/gdn/README.md")
     parser.add_argument("definition", nargs="*", help="none: all")
     options = parser.parse_args()
     if options.table:
-        table.write(paths.definitions_dir() / "README.md")
+        table.write(paths.definitions_dir() / "gdn" / "README.md")
         return
     for name, found in definitions().items():
         if not options.definition or name in options.definition:

@@ -85,7 +85,7 @@ def macro(text: str) -> str:
 def gib(job: Job) -> float:
     """Of all inputs and outputs."""
     definition = job.found.definition
-    return definition.bytes_held(job.workload.scope(definition, preset_of(job.workload))) / 2**30
+    return definition.bytes_held(job.workload.scope(definition, preset_of(job.found, job.workload))) / 2**30
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """Searches for inputs on which a kernel with T in bfloat16 is as bad as a budget allows, and a careful one is not.
 
-    python tools/search_adversarial.py            writes definitions/gdn_prefill_*/tensors/adversarial_<n>.safetensors
+    python tools/search_adversarial.py            writes gdn_prefill_*/tensors/adversarial_<n>.safetensors
     python tools/search_adversarial.py --table    measures the files that are there
 
 The prefill family (gdnspec.emulate.prefill) has twelve emulators with T as one bfloat16 operand, and twelve strict

@@ -1,4 +1,4 @@
-// gdn_decode_k_last and gdn_decode_k_first in C++17, from definitions/README.md alone: no Python, no libraries.
+// gdn_decode_k_last and gdn_decode_k_first in C++17, from definitions/gdn/README.md alone: no Python, no libraries.
 //
 //     g++ -std=c++17 -O2 -o decode decode.cpp
 //     ./decode VECTORS OUTPUTS

@@ -128,7 +128,7 @@ def legal(found: Found, heads: Heads) -> bool:
     ):
         return False
     workload = Workload(name="heads", suite="smoke", preset=heads.preset, axes={}, regime="typical", seed=0)
-    axes = {name: preset_of(workload).axes[name] for name in found.definition.const_axes()}
+    axes = {name: preset_of(found, workload).axes[name] for name in found.definition.const_axes()}
     return not list(found.definition.broken(found.definition.bind(axes)))
 
 
@@ -138,7 +138,7 @@ def legal(found: Found, heads: Heads) -> bool:
 def exhibits(found: Found, workload: Workload) -> Levels:
     """The levels of every factor that a row exhibits. A row from a file of tensors has no regime."""
     definition = found.definition
-    scope = workload.scope(definition, preset_of(workload))
+    scope = workload.scope(definition, preset_of(found, workload))
     levels: Levels = {}
     for factor in factors_of(found):
         levels[factor] = set(_EXHIBITED.get(factor, _of_input)(factor, found, workload, scope))

@@ -54,7 +54,7 @@ def fitting(found: Found, row: Line) -> Line | None:
     from gdnspec.runner.freeze import frozen
 
     workload = Workload.model_validate(row | {"suite": SUITE})
-    workload.check(found.definition, preset_of(workload))
+    workload.check(found.definition, preset_of(found, workload))
     try:
         done = frozen(found, workload, Expected("cpu", print))
     except SpecError:

@@ -82,7 +82,7 @@ def rows_for(found: Found, rows: list[Workload]) -> Iterator[Line]:
             if (axis, wanted) in lacking:
                 row = line(found, _call(found, axis, wanted, lacking))
                 workload = Workload.model_validate(row | {"suite": "conformance", "seed": 0})
-                workload.check(found.definition, preset_of(workload))
+                workload.check(found.definition, preset_of(found, workload))
                 have.append(workload)
                 yield row
     left = missing(found, have)

@@ -1,4 +1,4 @@
-"""The tables of what the suites cover, for definitions/README.md: python tools/make_workloads.py --table."""
+"""The tables of what the suites cover, for definitions/gdn/README.md: python tools/make_workloads.py --table."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -19,10 +19,6 @@ def definitions_dir() -> Path:
     return data_root() / "definitions"
 
 
-def reference_dir() -> Path:
-    return data_root() / "reference"
-
-
 def solutions_dir() -> Path:
     return data_root() / "solutions"
 

@@ -1,16 +1,16 @@
 """Definitions and presets, cross-checked: reference signatures without running them, constraints on every preset."""
 
-import re
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 from gdnspec import paths
+from gdnspec.catalog.families import Family, families, family_of
 from gdnspec.catalog.source import python_functions
 from gdnspec.model.definition import Definition
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
-from gdnspec.model.loading import is_file, load, parse_json, read_text, validate_root
-from gdnspec.model.preset import Preset, Presets
+from gdnspec.model.loading import is_file, load
+from gdnspec.model.preset import Preset
 from gdnspec.model.workload import Workload
 
 DEFINITION_FILE = "definition.json"
@@ -22,6 +22,7 @@ class Found:
 
     definition: Definition
     folder: Path = field(compare=False)
+    family: Family = field(compare=False)
     beside: Path | None = field(default=None, compare=False)  # a workload file of somebody's own, where it lies
 
     def at(self, file: Path) -> "Found":
@@ -49,28 +50,32 @@ def load_definition(file: Path) -> Found:
     problems = []
     if definition.name != file.parent.name:
         problems.append(Problem(file, f"{definition.name!r} in a folder named {file.parent.name!r}", "/name"))
-    problems += _reference_problems(definition, file)
+    family = family_of(file, definition.family)
+    if definition.family != family.name:
+        message = f"{definition.family!r} in the folder of the family {family.name!r}"
+        problems.append(Problem(file, message, "/family"))
+    problems += _reference_problems(definition, family, file)
     if problems:
         raise SpecError(problems)
-    return Found(definition, file.parent)
+    return Found(definition, file.parent, family)
 
 
-def _reference_problems(definition: Definition, file: Path) -> list[Problem]:
-    problems = _function_problems(definition, file, definition.reference, "/reference")
+def _reference_problems(definition: Definition, family: Family, file: Path) -> list[Problem]:
+    problems = _function_problems(definition, family, file, definition.reference, "/reference")
     if problems or definition.second_reference is None:
         return problems  # inputs that do not fit the first fit no second
     second = definition.second_reference.function
-    return _function_problems(definition, file, second, "/second_reference/function", ("chunk_size",))
+    return _function_problems(definition, family, file, second, "/second_reference/function", ("chunk_size",))
 
 
 def _function_problems(
-    definition: Definition, file: Path, named: str, at: str, also: tuple[str, ...] = ()
+    definition: Definition, family: Family, file: Path, named: str, at: str, also: tuple[str, ...] = ()
 ) -> list[Problem]:
     """What keeps `file.py::function` from being called with the inputs; `also`: parameters that it may have besides."""
     name, function = named.split("::")
-    source = paths.reference_dir() / name
+    source = family.reference / name
     if not is_file(source):
-        return [Problem(file, f"no file {name!r} in reference/", at)]
+        return [Problem(file, f"no file {name!r} in reference/{family.name}/", at)]
     functions = python_functions(source)
     if function not in functions:
         return [Problem(file, f"no function {function!r} in {name}", at, nearest(function, functions))]
@@ -82,41 +87,24 @@ def _function_problems(
     return []
 
 
-@cache
 def presets() -> dict[str, Preset]:
-    """All presets, their names in the order of the file."""
-    return load_presets(paths.definitions_dir() / "presets.json")
-
-
-KERNEL_WIDTH = 4  # linear_conv_kernel_dim of every model in presets.json
-HIDDEN_SIZE = 64  # of a preset that is named by its heads
-_COUNT = "([1-9][0-9]{0,5})"
-HEADS = re.compile(f"heads-{_COUNT}x{_COUNT}x{_COUNT}-(?:d{_COUNT}|k{_COUNT}-v{_COUNT})(?:-w([2-4]))?")
-
-
-def preset(name: str) -> Preset | None:
-    """A preset by name. `heads-QxKxV-dD` is one of any heads, in no file: query, key and value heads, head size.
-    `heads-QxKxV-kK-vV` has keys and values of different sizes; `-wW` after either a convolution of W tokens, where
-    models have 4."""
-    heads = HEADS.fullmatch(name)
-    if heads is None:
-        return presets().get(name)
-    q, k, v, size, key, value, width = (int(text) if text else 0 for text in heads.groups())
-    axes = {"num_q_heads": q, "num_k_heads": k, "num_v_heads": v} | ({"head_size": size} if size else {})
-    axes |= {"key_head_dim": size or key, "value_head_dim": size or value}
-    axes |= {"kernel_width": width or KERNEL_WIDTH, "hidden_size": HIDDEN_SIZE}
-    return Preset(axes=axes, source="named by its heads")
-
-
-def preset_of(workload: Workload) -> Preset:
-    """The preset that a workload names, which has been seen to exist."""
-    found = preset(workload.preset)
-    assert found is not None, workload.preset
+    """Those of all families, their names in the order of the files; of two that share a name the first."""
+    found: dict[str, Preset] = {}
+    for family in families().values():
+        found = family.presets | found
     return found
 
 
-def load_presets(file: Path) -> dict[str, Preset]:
-    return validate_root(Presets, parse_json(read_text(file), file), file).root
+def preset(name: str) -> Preset | None:
+    """A preset of any family by name, or by a family's pattern of names."""
+    return next((found for family in families().values() if (found := family.preset(name)) is not None), None)
+
+
+def preset_of(found: Found, workload: Workload) -> Preset:
+    """The preset that a workload names, which has been seen to exist."""
+    preset = found.family.preset(workload.preset)
+    assert preset is not None, workload.preset
+    return preset
 
 
 def preset_problems(found: Found, known: dict[str, Preset], file: Path) -> list[Problem]:
@@ -163,7 +151,7 @@ def _senseless(found: Found, preset: Preset) -> list[tuple[str, str]]:
 
 def _unknown_axes(found: Found, known: dict[str, Preset], file: Path) -> list[Problem]:
     """Axes of presets that no const axis could mean, but for a slip."""
-    names, others = found.definition.const_axes(), _const_axes(paths.definitions_dir())
+    names, others = found.definition.const_axes(), _const_axes(found.family.folder)
     return [
         Problem(
             file, f"{axis!r} is not an axis of {found.definition.name}", f"/{preset}/axes/{axis}", nearest(axis, names)
@@ -197,14 +185,20 @@ def definitions() -> dict[str, Found]:
     """All definitions by name; every problem of every file is raised together."""
     found: dict[str, Found] = {}
     problems: list[Problem] = []
-    for file in sorted(paths.definitions_dir().glob(f"*/{DEFINITION_FILE}")):
-        try:
-            item = load_definition(file)
-        except SpecError as error:
-            problems += error.problems
-            continue
-        problems += preset_problems(item, presets(), paths.definitions_dir() / "presets.json")
-        found[item.definition.name] = item
+    for family in families().values():
+        known = family.presets
+        for file in sorted(family.folder.glob(f"*/{DEFINITION_FILE}")):
+            try:
+                item = load_definition(file)
+            except SpecError as error:
+                problems += error.problems
+                continue
+            name = item.definition.name
+            if name in found:
+                where = paths.shown(found[name].file)
+                problems.append(Problem(file, f"{name!r} is defined in {where} already", "/name"))
+            problems += preset_problems(item, known, family.presets_file)
+            found.setdefault(name, item)
     if problems:
         raise SpecError(problems)
     return found

@@ -47,6 +47,7 @@ _ADDED: dict[str, dict[str, object]] = {
 def definition_hash(found: Found) -> str:
     """sha256 over what a measurement depends on: all of the definition but its prose."""
     content = found.definition.model_dump(mode="json", exclude=_PROSE)
+    content["family"] = found.family.about.measured_as or found.family.name
     for side, added in _ADDED.items():
         for item in content[side]:
             for key, nothing in added.items():
@@ -128,7 +129,7 @@ def stale_question(trace: Trace, found: Found) -> str | None:
     changed = [key for key in ("preset", "regime", "sequence_lengths") if getattr(trace, key) != getattr(workload, key)]
     changed += [axis for axis, size in workload.axes.items() if trace.axes.get(axis) != size]
     # The preset's own, heads and sizes, as far as the trace names them.
-    changed += [a for a, size in preset_of(workload).axes.items() if trace.axes.get(a, size) != size]
+    changed += [a for a, size in preset_of(found, workload).axes.items() if trace.axes.get(a, size) != size]
     return f"the workload has changed since it was measured: {', '.join(changed)}" if changed else None
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gdnspec.catalog.definitions import Found, preset, preset_of, presets
+from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.loading import is_file, load_lines
 from gdnspec.model.workload import Workload
@@ -26,9 +26,13 @@ def load_workloads(file: Path, found: Found) -> list[Workload]:
 
 def problems_of(workload: Workload, found: Found, file: Path, number: int) -> list[Problem]:
     """What keeps one line from being a workload of this definition."""
-    if preset(workload.preset) is None:
-        hint = nearest(workload.preset, presets())
+    family = found.family
+    if family.preset(workload.preset) is None:
+        hint = nearest(workload.preset, family.presets)
         return [Problem(file, f"no preset {workload.preset!r}", f"line {number}: /preset", hint)]
+    if workload.regime is not None and workload.regime not in family.about.regimes:
+        hint = nearest(workload.regime, family.about.regimes)
+        return [Problem(file, f"no regime {workload.regime!r}", f"line {number}: /regime", hint)]
     if workload.tensors is not None and not is_file(found.at(file).tensors(workload.tensors)):
         message = f"no file {workload.tensors!r} beside it or in {found.folder.name}/"
         return [Problem(file, message, f"line {number}: /tensors")]
@@ -36,7 +40,7 @@ def problems_of(workload: Workload, found: Found, file: Path, number: int) -> li
         message = "fresh workloads are drawn by each check, and kept in no file"
         return [Problem(file, message, f"line {number}: /suite", "gdnspec check --seed SEED draws them again")]
     try:
-        workload.check(found.definition, preset_of(workload))
+        workload.check(found.definition, preset_of(found, workload))
     except PlacedError as error:
         place = f"line {number}:" + (f" {error.pointer}" if error.pointer else "")
         return [Problem(file, error.message, place.rstrip(":"), error.hint)]

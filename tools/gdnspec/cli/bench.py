@@ -15,6 +15,7 @@ from gdnspec.cli import amounts
 from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.live import LiveTable, ratios_of
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.selection import chosen_solutions, select
 from gdnspec.cli.weighted import weighted
 from gdnspec.model.errors import SpecError
@@ -64,6 +65,7 @@ def bench(
     executor: Annotated[
         str, typer.Option(help="local, or ray: on every device of the cluster at RAY_ADDRESS, else of this machine.")
     ] = "local",
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Check solutions, then time them: every timed call has content of its own, and its outputs are verified."""
     save = save or save_baselines

@@ -13,6 +13,7 @@ from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.extras import print_errors, print_symmetries
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.progress import progress, writer
 from gdnspec.cli.selection import chosen_solutions, select
 from gdnspec.cli.verdicts import Summary, print_failure, print_summary
@@ -78,6 +79,7 @@ def check(
     errors: Annotated[
         bool, typer.Option("--errors", help="Report errors by regime and by position in the sequence.")
     ] = False,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Check solutions for correctness on a definition's workloads, and on fresh ones that nobody has seen."""
     # Nobody can prepare for what nobody knew.

@@ -11,6 +11,7 @@ from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.workloads import by_name
 from gdnspec.cli.comparison import print_comparison
 from gdnspec.cli.console import complain, print_json, say
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.sides import FORMS, Side, side
 from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.trace import Trace
@@ -30,6 +31,7 @@ def compare(
     device: Annotated[str | None, typer.Option(help="Only this device, such as nvidia-h200.")] = None,
     solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines: one object, times in seconds.")] = False,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Compare what was measured of two solutions, on two devices or at two commits. Nothing is run.
 

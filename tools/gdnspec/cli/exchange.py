@@ -11,6 +11,7 @@ from gdnspec.catalog.definitions import Found, definition, definitions, preset_o
 from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.cli.console import complain, say
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.selection import heads_of
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.preset import Preset
@@ -38,6 +39,7 @@ def export(
     ] = None,
     solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
     force: Annotated[bool, typer.Option(help="Overwrite files.")] = False,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Write a definition or a solution, with workloads, as a dataset of another harness.
 
@@ -45,8 +47,8 @@ def export(
     a workload leaves out with their default; a solution with its sources.
     """
     _hold_format(format_)
-    heads = heads_of(preset)
     found, solution = _named(name, solutions_dir)
+    heads = heads_of(found[0], preset)
     if workloads_file is not None and len(found) != 1:
         raise SpecError("--workloads goes with one definition: name it, or a solution of one")
     for one in suite or ():
@@ -215,7 +217,8 @@ def _write_workloads(meanings: "dict[str, Meaning]", data: "Dataset", output: Pa
             continue
         try:
             line, changed = line_json(found, trace, data.root, output)
-            Workload.model_validate(line).check(found.ours.definition, preset_of(Workload.model_validate(line)))
+            workload = Workload.model_validate(line)
+            workload.check(found.ours.definition, preset_of(found.ours, workload))
         except (NotExpressed, PlacedError, ValueError) as error:
             complain(f"{where}: left out, {error}")
             lost += 1

@@ -12,6 +12,7 @@ from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.files import whole
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.selection import lines_of
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import SUITES, Workload
@@ -31,6 +32,7 @@ def freeze(
         bool, typer.Option(help="Write nothing: exit code 1 where a figure has moved by more than a tenth.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Run the honest emulators on each workload, and write twice their largest errors into its line as its budget.
 

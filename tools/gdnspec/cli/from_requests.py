@@ -9,6 +9,7 @@ from gdnspec.catalog.definitions import Found, definition, definitions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.writing import require_folder
 from gdnspec.cli.needs import needs
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.replay import replay, say_replay, write_workloads
 from gdnspec.cli.selection import chosen_solutions, heads_of
 from gdnspec.model.errors import PlacedError, Problem, SpecError
@@ -67,6 +68,7 @@ def from_requests(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="Same seed, same workloads.")] = 0,
     force: Annotated[bool, typer.Option(help="Overwrite files.")] = False,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Replay a request log through a simulated engine (continuous batching), and write the calls that its kernels get:
     weighted workloads, or with --reduce a few that stand for all.
@@ -129,7 +131,7 @@ def _hold_outputs(folder: Path, found: list[Found], steps_file: Path | None, for
 def _operator(found: Found, preset: str, each: int, interval: int) -> "Operator":
     from gdnspec.traffic.calls import Operator
 
-    heads = heads_of(preset)
+    heads = heads_of(found, preset)
     operator = Operator(found, preset, each if found.definition.stage == "verify" else 1, interval)
     try:
         operator.line("probe", (1,), True, 0).check(found.definition, heads)

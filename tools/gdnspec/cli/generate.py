@@ -13,12 +13,12 @@ from gdnspec.catalog.definitions import Found, definition
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.files import whole
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.selection import heads_of
 from gdnspec.model import chunks
 from gdnspec.model.checkpoints import COUNT, INTERVAL, MULTIPLE, keeps_checkpoints, starts
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.preset import Preset
-from gdnspec.model.regimes import REGIMES
 from gdnspec.model.workload import Workload
 
 SPEC = "a list (1,63,1000), uniform:LO:HI or lognormal:MEDIAN:SIGMA"
@@ -28,7 +28,7 @@ def generate(
     name: Annotated[str, typer.Argument(metavar="DEFINITION", help="The definition to make workloads for.")],
     preset: Annotated[str, typer.Option(help="Head configuration: gdnspec list presets.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The JSONL file to write; - is stdout.")],
-    regime: Annotated[str, typer.Option(help=f"How values are drawn: {', '.join(REGIMES)}.")] = "typical",
+    regime: Annotated[str, typer.Option(help="How values are drawn: gdnspec list regimes.")] = "typical",
     lengths: Annotated[str | None, typer.Option(help=f"Sequence lengths of one workload: {SPEC}.")] = None,
     batch: Annotated[
         str | None, typer.Option(help=f"Sequences in a workload, or batch sizes of a decode: {SPEC}.")
@@ -45,12 +45,13 @@ def generate(
     freeze: Annotated[bool, typer.Option(help="Freeze error budgets too; without them nothing can be checked.")] = True,
     device: Annotated[str, typer.Option(help="Where to freeze: auto, cpu or cuda.")] = "auto",
     force: Annotated[bool, typer.Option(help="Overwrite the file.")] = False,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Draw workloads: the same options give the same lines and the same tensors on any machine."""
     found = definition(name)
-    heads = heads_of(preset)
-    if regime not in REGIMES:
-        raise SpecError(f"no regime {regime!r} ({nearest(regime, REGIMES)})")
+    heads = heads_of(found, preset)
+    if regime not in found.family.about.regimes:
+        raise SpecError(f"no regime {regime!r} ({nearest(regime, found.family.about.regimes)})")
     to_stdout = str(output) == "-"
     if not to_stdout and output.exists() and not force:
         raise SpecError([Problem(output, "exists already", hint="--force overwrites it")])

@@ -106,7 +106,7 @@ def _lines(found: "Meaning") -> tuple[list[Workload], dict[str, int]]:
     from gdnspec.interop.workloads_out import rebound
 
     assert found.ours is not None
-    heads, lines = heads_of(found.preset), []
+    heads, lines = heads_of(found.ours, found.preset), []
     left_out: dict[str, int] = {}
     for line in [line for line in workloads(found.ours) if line.suite == "smoke"]:
         other = rebound(found.ours, line, found.preset, heads)

@@ -7,9 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from gdnspec.catalog.definitions import applies, definitions, presets
+from gdnspec.catalog.families import families
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, print_json, print_table, table, warn
+from gdnspec.cli.outside import DefinitionsDir
 
 
 class What(StrEnum):
@@ -17,14 +19,16 @@ class What(StrEnum):
     solutions = "solutions"
     workloads = "workloads"
     presets = "presets"
+    regimes = "regimes"
 
 
 def list_(
     what: Annotated[What, typer.Argument(help="What to list.")] = What.definitions,
     solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """List definitions, solutions, workloads or presets."""
+    """List definitions, solutions, workloads, presets or regimes."""
     title, columns, rows = _ROWS[what](solutions_dir)
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
@@ -75,4 +79,12 @@ def _presets(_: Path | None) -> Listing:
     return "", ["preset", "axes", "definitions", "source"], rows
 
 
-_ROWS = {What.definitions: _definitions, What.solutions: _solutions, What.workloads: _workloads, What.presets: _presets}
+def _regimes(_: Path | None) -> Listing:
+    rows = [[family.name, *item] for family in families().values() for item in family.about.regimes.items()]
+    return "", ["family", "regime", "inputs"], rows
+
+
+_ROWS = {
+    What.definitions: _definitions, What.solutions: _solutions, What.workloads: _workloads, What.presets: _presets,
+    What.regimes: _regimes,
+}  # fmt: skip

@@ -13,6 +13,7 @@ from gdnspec import paths
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.solutions import MANIFEST, load_solution, solutions
 from gdnspec.cli.console import say
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.scaffold import SCAFFOLDS
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.solution import PLACEHOLDER_AUTHOR, PLACEHOLDER_TEXT, Manifest
@@ -30,6 +31,7 @@ def new(
     language: Annotated[Language, typer.Option(help="What it is written in.")] = Language.python,
     solutions_dir: Annotated[Path | None, typer.Option(help="Where to make its folder; default: solutions/.")] = None,
     author: Annotated[str, typer.Option(help="Who is to be credited.")] = PLACEHOLDER_AUTHOR,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Scaffold a solution: a manifest, and a kernel file with every argument and its shape."""
     root = solutions_dir or paths.solutions_dir()

@@ -15,6 +15,7 @@ from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, say, warn
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.model.errors import Problem, SpecError, nearest
 
 NEEDED = {"altair": "altair", "jinja2": "jinja2", "vl_convert": "vl-convert-python"}
@@ -43,6 +44,7 @@ def report(
             help="Of one solution, into a README.md: verdicts by regime and times, between marks that are kept.",
         ),
     ] = None,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Write one self-contained page: traces of all solutions, charts, verdicts by regime, and the kill matrix.
 

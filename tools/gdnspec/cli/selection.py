@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from gdnspec.catalog.definitions import Found, definition, definitions, preset, presets
+from gdnspec.catalog.definitions import Found, definition, definitions
 from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.model.errors import Problem, SpecError, nearest
@@ -53,12 +53,12 @@ def select(
     return [(item, group) for item, group in chosen if group]
 
 
-def heads_of(name: str) -> Preset:
-    """What --preset means. Raises `SpecError`."""
-    found = preset(name)
-    if found is None:
-        raise SpecError(f"no preset {name!r} ({nearest(name, presets())})")
-    return found
+def heads_of(found: Found, name: str) -> Preset:
+    """What --preset means for a definition. Raises `SpecError`."""
+    preset = found.family.preset(name)
+    if preset is None:
+        raise SpecError(f"no preset {name!r} ({nearest(name, found.family.presets)})")
+    return preset
 
 
 def lines_of(file: Path, lines: list[Workload], suite: list[str] | None, names: list[str] | None) -> list[Workload]:

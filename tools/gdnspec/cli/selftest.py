@@ -14,6 +14,7 @@ from gdnspec.catalog.solutions import Solution
 from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, print_table, say
 from gdnspec.cli.device import chosen_device
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.model.errors import SpecError, nearest
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def selftest(
             metavar="FILE", help="Put the kill matrix into this file, between its marks. Tries every workload."
         ),
     ] = None,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Reject every known-bad solution, and accept every honest one.
 

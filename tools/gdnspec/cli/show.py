@@ -7,12 +7,13 @@ import typer
 
 from gdnspec import paths
 from gdnspec.catalog.definitions import Found, definitions, preset, presets
+from gdnspec.catalog.families import regimes
 from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, out, print_json, print_table, say, table, warn
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.model.definition import DerivedAxis, Tensor, VarAxis
 from gdnspec.model.errors import SpecError, nearest
-from gdnspec.model.regimes import REGIMES
 
 
 def show(
@@ -21,6 +22,7 @@ def show(
     ],
     solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Show one thing in full."""
     if name in definitions():
@@ -30,8 +32,8 @@ def show(
     if (found_preset := preset(name)) is not None:
         print_json(found_preset.model_dump(mode="json", exclude_none=True))
         return
-    if name in REGIMES:
-        print_json({name: REGIMES[name]}) if as_json else say(f"{name}: {REGIMES[name]}")
+    if (words := regimes().get(name)) is not None:
+        print_json({name: words}) if as_json else say(f"{name}: {words}")
         return
     known, problems = solutions(solutions_dir)
     if name in known:
@@ -43,7 +45,7 @@ def show(
         return
     for problem in problems:
         warn(str(problem))
-    everything = [*definitions(), *presets(), *REGIMES, *known]
+    everything = [*definitions(), *presets(), *regimes(), *known]
     raise SpecError(f"nothing is named {name!r} ({nearest(name, everything)})")
 
 
@@ -92,7 +94,7 @@ def _definition(found: Found) -> None:
     for symmetry in d.symmetries:
         but = "" if symmetry.exact else ", but for the order of sums"
         say(f"symmetry    {symmetry.name} ({', '.join(symmetry.dimension)}){but}")
-    say(f"flops       {d.flops}\nreference   {paths.shown(paths.reference_dir())}/{d.reference}")
+    say(f"flops       {d.flops}\nreference   {paths.shown(found.family.reference)}/{d.reference}")
     if d.second_reference is not None:
         second = d.second_reference
         say(f"            {second.function} above {second.above_tokens} tokens")

@@ -14,6 +14,7 @@ from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import add_row, complain, print_table, say, table
 from gdnspec.cli.files import whole
 from gdnspec.cli.needs import needs
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.model.errors import Problem, SpecError, nearest
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def stats(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="A picture too: .html, or .svg of one file.")
     ] = None,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Show what workloads are like: lengths, batches, chunks, how they fill a GPU, and what decides their time.
 

@@ -13,6 +13,7 @@ from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.files import replaced
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.progress import progress
 from gdnspec.cli.remote import client, follow
 from gdnspec.cli.selection import chosen_solutions
@@ -49,6 +50,7 @@ def submit(
     token_file: Annotated[
         Path | None, typer.Option(help="Holds the token for --to.", show_default="$GDNSPEC_TOKEN")
     ] = None,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Check a solution on every suite that runs here, time it where there is a GPU, and pack it with that evidence."""
     from gdnspec.submission.audit import audited

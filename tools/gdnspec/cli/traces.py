@@ -12,6 +12,7 @@ from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.traces import load_traces, stale_question, stale_source, trace_files
 from gdnspec.cli.console import EPILOG, say, warn
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.selection import chosen_solutions
 from gdnspec.model.errors import SpecError
 from gdnspec.model.trace import Trace
@@ -30,6 +31,7 @@ def traces() -> None:
 def carry(
     solution: Annotated[str, typer.Argument(help="Its name.")],
     solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Carry a Triton solution's traces over a change of its sources that left what a GPU does as it was.
 

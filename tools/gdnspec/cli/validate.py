@@ -9,21 +9,26 @@ from typing import Annotated
 
 import typer
 
-from gdnspec import paths
 from gdnspec.catalog import definitions as catalog
 from gdnspec.catalog.carried import CARRIED, load_proof, proof_files
 from gdnspec.catalog.definitions import DEFINITION_FILE, Found, load_definition, preset_problems
+from gdnspec.catalog.families import FAMILY_FILE, PRESETS_FILE, families, load_presets
 from gdnspec.catalog.solutions import MANIFEST, load_solution, solution_folders
 from gdnspec.catalog.trace_check import check_traces, is_trace_file
 from gdnspec.catalog.traces import files_below
 from gdnspec.catalog.workloads import by_name, load_workloads
 from gdnspec.cli.console import say
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.model.errors import Problem, SpecError, nearest
-from gdnspec.model.loading import jsonl, load_lines, parse_json
+from gdnspec.model.family import FamilyFile
+from gdnspec.model.loading import jsonl, load, load_lines, parse_json
 from gdnspec.model.preset import Preset
 from gdnspec.model.result import CheckResult
 
-KINDS = f"{DEFINITION_FILE}, presets.json, {MANIFEST}, *.jsonl, *.safetensors, {CARRIED}/*.json, or a folder of these"
+KINDS = (
+    f"{DEFINITION_FILE}, {FAMILY_FILE}, {PRESETS_FILE}, {MANIFEST}, *.jsonl, *.safetensors, {CARRIED}/*.json, or a "
+    "folder of these"
+)
 
 
 def validate(
@@ -31,6 +36,7 @@ def validate(
     definition: Annotated[
         str | None, typer.Option(help="What workloads or tensors outside definitions/ belong to.")
     ] = None,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Validate definitions, presets, workloads, solutions, results, traces and captured tensors."""
     files = list(_expand(path) if path else _everything())
@@ -69,11 +75,11 @@ def _resolved(file: Path) -> Path:
 
 
 def _everything() -> Iterable[Path]:
-    root = paths.definitions_dir()
-    yield root / "presets.json"
-    yield from sorted(root.glob(f"*/{DEFINITION_FILE}"))
-    yield from sorted(root.glob("*/workloads.jsonl"))
-    yield from sorted(root.glob("*/tensors/*.safetensors"))
+    for family in families().values():
+        yield family.file
+        yield family.presets_file
+        for kind in (DEFINITION_FILE, "workloads.jsonl", "tensors/*.safetensors"):
+            yield from sorted(family.folder.glob(f"*/{kind}"))
     for folder in solution_folders():
         yield folder / MANIFEST
         yield from files_below(folder)
@@ -85,7 +91,7 @@ def _expand(given: list[Path]) -> Iterable[Path]:
         if not path.is_dir():
             yield path
             continue
-        found = [f for name in (DEFINITION_FILE, "presets.json", MANIFEST) for f in sorted(path.rglob(name))]
+        found = [f for name in (DEFINITION_FILE, FAMILY_FILE, PRESETS_FILE, MANIFEST) for f in sorted(path.rglob(name))]
         found += [f for kind in ("*.jsonl", "*.safetensors", f"{CARRIED}/*.json") for f in sorted(path.rglob(kind))]
         if not found:
             raise SpecError([Problem(path, "holds nothing that can be validated", hint=KINDS)])
@@ -94,10 +100,12 @@ def _expand(given: list[Path]) -> Iterable[Path]:
 
 def _one(file: Path, definition: str | None) -> None:
     if file.name == DEFINITION_FILE:
-        problems = _with_presets(file, paths.definitions_dir() / "presets.json")
+        problems = _with_presets(file, _found(file).family.presets_file)
         if problems:
             raise SpecError(problems)
-    elif file.name == "presets.json":
+    elif file.name == FAMILY_FILE:
+        load(FamilyFile, file)
+    elif file.name == PRESETS_FILE:
         _presets(file)
     elif file.name == MANIFEST:
         load_solution(file.parent)
@@ -123,8 +131,8 @@ def _found(file: Path) -> Found:
 
 @cache
 def _with_presets(file: Path, presets_file: Path) -> list[Problem]:
-    shipped = paths.definitions_dir()
-    if presets_file == shipped / "presets.json" and file.parent.parent == shipped:
+    shipped = {family.presets_file for family in families().values()}
+    if presets_file in shipped and presets_file.parent == file.parent.parent:
         with contextlib.suppress(SpecError):
             catalog.definitions()  # has held every one of them to these presets
             return []
@@ -133,13 +141,15 @@ def _with_presets(file: Path, presets_file: Path) -> list[Problem]:
 
 @cache
 def _known_presets(file: Path) -> dict[str, Preset]:
-    return catalog.load_presets(file)
+    return load_presets(file)
 
 
 def _presets(file: Path) -> None:
     problems = []
-    for definition_file in sorted(paths.definitions_dir().glob(f"*/{DEFINITION_FILE}")):
-        problems += _with_presets(definition_file, file)
+    everything = catalog.definitions().values()
+    of_family = [found for found in everything if found.family.presets_file == file]
+    for found in of_family or everything:  # a file of somebody's own is held to all
+        problems += _with_presets(found.file, file)
     if problems:
         raise SpecError(problems)
 
@@ -174,7 +184,7 @@ def _tensors(file: Path, found: Found) -> None:
         read_inputs(file, definition, _absent(file, found))
     for line in lines:
         tensors = read_inputs(file, definition, line.omit)
-        hold_to(file, tensors, definition, line.scope(definition, catalog.preset_of(line)))
+        hold_to(file, tensors, definition, line.scope(definition, catalog.preset_of(found, line)))
         found_hash = digest((name, t.dtype, t.shape, t.data) for name, t in tensors.items())
         if line.sha256 is not None and line.sha256 != found_hash:
             message = f"workload {line.name!r} says sha256 {line.sha256[:12]}.., the inputs have {found_hash[:12]}.."

@@ -9,6 +9,7 @@ import typer
 
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.progress import progress, writer
 from gdnspec.cli.selection import select
 from gdnspec.cli.verdicts import Summary, closest, print_failure, verdict
@@ -52,6 +53,7 @@ def export(
     ] = None,
     workloads_file: Annotated[Path | None, typer.Option("--workloads", help="Take workloads from this file.")] = None,
     force: Annotated[bool, typer.Option(help="Replace an earlier export.")] = False,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Write inputs, shapes, types and budgets as safetensors and JSON. No expected values are among them."""
     from gdnspec.runner.vectors.export import export as write
@@ -78,6 +80,7 @@ def judge(
         Path | None,
         typer.Option("--json", metavar="FILE", help="Append each result as a line of JSON; - is stdout."),
     ] = None,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Judge outputs by the rules of `gdnspec check`. Every file is looked through before the first verdict."""
     from gdnspec.runner.vectors import folder as folders

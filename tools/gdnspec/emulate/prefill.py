@@ -1,6 +1,6 @@
 """The family of prefill: chunks, bfloat16 operands and float32 sums, as kernels on tensor cores have them.
 
-Notation of reference/chunkwise.py: (I + A) U = diag(beta) (V - diag(gamma) K S^T). With T = (I + A)^-1 diag(beta),
+Notation of reference/gdn/chunkwise.py: (I + A) U = diag(beta) (V - diag(gamma) K S^T). With T = (I + A)^-1 diag(beta),
 
 - chunks of 16, 64 and 128 tokens;
 - "ahead": u = T V and w = T diag(gamma) K are formed before the state is known, and w is stored in bfloat16;

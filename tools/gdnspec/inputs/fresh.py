@@ -4,18 +4,19 @@ Everything in a workload file can be recognised: by its shapes, and by gates tha
 A solution that is honest there alone is met here by shapes and gates from the seed of the check.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from gdnspec.catalog.definitions import Found, preset_of, presets
+from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.random import Stream
 from gdnspec.inputs.slots import slots
 from gdnspec.model import chunks
 from gdnspec.model.checkpoints import COUNT, INTERVAL, MULTIPLE, starts
 from gdnspec.model.dtypes import FLOATS
+from gdnspec.model.preset import Preset
 from gdnspec.model.workload import Workload
 
 NAMES = {"cpu": ("fresh_typical", "fresh_regime"), "cuda": ("fresh_typical", "fresh_regime", "fresh_large")}
@@ -52,13 +53,13 @@ def _line(found: Found, rows: list[Workload], name: str, stream: Stream) -> Work
     wide = name == "fresh_regime" and _between(0, 1, stream) == 1
     regime = _one_of(REGIMES, stream) if name == "fresh_regime" else "typical"
     device = "cuda" if large else "cpu"
-    known = WIDE[device] if wide else sorted(_presets(rows, large))
+    known = WIDE[device] if wide else sorted(_presets(found.family.presets, rows, large))
     line: dict[str, Any] = {
         "name": name, "suite": "fresh", "regime": regime, "seed": int(stream.raw(1)[0] >> np.uint64(2)),
         "preset": _one_of(known, stream), "device": "cuda" if large else "any",
         "scalars": _scalars(found, stream),
     }  # fmt: skip
-    heads = preset_of(Workload.model_validate({**line, "axes": {}})).axes
+    heads = preset_of(found, Workload.model_validate({**line, "axes": {}})).axes
     most_slots = POOL[device] // (4 * heads["num_v_heads"] * heads["key_head_dim"] * heads["value_head_dim"])
     if found.definition.conventions.packing != "ragged":
         count = _log_between(MOST[device], stream) if wide else _rows(large, stream)
@@ -119,11 +120,11 @@ def _lengths(name: str, stream: Stream, short: int) -> Iterator[int]:
         yield from (_between(1, 1000, stream) for _ in range(_between(3, 7, stream)))
 
 
-def _presets(rows: list[Workload], large: bool) -> set[str]:
+def _presets(known: Mapping[str, Preset], rows: list[Workload], large: bool) -> set[str]:
     """Head configurations of the definition's own rows that every kernel for a model serves: heads as large as those
     of models, as many query as key heads. Few heads, or those of models."""
     names = {row.preset for row in rows if (row.suite == "performance") == large}
-    heads = {name: presets()[name].axes for name in names & presets().keys()}
+    heads = {name: known[name].axes for name in names & known.keys()}
     return {
         name
         for name, axes in heads.items()

@@ -47,7 +47,7 @@ def materialise(found: Found, workload: Workload) -> Inputs:
     """Draws or reads the inputs; raises `InvalidWorkload` with the reason where they may not be used."""
     definition = found.definition
     refuse_drawn(workload)
-    scope = workload.scope(definition, preset_of(workload))
+    scope = workload.scope(definition, preset_of(found, workload))
     try:
         tensors = _read(found, workload, scope) if workload.tensors else draw(definition, workload, scope)
     except (SpecError, RegimeError) as error:

@@ -11,7 +11,7 @@ DRAWING = 3  # times a workload's bytes: drawn in blocks, held, and hashed or co
 
 def require(found: Found, workload: Workload, times: int = DRAWING) -> None:
     """Raises `MemoryError` where `times` its bytes, inputs and outputs, are more than is free."""
-    scope = workload.scope(found.definition, preset_of(workload))
+    scope = workload.scope(found.definition, preset_of(found, workload))
     need, have = times * found.definition.bytes_held(scope, workload.omitted(found.definition)), available()
     if have is not None and need > have:
         raise MemoryError(f"it needs about {need / 2**30:.1f} GiB, {have / 2**30:.1f} GiB are free")

@@ -24,7 +24,7 @@ def write(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
     """Bytes and sha256 of what was written: the same as `materialise` has of the same line. The file is whole, or it
     is not there. Raises `InvalidWorkload`, `OSError`, `MemoryError` where the largest tensor would not fit."""
     refuse_drawn(workload)
-    scope = workload.scope(found.definition, preset_of(workload))
+    scope = workload.scope(found.definition, preset_of(found, workload))
     largest = max(found.definition.nbytes(tensor, scope) for tensor in found.definition.inputs)
     have = available()
     if have is not None and DRAWING * largest > have:
@@ -41,7 +41,7 @@ def write(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
 
 def _written(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
     definition = found.definition
-    scope = workload.scope(definition, preset_of(workload))
+    scope = workload.scope(definition, preset_of(found, workload))
     tensors = [t for t in definition.inputs if not t.is_scalar and t.name not in workload.omit]
     shapes = {t.name: definition.shape(t, scope) for t in tensors}
     head, starts = header({t.name: (t.dtype, shapes[t.name]) for t in tensors})
@@ -73,7 +73,7 @@ def _arrays(found: Found, workload: Workload, tensors: list[Tensor]) -> Iterator
         yield from ((tensor, read[tensor.name]) for tensor in tensors)
         return
     try:
-        painter = Painter(found.definition, workload, workload.scope(found.definition, preset_of(workload)))
+        painter = Painter(found.definition, workload, workload.scope(found.definition, preset_of(found, workload)))
         for tensor in tensors:
             yield tensor, painter.paint(tensor)
     except RegimeError as error:

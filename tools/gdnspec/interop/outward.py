@@ -3,7 +3,6 @@
 import ast
 from typing import Any
 
-from gdnspec import paths
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution
 from gdnspec.interop.axes import axes_of
@@ -60,7 +59,7 @@ def definition_json(found: Found, preset: Preset) -> Json:
 def reference(found: Found) -> str:
     """The file of the reference, whole, and a `run` that takes the inputs in order."""
     file, function = found.definition.reference.split("::")
-    source = (paths.reference_dir() / file).read_text(encoding="utf-8")
+    source = (found.family.reference / file).read_text(encoding="utf-8")
     names = ", ".join(tensor.name for tensor in found.definition.inputs)
     defined = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
     assert "run" not in defined

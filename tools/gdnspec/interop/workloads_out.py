@@ -24,7 +24,7 @@ def rebound(found: Found, line: Workload, name: str, preset: Preset) -> Workload
     """The line with other heads: drawn anew; None where its tensors are recorded and have heads of their own."""
     from gdnspec.catalog.definitions import preset_of
 
-    mine = {axis: preset_of(line).axes.get(axis) for axis in found.definition.const_axes()}
+    mine = {axis: preset_of(found, line).axes.get(axis) for axis in found.definition.const_axes()}
     if mine == {axis: preset.axes.get(axis) for axis in found.definition.const_axes()}:
         return line
     if line.tensors is not None:

@@ -1,4 +1,4 @@
-"""A definition: the contract of one operator. Loaded from definitions/<name>/definition.json."""
+"""A definition: the contract of one operator. Loaded from definitions/<family>/<name>/definition.json."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -197,7 +197,7 @@ class Definition(Model):
 
     schema_version: Version1
     name: Name
-    family: Literal["gated_delta_net"]
+    family: Name
     stage: Stage
     description: Text
     conventions: Conventions

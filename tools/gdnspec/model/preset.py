@@ -1,4 +1,4 @@
-"""Presets: head configurations, by name. Loaded from definitions/presets.json."""
+"""Presets: head configurations, by name. Loaded from definitions/<family>/presets.json."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""A workload: one line of definitions/<name>/workloads.jsonl, or of any file of the same form."""
+"""A workload: one line of definitions/<family>/<name>/workloads.jsonl, or of any file of the same form."""
 
 from math import prod
 from typing import Annotated, Literal
@@ -13,7 +13,6 @@ from gdnspec.model.definition import Definition, Name, Scope, Text
 from gdnspec.model.dtypes import INTEGERS
 from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.preset import Preset
-from gdnspec.model.regimes import REGIMES
 from gdnspec.model.sequences import bounds
 
 Suite = Literal["smoke", "conformance", "strict", "performance", "fresh"]
@@ -57,13 +56,6 @@ class Workload(Model):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     budget: Budget | None = None
     emulators: dict[Name, dict[Metric, dict[Name, Figure]]] | None = None  # what the budget was frozen from
-
-    @field_validator("regime")
-    @classmethod
-    def _known_regime(cls, regime: str | None) -> str | None:
-        if regime is not None and regime not in REGIMES:
-            raise PlacedError("", f"no regime {regime!r}", nearest(regime, REGIMES))
-        return regime
 
     @field_validator("budget")
     @classmethod

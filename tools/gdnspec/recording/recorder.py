@@ -149,7 +149,7 @@ class Recorder:
         try:
             lines.hold_sizes(self.found.definition, shape)
             line = Workload.model_validate(lines.line(self.found, shape, "x", 0, self.repeats.of(shape.heads)))
-            line.check(self.found.definition, preset_of(line))
+            line.check(self.found.definition, preset_of(self.found, line))
         except NotRecorded as error:
             self._refused[shape] = str(error)
         except (PlacedError, ValueError) as error:

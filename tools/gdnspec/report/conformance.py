@@ -4,12 +4,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gdnspec.model.regimes import REGIMES
+from gdnspec.catalog.families import regimes
 from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import Workload
 
 RECORDED, FRESH, OTHER = "recorded tensors", "fresh", "other"
-COLUMNS = (*REGIMES, RECORDED, FRESH, OTHER)
+
+
+def columns() -> tuple[str, ...]:
+    """The kinds of input that a solution is told apart by, in order."""
+    return (*regimes(), RECORDED, FRESH, OTHER)
 
 
 @dataclass
@@ -65,4 +69,4 @@ def table(verdicts: Iterable[tuple[int, CheckResult]], known: dict[str, Workload
         lines.append(Line(solution, device, dict(cells), total, badge, conforming))
     lines.sort(key=lambda line: (line.total.failed == 0, line.solution, line.device))
     met = {regime for line in lines for regime in line.cells}
-    return [regime for regime in COLUMNS if regime in met], lines
+    return [regime for regime in columns() if regime in met], lines

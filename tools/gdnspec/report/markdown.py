@@ -7,7 +7,7 @@ from gdnspec.catalog.traces import Measured
 from gdnspec.catalog.workloads import by_name
 from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult
-from gdnspec.report.conformance import COLUMNS, Cell, regime_of
+from gdnspec.report.conformance import Cell, columns, regime_of
 from gdnspec.report.units import shown_ratio, shown_share, shown_time
 
 BEGIN, END = "<!-- gdnspec report: begin -->", "<!-- gdnspec report: end -->"
@@ -55,7 +55,7 @@ def _verdicts(verdicts: Sequence[CheckResult], found: dict[str, Found]) -> Itera
     yield from _table(
         ["regime", *names],
         ([regime, *(_cell(cells.get((regime, name))) for name in names)]
-         for regime in COLUMNS if any((regime, name) in cells for name in names)),
+         for regime in columns() if any((regime, name) in cells for name in names)),
     )  # fmt: skip
 
 

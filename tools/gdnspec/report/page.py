@@ -17,10 +17,10 @@ from markupsafe import Markup
 
 from gdnspec import __version__
 from gdnspec.catalog.definitions import Found, presets
+from gdnspec.catalog.families import regimes
 from gdnspec.catalog.traces import Measured
 from gdnspec.catalog.workloads import workloads
 from gdnspec.model.definition import Definition
-from gdnspec.model.regimes import REGIMES
 from gdnspec.model.result import CheckResult
 from gdnspec.model.trace import METHODS
 from gdnspec.model.workload import Workload
@@ -89,7 +89,8 @@ def render(contents: Contents) -> str:
     own = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)
     scripts.append(f"(() => {{\n{own}}})();")
     return _templates().get_template("page.html.j2").render(
-        sections=sections, contents=contents, version=__version__, drawn=drawn, presets=presets(), regime_words=REGIMES,
+        sections=sections, contents=contents, version=__version__, drawn=drawn,
+        presets=presets(), regime_words=regimes(),
         generated=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), solutions=names, most=MOST_BASELINES,
         grids=kills.grids(contents.selftest, contents.found) if contents.selftest else [],
         written=[] if contents.selftest else kills.written(),

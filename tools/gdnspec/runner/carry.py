@@ -88,7 +88,7 @@ def _calls(traces: list[Trace], manifest: Manifest) -> Iterator[tuple[str, Mappi
 def inputs(found: Found, workload: Workload, outputs: bool) -> dict[str, object]:
     """What a call passes by keyword, tensors without memory; with `outputs` those as well."""
     definition = found.definition
-    scope, absent = workload.scope(definition, preset_of(workload)), workload.omitted(definition)
+    scope, absent = workload.scope(definition, preset_of(found, workload)), workload.omitted(definition)
     given: dict[str, object] = {}
     for tensor in definition.inputs:
         if tensor.is_scalar:

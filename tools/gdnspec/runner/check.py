@@ -227,7 +227,7 @@ class Checker:
             if worst.status != "PASSED" or (once and job.extras.repeats is None):
                 return judgement
             generator = self._generator(job)
-            calls = [] if once else further(definition, scope, generator, job.workload.regime)
+            calls = [] if once else further(definition, scope, generator, job.vanishing)
             later = self._later(job, case, content, session, answer.outputs, judged, calls)
             wrong = next((verdict for verdict in later if verdict is not None), None)
             if wrong is not None or once or not job.extras.symmetries:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gdnspec.build.reference import module
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.inputs.draw import Painter, RegimeError
 from gdnspec.inputs.materialise import InvalidWorkload, scalars
@@ -22,7 +23,6 @@ from gdnspec.model.workload import Workload
 from gdnspec.protocol.arena import TORCH
 from gdnspec.runner.batch import PER_ROW
 from gdnspec.runner.call import Content
-from gdnspec.runner.expected import reference_module
 from gdnspec.runner.tensors import in_blocks, to_torch
 
 BLOCK = 1 << 25  # elements drawn at a time
@@ -46,8 +46,9 @@ class _Brush:
     """Draws one workload. Each input has a generator of its own, so omitting one changes no other."""
 
     def __init__(self, found: Found, workload: Workload, device: str) -> None:
+        self.family = found.family
         self.definition, self.workload, self.device = found.definition, workload, device
-        self.scope = workload.scope(found.definition, preset_of(workload))
+        self.scope = workload.scope(found.definition, preset_of(found, workload))
         self.painter = Painter(found.definition, workload, self.scope)
         self._solved: dict[str, Tensor] = {}
 
@@ -115,7 +116,7 @@ class _Brush:
             v = self.by_name("v", (tokens, H, V), torch.bfloat16)
             g, beta = (self.by_name(gate, (tokens, H), torch.float32) for gate in ("g", "beta"))
             ends = torch.tensor(self.scope["cu_seqlens"], device=self.device)
-            u, w = reference_module("chunk_stages").chunk_wy(k, v, g, beta, ends)
+            u, w = module(self.family, "chunk_stages").chunk_wy(k, v, g, beta, ends)
             self._solved = {"u": u, "w": w}
         return self._solved[name]
 

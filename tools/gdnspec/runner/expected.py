@@ -1,13 +1,9 @@
 """Expected values: the reference in float64, cached on disk by content."""
 
 import hashlib
-import importlib
 import json
-import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import torch
 from safetensors import SafetensorError
@@ -15,6 +11,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from gdnspec import paths
+from gdnspec.build.reference import function, reference_hash
 from gdnspec.catalog import kept
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload
@@ -27,39 +24,17 @@ LARGEST_CACHED = 256 * 1024 * 1024
 AGAIN = "its expected values are computed again"
 
 
-def reference_module(module: str) -> ModuleType:
-    """A module of reference/."""
-    folder = str(paths.reference_dir())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    return importlib.import_module(module)
-
-
-@cache
-def reference_hash() -> str:
-    """sha256 over reference/: part of every cache key."""
-    digest = hashlib.sha256()
-    for file in sorted(paths.reference_dir().glob("*.py")):
-        digest.update(f"{file.name}\0".encode() + file.read_bytes())
-    return digest.hexdigest()
-
-
 def oracle(found: Found, tokens: int) -> Callable[..., tuple[Tensor, ...] | Tensor]:
     """The reference function; where the workload is long, the second reference that the definition names."""
     second = found.definition.second_reference
-    return function(found.definition.reference if second is None or tokens <= second.above_tokens else second.function)
+    first = second is None or tokens <= second.above_tokens
+    return function(found.family, found.definition.reference if second is None or first else second.function)
 
 
 def in_chunks(found: Found) -> Callable[..., tuple[Tensor, ...] | Tensor]:
     """The second reference, whatever the size of a workload; the only one where there is no second."""
     second = found.definition.second_reference
-    return function(found.definition.reference if second is None else second.function)
-
-
-def function(named: str) -> Callable[..., tuple[Tensor, ...] | Tensor]:
-    """What a definition names as `file.py::function`."""
-    file, name = named.split("::")
-    return getattr(reference_module(file.removesuffix(".py")), name)  # type: ignore[no-any-return]
+    return function(found.family, found.definition.reference if second is None else second.function)
 
 
 def evaluate(found: Found, inputs: Inputs, device: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
@@ -113,7 +88,7 @@ class Expected:
     def _file(self, found: Found, inputs: Inputs) -> Path:
         second = found.definition.second_reference
         named = [found.definition.reference, None if second is None else second.model_dump()]
-        identity = json.dumps([named, inputs.key(), reference_hash()])
+        identity = json.dumps([named, inputs.key(), reference_hash(found.family)])
         return paths.expected_cache() / f"{hashlib.sha256(identity.encode()).hexdigest()}.values"
 
     def _read(self, file: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor] | None:

@@ -8,13 +8,13 @@ from functools import cache
 
 from gdnspec import __version__, paths
 from gdnspec.build.machine import Device, environment, lacking
+from gdnspec.build.reference import reference_hash
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.catalog.solutions import Solution
 from gdnspec.model.definition import Definition, Scope, state_heads
 from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.solution import Entry
 from gdnspec.model.workload import Workload
-from gdnspec.runner.expected import reference_hash
 
 # The interpreter takes about 2.6 ms for a token of a (sequence, head).
 INTERPRETER_LIMIT = 2000
@@ -46,6 +46,11 @@ class Job:
         return self.solution.manifest.entries[self.found.definition.name]
 
     @property
+    def vanishing(self) -> bool:
+        """Whether so little of a state is left that scaling by powers of two need not be exact."""
+        return self.workload.regime in self.found.family.about.vanishing
+
+    @property
     def interpreted(self) -> bool:
         return interpreted(self.solution, self.device)
 
@@ -53,12 +58,12 @@ class Job:
         """Names everything that the verdict depends on."""
         parts = [
             __version__,
-            reference_hash(),
+            reference_hash(self.found.family),
             judge_hash(),
             self.solution.source_hash,
             self.found.definition.model_dump(mode="json"),
             self.workload.model_dump(mode="json"),
-            preset_of(self.workload).model_dump(mode="json"),
+            preset_of(self.found, self.workload).model_dump(mode="json"),
             environment(self.device),
             self._tensors_hash(),
             asdict(self.extras),
@@ -101,7 +106,7 @@ def plan(
 def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workload, device: Device) -> str | None:
     if workload.device == "cuda" and device.kind != "cuda":
         return "the workload is for a CUDA GPU"
-    scope = workload.scope(found.definition, preset_of(workload))
+    scope = workload.scope(found.definition, preset_of(found, workload))
     outside = beyond(entry, found.definition, scope, device.kind, workload)
     if outside is not None:
         return outside

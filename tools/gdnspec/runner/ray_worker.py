@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from gdnspec.build import machine
-from gdnspec.catalog.definitions import Found, definition, preset, preset_of
+from gdnspec.build.reference import reference_hash
+from gdnspec.catalog.definitions import Found, definition, preset_of
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.traces import definition_hash
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.runner.executor import Settings, Task
-from gdnspec.runner.expected import reference_hash
 from gdnspec.runner.measure import Measurer
 from gdnspec.runner.plan import Job, judge_hash, plan
 
@@ -42,9 +42,9 @@ def _sources(found: Found, workload: Workload) -> dict[str, str]:
     """What a figure depends on beside the solutions, each by the name that a person knows it by."""
     return {
         "tools/gdnspec": judge_hash(),
-        "reference": reference_hash(),
+        "reference": reference_hash(found.family),
         f"definitions/{found.definition.name}": definition_hash(found),
-        "definitions/presets.json": preset_of(workload).model_dump_json(),
+        "presets": preset_of(found, workload).model_dump_json(),
     }
 
 
@@ -88,8 +88,8 @@ class Worker:
     def _jobs(self, wanted: Said) -> list[Job]:
         """The job and its rivals, as this machine has them. Raises `SpecError`."""
         found, line = definition(wanted["definition"]), Workload.model_validate(wanted["workload"])
-        if preset(line.preset) is None:
-            raise SpecError(f"definitions/presets.json has no {line.preset!r}")
+        if found.family.preset(line.preset) is None:
+            raise SpecError(f"the presets of {found.family.name} have no {line.preset!r}")
         mine = _sources(found, line)
         differing = [name for name, theirs in wanted["sources"].items() if mine[name] != theirs]
         solutions = [load_solution(Path(folder)) for folder, _ in wanted["solutions"]]

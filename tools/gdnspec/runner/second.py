@@ -13,7 +13,6 @@ from torch import Tensor
 
 from gdnspec.compare.judge import Verdict
 from gdnspec.model.definition import Definition, Scope
-from gdnspec.model.regimes import VANISHING
 from gdnspec.runner.call import Session, same_bits
 from gdnspec.runner.plan import Job
 from gdnspec.runner.sample import far_apart
@@ -26,19 +25,19 @@ Judge = Callable[[dict[str, Tensor]], list[Verdict]]
 
 
 def further(
-    definition: Definition, scope: Scope, generator: torch.Generator, regime: str | None = None
+    definition: Definition, scope: Scope, generator: torch.Generator, vanishing: bool = False
 ) -> list[list[Transformation]]:
     """What each call after the first one changes: one call, or two, the last of them with every symmetry that holds.
     Together they alter all that a call leaves behind, or what is left as it was may be kept from the first."""
     drawn = draw(definition, scope, generator, moved=True)
-    exact = [one for one in drawn if holds_exactly(one, regime)]
+    exact = [one for one in drawn if holds_exactly(one, vanishing)]
     return [exact] if len(exact) == len(drawn) else [exact, drawn]
 
 
-def holds_exactly(one: Transformation, regime: str | None) -> bool:
-    """To the last bit, on inputs of this regime."""
+def holds_exactly(one: Transformation, vanishing: bool) -> bool:
+    """To the last bit. `vanishing`: so little is left of a state that it may or may not vanish, scaled or not."""
     scaled = one.symmetry.transform == "scale_power_of_two"
-    return one.symmetry.exact and not (scaled and regime in VANISHING)
+    return one.symmetry.exact and not (scaled and vanishing)
 
 
 class SecondCall:
@@ -55,7 +54,7 @@ class SecondCall:
 
     @property
     def _exact(self) -> bool:
-        return all(holds_exactly(one, self.job.workload.regime) for one in self.transformations)
+        return all(holds_exactly(one, self.job.vanishing) for one in self.transformations)
 
     def judge(self, session: Session, first: dict[str, Tensor], judge: Judge) -> Verdict | None:
         """The verdict, or None where the answer is what it must be. Raises `ChildFailed`."""

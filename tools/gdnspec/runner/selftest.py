@@ -137,7 +137,7 @@ def selected(task: Task, device: machine.Device) -> list[tuple[Found, list[Workl
     slow = interpreted(task.solution, device)
 
     def chosen(found: Found, line: Workload) -> bool:
-        scope = line.scope(found.definition, preset_of(line))
+        scope = line.scope(found.definition, preset_of(found, line))
         short = max(line.axes.get(axis, 0) for axis in ("total_seq_len", "batch_size")) <= task.longest
         rows = line.axes.get("num_seqs", line.axes.get("batch_size", 0))
         short = short and (rows * state_heads(scope) <= PAIRS or math.isinf(task.longest))

@@ -121,7 +121,7 @@ def summarise(found: Found, lines: Iterable[Workload], ceilings: Ceilings, multi
     for line in lines:
         count += 1
         weight, shape = line.weight or 1, shape_of(found, line)
-        scope = line.scope(definition, preset_of(line))
+        scope = line.scope(definition, preset_of(found, line))
         each = line.sequence_lengths if line.sequence_lengths is not None else [shape.longest] * shape.sequences
         chunks = sum(-(-length // CHUNK) for length in each)
         pairs = _side_by_side(definition, scope, shape, chunks)

@@ -23,7 +23,7 @@ def file_name(workload: Workload) -> str:
 def describe(found: Found, line: Workload, sha256: str) -> VectorWorkload:
     """`sha256`: of the file of inputs. Raises `SpecError` where the line has no budget for an output."""
     definition = found.definition
-    scope = line.scope(definition, preset_of(line))
+    scope = line.scope(definition, preset_of(found, line))
     tensors = [tensor for tensor in definition.inputs if not tensor.is_scalar]
     return VectorWorkload(
         workload=line,

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from gdnspec.catalog.definitions import Found, definitions, preset, preset_of, presets
+from gdnspec.catalog.definitions import Found, definitions, preset_of
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs import memory
 from gdnspec.inputs.materialise import InvalidWorkload, materialise
@@ -102,11 +102,11 @@ def _line_problems(
 
 
 def _require_usable(found: Found, line: Workload) -> None:
-    if preset(line.preset) is None:
-        raise PlacedError("/preset", f"no preset {line.preset!r}", nearest(line.preset, presets()))
+    if found.family.preset(line.preset) is None:
+        raise PlacedError("/preset", f"no preset {line.preset!r}", nearest(line.preset, found.family.presets))
     if line.tensors is not None and not (found.folder / line.tensors).is_file():
         raise PlacedError("/tensors", f"no file {line.tensors!r} in {found.folder.name}/")
-    line.check(found.definition, preset_of(line))
+    line.check(found.definition, preset_of(found, line))
 
 
 def _input_problems(found: Found, entry: VectorWorkload, folder: Path, place: str) -> list[Problem]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gdnspec import __version__
+from gdnspec.build.reference import reference_hash
 from gdnspec.compare.judge import Verdict, judge_all
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.inputs.tensor_file import Entry
@@ -19,7 +20,7 @@ from gdnspec.model.result import CheckResult
 from gdnspec.model.vectors import VectorWorkload
 from gdnspec.model.workload import Workload
 from gdnspec.protocol.arena import TORCH
-from gdnspec.runner.expected import Expected, reference_hash
+from gdnspec.runner.expected import Expected
 from gdnspec.runner.plan import judge_hash
 from gdnspec.runner.pools import left, untouched
 from gdnspec.runner.tensors import to_torch
@@ -88,7 +89,7 @@ class Judge:
         definition = self.folder.found.definition
         parts = [
             __version__,
-            reference_hash(),
+            reference_hash(self.folder.found.family),
             judge_hash(),
             definition.model_dump(mode="json"),
             line.model_dump(mode="json"),

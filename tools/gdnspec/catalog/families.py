@@ -1,0 +1,133 @@
+"""Families of operators: which there are, and where their data and their code lie.
+
+A family is two folders beside each other: `definitions/<family>/` and `reference/<family>/`. They are looked for in the
+data of this package, in what `--definitions-dir` names, and in installed packages with the entry point
+`gdnspec.families`, whose value is a package that holds both folders.
+"""
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from gdnspec import paths
+from gdnspec.model.errors import Problem, SpecError, nearest
+from gdnspec.model.family import FamilyFile
+from gdnspec.model.loading import is_file, load, parse_json, read_text, validate_root
+from gdnspec.model.preset import Preset, Presets
+
+FAMILY_FILE, PRESETS_FILE = "family.json", "presets.json"
+ENTRY_POINTS = "gdnspec.families"
+VARIABLE = "GDNSPEC_DEFINITIONS"  # the folders of --definitions-dir, for the processes that a command starts
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family. `folder` holds its definitions, `reference` its code."""
+
+    name: str
+    folder: Path
+    reference: Path
+
+    @property
+    def file(self) -> Path:
+        return self.folder / FAMILY_FILE
+
+    @property
+    def presets_file(self) -> Path:
+        return self.folder / PRESETS_FILE
+
+    @cached_property
+    def about(self) -> FamilyFile:
+        return load(FamilyFile, self.file)
+
+    @cached_property
+    def presets(self) -> dict[str, Preset]:
+        """By name, in the order of the file."""
+        return load_presets(self.presets_file)
+
+    def preset(self, name: str) -> Preset | None:
+        """A preset by name, or by a pattern of names that stand in no file."""
+        if name in self.presets:
+            return self.presets[name]
+        for pattern in self.about.preset_patterns:
+            if (axes := pattern.bind(name)) is not None:
+                return Preset(axes=axes, source="named by its heads")
+        return None
+
+
+def load_presets(file: Path) -> dict[str, Preset]:
+    return validate_root(Presets, parse_json(read_text(file), file), file).root
+
+
+def at(folder: Path) -> Family:
+    """The family in `definitions/<family>/`."""
+    return Family(folder.name, folder, folder.parent.parent / "reference" / folder.name)
+
+
+def add(folder: Path) -> None:
+    """Looks in this folder of families as well. Raises `SpecError` where it holds none."""
+    if not folder.is_dir():
+        raise SpecError([Problem(folder, "no such folder", hint="--definitions-dir takes a folder of families")])
+    if not list(folder.glob(f"*/{FAMILY_FILE}")):
+        raise SpecError([Problem(folder, f"holds no family: none of its folders has a {FAMILY_FILE}")])
+    known = [text for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*known, str(folder.resolve())]))
+    families.cache_clear()
+
+
+@cache
+def families() -> dict[str, Family]:
+    """All of them by name. Raises `SpecError` where two have one name."""
+    found: dict[str, Family] = {}
+    for root in _roots():
+        for file in sorted(root.glob(f"*/{FAMILY_FILE}")):
+            family = at(file.parent)
+            if (other := found.get(family.name)) is not None and other.folder != family.folder:
+                where = paths.shown(other.file)
+                raise SpecError([Problem(file, f"a family {family.name!r} stands in {where} already")])
+            found[family.name] = family
+    return found
+
+
+def family(name: str) -> Family:
+    """One family by name."""
+    known = families()
+    if name not in known:
+        raise SpecError(f"no family {name!r} ({nearest(name, known)})")
+    return known[name]
+
+
+def regimes() -> dict[str, str]:
+    """The regimes of all families, in words; of two that share a name the first."""
+    found: dict[str, str] = {}
+    for one in families().values():
+        found = one.about.regimes | found
+    return found
+
+
+def family_of(definition_file: Path, name: str) -> Family:
+    """The family that a definition's file belongs to: that of its folder, or for a file elsewhere the one it names."""
+    folder = definition_file.parent.parent
+    if is_file(folder / FAMILY_FILE):
+        return next((known for known in families().values() if known.folder == folder), at(folder))
+    if name not in families():
+        raise SpecError([Problem(definition_file, f"no family {name!r}", "/family", nearest(name, families()))])
+    return families()[name]
+
+
+def _roots() -> list[Path]:
+    given = [Path(text) for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
+    return list(dict.fromkeys([paths.definitions_dir(), *given, *_installed()]))
+
+
+def _installed() -> list[Path]:
+    roots = []
+    for point in entry_points(group=ENTRY_POINTS):
+        spec = importlib.util.find_spec(point.value)
+        if spec is None or not spec.submodule_search_locations:
+            raise SpecError(f"the entry point {point.name!r} of {ENTRY_POINTS} names no package: {point.value!r}")
+        roots.append(Path(next(iter(spec.submodule_search_locations))) / "definitions")
+    return roots
