@@ -14,7 +14,6 @@ from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.workloads import workloads
 from gdnspec.compare.metrics import Vectors
 from gdnspec.compare.metrics import errors as judged
-from gdnspec.emulate.prefill import Emulator, emulate
 from gdnspec.inputs.materialise import Inputs, materialise
 from gdnspec.model.budget import LIMITS, MARGIN, METRICS, SPACING
 from gdnspec.model.workload import Workload
@@ -22,8 +21,10 @@ from gdnspec.runner.arguments import arguments
 from gdnspec.runner.expected import Expected
 from gdnspec.runner.freeze import Figures, figures
 from gdnspec.runner.tensors import to_torch
+from helpers_unit import reference
 
 ROOT = Path(__file__).resolve().parents[1]
+emulators = reference("emulators")
 K_LAST, K_FIRST = LAYOUTS = ("gdn_prefill_k_last", "gdn_prefill_k_first")
 SIZE_LIMIT = 150_000  # bytes
 # (output, metric) that a file is bad at; the largest error with T in bfloat16 over that with T as a sum of two, k_last
@@ -79,8 +80,9 @@ def test_honest_chunks_of_another_size_keep_their_margin(layout: str, name: str)
     found, given = definition(layout), inputs(layout, name)
     wanted = Expected("cpu", print).values(found, given)
     budget = row(layout, name).budget
-    others = [Emulator(32, order, rounding, 1) for order in ("ahead", "direct") for rounding in ("after", "before")]
-    for emulator, values in emulate(found.definition, arguments(found, given, "cpu"), others):
+    ways = [(order, rounding) for order in ("ahead", "direct") for rounding in ("after", "before")]
+    others = [emulators.Emulator(32, order, rounding, 1) for order, rounding in ways]
+    for emulator, values in emulators.emulate(found.definition, arguments(found, given, "cpu"), others):
         for output, value in zip(found.definition.outputs, values, strict=True):
             # Rows of one sequence, as judged; [row, head, element].
             got, want = (x.double() for x in (value, wanted[output.name]))

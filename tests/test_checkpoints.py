@@ -10,14 +10,14 @@ from conftest import ROOT, Run
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.compare.judge import judge
-from gdnspec.emulate.prefill import emulate, family
 from gdnspec.inputs.materialise import materialise
 from gdnspec.model.errors import SpecError
 from gdnspec.runner.batch import Batch, Piece
 from gdnspec.runner.call import Content
-from helpers_unit import arguments, drawn, line, run_reference
+from helpers_unit import arguments, drawn, line, reference, run_reference
 from safetensors.torch import save_file
 
+emulators = reference("emulators")
 NAME = "gdn_prefill_checkpoints"
 LINE: dict[str, Any] = {
     "name": "x", "suite": "smoke", "preset": "synthetic-gva-1x2-d64", "regime": "typical", "seed": 1,
@@ -113,14 +113,14 @@ def test_an_emulator_has_a_checkpoint_within_a_chunk_as_at_its_end(interval: int
     found = definition(NAME)
     chosen = {"lengths": (450,), "scalars": {"checkpoint_interval": interval}}
     keywords = arguments(found, drawn(found, **chosen))
-    for name, (_, final, kept) in emulate(found.definition, keywords, family(strict)):
+    for name, (_, final, kept) in emulators.emulate(found.definition, keywords, emulators.family(strict)):
         assert len(kept) == 450 // interval
         for i in range(len(kept)):
             tokens = (i + 1) * interval
             rows = {key: keywords[key][:tokens] for key in ("q", "k", "v", "g", "beta")}
             ends = {"cu_seqlens": torch.tensor([0, tokens])}
-            member = next(e for e in family(strict) if e.name == name)
-            ((_, (_, state, _)),) = emulate(found.definition, keywords | rows | ends, [member])
+            member = next(e for e in emulators.family(strict) if e.name == name)
+            ((_, (_, state, _)),) = emulators.emulate(found.definition, keywords | rows | ends, [member])
             torch.testing.assert_close(kept[i], state[0], rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
         assert not torch.equal(kept[-1], final[0]), "it goes on"
 

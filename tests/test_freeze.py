@@ -8,13 +8,14 @@ import pytest
 from conftest import Run
 from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.workloads import workloads
-from gdnspec.emulate import products
-from gdnspec.emulate.prefill import family
+from gdnspec.compare import products
 from gdnspec.model.budget import LIMITS, METRICS, floors
 from gdnspec.model.workload import Workload
 from gdnspec.runner import expected
-from gdnspec.runner.freeze import WITHOUT_PRODUCTS, by_products, figures
+from gdnspec.runner.freeze import figures
+from helpers_unit import reference
 
+gdn, emulators = reference("family"), reference("emulators")
 PREFILL = "gdn_prefill_k_last"
 SHORT = ["--preset", "synthetic-gva-1x2-d64", "--lengths", "5,9"]
 
@@ -83,11 +84,11 @@ def test_every_shipped_line_has_a_budget_with_every_emulator_beside_it(name: str
     for line in (w for w in workloads(found) if w.judged is None):
         assert line.budget is not None, line.name
         assert line.emulators is not None, line.name
-        members = [WITHOUT_PRODUCTS.get(found.definition.stage, "")]
-        if by_products(found.definition):
+        members = [gdn.WITHOUT_PRODUCTS.get(found.definition.stage, "")]
+        if gdn.by_products(found.definition):
             members = products.family(line.suite == "strict", products.takes_chunks(expected.in_chunks(found)))
         elif found.definition.stage == "prefill":
-            members = [e.name for e in family(line.suite == "strict")]
+            members = [e.name for e in emulators.family(line.suite == "strict")]
             assert len(members) == 12
         for output in found.definition.judged:
             for metric in METRICS:

@@ -14,11 +14,9 @@ from gdnspec.catalog.definitions import Found, definition, definitions, preset_o
 from gdnspec.catalog.families import family
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.array import to_bfloat16
-from gdnspec.inputs.draw import Painter
 from gdnspec.inputs.lengths import LONGEST, parse
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.inputs.random import Stream, on_grid
-from gdnspec.inputs.regimes import GENERATORS
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.runner.tensors import to_torch
@@ -33,6 +31,7 @@ PREFILL, LOG, DECODE = (definition(f"gdn_{name}") for name in ("prefill_k_last",
 BOTH = pytest.mark.parametrize("found", [PREFILL, LOG], ids=["linear", "log"])
 MANY_HEADS = "qwen3-next-80b-a3b-tp4"  # 4 query and key heads, 8 value heads
 gdn = reference("gated_delta_net")
+GENERATORS, Painter = reference("regimes").GENERATORS, reference("draw").Painter
 
 
 def values(inputs: Inputs, name: str) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
 """Calls that are drawn on the device and judged on a sample: the mechanism at small sizes, the real rows on a GPU."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,8 @@ import pytest
 import torch
 from conftest import Run
 from gdnspec.build import machine
-from gdnspec.catalog.definitions import definition, definitions, preset_of
+from gdnspec.build.reference import judged
+from gdnspec.catalog.definitions import Found, definition, definitions, preset_of
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, digest, materialise
@@ -43,6 +44,11 @@ def small(name: str, **more: Any) -> Workload:
     found = definition(name)
     del given["batch" if found.definition.conventions.packing == "ragged" else "lengths"]
     return line(found, given.pop("preset", HEADS), **given)
+
+
+def wrong_with(found: Found, tensors: dict[str, torch.Tensor], workload: Workload) -> Iterator[str]:
+    yield from problems(found.definition, tensors)
+    yield from judged(found.family).device_problems(found.definition, tensors, workload)
 
 
 def whole(content: Content) -> Inputs:
@@ -84,7 +90,7 @@ def test_the_device_draws_the_same_again_and_nothing_that_may_not_be(name: str) 
         assert torch.equal(x, again.tensors[key])
         if not model.is_index:
             assert not torch.equal(x, other.tensors[key]), key
-    assert list(problems(found.definition, first.tensors, workload.normalises(found.definition))) == []
+    assert list(wrong_with(found, first.tensors, workload)) == []
 
 
 def test_drawn_inputs_are_what_the_regime_says() -> None:
@@ -108,7 +114,7 @@ def test_what_may_not_be_drawn_is_found() -> None:
     ):  # fmt: skip
         wrong = right[name].clone()
         wrong[-1] = value
-        said = list(problems(found.definition, {**right, name: wrong}, normalised=False))
+        said = list(wrong_with(found, {**right, name: wrong}, small(PREFILL)))
         assert any(says in text for text in said), (name, said)
 
 

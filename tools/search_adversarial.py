@@ -3,7 +3,7 @@
     python tools/search_adversarial.py            writes gdn_prefill_*/tensors/adversarial_<n>.safetensors
     python tools/search_adversarial.py --table    measures the files that are there
 
-The prefill family (gdnspec.emulate.prefill) has twelve emulators with T as one bfloat16 operand, and twelve strict
+The prefill family (reference/gdn/emulators.py) has twelve emulators with T as one bfloat16 operand, and twelve strict
 ones with T as a sum of two, alike in all else. Random inputs hardly tell them apart: other roundings outweigh T's, or
 every error grows together. A (1+1) evolution in several lineages, each one key head shared by two value heads, varies
 keys, values, gates and beta (queries stay) and maximises, in one metric of one output,
@@ -36,9 +36,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from gdnspec.build.reference import module
 from gdnspec.catalog.definitions import Found, definitions
+from gdnspec.catalog.families import family
 from gdnspec.compare.metrics import FLOOR
-from gdnspec.emulate.prefill import Emulator, emulate, family
 from gdnspec.inputs.array import Array, to_bfloat16
 from gdnspec.inputs.random import on_grid
 from gdnspec.model.budget import METRICS, Metric
@@ -49,6 +50,8 @@ from gdnspec.runner.tensors import to_torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
+
+emulators = module(family("gdn"), "emulators")
 
 Floats = NDArray[np.float64]
 Genes = dict[str, Floats]  # q, k, v [tokens, lineages, heads, SIZE]; g = log alpha, beta [tokens, lineages, heads]
@@ -180,7 +183,7 @@ def score(found: Found, target: Target, genes: Genes, rng: np.random.Generator) 
     return np.asarray(bad - careful.log() - 10 * excess.clamp(min=1.0).log())
 
 
-def measure(found: Found, genes: Genes, strict: bool) -> dict[Emulator, Tensor]:
+def measure(found: Found, genes: Genes, strict: bool) -> dict[Any, Tensor]:
     """The errors of emulators, [output, metric, lineage, head]; of chunks that hold all tokens, the smallest alone.
 
     A third output is the state as k_first has it: its vectors are the columns of k_last's.
@@ -189,11 +192,11 @@ def measure(found: Found, genes: Genes, strict: bool) -> dict[Emulator, Tensor]:
     exact = {name: x.double() if x.is_floating_point() else x for name, x in stored.items()}
     absent = {"initial_state": None, "scale": None}
     output, state = in_chunks(found)(**exact, **absent)
-    distinct = {min(e.chunk, len(genes["q"])): e.chunk for e in reversed(family(strict))}.values()
-    members = {e.name: e for e in family(strict) if e.chunk in distinct}
+    distinct = {min(e.chunk, len(genes["q"])): e.chunk for e in reversed(emulators.family(strict))}.values()
+    members = {e.name: e for e in emulators.family(strict) if e.chunk in distinct}
     return {
         members[name]: torch.stack([errors(O, output), errors(S, state), errors(S.mT, state.mT)])
-        for name, (O, S) in emulate(found.definition, stored | absent, members.values())
+        for name, (O, S) in emulators.emulate(found.definition, stored | absent, members.values())
     }
 
 

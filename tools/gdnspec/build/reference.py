@@ -12,8 +12,11 @@ from types import ModuleType
 from typing import Any
 
 from gdnspec.catalog.families import Family
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.loading import is_file
 
 PACKAGE = "gdnspec_reference_{}"
+FAMILY_CODE = "family.py"
 _OF_THE_JUDGE = re.compile(r"^(from|import) gdnspec\b", re.MULTILINE)
 
 
@@ -26,6 +29,27 @@ def function(family: Family, named: str) -> Callable[..., Any]:
     """What a definition names as `file.py::function`."""
     file, name = named.split("::")
     return getattr(module(family, file.removesuffix(".py")), name)  # type: ignore[no-any-return]
+
+
+def judged(family: Family) -> Any:
+    """What the judge asks the family for: the `FAMILY` of its family.py, a `gdnspec.family.Family`. Raises `SpecError`
+    where there is none."""
+    file = family.reference / FAMILY_CODE
+    if not is_file(file):
+        raise SpecError([Problem(file, "no such file", hint=f"a family's {FAMILY_CODE} says how its inputs are drawn")])
+    found = getattr(module(family, "family"), "FAMILY", None)
+    if found is None:
+        raise SpecError([Problem(file, "no FAMILY in it", hint="FAMILY = gdnspec.family.Family(painter, ..)")])
+    return found
+
+
+@cache
+def code_hash(family: Family) -> str:
+    """sha256 over all that a verdict follows from: the operators' files and what the judge needs beside them."""
+    digest = hashlib.sha256(family.file.read_bytes())
+    for file in sorted(family.reference.glob("*.py")):
+        digest.update(f"{file.name}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 @cache

@@ -102,16 +102,17 @@ def _judge(title: str, found: "Meaning", expected: "Expected") -> None:
 
 def _lines(found: "Meaning") -> tuple[list[Workload], dict[str, int]]:
     """The smoke suite with its heads, and what of it cannot be asked."""
-    from gdnspec.inputs.regimes import GENERATORS
+    from gdnspec.build.reference import module
     from gdnspec.interop.workloads_out import rebound
 
     assert found.ours is not None
     heads, lines = heads_of(found.ours, found.preset), []
+    drawn = module(found.ours.family, "regimes").GENERATORS
     left_out: dict[str, int] = {}
     for line in [line for line in workloads(found.ours) if line.suite == "smoke"]:
         other = rebound(found.ours, line, found.preset, heads)
         reason = ""
-        if found.raw_gates and line.regime and GENERATORS[line.regime].beta_max > 1:
+        if found.raw_gates and line.regime and drawn[line.regime].beta_max > 1:
             reason = "raw gates give no beta above 1"
         elif other is None:
             reason = "its tensors are recorded with other heads"

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gdnspec.build.reference import judged
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.random import Stream
@@ -44,6 +45,8 @@ T = TypeVar("T")
 
 def fresh(found: Found, seed: int, device: str) -> list[Workload]:
     """The lines of this seed, without budgets: those follow from their inputs. The same seed gives the same lines."""
+    if not judged(found.family).fresh:
+        return []
     rows = workloads(found)
     return [_line(found, rows, name, Stream(seed, f"{found.definition.name}/{name}")) for name in NAMES[device]]
 

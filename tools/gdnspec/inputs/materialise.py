@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gdnspec.build.reference import FAMILY_CODE, judged
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.inputs import raw, validity
 from gdnspec.inputs.array import CARRIER, Array
-from gdnspec.inputs.draw import RegimeError, draw
-from gdnspec.model.definition import Scope
+from gdnspec.inputs.contract import RegimeError
+from gdnspec.model.definition import Scope, Tensor
 from gdnspec.model.dtypes import FLOATS
-from gdnspec.model.errors import SpecError
+from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.expression import parse
 from gdnspec.model.workload import Workload
 
@@ -49,15 +50,33 @@ def materialise(found: Found, workload: Workload) -> Inputs:
     refuse_drawn(workload)
     scope = workload.scope(definition, preset_of(found, workload))
     try:
-        tensors = _read(found, workload, scope) if workload.tensors else draw(definition, workload, scope)
-    except (SpecError, RegimeError) as error:
+        tensors = draw(found, workload, scope) if workload.tensors is None else _read(found, workload, scope)
+    except RegimeError as error:
         raise InvalidWorkload(str(error)) from None
     sha256 = digest(tensors)
     if workload.sha256 is not None and workload.sha256 != sha256:
         raise InvalidWorkload(f"the inputs have sha256 {sha256[:12]}.., the line says {workload.sha256[:12]}..")
-    for problem in validity.problems(definition, tensors, workload.normalises(definition), scope):
+    for problem in validity.problems(found, tensors, workload, scope):
         raise InvalidWorkload(problem)
     return Inputs(tensors, scalars(found, workload, scope), scope, sha256)
+
+
+def draw(found: Found, workload: Workload, scope: Scope) -> dict[str, Array]:
+    """Every input tensor that the line does not omit, by name, as the family draws it. Scalars are not drawn."""
+    definition = found.definition
+    painter = judged(found.family).painter(definition, workload, scope)
+    tensors = [t for t in definition.inputs if not t.is_scalar and t.name not in workload.omit]
+    return {tensor.name: held(found, tensor, painter.paint(tensor), scope) for tensor in tensors}
+
+
+def held(found: Found, tensor: Tensor, array: Array, scope: Scope) -> Array:
+    """The array, seen to be what the definition says. Raises `SpecError`: the family's code is wrong."""
+    shape = found.definition.shape(tensor, scope)
+    if (array.dtype, tuple(array.shape)) != (tensor.dtype, shape):
+        has, wanted = f"{array.dtype} {list(array.shape)}", f"{tensor.dtype} {list(shape)}"
+        message = f"draws {tensor.name} of {found.definition.name} as {has}, not as {wanted}"
+        raise SpecError([Problem(found.family.reference / FAMILY_CODE, message)])
+    return array
 
 
 def refuse_drawn(workload: Workload) -> None:
@@ -68,8 +87,11 @@ def refuse_drawn(workload: Workload) -> None:
 
 def _read(found: Found, workload: Workload, scope: Scope) -> dict[str, Array]:
     path = found.tensors(str(workload.tensors))
-    tensors = raw.read_inputs(path, found.definition, workload.omit)
-    raw.hold_to(path, tensors, found.definition, scope)
+    try:
+        tensors = raw.read_inputs(path, found.definition, workload.omit)
+        raw.hold_to(path, tensors, found.definition, scope)
+    except SpecError as error:
+        raise InvalidWorkload(str(error)) from None
     return {
         name: Array(tensor.dtype, np.frombuffer(tensor.data, dtype=CARRIER[tensor.dtype]).reshape(tensor.shape))
         for name, tensor in tensors.items()

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
+from gdnspec.build.reference import judged
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.inputs import validity
 from gdnspec.inputs.array import Array
-from gdnspec.inputs.draw import Painter, RegimeError
-from gdnspec.inputs.materialise import InvalidWorkload, materialise, refuse_drawn
+from gdnspec.inputs.contract import RegimeError
+from gdnspec.inputs.materialise import InvalidWorkload, held, materialise, refuse_drawn
 from gdnspec.inputs.memory import available
 from gdnspec.inputs.tensor_file import header
 from gdnspec.model.definition import Tensor
 from gdnspec.model.workload import Workload
 
 DRAWING = 1.2  # times a tensor's bytes: the blocks that it is drawn in are small beside it
-BOUNDING = ("k", "beta", "b")  # beta * |k|^2 is held to 2
 
 
 def write(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
@@ -47,6 +47,7 @@ def _written(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
     head, starts = header({t.name: (t.dtype, shapes[t.name]) for t in tensors})
     digest = hashlib.sha256()
     small: dict[str, Array] = {}  # what is looked at together
+    bounding = judged(found.family).bounding
     with file.open("wb") as out:
         out.write(head)
         for tensor, array in _arrays(found, workload, tensors):
@@ -57,10 +58,10 @@ def _written(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
             out.write(data)
             for problem in validity.values(tensor, array):
                 raise InvalidWorkload(problem)
-            if tensor.name in BOUNDING or tensor.parts:
+            if tensor.name in bounding or tensor.parts:
                 small[tensor.name] = array
         size = out.seek(0, 2)
-    for problem in validity.problems(definition, small, workload.normalises(definition), scope):
+    for problem in validity.problems(found, small, workload, scope):
         raise InvalidWorkload(problem)
     if workload.sha256 is not None and workload.sha256 != digest.hexdigest():
         raise InvalidWorkload(f"the inputs have sha256 {digest.hexdigest()[:12]}.., the line says another")
@@ -73,8 +74,9 @@ def _arrays(found: Found, workload: Workload, tensors: list[Tensor]) -> Iterator
         yield from ((tensor, read[tensor.name]) for tensor in tensors)
         return
     try:
-        painter = Painter(found.definition, workload, workload.scope(found.definition, preset_of(found, workload)))
+        scope = workload.scope(found.definition, preset_of(found, workload))
+        painter = judged(found.family).painter(found.definition, workload, scope)
         for tensor in tensors:
-            yield tensor, painter.paint(tensor)
+            yield tensor, held(found, tensor, painter.paint(tensor), scope)
     except RegimeError as error:
         raise InvalidWorkload(str(error)) from None

@@ -1,30 +1,28 @@
-"""Whether drawn or recorded inputs may be used: values inside their domains, the recurrence bounded."""
+"""Whether drawn or recorded inputs may be used: values inside their domains, and bounded by what their family says."""
 
 from collections.abc import Iterator, Mapping
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gdnspec.build.reference import judged
+from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.array import Array
-from gdnspec.model import write_gate
 from gdnspec.model.definition import Definition, Scope, Tensor
 from gdnspec.model.dtypes import FLOATS
+from gdnspec.model.workload import Workload
 
-# Two of the reference's own roundings of |k|^2; inputs of norm one are drawn with their norm rounded down.
-SLACK = 1e-5
 BLOCK = 1 << 22  # elements looked at together: a pool of gigabytes is not held twice
 
 
-def problems(
-    definition: Definition, arrays: Mapping[str, Array], normalised: bool, scope: Scope
-) -> Iterator[str]:  # fmt: skip
-    """What makes these inputs an invalid workload, in words. `normalised`: the operator normalises keys itself."""
+def problems(found: Found, arrays: Mapping[str, Array], workload: Workload, scope: Scope) -> Iterator[str]:
+    """What makes these inputs an invalid workload, in words: values outside their domain, and what their family says
+    of them together."""
+    definition = found.definition
     for name, array in arrays.items():
         yield from values(definition.input(name), array)
-    found = {**arrays, **_unpacked(definition, arrays, scope)}
-    if not normalised and "k" in found:
-        yield from _unbounded(found, write_gate.factor(definition, scope))
+    together = {**arrays, **_unpacked(definition, arrays, scope)}
+    yield from judged(found.family).problems(definition, together, workload, scope)
 
 
 def values(tensor: Tensor, array: Array) -> Iterator[str]:
@@ -58,22 +56,3 @@ def _unpacked(definition: Definition, arrays: Mapping[str, Array], scope: Scope)
             found[name] = Array(tensor.dtype, data[..., start : start + size].reshape(*data.shape[:-1], *shape))
             start += size
     return found
-
-
-def _unbounded(arrays: Mapping[str, Array], gate_factor: int) -> Iterator[str]:
-    """beta * |k|^2 <= 2 at every token, where keys arrive as they are used."""
-    k = arrays["k"].values().astype(np.float64)
-    norms = (k * k).sum(axis=-1).reshape(-1, k.shape[-2])  # [tokens, num_k_heads]
-    beta = _write_strength(arrays, gate_factor)
-    heads = max(norms.shape[1], beta.shape[1])
-    product = np.repeat(norms, heads // norms.shape[1], axis=1) * beta
-    if product.size and product.max() > 2 + SLACK:
-        yield f"beta * |k|^2 reaches {product.max():.4g}: above 2 the recurrence is not bounded"
-
-
-def _write_strength(arrays: Mapping[str, Array], gate_factor: int) -> NDArray[np.float64]:
-    """beta [tokens, heads]: as given, the sigmoid of b times `gate_factor`, or one."""
-    if "b" in arrays:
-        b = arrays["b"].values().astype(np.float64)
-        return gate_factor / (1.0 + np.exp(-b.reshape(-1, b.shape[-1])))
-    return arrays["beta"].values().astype(np.float64) if "beta" in arrays else np.ones((1, 1))

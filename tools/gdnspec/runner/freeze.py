@@ -6,24 +6,19 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from gdnspec.build.reference import judged
 from gdnspec.catalog.definitions import Found
 from gdnspec.compare.metrics import as_vectors, errors
-from gdnspec.emulate import products
-from gdnspec.emulate.prefill import emulate, family
+from gdnspec.inputs.contract import Emulated
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.budget import LIMITS, SPACING, Metric, freeze, metrics_of, significant
-from gdnspec.model.definition import Definition
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.runner.arguments import arguments
-from gdnspec.runner.expected import Expected, by_name, evaluate, in_chunks
+from gdnspec.runner.expected import Expected, by_name, in_chunks, oracle
 from gdnspec.runner.pools import compact
 
 Figures = dict[str, dict[Metric, dict[str, float]]]  # output -> metric -> emulator -> error
-# Stages whose arithmetic no tensor core takes part in: float32 is what is honest there.
-WITHOUT_PRODUCTS = {
-    "decode": "float32_recurrence", "verify": "float32_recurrence", "convolution": "float32", "norm": "float32",
-}  # fmt: skip
 DRIFT = 0.1  # of a figure, recomputed on another machine
 
 
@@ -113,23 +108,11 @@ def drifts(workload: Workload, measured: Figures) -> Iterator[str]:
 def _emulators(
     found: Found, workload: Workload, inputs: Inputs, device: str
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    if found.definition.stage in WITHOUT_PRODUCTS:
-        # The reference computes in the widest type of its inputs, float32 at least.
-        yield WITHOUT_PRODUCTS[found.definition.stage], evaluate(found, inputs, device)
-        return
-    strict, definition = workload.suite == "strict", found.definition
+    definition, few = found.definition, compact(found.definition, inputs)
+    tokens = int(inputs.scope.get("total_seq_len", 1))
+    call = Emulated(
+        definition, workload.suite == "strict", arguments(found, few, device), oracle(found, tokens), in_chunks(found)
+    )
     with torch.no_grad():
-        if by_products(definition):
-            few = compact(definition, inputs)
-            for name, values in products.emulate(in_chunks(found), arguments(found, few, device), strict):
-                yield name, by_name(definition, values, few.scope)
-            return
-        names = [tensor.name for tensor in definition.judged]
-        for name, values in emulate(definition, arguments(found, inputs, device), family(strict)):
-            yield name, dict(zip(names, values, strict=True))
-
-
-def by_products(definition: Definition) -> bool:
-    """Whether its emulators are its reference with rounded products, and no family of its own."""
-    own = definition.stage == "prefill" and {"q", "k", "v"} <= {tensor.name for tensor in definition.inputs}
-    return definition.stage not in WITHOUT_PRODUCTS and not own
+        for name, values in judged(found.family).emulators(call):
+            yield name, by_name(definition, values, few.scope)

@@ -8,7 +8,7 @@ from functools import cache
 
 from gdnspec import __version__, paths
 from gdnspec.build.machine import Device, environment, lacking
-from gdnspec.build.reference import reference_hash
+from gdnspec.build.reference import code_hash
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.catalog.solutions import Solution
 from gdnspec.model.definition import Definition, Scope, state_heads
@@ -58,7 +58,7 @@ class Job:
         """Names everything that the verdict depends on."""
         parts = [
             __version__,
-            reference_hash(self.found.family),
+            code_hash(self.found.family),
             judge_hash(),
             self.solution.source_hash,
             self.found.definition.model_dump(mode="json"),

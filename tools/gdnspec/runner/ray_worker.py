@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gdnspec.build import machine
-from gdnspec.build.reference import reference_hash
+from gdnspec.build.reference import code_hash
 from gdnspec.catalog.definitions import Found, definition, preset_of
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.traces import definition_hash
@@ -42,7 +42,7 @@ def _sources(found: Found, workload: Workload) -> dict[str, str]:
     """What a figure depends on beside the solutions, each by the name that a person knows it by."""
     return {
         "tools/gdnspec": judge_hash(),
-        "reference": reference_hash(found.family),
+        "reference": code_hash(found.family),
         f"definitions/{found.definition.name}": definition_hash(found),
         "presets": preset_of(found, workload).model_dump_json(),
     }

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gdnspec import paths
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs import memory
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
@@ -46,7 +45,7 @@ def export(found: Found, lines: list[Workload], out: Path, force: bool) -> int:
         manifest = VectorsManifest(schema_version=1, definition=found.definition, workloads=workloads)
         (stage / MANIFEST).write_text(text(manifest), encoding="utf-8")
         (stage / README).write_text(readme(manifest), encoding="utf-8")
-        (stage / CONVENTIONS).write_bytes((paths.definitions_dir() / "README.md").read_bytes())
+        (stage / CONVENTIONS).write_bytes((found.family.folder / "README.md").read_bytes())
         _into_place(stage, out)
     return total
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gdnspec import __version__
-from gdnspec.build.reference import reference_hash
+from gdnspec.build.reference import code_hash
 from gdnspec.compare.judge import Verdict, judge_all
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.inputs.tensor_file import Entry
@@ -89,7 +89,7 @@ class Judge:
         definition = self.folder.found.definition
         parts = [
             __version__,
-            reference_hash(self.folder.found.family),
+            code_hash(self.folder.found.family),
             judge_hash(),
             definition.model_dump(mode="json"),
             line.model_dump(mode="json"),

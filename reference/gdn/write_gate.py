@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gdnspec.model.definition import Definition
+from gdnspec.family import Definition
 
 SWITCH = "allow_neg_eigval"  # a scalar input: whether beta may pass 1
 

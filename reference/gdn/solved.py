@@ -6,11 +6,10 @@ the last bit of an exponential shows in that about once in 10^12 elements.
 """
 
 import numpy as np
+from gdnspec.family import Floats, chunks
 from numpy.typing import NDArray
 
-from gdnspec.model.chunks import SIZE
-
-Floats = NDArray[np.float64]
+SIZE = chunks.SIZE
 
 
 def wy(k: Floats, v: Floats, log_alpha: Floats, beta: Floats, lengths: NDArray[np.int64]) -> tuple[Floats, Floats]:

@@ -19,8 +19,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gdnspec.emulate.prefill import bfloat16_sum
-
 MULTIPLES = {"bfloat16_products": 1.0, "bfloat16_products_5_4": 1.25, "bfloat16_products_3_2": 1.5}
 CHUNKS = (16, 64, 128)
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, torch.mm)
@@ -33,7 +31,7 @@ def family(strict: bool, chunked: bool) -> list[str]:
     return [size + name + ("_two_terms" if strict else "") for size in sizes for name in MULTIPLES]
 
 
-def emulate(
+def rounded_products(
     reference: Callable[..., tuple[Tensor, ...] | Tensor], arguments: dict[str, Any], strict: bool
 ) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
     """(name, what it leaves) of each member; `arguments` as stored."""
@@ -70,3 +68,11 @@ class _Rounded(TorchFunctionMode):
 
     def _rounded(self, x: Tensor) -> Tensor:
         return bfloat16_sum(x * self.multiple, self.terms) / self.multiple
+
+
+def bfloat16_sum(x: Tensor, terms: int) -> Tensor:
+    """As the sum of `terms` bfloat16 operands of a matrix product whose sums are float32."""
+    total = x.to(torch.bfloat16).to(torch.float32)
+    for _ in range(terms - 1):
+        total = total + (x - total).to(torch.bfloat16).to(torch.float32)
+    return total

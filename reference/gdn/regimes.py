@@ -1,17 +1,16 @@
 """The regimes of DESIGN: how keys, gates and initial states are drawn. What each is for stands in family.json.
 
 A regime is described in the natural quantities, log alpha and beta for every (token, head), whatever the definition
-stores; gdnspec.inputs.draw turns them into linear, log or raw gates.
+stores; draw.py turns them into linear, log or raw gates.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from gdnspec.family import Floats, Gate, Layout, Sizes, Stream
 
-from gdnspec.inputs import regions
-from gdnspec.inputs.layout import Floats, Gate, Layout, Sizes
-from gdnspec.inputs.random import Stream
+from . import regions
 
 Keys = Literal["independent", "repeated", "near_parallel", "tiny"]
 Values = Literal["independent", "near"]
@@ -25,7 +24,7 @@ class Regime:
     size 1.
 
     `log_alpha` None is the Mamba-2 form, which a raw gate reaches by itself. `regions`: gates stand in the regions of
-    their functions (gdnspec.inputs.regions), of forgetting or of writing, and are not rounded to the grid of others.
+    their functions (regions.py), of forgetting or of writing, and are not rounded to the grid of others.
     """
 
     log_alpha: Gate | None = None

@@ -6,9 +6,7 @@ that follow (forgetting); or the state is reset, and all tokens of the sequence 
 """
 
 import numpy as np
-
-from gdnspec.inputs.layout import Floats, Layout
-from gdnspec.inputs.random import Stream
+from gdnspec.family import Floats, Layout, Stream
 
 # log alpha: float32 is normal down to -87.3, subnormal to -103.97; float64 ends at -745.1. At -82 what a gate leaves of
 # a key is still normal in bfloat16 as well.

@@ -3,23 +3,31 @@
 from collections.abc import Callable
 
 import numpy as np
+from gdnspec.family import (
+    CARRIER,
+    NORMAL_STD,
+    Array,
+    Definition,
+    Floats,
+    Layout,
+    RegimeError,
+    Scope,
+    Stream,
+    Tensor,
+    Workload,
+    chunks,
+    encode,
+    off_grid,
+    on_fine_grid,
+    on_grid,
+    state_heads,
+    to_bfloat16,
+)  # fmt: skip
 from numpy.typing import NDArray
 
-from gdnspec.inputs import regions
-from gdnspec.inputs.array import CARRIER, Array, encode, to_bfloat16
-from gdnspec.inputs.layout import Floats, Layout
-from gdnspec.inputs.random import NORMAL_STD, Stream, off_grid, on_fine_grid, on_grid
-from gdnspec.inputs.regimes import (
-    GENERATORS,
-    inverse_softplus,
-    mamba,
-    mamba_parameters,
-    sigmoid_of_normal,
-)
-from gdnspec.inputs.wy import wy
-from gdnspec.model import chunks, write_gate
-from gdnspec.model.definition import Definition, Scope, Tensor, state_heads
-from gdnspec.model.workload import Workload
+from . import regions, write_gate
+from .regimes import GENERATORS, inverse_softplus, mamba, mamba_parameters, sigmoid_of_normal
+from .solved import wy
 
 BLOCK = 1 << 17  # elements drawn at a time: few enough for a core's cache
 NEAR = 24  # near-parallel keys: the common direction weighs this many times the noise
@@ -27,17 +35,6 @@ NEAR_VALUES = 16  # the same of near values
 ACTIVATIONS = ("x", "z")  # of the layer around the rule
 BIASES = ("bias", "conv_bias")  # of the convolution; dt_bias is a gate's
 NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
-
-
-class RegimeError(ValueError):
-    """A regime that a definition cannot express."""
-
-
-def draw(definition: Definition, workload: Workload, scope: Scope) -> dict[str, Array]:
-    """Every input tensor that the line does not omit, by name. Scalars are not drawn."""
-    painter = Painter(definition, workload, scope)
-    tensors = [t for t in definition.inputs if not t.is_scalar and t.name not in workload.omit]
-    return {tensor.name: painter.paint(tensor) for tensor in tensors}
 
 
 class Painter:

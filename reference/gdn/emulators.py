@@ -18,10 +18,8 @@ from itertools import groupby
 from typing import Any, Literal
 
 import torch
+from gdnspec.family import INTERVAL, Definition, bfloat16_sum, keeps_checkpoints
 from torch import Tensor
-
-from gdnspec.model.checkpoints import INTERVAL, keeps_checkpoints
-from gdnspec.model.definition import Definition
 
 
 @dataclass(frozen=True)
@@ -166,11 +164,3 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 def bfloat16(x: Tensor) -> Tensor:
     """As a bfloat16 operand of a matrix product whose sums are float32."""
     return x.to(torch.bfloat16).to(torch.float32)
-
-
-def bfloat16_sum(x: Tensor, terms: int) -> Tensor:
-    """As the sum of `terms` bfloat16 operands."""
-    total = bfloat16(x)
-    for _ in range(terms - 1):
-        total = total + bfloat16(x - total)
-    return total

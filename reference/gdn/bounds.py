@@ -1,0 +1,36 @@
+"""Inputs that keep the recurrence bounded: beta * |k|^2 <= 2 at every token."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from gdnspec.family import Array, Definition, Scope, Workload
+from numpy.typing import NDArray
+
+from . import write_gate
+
+# Two of the reference's own roundings of |k|^2; inputs of norm one are drawn with their norm rounded down.
+SLACK = 1e-5
+
+
+def problems(definition: Definition, arrays: Mapping[str, Array], workload: Workload, scope: Scope) -> Iterator[str]:
+    """What of these inputs lets the state grow, where keys arrive as they are used."""
+    if not workload.normalises(definition) and "k" in arrays:
+        yield from _unbounded(arrays, write_gate.factor(definition, scope))
+
+
+def _unbounded(arrays: Mapping[str, Array], gate_factor: int) -> Iterator[str]:
+    k = arrays["k"].values().astype(np.float64)
+    norms = (k * k).sum(axis=-1).reshape(-1, k.shape[-2])  # [tokens, num_k_heads]
+    beta = _write_strength(arrays, gate_factor)
+    heads = max(norms.shape[1], beta.shape[1])
+    product = np.repeat(norms, heads // norms.shape[1], axis=1) * beta
+    if product.size and product.max() > 2 + SLACK:
+        yield f"beta * |k|^2 reaches {product.max():.4g}: above 2 the recurrence is not bounded"
+
+
+def _write_strength(arrays: Mapping[str, Array], gate_factor: int) -> NDArray[np.float64]:
+    """beta [tokens, heads]: as given, the sigmoid of b times `gate_factor`, or one."""
+    if "b" in arrays:
+        b = arrays["b"].values().astype(np.float64)
+        return gate_factor / (1.0 + np.exp(-b.reshape(-1, b.shape[-1])))
+    return arrays["beta"].values().astype(np.float64) if "beta" in arrays else np.ones((1, 1))

@@ -1,0 +1,123 @@
+"""Calls that are drawn on the device of a check, in the regime `typical` alone.
+
+What belongs to tokens, sequences or slots comes from torch's generator, so that it depends on the device; weights and
+what a head has once come from the line's seed as everywhere.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from gdnspec.family import Definition, Scope, Workload, in_blocks, to_torch
+from gdnspec.family import Tensor as TensorModel
+from torch import Tensor
+
+from .bounds import SLACK
+from .chunk_stages import chunk_wy
+from .draw import Painter
+from .regimes import mamba_parameters
+
+BLOCK = 1 << 25  # elements drawn at a time
+TINY = 2.0**-126
+# The first dimension of what a call has a row of, for each token or sequence.
+PER_ROW = (["batch_size"], ["total_seq_len"], ["num_seqs"], ["num_chunks"])
+
+
+class Brush:
+    """Draws one workload. Each input has a generator of its own, so omitting one changes no other."""
+
+    def __init__(self, definition: Definition, workload: Workload, scope: Scope, device: str) -> None:
+        self.definition, self.workload, self.scope, self.device = definition, workload, scope, device
+        self.painter = Painter(definition, workload, scope)
+        self._solved: dict[str, Tensor] = {}
+
+    def paint(self, tensor: TensorModel) -> Tensor:
+        """On the device."""
+        per_row = tensor.shape is not None and (tensor.shape[:1] in PER_ROW or tensor.mutates)
+        if tensor.is_index or not per_row:
+            return to_torch(self.painter.paint(tensor)).to(self.device)
+        shape, dtype = self.definition.shape(tensor, self.scope), getattr(torch, tensor.dtype)
+        if tensor.parts:
+            parts = self.definition.part_shapes(tensor, self.scope).items()
+            drawn = [self.by_name(name, (shape[0], *part), dtype).flatten(1) for name, part in parts]
+            return torch.cat(drawn, dim=1)
+        if tensor.name in ("u", "w"):
+            return self.solved(tensor.name)
+        return self.by_name(tensor.name, shape, dtype)
+
+    def by_name(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Normal, but for keys and queries, which have unit norm unless the operator sees to that, and for gates."""
+        make: Callable[[Tensor], Tensor] = lambda x: x  # noqa: E731
+        if name in ("q", "k") and not self.painter.normalised_inside:
+            make = self._unit(dtype)
+        elif name in ("g", "decay"):
+            make = self._gate(log=self.definition.conventions.decay_gate == "log")
+        elif name == "beta":
+            make = torch.sigmoid
+        generator = torch.Generator(self.device)
+        generator.manual_seed(((self.workload.seed or 0) ^ zlib.crc32(name.encode())) & (2**63 - 1))
+        out = torch.empty(shape, dtype=dtype, device=self.device)
+        rows = out.view(-1, shape[-1])
+        step = max(1, BLOCK // max(1, shape[-1]))
+        for start in range(0, len(rows), step):
+            size = (len(rows[start : start + step]), shape[-1])
+            rows[start : start + step] = make(torch.randn(size, generator=generator, device=self.device)).to(dtype)
+        return out
+
+    def _unit(self, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+        def unit(x: Tensor) -> Tensor:
+            x = x / x.norm(dim=-1, keepdim=True).clamp(min=TINY)
+            # Toward zero, so that |k| <= 1 after rounding.
+            return (x.view(torch.int32) & -65536).view(torch.float32) if dtype == torch.bfloat16 else x
+
+        return unit
+
+    def _gate(self, log: bool) -> Callable[[Tensor], Tensor]:
+        """alpha, or its logarithm, as models are initialised with: -A softplus(a + dt_bias), [.., heads]."""
+        A, dt_bias = (
+            torch.from_numpy(x.astype(np.float32)).to(self.device)
+            for x in mamba_parameters(self.painter.stream("gate"), self.painter.layout.heads)
+        )
+
+        def gate(a: Tensor) -> Tensor:
+            x = a + dt_bias
+            log_alpha = -A * (x.clamp(min=0) + torch.log1p(torch.exp(-x.abs())))
+            return log_alpha if log else torch.exp(log_alpha)
+
+        return gate
+
+    def solved(self, name: str) -> Tensor:
+        """u or w of the same keys, values and gates: what the stage before would have made."""
+        if not self._solved:
+            tokens, H = int(self.scope["total_seq_len"]), int(self.scope["num_v_heads"])
+            K, V = int(self.scope["key_head_dim"]), int(self.scope["value_head_dim"])
+            k = self.by_name("k", (tokens, int(self.scope["num_k_heads"]), K), torch.bfloat16)
+            v = self.by_name("v", (tokens, H, V), torch.bfloat16)
+            g, beta = (self.by_name(gate, (tokens, H), torch.float32) for gate in ("g", "beta"))
+            ends = torch.tensor(self.scope["cu_seqlens"], device=self.device)
+            u, w = chunk_wy(k, v, g, beta, ends)
+            self._solved = {"u": u, "w": w}
+        return self._solved[name]
+
+
+def problems(definition: Definition, tensors: dict[str, Tensor], workload: Workload) -> Iterator[str]:
+    """As `bounds.problems`, a block at a time."""
+    if not workload.normalises(definition) and "k" in tensors:
+        yield from _unbounded(tensors)
+
+
+def _unbounded(tensors: dict[str, Tensor]) -> Iterator[str]:
+    k = tensors["k"].flatten(0, -3)  # [tokens, num_k_heads, K]
+    write = torch.ones(len(k), 1, device=k.device)
+    if "b" in tensors:
+        write = torch.sigmoid(tensors["b"].float()).flatten(0, -2)
+    elif "beta" in tensors:
+        write = tensors["beta"]
+    for keys, beta in in_blocks(k, write):
+        norms = keys.double().square().sum(-1)
+        heads = max(norms.shape[1], beta.shape[1])
+        product = norms.repeat_interleave(heads // norms.shape[1], 1) * beta.double()
+        if product.numel() and float(product.max()) > 2 + SLACK:
+            yield f"beta * |k|^2 reaches {float(product.max()):.4g}: above 2 the recurrence is not bounded"
+            return

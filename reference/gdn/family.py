@@ -1,0 +1,62 @@
+"""What the judge needs to know of gated delta net: how inputs are drawn and bounded, what honest arithmetic is.
+
+Nothing here needs torch until an emulator runs or a device draws.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gdnspec.family import Definition, DevicePainter, Emulated, Family, Scope, Workload
+
+from . import bounds
+from .draw import Painter
+
+if TYPE_CHECKING:
+    import torch
+
+# Stages whose arithmetic no tensor core takes part in: float32 is what is honest there.
+WITHOUT_PRODUCTS = {
+    "decode": "float32_recurrence", "verify": "float32_recurrence", "convolution": "float32", "norm": "float32",
+}  # fmt: skip
+
+
+def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
+    """The reference in float32; its matrix products rounded; or for prefill from q, k and v a family of its own."""
+    stage = call.definition.stage
+    if stage in WITHOUT_PRODUCTS:
+        # The reference computes in the widest type of its inputs, float32 at least.
+        yield WITHOUT_PRODUCTS[stage], call.oracle(**call.arguments)
+    elif by_products(call.definition):
+        from gdnspec.family import rounded_products
+
+        yield from rounded_products(call.second, call.arguments, call.strict)
+    else:
+        from .emulators import emulate, family
+
+        yield from emulate(call.definition, call.arguments, family(call.strict))
+
+
+def by_products(definition: Definition) -> bool:
+    """Whether its emulators are its reference with rounded products, and no family of its own."""
+    own = definition.stage == "prefill" and {"q", "k", "v"} <= {tensor.name for tensor in definition.inputs}
+    return definition.stage not in WITHOUT_PRODUCTS and not own
+
+
+def device_painter(definition: Definition, workload: Workload, scope: Scope, device: str) -> DevicePainter:
+    """Draws past 2^31 elements in a second."""
+    from .device import Brush
+
+    return Brush(definition, workload, scope, device)
+
+
+def device_problems(definition: Definition, tensors: "dict[str, torch.Tensor]", workload: Workload) -> Iterator[str]:
+    """What bounds drawn inputs, where they were drawn on a device."""
+    from .device import problems
+
+    return problems(definition, tensors, workload)
+
+
+FAMILY = Family(
+    Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=True,
+    device_painter=device_painter, device_problems=device_problems,
+)  # fmt: skip

@@ -1,0 +1,74 @@
+"""What the judge asks a family of operators for: reference/<family>/family.py has one `FAMILY` of this type.
+
+The family's own files import nothing of gdnspec but `gdnspec.family`, which holds this and what drawing needs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gdnspec.inputs.array import Array
+from gdnspec.model.definition import Definition, Scope, Tensor
+from gdnspec.model.workload import Workload
+
+if TYPE_CHECKING:
+    import torch
+
+
+class RegimeError(ValueError):
+    """A regime that a definition cannot express."""
+
+
+class Painter(Protocol):
+    """Draws the inputs of one workload: the same from the same line on every machine."""
+
+    def paint(self, tensor: Tensor) -> Array:
+        """One input, of the shape and type that the definition gives it. Each has a random stream of its own, so that
+        leaving one out changes no other. Raises `RegimeError`."""
+        ...
+
+
+class DevicePainter(Protocol):
+    """Draws the inputs of a workload that only a check draws, on its device."""
+
+    def paint(self, tensor: Tensor) -> "torch.Tensor":
+        """One input. Raises `RegimeError`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """One call, for the emulators of its workload. `arguments`: the inputs by name, as stored. `oracle`: the reference
+    that the definition names for calls of this size; `second`: its second derivation, or the first where there is
+    none."""
+
+    definition: Definition
+    strict: bool
+    arguments: dict[str, Any]
+    oracle: Callable[..., Any]
+    second: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    """The functions that the judge calls.
+
+    - `painter`: for a definition, a workload and its bound axes. Raises `RegimeError` where a definition cannot express
+      the regime.
+    - `problems`: why inputs that are inside their domains may not be used all the same, in words: what keeps the
+      operator's numbers bounded. It is given the inputs by name, parts of packed ones as well.
+    - `emulators`: honest arithmetic, from which error budgets are frozen: the name of each emulator, and what the
+      reference would return, in the types of the definition.
+    - `bounding`: the inputs that `problems` looks at; the others may be gigabytes, and are written one at a time.
+    - `fresh`: whether each check draws lines of its own, of sequences or rows, beside the published ones.
+    - `device_painter`, `device_problems`: the same for calls that only a check draws, past 2^31 elements; None where a
+      family has no such workloads.
+    """
+
+    painter: Callable[[Definition, Workload, Scope], Painter]
+    problems: Callable[[Definition, Mapping[str, Array], Workload, Scope], Iterator[str]]
+    emulators: Callable[[Emulated], Iterator[tuple[str, Any]]]
+    bounding: tuple[str, ...] = ()
+    fresh: bool = False
+    device_painter: "Callable[[Definition, Workload, Scope, str], DevicePainter] | None" = None
+    device_problems: "Callable[[Definition, dict[str, torch.Tensor], Workload], Iterator[str]] | None" = None
