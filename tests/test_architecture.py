@@ -10,6 +10,11 @@ import pytest
 from conftest import ROOT, Run
 
 REFERENCE = sorted((ROOT / "reference").glob("*/*.py"))
+# What the judge needs of a family beside the operators: these may import the module that is for authors of families.
+OF_THE_JUDGE = {
+    "bounds.py", "device.py", "draw.py", "emulators.py", "family.py", "regimes.py", "regions.py", "solved.py",
+    "write_gate.py",
+}  # fmt: skip
 # What the judge runs: a tool beside a kernel, which no manifest lists, may use what it likes.
 KERNELS = sorted(
     manifest.parent / name
@@ -42,7 +47,13 @@ def test_import_contracts_hold() -> None:
 
 @pytest.mark.parametrize("file", REFERENCE, ids=lambda f: f.name)
 def test_the_reference_imports_torch_alone(file: Path) -> None:
-    assert imports(file) <= {"torch", *(f.stem for f in REFERENCE)}
+    beside = {f.stem for f in REFERENCE}
+    if file.name in OF_THE_JUDGE:
+        assert imports(file) <= {"torch", "numpy", "gdnspec", *beside}
+        assert "import gdnspec" not in file.read_text()
+        assert file.read_text().count("from gdnspec") == file.read_text().count("from gdnspec.family import")
+    else:
+        assert imports(file) <= {"torch", *beside}
 
 
 @pytest.mark.parametrize("file", KERNELS, ids=lambda f: f"{f.parent.name}/{f.name}")

@@ -50,7 +50,7 @@ class Recording:
 
     def at(self, folder: Path) -> tuple[Path, Found]:
         """Where the file goes, and the definition as found beside it."""
-        return folder / "x.safetensors", Found(self.found.definition, folder)
+        return folder / "x.safetensors", Found(self.found.definition, folder, self.found.family)
 
 
 def recording(found: Found) -> Recording:

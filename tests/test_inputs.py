@@ -573,7 +573,9 @@ def recorded(tmp_path: Path, found: Found = PREFILL, **changes: Any) -> tuple[Fo
     tensors: dict[str, Any] = {name: to_torch(array).clone() for name, array in inputs.tensors.items()} | changes
     save_file({k: v.contiguous() for k, v in tensors.items() if v is not None}, tmp_path / "recorded.safetensors")
     workload = line(found).model_dump(exclude_defaults=True, exclude={"regime", "seed", "sequence_lengths"})
-    return Found(found.definition, tmp_path), Workload.model_validate(workload | {"tensors": "recorded.safetensors"})
+    return Found(found.definition, tmp_path, found.family), Workload.model_validate(
+        workload | {"tensors": "recorded.safetensors"}
+    )
 
 
 def changed(name: str, value: float, found: Found = PREFILL) -> dict[str, torch.Tensor]:

@@ -263,7 +263,9 @@ def with_key_of_norm(found: Found, size: float, scalars: Keywords, folder: Path)
     tensors["k"][1, 0, 0, 0] = size
     save_file(tensors, folder / "recorded.safetensors")
     row = workload.model_dump(exclude_defaults=True, exclude={"regime", "seed"})
-    return Found(found.definition, folder), Workload.model_validate(row | {"tensors": "recorded.safetensors"})
+    return Found(found.definition, folder, found.family), Workload.model_validate(
+        row | {"tensors": "recorded.safetensors"}
+    )
 
 
 def test_the_bound_of_the_recurrence_is_that_of_the_doubled_gate(tmp_path: Path) -> None:

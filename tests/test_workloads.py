@@ -160,7 +160,7 @@ def test_a_real_model_stands_in_the_smoke_suite(name: str) -> None:
 
 def token_programs(name: str, workload: Workload) -> int:
     """What an interpreted kernel goes through: one program a (token, head)."""
-    axes = preset_of(workload).axes
+    axes = preset_of(definition(name), workload).axes
     return size(workload) * max(axes["num_q_heads"], axes["num_v_heads"])
 
 
@@ -176,7 +176,7 @@ def test_smoke_is_sized_for_an_interpreter(name: str) -> None:
 def test_smoke_meets_what_goes_wrong_most(name: str) -> None:
     lines = suite(name, "smoke")
     assert any(w.regime == "hard_reset" for w in lines)
-    heads = [preset_of(w).axes for w in lines]
+    heads = [preset_of(definition(name), w).axes for w in lines]
     assert any(x["num_v_heads"] > x["num_k_heads"] > 1 for x in heads)
     if name in PREFILLS:
         assert any(x["num_q_heads"] > x["num_v_heads"] for x in heads)
@@ -351,7 +351,7 @@ def test_a_line_separator_inside_a_string_ends_no_line(tmp_path: Path) -> None:
 
 
 def test_a_definition_without_workloads_has_none(tmp_path: Path) -> None:
-    assert workloads(Found(definition("gdn_prefill_k_last").definition, tmp_path)) == []
+    assert workloads(Found(definition("gdn_prefill_k_last").definition, tmp_path, family("gdn"))) == []
 
 
 def test_every_shipped_definition_has_workloads() -> None:
