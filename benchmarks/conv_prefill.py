@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gdnspec.bench.ceilings import copy_bandwidth
 from gdnspec.build.loader import load_function
 from gdnspec.catalog.solutions import load_solution
-from gdnspec.timing.ceilings import copy_bandwidth
 from torch import Tensor
 
 HERE = Path(__file__).resolve().parent

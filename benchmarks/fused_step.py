@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gdnspec.bench.ceilings import copy_bandwidth
 from gdnspec.build.loader import load_function
 from gdnspec.catalog.definitions import definition, presets
 from gdnspec.catalog.solutions import load_solution
-from gdnspec.timing.ceilings import copy_bandwidth
 
 HERE = Path(__file__).resolve().parent
 DEFINITION, WINDOWS, WINDOW_US, TOLERANCE = "gdn_core_decode", 15, 2500.0, 0.02

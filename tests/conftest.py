@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import forked
-import nursery
+import forked_command
+import forked_workers
 import pytest
 from patience import PATIENCE
 
@@ -58,7 +58,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session", autouse=True)
 def workers() -> None:
     """Where a test judges in its own process."""
-    nursery.open_beside(forked.context)
+    forked_workers.open_beside(forked_command.context)
 
 
 def command_lines() -> list[bytes]:
@@ -83,8 +83,8 @@ def gdnspec() -> Run:
         **more: Any,
     ) -> Any:
         words, environment = [*map(str, arguments)], {**os.environ, **(env or {})}
-        if not more and not any(name.startswith(nursery.READ_AT_START) for name in env or {}):
-            process = forked.run(words, environment, cwd, timeout, before=before)
+        if not more and not any(name.startswith(forked_workers.READ_AT_START) for name in env or {}):
+            process = forked_command.run(words, environment, cwd, timeout, before=before)
         else:
             assert before is None, "only a fork can be prepared"
             process = subprocess.run(

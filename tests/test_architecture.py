@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,19 @@ def test_documented_commands_exist(gdnspec: Run) -> None:
 def test_documented_schema_versions_match() -> None:
     for file in [*ROOT.glob("definitions/*/*/definition.json"), *ROOT.glob("solutions/*/solution.json")]:
         assert json.loads(file.read_text())["schema_version"] == 1
+
+
+def test_a_file_name_means_one_thing() -> None:
+    """A command's module has the name of the command; every other name occurs once."""
+    package = ROOT / "tools/gdnspec"
+    named = [file for file in package.rglob("*.py") if not file.name.startswith("__")]
+    names = Counter(file.name for file in named if file.parent.name != "commands")
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_tests_mirror_the_packages() -> None:
+    """Every folder of tests has the name of a package, or is one of those that CONTRIBUTING names beside them."""
+    packages = {file.parent.name for file in (ROOT / "tools/gdnspec").glob("*/__init__.py")}
+    beside = {"conformance", "honest", "kernels", "known_bad", "support"}
+    folders = {folder.name for folder in (ROOT / "tests").iterdir() if any(folder.glob("**/*.py"))}
+    assert folders <= packages | beside

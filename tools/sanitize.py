@@ -21,12 +21,12 @@ import torch
 from gdnspec.build.loader import load_function
 from gdnspec.build.machine import device
 from gdnspec.catalog.definitions import preset_of
+from gdnspec.check.plan import Job, plan
 from gdnspec.cli.selection import chosen_solutions, select
 from gdnspec.inputs.materialise import materialise
 from gdnspec.model.errors import SpecError
-from gdnspec.protocol.arena import TORCH
-from gdnspec.runner.arguments import arguments
-from gdnspec.runner.plan import Job, plan
+from gdnspec.numerics.arguments import arguments
+from gdnspec.sandbox.wire.arena import TORCH
 
 
 def call(job: Job, folder: Path, build: Path) -> None:

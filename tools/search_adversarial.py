@@ -39,14 +39,14 @@ import torch
 from gdnspec.build.reference import module
 from gdnspec.catalog.definitions import Found, definitions
 from gdnspec.catalog.families import family
-from gdnspec.compare.metrics import FLOOR
 from gdnspec.inputs.array import Array, to_bfloat16
 from gdnspec.inputs.random import on_grid
 from gdnspec.model.budget import METRICS, Metric
 from gdnspec.model.workload import Workload
-from gdnspec.runner.expected import Expected, in_chunks
-from gdnspec.runner.freeze import figures
-from gdnspec.runner.tensors import to_torch
+from gdnspec.numerics.expected import Expected, in_chunks
+from gdnspec.numerics.freeze import figures
+from gdnspec.numerics.metrics import FLOOR
+from gdnspec.numerics.torch_arrays import to_torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
@@ -201,7 +201,7 @@ def measure(found: Found, genes: Genes, strict: bool) -> dict[Any, Tensor]:
 
 
 def errors(got: Tensor, expected: Tensor) -> Tensor:
-    """[metric, lineage, head], as gdnspec.compare.metrics, which tells only the worst head's, has them."""
+    """[metric, lineage, head], as gdnspec.numerics.metrics, which tells only the worst head's, has them."""
     if got.dim() == 4:  # a state [1, head, row, element] becomes [row, head, element], as an output is
         got, expected = got[0].transpose(0, 1), expected[0].transpose(0, 1)
     error, size = (got.double() - expected).square(), expected.square().sum(-1)

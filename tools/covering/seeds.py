@@ -50,8 +50,8 @@ def without(row: Line) -> Line:
 
 def fitting(found: Found, row: Line) -> Line | None:
     """The row's budget and what it was frozen from; None where it takes nearly what a budget may be, or more."""
-    from gdnspec.runner.expected import Expected
-    from gdnspec.runner.freeze import frozen
+    from gdnspec.numerics.expected import Expected
+    from gdnspec.numerics.freeze import frozen
 
     workload = Workload.model_validate(row | {"suite": SUITE})
     workload.check(found.definition, preset_of(found, workload))

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gdnspec.recording.capture import capture as capture
+    from gdnspec.capture.session import capture as capture
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "capture"]
@@ -12,7 +12,7 @@ __all__ = ["__version__", "capture"]
 def __getattr__(name: str) -> object:
     # What only reads JSON pays nothing for it.
     if name == "capture":
-        from gdnspec.recording.capture import capture
+        import gdnspec.capture
 
-        return capture
+        return gdnspec.capture
     raise AttributeError(f"module 'gdnspec' has no attribute {name!r}")

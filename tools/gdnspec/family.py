@@ -12,8 +12,8 @@ from gdnspec.model.definition import Definition, Scope, Tensor, state_heads
 from gdnspec.model.workload import Workload
 
 if TYPE_CHECKING:
-    from gdnspec.compare.products import bfloat16_sum, rounded_products
-    from gdnspec.runner.tensors import in_blocks, to_torch
+    from gdnspec.numerics.products import bfloat16_sum, rounded_products
+    from gdnspec.numerics.torch_arrays import in_blocks, to_torch
 
 __all__ = [
     "CARRIER", "INTERVAL", "NORMAL_STD", "Array", "Definition", "DevicePainter", "Emulated", "Family", "Floats", "Gate",
@@ -26,11 +26,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """What needs torch is loaded when it is asked for: inputs are drawn without."""
     if name in ("bfloat16_sum", "rounded_products"):
-        from gdnspec.compare import products
+        from gdnspec.numerics import products
 
         return getattr(products, name)
     if name in ("in_blocks", "to_torch"):
-        from gdnspec.runner import tensors
+        from gdnspec.numerics import torch_arrays
 
-        return getattr(tensors, name)
+        return getattr(torch_arrays, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

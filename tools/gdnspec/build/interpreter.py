@@ -10,8 +10,8 @@ interpreter (triton.runtime.interpreter, 3.6 to 3.9) keeps bfloat16 as uint16 bi
 - Triton 3.6 turns a one-element array into an integer by `int(array)`, which NumPy 2.4 refuses, so a loop over
   `range(tensor)` raises.
 
-tests/test_interpreter.py shows each of them. Left as they are: reductions of bfloat16 tensors (`tl.sum` of one; convert
-to float32 first, as an accurate kernel does anyway) and the rounding to 8-bit floats.
+tests/build/test_interpreter.py shows each of them. Left as they are: reductions of bfloat16 tensors (`tl.sum` of one;
+convert to float32 first, as an accurate kernel does anyway) and the rounding to 8-bit floats.
 """
 
 import inspect

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gdnspec import paths
 from gdnspec.model.errors import Problem, SpecError, nearest
-from gdnspec.model.family import FamilyFile
+from gdnspec.model.family_file import FamilyFile
 from gdnspec.model.loading import is_file, load, parse_json, read_text, validate_root
 from gdnspec.model.preset import Preset, Presets
 

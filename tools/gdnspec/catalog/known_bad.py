@@ -6,8 +6,8 @@ from pathlib import Path
 from gdnspec import paths
 from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution
 from gdnspec.model.errors import Problem, SpecError
-from gdnspec.model.known_bad import KnownBad
 from gdnspec.model.loading import load
+from gdnspec.model.rejection import KnownBad
 
 KNOWN_BAD_FILE = "known_bad.json"
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gdnspec.catalog.carried import carried_over
+from gdnspec.catalog.carried_traces import carried_over
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.catalog.earlier import measured_as
 from gdnspec.catalog.solutions import Solution

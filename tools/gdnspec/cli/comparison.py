@@ -2,7 +2,7 @@
 
 from gdnspec.cli.console import add_row, print_table, say, table
 from gdnspec.model.errors import visible
-from gdnspec.report.comparison import Comparison, Mean, Pair
+from gdnspec.report.pairing import Comparison, Mean, Pair
 from gdnspec.report.units import shown_ratio, shown_share, shown_time
 
 LONGEST = 300  # characters of a reason

@@ -21,7 +21,7 @@ from gdnspec.model.workload import Workload
 if TYPE_CHECKING:
     from gdnspec.interop.adapter import Aside
     from gdnspec.interop.meaning import Meaning
-    from gdnspec.runner.expected import Expected
+    from gdnspec.numerics.expected import Expected
 
 WRITTEN, OTHER_GATE = "with its default scale written out", "with g read the other way"
 LIMIT = 60.0  # seconds a call
@@ -30,7 +30,7 @@ LIMIT = 60.0  # seconds a call
 def judge(meanings: "dict[str, Meaning]") -> None:
     """Each reference. Where only the layout of states is open: with each layout."""
     from gdnspec.interop.meaning import each_layout
-    from gdnspec.runner.expected import Expected
+    from gdnspec.numerics.expected import Expected
 
     expected = Expected(chosen_device("cpu").kind, warn)
     for name, found in meanings.items():
@@ -166,10 +166,10 @@ def _run(found: "Meaning", lines: list[Workload], aside: "Aside", expected: "Exp
     """A result for each workload, by name. Raises `NotExpressed`."""
     from dataclasses import replace
 
+    from gdnspec.check.plan import plan
+    from gdnspec.check.run import Checker, Options
     from gdnspec.interop.solutions_in import reference_solution
-    from gdnspec.runner.check import Checker, Options
-    from gdnspec.runner.freeze import frozen
-    from gdnspec.runner.plan import plan
+    from gdnspec.numerics.freeze import frozen
 
     assert found.ours is not None
     where = chosen_device("cpu")

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from gdnspec import __version__
-from gdnspec.cli import (
+from gdnspec.cli.commands import (
     bench,
     capture,
     check,

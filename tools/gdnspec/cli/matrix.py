@@ -12,13 +12,13 @@ from gdnspec.catalog.known_bad import MATRIX_BEGIN, MATRIX_END, Bad
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import workloads
 from gdnspec.catalog.writing import require_file
+from gdnspec.check.selftest import LONG, SUITES, best_killers, has_badge, margin, strength
 from gdnspec.cli.console import add_row, table
 from gdnspec.cli.files import whole
 from gdnspec.inputs.fresh import NAMES
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import read_text
 from gdnspec.model.result import CheckResult
-from gdnspec.runner.selftest import LONG, SUITES, best_killers, has_badge, margin, strength
 
 Results = dict[str, list[CheckResult]]
 Row = list[str]

@@ -11,7 +11,7 @@ from gdnspec.model.result import CheckResult
 
 def writer(stack: contextlib.ExitStack, file: Path | None, to_stdout: bool) -> Callable[[CheckResult], None]:
     """Where --json puts each result."""
-    from gdnspec.runner.record import Recorder
+    from gdnspec.check.record import Recorder
 
     if file is None:
         return lambda result: None

@@ -73,7 +73,7 @@ def write_workloads(
     operators: "list[Operator]", tally: "Tally", folder: Path, reduce: int | None, seed: int, ceilings: "Ceilings"
 ) -> None:
     """A file for each operator, and how well its lines stand for all calls."""
-    from gdnspec.timing.floor import bound
+    from gdnspec.numerics.floor import bound
     from gdnspec.traffic.reduce import reduce as reduced
 
     calls = [list(tally.calls(operator)) for operator in operators]

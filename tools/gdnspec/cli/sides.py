@@ -15,7 +15,7 @@ from gdnspec.cli.selection import chosen_solutions
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.loading import is_file
 from gdnspec.model.trace import Trace
-from gdnspec.report.comparison import Key, Source
+from gdnspec.report.pairing import Key, Source
 
 FORMS = "SOLUTION, SOLUTION@DEVICE, SOLUTION@COMMIT, or a file of traces"
 

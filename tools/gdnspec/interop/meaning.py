@@ -4,8 +4,8 @@ names, or what cannot be said or contradicts it."""
 from dataclasses import dataclass, field
 
 from gdnspec.catalog.definitions import Found, preset
+from gdnspec.interop.dataset_paths import MARK, named
 from gdnspec.interop.foreign import Definition
-from gdnspec.interop.layout import MARK, named
 from gdnspec.interop.layouts import LAYOUTS, said
 from gdnspec.interop.match import HALF, UNKNOWN, Match, matches, raw_gates
 from gdnspec.interop.outward import definition_json, hold

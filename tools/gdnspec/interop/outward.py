@@ -6,7 +6,7 @@ from typing import Any
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution
 from gdnspec.interop.axes import axes_of
-from gdnspec.interop.layout import MARK, OP_TYPE, name_of
+from gdnspec.interop.dataset_paths import MARK, OP_TYPE, name_of
 from gdnspec.interop.shim import SHIM, shim
 from gdnspec.model.errors import SpecError
 from gdnspec.model.preset import Preset

@@ -10,7 +10,7 @@ from gdnspec.inputs.array import Array, encode
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.inputs.tensor_file import encoded
 from gdnspec.interop.axes import axes_of
-from gdnspec.interop.layout import name_of, tensors_file
+from gdnspec.interop.dataset_paths import name_of, tensors_file
 from gdnspec.model.definition import Tensor
 from gdnspec.model.errors import SpecError
 from gdnspec.model.expression import parse

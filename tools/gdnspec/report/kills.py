@@ -10,8 +10,8 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.known_bad import MATRIX_BEGIN, MATRIX_END, known_bad
 from gdnspec.catalog.workloads import workloads
 from gdnspec.model.errors import SpecError
-from gdnspec.model.known_bad import KnownBad
 from gdnspec.model.loading import read_text
+from gdnspec.model.rejection import KnownBad
 from gdnspec.model.result import CheckResult
 from gdnspec.report.figures import plain
 from gdnspec.report.rows import largest

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gdnspec import __version__
 from gdnspec.server import api
 from gdnspec.server.database import Database
-from gdnspec.server.errors import HEADERS, ApiError, Documented, add_handlers, answer, documented
+from gdnspec.server.http_errors import HEADERS, ApiError, Documented, add_handlers, answer, documented
 from gdnspec.server.jobs import BundleDeleted, Jobs, OtherRequest, QueueFull
 from gdnspec.server.limits import Full, InProgress, Rate, Streams
 from gdnspec.server.pages import NoReport, Pages

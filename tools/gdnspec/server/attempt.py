@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from gdnspec.server.api import State
-from gdnspec.server.console import tell
 from gdnspec.server.database import StorageError
-from gdnspec.server.lines import Line, Task
-from gdnspec.server.process import Garbled, JobProcess
+from gdnspec.server.job_lines import Line, Task
+from gdnspec.server.job_process import Garbled, JobProcess
 from gdnspec.server.queue import Beat, Claim, Happened, Queue, taken
 from gdnspec.server.room import TOO_LITTLE, for_want_of_room, full
 from gdnspec.server.settings import Settings
+from gdnspec.server.tell import tell
 from gdnspec.server.workplace import Workplace
 
 LOOK = 0.5  # seconds between looks whether the job is still wanted

@@ -14,7 +14,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gdnspec.server.api import Error, ErrorBody, ErrorCode
-from gdnspec.server.errors import HEADERS
+from gdnspec.server.http_errors import HEADERS
 
 LINGER = 2.0  # seconds in which a client that was refused may read why
 MOST_LINGERING = 64

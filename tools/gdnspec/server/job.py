@@ -12,8 +12,8 @@ from gdnspec.model.errors import SpecError, visible
 from gdnspec.model.loading import build, parse_json
 from gdnspec.model.result import CheckResult
 from gdnspec.model.trace import Trace
-from gdnspec.protocol.lifetime import die_with_parent
-from gdnspec.server.lines import CRASHED, Line, Task
+from gdnspec.sandbox.wire.lifetime import die_with_parent
+from gdnspec.server.job_lines import CRASHED, Line, Task
 from gdnspec.server.room import for_want_of_room
 from gdnspec.submission.finding import Finding
 
@@ -59,7 +59,7 @@ class _Judge:
         self._say(Line(kind="opened", text=bundle.solution.name))
 
         from gdnspec.build import machine
-        from gdnspec.runner.confinement import NotIsolated
+        from gdnspec.sandbox.parent.confinement import NotIsolated
         from gdnspec.submission import judging
         from gdnspec.submission.intake import Policy, Refused, Unverified, take_in
 

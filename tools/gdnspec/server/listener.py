@@ -9,12 +9,12 @@ import uvicorn
 from gdnspec.model.errors import SpecError
 from gdnspec.server.app import make_app
 from gdnspec.server.connections import MOST_LINGERING, Connections, protocol
-from gdnspec.server.console import tell
 from gdnspec.server.database import Database
+from gdnspec.server.gpu_slots import Slots
 from gdnspec.server.queue import Queue
 from gdnspec.server.retention import Retention
 from gdnspec.server.settings import Settings
-from gdnspec.server.slots import Slots
+from gdnspec.server.tell import tell
 from gdnspec.server.tokens import DAY
 
 FILES = 512  # descriptors for everything but connections: threads with a database each, uploads, jobs

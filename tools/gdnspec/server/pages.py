@@ -12,14 +12,14 @@ import threading
 from pathlib import Path
 
 from gdnspec.server.database import Database
+from gdnspec.server.job_process import run_beside
 from gdnspec.server.jobs import SHOWN, BundleDeleted
-from gdnspec.server.process import run_beside
 from gdnspec.server.settings import Settings
 from gdnspec.server.workplace import Workplace
 
 SECONDS = 120.0
 VERDICTS, TRACES, BUNDLE, PAGE = "verdicts.json", "traces.json", "bundle.tar", "page.html"
-MAKER = (sys.executable, "-P", "-m", "gdnspec.server.page")
+MAKER = (sys.executable, "-P", "-m", "gdnspec.server.write_page")
 MOST_KEPT = 32
 FULL = 75  # exit status of the maker where the disk is full
 

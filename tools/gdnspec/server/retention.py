@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from gdnspec.server.console import tell
 from gdnspec.server.database import Database, StorageError
 from gdnspec.server.jobs import SHOWN, moment
+from gdnspec.server.tell import tell
 from gdnspec.server.tokens import DAY
 
 PERIOD = 3600.0  # seconds between looks

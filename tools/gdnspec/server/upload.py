@@ -11,7 +11,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from gdnspec.server.api import TAR
-from gdnspec.server.errors import ApiError
+from gdnspec.server.http_errors import ApiError
 from gdnspec.server.settings import Settings
 
 IN_MEMORY = 1 << 20  # bytes

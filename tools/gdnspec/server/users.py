@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from gdnspec.server.errors import ApiError
+from gdnspec.server.http_errors import ApiError
 from gdnspec.server.limits import Rate
 from gdnspec.server.tokens import Tokens
 

@@ -12,8 +12,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from gdnspec.server.console import tell
-from gdnspec.server.process import run_beside
+from gdnspec.server.job_process import run_beside
+from gdnspec.server.tell import tell
 
 REMOVAL = 600.0  # seconds
 GONE = "gone-"  # what is being removed

@@ -5,21 +5,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gdnspec.bench.ceilings import ceilings
+from gdnspec.bench.health import driver_version
+from gdnspec.bench.measure import Measurer
 from gdnspec.build import machine
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import workloads
-from gdnspec.compare.budget import require
+from gdnspec.check.plan import Job, plan
+from gdnspec.check.run import Checker, Options
 from gdnspec.inputs.fresh import fresh
 from gdnspec.model.result import CheckResult
 from gdnspec.model.trace import Trace
-from gdnspec.runner.check import Checker, Options
-from gdnspec.runner.confinement import GIB, Confinement
-from gdnspec.runner.measure import Measurer
-from gdnspec.runner.plan import Job, plan
+from gdnspec.numerics.allowed import require
+from gdnspec.sandbox.parent.confinement import GIB, Confinement
 from gdnspec.submission.evidence import SUITES
-from gdnspec.timing.ceilings import ceilings
-from gdnspec.timing.health import driver_version
 
 SPEED = "performance"
 SECONDS = 10.0  # for the timing of one workload

@@ -9,7 +9,7 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.model.checkpoints import COUNT, INTERVAL, keeps_checkpoints, starts
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
-from gdnspec.timing.floor import Work, work
+from gdnspec.numerics.floor import Work, work
 
 DRAFTS = "draft_tokens"  # the axis of a verify
 
@@ -44,7 +44,7 @@ class Operator:
 
     def line(self, name: str, lengths: Sequence[int], carried: bool, seed: int, weight: int | None = None) -> Workload:
         """The workload of a prefill of these sequences; of a decode or verify, of as many rows."""
-        from gdnspec.traffic.slots import rows_of
+        from gdnspec.traffic.engine_slots import rows_of
 
         definition = self.found.definition
         line: dict[str, object] = {

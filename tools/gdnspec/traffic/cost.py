@@ -10,7 +10,7 @@ from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.traces import load_traces, stale_question, trace_files
 from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.trace import Ceilings, Trace
-from gdnspec.timing.floor import Work, bound
+from gdnspec.numerics.floor import Work, bound
 from gdnspec.traffic.calls import Operator, Shape
 from gdnspec.traffic.kinds import LAUNCH
 

@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 from gdnspec.model.trace import Ceilings
-from gdnspec.timing.floor import Work
+from gdnspec.numerics.floor import Work
 from gdnspec.traffic.calls import Shape
 
 Kind = Literal["launch", "chain", "memory", "compute"]

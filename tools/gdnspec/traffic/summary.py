@@ -10,7 +10,7 @@ from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.trace import Ceilings
 from gdnspec.model.workload import Workload
-from gdnspec.timing.floor import work
+from gdnspec.numerics.floor import work
 from gdnspec.traffic.calls import DRAFTS, Shape
 from gdnspec.traffic.kinds import CHUNK, KINDS, Kind, parts
 

@@ -1,0 +1,165 @@
+"""Traces are carried over a change of sources that reaches no GPU, by a proof, and over no other."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import triton
+from conftest import Run
+from gdnspec.catalog.carried_traces import proof_files
+from gdnspec.catalog.definitions import definitions
+from gdnspec.catalog.solutions import load_solution
+from gdnspec.catalog.traces import Measured, is_stale
+from gdnspec.model.trace import Trace
+from gdnspec.report.rows import rows
+from helpers_traces import DECODE, ENVIRONMENT, make_trace, trace_of, write_traces
+
+ROWS = ("16x32_batch_1", "16x32_batch_4")
+HERE = ENVIRONMENT | {"triton": triton.__version__}
+KERNEL = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy(state_ptr, new_state_ptr, count, SIZE: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(new_state_ptr + at, tl.load(state_ptr + at, mask=at < count, other=0.0), mask=at < count)
+
+
+def run(state, output, new_state, **inputs):
+    output.zero_()
+    copy[(triton.cdiv(state.numel(), 1024),)](state, new_state, state.numel(), SIZE=1024)
+"""
+SAME = {
+    "a comment": ("def run(", "# Nothing but words.\ndef run("),
+    "another name": ("SIZE", "BLOCK"),
+    "a check on the host": ("    output.zero_()", "    assert state.is_contiguous()\n    output.zero_()"),
+    "room that is not used": ("    output.zero_()", "    torch.empty_like(output)\n    output.zero_()"),
+}
+OTHER = {
+    "another block": ("1024", "512"),
+    "other arithmetic": ("other=0.0)", "other=0.0) * 2.0"),
+    "another grid": ("triton.cdiv(state.numel(), 1024)", "1 + triton.cdiv(state.numel(), 1024)"),
+    "another argument": ("new_state, state.numel()", "new_state, state.numel() - 1"),
+    "another operation": ("output.zero_()", "output.fill_(1.0)"),
+    "one launch more": ("    output.zero_()", "    output.zero_()\n    output.zero_()"),
+}
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=a test", "-c", "user.email=test@example.org"]
+    subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def measured(make_solution: Callable[..., Path]) -> Path:
+    """A solution with traces, committed as it was measured."""
+    folder = make_solution("", name="mine", language="triton")
+    (folder / "kernel.py").write_text(KERNEL)
+    manifest = json.loads((folder / "solution.json").read_text())
+    manifest["entries"][DECODE]["call"] = "out"
+    (folder / "solution.json").write_text(json.dumps(manifest))
+    write_traces(folder, [trace_of(folder, workload=name, environment=HERE) for name in ROWS])
+    git(folder.parent, "init", "-q")
+    git(folder.parent, "add", ".")
+    git(folder.parent, "commit", "-q", "-m", "measured")
+    return folder
+
+
+def changed(folder: Path, old: str, new: str) -> None:
+    file = folder / "kernel.py"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+def stale(folder: Path) -> list[str | None]:
+    solution, (file,) = load_solution(folder), sorted((folder / "traces").glob("*.jsonl"))
+    every = [Trace.model_validate_json(line) for line in file.read_text().splitlines()]
+    return [is_stale(trace, solution, definitions()[DECODE]) for trace in every]
+
+
+def carry(gdnspec: Run, folder: Path) -> subprocess.CompletedProcess[str]:
+    return gdnspec("traces", "carry", "mine", "--solutions-dir", str(folder.parent))
+
+
+def test_a_change_that_reaches_no_gpu_leaves_a_proof_and_fresh_traces(gdnspec: Run, measured: Path) -> None:
+    traces = (measured / "traces" / "nvidia-h200.jsonl").read_bytes()
+    before = load_solution(measured).source_hash
+    for old, new in SAME.values():
+        changed(measured, old, new)
+    assert all(stale(measured))
+    done = carry(gdnspec, measured)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 traces carried over from" in done.stdout
+    assert (measured / "traces" / "nvidia-h200.jsonl").read_bytes() == traces, "no trace is rewritten"
+    (file,) = proof_files(measured)
+    proof = json.loads(file.read_text())
+    solution = load_solution(measured)
+    assert (proof["before"], proof["after"]) == (before, solution.source_hash)
+    assert proof["compiler"] == {"triton": triton.__version__, "target": "sm_90"}
+    assert [row["workload"] for row in proof["same"]] == list(ROWS)
+    assert gdnspec("validate", str(file)).returncode == 0
+    assert "no trace of mine is stale" in carry(gdnspec, measured).stdout
+    page = measured.parent / "page.html"
+    done = gdnspec("report", DECODE, "-o", str(page), "--solutions-dir", str(measured.parent))
+    assert done.returncode == 0, done.stderr
+    assert f"measured with sources {before[:12]}" in page.read_text()
+    for wrong, says in (({"solution": "yours"}, "'yours' in the folder of 'mine'"), ({"before": "x"}, "/before")):
+        file.write_text(json.dumps(proof | wrong))
+        done = gdnspec("validate", str(measured))
+        assert done.returncode == 2
+        assert says in done.stderr
+
+
+SOME = ("another block",)
+
+
+@pytest.mark.parametrize("what", [pytest.param(x, marks=() if x in SOME else pytest.mark.thorough) for x in OTHER])
+def test_a_change_that_reaches_the_gpu_leaves_traces_stale(gdnspec: Run, measured: Path, what: str) -> None:
+    changed(measured, *OTHER[what])
+    done = carry(gdnspec, measured)
+    assert done.returncode == 1, done.stderr
+    assert "2 traces stale still: the machine code differs, or what it is launched with" in done.stdout
+    assert not proof_files(measured)
+
+
+@pytest.mark.thorough
+def test_a_proof_is_of_today_s_sources_alone(gdnspec: Run, measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit after it ends it, and the next is compared with what was measured, not with the state in between."""
+    from gdnspec.catalog import carried_traces
+
+    changed(measured, *SAME["a comment"])
+    assert carry(gdnspec, measured).returncode == 0
+    changed(measured, *OTHER["another block"])
+    carried_traces.proofs.cache_clear()
+    assert all(stale(measured))
+    assert carry(gdnspec, measured).returncode == 1
+    changed(measured, "512", "1024")
+    carried_traces.proofs.cache_clear()
+    assert not any(stale(measured))
+
+
+def test_what_was_measured_by_another_compiler_or_elsewhere_stays_stale(gdnspec: Run, measured: Path) -> None:
+    other = trace_of(measured, workload=ROWS[0], environment=HERE | {"triton": "3.1.0"})
+    nowhere = trace_of(measured, workload=ROWS[1], environment=HERE, source_hash="0" * 64)
+    write_traces(measured, [other, nowhere])
+    changed(measured, *SAME["a comment"])
+    done = carry(gdnspec, measured)
+    assert done.returncode == 1
+    assert "1 trace stale still: it was measured with Triton 3.1.0, and another one is here" in done.stdout
+    assert "1 trace: no commit here has the sources that were measured (000000000000)" in done.stderr
+
+
+def test_a_row_of_the_report_says_so() -> None:
+    (row,) = rows([Measured(make_trace(), None, "because")], {})
+    assert ("carried over", "because") in row.labels
+
+
+def test_solutions_that_are_not_in_triton_are_refused(gdnspec: Run) -> None:
+    done = gdnspec("traces", "carry", "torch_recurrent")
+    assert done.returncode == 2
+    assert "torch_recurrent is python" in done.stderr

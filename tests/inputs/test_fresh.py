@@ -1,0 +1,154 @@
+"""Fresh workloads: lengths and gates that nobody has published join every check."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Run
+from gdnspec.catalog.definitions import definition, definitions, preset_of
+from gdnspec.catalog.workloads import load_workloads, workloads
+from gdnspec.check.plan import INTERPRETER_LIMIT, token_programs
+from gdnspec.check.run import draw_fresh
+from gdnspec.inputs.fresh import NAMES, REGIMES, WIDE, fresh, narrower
+from gdnspec.inputs.materialise import materialise
+from gdnspec.model.budget import LIMITS
+from gdnspec.model.errors import SpecError
+from gdnspec.numerics.expected import Expected
+
+# The families that differ most; of the others as much in a thorough run.
+FEW = ("gdn_prefill_k_last", "gdn_prefill_checkpoints", "gdn_decode_k_last", "gdn_verify_k_last", "gdn_chunk_state")
+LIKE_CPU = {("cuda", name) for name in FEW if name not in ("gdn_prefill_k_last", "gdn_decode_k_last")}
+EACH = [pytest.param(name, marks=() if name in FEW else pytest.mark.thorough) for name in definitions()]
+
+
+@pytest.mark.parametrize("name", definitions())
+def test_a_seed_fixes_lines_and_tensors_and_another_changes_them(name: str) -> None:
+    found = definition(name)
+    once, again, other = (fresh(found, seed, "cpu") for seed in (7, 7, 8))
+    assert once == again
+    hashes = [materialise(found, line).sha256 for line in (*once, *again, *other)]
+    assert hashes[:2] == hashes[2:4]
+    assert len(set(hashes)) == 4, "no two tensors alike"
+
+
+ON_EACH = [pytest.param(n, d, marks=[pytest.mark.thorough] * (n not in FEW or (d, n) in LIKE_CPU))
+           for n in definitions() for d in NAMES]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "device"), ON_EACH)
+def test_every_seed_gives_valid_lines_with_heads_of_models(name: str, device: str) -> None:
+    found = definition(name)
+    seen: dict[str, set[object]] = {"preset": set(), "regime": set(), "lengths": set()}
+    counts, scales = set(), set()
+    for seed in range(60):
+        lines = fresh(found, seed, device)
+        assert tuple(line.name for line in lines) == NAMES[device]
+        for line in lines:
+            line.check(found.definition, preset_of(found, line))
+            axes = preset_of(found, line).axes
+            sizes = tuple(axes.get(size, axes.get("head_size")) for size in ("key_head_dim", "value_head_dim"))
+            wide = line.preset in WIDE["cpu"]  # many rows or sequences, of few small heads
+            of_two = sizes == (96, 192) and ("kv_dims" in name or "neg_eigval" in name)
+            assert wide or sizes == (128, 128) or of_two
+            counts.add(line.axes.get("num_seqs", line.axes.get("batch_size", 0)))
+            scales.add(line.scalars.get("scale"))
+            assert axes["num_q_heads"] == axes["num_k_heads"]
+            programs = token_programs(line.scope(found.definition, preset_of(found, line)))
+            assert programs <= INTERPRETER_LIMIT or line.device == "cuda"
+            assert (line.device == "cuda") == (line.name == "fresh_large")
+            seen["preset"].add(line.preset)
+            seen["regime"].add(line.regime)
+            seen["lengths"].add(str(line.sequence_lengths or line.axes))
+    published = {str(line.sequence_lengths or line.axes) for line in workloads(found)}
+    assert seen["regime"] == set(REGIMES)
+    assert max(counts) > 100
+    if any(tensor.name == "scale" for tensor in found.definition.inputs):
+        assert {None, 0.0, 1.0} <= scales
+        assert min(scale for scale in scales if scale is not None) < 0
+    assert len(seen["preset"]) >= 2
+    assert len(seen["lengths"] - published) > (110 if "prefill" in name else 12)
+
+
+@pytest.mark.parametrize("name", definitions())
+def test_gates_lie_off_the_grid_of_published_ones(name: str) -> None:
+    """Many draws together, for one may have two heads; and nothing from 4 on, where float32 ends at the grid itself."""
+    found = definition(name)
+    drawn: dict[str, list[np.ndarray]] = {}
+    for _ in range(12):
+        for line in fresh(found, random.getrandbits(60), "cpu"):
+            tensors = materialise(found, line).tensors
+            for gate in tensors.keys() & {"g", "decay", "A_log"}:
+                drawn.setdefault(gate, []).append(tensors[gate].values().astype(np.float64).flatten())
+    for gate, draws in drawn.items():
+        values = np.concatenate(draws)
+        values = values[(np.abs(values) < 4) & (values != 0)]
+        assert len(values) > 40, gate
+        assert np.mean(values * 2.0**20 % 1 == 0) < 0.5, gate
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_budgets_are_those_of_ordinary_workloads_whatever_the_seed(name: str) -> None:
+    found, expected = definition(name), Expected("cpu", print)
+    for _ in range(5):
+        for line in fresh(found, random.getrandbits(60), "cpu"):
+            judged = draw_fresh(found, line, expected, "cpu").workload
+            assert judged.budget is not None
+            for output, limits in judged.budget.items():
+                for metric, limit in limits.items():
+                    assert limit < LIMITS[metric], (output, metric, judged)
+
+
+def test_they_join_every_suite_and_repeat_by_name_and_seed(gdnspec: Run, tmp_path: Path) -> None:
+    args = ("check", "gdn_decode_k_last", "--solution", "torch_recurrent", "--device", "cpu")
+    file = tmp_path / "r.jsonl"
+    assert gdnspec(*args, "--suite", "strict", "--suite", "smoke", "--json", str(file)).returncode == 0
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    drawn = {row["workload"]: row for row in rows if row["suite"] == "fresh"}
+    assert set(drawn) == set(NAMES["cpu"])
+    repeat = drawn["fresh_regime"]["repeat"].split()[1:]
+    again = tmp_path / "again.jsonl"
+    assert gdnspec(*repeat, "--json", str(again)).returncode == 0
+    (row,) = [json.loads(line) for line in again.read_text().splitlines()]
+    assert (row["key"], row["outputs"]) == (drawn["fresh_regime"]["key"], drawn["fresh_regime"]["outputs"])
+    only = gdnspec(*args, "--suite", "fresh")
+    assert "2 of 2" in only.stdout, only.stderr
+    assert "1 of 1" in gdnspec(*args, "--workload", "one_row").stdout
+
+
+def test_no_file_holds_them(tmp_path: Path) -> None:
+    found = definition("gdn_decode_k_last")
+    file = tmp_path / "w.jsonl"
+    line = fresh(found, 3, "cpu")[0]
+    file.write_text(json.dumps(line.model_dump(mode="json", exclude_defaults=True)) + "\n")
+    with pytest.raises(SpecError, match=r"/suite.*drawn by each check"):
+        load_workloads(file, found)
+
+
+def test_content_that_no_honest_kernel_is_right_on_is_drawn_again(gdnspec: Run) -> None:
+    """With this seed an honest emulator had half of all that it may have, so that no budget could be twice as much."""
+    seed = ("--workload", "fresh_regime", "--device", "cpu", "--seed", "1169121898874154393")
+    done = gdnspec("check", "gdn_prefill_from_conv", "--solution", "torch_layer", *seed)
+    assert done.returncode == 0, done.stderr
+    assert "INVALID_WORKLOAD" not in done.stdout + done.stderr
+
+
+def test_many_sequences_are_fewer_where_none_of_their_content_will_do() -> None:
+    """With this seed, 177 sequences of one head: honest arithmetic errs much on some one of them, whatever is drawn."""
+    found = definition("gdn_prefill_from_conv_f32_qkv")
+    (line,) = (line for line in fresh(found, 5, "cpu") if line.name == "fresh_regime")
+    fewer = narrower(found, line)
+    assert fewer is not None
+    assert line.sequence_lengths is not None
+    assert fewer.sequence_lengths == line.sequence_lengths[-44:]
+    assert (fewer.axes["num_seqs"], fewer.axes["total_seq_len"]) == (44, sum(fewer.sequence_lengths))
+    assert (fewer.preset, fewer.regime, fewer.scalars) == (line.preset, line.regime, line.scalars)
+    fewer.check(found.definition, preset_of(found, fewer))
+    steps = [fewer]
+    while (following := narrower(found, steps[-1])) is not None:
+        steps.append(following)
+    assert [len(step.sequence_lengths or ()) for step in steps] == [44, 11, 2]
+    judged = draw_fresh(found, line, Expected("cpu", print), "cpu").workload
+    assert judged.budget is not None
+    assert len(judged.sequence_lengths or ()) in (44, 11, 2)

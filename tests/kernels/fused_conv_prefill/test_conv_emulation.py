@@ -1,0 +1,73 @@
+"""fused_conv_prefill on a CPU: its device code, threads and blocks in random order, against the reference.
+
+The emulator in conv_emulation/ takes the place of the kernel's instructions.cuh: what is copied in the background
+is NaN until it is waited for. Calls are drawn: lengths around the edges of strips, many short sequences, skipped
+ones, slots that are none, bounds that lie.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from patience import PATIENCE
+
+GXX = shutil.which("g++")
+EMULATORS = [
+    ROOT / "tests/kernels/fused_conv_prefill/conv_emulation",
+    ROOT / "tests/kernels/hopper_prefill/hopper_emulation",
+]
+
+pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
+
+Edit = tuple[str, str]
+
+
+def emulated(folder: Path, calls: int, edit: Edit | None = None) -> dict[str, str]:
+    """Of each call, what is wrong with it."""
+    text = (ROOT / "solutions/fused_conv_prefill/kernel.cu").read_text()
+    device, host = text.split("// --- device", 1)[1].split("// --- host")
+    assert "TVM_FFI_DLL_EXPORT" in host
+    if edit:
+        assert device.count(edit[0]) == 1, f"{edit[0]} is not once there: this test is out of date"
+        device = device.replace(*edit)
+    (folder / "device.cu").write_text("// --- device" + device)
+    command = [str(GXX), "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", f"-I{folder}"]
+    library = folder / "emulate.so"
+    source = EMULATORS[0] / "emulate.cpp"
+    subprocess.run([*command, *(f"-I{x}" for x in EMULATORS), "-o", library, source], check=True)
+    path = os.pathsep.join(filter(None, [str(ROOT / "tools"), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
+    script = [sys.executable, str(ROOT / "tests/kernels/fused_conv_prefill/conv_emulated.py"), str(library), str(calls)]
+    done = subprocess.run(
+        script, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=PATIENCE
+    )
+    if done.returncode:
+        return {"all": done.stderr}
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_kernel_is_right(tmp_path: Path) -> None:
+    found = emulated(tmp_path, 25)
+    assert len(found) == 50
+    assert {call: what for call, what in found.items() if what} == {}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("to = min(start + W - 1, stop);", ";", id="first tokens done twice"),
+        pytest.param("max(last, start + W - 1)", "last", id="first tokens done by nobody"),
+        pytest.param("wait_for_groups<kStages - 1>();\n    return", "return", id="rows not waited for"),
+        pytest.param("if (valid) state.store(at);", ";", id="states not written"),
+        pytest.param("static_cast<unsigned>(asked) < limit", "asked < int(limit)", id="rows before the first"),
+    ],
+)
+def test_errors_are_found(tmp_path: Path, old: str, new: str) -> None:
+    assert any(emulated(tmp_path, 40, (old, new)).values())

@@ -1,0 +1,180 @@
+"""Budgets are data that anybody can measure again: frozen figures, refusals, and what an edited budget is told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Run
+from gdnspec.catalog.definitions import definition, definitions
+from gdnspec.catalog.workloads import workloads
+from gdnspec.model.budget import LIMITS, METRICS, floors
+from gdnspec.model.workload import Workload
+from gdnspec.numerics import expected, products
+from gdnspec.numerics.freeze import figures
+from helpers_unit import reference
+
+gdn, emulators = reference("family"), reference("emulators")
+PREFILL = "gdn_prefill_k_last"
+SHORT = ["--preset", "synthetic-gva-1x2-d64", "--lengths", "5,9"]
+
+
+LONG = 4000  # tokens of a workload that a CPU takes many seconds to measure
+
+
+def is_long(line: Workload) -> bool:
+    return sum(line.sequence_lengths or ()) > LONG and line.judged is None
+
+
+# Whose lines are drawn and measured as those of another definition are.
+SIMILAR = {
+    "gdn_decode_k_first", "gdn_decode_k_first_bf16_state", "gdn_decode_packed_k_last",
+    "gdn_decode_pool_k_last_bf16_state", "gdn_prefill_from_conv_bf16_state",
+    "gdn_prefill_from_conv_f32_qkv_bf16_state", "gdn_prefill_k_first",
+}  # fmt: skip
+GENERATED = ("pairs_", "size_", "scalar_")
+SAMPLED = [pytest.param(n, marks=[pytest.mark.thorough] * (n in SIMILAR)) for n in sorted(definitions())]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [100, pytest.param(LONG, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", SAMPLED)
+def test_every_frozen_figure_is_measured_again(gdnspec: Run, name: str, most: int) -> None:
+    """No figure that a budget rests on may have moved by more than a tenth. Both layouts of prefill have like lines:
+    the conformance suite is measured on one of them, and its longest lines on a GPU alone."""
+    suites = ("smoke", "strict") if name == PREFILL else ("smoke", "conformance", "strict")
+    lines = [w for w in workloads(definition(name)) if w.suite in suites and w.device == "any"]
+    lines = [w for w in lines if sum(w.sequence_lengths or ()) <= most]
+    if most == 100:  # of the many rows that are generated alike one in ten
+        made = [w for w in lines if w.name.startswith(GENERATED)]
+        lines = [w for w in lines if w not in made[: len(made) - len(made) // 10]]
+    if name == "gdn_prefill_checkpoints":  # its longer lines are those of prefill, measured there
+        lines = [w for w in lines if sum(w.sequence_lengths or ()) <= LONG // 4]
+    chosen = [option for line in lines for option in ("--workload", line.name)]
+    done = gdnspec("workloads", "freeze", name, "--check", "--device", "cpu", *chosen)
+    assert done.returncode == 0, done.stderr
+    assert f"{len(lines)} workloads recomputed" in done.stdout
+
+
+def test_products_of_a_chunk_of_one_token_are_rounded_as_those_of_others() -> None:
+    """Kernels fill such a chunk up: for a long time their q k had no counterpart among the emulators."""
+    found = definition("gdn_prefill_from_conv_f32_qkv")
+    line = next(w for w in workloads(found) if w.name == "ragged")
+    cut = line.model_copy(
+        update={"axes": line.axes | {"total_seq_len": 3}, "sequence_lengths": [1, 1, 1], "sha256": None}
+    )
+    for measured in figures(found, cut, expected.Expected("cpu", print))["output"]["relative_l2"].values():
+        assert measured > 5e-4
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", sorted(definitions()))
+def test_what_is_too_large_for_a_cpu_is_measured_again_too(gdnspec: Run, name: str) -> None:
+    lines = [w for w in workloads(definition(name)) if (w.device == "cuda" and w.judged is None) or is_long(w)]
+    chosen = [option for line in lines for option in ("--workload", line.name)]
+    done = gdnspec("workloads", "freeze", name, "--check", "--device", "cuda", *chosen, timeout=880)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(definitions()))
+def test_every_shipped_line_has_a_budget_with_every_emulator_beside_it(name: str) -> None:
+    found = definition(name)
+    for line in (w for w in workloads(found) if w.judged is None):
+        assert line.budget is not None, line.name
+        assert line.emulators is not None, line.name
+        members = [gdn.WITHOUT_PRODUCTS.get(found.definition.stage, "")]
+        if gdn.by_products(found.definition):
+            members = products.family(line.suite == "strict", products.takes_chunks(expected.in_chunks(found)))
+        elif found.definition.stage == "prefill":
+            members = [e.name for e in emulators.family(line.suite == "strict")]
+            assert len(members) == 12
+        for output in found.definition.judged:
+            for metric in METRICS:
+                figures = line.emulators[output.name][metric]
+                assert sorted(figures) == sorted(members), (line.name, output.name)
+                limit = line.budget[output.name][metric]
+                assert limit == pytest.approx(max(2 * max(figures.values()), floors(output)[metric]), rel=1e-3)
+                assert limit <= LIMITS[metric]
+
+
+def generated(gdnspec: Run, file: Path, *options: str) -> list[dict[str, Any]]:
+    done = gdnspec("workloads", "generate", PREFILL, *options, "-o", file)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_generated_lines_can_be_checked_at_once(gdnspec: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    (row,) = generated(gdnspec, file, *SHORT)
+    assert set(row["budget"]) == {"output", "final_state"}
+    done = gdnspec("check", PREFILL, "--workloads", file, "--solution", "torch_recurrent", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_a_budget_nothing_is_judged_and_freezing_helps(gdnspec: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    (row,) = generated(gdnspec, file, *SHORT, "--no-freeze")
+    assert "budget" not in row
+    check = ["check", PREFILL, "--workloads", file, "--solution", "torch_recurrent", "--device", "cpu"]
+    done = gdnspec(*check)
+    assert done.returncode == 2
+    assert "'typical_0' of gdn_prefill_k_last has no error budget for output, final_state" in done.stderr
+    assert "PASSED" not in done.stdout
+    assert gdnspec("workloads", "freeze", PREFILL, "--workloads", file).returncode == 0
+    assert gdnspec(*check).returncode == 0
+
+
+def test_a_strict_workload_is_held_to_two_terms(gdnspec: Run, tmp_path: Path) -> None:
+    (row,) = generated(gdnspec, tmp_path / "mine.jsonl", *SHORT, "--regime", "strict_keys")
+    assert row["suite"] == "strict"
+    assert all(name.endswith("_two_terms") for name in row["emulators"]["output"]["relative_l2"])
+
+
+def test_what_no_honest_kernel_gets_right_is_refused(gdnspec: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    options = ["--preset", "synthetic-gva-1x2-d128", "--regime", "repeated_keys", "--lengths", "1200"]
+    done = gdnspec("workloads", "generate", PREFILL, *options, "-o", file)
+    assert done.returncode == 2
+    assert "'repeated_keys_0' of gdn_prefill_k_last is refused: an honest emulator" in done.stderr
+    assert "above 0.1" in done.stderr
+    assert not list(tmp_path.iterdir()), "half a file looks like a whole one"
+    file.write_text("precious")
+    assert gdnspec("workloads", "generate", PREFILL, *options, "-o", file, "--force").returncode == 2
+    assert file.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def edited(tmp_path: Path, change: Any) -> Path:
+    row = json.loads((definition(PREFILL).workloads_file).read_text().splitlines()[0])
+    change(row)
+    file = tmp_path / "edited.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    return file
+
+
+def test_a_budget_that_does_not_follow_from_its_emulators_is_refused(gdnspec: Run, tmp_path: Path) -> None:
+    def widen(row: dict[str, Any]) -> None:
+        row["budget"]["final_state"]["relative_l2"] = 0.09
+
+    for command in ("check", "validate"):
+        file = edited(tmp_path, widen)
+        arguments = (PREFILL, "--workloads", file) if command == "check" else (file, "--definition", PREFILL)
+        done = gdnspec(command, *arguments)
+        assert done.returncode == 2
+        assert "line 1: /budget/final_state: not twice the largest of its emulators" in done.stderr.replace("\n", " ")
+
+
+def test_a_figure_that_has_moved_is_reported(gdnspec: Run, tmp_path: Path) -> None:
+    def forge(row: dict[str, Any]) -> None:
+        figures = row["emulators"]["output"]["relative_l2"]
+        for name in figures:
+            figures[name] = 0.0045
+        row["budget"]["output"]["relative_l2"] = 0.009
+
+    file = edited(tmp_path, forge)
+    before = file.read_text()
+    done = gdnspec("workloads", "freeze", PREFILL, "--check", "--workloads", file, "--device", "cpu")
+    assert done.returncode == 1
+    assert "output relative_l2: 0.0045 frozen, 0.003" in done.stderr
+    assert file.read_text() == before

@@ -1,0 +1,1 @@
+"""Speed: a ring of calls, its windows, the machine's limits, and traces."""

@@ -1,0 +1,82 @@
+"""Who measures: this process, or the workers of a Ray cluster. Either yields each task's traces as they come."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Protocol
+
+from gdnspec.bench.ceilings import ceilings
+from gdnspec.bench.measure import Measurer
+from gdnspec.build import machine
+from gdnspec.check.plan import Job
+from gdnspec.check.run import Checker, Options
+from gdnspec.model.errors import SpecError
+from gdnspec.model.trace import Trace
+
+EXECUTORS = ("local", "ray")
+
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A job and the baselines that it is timed in turns with."""
+
+    job: Job
+    rivals: list[Job]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of a whole run, in types that JSON has: they are sent to other machines."""
+
+    device: str  # kind
+    seconds: float
+    timeout: float
+    seed: int
+    command: str
+    at_once: int  # contestants of a task, at most
+
+    def measurer(self, warn: Warn) -> Measurer:
+        """For this machine's device of that kind. Raises `SpecError` where it has none."""
+        where = machine.device(self.device)
+        if where is None:
+            raise SpecError(f"this machine has no device {self.device!r}: gdnspec doctor")
+        checker = Checker(where.kind, Options(self.timeout, self.seed), warn)
+        limits = ceilings(where, warn=warn) if where.kind == "cuda" else None
+        return Measurer(checker, limits, self.seconds, self.command, self.at_once)
+
+
+class Watch(Protocol):
+    """Whoever is told meanwhile. Where several tasks run at once there is no word on single rounds."""
+
+    def start(self, solution: str, workload: str) -> None: ...
+
+    def round(self, rounds: int, spread: float) -> None: ...
+
+
+class NothingToRunOn(Exception):
+    """There is no device of that kind; the command ends with exit code 3."""
+
+
+Measured = Generator[tuple[Task, list[Trace]], None, None]  # that of its job, then those of baselines that were timed
+Execute = Callable[[list[Task], Settings, Watch, Warn], Measured]
+
+
+def executor(name: str) -> Execute:
+    """The generator of that name. Raises `SpecError` where there is none, or where what it needs is not installed."""
+    if name == "local":
+        return local
+    if name != "ray":
+        raise SpecError(f"no executor {name!r} ({', '.join(EXECUTORS)})")
+    from gdnspec.bench import ray_executor
+
+    ray_executor.imported()
+    return ray_executor.spread
+
+
+def local(tasks: list[Task], settings: Settings, watch: Watch, warn: Warn) -> Measured:
+    """One after another, in this process."""
+    with settings.measurer(warn) as measurer:
+        for task in tasks:
+            watch.start(task.job.solution.name, task.job.workload.name)
+            yield task, measurer.traces(task.job, task.rivals, watch.round)

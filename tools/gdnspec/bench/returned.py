@@ -1,0 +1,59 @@
+"""What the calls of a captured graph return: memory of the child, opened here, so that the child hands nothing over."""
+
+from typing import Any
+
+from torch import Tensor
+
+from gdnspec.model.definition import Tensor as TensorModel
+from gdnspec.model.dtypes import SIZES
+from gdnspec.sandbox.wire.arena import TORCH, CudaArena
+
+
+class NoSuchMemory(Exception):
+    """The child named memory that is not there."""
+
+
+class Opened:
+    """Allocations of the child, each opened once. Use `close` when the child no longer runs on them."""
+
+    def __init__(self) -> None:
+        self._arenas: dict[str, CudaArena] = {}
+
+    def returned(
+        self, told: dict[str, Any], outputs: list[tuple[TensorModel, tuple[int, ...]]], own: Tensor
+    ) -> dict[str, list[Tensor]]:
+        """Each output that has elements, by name and by call. `told` is the child's word of where they lie; `outputs`
+        says what has to lie there; `own` is the ring's block, uint8. Raises `NoSuchMemory`."""
+        try:
+            blocks = [self._block(item["handle"], int(item["nbytes"])) for item in told["allocations"]]
+            return {
+                model.name: [
+                    _view(own if row[i][0] == -1 else blocks[row[i][0]], model, shape, row[i]) for row in told["places"]
+                ]
+                for i, (model, shape) in enumerate(outputs)
+                if 0 not in shape
+            }
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+            raise NoSuchMemory(f"the child named memory that cannot be read: {error}") from None
+
+    def close(self) -> None:
+        for arena in self._arenas.values():
+            arena.close()
+        self._arenas.clear()
+
+    def _block(self, handle: str, nbytes: int) -> Tensor:
+        if handle not in self._arenas:
+            self._arenas[handle] = CudaArena(nbytes, handle)
+        block = self._arenas[handle].block
+        assert block is not None
+        return block
+
+
+def _view(block: Tensor, model: TensorModel, shape: tuple[int, ...], place: list[Any]) -> Tensor:
+    """A tensor of this shape at `place`: (number of its block, byte offset, strides)."""
+    _, offset, strides = place
+    size = SIZES[model.dtype]
+    last = sum((n - 1) * int(stride) for n, stride in zip(shape, strides, strict=True))
+    if offset < 0 or offset % size or min(strides, default=0) < 0 or offset + (last + 1) * size > block.numel():
+        raise ValueError(f"{model.name} lies outside of its allocation")
+    return block[: block.numel() // size * size].view(TORCH[model.dtype]).as_strided(shape, strides, offset // size)

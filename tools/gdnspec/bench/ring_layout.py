@@ -1,0 +1,87 @@
+"""Where the buffers of a ring lie: a set for each call, at equal distances, and pools, which all calls share."""
+
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor
+
+from gdnspec.check.call import Content
+from gdnspec.model.definition import Definition
+from gdnspec.model.dtypes import SIZES
+from gdnspec.numerics.pools import integers, named_slots
+from gdnspec.sandbox.wire.arena import TORCH, Slot, lay_out, zones
+
+INT32 = 1 << 31
+
+
+def most_calls(definition: Definition, content: Content) -> int | None:
+    """For how many calls the pools have slots before one passes 2^31 elements, which asks more of offsets than the
+    workload does; None where it does so itself, or there is none."""
+    found = []
+    for name, named in named_slots(definition, integers(content.tensors)).items():
+        pool = content.tensors[name]
+        if named and pool.numel() <= INT32:
+            found.append(INT32 // (len(named) * pool[0].numel()))
+    return min(found, default=None)
+
+
+class Layout:
+    """Of `count` calls. A pool has slots of its own for each, or as many as the workload says where those are more: a
+    pool of thousands for every call would fit nowhere.
+
+    `slots`: those of the first call and of the pools; `shared`: the pools; `named`: the slots of each that one call
+    names; `stride`: bytes from a buffer to that of the next call.
+    """
+
+    def __init__(self, definition: Definition, gaps: Mapping[str, int], content: Content, count: int) -> None:
+        self.count = count
+        self.named = named_slots(definition, integers(content.tensors))
+        tensors = {name: (definition.input(name).dtype, tuple(x.shape)) for name, x in content.tensors.items()}
+        tensors |= {t.name: (t.dtype, definition.shape(t, content.scope)) for t in definition.outputs}
+        pools = [
+            (name, tensors[name][0], (max(tensors[name][1][0], count * len(named)), *tensors[name][1][1:]))
+            for name, named in self.named.items()
+        ]
+        shared, start = lay_out(pools, gaps) if pools else ([], 0)
+        each = [(name, *form) for name, form in tensors.items() if name not in self.named]
+        own, self.stride = lay_out(each, gaps, definition.leading)
+        self.shared = frozenset(slot.name for slot in shared)
+        self.slots = {slot.name: slot for slot in (*shared, *(slot.moved(start) for slot in own))}
+        self._start = start  # a multiple of the alignment, as is the stride
+        self._zones = zones(own, self.stride)
+        self._shared_zones = zones(shared, start) if pools else []
+
+    @property
+    def nbytes(self) -> int:
+        return self._start + self.stride * self.count
+
+    @property
+    def touched(self) -> int:
+        """Bytes of one call."""
+        return self.stride + sum(
+            len(self.named[name]) * self.slots[name].nbytes // self.slots[name].shape[0] for name in self.shared
+        )
+
+    def views(self, block: Tensor) -> dict[str, Tensor]:
+        """Each tensor in all buffers, [count, *shape]; pools as they are."""
+        return {
+            name: slot.view(block) if name in self.shared else self._stacked(block, slot)
+            for name, slot in self.slots.items()
+        }
+
+    def guards(self, block: Tensor) -> Iterator[Tensor]:
+        """The bytes that nobody may write to."""
+        rows = block[self._start : self.nbytes].view(self.count, self.stride)
+        yield from (rows[:, zone] for _, zone in self._zones)
+        yield from (block[zone] for _, zone in self._shared_zones)
+        yield from (self.slots[name].gaps(block) for name in self.shared)
+        for name, slot in self.slots.items():
+            if slot.gap and name not in self.shared:
+                first = slot.gaps(block)
+                yield block[: self.nbytes].as_strided(
+                    (self.count, *first.shape), (self.stride, *first.stride()), first.storage_offset()
+                )
+
+    def _stacked(self, block: Tensor, slot: Slot) -> Tensor:
+        size = SIZES[slot.dtype]
+        flat = block[: self.nbytes].view(TORCH[slot.dtype])
+        return flat.as_strided((self.count, *slot.shape), (self.stride // size, *slot.strides), slot.offset // size)

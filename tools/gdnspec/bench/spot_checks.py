@@ -1,0 +1,95 @@
+"""Some elements of what a window's calls leave, looked at when the child says that it is done and once more afterwards.
+
+The first look ends the window: on a GPU it waits until what the child has still running lets it pass, and that time
+counts. What differs at the second look was written after the child had said that it was done.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+EACH = 32  # elements of one tensor of one call
+
+
+@dataclass(frozen=True, eq=False)
+class Left:
+    """What each call left of one tensor: `rows` [calls, n] of contiguous elements each; of a pool `rows` are its slots
+    and `slots` [calls, named] those of each call."""
+
+    rows: Tensor
+    slots: Tensor | None = None
+
+    def draw(self, generator: torch.Generator) -> "tuple[Tensor, Tensor]":
+        """Rows and columns of some elements of each call, [calls, EACH]."""
+        calls = len(self.rows) if self.slots is None else len(self.slots)
+        column = _columns(calls, self.rows.shape[1], generator)
+        if self.slots is None:
+            return torch.arange(calls, device=column.device)[:, None].expand(column.shape), column
+        which = _columns(calls, self.slots.shape[1], generator)
+        return self.slots.gather(1, which), column[:, : which.shape[1]]
+
+    def addresses(self, row: Tensor, column: Tensor) -> Tensor:
+        """Where those elements lie in memory."""
+        return self.rows.data_ptr() + (row * self.rows.stride(0) + column) * self.rows.element_size()
+
+    def values(self, row: Tensor, column: Tensor) -> Tensor:
+        """Those elements."""
+        return self.rows[row, column]
+
+
+@dataclass(frozen=True, eq=False)
+class Scattered:
+    """The same where each call left it somewhere else: `tensors`, by call, of one dimension and one length, and their
+    addresses, `pointers` int64 [calls]."""
+
+    tensors: list[Tensor]
+    pointers: Tensor
+
+    def draw(self, generator: torch.Generator) -> "tuple[Tensor, Tensor]":
+        """As `Left`: the row is the call."""
+        column = _columns(len(self.tensors), len(self.tensors[0]), generator)
+        return torch.arange(len(self.tensors), device=column.device)[:, None].expand(column.shape), column
+
+    def addresses(self, row: Tensor, column: Tensor) -> Tensor:
+        """As `Left`."""
+        return self.pointers[row] + column * self.tensors[0].element_size()
+
+    def values(self, row: Tensor, column: Tensor) -> Tensor:
+        """As `Left`."""
+        return torch.stack([tensor[places] for tensor, places in zip(self.tensors, column, strict=True)])
+
+
+class Samples:
+    """Elements drawn anew for each window, by `generator`, on its device."""
+
+    def __init__(self, left: Sequence[Left | Scattered], generator: torch.Generator) -> None:
+        self._places = [(one, *one.draw(generator)) for one in left]
+        self._addresses = None
+        if generator.device.type == "cuda" and _fused():
+            found = [one.addresses(row, column).flatten() for one, row, column in self._places]
+            self._addresses = torch.cat(found) if found else None
+
+    def take(self) -> Tensor:
+        """The lowest bytes of all of them, as int16."""
+        if self._addresses is not None:
+            from gdnspec.bench.spot_checks_cuda import gather
+
+            found = gather(self._addresses)
+            torch.cuda.synchronize()
+            return found
+        looked = [one.values(row, column).contiguous() for one, row, column in self._places]
+        return torch.cat([x.view(torch.int16).flatten() for x in looked]) if looked else torch.empty(0)
+
+
+def _columns(calls: int, size: int, generator: torch.Generator) -> Tensor:
+    """Places in rows of `size` elements, [calls, EACH]; none where there are no elements."""
+    shape = (calls, EACH if size else 0)
+    return torch.randint(max(1, size), shape, generator=generator, device=generator.device)
+
+
+def _fused() -> bool:
+    """An interpreted kernel, which the user's environment may ask for, would copy all of it to the CPU."""
+    return os.environ.get("TRITON_INTERPRET") != "1"

@@ -1,0 +1,272 @@
+"""A workload file that is whole after every call: a line for each kind of call, its weight counted up in place."""
+
+import json
+import os
+import stat
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gdnspec.capture import workload_lines
+from gdnspec.capture.bound import Binder, NotRecorded, Seen, seen
+from gdnspec.capture.repeats import Heads, Repeats
+from gdnspec.capture.sample import Sample
+from gdnspec.catalog.definitions import Found, preset_of
+from gdnspec.model.errors import PlacedError, Problem, SpecError
+from gdnspec.model.workload import Workload
+
+DIGITS = 16  # room for a count: JSON allows blanks behind a number
+MOST_FILES = 10_000  # of processes that record side by side
+
+
+@dataclass
+class Line:
+    """One of the file. `place`: where its weight stands."""
+
+    shape: Seen
+    tensors: str | None
+    weight: int
+    place: int
+
+
+class Recorder:
+    """Calls of one function as workloads of one definition. A file belongs to one process; its threads share this, and
+    a process that is forked goes on in a file of its own.
+
+    `calls` were recorded, `passed_over` belong to other stages, `unfit` counts by reason what no definition describes,
+    `unkept` by reason whose tensors were wanted and not had. What cannot be written ends the recording, never the
+    program: `failure` says why.
+    """
+
+    def __init__(
+        self, found: Found, binder: Binder, out: Path, sample: Sample, repeats: int | None, numbered: bool = False
+    ) -> None:
+        """The file must not be there; with `numbered` the next one that is not there is taken: run.2.jsonl."""
+        workload_lines.hold(found.definition)
+        self.found, self.binder, self.first, self.sample = found, binder, out, sample
+        self.repeats = Repeats(repeats)
+        self._clear()
+        self._open(numbered)
+        _recorders.add(self)
+
+    def _clear(self) -> None:
+        self.calls = self.passed_over = 0
+        self.unfit: dict[str, int] = {}
+        self.unkept: dict[str, int] = {}
+        self.failure: OSError | None = None
+        self._lock = threading.Lock()
+        self._known: dict[tuple[Any, ...], Seen] = {}
+        self._times: dict[Seen, int] = {}
+        self._lines: list[Line] = []
+        self._counted: dict[Seen, Line] = {}  # without tensors: its weight goes up
+        self._refused: dict[Seen, str] = {}
+        self._end = 0
+        self._closed = self._forked = False
+
+    def _open(self, numbered: bool) -> None:
+        """Takes a file that nobody has: what stands there, of this or of another process, is never written over."""
+        for number in range(1, MOST_FILES):
+            self.out = self.first if number == 1 else self.first.with_stem(f"{self.first.stem}.{number}")
+            try:
+                self._file = os.open(self.out, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            except FileExistsError:
+                if numbered:
+                    continue
+                raise SpecError([Problem(self.out, "exists already", hint="force=True replaces it")]) from None
+            except OSError as error:
+                raise SpecError([Problem(self.out, f"cannot be written: {error.strerror or error}")]) from None
+            self.sample.folder = tensors_of(self.out)
+            return
+        raise SpecError([Problem(self.first, "too many files of that name")])
+
+    def undone(self) -> list[str]:
+        """What was undone of the calls that are recorded, a sentence each."""
+        return self.repeats.told({line.shape.heads for line in self._lines})
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    def record(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """One call, before it runs: it may overwrite its arguments. Never raises."""
+        if self._closed or self.failure is not None:
+            return
+        try:
+            call = self.binder(args, kwargs)
+            shape = self._seen(call)
+        except Exception as error:
+            reason = str(error) if isinstance(error, NotRecorded) else f"{type(error).__name__}: {error}"[:200]
+            with self._lock:
+                self.unfit[reason] = self.unfit.get(reason, 0) + 1
+            return
+        with self._lock:
+            if self._closed or self.failure is not None:
+                return
+            try:
+                if self._forked:
+                    self._go_on()
+                self._take(shape, call)
+            except OSError as error:
+                self.failure = error
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"[:200]
+                self.unfit[reason] = self.unfit.get(reason, 0) + 1
+
+    def _seen(self, call: Mapping[str, Any]) -> Seen:
+        """Looked at once for each set of shapes, as long as no lengths have to be read."""
+        tensors = (call["q"], call["k"], call["v"], call["g"], call["beta"])
+        if call.get("cu_seqlens") is not None or any(x is None for x in tensors):
+            return seen(call, self.repeats.given or 1)
+        state, scale = call.get("initial_state"), call.get("scale")
+        key = (*(x.shape for x in tensors), None if state is None else state.shape, scale, call.get("use_qk_l2norm"))
+        known = self._known.get(key)
+        if known is None:
+            known = seen(call, self.repeats.given or 1)
+            if len(self._known) < MOST_FILES:
+                self._known[key] = known
+        return known
+
+    def _take(self, shape: Seen, call: Mapping[str, Any]) -> None:
+        if not workload_lines.serves(self.found.definition, shape):
+            self.passed_over += 1
+            return
+        before = self.repeats.of(shape.heads)
+        if self.repeats.look(call, shape):
+            self._regroup(shape.heads, before)
+        if shape not in self._times:
+            self._hold(shape)
+        if shape in self._refused:
+            reason = self._refused[shape]
+            self.unfit[reason] = self.unfit.get(reason, 0) + 1
+            return
+        self._add(shape, call)
+        self.calls += 1
+
+    def _hold(self, shape: Seen) -> None:
+        """A call that breaks the definition's constraints would make a file that nobody reads."""
+        self._refused.pop(shape, None)
+        try:
+            workload_lines.hold_sizes(self.found.definition, shape)
+            line = Workload.model_validate(workload_lines.line(self.found, shape, "x", 0, self.repeats.of(shape.heads)))
+            line.check(self.found.definition, preset_of(self.found, line))
+        except NotRecorded as error:
+            self._refused[shape] = str(error)
+        except (PlacedError, ValueError) as error:
+            self._refused[shape] = f"heads {shape.heads} of {shape.key_size}: {error}"[:200]
+
+    def _add(self, shape: Seen, call: Mapping[str, Any]) -> None:
+        times = self._times[shape] = self._times.get(shape, 0) + 1
+        path = None
+        if self.sample.wants(times):
+            try:
+                path = self.sample.keep(self.found.definition, call, shape, self.repeats.of(shape.heads))
+            except OSError:
+                raise
+            except Exception as error:  # no values, another device's trouble: shapes are there all the same
+                reason = str(error) if isinstance(error, NotRecorded) else f"{type(error).__name__}: {error}"[:200]
+                self.unkept[reason] = self.unkept.get(reason, 0) + 1
+        if path is not None:
+            self._append(shape, path)  # the line with its tensors stands for this call
+            return
+        line = self._counted.get(shape)
+        if line is None:
+            self._counted[shape] = self._append(shape, None)
+        else:
+            line.weight += 1
+            os.pwrite(self._file, str(line.weight).encode(), line.place)
+
+    def _append(self, shape: Seen, tensors: str | None) -> Line:
+        """A new line, of one call."""
+        line = Line(shape, tensors, 1, 0)
+        text, whole = self._written(len(self._lines), line)
+        if os.pwrite(self._file, whole, self._end) != len(whole):
+            os.ftruncate(self._file, self._end)
+            raise OSError(28, "No space left on device", str(self.out))
+        line.place = self._end + text
+        self._end += len(whole)
+        self._lines.append(line)
+        return line
+
+    def _written(self, number: int, line: Line) -> tuple[int, bytes]:
+        """A line as it stands in the file, and after how many bytes its weight comes."""
+        repeats = self.repeats.of(line.shape.heads)
+        data = workload_lines.line(self.found, line.shape, f"call_{number}", number, repeats, line.tensors)
+        text = json.dumps(data, allow_nan=False)[:-1] + ', "weight": '
+        return len(text.encode()), f"{text}{str(line.weight).ljust(DIGITS)}}}\n".encode()
+
+    def _regroup(self, heads: Heads, before: int) -> None:
+        """Heads were taken for repeated, or not, by the calls so far, and this one says otherwise: what was recorded of
+        them is written anew. Raises `OSError`."""
+        kept = [line for line in self._lines if line.shape.heads == heads and line.tensors]
+        if kept:
+            from gdnspec.capture.tensors import regroup
+
+            for line in kept:
+                regroup(self.out.parent / str(line.tensors), before, self.repeats.of(heads))
+        if not any(line.shape.heads == heads for line in self._lines):
+            return
+        partial, end = self.out.with_name(f"{self.out.name}.partial"), 0
+        with partial.open("wb") as file:
+            for number, line in enumerate(self._lines):
+                text, whole = self._written(number, line)
+                file.write(whole)
+                line.place, end = end + text, end + len(whole)
+        partial.replace(self.out)
+        os.close(self._file)
+        self._file, self._end = os.open(self.out, os.O_RDWR | os.O_CLOEXEC), end
+
+    # --- ends ---------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """In a process that was forked: the parent's file is the parent's."""
+        os.close(self._file)
+        self._clear()
+        self.sample.kept = self.sample.bytes = self.sample.too_large = 0
+        self._open(numbered=True)
+
+    def forked(self) -> None:
+        """Right after a fork, in the child, where no other thread is left to hold a lock."""
+        self._lock = threading.Lock()
+        self._forked = True
+
+    def close(self) -> None:
+        """The file is whole already. Calls that come later change nothing."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._file)
+
+
+_recorders: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for recorder in list(_recorders):
+        recorder.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def tensors_of(out: Path) -> Path:
+    """Where the tensors of a workload file lie."""
+    return out.with_name(f"{out.name}.tensors")
+
+
+def remove(out: Path) -> None:
+    """An earlier recording, and those beside it of other processes. Raises `SpecError` where it is something else."""
+    for file in [out, *out.parent.glob(f"{out.stem}.*{out.suffix}")]:
+        number = file.stem.removeprefix(f"{out.stem}.")
+        if file != out and not (number.isascii() and number.isdigit()):
+            continue
+        try:
+            if not stat.S_ISREG(file.lstat().st_mode):
+                raise SpecError([Problem(file, "is not a regular file: it is not replaced")])
+            file.unlink()
+            for tensors in tensors_of(file).glob("*.safetensors"):
+                tensors.unlink()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise SpecError([Problem(file, f"cannot be replaced: {error.strerror or error}")]) from None

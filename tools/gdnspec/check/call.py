@@ -1,0 +1,236 @@
+"""Calls of one workload on the same memory: laid out once, filled and poisoned anew for each, copied as each ends."""
+
+import contextlib
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gdnspec.check.content import Content as Content
+from gdnspec.check.junk import with_junk
+from gdnspec.check.plan import Job
+from gdnspec.model.definition import Definition
+from gdnspec.model.sequences import bounds
+from gdnspec.numerics.judge import Verdict
+from gdnspec.numerics.pools import integers, left, untouched
+from gdnspec.numerics.torch_arrays import give_back, in_blocks
+from gdnspec.sandbox.parent.output import printable
+from gdnspec.sandbox.parent.process import Child, ChildFailed
+from gdnspec.sandbox.wire.arena import GUARD_BYTE, Arena, HostArena, Slot, create, lay_out, zones
+
+LARGE = 1 << 30  # bytes of an input of which no second copy is made
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What came back: each output, and what the call left of each input that it mutates. `fault` is what is wrong with
+    it before any number is looked at; seconds are the child's word."""
+
+    outputs: dict[str, Tensor]
+    fault: Verdict | None
+    seconds: float | None
+    prepare_seconds: float | None
+
+
+class Session:
+    """Calls with tensors of the same shapes: the child maps the memory and prepares once, then is called as often as
+    the judge likes.
+
+    Every call finds the same pointers, and may find other content. What no call reads of `content` is replaced by junk.
+    Use as a context manager.
+    """
+
+    def __init__(self, job: Job, content: Content, device: str, child: Child, timeout: float) -> None:
+        self.definition, self.entry = job.found.definition, job.entry.model_dump()
+        self.device, self.child, self.timeout = device, child, timeout
+        self.content = with_junk(self.definition, content)
+        tensors = [(n, self.definition.input(n).dtype, tuple(x.shape)) for n, x in content.tensors.items()]
+        tensors += [(t.name, t.dtype, self.definition.shape(t, content.scope)) for t in self.definition.outputs]
+        slots, self._nbytes = lay_out(tensors, job.workload.gaps, self.definition.leading)
+        self._zones = zones(slots, self._nbytes)
+        self._slots: dict[str, Slot] = {slot.name: slot for slot in slots}
+        self._arena: Arena | None = None
+        self._prepare_seconds: float | None = None
+        self._prepared_for: list[int] | None = None  # where the sequences lay that `prepare` was last told of
+
+    def __enter__(self) -> "Session":
+        """Raises `MemoryError` where the device is full."""
+        give_back(self.device)
+        self._arena = create(self.device, self._nbytes)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._arena is not None
+        if error is None or isinstance(error, ChildFailed):
+            with contextlib.suppress(ChildFailed):  # what the judge has seen by now, it has seen
+                self._let_go()
+        else:
+            # Memory was full, or Ctrl-C: the child may be deep in a call, and would have this memory open for the next.
+            self.child.end()
+        self._arena.close()
+        self._arena = None
+
+    def call(self, content: Content | None = None) -> Answer:
+        """One call on the session's own content, or on other content of the same shapes. `prepare` is told anew where
+        that has other lengths of sequences. Raises `ChildFailed`."""
+        given = self.content if content is None else content
+        views = self.ready(given)
+        give_back(self.device)
+        return self.answer(given, views, self.child.call(self.timeout))
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Content:
+        """The session's own content with these tensors in its place."""
+        return replace(self.content, tensors=tensors)
+
+    def ready(self, content: Content) -> dict[str, Tensor]:
+        """Fills the memory for a call, and sees to it that the child has it open and is prepared; its tensors. Raises
+        `ChildFailed`."""
+        views = self._fill(content)
+        lengths = self._lengths(content)
+        if not self.is_open:
+            self._open(self._held)
+        elif self.entry["prepare"] is not None and lengths != self._prepared_for:
+            self._prepare_again()
+        else:
+            return views
+        self._prepared_for = lengths
+        return self._fill(content)  # what `prepare` wrote is no part of the call
+
+    def answer(self, content: Content, views: dict[str, Tensor], reply: dict[str, Any]) -> Answer:
+        """What a call left, copied at once: what is written after "done" does not count."""
+        outputs = {output.name: views[output.name].clone() for output in self.definition.outputs}
+        after = {name: self._kept(name, views[name]) for name in content.tensors}
+        block = self._block
+        overrun = [name for name, zone in self._zones if not bool((block[zone] == GUARD_BYTE).all())]
+        overrun += [name for name, slot in self._slots.items() if not bool((slot.gaps(block) == GUARD_BYTE).all())]
+        fault = _overrun(overrun) or self._form(reply) or self._mutated(content.tensors, after)
+        return Answer(outputs | self._left(after), fault, number(reply.get("seconds")), self._prepare_seconds)
+
+    def _kept(self, name: str, view: Tensor) -> Tensor:
+        """An input after a call: a copy, or the memory itself where it is gigabytes that are only to be compared."""
+        compared = not self.definition.input(name).mutates and view.nbytes > LARGE
+        return view if compared else view.clone()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the child has this session's memory."""
+        return self.child.is_open
+
+    @property
+    def _held(self) -> Arena:
+        assert self._arena is not None
+        return self._arena
+
+    @property
+    def _block(self) -> Tensor:
+        assert self._held.block is not None
+        return self._held.block
+
+    def _lengths(self, content: Content) -> list[int] | None:
+        name = bounds(self.definition)
+        return None if name is None else content.tensors[name].tolist()
+
+    def _prepare_again(self) -> None:
+        self.child.prepare(self.timeout)
+
+    def _let_go(self) -> None:
+        self.child.close(self.timeout)
+
+    def _fill(self, content: Content) -> dict[str, Tensor]:
+        block = self._block
+        for _, zone in self._zones:
+            block[zone] = GUARD_BYTE
+        for slot in self._slots.values():
+            slot.gaps(block).fill_(GUARD_BYTE)
+        views = {name: slot.view(block) for name, slot in self._slots.items()}
+        for name, value in content.tensors.items():
+            views[name].copy_(value)
+        for output in self.definition.outputs:
+            poison(views[output.name])
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return views
+
+    def _open(self, arena: Arena) -> None:
+        message, fds = description(self.definition, self.entry, self.content, self._slots, arena)
+        self._prepare_seconds = number(self.child.open(message, fds, self.timeout).get("prepare_seconds"))
+
+    def _form(self, reply: dict[str, Any]) -> Verdict | None:
+        """Shape and type of what was returned, against the definition."""
+        if self.entry["call"] == "out":
+            return None  # the parent made the outputs
+        returned: Any = reply.get("returned")
+        outputs = self.definition.outputs
+        told = isinstance(returned, list) and all(isinstance(got, dict) for got in returned)
+        if not told or len(returned) != len(outputs):
+            return Verdict("PROTOCOL_ERROR", "the child did not say what was returned")
+        for output, got in zip(outputs, returned, strict=True):
+            wanted = list(self._slots[output.name].shape)
+            if got.get("shape") != wanted:
+                return Verdict(
+                    "INCORRECT_SHAPE", f"{output.name} has shape {printable(str(got.get('shape')), 80)}, not {wanted}"
+                )
+        for output, got in zip(outputs, returned, strict=True):
+            if got.get("dtype") != output.dtype:
+                return Verdict(
+                    "INCORRECT_DTYPE", f"{output.name} is {printable(str(got.get('dtype')), 40)}, not {output.dtype}"
+                )
+        return None
+
+    def _mutated(self, before: dict[str, Tensor], after: dict[str, Tensor]) -> Verdict | None:
+        for name, value in after.items():
+            if not self.definition.input(name).mutates and not same_bits(value, before[name]):
+                return Verdict("MUTATED_INPUT", f"{name} was written to")
+        return untouched(self.definition, before, after)
+
+    def _left(self, after: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What the call left of the inputs that it mutates: of an indexed one, the slots that it writes."""
+        return left(self.definition, after, integers(after))
+
+
+def description(
+    definition: Definition, entry: dict[str, Any], content: Content, slots: dict[str, Slot], arena: Arena
+) -> tuple[dict[str, Any], list[int]]:
+    """What a child needs in order to call on a piece of memory: a message, and descriptors to go with it."""
+    message = {
+        "entry": entry,
+        "arena": arena.describe(),
+        "slots": {name: slot.to_json() for name, slot in slots.items()},
+        "inputs": [tensor.name for tensor in definition.inputs],
+        "outputs": [output.name for output in definition.outputs],
+        "scalars": content.scalars,
+    }
+    return message, [arena.fd] if isinstance(arena, HostArena) else []
+
+
+def poison(tensor: Tensor) -> None:
+    """What an output holds before the call: nothing that a kernel could have meant."""
+    if tensor.is_floating_point():
+        tensor.fill_(torch.nan)
+    else:
+        tensor.fill_(torch.iinfo(tensor.dtype).min if tensor.dtype != torch.bool else True)
+
+
+def _overrun(names: list[str]) -> Verdict | None:
+    if not names:
+        return None
+    return Verdict("RUNTIME_ERROR", f"wrote outside of every tensor, behind {', '.join(names)}")
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Equal as bits: NaN equals itself, and +0 is not -0."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return all(
+        torch.equal(x.contiguous().view(torch.uint8), y.contiguous().view(torch.uint8)) for x, y in in_blocks(a, b)
+    )
+
+
+def number(value: Any) -> float | None:
+    """What a child says of its own time is shown, never trusted."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
+    return float(value) if known else None

@@ -1,0 +1,183 @@
+"""A sample of a large call, as a call of its own: some of its sequences and some of its heads.
+
+Sequences and heads do not know of one another, so the reference of the small call says what the large one must have
+there. Which dimension of a tensor holds sequences, tokens, slots or heads follows from the names of its axes, and from
+the parts of what is packed.
+"""
+
+import random
+from collections.abc import Mapping
+from math import prod
+
+import torch
+from torch import Tensor
+
+from gdnspec.check.batch import Batch
+from gdnspec.check.call import Content
+from gdnspec.inputs.materialise import Inputs, InvalidWorkload, digest
+from gdnspec.model.definition import Definition, DerivedAxis, Part, Scope
+from gdnspec.model.definition import Tensor as TensorModel
+from gdnspec.model.expression import parse
+from gdnspec.model.workload import Workload
+from gdnspec.numerics.judge import Verdict
+from gdnspec.numerics.pools import integers, named_slots
+from gdnspec.numerics.torch_arrays import in_blocks, to_array
+
+Outputs = dict[str, Tensor]
+
+
+def chosen(count: int, wanted: int, seed: int) -> list[int]:
+    """`wanted` of the numbers below `count`, rising: the first, the last, and others that the seed draws."""
+    if count <= wanted:
+        return list(range(count))
+    inner = random.Random(seed).sample(range(1, count - 1), wanted - 2)
+    return sorted({0, count - 1, *inner})
+
+
+class Sample:
+    """Which part of a call is judged by numbers. Raises `InvalidWorkload` where its heads cannot be taken apart."""
+
+    def __init__(self, definition: Definition, workload: Workload, content: Content) -> None:
+        assert workload.judged is not None
+        self.definition, self.content = definition, content
+        seed = workload.seed or 0
+        self._batch = Batch(definition, content)
+        sequences = chosen(self._batch.count, workload.judged.sequences, seed)
+        self._pieces = [self._batch.whole(n) for n in sequences]
+        self._heads = None if workload.judged.heads is None else _Heads(definition, content.scope)
+        self._groups = [] if self._heads is None else chosen(self._heads.groups, workload.judged.heads or 0, seed)
+
+    def inputs(self) -> Inputs:
+        """The call on the sample alone; pools of the slots that it names, in order."""
+        part = self._batch.take(self._pieces)
+        tensors, scope = dict(part.tensors), dict(part.scope)
+        slots = named_slots(self.definition, scope)
+        for pool, named in slots.items():
+            tensors[pool] = tensors[pool][named]
+            scope[str((self.definition.input(pool).shape or [])[0])] = len(named)
+        for model in self.definition.inputs:
+            if model.indexes is not None:
+                place = {slot: i for i, slot in enumerate(slots[model.indexes])}
+                moved = [place.get(slot, slot) for slot in scope[model.name]]
+                like = tensors[model.name]
+                tensors[model.name] = torch.tensor(moved, dtype=like.dtype, device=like.device).reshape(like.shape)
+        if self._heads is not None:
+            models = {model.name: model for model in self.definition.inputs}
+            tensors = {name: self._heads.take(models[name], x, self._groups) for name, x in tensors.items()}
+            scope |= self._heads.bound(self._groups)
+        scope |= integers(tensors)
+        arrays = {name: to_array(x) for name, x in tensors.items()}
+        return Inputs(arrays, part.scalars, scope, digest(arrays))
+
+    def outputs(self, whole: Mapping[str, Tensor]) -> Outputs:
+        """What a call on all of it left, of the sample alone."""
+        part = self._batch.get(whole, self._pieces)
+        if self._heads is None:
+            return part
+        models = {model.name: model for model in self.definition.judged}
+        return {name: self._heads.take(models[name], x, self._groups) for name, x in part.items()}
+
+
+class _Heads:
+    """The heads of a call in groups: a key head with the value heads that use it, or the other way round."""
+
+    def __init__(self, definition: Definition, scope: Scope) -> None:
+        self.definition, self.scope = definition, scope
+        self.names = {axis.name for axis in definition.axes if axis.name.endswith("heads")}
+        self.groups = min((int(scope[name]) for name in self.names), default=0)
+        for model in definition.outputs:
+            dimensions = len(model.shape or [])
+            if self.groups < 1 or not any(self._parts(model, at) for at in range(dimensions)):
+                raise InvalidWorkload(f"{model.name} has no dimension of heads: leave heads out of judged")
+
+    def bound(self, groups: list[int]) -> Scope:
+        """The axes of a call on these groups alone."""
+        values = {
+            axis.name: int(self.scope[axis.name]) * (len(groups) if axis.name in self.names else self.groups)
+            // self.groups
+            for axis in self.definition.axes
+            if not isinstance(axis, DerivedAxis)
+        }  # fmt: skip
+        return {axis.name: self.definition.bind(values)[axis.name] for axis in self.definition.axes if axis.name in
+                self.names or isinstance(axis, DerivedAxis)}  # fmt: skip
+
+    def take(self, model: TensorModel, x: Tensor, groups: list[int]) -> Tensor:
+        """The heads of these groups, of every dimension that holds heads."""
+        for at in range(x.dim()):
+            parts = self._parts(model, at)
+            if parts:
+                index, start = [], 0
+                for names, sizes in parts:
+                    places = torch.arange(start, start + prod(sizes)).reshape(sizes)
+                    for i, (name, size) in enumerate(zip(names, sizes, strict=True)):
+                        if name in self.names:
+                            each = size // self.groups
+                            heads = [head for group in groups for head in range(group * each, (group + 1) * each)]
+                            places = places.index_select(i, torch.tensor(heads))
+                    index.append(places.flatten())
+                    start += prod(sizes)
+                x = x.index_select(at, torch.cat(index).to(x.device))
+        return x
+
+    def _parts(self, model: TensorModel, at: int) -> list[tuple[list[str], tuple[int, ...]]]:
+        """What stands side by side in a dimension, each with the names and the sizes of its own dimensions; nothing
+        where it holds no heads."""
+        size = str((model.shape or [])[at])
+        if size in self.names:
+            return [([size], (int(self.scope[size]),))]
+        axis = next((a for a in self.definition.axes if isinstance(a, DerivedAxis) and a.name == size), None)
+        packed = model if model.parts and at == len(model.shape or []) - 1 else axis
+        if packed is not None and packed.parts:
+            shapes = self.definition.part_shapes(packed, self.scope)
+            return [(self._named(part), shapes[part.name]) for part in packed.parts]
+        if axis is not None and self._of_heads(axis):
+            raise InvalidWorkload(
+                f"the heads in {size!r} of {model.name} are not told apart: leave heads out of judged"
+            )
+        return []
+
+    @staticmethod
+    def _named(part: Part) -> list[str]:
+        return [str(size) for size in part.shape]
+
+    def _of_heads(self, axis: DerivedAxis) -> bool:
+        """Whether its size depends on how many heads there are, by way of other axes too."""
+        derived = {a.name: a for a in self.definition.axes if isinstance(a, DerivedAxis)}
+        names = parse(axis.expression).names
+        return any(name in self.names or (name in derived and self._of_heads(derived[name])) for name in names)
+
+
+def unfinished(definition: Definition, outputs: Mapping[str, Tensor]) -> Verdict | None:
+    """What a call left that is not finite, outside of the sample as well: never written, most often."""
+    for model in definition.judged:
+        first = 0
+        for (block,) in in_blocks(outputs[model.name]):
+            finite = torch.isfinite(block)
+            if not bool(finite.all()):
+                place = (~finite).nonzero()[0].tolist()
+                place[0] += first
+                shape = ", ".join(map(str, model.shape or []))
+                return Verdict("NON_FINITE", f"{model.name}: not finite at {place} of [{shape}]: never written?")
+            first += len(block)
+    return None
+
+
+GROSS = 0.25
+
+
+def far_apart(model: TensorModel, a: Tensor, b: Tensor) -> Verdict | None:
+    """Where two calls whose answers must be equal differ by more than rounding could: by a quarter of a vector (along
+    the last dimension) and of what vectors have on average. Every element is looked at, in the sample or not."""
+    first = 0
+    for x, y in in_blocks(a, b):
+        difference = torch.linalg.vector_norm(x.float() - y.float(), dim=-1)
+        size = torch.linalg.vector_norm(y.float(), dim=-1)
+        average = size.double().square().mean().sqrt().float() if size.numel() else size
+        wrong = ~(difference <= GROSS * torch.maximum(size, average))
+        if bool(wrong.any()):
+            place = wrong.nonzero()[0].tolist()
+            place[0] += first
+            message = f"{model.name}: two calls that must agree are far apart at {place}, outside of the judged sample"
+            return Verdict("INCORRECT_NUMERICAL", message)
+        first += len(x)
+    return None

@@ -1,0 +1,119 @@
+"""Symmetries as a check of their own: each by itself, and what must hold between whole calls.
+
+Exact ones leave no tolerance to a solution that promises the same bits. The others, and permuting the sequences,
+running them one at a time and carrying a state from one call to the next, change the order of sums: those are held to
+the budget.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from gdnspec.check.batch import Batch, Piece
+from gdnspec.check.call import Content, Session
+from gdnspec.check.plan import Job, beyond
+from gdnspec.check.second import Judge, SecondCall
+from gdnspec.check.symmetry import Transformation
+from gdnspec.numerics.judge import Verdict
+from gdnspec.sandbox.parent.process import Child
+
+MANY = 8  # sequences; of more, this many are run one at a time
+
+Outputs = dict[str, Tensor]
+
+
+class Skipped(Exception):
+    """The solution does not support the call that a relation needs, or a relation has nothing to say."""
+
+
+@dataclass(frozen=True, eq=False)
+class Relations:
+    """What is asked of a job that has passed. Both methods give (name, verdict); None where it does not apply."""
+
+    job: Job
+    content: Content
+    child: Child
+    timeout: float
+    judge: Judge
+    generator: torch.Generator
+
+    def by_itself(
+        self, session: Session, first: Outputs, transformations: list[Transformation]
+    ) -> Iterator[tuple[str, Verdict | None]]:
+        """Each symmetry by itself. `session` is the one that `first` came from. Raises `ChildFailed`."""
+        for transformation in transformations:
+            verdict = SecondCall(self.job, [transformation]).judge(session, first, self.judge)
+            yield transformation.symmetry.name, verdict or Verdict("PASSED", "")
+
+    def between_calls(self, first: Outputs) -> Iterator[tuple[str, Verdict | None]]:
+        """What holds between calls of other shapes, each a session of its own. Raises `ChildFailed`."""
+        for name, relation in self._relations().items():
+            try:
+                outputs = relation({name: x.clone() for name, x in first.items()})
+            except Skipped:
+                yield name, None
+                continue
+            if isinstance(outputs, Verdict):
+                yield name, Verdict(outputs.status, f"{name}: {outputs.message}")
+                continue
+            failed = next((verdict for verdict in self.judge(outputs) if verdict.status != "PASSED"), None)
+            yield name, Verdict(failed.status, f"{name}: {failed.message}") if failed else Verdict("PASSED", "")
+
+    def _relations(self) -> dict[str, Callable[[Outputs], Outputs | Verdict]]:
+        alone: dict[str, Callable[[Outputs], Outputs | Verdict]] = {"one_sequence_at_a_time": self._one_at_a_time}
+        if self.job.found.definition.conventions.packing == "ragged":
+            return {"permute_sequences": self._permuted, **alone, "split_and_carry": self._split}
+        return alone  # rows of one token are permuted exactly, by a symmetry
+
+    def _permuted(self, whole: Outputs) -> Outputs | Verdict:
+        batch = self._batch()
+        order = torch.randperm(batch.count, generator=self.generator).tolist()
+        if batch.count < 2:
+            raise Skipped
+        return self._placed(batch, whole, [batch.whole(n) for n in order])
+
+    def _one_at_a_time(self, whole: Outputs) -> Outputs | Verdict:
+        batch = self._batch()
+        if batch.count < 2:
+            raise Skipped
+        for n in torch.randperm(batch.count, generator=self.generator).tolist()[:MANY]:
+            found = self._placed(batch, whole, [batch.whole(n)])
+            if isinstance(found, Verdict):
+                return found
+        return whole
+
+    def _split(self, whole: Outputs) -> Outputs | Verdict:
+        """Every sequence cut in two at random, the second call starting from the first one's final states."""
+        batch = self._batch()
+        pieces = [batch.whole(n) for n in range(batch.count)]
+        if not any(piece.stop > 1 for piece in pieces):
+            raise Skipped
+        places = [batch.cuts(piece.sequence) for piece in pieces]
+        cuts = [where[int(torch.randint(0, len(where), (1,), generator=self.generator))] for where in places]
+        before = [Piece(piece.sequence, 0, cut) for piece, cut in zip(pieces, cuts, strict=True)]
+        after = [Piece(piece.sequence, cut, piece.stop) for piece, cut in zip(pieces, cuts, strict=True)]
+        found = self._placed(batch, whole, before)
+        if isinstance(found, Verdict):
+            return found
+        return self._placed(batch, whole, after, batch.carried(before, whole))
+
+    def _batch(self) -> Batch:
+        return Batch(self.job.found.definition, self.content)
+
+    def _placed(
+        self, batch: Batch, whole: Outputs, pieces: list[Piece], replaced: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> Outputs | Verdict:
+        """Calls on pieces, and puts what comes back into `whole`; a verdict where its form is wrong already."""
+        content = batch.take(pieces, replaced)
+        job = self.job
+        if beyond(job.entry, job.found.definition, content.scope, job.device.kind, job.workload) is not None:
+            raise Skipped
+        with Session(self.job, content, self.job.device.kind, self.child, self.timeout) as session:
+            answer = session.call()
+        if answer.fault is not None:
+            return answer.fault
+        batch.put(whole, answer.outputs, pieces)
+        return whole

@@ -1,0 +1,357 @@
+"""Runs jobs and judges them: one child a solution, one verdict a job."""
+
+import shlex
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from gdnspec.build.machine import environment
+from gdnspec.catalog.definitions import Found
+from gdnspec.check import drawn, other_lengths
+from gdnspec.check.call import Answer, Content, Session
+from gdnspec.check.excerpt import Sample, unfinished
+from gdnspec.check.other_lengths import Relaid
+from gdnspec.check.plan import Job, token_programs
+from gdnspec.check.relations import Relations
+from gdnspec.check.repeat import Repeats
+from gdnspec.check.second import Judge, SecondCall, further
+from gdnspec.check.symmetry import Transformation
+from gdnspec.inputs import memory
+from gdnspec.inputs.fresh import narrower
+from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
+from gdnspec.model.definition import Definition
+from gdnspec.model.errors import SpecError
+from gdnspec.model.result import CheckResult, Status
+from gdnspec.model.workload import Workload
+from gdnspec.numerics.expected import Expected
+from gdnspec.numerics.freeze import measure, with_budget
+from gdnspec.numerics.judge import Verdict, judge_all
+from gdnspec.numerics.profile import with_profile
+from gdnspec.sandbox.parent.confinement import Confinement
+from gdnspec.sandbox.parent.process import Child, ChildFailed
+
+REMEMBERED_BYTES = 1 << 30
+MOST_MOVED = 64  # workloads whose bounds were moved, each of 2,000 tokens at most, that are remembered
+DEATHS_IN_A_ROW = 3
+DRAWS = 8  # of a fresh workload's content, at most
+DRAWS_OF_MANY = 2  # where the next has fewer sequences
+# Token-programs above which an interpreted kernel, at 2.6 ms each, is called once only, unless repeats are asked for.
+ONCE = 300
+
+
+@dataclass(frozen=True)
+class Options:
+    """`timeout`: seconds for one call. `seed`: of the second call's content. `extra_flags`: for the repeat command.
+    `confinement`: of solutions whose author nobody knows."""
+
+    timeout: float = 120.0
+    seed: int = 0
+    extra_flags: tuple[str, ...] = ()
+    confinement: Confinement | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A workload ready to be run, its budget with it: inputs and expected values."""
+
+    workload: Workload
+    inputs: Inputs
+    expected: dict[str, Tensor]
+
+    def content(self, device: str) -> Content:
+        """What a call is given."""
+        return Content.of(self.inputs, device)
+
+    def seen(self, definition: Definition, outputs: dict[str, Tensor]) -> dict[str, Tensor] | Verdict:
+        """What is held against the expected values, or what is wrong already."""
+        return outputs
+
+    @property
+    def nbytes(self) -> int:
+        mine = sum(array.nbytes for array in self.inputs.tensors.values())
+        return mine + sum(value.numel() * 8 for value in self.expected.values())
+
+
+@dataclass(frozen=True, eq=False)
+class SampledCase(Case):
+    """A large workload: `inputs` and `expected` are those of the sample, `whole` is what a call is given."""
+
+    whole: Content
+    sample: Sample
+
+    def content(self, device: str) -> Content:
+        return self.whole
+
+    def seen(self, definition: Definition, outputs: dict[str, Tensor]) -> dict[str, Tensor] | Verdict:
+        return unfinished(definition, outputs) or self.sample.outputs(outputs)
+
+
+def draw_sampled(found: Found, workload: Workload, values: Expected, device: str) -> SampledCase:
+    """With the budget that honest emulators have on the sample. Raises `InvalidWorkload`."""
+    if workload.drawn == "device":
+        whole = drawn.draw(found, workload, device)
+    else:
+        whole = Content.of(materialise(found, workload), device)
+    sample = Sample(found.definition, workload, whole)
+    inputs = sample.inputs()
+    expected = values.values(found, inputs, keep=False)
+    try:
+        budgeted = with_budget(found, workload, measure(found, workload, inputs, expected, device))
+    except SpecError as error:
+        raise InvalidWorkload(str(error)) from None
+    return SampledCase(budgeted, inputs, expected, whole, sample)
+
+
+def draw_fresh(found: Found, workload: Workload, values: Expected, device: str) -> Case:
+    """With a budget. Content that even honest emulators are far off of is no test, and no solution's fault: that of the
+    next seed takes its place, and at last that of fewer sequences. Raises `InvalidWorkload` where none will do."""
+    fewer: Workload | None = workload
+    refused = ""
+    while fewer is not None:
+        first = fewer.seed or 0
+        for seed in range(first, first + (DRAWS if narrower(found, fewer) is None else DRAWS_OF_MANY)):
+            line = fewer.model_copy(update={"seed": seed})
+            inputs = materialise(found, line)
+            expected = values.values(found, inputs, keep=False)
+            try:
+                line = with_budget(found, line, measure(found, line, inputs, expected, device))
+            except SpecError as error:
+                refused = str(error)
+            else:
+                return Case(line, inputs, expected)
+        fewer = narrower(found, fewer)
+    raise InvalidWorkload(refused)
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """The verdict on a job, with those on its outputs and what was answered, as far as it came to that."""
+
+    verdict: Verdict
+    outputs: list[Verdict] = field(default_factory=list)
+    answer: Answer | None = None
+    symmetries: dict[str, Verdict | None] = field(default_factory=dict)
+
+    @staticmethod
+    def of(status: Status, message: str) -> "Judgement":
+        return Judgement(Verdict(status, message))
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """torch says it in three ways."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+class Checker:
+    """Judges jobs; remembers cases, for every solution meets the same ones."""
+
+    def __init__(self, device: str, options: Options, warn: Callable[[str], None]) -> None:
+        self.device, self.options = device, options
+        self._expected = Expected(device, warn)
+        self._cases: OrderedDict[tuple[str, str], Case | str] = OrderedDict()
+        self._bounds_moved: OrderedDict[tuple[str, str], tuple[Inputs, dict[str, Tensor]] | None] = OrderedDict()
+
+    def run(self, jobs: list[Job]) -> Iterator[CheckResult]:
+        """One result a job, as it comes; jobs of one solution stand together."""
+        for _, group in groupby(jobs, key=lambda job: id(job.solution)):
+            batch = list(group)
+            with self.child(batch[0]) as child:
+                deaths: dict[str, int] = {}  # in a row, by definition
+                for job in batch:
+                    yield self.result(job, child, deaths)
+
+    def child(self, job: Job) -> Child:
+        """A process for the job's solution, not yet started."""
+        return Child(job.solution, self.device, job.interpreted, self.options.confinement)
+
+    def result(self, job: Job, child: Child, deaths: dict[str, int]) -> CheckResult:
+        """The verdict on one job. `deaths` are those of the child in a row, by definition, for whoever asks again."""
+        if job.unsupported is not None:
+            return self._record(job, Judgement.of("UNSUPPORTED", job.unsupported), child)
+        entry, before = job.found.definition.name, child.deaths
+        if deaths.get(entry, 0) >= DEATHS_IN_A_ROW:
+            last = child.last_failure
+            message = f"not run: its process was lost {deaths[entry]} times in a row, last: {last.message}"
+            return self._record(job, Judgement.of(last.status, message), child)
+        try:
+            judgement = self._judged_with_room(job, child)
+            deaths[entry] = 0
+        except InvalidWorkload as error:
+            judgement = Judgement.of("INVALID_WORKLOAD", str(error))
+        except ChildFailed as failure:
+            deaths[entry] = deaths.get(entry, 0) + 1 if child.deaths > before else 0
+            judgement = Judgement.of(failure.status, failure.message)
+        except (MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+            said = (str(error).splitlines() or ["no more is said"])[0]
+            judgement = Judgement.of("UNSUPPORTED", f"out of memory: {said}")
+        return self._record(job, judgement, child)
+
+    def _judged_with_room(self, job: Job, child: Child) -> Judgement:
+        """What the child holds may be the memory that is missing, which is no reason to let it off: a fresh one is
+        asked before that is believed."""
+        try:
+            return self._judge(job, self.case(job), child)
+        except (MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+        child.end()
+        return self._judge(job, self.case(job), child)
+
+    def _judge(self, job: Job, case: Case, child: Child) -> Judgement:
+        """Calls, looks at the form, then at the numbers, then calls again with other content on the same memory."""
+        child.load(job.entry.model_dump())
+        content, definition = case.content(self.device), job.found.definition
+        scope = content.scope
+
+        def judged(outputs: dict[str, Tensor]) -> list[Verdict]:
+            seen = case.seen(definition, outputs)
+            if isinstance(seen, Verdict):
+                return [seen]
+            return judge_all(seen, case.expected, definition, case.workload, case.inputs.scope)
+
+        with Session(job, content, self.device, child, self.options.timeout) as session:
+            answer = session.call()
+            if answer.fault is not None:
+                return Judgement(answer.fault, answer=answer)
+            verdicts = judged(answer.outputs)
+            worst = next((verdict for verdict in verdicts if verdict.status != "PASSED"), verdicts[0])
+            judgement = Judgement(worst, self._profiled(job, verdicts, answer, case), answer)
+            once = job.interpreted and token_programs(scope) > ONCE
+            if worst.status != "PASSED" or (once and job.extras.repeats is None):
+                return judgement
+            generator = self._generator(job)
+            calls = [] if once else further(definition, scope, generator, job.vanishing)
+            later = self._later(job, case, content, session, answer.outputs, judged, calls)
+            wrong = next((verdict for verdict in later if verdict is not None), None)
+            if wrong is not None or once or not job.extras.symmetries:
+                return replace(judgement, verdict=wrong or worst)
+            relations = Relations(job, content, child, self.options.timeout, judged, generator)
+            found = dict(relations.by_itself(session, answer.outputs, calls[-1]))
+        found |= relations.between_calls(answer.outputs)
+        failed = [verdict for verdict in found.values() if verdict is not None and verdict.status != "PASSED"]
+        return replace(judgement, verdict=failed[0] if failed else worst, symmetries=found)
+
+    def _later(
+        self, job: Job, case: Case, content: Content, session: Session, first: dict[str, Tensor], judge: Judge,
+        calls: list[list[Transformation]],
+    ) -> Iterator[Verdict | None]:  # fmt: skip
+        """What is wrong in calls after a first one that was right: those with other content, the same again, and other
+        lengths of sequences. Raises `ChildFailed`."""
+        for changes in calls:
+            yield SecondCall(job, changes).judge(session, first, judge)
+        if case.workload.judged is not None:
+            return  # gigabytes: what follows would hold them twice
+        if calls or job.extras.repeats is not None:
+            yield Repeats(job, content, session, first, judge).verdict(calls[0] if calls else [])
+        relaid = other_lengths.permuted(session.definition, content, first, judge, self._generator(job))
+        relaid = relaid or self._moved(job, case)
+        if relaid is not None:
+            yield other_lengths.judged_anew(session, relaid)
+
+    def _moved(self, job: Job, case: Case) -> Relaid | None:
+        """Where sequences are of one length: the same tokens with other bounds, whose right answer is computed once for
+        all solutions."""
+        key = (job.found.definition.name, job.workload.model_dump_json())
+        if key not in self._bounds_moved:
+            definition = job.found.definition
+            inputs = other_lengths.moved(definition, case.inputs, self._generator(job))
+            if inputs is not None:
+                try:
+                    expected = self._expected.values(job.found, inputs, keep=False)
+                except InvalidWorkload:
+                    inputs = None  # what this cut gives is not finite: it says nothing
+            self._bounds_moved[key] = None if inputs is None else (inputs, expected)
+            while len(self._bounds_moved) > MOST_MOVED:
+                self._bounds_moved.popitem(last=False)
+        known = self._bounds_moved[key]
+        if known is None:
+            return None
+        inputs, expected = known
+
+        def judge(outputs: dict[str, Tensor]) -> list[Verdict]:
+            return judge_all(
+                outputs, expected, job.found.definition, other_lengths.widened(case.workload), inputs.scope
+            )
+
+        return Relaid(Content.of(inputs, self.device), judge)
+
+    def _generator(self, job: Job) -> torch.Generator:
+        return torch.Generator().manual_seed(self.options.seed ^ zlib.crc32(job.workload.name.encode()))
+
+    def _profiled(self, job: Job, verdicts: list[Verdict], answer: Answer, case: Case) -> list[Verdict]:
+        """The verdicts with their errors by position, where those were asked for."""
+        definition, scope = job.found.definition, case.inputs.scope
+        seen = case.seen(definition, answer.outputs) if job.extras.errors else None
+        if seen is None or isinstance(seen, Verdict):
+            return verdicts
+        return [
+            replace(verdict, errors=with_profile(verdict.errors, output, seen, case.expected, definition, scope))
+            for verdict, output in zip(verdicts, definition.judged, strict=True)
+        ]
+
+    def case(self, job: Job) -> Case:
+        """Inputs, expected values and budget. Raises `InvalidWorkload`, `MemoryError`."""
+        if job.workload.judged is not None:
+            return self._made(job)  # gigabytes on the device: drawn again sooner than kept
+        key = (job.found.definition.name, job.workload.model_dump_json())
+        known = self._cases.get(key)
+        if known is None:
+            try:
+                known = self._made(job)
+            except InvalidWorkload as error:
+                known = str(error)
+            self._remember(key, known)
+        if isinstance(known, str):
+            raise InvalidWorkload(known)
+        return known
+
+    def _made(self, job: Job) -> Case:
+        found, workload = job.found, job.workload
+        if workload.drawn == "device" and self.device != "cpu":
+            return draw_sampled(found, workload, self._expected, self.device)  # none of it passes through the host
+        memory.require(found, workload, memory.ON_A_CPU if self.device == "cpu" else memory.DRAWING)
+        if workload.judged is not None:
+            return draw_sampled(found, workload, self._expected, self.device)
+        if workload.suite == "fresh":
+            return draw_fresh(found, workload, self._expected, self.device)
+        inputs = materialise(found, workload)
+        return Case(workload, inputs, self._expected.values(found, inputs))
+
+    def _remember(self, key: tuple[str, str], case: Case | str) -> None:
+        self._cases[key] = case
+        held = sum(c.nbytes for c in self._cases.values() if isinstance(c, Case))
+        while held > REMEMBERED_BYTES and len(self._cases) > 1:
+            _, oldest = self._cases.popitem(last=False)
+            held -= oldest.nbytes if isinstance(oldest, Case) else 0
+
+    def _record(self, job: Job, judgement: Judgement, child: Child) -> CheckResult:
+        answer = judgement.answer
+        definition, workload, name = job.found.definition.name, job.workload.name, job.solution.name
+        command = ["gdnspec", "check", definition, "--solution", name, "--workload", workload, "--device", self.device]
+        command += ["--seed", str(self.options.seed)]
+        command += [] if job.extras.repeats is None else ["--repeat", str(job.extras.repeats)]
+        return CheckResult(
+            definition=definition,
+            workload=workload,
+            suite=job.workload.suite,
+            solution=name,
+            device=job.device.slug,
+            status=judgement.verdict.status,
+            message=judgement.verdict.message,
+            outputs=[verdict.errors for verdict in judgement.outputs if verdict.errors is not None],
+            seconds=(answer.seconds if answer else None) or 0.0,
+            prepare_seconds=answer.prepare_seconds if answer else None,
+            isolation=child.isolation,
+            repeat=shlex.join([*command, *self.options.extra_flags]),
+            seed=self.options.seed,
+            symmetries={name: v.status if v else None for name, v in judgement.symmetries.items()},
+            key=job.key(),
+            environment=dict(environment(job.device)),
+        )

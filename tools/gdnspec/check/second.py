@@ -1,0 +1,100 @@
+"""The second call: the same memory, the same `prepared`, and content that no earlier answer fits.
+
+All exact symmetries of the definition are drawn at once, so that the right answer is known from the first call, to the
+last bit. What keeps answers (by pointer, by hash, by magnitude) or works only once gives the wrong ones here. Where a
+definition has symmetries that hold but for the order of sums, a third call has those as well and is held to the budget:
+no other moves what lies between an activation and a sum, such as the states of a whole layer.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gdnspec.check.call import Session, same_bits
+from gdnspec.check.excerpt import far_apart
+from gdnspec.check.plan import Job
+from gdnspec.check.symmetry import Transformation, apply_all, draw, same_values, taken_back
+from gdnspec.model.definition import Definition, Scope
+from gdnspec.numerics.judge import Verdict
+from gdnspec.numerics.torch_arrays import in_blocks
+
+PROMISED = 'the manifest says "deterministic": true'
+BY_PLACE = f"{PROMISED}: declare false where the arithmetic depends on a value's place, or mend it"
+Judge = Callable[[dict[str, Tensor]], list[Verdict]]
+
+
+def further(
+    definition: Definition, scope: Scope, generator: torch.Generator, vanishing: bool = False
+) -> list[list[Transformation]]:
+    """What each call after the first one changes: one call, or two, the last of them with every symmetry that holds.
+    Together they alter all that a call leaves behind, or what is left as it was may be kept from the first."""
+    drawn = draw(definition, scope, generator, moved=True)
+    exact = [one for one in drawn if holds_exactly(one, vanishing)]
+    return [exact] if len(exact) == len(drawn) else [exact, drawn]
+
+
+def holds_exactly(one: Transformation, vanishing: bool) -> bool:
+    """To the last bit. `vanishing`: so little is left of a state that it may or may not vanish, scaled or not."""
+    scaled = one.symmetry.transform == "scale_power_of_two"
+    return one.symmetry.exact and not (scaled and vanishing)
+
+
+class SecondCall:
+    """What is asked of a job that has answered well once."""
+
+    def __init__(self, job: Job, transformations: list[Transformation]) -> None:
+        self.job, self.transformations = job, transformations
+
+    @property
+    def what(self) -> str:
+        names = ", ".join(t.symmetry.name for t in self.transformations)
+        which = "second" if self._exact else "further"
+        return f"on a {which} call with other content in the same memory ({names or 'none'})"
+
+    @property
+    def _exact(self) -> bool:
+        return all(holds_exactly(one, self.job.vanishing) for one in self.transformations)
+
+    def judge(self, session: Session, first: dict[str, Tensor], judge: Judge) -> Verdict | None:
+        """The verdict, or None where the answer is what it must be. Raises `ChildFailed`."""
+        answer = session.call(session.with_tensors(apply_all(self.transformations, session.content.tensors)))
+        if answer.fault is not None:
+            return Verdict(answer.fault.status, f"{self.what}: {answer.fault.message}")
+        outputs = taken_back(self.transformations, answer.outputs)
+        differing = [name for name, value in outputs.items() if not _agree(value, first[name])]
+        if not differing:
+            return None
+        failed = next((verdict for verdict in judge(outputs) if verdict.status != "PASSED"), None)
+        if failed is not None:
+            return Verdict(failed.status, f"{self.what}: {failed.message}", failed.errors)
+        if self.job.workload.judged is not None:
+            models = {model.name: model for model in self.job.found.definition.judged}
+            apart = (far_apart(models[name], outputs[name], first[name]) for name in differing)
+            wrong = next((verdict for verdict in apart if verdict is not None), None)
+            if wrong is not None:
+                return Verdict(wrong.status, f"{self.what}: {wrong.message}")
+        if not (self._exact and self.job.solution.manifest.deterministic):
+            return None  # within its budget, which is all that is promised
+        return self._not_held(session, first, outputs, differing[0])
+
+    def _not_held(self, session: Session, first: dict[str, Tensor], outputs: dict[str, Tensor], name: str) -> Verdict:
+        """Right within the budget, but not the same bits: is it the content, or the call?"""
+        again = session.call()
+        if again.fault is None and all(same_bits(again.outputs[other], first[other]) for other in first):
+            where = _first(~same_values(outputs[name], first[name]))
+            message = f"{name}: {where}; the symmetries are exact, and repeating the first call gives the same bits"
+            return Verdict("NOT_REPRODUCIBLE", f"{self.what}: {message}; {BY_PLACE}")
+        where = _first(again.outputs[name] != first[name])
+        message = f"{name}: between two calls on the same inputs, {where}"
+        return Verdict("NOT_REPRODUCIBLE", f"{message}; {PROMISED}: declare false, or mend it")
+
+
+def _agree(a: Tensor, b: Tensor) -> bool:
+    return all(bool(same_values(x, y).all()) for x, y in in_blocks(a, b))
+
+
+def _first(differs: Tensor) -> str:
+    places = differs.nonzero()
+    at = f", first at {places[0].tolist()}" if len(places) else ""
+    return f"{len(places)} elements differ{at}"

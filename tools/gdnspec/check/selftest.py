@@ -1,0 +1,234 @@
+"""The judge judged: every known-bad solution must be rejected, every honest one accepted with a margin."""
+
+import contextlib
+import math
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+
+from gdnspec.build import machine
+from gdnspec.catalog.definitions import Found, definitions, preset_of
+from gdnspec.catalog.known_bad import Bad
+from gdnspec.catalog.solutions import Solution
+from gdnspec.catalog.workloads import workloads
+from gdnspec.check.plan import Extras, Job, interpreted, plan, token_programs
+from gdnspec.check.run import ONCE, Checker, Options
+from gdnspec.inputs.fresh import fresh
+from gdnspec.model.budget import MARGIN, STRICT_MARGIN
+from gdnspec.model.definition import state_heads
+from gdnspec.model.result import CheckResult
+from gdnspec.model.workload import Workload
+from gdnspec.sandbox.wire.lifetime import die_with
+
+SUITES = ("smoke", "conformance", "strict", "fresh")
+SAMPLE = ("smoke", "strict", "fresh")  # of honest solutions, where a trial is not complete
+PAIRS = 65535  # of a sequence and a head, above which a workload is run as a long one is
+LONG = 2100  # tokens above which a workload is run only for what shows on long sequences, and for honest solutions
+
+
+@dataclass(frozen=True)
+class Task:
+    """One solution on its definitions' workloads. `longest`: of a workload, in tokens. `repeats`: of each call; None is
+    what is usual on the device. `suites`: what it is tried on. `until_rejected`: whether a definition is left once a
+    workload has rejected the solution; those named in `killed_by` come first, and each is tried."""
+
+    solution: Solution
+    longest: float
+    device: str
+    timeout: float
+    seed: int
+    repeats: int | None = None
+    suites: tuple[str, ...] = SUITES
+    until_rejected: bool = False
+    killed_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How all solutions are tried. `complete`: on every workload, not only until one rejects a wrong solution."""
+
+    device: str
+    timeout: float
+    seed: int
+    complete: bool
+
+
+def honest_task(solution: Solution, trial: Trial) -> Task:
+    """Long workloads among them; unless the trial is complete, only those that every run needs."""
+    suites = SUITES if trial.complete else SAMPLE
+    return Task(solution, math.inf, trial.device, trial.timeout, trial.seed, suites=suites)
+
+
+def bad_task(bad: Bad, trial: Trial) -> Task:
+    """A fault that shows only in some suites is tried on all workloads: it must pass in the others."""
+    known = bad.known
+    longest = math.inf if known.long_workloads else LONG
+    short = not trial.complete and not known.only_in
+    return Task(
+        bad.solution, longest, trial.device, trial.timeout, trial.seed, known.repeats,
+        until_rejected=short, killed_by=tuple(known.killed_by),
+    )  # fmt: skip
+
+
+THREADS = "OMP_NUM_THREADS"  # of a process, and of those that it starts
+
+
+@contextlib.contextmanager
+def _shared_processors(jobs: int) -> Iterator[None]:
+    """Processes that begin here have no more threads together than there are processors, unless the user has said how
+    many. With two each, two jobs on two processors took 216 s for 33."""
+    given = os.environ.get(THREADS)
+    os.environ.setdefault(THREADS, str(max(1, len(os.sched_getaffinity(0)) // jobs)))
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[THREADS]
+
+
+def run(tasks: list[Task], jobs: int) -> Iterator[tuple[Solution, list[CheckResult]]]:
+    """Results as they come, `jobs` solutions at a time, each group of cases held by one process."""
+    # Spawned, not forked: torch's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with _shared_processors(jobs), ProcessPoolExecutor(jobs, context, die_with, (os.getpid(),)) as pool:
+        try:
+            futures = {pool.submit(_run, task): task for task in tasks}
+            for future in as_completed(futures):
+                yield futures[future].solution, future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+_checkers: dict[tuple[str, float, int], Checker] = {}
+
+
+def _run(task: Task) -> list[CheckResult]:
+    device = machine.device(task.device)
+    assert device is not None
+    # One for all tasks of this process: it remembers the cases.
+    key = (task.device, task.timeout, task.seed)
+    checker = _checkers.setdefault(key, Checker(task.device, Options(task.timeout, task.seed), lambda message: None))
+    jobs = list(plan([task.solution], selected(task, device), device, Extras(repeats=task.repeats)))
+    return list(_until_rejected(task, checker, jobs) if task.until_rejected else checker.run(jobs))
+
+
+def _until_rejected(task: Task, checker: Checker, jobs: list[Job]) -> Iterator[CheckResult]:
+    """The results of as many jobs as it takes."""
+    jobs = sorted(jobs, key=lambda job: job.workload.name not in task.killed_by)
+    rejected: set[str] = set()
+    deaths: dict[str, int] = {}
+    with checker.child(jobs[0]) as child:
+        for job in jobs:
+            name = job.found.definition.name
+            if name in rejected and job.workload.name not in task.killed_by:
+                continue
+            result = checker.result(job, child, deaths)
+            if result.failed:
+                rejected.add(name)
+            yield result
+
+
+def selected(task: Task, device: machine.Device) -> list[tuple[Found, list[Workload]]]:
+    """The workloads that a solution is tried on. An interpreted one is tried on what it is called twice on: more takes
+    minutes, and shows nothing about the judge."""
+    slow = interpreted(task.solution, device)
+
+    def chosen(found: Found, line: Workload) -> bool:
+        scope = line.scope(found.definition, preset_of(found, line))
+        short = max(line.axes.get(axis, 0) for axis in ("total_seq_len", "batch_size")) <= task.longest
+        rows = line.axes.get("num_seqs", line.axes.get("batch_size", 0))
+        short = short and (rows * state_heads(scope) <= PAIRS or math.isinf(task.longest))
+        return line.suite in task.suites and short and not (slow and token_programs(scope) > ONCE)
+
+    return [
+        (found, [line for line in (*workloads(found), *fresh(found, task.seed, task.device)) if chosen(found, line)])
+        for name, found in definitions().items()
+        if name in task.solution.manifest.entries
+    ]
+
+
+# --- what the results say ---------------------------------------------------------------------------------------
+
+
+def strength(result: CheckResult) -> float:
+    """How far a failure is from passing: error over budget, infinite where it never came to numbers; 0 if it passed."""
+    if not result.failed:
+        return 0.0
+    shares = list(_shares(result))
+    return max(shares) if shares and max(shares) > 1 else math.inf
+
+
+def margin(results: Iterable[CheckResult]) -> float:
+    """The least budget over error of those that passed."""
+    worst = max((share for result in results if result.status == "PASSED" for share in _shares(result)), default=0.0)
+    return math.inf if worst == 0 else 1 / worst
+
+
+def _shares(result: CheckResult) -> Iterator[float]:
+    for output in result.outputs:
+        for metric, limit in output.budget.items():
+            error = output.errors.get(metric)
+            yield math.inf if error is None else error / limit
+
+
+def complaints_about_bad(bad: Bad, results: list[CheckResult]) -> Iterator[str]:
+    """Why the judge is not worth its name: in words, one for each reason."""
+    known, name = bad.known, bad.solution.name
+    killers = {result.workload for result in results if result.failed}
+    for definition in bad.solution.manifest.entries:
+        if not any(result.failed for result in results if result.definition == definition):
+            yield f"{name} survives every workload of {definition}: {known.fault}"
+    for result in results:
+        if result.failed and result.status not in known.statuses:
+            wanted = " or ".join(known.statuses)
+            yield f"{name} on {result.definition}/{result.workload} is {result.status}, not {wanted}: {result.message}"
+        if known.only_in and result.failed and result.suite not in known.only_in:
+            yield f"{name} fails on {result.workload}, outside of {', '.join(known.only_in)}: {result.message}"
+    for workload in known.killed_by:
+        if workload not in killers:
+            yield f"{name} is not killed by {workload}, which is there for it"
+    if known.only_in:
+        yield from _thin(name, [result for result in results if result.suite not in known.only_in])
+
+
+def complaints_about_honest(solution: Solution, results: list[CheckResult]) -> Iterator[str]:
+    """What is wrong with a judgement of a right solution. The strict suite is a badge: all of it, or none counts."""
+    ordinary = [result for result in results if result.suite != "strict"]
+    strict = [result for result in results if result.suite == "strict"]
+    for result in ordinary:
+        if result.failed:
+            where = f"{result.definition}/{result.workload}"
+            yield f"{solution.name} is honest and {result.status} on {where}: {result.message}"
+    yield from _thin(solution.name, ordinary)
+    if has_badge(results):
+        yield from _thin(solution.name, strict)
+
+
+def has_badge(results: list[CheckResult]) -> bool:
+    """Whether the strict suite is passed, as far as there is one and it could be run."""
+    strict = [result for result in results if result.suite == "strict"]
+    return any(result.status == "PASSED" for result in strict) and not any(result.failed for result in strict)
+
+
+def _thin(name: str, results: list[CheckResult]) -> Iterator[str]:
+    for result in results:
+        wanted = STRICT_MARGIN if result.suite == "strict" else MARGIN
+        if margin([result]) < wanted:
+            yield (
+                f"{name} keeps a margin of {margin([result]):.2f} on {result.definition}/{result.workload}: an honest "
+                f"solution keeps {wanted}"
+            )
+
+
+def best_killers(results: dict[str, list[CheckResult]]) -> dict[str, CheckResult]:
+    """For each known-bad solution the failure that is furthest from passing; among equals the first in the suites. A
+    fresh workload, another one in each run, only where no other rejects it."""
+    best = {}
+    for name, mine in results.items():
+        failures = [result for result in mine if result.failed]
+        if failures:
+            best[name] = max(failures, key=lambda result: (result.suite != "fresh", strength(result)))
+    return best

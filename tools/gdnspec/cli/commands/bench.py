@@ -1,0 +1,237 @@
+"""gdnspec bench: correct first, then how fast."""
+
+import contextlib
+import secrets
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gdnspec.cli import amounts
+from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
+from gdnspec.cli.device import chosen_device
+from gdnspec.cli.live import LiveTable, ratios_of
+from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.selection import chosen_solutions, select
+from gdnspec.cli.weighted import weighted
+from gdnspec.model.errors import SpecError
+from gdnspec.model.trace import METHODS, Trace
+from gdnspec.model.workload import SUITES
+from gdnspec.report.units import shown_resolved, shown_time
+
+if TYPE_CHECKING:
+    from gdnspec.bench.executor import Task
+    from gdnspec.build.machine import Device
+    from gdnspec.catalog.solutions import Solution
+    from gdnspec.check.plan import Job
+
+
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(metavar="DEFINITION", help="None named: all.")] = None,
+    solution: Annotated[list[str] | None, typer.Option(help="Only this solution; may be repeated.")] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="S,S", help="Baselines, timed in turns with each solution.")
+    ] = None,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help=f"{', '.join(SUITES)} or all; may be repeated.", show_default="performance; on a CPU smoke"),
+    ] = None,
+    workload: Annotated[list[str] | None, typer.Option(help="Only this workload; may be repeated.")] = None,
+    workloads_file: Annotated[
+        Path | None, typer.Option("--workloads", help="Take workloads from this file (one definition).")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cuda, or cpu: shown there, never ranked.")] = "cuda",
+    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    save: Annotated[bool, typer.Option("--save", help="Write each trace into its solution's traces/.")] = False,
+    save_baselines: Annotated[
+        bool, typer.Option("--save-baselines", help="The same, and those of the baselines into theirs.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Append each trace as a line of JSON; - is stdout.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="For one workload; less where 1% is reached sooner.")
+    ] = 10.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one window may take.")
+    ] = 120.0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=(1 << 62) - 1, help="Of the content of calls.", show_default="new")
+    ] = None,
+    executor: Annotated[
+        str, typer.Option(help="local, or ray: on every device of the cluster at RAY_ADDRESS, else of this machine.")
+    ] = "local",
+    definitions_dir: DefinitionsDir = None,
+) -> None:
+    """Check solutions, then time them: every timed call has content of its own, and its outputs are verified."""
+    save = save or save_baselines
+    if save and workloads_file is not None:
+        # Nobody could tell later what they were of.
+        raise SpecError("--save keeps traces of shipped workloads alone: --json FILE keeps these")
+
+    from gdnspec.bench.executor import NothingToRunOn, Settings, Task
+    from gdnspec.bench.executor import executor as executor_named
+
+    execute = executor_named(executor)
+    where = _device(device, executor)
+    selected = select(names, suite or _default(where.kind, workload, workloads_file), workload, workloads_file)
+    chosen, broken = chosen_solutions(solution, solutions_dir)
+    baselines, _ = chosen_solutions(_split(against), solutions_dir) if against else ([], [])
+
+    from gdnspec.catalog.traces import TRACES
+    from gdnspec.catalog.traces import save as save_trace
+    from gdnspec.catalog.writing import require_folder
+    from gdnspec.check.plan import plan
+    from gdnspec.check.record import Lines
+    from gdnspec.numerics.allowed import require
+
+    for item, lines in selected:
+        require(item.definition, lines)
+    jobs = list(plan(chosen, selected, where))
+    if not jobs:
+        raise SpecError("no solution serves that: gdnspec list solutions")
+    beside = list(plan(baselines, selected, where))
+    for kept in [*(chosen if save else ()), *(baselines if save_baselines else ())]:
+        require_folder(kept.folder / TRACES, "--save keeps traces there; --json FILE keeps them elsewhere")
+    command = shlex.join(["gdnspec", *_less_json(sys.argv[1:])])
+    tasks = [Task(job, [b for b in beside if _same(b, job) and b.solution != job.solution]) for job in jobs]
+    seed = secrets.randbits(62) if seed is None else seed
+    settings = Settings(where.kind, seconds, timeout, seed, command, 1 + len(baselines))
+    traces: list[Trace] = []
+    interrupted = False
+    with contextlib.ExitStack() as stack:
+        to_stdout = str(json_file) == "-"
+        recorded = stack.enter_context(Lines(json_file)) if json_file and not to_stdout else None
+        live = stack.enter_context(LiveTable(len(jobs)))
+        measured = stack.enter_context(contextlib.closing(execute(tasks, settings, live, warn)))
+        try:
+            for task, (trace, *beside_it) in measured:
+                traces.append(trace)
+                live.add(trace)
+                if recorded is not None:
+                    recorded.append(trace.model_dump_json())
+                if to_stdout:
+                    print(trace.model_dump_json(), flush=True)
+                if save and trace.timing is not None:
+                    save_trace(task.job.solution, trace)
+                if save_baselines:
+                    _save_baselines(task, beside_it)
+        except KeyboardInterrupt:
+            interrupted = True
+        except NothingToRunOn as nothing:
+            complain(f"gdnspec: {nothing}")
+            raise typer.Exit(3) from None
+    if not to_stdout:
+        _print(traces)
+        for text in weighted(traces, selected):
+            say(text)
+    for text in _no_rivals(tasks, baselines):
+        complain(f"gdnspec: {text}")
+    if interrupted:
+        raise typer.Exit(130)
+    for problem in broken:
+        complain(f"gdnspec: {problem}")
+    raise typer.Exit(2 if broken else _exit_code(traces))
+
+
+def _no_rivals(tasks: "list[Task]", baselines: "list[Solution]") -> Iterator[str]:
+    """Of the baselines that were asked for those that no solution was timed beside, and why."""
+    for name in dict.fromkeys(task.job.found.definition.name for task in tasks):
+        here = [task for task in tasks if task.job.found.definition.name == name]
+        raced = {rival.solution.name for task in here for rival in task.rivals}
+        for baseline in baselines:
+            if baseline.name not in raced:
+                serves = name in baseline.manifest.entries
+                why = "no other solution was timed" if serves else f"it does not serve {name}"
+                yield f"no ratio to {baseline.name} on {name}: {why}"
+
+
+def _save_baselines(task: "Task", traces: list[Trace]) -> None:
+    from gdnspec.catalog.traces import save
+
+    rivals = {rival.solution.name: rival.solution for rival in task.rivals}
+    for trace in traces:
+        if trace.timing is not None:
+            save(rivals[trace.solution], trace)
+
+
+def _device(name: str, executor: str) -> "Device":
+    """Here, or for the time being: what a GPU of a cluster lacks its own machine says."""
+    from gdnspec.build import machine
+
+    if executor == "ray" and name == "cuda":
+        return machine.device("cuda") or machine.Device("cuda", "GPU of a Ray cluster")
+    if name != "cpu":
+        _require_gpu(name)
+    return chosen_device(name)
+
+
+def _require_gpu(device: str) -> None:
+    from gdnspec.build import machine
+
+    if device == "cuda" and machine.device("cuda") is None:
+        complain("gdnspec: this machine has no CUDA GPU, and only a GPU is ranked: nothing is timed")
+        complain("  gdnspec bench --device cpu    wall times on this CPU, labelled as such and never ranked")
+        complain("  gdnspec check                 whether solutions are right")
+        raise typer.Exit(3)
+
+
+def _default(kind: str, workload: list[str] | None, file: Path | None) -> list[str] | None:
+    if workload or file:
+        return None
+    return ["performance"] if kind == "cuda" else ["smoke"]
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _less_json(words: list[str]) -> list[str]:
+    """Where a copy went is no part of how a figure came about, and a path of one machine."""
+    kept = iter(words)
+    return [word for word in kept if not word.startswith("--json=") and (word != "--json" or not next(kept, ""))]
+
+
+def _same(one: "Job", other: "Job") -> bool:
+    return one.found is other.found and one.workload is other.workload
+
+
+def _print(traces: list[Trace]) -> None:
+    rows = table(
+        "", "definition", "workload", "solution", "status", "time", "p10 - p90", "of the bound", "host", "ratio"
+    )
+    for t in traces:
+        if t.timing is None:
+            if t.status != "UNSUPPORTED":
+                add_row(rows, t.definition, t.workload, t.solution, t.status, "", "", "", "", "")
+            continue
+        share = ""
+        if t.timing.bound and t.timing.median >= t.timing.resolved:
+            share = f"{t.timing.bound / t.timing.median:.0%} ({t.timing.bound_by})"
+        median, p10, p90 = (
+            shown_resolved(seconds, t.timing.resolved) for seconds in (t.timing.median, t.timing.p10, t.timing.p90)
+        )
+        spread = f"{p10} - {p90}"
+        host = shown_time(t.timing.host) if t.timing.host is not None else ""
+        add_row(rows, t.definition, t.workload, t.solution, t.status, median, spread, share,
+                host, ratios_of(t))  # fmt: skip
+    print_table(rows)
+    for reason in dict.fromkeys(t.message for t in traces if t.status == "UNSUPPORTED"):
+        count = sum(t.message == reason and t.status == "UNSUPPORTED" for t in traces)
+        say(f"unsupported: {count} workloads: {reason}")
+    if missing := [lost for t in traces for lost in t.missing]:
+        counts = Counter((lost.baseline, lost.status, (lost.why.splitlines() or [""])[0]) for lost in missing)
+        for (baseline, status, why), count in counts.items():
+            say(f"no ratio to {baseline}: {count} workloads: {status}  {why}")
+    for method in dict.fromkeys(t.timing.method for t in traces if t.timing):
+        say(f"{method}: {METHODS[method]}")
+
+
+def _exit_code(traces: list[Trace]) -> int:
+    if any(t.status not in ("PASSED", "UNSUPPORTED") for t in traces):
+        return 1
+    return 0 if any(t.timing is not None for t in traces) else 3

@@ -1,0 +1,183 @@
+"""gdnspec capture: record workloads from a program that calls a gated delta rule."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gdnspec import paths
+from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.writing import require_file
+from gdnspec.cli.console import complain, say
+from gdnspec.model.errors import Problem, SpecError
+
+KINDS = 5  # of calls that are told of each function
+SITE = """import gdnspec.capture.injected as injected
+injected.install()
+"""
+
+
+def capture(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND..", help="The program, after two dashes.")],
+    definition_: Annotated[str, typer.Option("--definition", help="A prefill or a decode with states of its own.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The workload file, JSONL.")],
+    target: Annotated[
+        str | None,
+        typer.Option(help="package.module:function.", show_default="the rules of transformers' Qwen3-Next"),
+    ] = None,
+    tensors: Annotated[str, typer.Option(help="Whose tensors are kept: none, sample:N or all.")] = "none",
+    repeats: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="How often query and key heads were repeated before the call.", show_default="seen from q and k"
+        ),
+    ] = None,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Of all tensors together.")] = 1 << 30,
+    force: Annotated[bool, typer.Option(help="Overwrite the file.")] = False,
+) -> None:
+    """Run a program and record what it calls a gated delta rule with: `gdnspec capture .. -- python script.py`.
+
+    Each process of it that calls the rule writes a file of its own: FILE, then FILE with a number. Exit code: the
+    program's own; 1 where it ended well but never called the rule.
+    """
+    from gdnspec.capture import workload_lines
+    from gdnspec.capture.recorder import remove
+    from gdnspec.capture.sample import Sample
+    from gdnspec.capture.session import PACKAGE, USUAL
+
+    found = definition(definition_)
+    workload_lines.hold(found.definition)
+    Sample(tensors, output, max_bytes)
+    chosen = target or USUAL.get(found.definition.stage, f"{PACKAGE}:")
+    name, colon, attribute = chosen.partition(":")
+    if not (name and colon and attribute):
+        raise SpecError(f"--target {chosen!r} is not package.module:function")
+    if output.exists() and not force:
+        raise SpecError([Problem(output, "exists already", hint="--force replaces it, and those beside it")])
+    if not output.parent.is_dir():
+        raise SpecError([Problem(output, "its folder does not exist")])
+    require_file(output, "-o FILE")
+    if force:
+        remove(output)
+    before = set(_recordings(output))
+    request = {
+        "definition": definition_, "out": str(output.resolve()), "target": chosen, "tensors": tensors,
+        "repeats": repeats, "max_bytes": max_bytes,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="gdnspec-capture-") as folder:
+        (Path(folder) / "sitecustomize.py").write_text(SITE)
+        (Path(folder) / "said").mkdir()
+        tools = str(paths.PACKAGE.parent)
+        earlier = os.environ.get("PYTHONPATH")
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([folder, *([earlier] if earlier else []), tools]),
+            "GDNSPEC_CAPTURE": json.dumps(request | {"said": f"{folder}/said"}),
+        }
+        code = _run(command, environment)
+        said = [json.loads(file.read_text()) for file in sorted((Path(folder) / "said").iterdir())]
+    raise typer.Exit(_told(said, sorted(set(_recordings(output)) - before), code, chosen, definition_))
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    """The program's exit code. Ctrl-C reaches it too, and it may end in its own time; a polite end is passed on."""
+    try:
+        process = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        raise SpecError(f"{command[0]} cannot be run: {error.strerror or error}") from None
+    earlier = {
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
+    }
+    try:
+        return process.wait()
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def _recordings(output: Path) -> list[Path]:
+    """The file, and those of further processes: run.2.jsonl."""
+    numbered = [
+        file for file in output.parent.glob(f"{output.stem}.*{output.suffix}")
+        if file.stem.removeprefix(f"{output.stem}.").isdigit()
+    ]  # fmt: skip
+    return [file.resolve() for file in [output, *numbered] if file.exists()]
+
+
+def _calls(file: Path) -> int:
+    """The weights of a file: of one whose process was killed too."""
+    total = 0
+    for line in file.read_text(errors="replace").splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            total += json.loads(line)["weight"]
+    return total
+
+
+def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str, name: str) -> int:
+    """What was recorded, and the exit code."""
+    refused = [str(one["refused"]) for one in said if "refused" in one]
+    if refused:
+        complain(f"gdnspec: {refused[0]}")
+        return 2
+    for file in files:
+        if not file.stat().st_size:
+            file.unlink()  # a process that imported the rule and never called it
+    files = [file for file in files if file.exists()]
+    by_file = {Path(one["out"]).resolve(): one for one in said if "out" in one}
+    total, failed = 0, False
+    for file in sorted({*files, *by_file}):
+        calls, one = _calls(file) if file in files else 0, by_file.get(file, {})
+        total += calls
+        if calls:
+            kept = f", tensors of {one['kept']}" if one.get("kept") else ""
+            beside = f"; {one['passed_over']} of another stage" if one.get("passed_over") else ""
+            say(f"{calls} calls in {file}{kept}{beside}")
+        for text in one.get("repeats", []):
+            say(f"  {text}")
+        for word, reasons in (("calls left out", one.get("unfit", {})), ("tensors left out", one.get("unkept", {}))):
+            for reason, count in reasons.items():
+                complain(f"{count} {word}: {reason}")
+        if one.get("too_large"):
+            complain(f"{one['too_large']} tensors left out: --max-bytes")
+        if one.get("failure"):
+            complain(f"gdnspec: {file}: recording ended early: {one['failure']}")
+            failed = True
+    if failed:
+        return code or 1
+    missing = next((str(one["missing"]) for one in said if "missing" in one), None)
+    if not total and missing:
+        complain(f"gdnspec: --target {target!r}: there is no module {missing!r}")
+        return code or 2
+    if code == 0 and not total:
+        complain(f"gdnspec: nothing was recorded: {target} was never called with what --definition {name} takes")
+        _complain_of_others([one["called"] for one in said if "called" in one], target)
+        return 1
+    # A program that a signal ended: as a shell says it.
+    return 128 - code if code < 0 else code
+
+
+def _complain_of_others(processes: list[dict[str, dict[str, int]]], target: str) -> None:
+    """Which functions that look like a gated delta rule were called instead, and with what."""
+    called: dict[str, Counter[str]] = {}
+    for functions in processes:
+        for function, kinds in functions.items():
+            called.setdefault(function, Counter()).update(kinds)
+    if not called:
+        complain("  no imported Python function with its arguments (q, k, v, g, beta) was called at all")
+    for function, counts in called.items():
+        for kind, times in counts.most_common(KINDS):
+            complain(f"  called {times} times: {function} with {kind}")
+        if len(counts) > KINDS:
+            complain(f"  and {function} with {len(counts) - KINDS} other kinds of arguments")
+    others = [function for function in called if function != target]
+    if others and target not in called:
+        complain(f"  --target says which function is recorded, such as --target {others[0]}")
+    elif target in called:
+        complain("  a decode takes one token of each sequence, from a state; a prefill takes all other calls")

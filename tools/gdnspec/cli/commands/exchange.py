@@ -1,0 +1,262 @@
+"""gdnspec export and import: what is here for other harnesses, and theirs for here."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gdnspec.catalog.definitions import Found, definition, definitions, preset_of
+from gdnspec.catalog.solutions import Solution, solutions
+from gdnspec.catalog.workloads import load_workloads, workloads
+from gdnspec.cli.console import complain, say
+from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.selection import heads_of
+from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
+from gdnspec.model.preset import Preset
+from gdnspec.model.workload import SUITES, Workload
+
+if TYPE_CHECKING:
+    from gdnspec.interop.dataset import Dataset
+    from gdnspec.interop.meaning import Meaning
+
+FORMATS = ("flashinfer-bench",)
+LAYOUTS = ("k_last", "k_first")
+
+
+def export(
+    format_: Annotated[str, typer.Argument(metavar="FORMAT", help=f"{', '.join(FORMATS)}.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A definition, or a solution: all that it serves.")],
+    preset: Annotated[str, typer.Option(help="Head configuration: gdnspec list presets, or heads-QxKxV-dD.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The dataset's root.")],
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Whose workloads go along: {', '.join(SUITES)}; may be repeated.", show_default="smoke"),
+    ] = None,
+    workloads_file: Annotated[
+        Path | None, typer.Option("--workloads", help="Workloads of this file instead (one definition).")
+    ] = None,
+    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    force: Annotated[bool, typer.Option(help="Overwrite files.")] = False,
+    definitions_dir: DefinitionsDir = None,
+) -> None:
+    """Write a definition or a solution, with workloads, as a dataset of another harness.
+
+    FlashInfer-Bench: a definition with one preset's heads, its reference embedded; tensors as safetensors, inputs that
+    a workload leaves out with their default; a solution with its sources.
+    """
+    _hold_format(format_)
+    found, solution = _named(name, solutions_dir)
+    heads = heads_of(found[0], preset)
+    if workloads_file is not None and len(found) != 1:
+        raise SpecError("--workloads goes with one definition: name it, or a solution of one")
+    for one in suite or ():
+        if one not in SUITES:
+            raise SpecError(f"no suite {one!r} ({nearest(one, SUITES)})")
+    for item in found:
+        chosen = load_workloads(workloads_file, item) if workloads_file else workloads(item)
+        lines = [line for line in chosen if workloads_file or line.suite in (suite or ["smoke"])]
+        _export(item.at(workloads_file) if workloads_file else item, solution, preset, heads, lines, output, force)
+
+
+def _export(
+    found: Found, solution: Solution | None, preset: str, heads: Preset, lines: list[Workload], root: Path, force: bool
+) -> None:
+    from gdnspec.interop import dataset_paths
+    from gdnspec.interop.outward import definition_json, solution_json
+    from gdnspec.interop.workloads_out import rebound, workload_json
+
+    _hold_heads(found, preset, heads)
+    data = definition_json(found, heads)
+    name = data["name"]
+    files = {dataset_paths.definition_file(name): json.dumps(data, indent=2) + "\n"}
+    if solution is not None:
+        whole = solution_json(solution, found, heads)
+        files[dataset_paths.solution_file(name, whole["name"])] = json.dumps(whole, indent=2) + "\n"
+    lines_file = root / dataset_paths.workloads_file(name)
+    for path in (*(root / file for file in files), lines_file):
+        if path.exists() and not force:
+            raise SpecError([Problem(path, "exists already", hint="--force overwrites it")])
+    rows = []
+    for line in lines:
+        if line.drawn is not None:
+            complain(f"{line.name}: left out, each check draws it on its own device")
+            continue
+        other = rebound(found, line, preset, heads)
+        if other is None:
+            complain(f"{line.name}: left out, its tensors are recorded with other heads")
+            continue
+        try:
+            other.check(found.definition, heads)
+        except PlacedError as error:
+            complain(f"{line.name}: left out, with {preset} it {error}")
+            continue
+        rows.append(json.dumps(workload_json(found, other, heads, root)) + "\n")
+    files[dataset_paths.workloads_file(name)] = "".join(rows)
+    for file, text in files.items():
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).write_text(text, encoding="utf-8")
+    beside = f", {solution.name}" if solution is not None else ""
+    say(f"{found.definition.name} as {name}{beside}: {len(rows)} workloads in {root}")
+
+
+def _hold_heads(found: Found, preset: str, heads: Preset) -> None:
+    definition, why = found.definition, ""
+    if heads.stages is not None and definition.stage not in heads.stages:
+        why = f"it is for {', '.join(heads.stages)}"
+    else:
+        try:
+            scope = definition.bind({axis: heads.axes[axis] for axis in definition.const_axes()})
+            why = next((message for _, _, message in definition.broken(scope)), "")
+        except (PlacedError, KeyError) as error:
+            why = str(error)
+    if why:
+        raise SpecError(f"{definition.name} cannot have the heads of {preset}: {why}")
+
+
+def _hold_format(name: str) -> None:
+    if name not in FORMATS:
+        raise SpecError(f"no format {name!r} ({nearest(name, FORMATS)})")
+
+
+def _named(name: str, extra: Path | None) -> tuple[list[Found], Solution | None]:
+    from gdnspec.interop.outward import hold
+
+    if name in definitions():
+        return [definition(name)], None
+    known, _ = solutions(extra)
+    if name not in known:
+        raise SpecError(f"no definition or solution {name!r} ({nearest(name, [*definitions(), *known])})")
+    found, refused = [], []
+    for served in known[name].manifest.entries:
+        try:
+            hold(definition(served))
+            found.append(definition(served))
+        except SpecError as error:
+            refused.append(str(error))
+    for text in refused:
+        complain(f"left out: {text}")
+    if not found:
+        raise SpecError(f"nothing that {name} serves can be expressed: {refused[0]}")
+    return found, known[name]
+
+
+# --- import -----------------------------------------------------------------------------------------------------
+
+
+def import_(
+    format_: Annotated[str, typer.Argument(metavar="FORMAT", help=f"{', '.join(FORMATS)}.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A dataset's root, or one JSON file of it.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="Write DIR/<definition>.jsonl and DIR/solutions/ too."),
+    ] = None,
+    judge: Annotated[
+        bool, typer.Option("--judge", help="Run each embedded reference, shut in, and say where it is not right here.")
+    ] = False,
+    state_layout: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Of definitions that do not say how their states lie in memory: {' or '.join(LAYOUTS)}.",
+            show_default="asked for",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option(help="Overwrite files.")] = False,
+) -> None:
+    """Read a dataset of another harness: what its definitions mean here, by name what contradicts this specification or
+    cannot be said in it, and its workloads and solutions in the form that they have here.
+
+    Nothing of it is run but with --judge. Exit code 1 where something could not be read or expressed.
+    """
+    _hold_format(format_)
+
+    if state_layout is not None and state_layout not in LAYOUTS:
+        raise SpecError(f"no layout {state_layout!r} ({nearest(state_layout, LAYOUTS)})")
+
+    from gdnspec.cli.judging_imports import judge as judge_all
+    from gdnspec.interop.dataset import read
+    from gdnspec.interop.meaning import meaning
+
+    data = read(path)
+    for problem in data.problems:
+        complain(f"gdnspec: {problem}")
+    meanings = {name: meaning(item, state_layout) for name, item in data.definitions.items()}
+    lost = len(data.problems)
+    for name, found in meanings.items():
+        names = " or ".join(match.found.definition.name for match in found.candidates)
+        here = f"{found.ours.definition.name} with {found.preset}" if found.ours else names or "nothing here"
+        say(f"{name}: {here}" + (", to the letter" if found.same else ""))
+        for text in found.differences:
+            say(f"  differs: {text}")
+        for text in found.lost:
+            say(f"  cannot be said: {text}")
+        lost += bool(found.lost)
+    if output is not None:
+        if output.exists() and any(output.iterdir()) and not force:
+            raise SpecError([Problem(output, "is not empty", hint="--force writes into it")])
+        lost += _write_workloads(meanings, data, output) + _write_solutions(meanings, data, output)
+    _say_traces(data)
+    if judge:
+        judge_all(meanings)
+    raise typer.Exit(1 if lost else 0)
+
+
+def _write_workloads(meanings: "dict[str, Meaning]", data: "Dataset", output: Path) -> int:
+    from gdnspec.interop.workloads_in import NotExpressed, line_json
+
+    lost, notes = 0, Counter[str]()
+    rows: dict[str, list[str]] = {}
+    output.mkdir(parents=True, exist_ok=True)
+    for trace in data.workloads:
+        found = meanings.get(trace.definition)
+        where = f"workload {trace.workload.uuid} of {trace.definition}"
+        if found is None or found.ours is None:
+            complain(f"{where}: left out, its definition has no like here")
+            lost += 1
+            continue
+        try:
+            line, changed = line_json(found, trace, data.root, output)
+            workload = Workload.model_validate(line)
+            workload.check(found.ours.definition, preset_of(found.ours, workload))
+        except (NotExpressed, PlacedError, ValueError) as error:
+            complain(f"{where}: left out, {error}")
+            lost += 1
+            continue
+        notes.update(changed)
+        rows.setdefault(found.ours.definition.name, []).append(json.dumps(line) + "\n")
+    for name, lines in rows.items():
+        (output / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+        say(f"{len(lines)} workloads of {name} in {output / f'{name}.jsonl'}; next: gdnspec workloads freeze")
+    for text, count in notes.items():
+        say(f"  in {count} of them: {text}")
+    return lost
+
+
+def _write_solutions(meanings: "dict[str, Meaning]", data: "Dataset", output: Path) -> int:
+    from gdnspec.interop.solutions_in import write_solution
+    from gdnspec.interop.workloads_in import NotExpressed
+
+    lost = 0
+    for theirs in data.solutions:
+        found = meanings.get(theirs.definition)
+        try:
+            if found is None or found.ours is None:
+                raise NotExpressed(f"its definition, {theirs.definition}, is not in the dataset or has no like here")
+            folder = write_solution(found, theirs, output / "solutions")
+            say(f"solution {theirs.name}: {folder}")
+        except NotExpressed as error:
+            complain(f"solution {theirs.name}: left out, {error}")
+            lost += 1
+    return lost
+
+
+def _say_traces(data: "Dataset") -> None:
+    """Figures of another judge: told, and never counted as this one's."""
+    groups: dict[tuple[str, str], Counter[str]] = {}
+    for trace in data.traces:
+        status = trace.evaluation.status if trace.evaluation else "none"
+        groups.setdefault((trace.definition, trace.solution or ""), Counter())[status] += 1
+    for (definition_name, solution), counts in sorted(groups.items()):
+        said = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        say(f"traces of {solution} on {definition_name}: {said} (by its own judge: no traces here)")

@@ -1,0 +1,93 @@
+"""gdnspec workloads freeze: what error may a right kernel make on each workload?"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gdnspec.catalog.definitions import definition, definitions
+from gdnspec.catalog.workloads import load_workloads
+from gdnspec.catalog.writing import require_file
+from gdnspec.cli.console import complain, say, warn
+from gdnspec.cli.device import chosen_device
+from gdnspec.cli.files import whole
+from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.selection import lines_of
+from gdnspec.model.errors import SpecError
+from gdnspec.model.workload import SUITES, Workload
+
+
+def freeze(
+    names: Annotated[list[str] | None, typer.Argument(metavar="DEFINITION", help="None named: all.")] = None,
+    workloads_file: Annotated[
+        Path | None, typer.Option("--workloads", help="The file to freeze (one definition); else the shipped ones.")
+    ] = None,
+    suite: Annotated[list[str] | None, typer.Option(help=f"{', '.join(SUITES)}; may be repeated. None: all.")] = None,
+    workload: Annotated[list[str] | None, typer.Option(help="Only this workload; may be repeated.")] = None,
+    missing: Annotated[
+        bool, typer.Option(help="Only lines that have no budget yet, and limits of the bias where those are missing.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option(help="Write nothing: exit code 1 where a figure has moved by more than a tenth.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    definitions_dir: DefinitionsDir = None,
+) -> None:
+    """Run the honest emulators on each workload, and write twice their largest errors into its line as its budget.
+
+    Lines for a CUDA GPU are left as they are where there is none.
+    """
+    found = [definition(name) for name in names] if names else list(definitions().values())
+    if workloads_file is not None and len(found) != 1:
+        raise SpecError("--workloads goes with one definition: gdnspec workloads freeze DEFINITION --workloads FILE")
+    where = chosen_device(device)
+    for item in found if not check else ():
+        require_file(workloads_file or item.workloads_file, "--check writes nothing")
+
+    from gdnspec.numerics.expected import Expected
+    from gdnspec.numerics.freeze import drifts, figures, frozen, lacks_bias, with_bias
+
+    expected = Expected(where.kind, warn)
+    moved = done = 0
+    for item in found:
+        file = workloads_file or item.workloads_file
+        item = item.at(file)
+        lines = load_workloads(file, item)
+        chosen = lines_of(file, lines, suite, workload)
+        if missing:
+            chosen = [line for line in chosen if not line.budget or lacks_bias(item, line)]
+        for line in chosen:
+            if line.device == "cuda" and where.kind != "cuda":
+                complain(f"{item.definition.name} {line.name}: left as it is, it is for a CUDA GPU")
+                continue
+            if line.judged is not None:
+                complain(f"{item.definition.name} {line.name}: left as it is, each check measures it on its sample")
+                continue
+            if check:
+                for drift in drifts(line, figures(item, line, expected)):
+                    complain(f"{item.definition.name} {line.name}: {drift}")
+                    moved += 1
+            else:
+                new = (with_bias if missing and line.budget else frozen)(item, line, expected)
+                lines[lines.index(line)] = new
+                complain(f"{item.definition.name} {line.name}: {_shown(new)}")
+            done += 1
+        if not check:
+            _write(file, lines)
+    say(f"{done} workloads {'recomputed' if check else 'frozen'}" + (f", {moved} figures moved" if check else ""))
+    raise typer.Exit(1 if moved else 0)
+
+
+def _shown(line: Workload) -> str:
+    return ", ".join(
+        f"{output} " + " ".join(f"{metric} {limit:.3g}" for metric, limit in limits.items())
+        for output, limits in (line.budget or {}).items()
+    )
+
+
+def _write(file: Path, lines: list[Workload]) -> None:
+    text = "".join(json.dumps(line.model_dump(mode="json", exclude_defaults=True)) + "\n" for line in lines)
+    if file.read_text(encoding="utf-8") != text:
+        with whole(file) as target:
+            target.write(text)

@@ -1,0 +1,148 @@
+"""gdnspec workloads generate: draw more of them."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gdnspec.catalog.definitions import Found, definition
+from gdnspec.cli.console import complain, warn
+from gdnspec.cli.device import chosen_device
+from gdnspec.cli.files import whole
+from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.selection import heads_of
+from gdnspec.model import chunks
+from gdnspec.model.checkpoints import COUNT, INTERVAL, MULTIPLE, keeps_checkpoints, starts
+from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
+from gdnspec.model.preset import Preset
+from gdnspec.model.workload import Workload
+
+SPEC = "a list (1,63,1000), uniform:LO:HI or lognormal:MEDIAN:SIGMA"
+
+
+def generate(
+    name: Annotated[str, typer.Argument(metavar="DEFINITION", help="The definition to make workloads for.")],
+    preset: Annotated[str, typer.Option(help="Head configuration: gdnspec list presets.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The JSONL file to write; - is stdout.")],
+    regime: Annotated[str, typer.Option(help="How values are drawn: gdnspec list regimes.")] = "typical",
+    lengths: Annotated[str | None, typer.Option(help=f"Sequence lengths of one workload: {SPEC}.")] = None,
+    batch: Annotated[
+        str | None, typer.Option(help=f"Sequences in a workload, or batch sizes of a decode: {SPEC}.")
+    ] = None,
+    draft_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of each sequence of a verify.", show_default="4")
+    ] = None,
+    checkpoint_interval: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens between checkpoints, where they are kept.", show_default=str(MULTIPLE)),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, max=100_000, help="How many workloads.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="Same seed, same workloads.")] = 0,
+    freeze: Annotated[bool, typer.Option(help="Freeze error budgets too; without them nothing can be checked.")] = True,
+    device: Annotated[str, typer.Option(help="Where to freeze: auto, cpu or cuda.")] = "auto",
+    force: Annotated[bool, typer.Option(help="Overwrite the file.")] = False,
+    definitions_dir: DefinitionsDir = None,
+) -> None:
+    """Draw workloads: the same options give the same lines and the same tensors on any machine."""
+    found = definition(name)
+    heads = heads_of(found, preset)
+    if regime not in found.family.about.regimes:
+        raise SpecError(f"no regime {regime!r} ({nearest(regime, found.family.about.regimes)})")
+    to_stdout = str(output) == "-"
+    if not to_stdout and output.exists() and not force:
+        raise SpecError([Problem(output, "exists already", hint="--force overwrites it")])
+    if not to_stdout and not output.parent.is_dir():
+        raise SpecError([Problem(output, "its folder does not exist")])
+    lines = _lines(found, preset, heads, regime, lengths, batch, draft_tokens, checkpoint_interval, count, seed)
+    freezer = _freezer(device) if freeze else None
+    with contextlib.nullcontext(sys.stdout) if to_stdout else whole(output) as file:
+        for line in lines:
+            drawn = _with_hash(found, line)
+            drawn = freezer(found, drawn) if freezer else drawn
+            print(json.dumps(drawn.model_dump(mode="json", exclude_defaults=True)), file=file, flush=True)
+    if not to_stdout:
+        then = "check" if freeze else "workloads freeze"
+        complain(f"{len(lines)} workloads in {output}; next: gdnspec {then} {name} --workloads {output}")
+
+
+def _freezer(device: str) -> Callable[[Found, Workload], Workload]:
+    where = chosen_device(device)
+
+    from gdnspec.numerics.expected import Expected
+    from gdnspec.numerics.freeze import frozen
+
+    expected = Expected(where.kind, warn)
+    return lambda found, line: frozen(found, line, expected)
+
+
+def _lines(
+    found: Found, preset: str, heads: Preset, regime: str, lengths: str | None, batch: str | None,
+    draft_tokens: int | None, checkpoint_interval: int | None, count: int, seed: int,
+) -> list[Workload]:  # fmt: skip
+    from gdnspec.inputs.lengths import parse
+    from gdnspec.inputs.random import Stream
+    from gdnspec.inputs.slots import slots
+
+    drafts = any(axis.name == "draft_tokens" for axis in found.definition.var_axes())
+    if draft_tokens is not None and not drafts:
+        raise SpecError(f"{found.definition.name} takes no draft tokens: leave out --draft-tokens")
+    tokens = (draft_tokens or 4) if drafts else 1
+    keeps = keeps_checkpoints(found.definition)
+    if checkpoint_interval is not None and not keeps:
+        raise SpecError(f"{found.definition.name} keeps no checkpoints: leave out --checkpoint-interval")
+    interval = checkpoint_interval or MULTIPLE
+
+    ragged = found.definition.conventions.packing == "ragged"
+    if ragged and lengths is None:
+        raise SpecError(f"{found.definition.name} takes sequences: --lengths SPEC, {SPEC}")
+    if not ragged and lengths is not None:
+        raise SpecError(f"{found.definition.name} takes one token a sequence: --batch SPEC in place of --lengths")
+    length_spec = parse(lengths, "--lengths") if lengths is not None else None
+    fixed = length_spec is not None and length_spec.fixed is not None
+    if fixed and batch is not None:
+        raise SpecError("--lengths with a list fixes the sequences already: leave out --batch")
+    batch_spec = parse(batch or "8", "--batch")
+    length_stream, batch_stream = Stream(seed, "lengths"), Stream(seed, "batch")
+    sizes = batch_spec.draw(batch_stream, count)
+    lines = []
+    for i in range(count):
+        values: dict[str, object]
+        if length_spec is not None:
+            drawn = list(length_spec.fixed or ()) if fixed else length_spec.draw(length_stream, max(sizes[i], 1))
+            axes = {"total_seq_len": sum(drawn), "num_seqs": len(drawn)}
+            more, integers = slots(found.definition, len(drawn), 1, Stream(seed, f"slots/{i}"))
+            axes |= more
+            values = {"axes": axes, "sequence_lengths": drawn, "integers": integers}
+            if chunks.counts_chunks(found.definition):
+                axes[chunks.COUNT] = chunks.starts(drawn)[-1]
+            if keeps:
+                axes[COUNT] = starts(drawn, interval)[-1]
+                values["scalars"] = {INTERVAL: interval}
+        else:
+            more, integers = slots(found.definition, sizes[i], tokens, Stream(seed, f"slots/{i}"))
+            axes = {"batch_size": sizes[i], **({"draft_tokens": tokens} if drafts else {}), **more}
+            values = {"axes": axes, "integers": integers}
+        suite = "strict" if regime == "strict_keys" else "conformance"  # which emulators it is held to
+        line = {"name": f"{regime}_{i}", "suite": suite, "preset": preset, "regime": regime, "seed": seed + i}
+        try:
+            workload = Workload.model_validate({**line, **values})
+            workload.check(found.definition, heads)
+        except PlacedError as error:
+            raise SpecError(f"workload {i}: {error.message}") from None
+        lines.append(workload)
+    return lines
+
+
+def _with_hash(found: Found, line: Workload) -> Workload:
+    from gdnspec.inputs.materialise import InvalidWorkload, materialise
+    from gdnspec.inputs.memory import require
+
+    try:
+        require(found, line)
+        return line.model_copy(update={"sha256": materialise(found, line).sha256})
+    except (InvalidWorkload, MemoryError) as error:
+        raise SpecError(f"workload {line.name!r}: {error}") from None

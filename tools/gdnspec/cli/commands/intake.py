@@ -1,0 +1,123 @@
+"""gdnspec intake: somebody else's bundle, judged here, and admitted where it passes."""
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gdnspec import paths
+from gdnspec.cli import amounts
+from gdnspec.cli.audited import print_findings
+from gdnspec.cli.console import complain, say, warn
+from gdnspec.cli.device import chosen_device
+from gdnspec.cli.verdicts import Summary, print_failure, print_summary
+from gdnspec.model.errors import SpecError, visible
+from gdnspec.model.result import CheckResult
+from gdnspec.model.trace import Trace
+from gdnspec.report.units import shown_time
+
+if TYPE_CHECKING:
+    from gdnspec.submission.finding import Finding
+
+
+def intake(
+    file: Annotated[Path, typer.Argument(metavar="BUNDLE", help="What gdnspec submit packed.")],
+    into: Annotated[
+        Path | None, typer.Option(help="The folder of solutions that takes it; default: solutions/.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    allow_findings: Annotated[
+        bool,
+        typer.Option("--allow-findings", help="Run it whatever the audit of its sources found: you have read them."),
+    ] = False,
+    no_bench: Annotated[
+        bool, typer.Option("--no-bench", help="Admit it without its claims of speed, which are not verified then.")
+    ] = False,
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="Run it where this kernel cannot isolate it in full.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
+    ] = 120.0,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            max=amounts.GIB,
+            help="GiB for its processes together.",
+            show_default="3/4 of this machine's, at most 16",
+        ),
+    ] = None,
+    disk: Annotated[float, typer.Option(min=0.01, max=amounts.GIB, help="GiB that it may write.")] = 1.0,
+    minutes: Annotated[float, typer.Option(min=0.01, max=amounts.MINUTES, help="That its process may live.")] = 60.0,
+) -> None:
+    """Read a bundle safely, audit it, check it in isolation on workloads that nobody has seen, compare its claims of
+    speed with what is measured here, and copy it to the solutions where all of that passes."""
+    target = into or paths.solutions_dir()
+    if into is None and "site-packages" in target.parts:
+        raise SpecError("this gdnspec is installed, not a checkout: say --into DIR")
+
+    from gdnspec.submission.admission import refuse_taken
+    from gdnspec.submission.bundle import read
+
+    bundle = read(file)
+    refuse_taken(bundle.solution.name, target)
+
+    from gdnspec.sandbox.parent.confinement import NotIsolated
+    from gdnspec.submission import judging
+    from gdnspec.submission.intake import Policy, Refused, Unverified, take_in
+
+    where = chosen_device(device)
+    confinement = judging.confinement(minutes, trusted, memory, disk)
+    terms = judging.Terms(where, secrets.randbits(62), timeout, confinement, command="gdnspec intake")
+    told = _Told(where.name)
+    try:
+        admitted = take_in(bundle, target, terms, Policy(allow_findings, no_bench), told)
+    except Refused as refused:
+        told.show()
+        complain(f"gdnspec: refused: {paths.shown(file)}")
+        for reason in refused.reasons:
+            complain(f"  {visible(reason)}")
+        raise typer.Exit(1) from None
+    except Unverified as unverified:
+        told.show()
+        complain(f"gdnspec: not admitted: {visible(str(unverified))}")
+        complain("  take it in on a machine that can tell; --no-bench admits it without figures of speed")
+        raise typer.Exit(3) from None
+    except NotIsolated as missing:
+        complain(f"gdnspec: not run: isolation is reduced here: {missing}; --trusted runs it with less")
+        raise typer.Exit(3) from None
+    told.show()
+    speed = f"{admitted.claimed} claims of speed hold" if admitted.claimed else "no claim of speed"
+    say(f"accepted: {paths.shown(admitted.folder)}/: {len(admitted.verdicts)} verdicts, seed {terms.seed}, {speed}")
+
+
+class _Told:
+    """Says what happens."""
+
+    def __init__(self, device: str) -> None:
+        self.summary = Summary(device)
+        self._said: set[str] = set()
+
+    def found(self, findings: "list[Finding]") -> None:
+        print_findings(findings)
+
+    def started(self, total: int) -> None:
+        complain(f"checking it on {total} workloads, in a process of its own")
+
+    def judged(self, result: CheckResult) -> None:
+        self.summary.add(result)
+        if result.failed:
+            print_failure(result, self._said)
+
+    def measured(self, trace: Trace) -> None:
+        took = shown_time(trace.timing.median) if trace.timing else trace.message
+        complain(f"timed {trace.definition}/{trace.workload}: {trace.status} {took}")
+
+    def warned(self, text: str) -> None:
+        warn(text)
+
+    def show(self) -> None:
+        if self.summary.count:
+            print_summary(self.summary)

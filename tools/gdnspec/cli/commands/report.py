@@ -1,0 +1,131 @@
+"""gdnspec report: one page of everything that was measured and judged."""
+
+import os
+import shlex
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gdnspec import paths
+from gdnspec.catalog.definitions import definition, definitions
+from gdnspec.catalog.solutions import solutions
+from gdnspec.catalog.writing import require_file
+from gdnspec.cli.console import complain, say, warn
+from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.model.errors import Problem, SpecError, nearest
+
+NEEDED = {"altair": "altair", "jinja2": "jinja2", "vl_convert": "vl-convert-python"}
+
+
+def report(
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="PAGE.html, or README.md.")],
+    names: Annotated[list[str] | None, typer.Argument(metavar="DEFINITION", help="None named: all.")] = None,
+    verdict_files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--verdicts", metavar="FILE", help="Verdicts, of gdnspec check --json, best with --errors; repeatable."
+        ),
+    ] = None,
+    selftest_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--selftest", metavar="FILE", help="The kill matrix, of gdnspec selftest --json.", show_default="the README"
+        ),
+    ] = None,
+    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    markdown: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOLUTION",
+            help="Of one solution, into a README.md: verdicts by regime and times, between marks that are kept.",
+        ),
+    ] = None,
+    definitions_dir: DefinitionsDir = None,
+) -> None:
+    """Write one self-contained page: traces of all solutions, charts, verdicts by regime, and the kill matrix.
+
+    Exit code 3 where there is neither a trace nor a verdict: the page then says so.
+    """
+    if markdown is not None:
+        _write_markdown(markdown, output, names, verdict_files or [], solutions_dir)
+        return
+    lacking = [package for module, package in NEEDED.items() if find_spec(module) is None]
+    if lacking:
+        raise SpecError(f"a report needs {', '.join(lacking)}: pip install 'gdnspec[report]'")
+    if output.suffix not in (".html", ".htm"):
+        raise SpecError([Problem(output, "a page is named .html: another file is not overwritten")])
+    require_file(output, "-o FILE")
+
+    from gdnspec.report.page import Contents, render
+    from gdnspec.report.sources import traces, verdicts
+
+    problems: list[str] = []
+
+    def note(message: str) -> None:
+        problems.append(message)
+        warn(message)
+
+    found = {name: definition(name) for name in names} if names else definitions()
+    known, unusable = solutions(solutions_dir)
+    for problem in unusable:
+        note(f"{problem}; its traces are left out")
+    judged = [result for result in verdicts(verdict_files or (), note) if result.definition in found]
+    tested = verdicts([selftest_file], note) if selftest_file else None
+    measured = traces(known.values(), known.values(), found, note)
+    contents = Contents(
+        found, measured, judged, tested, shlex.join(["gdnspec", *sys.argv[1:]]),
+        [paths.shown(file) for file in (*(verdict_files or ()), *([selftest_file] if selftest_file else ()))], problems,
+    )  # fmt: skip
+    size = _write(output, render(contents))
+    if contents.empty:
+        complain(f"gdnspec: no trace and no verdict: {output} says so; next: gdnspec bench --save")
+        raise typer.Exit(3)
+    say(f"{output}: {len(contents.measured)} traces, {len(judged)} verdicts, {size / 1e6:.1f} MB")
+
+
+def _write_markdown(
+    name: str, file: Path, names: list[str] | None, verdict_files: list[Path], solutions_dir: Path | None
+) -> None:
+    from gdnspec.report.markdown import placed, section
+    from gdnspec.report.sources import traces, verdicts
+
+    if file.suffix != ".md":
+        raise SpecError([Problem(file, "Markdown is written into a .md: another file is not overwritten")])
+    require_file(file, "-o FILE")
+    found = {item: definition(item) for item in names} if names else definitions()
+    known, _ = solutions(solutions_dir)
+    if name not in known:
+        raise SpecError(f"no solution {name!r} ({nearest(name, known)})")
+    judged = [result for result in verdicts(verdict_files, warn) if result.definition in found]
+    measured = traces([known[name]], known.values(), found, warn)
+    body = section(name, found, judged, measured, shlex.join(["gdnspec", *sys.argv[1:]]))
+    if not body:
+        complain(f"gdnspec: no trace and no verdict of {name}; next: gdnspec check --solution {name} --json FILE")
+        raise typer.Exit(3)
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    _write(file, placed(text, body, name))
+    say(f"{file}: verdicts and times of {name}")
+
+
+def _write(file: Path, text: str) -> int:
+    """The whole page or none; what stood there stays until then. Returns its size in bytes."""
+    content = text.encode("utf-8", errors="replace")
+    try:
+        handle, scratch = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name[:200]}.")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            mask = os.umask(0)
+            os.umask(mask)
+            Path(scratch).chmod(0o666 & ~mask)  # mkstemp's own is for nobody else to read
+            Path(scratch).replace(file)
+        except BaseException:
+            Path(scratch).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise SpecError([Problem(file, f"cannot be written: {error.strerror}")]) from None
+    return len(content)

@@ -1,0 +1,126 @@
+"""gdnspec selftest: is the judge worth its name?"""
+
+import contextlib
+import os
+import secrets
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gdnspec.catalog.known_bad import Bad, honest, known_bad
+from gdnspec.catalog.solutions import Solution
+from gdnspec.cli import amounts
+from gdnspec.cli.console import complain, print_table, say
+from gdnspec.cli.device import chosen_device
+from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.model.errors import SpecError, nearest
+
+if TYPE_CHECKING:
+    from gdnspec.check.selftest import Task
+    from gdnspec.model.result import CheckResult
+
+    Results = dict[str, list[CheckResult]]
+
+
+def selftest(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Known-bad or honest solutions. None named: all.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Solutions at a time.", show_default="one a processor")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "cpu",
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
+    ] = 60.0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=(1 << 62) - 1, help="Of the second calls' content.", show_default="new")
+    ] = None,
+    every_workload: Annotated[
+        bool | None,
+        typer.Option(
+            "--every-workload/--until-rejected",
+            help="Try each wrong solution on every workload, or only until one rejects it. Every workload takes an "
+            "hour on two processors.",
+            show_default="every workload for solutions that are named, until rejected for all",
+        ),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write each result as a line of JSON.")
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Put the kill matrix into this file, between its marks. Tries every workload."
+        ),
+    ] = None,
+    definitions_dir: DefinitionsDir = None,
+) -> None:
+    """Reject every known-bad solution, and accept every honest one.
+
+    With --every-workload it shows which workload rejects which, and tries honest solutions on all suites, where
+    otherwise they are tried on the smoke, strict and fresh ones. Exit code 1 where a wrong or cheating solution
+    survives, is rejected for another reason than its fault, or where an honest one fails or keeps too small a margin.
+    """
+    bad, good = known_bad(), honest()
+    everything = [item.solution.name for item in bad] + [solution.name for solution in good]
+    for name in names or ():
+        if name not in everything:
+            raise SpecError(f"no known-bad or honest solution {name!r} ({nearest(name, everything)})")
+    bad = [item for item in bad if not names or item.solution.name in names]
+    good = [solution for solution in good if not names or solution.name in names]
+    where = chosen_device(device)
+
+    from gdnspec.check.selftest import Trial, bad_task, honest_task
+    from gdnspec.cli import matrix
+
+    if markdown is not None:
+        matrix.require_place(markdown)
+    if every_workload is False and markdown is not None:
+        raise SpecError("--markdown needs every workload: leave out --until-rejected")
+    complete = markdown is not None or (bool(names) if every_workload is None else every_workload)
+    drawn = secrets.randbits(62) if seed is None else seed
+    trial = Trial(where.kind, timeout, drawn, complete)
+    tasks = [honest_task(solution, trial) for solution in good] + [bad_task(item, trial) for item in bad]
+    results = _collect(tasks, jobs or len(os.sched_getaffinity(0)), json_file)
+    complaints = _complaints(bad, good, results)
+    if complete and not names:
+        complaints += list(matrix.idle_workloads(bad, results))
+    print_table(matrix.honest_table(good, results))
+    say()
+    print_table(matrix.bad_table(bad, results))
+    if complete and not names:
+        say()
+        print_table(matrix.workload_table(bad, results))
+    if markdown is not None:
+        matrix.write(markdown, bad, good, results)
+    for complaint in complaints:
+        complain(f"gdnspec: {complaint}", style="red")
+    rejected = sum(any(r.failed for r in results[b.solution.name]) for b in bad)
+    say(f"{rejected} of {len(bad)} known-bad solutions rejected; {len(complaints)} complaints; seed {drawn}")
+    raise typer.Exit(1 if complaints else 0)
+
+
+def _collect(tasks: "list[Task]", jobs: int, json_file: Path | None) -> "Results":
+    from gdnspec.check.selftest import run
+
+    results: Results = {}
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(json_file.open("w", encoding="utf-8")) if json_file else None
+        for solution, mine in run(tasks, jobs):
+            results[solution.name] = mine
+            counts = Counter(result.status for result in mine)
+            said = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+            complain(f"{len(results)} of {len(tasks)}: {solution.name}: {said}")
+            for result in mine if file else ():
+                print(result.model_dump_json(), file=file, flush=True)
+    return results
+
+
+def _complaints(bad: list[Bad], good: list[Solution], results: "Results") -> list[str]:
+    from gdnspec.check.selftest import complaints_about_bad, complaints_about_honest
+
+    found = [c for item in bad for c in complaints_about_bad(item, results[item.solution.name])]
+    return found + [c for solution in good for c in complaints_about_honest(solution, results[solution.name])]

@@ -1,0 +1,176 @@
+"""gdnspec serve: a shared GPU box."""
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gdnspec import paths
+from gdnspec.cli import amounts
+from gdnspec.cli.console import complain, print_table, say, table, warn
+from gdnspec.cli.needs import needs
+from gdnspec.model.errors import Problem, SpecError
+
+if TYPE_CHECKING:
+    from gdnspec.server.database import Database
+    from gdnspec.server.settings import Settings
+
+USER = re.compile(r"[a-z0-9][a-z0-9._-]{0,38}")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def serve(
+    data: Annotated[
+        Path | None, typer.Option(help="The folder that keeps users, jobs and results.", show_default="state folder")
+    ] = None,
+    add_user: Annotated[
+        str | None, typer.Option("--add-user", metavar="NAME", help="Make a token, show it once, and end.")
+    ] = None,
+    days: Annotated[float, typer.Option(min=0, max=amounts.DAYS, help="For which a new token is valid.")] = 90.0,
+    revoke: Annotated[str | None, typer.Option(metavar="NAME", help="End a user's token.")] = None,
+    users: Annotated[bool, typer.Option("--users", help="List users and their tokens' states.")] = False,
+    backup: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Copy the database, also while a server runs, and end.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8642,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda: auto is cuda where there is a GPU.")] = "auto",
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Jobs at a time; on GPUs at most one each.", show_default="one a GPU; 1")
+    ] = None,
+    lease: Annotated[
+        float,
+        typer.Option(min=0.2, max=amounts.SECONDS, help="Seconds of silence after which another server takes a job."),
+    ] = 10.0,
+    rate: Annotated[float, typer.Option(min=1, help="Requests of a user a minute.")] = 600.0,
+    burst: Annotated[int, typer.Option(min=1, help="Requests of a user at once.")] = 60,
+    queue_limit: Annotated[int, typer.Option(min=1, help="Jobs of a user that wait or run.")] = 8,
+    upload_limit: Annotated[float, typer.Option(min=0.01, max=amounts.MIB, help="MiB of a bundle.")] = 64.0,
+    uploads: Annotated[int, typer.Option(min=1, help="Bundles of a user that may be on their way at a time.")] = 4,
+    connections: Annotated[int, typer.Option(min=16, max=100_000, help="Open connections.")] = 1000,
+    address_connections: Annotated[int, typer.Option(min=4, help="Open connections of one address.")] = 256,
+    request_seconds: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="In which a connection must have asked for something.")
+    ] = 10.0,
+    minutes: Annotated[float, typer.Option(min=0.05, max=amounts.MINUTES, help="That a job may take.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
+    ] = 120.0,
+    keep_bundles: Annotated[
+        float, typer.Option(min=0, metavar="DAYS", help="That a bundle stays after its job has ended; inf: for ever.")
+    ] = 30.0,
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="Run bundles where this kernel cannot isolate them in full.")
+    ] = False,
+) -> None:
+    """Take bundles over HTTP from users with a token, judge each as intake does, one to a GPU, and keep the results."""
+    if not (add_user or revoke or users or backup):
+        needs("serve", "fastapi", "uvicorn")
+    from gdnspec.server.settings import MIB, Settings
+
+    kind, devices = _devices(device, slots)
+    settings = Settings(
+        (data or paths.state_dir()).absolute(), kind, devices, lease, rate, burst, queue_limit,
+        upload_limit=int(upload_limit * MIB), minutes=minutes, timeout=timeout, trusted=trusted,
+        keep_bundles=keep_bundles, uploads=uploads, connections=connections, address_connections=address_connections,
+        request_seconds=request_seconds,
+    )  # fmt: skip
+    from gdnspec.server.data_folder import opened
+
+    database = opened(settings)
+    if _administered(database, add_user, days, revoke, users, backup):
+        return
+    _serve(database, settings, host, port)
+
+
+def _serve(database: "Database", settings: "Settings", host: str, port: int) -> None:
+    from gdnspec.server import listener
+    from gdnspec.server.tokens import Tokens
+
+    address = listener.listening(host, port)
+    if host not in LOOPBACK:
+        warn(f"{host} is not loopback: tokens go over the network as they are; have a proxy with TLS before it")
+    if not Tokens(database).listed():
+        warn("nobody has a token yet: gdnspec serve --add-user NAME")
+    shown = f"[{host}]" if ":" in host else host
+    slots = f"{len(settings.devices)} {'slot' if len(settings.devices) == 1 else 'slots'}"
+    say(f"serving on http://{shown}:{address.getsockname()[1]}: {slots} on {settings.device}, data in {settings.data}")
+    listener.serve(database, settings, address)
+
+
+def _devices(device: str, slots: int | None) -> tuple[str, tuple[str, ...]]:
+    """The kind, and what each slot sees of it."""
+    from gdnspec.server.devices import gpus
+
+    if device not in ("auto", "cpu", "cuda"):
+        raise SpecError(f"no device {device!r} (auto, cpu or cuda)")
+    found = gpus() if device != "cpu" else []
+    if not found and device == "cuda":
+        complain("gdnspec: this machine has no CUDA GPU: gdnspec doctor says what it can run")
+        raise typer.Exit(3)
+    if not found:
+        return "cpu", ("",) * (slots or 1)
+    if slots is not None and slots > len(found):
+        raise SpecError(f"--slots {slots}: this machine has {len(found)} GPUs, and a GPU takes one job at a time")
+    return "cuda", tuple(found[:slots])
+
+
+def _administered(
+    database: "Database", add_user: str | None, days: float, revoke: str | None, users: bool, backup: Path | None
+) -> bool:
+    """Whether it was about users or a copy, and is done."""
+    from gdnspec.server.database import StorageError
+
+    try:
+        if add_user is not None:
+            _add(database, add_user, days)
+        elif revoke is not None:
+            _revoke(database, revoke)
+        elif users:
+            _list(database)
+        elif backup is not None:
+            if os.path.lexists(backup):
+                raise SpecError([Problem(backup, "exists", hint="--backup another file")])
+            database.backup(backup)
+            say(f"{backup}: {backup.stat().st_size:,} bytes")
+        else:
+            return False
+    except StorageError as error:
+        raise SpecError(str(error)) from None
+    return True
+
+
+def _add(database: "Database", user: str, days: float) -> None:
+    from gdnspec.server.tokens import Tokens, UserExists
+
+    if not USER.fullmatch(user):
+        raise SpecError(f"no name of a user: {user!r} (lowercase letters, digits, '.', '_', '-'; at most 39)")
+    try:
+        token = Tokens(database).add(user, days)
+    except UserExists:
+        raise SpecError(f"{user} has a valid token (gdnspec serve --revoke {user}, then add the user again)") from None
+    complain(f"the token of {user}, for {days:g} days; it is not shown again:")
+    say(token)
+
+
+def _revoke(database: "Database", user: str) -> None:
+    from gdnspec.server.tokens import Tokens
+
+    if not Tokens(database).revoke(user):
+        raise SpecError(f"{user} has no valid token (gdnspec serve --users)")
+    say(f"revoked: the token of {user}")
+
+
+def _list(database: "Database") -> None:
+    import time
+
+    from gdnspec.server.jobs import moment
+    from gdnspec.server.tokens import Tokens
+
+    rows = table("", "user", "token", "made", "expires")
+    now = time.time()
+    for row in Tokens(database).listed():
+        rows.add_row(row.user, row.state(now), moment(row.created)[:10], moment(row.expires)[:10])
+    print_table(rows)

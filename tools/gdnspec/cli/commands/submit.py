@@ -1,0 +1,184 @@
+"""gdnspec submit: a solution and the evidence for it, packed for somebody else to take in."""
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from gdnspec import paths
+from gdnspec.catalog.writing import require_file
+from gdnspec.cli import amounts
+from gdnspec.cli.audited import print_findings
+from gdnspec.cli.console import complain, say, warn
+from gdnspec.cli.device import chosen_device
+from gdnspec.cli.files import replaced
+from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.progress import progress
+from gdnspec.cli.remote import client, follow
+from gdnspec.cli.selection import chosen_solutions
+from gdnspec.cli.verdicts import Summary, print_failure, print_summary
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.result import CheckResult
+
+if TYPE_CHECKING:
+    from gdnspec.build.machine import Device
+    from gdnspec.catalog.solutions import Solution
+    from gdnspec.submission.evidence import Recorded, Recording
+    from gdnspec.submission.judging import Terms
+
+
+def submit(
+    name: Annotated[str, typer.Argument(help="The solution.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", metavar="BUNDLE", help="The file to write.", show_default="NAME.bundle.tar")
+    ] = None,
+    reuse_evidence: Annotated[
+        bool, typer.Option("--reuse-evidence", help="Run nothing: pack what the last submit of these sources recorded.")
+    ] = False,
+    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
+    ] = 120.0,
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="Run it where this kernel cannot isolate it in full.")
+    ] = False,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="URL", help="Send it to a gdnspec server, and wait for its verdict.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Holds the token for --to.", show_default="$GDNSPEC_TOKEN")
+    ] = None,
+    definitions_dir: DefinitionsDir = None,
+) -> None:
+    """Check a solution on every suite that runs here, time it where there is a GPU, and pack it with that evidence."""
+    from gdnspec.submission.audit import audited
+    from gdnspec.submission.bundle import folder_files, packed
+    from gdnspec.submission.complete import incomplete, require_complete
+    from gdnspec.submission.evidence import VERDICTS, lines_of, recorded
+
+    solution = chosen_solutions([name], solutions_dir)[0][0]
+    require_complete(solution)
+    target = output or (None if to else Path(f"{name}.bundle.tar"))
+    if target is not None:
+        _refuse_other_file(target)
+    server = client(to, token_file) if to is not None else None  # before minutes are spent on evidence
+    print_findings(audited(solution.manifest, folder_files(solution)))
+    flags = ("--solutions-dir", str(solutions_dir.resolve())) if solutions_dir else ()
+    evidence = recorded(solution) if reuse_evidence else _record(solution, device, timeout, trusted, flags)
+    if problems := incomplete(evidence.evidence, lines_of(CheckResult, evidence.files[VERDICTS], Path(VERDICTS))):
+        _stop([*problems, f"gdnspec submit {name} records evidence anew"], 2)
+    data = packed(solution, evidence)
+    if target is not None:
+        _write(target, data)
+        _say_packed(target, data, evidence)
+    if server is not None:
+        follow(server, data)
+
+
+def _record(solution: "Solution", device: str, timeout: float, trusted: bool, flags: tuple[str, ...]) -> "Recorded":
+    """Runs everything. Exit code 1 where it fails, 3 where nothing runs here."""
+    from gdnspec.sandbox.parent.confinement import NotIsolated
+    from gdnspec.submission import judging
+    from gdnspec.submission.evidence import Recording
+
+    where = chosen_device(device)
+    terms = judging.Terms(
+        where, secrets.randbits(62), timeout, judging.confinement(minutes=240, trusted=trusted),
+        command=f"gdnspec submit {solution.name}", flags=flags,
+    )  # fmt: skip
+    with Recording(solution) as recording:
+        try:
+            _check(solution, terms, recording)
+        except NotIsolated as missing:
+            complain(f"gdnspec: isolation is reduced here: {missing}; --trusted runs your own code with less")
+            raise typer.Exit(3) from None
+        _time(solution, terms, recording)
+        return recording.finish(terms.seed, judging.environment(where))
+
+
+def _check(solution: "Solution", terms: "Terms", recording: "Recording") -> None:
+    from gdnspec.submission import judging
+    from gdnspec.submission.evidence import unproven
+
+    jobs, verdicts = judging.check_jobs(solution, terms), []
+    summary, said = Summary(terms.device.name), set[str]()
+    with progress(len(jobs), 0) as advance:
+        for result in judging.check(jobs, terms, warn):
+            recording.add(result)
+            verdicts.append(result)
+            summary.add(result)
+            advance(result)
+            if result.failed:
+                print_failure(result, said)
+    print_summary(summary)
+    failures = unproven(solution.name, [], verdicts)
+    if failures:
+        recording.withdraw()
+    if not_run := unproven(solution.name, solution.manifest.entries, verdicts):
+        _stop(not_run, 1 if failures else 3, "" if failures else _elsewhere(solution, terms.device))
+
+
+def _time(solution: "Solution", terms: "Terms", recording: "Recording") -> None:
+    from gdnspec.submission import judging
+
+    slow = []
+    for trace in judging.measure(judging.speed_jobs(solution, terms), terms, warn):
+        complain(f"timed {trace.definition}/{trace.workload}: {trace.status}")
+        if trace.status not in ("PASSED", "UNSUPPORTED"):
+            slow.append(f"{trace.status} on {trace.definition}/{trace.workload}: {trace.message}")
+        elif trace.timing is not None:
+            recording.add(trace)
+    if slow:
+        recording.withdraw()
+        _stop(slow, 1)
+
+
+def _stop(problems: list[str], code: int, what_to_do: str = "") -> NoReturn:
+    """Nothing is packed that would be refused."""
+    complain("gdnspec: nothing is packed:")
+    for problem in [*problems, *filter(None, [what_to_do])]:
+        complain(f"  {problem}")
+    raise typer.Exit(code)
+
+
+def _elsewhere(solution: "Solution", where: "Device") -> str:
+    """A bundle is its evidence, which is had where the solution runs."""
+    needs_gpu = solution.manifest.requires.device == "cuda" and where.kind != "cuda"
+    there = "with a CUDA GPU" if needs_gpu else "that has what is missing"
+    return f"a bundle holds verdicts: gdnspec submit {solution.name} on a machine {there}; --to URL sends it from there"
+
+
+def _refuse_other_file(target: Path) -> None:
+    """A bundle is written over a bundle, never over somebody's source."""
+    from gdnspec.submission.bundle import BUNDLE
+
+    if not target.parent.is_dir():
+        raise SpecError([Problem(target.parent, "no such folder", hint="-o BUNDLE")])
+    require_file(target, "-o BUNDLE")
+    if not target.exists():
+        return
+    if target.is_file():
+        with target.open("rb") as file:
+            if file.read(len(BUNDLE)) == BUNDLE.encode():
+                return
+    raise SpecError([Problem(target, "exists, and is no bundle", hint="-o another file")])
+
+
+def _write(target: Path, data: bytes) -> None:
+    try:
+        replaced(target, data)
+    except OSError as error:
+        kept = "the evidence is kept: --reuse-evidence packs it again"
+        raise SpecError([Problem(target, f"cannot be written: {error.strerror}", hint=kept)]) from None
+
+
+def _say_packed(target: Path, data: bytes, recorded: "Recorded") -> None:
+    from gdnspec.submission.evidence import TRACES, VERDICTS, sha256
+
+    counts = {name: data.count(b"\n") for name, data in recorded.files.items()}
+    say(f"packed {paths.shown(target)}: {len(data):,} bytes, sha256 {sha256(data)}")
+    speed = f"{counts[TRACES]} traces" if counts[TRACES] else "no traces: only a GPU's are ranked"
+    say(f"evidence of {recorded.evidence.recorded}: {counts[VERDICTS]} verdicts, {speed}")
+    say(f"next, for who reviews it: gdnspec intake {paths.shown(target)}")

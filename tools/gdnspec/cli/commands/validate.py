@@ -1,0 +1,197 @@
+"""gdnspec validate: are these files what they say they are?"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gdnspec.catalog import definitions as catalog
+from gdnspec.catalog.carried_traces import CARRIED, load_proof, proof_files
+from gdnspec.catalog.definitions import DEFINITION_FILE, Found, load_definition, preset_problems
+from gdnspec.catalog.families import FAMILY_FILE, PRESETS_FILE, families, load_presets
+from gdnspec.catalog.solutions import MANIFEST, load_solution, solution_folders
+from gdnspec.catalog.trace_check import check_traces, is_trace_file
+from gdnspec.catalog.traces import files_below
+from gdnspec.catalog.workloads import by_name, load_workloads
+from gdnspec.cli.console import say
+from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.model.errors import Problem, SpecError, nearest
+from gdnspec.model.family_file import FamilyFile
+from gdnspec.model.loading import jsonl, load, load_lines, parse_json
+from gdnspec.model.preset import Preset
+from gdnspec.model.result import CheckResult
+
+KINDS = (
+    f"{DEFINITION_FILE}, {FAMILY_FILE}, {PRESETS_FILE}, {MANIFEST}, *.jsonl, *.safetensors, {CARRIED}/*.json, or a "
+    "folder of these"
+)
+
+
+def validate(
+    path: Annotated[list[Path] | None, typer.Argument(help=f"Files: {KINDS}. None: all that gdnspec ships.")] = None,
+    definition: Annotated[
+        str | None, typer.Option(help="What workloads or tensors outside definitions/ belong to.")
+    ] = None,
+    definitions_dir: DefinitionsDir = None,
+) -> None:
+    """Validate definitions, presets, workloads, solutions, results, traces and captured tensors."""
+    files = list(_expand(path) if path else _everything())
+    problems: list[Problem] = []
+    traces: list[str | None] = []  # why each is stale
+    for file in files:
+        try:
+            resolved = _resolved(file)
+            if resolved.parent.match(str(CARRIED)):
+                load_proof(resolved)
+            elif is_trace_file(resolved):
+                traces += check_traces(resolved)
+            else:
+                _one(resolved, definition)
+        except SpecError as error:
+            problems += error.problems or [Problem(file, str(error))]
+    if problems:
+        raise SpecError(list(dict.fromkeys(problems)))
+    say(f"{len(files)} {'file' if len(files) == 1 else 'files'} valid")
+    _say_stale(traces)
+
+
+def _say_stale(traces: list[str | None]) -> None:
+    """A stale trace is what it says it is: no problem, but worth a line."""
+    reasons = Counter(reason.split(":")[0] for reason in traces if reason)
+    if reasons:
+        why = ", ".join(f"{count} where {reason}" for reason, count in reasons.most_common())
+        say(f"{reasons.total()} of {len(traces)} traces stale: {why}; gdnspec bench --save measures them again")
+
+
+def _resolved(file: Path) -> Path:
+    try:
+        return file.resolve()
+    except RuntimeError:
+        raise SpecError([Problem(file, "a loop of links")]) from None
+
+
+def _everything() -> Iterable[Path]:
+    for family in families().values():
+        yield family.file
+        yield family.presets_file
+        for kind in (DEFINITION_FILE, "workloads.jsonl", "tensors/*.safetensors"):
+            yield from sorted(family.folder.glob(f"*/{kind}"))
+    for folder in solution_folders():
+        yield folder / MANIFEST
+        yield from files_below(folder)
+        yield from proof_files(folder)
+
+
+def _expand(given: list[Path]) -> Iterable[Path]:
+    for path in given:
+        if not path.is_dir():
+            yield path
+            continue
+        found = [f for name in (DEFINITION_FILE, FAMILY_FILE, PRESETS_FILE, MANIFEST) for f in sorted(path.rglob(name))]
+        found += [f for kind in ("*.jsonl", "*.safetensors", f"{CARRIED}/*.json") for f in sorted(path.rglob(kind))]
+        if not found:
+            raise SpecError([Problem(path, "holds nothing that can be validated", hint=KINDS)])
+        yield from found
+
+
+def _one(file: Path, definition: str | None) -> None:
+    if file.name == DEFINITION_FILE:
+        problems = _with_presets(file, _found(file).family.presets_file)
+        if problems:
+            raise SpecError(problems)
+    elif file.name == FAMILY_FILE:
+        load(FamilyFile, file)
+    elif file.name == PRESETS_FILE:
+        _presets(file)
+    elif file.name == MANIFEST:
+        load_solution(file.parent)
+    elif file.suffix == ".jsonl":
+        if _holds_results(file):
+            load_lines(CheckResult, file)
+        else:
+            owner = _owner(file, file.parent, definition)
+            by_name(owner) if file == owner.workloads_file else load_workloads(file, owner)
+    elif file.suffix == ".safetensors":
+        _tensors(file, _owner(file, file.parents[1], definition))
+    elif not file.exists():
+        raise SpecError([Problem(file, "no such file")])
+    else:
+        raise SpecError([Problem(file, "not a file that gdnspec knows", hint=f"it reads {KINDS}")])
+
+
+@cache
+def _found(file: Path) -> Found:
+    """One run reads a definition once, however many files belong to it."""
+    return load_definition(file)
+
+
+@cache
+def _with_presets(file: Path, presets_file: Path) -> list[Problem]:
+    shipped = {family.presets_file for family in families().values()}
+    if presets_file in shipped and presets_file.parent == file.parent.parent:
+        with contextlib.suppress(SpecError):
+            catalog.definitions()  # has held every one of them to these presets
+            return []
+    return preset_problems(_found(file), _known_presets(presets_file), presets_file)
+
+
+@cache
+def _known_presets(file: Path) -> dict[str, Preset]:
+    return load_presets(file)
+
+
+def _presets(file: Path) -> None:
+    problems = []
+    everything = catalog.definitions().values()
+    of_family = [found for found in everything if found.family.presets_file == file]
+    for found in of_family or everything:  # a file of somebody's own is held to all
+        problems += _with_presets(found.file, file)
+    if problems:
+        raise SpecError(problems)
+
+
+def _holds_results(file: Path) -> bool:
+    """Results of a check have a status; workloads have a suite and no status."""
+    for number, text in jsonl(file):
+        data = parse_json(text, file, number)
+        return isinstance(data, dict) and "status" in data
+    return False
+
+
+def _owner(file: Path, folder: Path, definition: str | None) -> Found:
+    if definition is not None:
+        return catalog.definition(definition)
+    if (folder / DEFINITION_FILE).is_file():
+        return _found(folder / DEFINITION_FILE)
+    if file.stem in catalog.definitions():  # as gdnspec workloads from-requests names its files
+        return catalog.definition(file.stem)
+    hint = nearest(folder.name, catalog.definitions())
+    raise SpecError([Problem(file, "belongs to no definition's folder: say which with --definition", hint=hint)])
+
+
+def _tensors(file: Path, found: Found) -> None:
+    from gdnspec.inputs.raw import digest, hold_to, read_inputs
+
+    definition = found.definition
+    lines = [
+        line for line in by_name(found).values() if line.tensors and (found.folder / line.tensors).resolve() == file
+    ]
+    if not lines:  # recorded, and not yet in a workload: what is there must fit, optional inputs may be left out
+        read_inputs(file, definition, _absent(file, found))
+    for line in lines:
+        tensors = read_inputs(file, definition, line.omit)
+        hold_to(file, tensors, definition, line.scope(definition, catalog.preset_of(found, line)))
+        found_hash = digest((name, t.dtype, t.shape, t.data) for name, t in tensors.items())
+        if line.sha256 is not None and line.sha256 != found_hash:
+            message = f"workload {line.name!r} says sha256 {line.sha256[:12]}.., the inputs have {found_hash[:12]}.."
+            raise SpecError([Problem(file, message)])
+
+
+def _absent(file: Path, found: Found) -> list[str]:
+    from gdnspec.inputs.raw import read_raw
+
+    return [t.name for t in found.definition.inputs if t.optional and t.name not in read_raw(file)]

@@ -1,0 +1,138 @@
+"""gdnspec vectors: conformance without Python. Inputs as files for any language, and the verdict on what comes back."""
+
+import contextlib
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gdnspec.catalog.workloads import workloads
+from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
+from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.progress import progress, writer
+from gdnspec.cli.selection import select
+from gdnspec.cli.verdicts import Summary, closest, print_failure, verdict
+from gdnspec.model.errors import SpecError
+from gdnspec.model.result import CheckResult
+from gdnspec.model.workload import SUITES
+
+if TYPE_CHECKING:
+    from gdnspec.vectors.read_back import Folder
+
+EPILOG = (
+    "Exit codes: 0 done, all passed; 1 something failed; 2 the request or a file is invalid, and nothing was judged; "
+    "130 interrupted."
+)
+
+app = typer.Typer(
+    help="Test vectors for any language: write the inputs as files, judge the outputs that come back.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def vectors() -> None:
+    """Test vectors for any language: write the inputs as files, judge the outputs that come back."""
+
+
+@app.command(epilog=EPILOG)
+def export(
+    name: Annotated[str, typer.Argument(metavar="DEFINITION", help="The definition to export workloads of.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to make.")],
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"{', '.join(SUITES)} or all; may be repeated.", show_default="smoke, or all with --workload"
+        ),
+    ] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Only this workload, of any suite; may be repeated.")
+    ] = None,
+    workloads_file: Annotated[Path | None, typer.Option("--workloads", help="Take workloads from this file.")] = None,
+    force: Annotated[bool, typer.Option(help="Replace an earlier export.")] = False,
+    definitions_dir: DefinitionsDir = None,
+) -> None:
+    """Write inputs, shapes, types and budgets as safetensors and JSON. No expected values are among them."""
+    from gdnspec.vectors.export import export as write
+
+    ((found, chosen),) = select([name], suite, workload, workloads_file)
+    lines = [line for line in chosen if line.judged is None]
+    for line in chosen:
+        if line.judged is not None:
+            complain(f"{line.name}: left out, only a check can judge a sample of it")
+    if not lines:
+        raise SpecError("every workload that was named is judged on a sample, by gdnspec check alone: name another")
+    size = write(found, lines, out, force)
+    complain(
+        f"{len(lines)} workloads of {name} in {out}, {size / 2**20:.1f} MiB; {out / 'README.md'} says how to go on, "
+        f"then: gdnspec vectors judge {out} OUTPUTS"
+    )
+
+
+@app.command(epilog=EPILOG)
+def judge(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `gdnspec vectors export` wrote.")],
+    outputs: Annotated[Path, typer.Argument(metavar="OUTPUTS", help="A folder with <workload>.safetensors for each.")],
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Append each result as a line of JSON; - is stdout."),
+    ] = None,
+    definitions_dir: DefinitionsDir = None,
+) -> None:
+    """Judge outputs by the rules of `gdnspec check`. Every file is looked through before the first verdict."""
+    from gdnspec.vectors import outputs as files
+    from gdnspec.vectors import read_back as folders
+
+    read = folders.read(folder)
+    files.require_whole(outputs, read)
+
+    from gdnspec.vectors.judge_files import DEVICE, Judge
+
+    summary = Summary(DEVICE)
+    to_stdout = str(json_file) == "-"
+    said: set[str] = set()
+    with contextlib.ExitStack() as stack:
+        write = writer(stack, json_file, to_stdout)
+        advance = stack.enter_context(progress(len(read.workloads), 0))
+        for result in Judge(read, outputs, warn).run():
+            write(result)
+            summary.add(result)
+            advance(result)
+            if result.failed:
+                print_failure(result, said)
+    if not to_stdout:
+        _print(summary, read)
+    raise typer.Exit(summary.exit_code())
+
+
+def _print(summary: Summary, folder: "Folder") -> None:
+    rows = table("", "definition", "outputs", "verdict", "passed", "failed", "largest error / budget")
+    for (name, outputs), results in summary.rows.items():
+        said = verdict(results)
+        failed = sum(result.failed for result in results)
+        passed = f"{len(results) - failed} of {len(results)}"
+        add_row(
+            rows,
+            name,
+            outputs,
+            said,
+            passed,
+            str(failed or ""),
+            closest(results),
+            styles={2: "green" if said == "PASSED" else "red"},
+        )
+    print_table(rows)
+    _print_notes([result for results in summary.rows.values() for result in results], folder)
+
+
+def _print_notes(results: list[CheckResult], folder: "Folder") -> None:
+    """How much of each suite that is: a manifest may hold any part of it."""
+    all_of = Counter(line.suite for line in workloads(folder.found))
+    judged = Counter(result.suite for result in results if result.workload not in folder.own)
+    if judged:
+        say("judged: " + ", ".join(f"{suite} {judged[suite]} of {all_of[suite]}" for suite in SUITES if judged[suite]))
+    if folder.own:
+        say(f"not shipped with gdnspec, judged by their own lines: {', '.join(folder.own)}")

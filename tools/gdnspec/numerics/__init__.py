@@ -1,0 +1,1 @@
+"""Expected values, error metrics, and budgets that are measured and frozen."""

@@ -1,0 +1,23 @@
+"""A call's inputs as the keyword arguments of a function of torch tensors."""
+
+from typing import Any
+
+import torch
+
+from gdnspec.catalog.definitions import Found
+from gdnspec.inputs.materialise import Inputs
+from gdnspec.numerics.torch_arrays import to_torch
+
+
+def arguments(found: Found, inputs: Inputs, device: str, dtype: torch.dtype | None = None) -> dict[str, Any]:
+    """By name, in the definition's order; omitted ones are None. Floats as stored, or all in `dtype`."""
+    result: dict[str, Any] = {}
+    for tensor in found.definition.inputs:
+        if tensor.is_scalar:
+            result[tensor.name] = inputs.scalars[tensor.name]
+        elif tensor.name in inputs.tensors:
+            value = to_torch(inputs.tensors[tensor.name]).to(device)
+            result[tensor.name] = value.to(dtype) if dtype and value.is_floating_point() else value
+        else:
+            result[tensor.name] = None
+    return result

@@ -1,0 +1,118 @@
+"""Freezes a workload's budget: every honest emulator run on its inputs, its errors against the reference measured."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from gdnspec.build.reference import judged
+from gdnspec.catalog.definitions import Found
+from gdnspec.inputs.contract import Emulated
+from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
+from gdnspec.model.budget import LIMITS, SPACING, Metric, freeze, metrics_of, significant
+from gdnspec.model.errors import SpecError
+from gdnspec.model.workload import Workload
+from gdnspec.numerics.arguments import arguments
+from gdnspec.numerics.expected import Expected, by_name, in_chunks, oracle
+from gdnspec.numerics.metrics import as_vectors, errors
+from gdnspec.numerics.pools import compact
+
+Figures = dict[str, dict[Metric, dict[str, float]]]  # output -> metric -> emulator -> error
+DRIFT = 0.1  # of a figure, recomputed on another machine
+
+
+def frozen(found: Found, workload: Workload, expected: Expected) -> Workload:
+    """The line with its budget and what it was frozen from. Raises `SpecError` where it would be above the limit."""
+    try:
+        inputs = materialise(found, workload)
+        measured = measure(found, workload, inputs, expected.values(found, inputs), expected.device)
+    except InvalidWorkload as error:
+        raise SpecError(f"workload {workload.name!r} of {found.definition.name}: {error}") from None
+    return with_budget(found, workload, measured).model_copy(update={"sha256": inputs.sha256})
+
+
+def with_budget(found: Found, workload: Workload, measured: Figures) -> Workload:
+    """The line with the budget that follows from `measured`. Raises `SpecError` where it is above the limit."""
+    budget = {}
+    for output in found.definition.judged:
+        budget[output.name] = freeze(output, measured[output.name])
+        for metric, limit in budget[output.name].items():
+            if not limit <= LIMITS[metric]:
+                name, worst = max(measured[output.name][metric].items(), key=lambda item: item[1])
+                raise SpecError(
+                    f"workload {workload.name!r} of {found.definition.name} is refused: an honest emulator ({name}) "
+                    f"has {metric} {worst:.3g} on {output.name}, and twice that is above {LIMITS[metric]}: make it "
+                    "shorter, or its keys less alike"
+                )
+    return workload.model_copy(update={"budget": budget, "emulators": measured})
+
+
+def lacks_bias(found: Found, workload: Workload) -> bool:
+    """Whether the emulators of a line with a budget were not asked for the bias, where an output has one."""
+    wanted = [output.name for output in found.definition.judged if "bias" in metrics_of(output)]
+    return any("bias" not in (workload.emulators or {}).get(name, {}) for name in wanted)
+
+
+def with_bias(found: Found, workload: Workload, expected: Expected) -> Workload:
+    """The line with limits of the bias beside the ones that it has, which stay as they are."""
+    emulated = {name: dict(of_output) for name, of_output in (workload.emulators or {}).items()}
+    for name, of_output in figures(found, workload, expected).items():
+        if "bias" in of_output:
+            emulated[name]["bias"] = of_output["bias"]
+    return with_budget(found, workload, emulated)
+
+
+def figures(found: Found, workload: Workload, expected: Expected) -> Figures:
+    """The error of every emulator, rounded as it is stored. Raises `SpecError` for an invalid workload."""
+    try:
+        inputs = materialise(found, workload)
+        return measure(found, workload, inputs, expected.values(found, inputs), expected.device)
+    except InvalidWorkload as error:
+        raise SpecError(f"workload {workload.name!r} of {found.definition.name}: {error}") from None
+
+
+def measure(found: Found, workload: Workload, inputs: Inputs, wanted: dict[str, Tensor], device: str) -> Figures:
+    """The same from inputs and expected values at hand."""
+    definition = found.definition
+    result: Figures = {output.name: {metric: {} for metric in metrics_of(output)} for output in definition.judged}
+    for name, values in _emulators(found, workload, inputs, device):
+        for output in definition.judged:
+            pair = values[output.name].double(), wanted[output.name]
+            got, want = (as_vectors(x, output, definition, inputs.scope) for x in pair)
+            maxima = errors(got, want, SPACING.get(output.dtype)).maxima
+            for metric in metrics_of(output):
+                if not math.isfinite(maxima[metric]):
+                    raise SpecError(f"workload {workload.name!r}: emulator {name} fails on {output.name}: {metric}")
+                result[output.name][metric][name] = significant(maxima[metric])
+    return result
+
+
+def drifts(workload: Workload, measured: Figures) -> Iterator[str]:
+    """Where frozen figures and measured ones differ by more than a tenth, in words."""
+    frozen_figures = workload.emulators or {}
+    for output, metrics in measured.items():
+        for metric, now_by_name in metrics.items():
+            known = frozen_figures.get(output, {}).get(metric, {})
+            if metric == "bias" and not known:
+                continue  # of a line that was frozen before there was one
+            if known.keys() != now_by_name.keys():
+                yield f"{output} {metric}: emulators {', '.join(sorted(known.keys() ^ now_by_name.keys()))} come or go"
+                continue
+            before, now = max(known.values()), max(now_by_name.values())
+            # Below a thousandth of the limit no budget rests on it: a floor does.
+            if abs(now - before) > DRIFT * max(before, 1e-3 * LIMITS[metric]):
+                yield f"{output} {metric}: {before:.3g} frozen, {now:.3g} now"
+
+
+def _emulators(
+    found: Found, workload: Workload, inputs: Inputs, device: str
+) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    definition, few = found.definition, compact(found.definition, inputs)
+    tokens = int(inputs.scope.get("total_seq_len", 1))
+    call = Emulated(
+        definition, workload.suite == "strict", arguments(found, few, device), oracle(found, tokens), in_chunks(found)
+    )
+    with torch.no_grad():
+        for name, values in judged(found.family).emulators(call):
+            yield name, by_name(definition, values, few.scope)

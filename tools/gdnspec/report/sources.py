@@ -1,0 +1,74 @@
+"""What there is to report: traces beside their solutions, verdicts from files, and what of it is stale."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from gdnspec.catalog.carried_traces import carried_over
+from gdnspec.catalog.definitions import Found
+from gdnspec.catalog.solutions import Solution
+from gdnspec.catalog.traces import Measured, holds_for, is_stale, load_traces, trace_files
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.loading import build, jsonl, parse_json
+from gdnspec.model.result import CheckResult
+from gdnspec.model.trace import Ratio, Trace
+
+Warn = Callable[[str], None]
+
+
+def _results(file: Path, warn: Warn) -> Iterator[CheckResult]:
+    """The lines of a file that are verdicts; others are told to `warn` and passed over."""
+    for number, text in jsonl(file):
+        try:
+            yield build(CheckResult, parse_json(text, file, number), file, number)
+        except SpecError as error:
+            warn(f"{error}; the line is passed over")
+
+
+def traces(
+    wanted: Iterable[Solution], known: Iterable[Solution], found: dict[str, Found], warn: Warn
+) -> list[Measured]:
+    """Every wanted solution's traces of these definitions; of a question asked twice on one device, the last answer.
+    Ratios to what is not as the known solutions are now are left out."""
+    rows, changed = [], 0
+    baselines = {solution.name: solution for solution in known}
+
+    def holds(ratio: Ratio, trace: Trace) -> bool:
+        other = baselines.get(ratio.baseline)
+        return other is None or holds_for(ratio.baseline_hash, other, trace.definition, trace.workload)
+
+    for solution in wanted:
+        latest: dict[tuple[str, str, str], Trace] = {}
+        for file in trace_files(solution):
+            for trace in load_traces(file, warn):
+                if trace.solution != solution.name:
+                    warn(str(Problem(file, f"a trace of {trace.solution!r} lies here; it is passed over")))
+                elif trace.definition in found:
+                    latest[trace.definition, trace.workload, trace.device] = trace
+        for trace in latest.values():
+            still = [ratio for ratio in trace.against if holds(ratio, trace)]
+            changed += len(trace.against) - len(still)
+            stale = is_stale(trace, solution, found[trace.definition])
+            rows.append(Measured(trace.model_copy(update={"against": still}), stale, _carried(trace, solution)))
+    if changed:
+        ratios = "ratio" if changed == 1 else "ratios"
+        warn(f"{changed} {ratios} left out: to baselines that have changed since they were measured")
+    return rows
+
+
+def _carried(trace: Trace, solution: Solution) -> str | None:
+    proof = carried_over(trace.source_hash, solution, trace.definition, trace.workload)
+    if proof is None:
+        return None
+    by = ", ".join(f"{name} {version}" for name, version in proof.compiler.items())
+    return f"measured with sources {proof.before[:12]}; those of today, {proof.after[:12]}, have the same code ({by})"
+
+
+def verdicts(files: Iterable[Path], warn: Warn) -> list[CheckResult]:
+    """The results of `gdnspec check --json`; of a question asked twice, the last answer."""
+    latest: dict[tuple[str, ...], CheckResult] = {}
+    for file in files:
+        for result in _results(file, warn):
+            # A fresh workload is another one with every seed.
+            seed = str(result.seed) if result.suite == "fresh" else ""
+            latest[result.definition, result.workload, result.solution, result.device, seed] = result
+    return list(latest.values())

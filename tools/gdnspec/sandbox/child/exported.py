@@ -1,0 +1,48 @@
+"""Where a graph's calls leave what they return, told once, so that the parent fetches it without this process.
+
+Copying it here would run after the clock has stopped, in a process that the solution shares.
+"""
+
+from typing import Any
+
+import torch
+
+from gdnspec.sandbox.child.opened import Opened, Refused, form_of
+from gdnspec.sandbox.wire.arena import Arena, CudaArena, allocation, ipc_handle
+
+
+def export(arena: Arena, ring: list[Opened], returned: list[list[torch.Tensor]]) -> dict[str, Any] | None:
+    """A message with the allocations that hold the tensors of every call, and each tensor's place in them; None where
+    an allocation cannot be shared. Raises `Refused` where a tensor has another form than its output."""
+    assert isinstance(arena, CudaArena)
+    bases: dict[int, int] = {}  # the address of an allocation: its number
+    shared: list[dict[str, Any]] = []
+    places = []
+    try:
+        for opened, tensors in zip(ring, returned, strict=False):
+            row: list[Any] = []
+            for (name, target), tensor in zip(opened.outputs.items(), tensors, strict=True):
+                if tensor.shape != target.shape or tensor.dtype != target.dtype or not tensor.is_cuda:
+                    raise Refused("shape", f"{name} has another form in a captured call: {form_of(tensor)}")
+                if not tensor.numel():
+                    row.append(None)
+                    continue
+                pointer = tensor.data_ptr()
+                inside = pointer - arena.pointer
+                if 0 <= inside < arena.nbytes:  # it lies where the parent looks already
+                    row.append([-1, inside, list(tensor.stride())])
+                    continue
+                base, nbytes = allocation(pointer)
+                if base not in bases:
+                    bases[base] = len(shared)
+                    shared.append({"handle": ipc_handle(base), "nbytes": nbytes})
+                row.append([bases[base], pointer - base, list(tensor.stride())])
+            places.append(row)
+    except RuntimeError:
+        return None  # of a kind that no other process can open
+    return {"allocations": shared, "places": places}
+
+
+def returning(opened: Opened) -> bool:
+    """Whether its calls return their outputs."""
+    return bool(opened.entry["call"] == "return")

@@ -1,0 +1,116 @@
+"""What the child may still touch once it has shut itself in."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gdnspec.sandbox.child import capabilities, landlock, namespaces, rlimits, seccomp
+from gdnspec.sandbox.wire.lifetime import die_with_parent
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/sys", "/run", "/nix")
+# Of /etc and /run a confined child reads what the loader, the C library and the driver need.
+SYSTEM_CONFINED = (
+    *(folder for folder in SYSTEM if folder not in ("/etc", "/run")),
+    "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/passwd",
+    "/etc/group", "/etc/nsswitch.conf", "/etc/nvidia", "/run/opengl-driver",
+)  # fmt: skip
+# Of /proc its own entry and the machine's; never the folders of other processes, whose environment they would show.
+PROC = ("self", "cpuinfo", "meminfo", "stat", "devices", "driver", "filesystems", "version", "loadavg", "sys")
+DEVICES = ("null", "zero", "full", "random", "urandom", "dri", "kfd")
+SCOPED = 6  # the first Landlock that keeps signals from processes outside
+
+
+class Isolation(NamedTuple):
+    """What stands between the child and the machine, for the report; and what is missing of what a confined child is
+    promised, empty where nothing is."""
+
+    text: str
+    missing: str = ""
+
+
+def offered(device: str) -> str:
+    """What this kernel lacks of what a confined child on that kind of device is promised; empty where nothing."""
+    version = landlock.abi()
+    text = f"landlock {version}" if version else "none (this kernel has no Landlock)"
+    return _missing(text, seccomp.available(), device == "cpu" and namespaces.allowed())
+
+
+def shut_in(hello: dict[str, Any], close: Callable[[], None]) -> Isolation:
+    """Applies Landlock, and where the parent asks for a confined child every other wall that this kernel has.
+
+    `close` lets go of the channel in a process that goes on as another's parent.
+    """
+    confined: dict[str, Any] | None = hello["confined"]
+    if confined is None:
+        return Isolation(_landlocked(hello, SYSTEM, [Path(hello["secret"])]))
+    device = hello["device"]
+    # Between namespaces CUDA shares no memory.
+    alone = device == "cpu" and namespaces.allowed()
+    if alone:
+        namespaces.enter(Path(hello["scratch"]), confined["disk"], die_with_parent, close)
+    rlimits.limit(confined, device, alone)
+    capabilities.drop()
+    text = _landlocked(hello, SYSTEM_CONFINED, [Path(hello["secret"]), *map(Path, confined["closed"])])
+    filtered = seccomp.confine(device)
+    walls = [text, *(["system calls filtered"] if filtered else []), *(["own namespaces"] if alone else [])]
+    return Isolation(", ".join(walls), _missing(text, filtered, alone))
+
+
+def _missing(landlocked: str, filtered: bool, alone: bool) -> str:
+    kind, _, version = landlocked.partition(" ")
+    if kind != "landlock" or not version.isdigit():
+        return f"files: {landlocked}"
+    if not filtered:
+        return "the network: this kernel takes no seccomp filter"
+    if not alone and int(version) < SCOPED:
+        return f"signals to other processes: no namespaces of its own, and Landlock {version}, not {SCOPED}"
+    return ""
+
+
+def _landlocked(hello: dict[str, Any], system: Sequence[str], closed: Sequence[Path]) -> str:
+    before = len(list(Path("/proc/self/task").glob("*")))
+    readable = list(_readable(Path(hello["folder"]), system))
+    writable = [Path(hello["scratch"]), Path(hello["build_dir"]), *_of_the_device(hello["device"])]
+    try:
+        version = landlock.restrict(readable, writable)
+    except OSError as error:
+        return f"none ({error.strerror})"
+    seccomp.keep_off_other_processes()
+    if version == 0:
+        return "none (this kernel has no Landlock)"
+    for path in closed:
+        secret = path.resolve()
+        open_to = next((folder for folder in (*readable, *writable) if folder in (secret, *secret.parents)), None)
+        if open_to is not None:
+            what = "expected values lie" if path == closed[0] else f"{path.name or path} lies"
+            return f"landlock {version}, but {what} below {open_to}, which the child reads"
+    if before > 1:  # what starts threads may also hand them work: no solution is kept out by a wall with a door
+        return f"landlock {version}, but for {before - 1} threads that were there before"
+    return f"landlock {version}"
+
+
+def _of_the_device(device: str) -> list[Path]:
+    """Harmless device files; the GPU's where it is used, /dev/shm, through which CUDA shares memory, and the entries of
+    this process's own threads: cuInit names its threads there, and fails with error 304 where it may not."""
+    found = [Path("/dev") / name for name in DEVICES]
+    if device != "cuda":
+        return found
+    return [*found, *Path("/dev").glob("nvidia*"), Path("/dev/shm"), Path("/proc/self/task")]
+
+
+def _readable(solution: Path, system: Sequence[str]) -> Iterator[Path]:
+    """System folders, the interpreter and its packages, the toolchain on PATH, and the solution itself."""
+    named = [*system, sys.prefix, sys.base_prefix, sys.exec_prefix, str(solution), *sys.path]
+    for variable in ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA_HOME", "CUDA_PATH"):
+        named += os.environ.get(variable, "").split(os.pathsep)
+    yield from (Path("/proc") / name for name in PROC)
+    seen = set()
+    for name in named:
+        if name:
+            path = Path(name).resolve()
+            # Not path.exists(), which raises where a folder above may not be searched: PATH often names such.
+            if path != Path("/") and path not in seen and os.path.exists(path):  # noqa: PTH110
+                seen.add(path)
+                yield path

@@ -1,0 +1,243 @@
+"""The child's loop: load an entry point, call it on shared inputs, say what came back."""
+
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gdnspec.build.loader import load_function
+from gdnspec.sandbox.child import tamper
+from gdnspec.sandbox.child.crowd import Crowd
+from gdnspec.sandbox.child.isolation import Isolation
+from gdnspec.sandbox.child.opened import Opened, Refused
+from gdnspec.sandbox.child.windows import Windows
+from gdnspec.sandbox.wire.arena import Slot, attach
+from gdnspec.sandbox.wire.channel import Channel, ChannelClosed
+
+TRACE_FRAMES = 8
+AWAKE = 1.0  # seconds for which a window is waited for
+
+
+def serve(channel: Channel, hello: dict[str, Any], isolation: Isolation) -> None:
+    """Answers messages until "stop" or until the parent is gone. The process has shut itself in already."""
+    worker = _Worker(hello)
+    channel.send({"op": "ready", "isolation": isolation.text, "missing": isolation.missing})
+    awake = 0.0
+    while True:
+        try:
+            message, fds = channel.receive(awake=awake)
+        except ChannelClosed:
+            return
+        if message["op"] == "stop":
+            return
+        awake = AWAKE if message["op"] == "wake" else 0.0
+        reply = {**worker.answer(message, fds), "id": message.get("id")}
+        channel.send(reply)
+        if reply.get("fatal"):
+            sys.exit(1)
+
+
+class _Worker:
+    """One solution."""
+
+    def __init__(self, hello: dict[str, Any]) -> None:
+        self.folder = Path(hello["folder"])
+        self.build_dir = Path(hello["build_dir"])
+        self.device: str = hello["device"]
+        self.originals = tamper.originals()
+        self.open: Opened | None = None
+        self.second: Opened | None = None
+        self.crowd = Crowd(self.device)
+        self.windows: Windows | None = None
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            from gdnspec.build.interpreter import correct_interpreter
+
+            correct_interpreter()
+
+    def answer(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Runs one request; whatever the solution raises becomes an "error" reply."""
+        loading = message["op"] == "load"
+        try:
+            match message["op"]:
+                case "load":
+                    return self._load(message)
+                case "open":
+                    return self._open(message, fds)
+                case "prepare":
+                    return self._prepare()
+                case "call":
+                    return self._call(message.get("filler") is True)
+                case "second":
+                    return self._second(message, fds)
+                case "both":
+                    return self._both()
+                case "release":
+                    return self._release()
+                case "ring":
+                    return self._ring(message, fds)
+                case "capture":
+                    return self._capture(message)
+                case "window":
+                    return self._window(message)
+                case "inspect":
+                    return self._inspect()
+                case "wake":
+                    return {"op": "awake"}
+                case _:
+                    return self._close()
+        except (Exception, SystemExit) as error:
+            return self._failed(error, "compile" if loading else "runtime")
+
+    def _failed(self, error: BaseException, kind: str) -> dict[str, Any]:
+        if isinstance(error, Refused):
+            return {"op": "error", "kind": error.kind, "message": str(error)}
+        return {
+            "op": "error",
+            "kind": "compile" if _is_compile_error(error) else kind,
+            "message": f"{type(error).__name__}: {error}"[:2000],
+            "trace": self._trace(error),
+            "fatal": self._device_is_lost(),
+        }
+
+    def _trace(self, error: BaseException) -> str:
+        """Where in the solution it happened: frames of this package say nothing to its author."""
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [i for i, frame in enumerate(frames) if Path(frame.filename).is_relative_to(self.folder)]
+        kept = frames[own[0] :] if own else frames
+        return "".join(traceback.format_list(kept)[-TRACE_FRAMES:]).rstrip()[:8000]
+
+    def _device_is_lost(self) -> bool:
+        """After some CUDA errors no call of this process works again: it must end."""
+        if self.device != "cuda":
+            return False
+        try:
+            torch.cuda.synchronize()
+        except Exception:
+            return True
+        return False
+
+    def _load(self, message: dict[str, Any]) -> dict[str, Any]:
+        entry = message["entry"]
+        for spec in (entry["entry"], entry["prepare"]):
+            if spec is not None:
+                load_function(self.folder, spec, self.build_dir)
+        return {"op": "loaded"}
+
+    def _open(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self._close()
+        self.open, seconds = self._opened(message, fds)
+        return {"op": "opened", "prepare_seconds": seconds}
+
+    def _second(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self.second, seconds = self._opened(message, fds)
+        return {"op": "opened", "prepare_seconds": seconds}
+
+    def _release(self) -> dict[str, Any]:
+        if self.second is not None:
+            second, self.second = self.second, None
+            second.arena.close()
+        return {"op": "closed"}
+
+    def _opened(self, message: dict[str, Any], fds: list[int]) -> tuple[Opened, float | None]:
+        arena = attach(message["arena"], fds)
+        try:
+            slots = {name: Slot.from_json(slot) for name, slot in message["slots"].items()}
+            opened = Opened(message, slots, arena, self.folder, self.build_dir)
+            seconds = opened.prepare(self._wait)
+            self._refuse_tampering()
+        except BaseException:
+            arena.close()
+            raise
+        return opened, seconds
+
+    def _prepare(self) -> dict[str, Any]:
+        if self.open is None:
+            raise Refused("runtime", "told to prepare with nothing open")
+        self.open.prepare(self._wait)
+        self._refuse_tampering()
+        return {"op": "prepared"}
+
+    def _call(self, filler: bool = False) -> dict[str, Any]:
+        if self.open is None:
+            raise Refused("runtime", "called with nothing open")
+        if filler:
+            self.crowd.work()
+        started = time.perf_counter()
+        described = self.open.accept(self.open.invoke())
+        self._wait()
+        seconds = time.perf_counter() - started
+        self._refuse_tampering()
+        return {"op": "done", "returned": described, "seconds": seconds}
+
+    def _both(self) -> dict[str, Any]:
+        """A call on each of two sets of buffers, neither waiting for the other."""
+        if self.open is None or self.second is None:
+            raise Refused("runtime", "called on two sets of buffers with fewer open")
+        described = self.crowd.at_once([self.open, self.second])
+        self._wait()
+        self._refuse_tampering()
+        return {"op": "done", "returned": described}
+
+    def _ring(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self._close()
+        arena = attach(message["arena"], fds)
+        try:
+            self.windows = Windows(message, arena, self.folder, self.build_dir)
+            seconds = self.windows.prepare(self._wait)
+            self._refuse_tampering()
+        except BaseException:
+            self.windows = None
+            arena.close()
+            raise
+        return {"op": "ringed", "prepare_seconds": seconds}
+
+    def _capture(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Captured or not: a solution that cannot be is timed in another way, which is no error."""
+        assert self.windows is not None
+        try:
+            captured = self.windows.capture(message["calls"])
+            self._wait()
+        except Exception as error:
+            if isinstance(error, Refused) or self._device_is_lost():
+                raise
+            return {"op": "captured", "why_not": f"{type(error).__name__}: {error}"[:300]}
+        return {"op": "captured", "why_not": None, **captured}
+
+    def _window(self, message: dict[str, Any]) -> dict[str, Any]:
+        """When it answers, all work is done and the outputs are where the parent looks: the clock stops there."""
+        assert self.windows is not None
+        seconds = self.windows.run(message["calls"], message["method"])
+        self._wait()
+        return {"op": "timed", **seconds}
+
+    def _inspect(self) -> dict[str, Any]:
+        """Asked after a window, once the parent has the outputs: looking may run what a solution has put there."""
+        self._refuse_tampering()
+        return {"op": "inspected"}
+
+    def _close(self) -> dict[str, Any]:
+        for opened in (self.open, self.second, self.windows):
+            if opened is not None:
+                self.open = self.second = self.windows = None
+                opened.arena.close()
+        return {"op": "closed"}
+
+    def _refuse_tampering(self) -> None:
+        """What was replaced would not fool the judge, who is elsewhere: it says what the author was after."""
+        replaced = tamper.replaced(self.originals)
+        if replaced:
+            raise Refused("tampered", f"replaced {', '.join(replaced)}")
+
+    def _wait(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def _is_compile_error(error: BaseException) -> bool:
+    """Triton compiles at the first call."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"CompilationError", "CompileTimeAssertionFailure", "PTXASError", "OutOfResources"})

@@ -1,0 +1,103 @@
+"""The child's side of timing: many calls in a row, each on buffers of its own, replayed as a graph or eager.
+
+What it says of its own time is the first of three witnesses: the parent's clock over the same window is the second, and
+a floor that follows from the definition the third. When it answers, the outputs are where the parent looks: what calls
+return is copied there within the window, or, from a graph, lies in memory that the parent has opened before.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gdnspec.sandbox.child.exported import export, returning
+from gdnspec.sandbox.child.launches import kernels_of, launched
+from gdnspec.sandbox.child.opened import Opened
+from gdnspec.sandbox.wire.arena import Arena, Slot
+
+Returned = list[list[torch.Tensor]]  # by call, by output; none where calls write to outputs
+
+
+class Windows:
+    """A ring of buffers of one workload, `stride` bytes apart, and the function that is called on each."""
+
+    def __init__(self, message: dict[str, Any], arena: Arena, folder: Path, build_dir: Path) -> None:
+        assert arena.block is not None
+        self.arena = arena
+        base = {name: Slot.from_json(slot) for name, slot in message["slots"].items()}
+        shared = {name: base.pop(name) for name in message["shared"]}
+        self.ring = [
+            Opened(message, {name: slot.moved(i * message["stride"]) for name, slot in base.items()} | shared, arena,
+                   folder, build_dir)
+            for i in range(message["count"])
+        ]  # fmt: skip
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._kept: dict[int, Returned] = {}  # what a graph's calls returned: memory that the parent reads
+        self._launched: list[int | None] = []
+
+    def prepare(self, wait: Callable[[], None]) -> float | None:
+        """Of every buffer; the seconds of the first."""
+        seconds = [opened.prepare(wait) for opened in self.ring]
+        return seconds[0]
+
+    def capture(self, calls: int) -> dict[str, Any]:
+        """Records `calls` calls as a graph; raises where the solution cannot be captured.
+
+        `kernels`: in the graph; `launched`: by one call outside of a graph, None where that cannot be counted;
+        `returned`: where the outputs will lie, None where the graph leaves them where the parent looks.
+        """
+        if not self._launched:
+            self._launched.append(launched(self.ring[0].invoke))
+        graph, returned = self._captured(calls, copied=False)
+        exported = export(self.arena, self.ring, returned) if returning(self.ring[0]) else None
+        copied = exported is None and returning(self.ring[0])
+        if copied:
+            graph, returned = self._captured(calls, copied=True)
+        self._graphs[calls], self._kept[calls] = graph, returned
+        kernels = kernels_of(graph.raw_cuda_graph())
+        return {"kernels": kernels, "launched": self._launched[0], "returned": exported, "copied": copied}
+
+    def _captured(self, calls: int, copied: bool) -> tuple[torch.cuda.CUDAGraph, Returned]:
+        """A graph and what its calls returned; with `copied` it ends with copies to where the parent looks."""
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        with torch.cuda.graph(graph):
+            returned = [opened.unpack(opened.invoke()) for opened in self.ring[:calls]]
+            if copied:
+                self._copy(returned)
+        graph.instantiate()
+        return graph, returned
+
+    def run(self, calls: int, method: str) -> dict[str, float | None]:
+        """One window. `device`: seconds of all of it, by the method; `host`: until the last call returned."""
+        match method:
+            case "graph":
+                return self._timed(lambda: self._graphs[calls].replay())
+            case "events":
+                return self._timed(lambda: self._copy(self._eager(calls)))
+            case _:
+                started = time.perf_counter()
+                returned = self._eager(calls)
+                host = time.perf_counter() - started
+                self._copy(returned)
+                return {"device": time.perf_counter() - started, "host": host}
+
+    def _eager(self, calls: int) -> Returned:
+        return [opened.unpack(opened.invoke()) for opened in self.ring[:calls]]
+
+    def _copy(self, returned: Returned) -> None:
+        """Copies what was returned to where the parent looks, as a part of the window."""
+        if returning(self.ring[0]):
+            for opened, tensors in zip(self.ring, returned, strict=False):
+                opened.copy_over(tensors)
+
+    def _timed(self, work: Callable[[], None]) -> dict[str, float | None]:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        started = time.perf_counter()
+        start.record()
+        work()
+        end.record()
+        host = time.perf_counter() - started
+        torch.cuda.synchronize()  # all streams: what runs beside is part of the window by the parent's clock
+        return {"device": start.elapsed_time(end) * 1e-3, "host": host}

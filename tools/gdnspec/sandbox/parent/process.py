@@ -1,0 +1,426 @@
+"""One child process for one solution: started, spoken to with a deadline, ended."""
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gdnspec import paths
+from gdnspec.catalog import kept
+from gdnspec.catalog.solutions import Solution
+from gdnspec.model.result import Status
+from gdnspec.sandbox.parent import descendants
+from gdnspec.sandbox.parent.confinement import Confinement, NotIsolated, Watch
+from gdnspec.sandbox.parent.output import TAIL_BYTES, Tail, printable
+from gdnspec.sandbox.wire.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
+
+SCRATCH = "gdnspec-child-"  # the name of a scratch folder begins so; its judge holds a lock on it
+START_SECONDS = 180.0
+BUILD_SECONDS = 600.0
+AWAKE = 1.0  # for which a window on a GPU is waited for with a processor of its own
+
+
+# What a child's environment is made of: the tools and libraries that it needs, and nothing private. Names that begin
+# so, unless they look like a secret: vendors' keys begin like their libraries' settings.
+PASSED_ON = (
+    "PATH", "LANG", "LC_", "TZ", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA", "NVIDIA", "NVCC", "CC", "CXX",
+    "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_", "MKL_", "TORCH", "TRITON", "TVM_FFI", "FLA_", "FLASHINFER",
+)  # fmt: skip
+
+# With these OpenMP binds each thread by its own id, which the child's filter refuses: OpenMP would end the process.
+BINDING = ("OMP_PROC_BIND", "OMP_PLACES")
+
+SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+
+
+# Of a confined child the names alone: others that begin like these may hold a key.
+PASSED_ON_CONFINED = (
+    "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA_HOME", "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CC", "CXX", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS",
+    "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)  # fmt: skip
+
+
+# Where compilers keep what they have made, a folder each of the solution's own: HOME is another one with every child.
+CACHES = {
+    "TRITON_CACHE_DIR": "triton", "TVM_FFI_CACHE_DIR": "tvm-ffi", "TILELANG_CACHE_DIR": "tilelang",
+    "CUTE_DSL_CACHE_DIR": "cute-dsl", "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+}  # fmt: skip
+
+
+def _remove(folder: Path) -> None:
+    # Not shutil.rmtree: it follows the child into folders nested deeper than Python's stack.
+    subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
+
+
+@cache
+def _sweep_scratch() -> None:
+    """Once a process: removes the scratch folders of judges that were killed, of this user's alone."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == os.geteuid() and not kept.holder_lives(folder):
+                _remove(folder)
+
+
+def _make_caches(build_dir: Path) -> None:
+    """Not every compiler makes its own folder."""
+    for name in CACHES.values():
+        (build_dir / name).mkdir(parents=True, exist_ok=True)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+class ChildFailed(Exception):
+    """The child is gone, or says that it could not; the status and what to tell the author."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status: Status = status
+        self.message = message
+
+
+ERROR_STATUS: dict[str, Status] = {
+    "compile": "COMPILE_ERROR",
+    "runtime": "RUNTIME_ERROR",
+    "shape": "INCORRECT_SHAPE",
+    "tampered": "TAMPERED",
+}
+
+
+class Child:
+    """Starts on the first request and again after a death. Use as a context manager."""
+
+    def __init__(
+        self, solution: Solution, device: str, interpret: bool, confinement: Confinement | None = None
+    ) -> None:
+        self.solution, self.device, self.interpret = solution, device, interpret
+        self.confinement = confinement
+        self._watch: Watch | None = None
+        self.isolation = ""
+        self.exceeded = ""  # the limit of its confinement that it was ended for
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._scratch: Path | None = None
+        self._scratch_lock = -1
+        self._output = Tail()
+        self._loaded: set[str] = set()
+        self._unusable: dict[str, tuple[Status, str]] = {}
+        self._requests = 0
+        self._awake = AWAKE if device == "cuda" else 0.0  # on a CPU the processors are the child's
+        self._pidfd = -1
+        self.is_open = False
+        self.deaths = 0
+        self.last_failure = ChildFailed("RUNTIME_ERROR", "")
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    def load(self, entry: dict[str, Any]) -> None:
+        """Imports or builds an entry point, once a process. Raises `ChildFailed`."""
+        if entry["entry"] in self._unusable:
+            raise ChildFailed(*self._unusable[entry["entry"]])
+        if self._process is None or entry["entry"] not in self._loaded:
+            try:
+                self._request({"op": "load", "entry": entry}, BUILD_SECONDS, "loaded")
+            except ChildFailed as failure:
+                # What cannot be built once is not built again. The exception itself would keep its frames alive.
+                self._unusable[entry["entry"]] = (failure.status, failure.message)
+                raise
+            self._loaded.add(entry["entry"])
+
+    def open(self, message: dict[str, Any], fds: list[int], timeout: float) -> dict[str, Any]:
+        """Maps the memory of a workload's calls and prepares for them; the reply. Raises `ChildFailed`."""
+        reply = self._request({**message, "op": "open"}, timeout, "opened", fds)
+        self.is_open = True
+        return reply
+
+    def prepare(self, timeout: float) -> None:
+        """Prepares again, for what the open memory holds now. Raises `ChildFailed`."""
+        self._request({"op": "prepare"}, timeout, "prepared")
+
+    def call(self, timeout: float, filler: bool = False) -> dict[str, Any]:
+        """One call of the entry point on what is open, with `filler` beside other work; the reply. Raises
+        `ChildFailed`."""
+        return self._request({"op": "call", "filler": filler}, timeout, "done")
+
+    def open_second(self, message: dict[str, Any], fds: list[int], timeout: float) -> None:
+        """Maps a second set of buffers beside the one that is open, and prepares for it. Raises `ChildFailed`."""
+        self._request({**message, "op": "second"}, timeout, "opened", fds)
+
+    def close_second(self, timeout: float) -> None:
+        """Lets go of the second set of buffers. Raises `ChildFailed`."""
+        self._request({"op": "release"}, timeout, "closed")
+
+    def call_both(self, timeout: float) -> dict[str, Any]:
+        """A call on each set of buffers, on a stream each; the reply. Raises `ChildFailed`."""
+        return self._request({"op": "both"}, timeout, "done")
+
+    def ring(self, message: dict[str, Any], fds: list[int], timeout: float) -> dict[str, Any]:
+        """Maps a ring of buffers and prepares for each; the reply. Raises `ChildFailed`."""
+        reply = self._request({**message, "op": "ring"}, timeout, "ringed", fds)
+        self.is_open = True
+        return reply
+
+    def capture(self, calls: int, timeout: float) -> dict[str, Any]:
+        """Records a graph of so many calls; the reply. Raises `ChildFailed`."""
+        return self._request({"op": "capture", "calls": calls}, timeout, "captured")
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stops the child and what it has started while a window's content is written: nobody begins before the clock
+        does."""
+        try:
+            self._signal(signal.SIGSTOP)
+            yield
+        finally:
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None:
+            return
+        for pid in descendants.tree(self._process.pid):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+
+    def wake(self, timeout: float) -> None:
+        """Before a window's content is there, so that the child answers at once when it is. Raises `ChildFailed`."""
+        self._request({"op": "wake"}, timeout, "awake")
+
+    def window(
+        self, calls: int, method: str, timeout: float, taken: Callable[[], object]
+    ) -> tuple[float, dict[str, Any]]:
+        """Calls on the ring's first buffers; seconds by this process's clock, and what the child says.
+
+        The clock stops when `taken`, which looks at the outputs, has returned: not when the child says that it is done.
+        Raises `ChildFailed`.
+        """
+        started = time.perf_counter()
+        reply = self._request({"op": "window", "calls": calls, "method": method}, timeout, "timed", awake=self._awake)
+        taken()
+        return time.perf_counter() - started, reply
+
+    def inspect(self, timeout: float) -> None:
+        """Asks, after a window, whether what judges or times was replaced. Raises `ChildFailed`."""
+        self._request({"op": "inspect"}, timeout, "inspected")
+
+    def close(self, timeout: float) -> None:
+        """Lets go of what is open, where a child is there to do so. Raises `ChildFailed`."""
+        if self.is_open:
+            self.is_open = False
+            self._request({"op": "close"}, timeout, "closed")
+
+    def _request(
+        self, message: dict[str, Any], timeout: float, wanted: str, fds: list[int] | None = None, awake: float = 0.0
+    ) -> dict[str, Any]:
+        if self._process is None:
+            self._start()
+        self._requests += 1
+        reply = self._exchange({**message, "id": self._requests}, timeout, fds, awake)
+        answered = reply.get("id")
+        if type(answered) is not int or answered != self._requests or reply["op"] not in (wanted, "error"):
+            raise self._lost("PROTOCOL_ERROR", f"the child answered {printable(str(reply['op']), 40)!r} out of turn")
+        if reply["op"] == "error":
+            failure = self._said_error(reply)
+            raise self._lost(failure.status, failure.message) if reply.get("fatal") else failure
+        return reply
+
+    def _exchange(
+        self, message: dict[str, Any], timeout: float, fds: list[int] | None = None, awake: float = 0.0
+    ) -> dict[str, Any]:
+        """Sends, and waits for what comes back. Whatever goes wrong ends the child."""
+        assert self._channel is not None
+        try:
+            self._channel.send(message, fds, timeout)
+            reply, _ = self._channel.receive(timeout, self._pidfd, awake)
+        except ChannelTimeout:
+            raise self._lost("TIMEOUT", f"no answer within {timeout:g} s; ended") from None
+        except ChannelClosed:
+            raise self._died() from None
+        except ProtocolError as error:
+            raise self._lost("PROTOCOL_ERROR", f"the child sent what is no message: {error}") from None
+        return reply
+
+    def _lost(self, status: Status, message: str) -> ChildFailed:
+        """Ends the child; the failure to raise."""
+        self.end()
+        self.deaths += 1
+        self.last_failure = ChildFailed(status, message)
+        return ChildFailed(status, message)
+
+    def _said_error(self, reply: dict[str, Any]) -> ChildFailed:
+        status = ERROR_STATUS.get(str(reply.get("kind")), "PROTOCOL_ERROR")
+        trace = printable(str(reply.get("trace", "")), 8000)
+        message = printable(str(reply.get("message", "")), 2000) + (f"\n{trace}" if trace else "")
+        return ChildFailed(status, self._in_place(message))
+
+    def _died(self) -> ChildFailed:
+        assert self._process is not None
+        if self._watch is not None and self._watch.ended:
+            self.exceeded = self._watch.ended
+            return self._lost("RUNTIME_ERROR", f"ended: {self.exceeded}")
+        try:
+            code = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            code = None  # it closed its socket and lives on
+        said = self._in_place(printable(self._output.text(), TAIL_BYTES))
+        if code is None:
+            return self._lost("PROTOCOL_ERROR", "the child closed its channel")
+        how = f"by {_signal_name(-code)}" if code < 0 else f"with exit code {code}"
+        return self._lost(
+            "RUNTIME_ERROR", f"the process ended {how} before it answered" + (f"\n{said}" if said else "")
+        )
+
+    # --- life and death -----------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        _sweep_scratch()
+        self._scratch, self._scratch_lock = kept.new_folder(Path(tempfile.gettempdir()), SCRATCH)
+        self._work.mkdir(exist_ok=True)
+        descendants.adopt()
+        build_dir = self._build_dir()
+        self._loaded = set()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "gdnspec.sandbox.child", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self._work,
+            env=self._environment(build_dir),
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the whole group
+        )
+        theirs.close()
+        descendants.keep(self._process.pid)
+        if self.confinement is not None:
+            self._watch = Watch(self._process.pid, self._scratch, self.device, self.confinement)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        assert self._process.stdout is not None
+        self._output.follow(self._process.stdout.fileno())
+        self._channel = Channel(ours)
+        try:
+            staged = self._stage()
+        except OSError as error:
+            raise self._lost("COMPILE_ERROR", f"a source cannot be read: {error.strerror or error}") from None
+        hello = {
+            "op": "hello",
+            "folder": str(staged),
+            "device": self.device,
+            "scratch": str(self._work),
+            "build_dir": str(build_dir),
+            "secret": str(paths.expected_cache()),
+            "confined": None if self.confinement is None else self.confinement.to_json(),
+        }
+        reply = self._exchange(hello, START_SECONDS)
+        if reply["op"] != "ready":
+            raise self._lost("PROTOCOL_ERROR", "the child did not say that it is ready")
+        self.isolation = printable(str(reply.get("isolation", "")), 200)
+        if self.confinement is not None and reply.get("missing") and not self.confinement.trusted:
+            self.end()
+            raise NotIsolated(printable(str(reply["missing"]), 300))
+
+    @property
+    def _work(self) -> Path:
+        """What the child may write to; a confined one not to its own sources."""
+        assert self._scratch is not None
+        return self._scratch if self.confinement is None else self._scratch / "_work"  # the name of no solution
+
+    def _stage(self) -> Path:
+        """A copy of exactly the manifest's sources: what is not listed, and so not hashed, is not there."""
+        assert self._scratch is not None
+        staged = self._scratch / self.solution.name
+        for name in self.solution.manifest.sources:
+            target = staged / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.solution.folder / name, target)
+        return staged
+
+    def _in_place(self, text: str) -> str:
+        """Paths of the copy as paths of the solution's own folder."""
+        return text.replace(f"{self._scratch}/{self.solution.name}", paths.shown(self.solution.folder))
+
+    def _build_dir(self) -> Path:
+        folder = paths.build_cache(self.solution.source_hash)
+        if self.confinement is None:  # else nothing that it leaves behind is met again
+            try:
+                _make_caches(folder)
+                if os.access(folder, os.W_OK):
+                    return folder
+            except OSError:
+                pass  # an unwritable cache costs a rebuild each time, nothing else
+        _make_caches(self._work)
+        return self._work
+
+    def _environment(self, build_dir: Path) -> dict[str, str]:
+        scratch = str(self._work)
+        environment = {name: value for name, value in os.environ.items() if self._passed_on(name)}
+        environment.pop("TRITON_INTERPRET", None)
+        environment |= {
+            "HOME": scratch,
+            "TMPDIR": scratch,
+            "XDG_CACHE_HOME": scratch,
+            **{variable: str(build_dir / name) for variable, name in CACHES.items()},
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin at a barrier slow every other process down tenfold
+            "PYTHONFAULTHANDLER": "1",
+        }
+        if self.interpret:
+            environment["TRITON_INTERPRET"] = "1"
+        return environment
+
+    def _passed_on(self, name: str) -> bool:
+        if self.confinement is not None:
+            return name in PASSED_ON_CONFINED
+        return name.startswith(PASSED_ON) and name not in BINDING and not SECRET.search(name)
+
+    def end(self) -> None:
+        """Ends the child and whatever it started in its process group."""
+        process, self._process = self._process, None
+        self.is_open = False
+        if self._channel is not None:
+            with contextlib.suppress(ChannelClosed, ChannelTimeout):
+                self._channel.send({"op": "stop"}, timeout=0.1)
+            self._channel.close()
+            self._channel = None
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+        if process is not None:
+            # A child in good order ends by itself at "stop"; one that does not is not asked twice.
+            ended = select.poll()
+            ended.register(self._pidfd, select.POLLIN)
+            ended.poll(500)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            descendants.end_orphans()
+            os.close(self._pidfd)
+            self._output.finish()
+            if process.stdout is not None:
+                process.stdout.close()
+        if self._scratch is not None:
+            _remove(self._scratch)
+            os.close(self._scratch_lock)
+            self._scratch = None

@@ -1,1 +1,0 @@
-"""The child: loads one solution, receives inputs, returns outputs. It decides nothing."""
