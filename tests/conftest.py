@@ -113,7 +113,7 @@ def timed_calls():
     """How many calls of timed windows there have been, with this one; 0 in any other call. A bench makes 24 or more."""
     import builtins, sys
     frame = sys._getframe()
-    while frame is not None and not frame.f_code.co_filename.endswith("worker/windows.py"):
+    while frame is not None and not frame.f_code.co_filename.endswith("child/windows.py"):
         frame = frame.f_back
     if frame is None:
         return 0

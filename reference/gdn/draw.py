@@ -15,19 +15,18 @@ from gdnspec.family import (
     Stream,
     Tensor,
     Workload,
-    chunks,
     encode,
+    is_state,
     off_grid,
     on_fine_grid,
     on_grid,
-    state_heads,
     to_bfloat16,
 )  # fmt: skip
 from numpy.typing import NDArray
 
 from . import regions, write_gate
 from .regimes import GENERATORS, inverse_softplus, mamba, mamba_parameters, sigmoid_of_normal
-from .solved import wy
+from .solved import CHUNK, wy
 
 BLOCK = 1 << 17  # elements drawn at a time: few enough for a core's cache
 NEAR = 24  # near-parallel keys: the common direction weighs this many times the noise
@@ -35,6 +34,14 @@ NEAR_VALUES = 16  # the same of near values
 ACTIVATIONS = ("x", "z")  # of the layer around the rule
 BIASES = ("bias", "conv_bias")  # of the convolution; dt_bias is a gate's
 NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
+
+
+NUM_CHUNKS = "num_chunks"  # the axis: chunks of all sequences together
+
+
+def state_heads(scope: Scope) -> int:
+    """Heads of states and gates under bound axes: what a definition calls them, or else its value heads."""
+    return int(scope["num_sab_heads"] if "num_sab_heads" in scope else scope.get("num_v_heads", 1))
 
 
 class Painter:
@@ -78,9 +85,9 @@ class Painter:
             "u": self.solved,
             "w": self.solved,
         }
-        if tensor.name in makers:
-            data = makers[tensor.name](tensor.name, shape, tensor.dtype)
-        elif tensor.is_state:
+        if (kind := tensor.drawn_as or tensor.name) in makers:
+            data = makers[kind](tensor.name, shape, tensor.dtype)
+        elif is_state(self.definition, tensor):
             data = self.states(tensor, shape)
         elif tensor.name in ACTIVATIONS or tensor.name.endswith("weight") or tensor.name in BIASES:
             data = self.normals(tensor, shape)
@@ -162,8 +169,8 @@ class Painter:
         """Normal, times the regime's magnitude for the sequence. Elementwise: the layout makes no difference."""
         stream = self.stream(tensor.name)
         sizes = self._magnitudes(tensor)
-        if str((tensor.shape or [])[0]) == chunks.COUNT:
-            sizes = np.repeat(sizes, -(-self.layout.lengths // chunks.SIZE), axis=0)
+        if str((tensor.shape or [])[0]) == NUM_CHUNKS:
+            sizes = np.repeat(sizes, -(-self.layout.lengths // CHUNK), axis=0)
         out = np.empty(shape, dtype=CARRIER[tensor.dtype])
         each = int(np.prod(shape[1:]))
         step = max(1, BLOCK // max(1, each))
@@ -178,13 +185,17 @@ class Painter:
     def _magnitudes(self, tensor: Tensor) -> Floats:
         """Of what each sequence starts from, [num_seqs], or of each of its heads, [num_seqs, heads]."""
         sizes = self.regime.state(self.layout)
-        if self.regime.regions == "forget" and tensor.is_state and self.definition.conventions.decay_gate == "raw":
+        if (
+            self.regime.regions == "forget"
+            and is_state(self.definition, tensor)
+            and self.definition.conventions.decay_gate == "raw"
+        ):
             # A norm behind the rule squares what is read.
             sizes = regions.states_of_raw(self.layout, 1e15 if self._normed() else regions.LARGEST)
         if self.normalised_inside and self.definition.conventions.packing == "ragged":
             # Of one token from zeros a multiple of q k is read; keys that are rounded behind a norm leave little of it.
             sizes = np.where(sizes == 0, 1.0, sizes)
-        return sizes if tensor.is_state or sizes.ndim == 1 else np.ones(len(sizes))
+        return sizes if is_state(self.definition, tensor) or sizes.ndim == 1 else np.ones(len(sizes))
 
     def _normed(self) -> bool:
         return any(tensor.name == "norm_weight" for tensor in self.definition.inputs)
@@ -236,7 +247,7 @@ class Painter:
             for i, slot in enumerate(values[name]):
                 row_of.setdefault(slot, i // each)
         sizes = self._magnitudes(tensor)
-        if self.regime.keys == "tiny" and not tensor.is_state:
+        if self.regime.keys == "tiny" and not is_state(self.definition, tensor):
             sizes = np.full_like(sizes, 1e-4)  # inputs of the convolution: queries and keys come of them as well
         stream = self.stream(tensor.name)
         rest = self.stream(f"{tensor.name}/rest").normal_integers(int(np.prod(shape[1:]))) / NORMAL_STD

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 import torch
-from gdnspec.family import INTERVAL, Definition, bfloat16_sum, keeps_checkpoints
+from gdnspec.family import Definition, bfloat16_sum
 from torch import Tensor
 
 
@@ -92,7 +92,7 @@ class _Heads:
         self.states: Tensor = S.mT.contiguous() if self.k_first else S
         given = arguments["scale"]
         self.scale = key_size**-0.5 if given is None else float(given)
-        self.interval: int | None = arguments[INTERVAL] if keeps_checkpoints(definition) else None
+        self.interval: int | None = arguments.get("checkpoint_interval")
 
 
 class _Chunks:

@@ -10,6 +10,7 @@ from gdnspec.family import Definition, DevicePainter, Emulated, Family, Scope, W
 
 from . import bounds
 from .draw import Painter
+from .fresh import Lines
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +58,6 @@ def device_problems(definition: Definition, tensors: "dict[str, torch.Tensor]", 
 
 
 FAMILY = Family(
-    Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=True,
+    Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines,
     device_painter=device_painter, device_problems=device_problems,
 )  # fmt: skip

@@ -6,10 +6,10 @@ the last bit of an exponential shows in that about once in 10^12 elements.
 """
 
 import numpy as np
-from gdnspec.family import Floats, chunks
+from gdnspec.family import Floats
 from numpy.typing import NDArray
 
-SIZE = chunks.SIZE
+CHUNK = 64  # tokens; the last chunk of a sequence has what is left
 
 
 def wy(k: Floats, v: Floats, log_alpha: Floats, beta: Floats, lengths: NDArray[np.int64]) -> tuple[Floats, Floats]:
@@ -19,12 +19,12 @@ def wy(k: Floats, v: Floats, log_alpha: Floats, beta: Floats, lengths: NDArray[n
     """
     H = v.shape[1]
     u, w = np.zeros(v.shape), np.zeros((*v.shape[:2], k.shape[2]))
-    below = np.tril(np.ones((SIZE, SIZE), dtype=bool), -1)
+    below = np.tril(np.ones((CHUNK, CHUNK), dtype=bool), -1)
     stop = 0
     for length in lengths.tolist():
         start, stop = stop, stop + length
-        for first in range(start, stop, SIZE):
-            t = slice(first, min(first + SIZE, stop))
+        for first in range(start, stop, CHUNK):
+            t = slice(first, min(first + CHUNK, stop))
             C = t.stop - t.start
             K = np.repeat(k[t], H // k.shape[1], axis=1).transpose(1, 0, 2)  # [H, C, K]
             alpha, write = np.exp(log_alpha[t]).T, beta[t].T[:, :, None]

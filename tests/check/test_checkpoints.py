@@ -75,16 +75,16 @@ def test_an_interval_arrives_as_an_integer_and_a_scale_as_a_float() -> None:
 def test_generated_lines_keep_checkpoints_as_often_as_asked(gdnspec: Run, tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     command = ("workloads", "generate", NAME, "--preset", "synthetic-gva-1x2-d64", "--lengths", "130,257", "-o", file)
-    assert gdnspec(*command, "--checkpoint-interval", "128", "--device", "cpu").returncode == 0
+    assert gdnspec(*command, "--scalar", "checkpoint_interval=128", "--device", "cpu").returncode == 0
     (row,) = [json.loads(text) for text in file.read_text().splitlines()]
     assert (row["axes"]["num_checkpoints"], row["scalars"]) == (3, {"checkpoint_interval": 128})
     done = gdnspec("check", NAME, "--workloads", file, "--solution", "torch_chunkwise", "--device", "cpu")
     assert (done.returncode, "1 of 1" in done.stdout) == (0, True), done.stderr
-    done = gdnspec(*command, "--force", "--checkpoint-interval", "100")
+    done = gdnspec(*command, "--force", "--scalar", "checkpoint_interval=100")
     assert (done.returncode, "a positive multiple of 64" in done.stderr) == (2, True)
     other = [word if word != NAME else "gdn_prefill_k_last" for word in command]
-    done = gdnspec(*other, "--force", "--checkpoint-interval", "64")
-    assert (done.returncode, "keeps no checkpoints" in done.stderr) == (2, True)
+    done = gdnspec(*other, "--force", "--scalar", "checkpoint_interval=64")
+    assert (done.returncode, "is not a scalar input" in done.stderr) == (2, True)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------
@@ -134,9 +134,10 @@ def test_a_sequence_cut_at_any_of_its_places_gives_the_same_checkpoints(interval
     lengths = (200, 50, 64, 0, 129)
     content = Content.of(drawn(found, lengths=lengths, scalars={"checkpoint_interval": interval}), "cpu")
     batch = Batch(found.definition, content)
-    assert [len(batch.cuts(n)) for n in range(5)] == [
-        1 + length // interval if length >= interval else 1 + length for length in lengths
-    ]
+    for n, length in enumerate(lengths):
+        assert set(range(0, length + 1, interval)) <= set(batch.cuts(n))
+        for cut in batch.cuts(n):  # what follows is counted from the cut as it was from the beginning
+            assert cut // interval + (length - cut) // interval == length // interval
     whole = run_reference(found, {**content.scalars, **absent(found), **content.tensors})
     for last in (False, True):
         cuts = [batch.cuts(n)[-1 if last else len(batch.cuts(n)) // 2] for n in range(5)]

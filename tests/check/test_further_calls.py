@@ -15,8 +15,7 @@ from gdnspec.check import other_lengths
 from gdnspec.check.call import Answer, Content, Session
 from gdnspec.check.repeat import BY_DEFAULT, Repeats
 from gdnspec.check.symmetry import Transformation
-from gdnspec.model import chunks
-from gdnspec.model.checkpoints import COUNT, STARTS
+from gdnspec.model import roles
 from gdnspec.numerics.judge import Verdict
 from gdnspec.sandbox.parent.process import Child
 from helpers_further import KNOWN_BAD, checked, on_a_cpu
@@ -101,9 +100,9 @@ def test_bounds_move_and_leave_every_size_as_it_is(which: str, sizes: tuple[int,
     assert bounds == moved.scope[name] != inputs.scope[name]
     assert (len(bounds), bounds[0], bounds[-1]) == (len(sizes) + 1, 0, sum(sizes))
     assert all(a <= b for a, b in pairwise(bounds))
-    for starts, count in ((STARTS, COUNT), (chunks.STARTS, chunks.COUNT)):
-        if starts in moved.tensors:
-            assert moved.scope[starts][-1] == moved.scope[count] == inputs.scope[count]
+    for tensor in found.definition.inputs:
+        if tensor.bounds in roles.counted(found.definition):
+            assert moved.scope[tensor.name][-1] == moved.scope[tensor.bounds] == inputs.scope[tensor.bounds]
     assert not list(found.definition.broken(moved.scope))
     assert moved.sha256 != inputs.sha256, "expected values are found by it"
 

@@ -19,7 +19,7 @@ from gdnspec.check.excerpt import Sample, chosen
 from gdnspec.check.plan import plan
 from gdnspec.check.run import Checker, Options
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, digest, materialise
-from gdnspec.model.definition import state_heads
+from gdnspec.model import roles
 from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import Workload
@@ -206,7 +206,7 @@ def test_every_definition_has_rows_past_65535_pairs_and_past_2_31_elements(name:
         rows = row.axes.get("num_chunks") or row.axes.get("num_seqs") or row.axes.get("batch_size", 0)
         if name == "gdn_chunk_wy":  # its chunks are counted by nothing
             rows = sum(-(-length // 64) for length in row.sequence_lengths or ())
-        pairs.append(rows * state_heads(scope))
+        pairs.append(rows * roles.heads(found.definition, scope))
     assert max(sizes) > 2**31
     # Of so many pairs under write gates up to 2, one is always rounded too far for a budget.
     assert max(pairs) > 65536 or name == "gdn_layer_prefill_neg_eigval"

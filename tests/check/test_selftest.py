@@ -31,7 +31,7 @@ from gdnspec.check.selftest import (
     strength,
 )  # fmt: skip
 from gdnspec.cli.commands.selftest import selftest
-from gdnspec.inputs.fresh import NAMES
+from gdnspec.inputs.fresh import names
 from gdnspec.model.errors import SpecError
 from gdnspec.model.rejection import KnownBad
 from gdnspec.model.result import CheckResult, OutputErrors, Status
@@ -122,7 +122,8 @@ def test_named_killers_are_workloads_that_the_solution_is_tried_on() -> None:
     shipped = {name: {line.name for line in workloads(found)} for name, found in definitions().items()}
     for item in known_bad():
         lines = set().union(*(shipped[name] for name in item.solution.manifest.entries))
-        assert set(item.known.killed_by) <= lines | set(NAMES["cpu"]), item.solution.name
+        drawn = set().union(*(names(definitions()[name], "cpu") for name in item.solution.manifest.entries))
+        assert set(item.known.killed_by) <= lines | drawn, item.solution.name
 
 
 def test_the_readme_has_every_row_of_the_matrix_and_no_other() -> None:
@@ -134,7 +135,7 @@ def test_the_readme_has_every_row_of_the_matrix_and_no_other() -> None:
     for name, found in definitions().items():
         family = name.removeprefix("gdn_").replace("_k_last", "").replace("_k_first", "")
         wanted |= {f"{family} {w.name}" for w in workloads(found) if w.suite != "performance"}
-        fresh |= {f"{family} {each}" for each in NAMES["cpu"]}
+        fresh |= {f"{family} {each}" for each in names(found, "cpu")}
     assert cells >= wanted
     assert cells <= wanted | fresh
 

@@ -12,6 +12,7 @@ from gdnspec.catalog.workloads import workloads
 from gdnspec.check.second import further
 from gdnspec.check.symmetry import Transformation, apply_all, draw, same_values, undo_all
 from gdnspec.inputs.materialise import materialise
+from gdnspec.model import roles
 from gdnspec.model.definition import Definition, Scope, Symmetry
 from gdnspec.model.expression import Expression
 from gdnspec.numerics.pools import integers, left
@@ -131,8 +132,8 @@ WITH_STATES = sorted(
 def test_the_state_layout_of_a_symmetry_matters(name: str) -> None:
     """Taking keys for values in the state, as a confusion of k_first and k_last does, is noticed."""
     whole = declared(name, "flip_key_channels")
-    states = {tensor.name for tensor in (*definition(name).definition.inputs, *definition(name).definition.outputs)
-              if tensor.is_state}  # fmt: skip
+    model = definition(name).definition
+    states = {tensor.name for tensor in (*model.inputs, *model.outputs) if roles.is_state(model, tensor)}
     swapped = {k: 5 - dim if k in states else dim for k, dim in whole.dimension.items()}
     assert differing(name, GVA, whole.model_copy(update={"dimension": swapped}))
 

@@ -11,12 +11,14 @@ from gdnspec.catalog.definitions import definition, definitions, preset_of
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.check.plan import INTERPRETER_LIMIT, token_programs
 from gdnspec.check.run import draw_fresh
-from gdnspec.inputs.fresh import NAMES, REGIMES, WIDE, fresh, narrower
+from gdnspec.inputs.fresh import fresh, names, narrower
 from gdnspec.inputs.materialise import materialise
 from gdnspec.model.budget import LIMITS
 from gdnspec.model.errors import SpecError
 from gdnspec.numerics.expected import Expected
+from helpers_unit import reference
 
+LINES = reference("fresh")
 # The families that differ most; of the others as much in a thorough run.
 FEW = ("gdn_prefill_k_last", "gdn_prefill_checkpoints", "gdn_decode_k_last", "gdn_verify_k_last", "gdn_chunk_state")
 LIKE_CPU = {("cuda", name) for name in FEW if name not in ("gdn_prefill_k_last", "gdn_decode_k_last")}
@@ -34,7 +36,7 @@ def test_a_seed_fixes_lines_and_tensors_and_another_changes_them(name: str) -> N
 
 
 ON_EACH = [pytest.param(n, d, marks=[pytest.mark.thorough] * (n not in FEW or (d, n) in LIKE_CPU))
-           for n in definitions() for d in NAMES]  # fmt: skip
+           for n in definitions() for d in ("cpu", "cuda")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "device"), ON_EACH)
@@ -44,25 +46,25 @@ def test_every_seed_gives_valid_lines_with_heads_of_models(name: str, device: st
     counts, scales = set(), set()
     for seed in range(60):
         lines = fresh(found, seed, device)
-        assert tuple(line.name for line in lines) == NAMES[device]
+        assert tuple(line.name for line in lines) == names(found, device)
         for line in lines:
             line.check(found.definition, preset_of(found, line))
             axes = preset_of(found, line).axes
             sizes = tuple(axes.get(size, axes.get("head_size")) for size in ("key_head_dim", "value_head_dim"))
-            wide = line.preset in WIDE["cpu"]  # many rows or sequences, of few small heads
+            wide = line.preset in LINES.WIDE["cpu"]  # many rows or sequences, of few small heads
             of_two = sizes == (96, 192) and ("kv_dims" in name or "neg_eigval" in name)
             assert wide or sizes == (128, 128) or of_two
             counts.add(line.axes.get("num_seqs", line.axes.get("batch_size", 0)))
             scales.add(line.scalars.get("scale"))
             assert axes["num_q_heads"] == axes["num_k_heads"]
-            programs = token_programs(line.scope(found.definition, preset_of(found, line)))
+            programs = token_programs(found.definition, line.scope(found.definition, preset_of(found, line)))
             assert programs <= INTERPRETER_LIMIT or line.device == "cuda"
             assert (line.device == "cuda") == (line.name == "fresh_large")
             seen["preset"].add(line.preset)
             seen["regime"].add(line.regime)
             seen["lengths"].add(str(line.sequence_lengths or line.axes))
     published = {str(line.sequence_lengths or line.axes) for line in workloads(found)}
-    assert seen["regime"] == set(REGIMES)
+    assert seen["regime"] == set(LINES.REGIMES)
     assert max(counts) > 100
     if any(tensor.name == "scale" for tensor in found.definition.inputs):
         assert {None, 0.0, 1.0} <= scales
@@ -106,7 +108,7 @@ def test_they_join_every_suite_and_repeat_by_name_and_seed(gdnspec: Run, tmp_pat
     assert gdnspec(*args, "--suite", "strict", "--suite", "smoke", "--json", str(file)).returncode == 0
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     drawn = {row["workload"]: row for row in rows if row["suite"] == "fresh"}
-    assert set(drawn) == set(NAMES["cpu"])
+    assert set(drawn) == set(LINES.NAMES["cpu"])
     repeat = drawn["fresh_regime"]["repeat"].split()[1:]
     again = tmp_path / "again.jsonl"
     assert gdnspec(*repeat, "--json", str(again)).returncode == 0

@@ -11,7 +11,7 @@ from typing import Any
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution
 from gdnspec.catalog.workloads import workloads
-from gdnspec.inputs.fresh import NAMES
+from gdnspec.inputs.fresh import names
 from gdnspec.model.result import CheckResult
 from gdnspec.model.trace import Trace
 from gdnspec.submission.archive import pack, unpack
@@ -34,7 +34,7 @@ def all_passed(by: Solution) -> list[CheckResult]:
     found = []
     for name in by.manifest.entries:
         lines = [(w.name, w.suite) for w in workloads(definition(name)) if w.suite in SUITES]
-        lines += [(fresh, "fresh") for fresh in NAMES["cpu"]]
+        lines += [(fresh, "fresh") for fresh in names(definition(name), "cpu")]
         found += [passed(by, definition=name, workload=workload, suite=suite) for workload, suite in lines]
     return found
 

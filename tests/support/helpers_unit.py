@@ -10,11 +10,12 @@ from gdnspec.catalog.families import family
 from gdnspec.inputs.materialise import Inputs, materialise
 from gdnspec.inputs.random import Stream
 from gdnspec.inputs.slots import slots
-from gdnspec.model import chunks
-from gdnspec.model.checkpoints import COUNT, INTERVAL, keeps_checkpoints, starts
+from gdnspec.model import roles
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.torch_arrays import to_torch
 from torch import Tensor
+
+INTERVAL = "checkpoint_interval"
 
 GVA, GQA = "synthetic-gva-2x4-d64", "synthetic-gqa-4x2-d64"
 
@@ -27,15 +28,12 @@ def reference(module: str) -> ModuleType:
 def line(found: Found, preset: str = GVA, regime: str = "typical", seed: int = 1, **more: Any) -> Workload:
     """A workload of the definition: `lengths` of sequences, or `batch` size; with checkpoints, every 64 tokens."""
     if found.definition.conventions.packing == "ragged":
-        keeps = keeps_checkpoints(found.definition)
+        keeps = any(tensor.name == INTERVAL for tensor in found.definition.inputs)
         lengths = list(more.pop("lengths", (66, 0, 130) if keeps else (5, 0, 3)))
-        size: dict[str, Any] = {"axes": {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}}
-        size["sequence_lengths"] = lengths
+        size: dict[str, Any] = {"sequence_lengths": lengths}
         if keeps:
-            scalars = {INTERVAL: 64, **more.pop("scalars", {})}
-            size["axes"][COUNT], size["scalars"] = starts(lengths, scalars[INTERVAL])[-1], scalars
-        if chunks.counts_chunks(found.definition):
-            size["axes"][chunks.COUNT] = chunks.starts(lengths)[-1]
+            size["scalars"] = {INTERVAL: 64, **more.pop("scalars", {})}
+        size["axes"] = roles.sizes(found.definition, lengths, size.get("scalars", {}))
         axes, integers = slots(found.definition, len(lengths), 1, Stream(8, "slots"))
         size["axes"] |= axes
         size["integers"] = integers

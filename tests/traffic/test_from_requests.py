@@ -157,7 +157,7 @@ def test_the_order_of_definitions_changes_nothing(gdnspec: Run, tmp_path: Path) 
 
 def test_checkpoints_are_counted_as_the_lines_have_them(gdnspec: Run, tmp_path: Path) -> None:
     """The sum that the command states is that of the file."""
-    options = ("--definition", "gdn_prefill_checkpoints", "--preset", PRESET, "--checkpoint-interval", "64")
+    options = ("--definition", "gdn_prefill_checkpoints", "--preset", PRESET, "--interval", "64")
     done = gdnspec("workloads", "from-requests", AZURE, *options, "-o", tmp_path)
     assert done.returncode == 0, done.stderr
     found, ceilings = definition("gdn_prefill_checkpoints"), ceilings_of(solutions()[0].values(), DEVICE)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gdnspec.catalog.definitions import Found
-from gdnspec.model import chunks
-from gdnspec.model.checkpoints import COUNT, INTERVAL, keeps_checkpoints, starts
+from gdnspec.model import roles
 from gdnspec.model.definition import Definition, Tensor
+
+from covering.names import INTERVAL, keeps_checkpoints
 
 Line = dict[str, Any]
 DRAFTS = "draft_tokens"
@@ -72,13 +73,10 @@ def line(found: Found, call: Call) -> Line:
     scalars = dict(call.scalars)
     row: Line = {"name": call.name, "preset": call.heads.preset}
     if ragged(definition):
-        axes = {"total_seq_len": sum(call.lengths), "num_seqs": count}
         row["sequence_lengths"] = list(call.lengths)
         if keeps_checkpoints(definition):
             scalars.setdefault(INTERVAL, 64)
-            axes[COUNT] = starts(call.lengths, int(scalars[INTERVAL]))[-1]
-        if chunks.counts_chunks(definition):
-            axes[chunks.COUNT] = chunks.starts(call.lengths)[-1]
+        axes = roles.sizes(definition, call.lengths, scalars)
     else:
         axes["batch_size"] = count
         if drafted(definition):

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from itertools import groupby
 
 from gdnspec.catalog.definitions import Found, preset_of
-from gdnspec.model.checkpoints import INTERVAL, keeps_checkpoints
-from gdnspec.model.chunks import SIZE
+from gdnspec.model import roles
 from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.dtypes import FLOATS
 from gdnspec.model.workload import Workload
 
 from covering.build import DRAFTS, Heads, drafted, naming, ragged
+from covering.names import CHUNK, INTERVAL, keeps_checkpoints
 
 Levels = dict[str, set[str]]
 
@@ -96,7 +96,7 @@ def _expresses(definition: Definition, level: str) -> bool:
     if level in ("all ones", "ones among decay", "resets", "each in turn") and not gated:
         return False
     if level == "large state":
-        return any(tensor.is_state or tensor.mutates for tensor in definition.inputs)
+        return any(roles.is_state(definition, tensor) or tensor.mutates for tensor in definition.inputs)
     if level == "keys alike":
         # Where each row of w is judged such keys belong to the strict suite; a sigmoid does not reach their betas.
         keys = "k" in names or any(tensor.parts for tensor in definition.inputs)
@@ -232,7 +232,7 @@ def _lengths(factor: str, found: Found, workload: Workload, scope: Scope) -> lis
 def length_level(length: int) -> str:
     if length == 1:
         return LENGTHS[0]
-    return LENGTHS[1] if length < SIZE else LENGTHS[2] if length % SIZE == 0 else LENGTHS[3]
+    return LENGTHS[1] if length < CHUNK else LENGTHS[2] if length % CHUNK == 0 else LENGTHS[3]
 
 
 def _held(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:

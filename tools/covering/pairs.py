@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 
 from gdnspec.catalog.definitions import Found
-from gdnspec.model.checkpoints import INTERVAL
 from gdnspec.model.workload import Workload
 
 from covering.build import Call, Heads, Line, drafted, line
 from covering.factors import EMPTIES, RATIOS, REGIMES, exhibits, factors_of, size_name, sizes
+from covering.names import INTERVAL
 
 Level = tuple[str, str]  # a factor and one of its levels
 Pair = tuple[Level, Level]

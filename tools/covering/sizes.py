@@ -4,11 +4,10 @@ may take for its block; and cheap rows that have them: one token a sequence, few
 from collections.abc import Iterable, Iterator
 
 from gdnspec.catalog.definitions import Found, preset_of
-from gdnspec.model.checkpoints import COUNT as CHECKPOINTS
-from gdnspec.model.chunks import SIZE, counts_chunks
 from gdnspec.model.workload import Workload
 
 from covering.build import DRAFTS, Call, Heads, Line, drafted, line, naming, ragged
+from covering.names import CHECKPOINTS, CHUNK, counts_chunks
 
 EXACT = (1, 2, 3, 5, 8)
 PAST = (16, 32, 64, 128, 256, 512, 1024, 4096)
@@ -109,9 +108,9 @@ def _call(found: Found, axis: str, wanted: int, lacking: list[tuple[str, int]]) 
         lengths = [1] * -(-wanted // drafts)
     elif axis == CHECKPOINTS:
         # The last of two sequences ends within an interval.
-        lengths = [SIZE * (wanted // 2), SIZE * (wanted - wanted // 2) + 3]
+        lengths = [CHUNK * (wanted // 2), CHUNK * (wanted - wanted // 2) + 3]
     elif axis == "num_chunks":
-        lengths = [SIZE * (wanted - 1) + 5] if wanted < 20 else _ones(wanted, False)
+        lengths = [CHUNK * (wanted - 1) + 5] if wanted < 20 else _ones(wanted, False)
     elif axis in (LONGEST, "total_seq_len"):
         lengths = [wanted]
     elif axis == "num_slots":

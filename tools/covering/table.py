@@ -5,11 +5,11 @@ from pathlib import Path
 
 from gdnspec.catalog.definitions import Found, definitions
 from gdnspec.catalog.workloads import workloads
-from gdnspec.model.checkpoints import COUNT as CHECKPOINTS
 
 from covering import pairs, scalars, sizes
 from covering.build import DRAFTS
 from covering.factors import factors_of
+from covering.names import CHECKPOINTS
 
 BEGIN = "<!-- coverage: begin (python tools/make_workloads.py --table writes it) -->"
 END = "<!-- coverage: end -->"

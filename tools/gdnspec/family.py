@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from gdnspec.inputs.array import CARRIER, Array, encode, to_bfloat16
-from gdnspec.inputs.contract import DevicePainter, Emulated, Family, Painter, RegimeError
+from gdnspec.inputs.contract import DevicePainter, Emulated, Family, FreshLines, Painter, Published, RegimeError
 from gdnspec.inputs.layout import Floats, Gate, Layout, Sizes
 from gdnspec.inputs.random import NORMAL_STD, Stream, off_grid, on_fine_grid, on_grid
-from gdnspec.model import chunks
-from gdnspec.model.checkpoints import INTERVAL, keeps_checkpoints
-from gdnspec.model.definition import Definition, Scope, Tensor, state_heads
+from gdnspec.inputs.slots import slots
+from gdnspec.model.definition import Definition, Scope, Tensor
+from gdnspec.model.dtypes import FLOATS
+from gdnspec.model.roles import is_state, sizes
 from gdnspec.model.workload import Workload
 
 if TYPE_CHECKING:
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
     from gdnspec.numerics.torch_arrays import in_blocks, to_torch
 
 __all__ = [
-    "CARRIER", "INTERVAL", "NORMAL_STD", "Array", "Definition", "DevicePainter", "Emulated", "Family", "Floats", "Gate",
-    "Layout", "Painter", "RegimeError", "Scope", "Sizes", "Stream", "Tensor", "Workload", "bfloat16_sum", "chunks",
-    "encode", "in_blocks", "keeps_checkpoints", "off_grid", "on_fine_grid", "on_grid", "rounded_products",
-    "state_heads", "to_bfloat16", "to_torch",
+    "CARRIER", "FLOATS", "NORMAL_STD", "Array", "Definition", "DevicePainter", "Emulated", "Family", "Floats",
+    "FreshLines", "Gate", "Layout", "Painter", "Published", "RegimeError", "Scope", "Sizes", "Stream", "Tensor",
+    "Workload", "bfloat16_sum", "encode", "in_blocks", "is_state", "off_grid", "on_fine_grid", "on_grid",
+    "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
 ]  # fmt: skip
 
 

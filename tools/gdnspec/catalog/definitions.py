@@ -204,6 +204,12 @@ def definitions() -> dict[str, Found]:
     return found
 
 
+def without_family(name: str) -> str:
+    """A definition's name for a table that says the family elsewhere."""
+    found = definitions().get(name)
+    return name.removeprefix(f"{found.family.name}_") if found else name
+
+
 def definition(name: str) -> Found:
     """One definition by name."""
     known = definitions()

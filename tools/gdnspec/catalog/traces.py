@@ -24,12 +24,16 @@ SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 # Keys of a tensor that no measurement depends on: they add calls, and change none that was measured.
 _ABOUT_CALLERS = {"read_if", "strides"}
+# What tells the tools about a batch and about drawing: the numbers that were measured are the same without.
+_ROLES = {"role", "per_sequence", "bounds", "counts", "drawn_as"}
 # Prose: a word mended in it makes no measurement stale.
 _PROSE: dict[str, bool | dict[str, set[str]]] = {
     "description": True,
     "second_reference": True,  # equal to the first, whose name is among what counts
-    **{key: {"__all__": {"description"}} for key in ("axes", "symmetries")},
-    **{key: {"__all__": {"description", *_ABOUT_CALLERS}} for key in ("inputs", "outputs")},
+    "blocks": True,
+    "symmetries": {"__all__": {"description"}},
+    "axes": {"__all__": {"description", *_ROLES}},
+    **{key: {"__all__": {"description", *_ABOUT_CALLERS, *_ROLES}} for key in ("inputs", "outputs")},
     "constraints": {"__all__": {"message"}},
 }
 

@@ -1,22 +1,18 @@
 """A batch taken apart and put together: any pieces of its sequences as a call of their own."""
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gdnspec.check.call import Content
-from gdnspec.model import chunks
-from gdnspec.model.checkpoints import COUNT, INTERVAL, STARTS, starts
+from gdnspec.model import roles
 from gdnspec.model.definition import Definition
 from gdnspec.model.definition import Tensor as TensorModel
-from gdnspec.model.sequences import bounds
 from gdnspec.numerics.pools import integers
-
-PER_ROW = (["total_seq_len"], ["num_seqs"], ["batch_size"], [chunks.COUNT])  # first dimensions that pieces divide
 
 
 class Piece(NamedTuple):
@@ -33,25 +29,28 @@ class Batch:
     def __init__(self, definition: Definition, content: Content) -> None:
         self.definition, self.content = definition, content
         self.ragged = definition.conventions.packing == "ragged"
-        self.bounded_by = bounds(definition)
+        self.bounded_by = roles.bounds(definition)
         self.bounds: list[int] = content.tensors[self.bounded_by].tolist() if self.bounded_by is not None else []
-        self.count = len(self.bounds) - 1 if self.ragged else int(content.scope["batch_size"])
-        self.chunked = chunks.counts_chunks(definition)
-        # Tokens from one checkpoint of a sequence to the next; None where none are kept.
-        self.interval = int(content.scope[INTERVAL]) if INTERVAL in content.scalars else None
+        self.count = len(self.bounds) - 1 if self.ragged else roles.batch(definition, content.scope)
+        self.given = dict(content.scalars)  # what the number of a sequence's pieces may depend on beside its length
+        self.pieces = roles.counted(definition)
+        self.starts_of = {t.bounds: t.name for t in definition.inputs if t.bounds is not None}
+        self.per_row = roles.per_batch(definition)
 
     def whole(self, sequence: int) -> Piece:
         length = self.bounds[sequence + 1] - self.bounds[sequence] if self.ragged else 1
         return Piece(sequence, 0, length)
 
-    def cuts(self, sequence: int) -> range:
-        """Where a sequence may be cut in two: anywhere, or, where it has checkpoints, at one, from which those of what
-        follows are counted; of what is cut in chunks, between two."""
+    def cuts(self, sequence: int) -> list[int]:
+        """Where a sequence may be cut in two: anywhere, or, where its pieces are counted, only where what follows has
+        the same pieces when it is counted from there."""
         length = self.whole(sequence).stop
-        if self.definition.stage == "chunk_stage":
-            return range(0, length + 1, chunks.SIZE)
-        step = self.interval if self.interval is not None and self.interval <= length else 1
-        return range(0, length + 1, step)
+        found = np.ones(length + 1, dtype=bool)
+        for text in roles.indivisible(self.definition):
+            counts = np.array([roles.count(text, n, self.given) for n in range(length + 1)])
+            for cut in np.flatnonzero(found):
+                found[cut] = np.array_equal(counts[cut:], counts[cut] + counts[: length + 1 - cut])
+        return [int(cut) for cut in np.flatnonzero(found)]
 
     def carried(self, pieces: Sequence[Piece], outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What a call on the rest of sequences finds once one on `pieces`, their beginnings, has left `outputs`: states
@@ -66,7 +65,7 @@ class Batch:
                 found[model.name] = self._rows(model, self.content.tensors[model.name], pieces)
                 for i, piece in enumerate(pieces):  # no token, no state: what there was is what there is
                     found[model.name][i] |= piece.stop > piece.start
-            elif model.is_state:
+            elif roles.is_state(self.definition, model):
                 left = next((output for output in self.definition.outputs if output.shape == model.shape), None)
                 if left is not None:
                     found[model.name] = outputs[left.name].clone()
@@ -75,11 +74,7 @@ class Batch:
     def take(self, pieces: Sequence[Piece], replaced: Mapping[str, Tensor] = MappingProxyType({})) -> Content:
         """A call on these pieces in this order; what is `replaced` is taken as it is."""
         lengths = [piece.stop - piece.start for piece in pieces]
-        counted = {self.bounded_by: [0, *accumulate(lengths)]} if self.bounded_by is not None else {}
-        if self.interval is not None:
-            counted[STARTS] = starts(lengths, self.interval)
-        if self.chunked:
-            counted[chunks.STARTS] = chunks.starts(lengths)
+        counted = roles.starts(self.definition, lengths, self.given)
         tensors = {}
         for model in self.definition.inputs:
             if model.name in counted:
@@ -89,11 +84,10 @@ class Batch:
                 tensors[model.name] = replaced[model.name]
             elif model.name in self.content.tensors:
                 tensors[model.name] = self._rows(model, self.content.tensors[model.name], pieces)
-        sizes = {"total_seq_len": sum(lengths), "num_seqs": len(pieces)} if self.ragged else {"batch_size": len(pieces)}
-        if self.interval is not None:
-            sizes[COUNT] = counted[STARTS][-1]
-        if self.chunked:
-            sizes[chunks.COUNT] = counted[chunks.STARTS][-1]
+        sizes = roles.sizes(self.definition, lengths, self.given)
+        drafts = roles.axis(self.definition, "drafts")
+        if drafts is not None:  # rows are never cut: each keeps its tokens
+            sizes[drafts] = int(self.content.scope[drafts])
         scope = {**self.content.scope, **sizes, **integers(tensors)}
         return Content(tensors, self.content.scalars, scope)
 
@@ -125,22 +119,21 @@ class Batch:
         return [place[slot] for slot in mine]
 
     def _rows(self, model: TensorModel, x: Tensor, pieces: Sequence[Piece]) -> Tensor:
-        per_row = model.shape is not None and model.shape[:1] in PER_ROW
+        per_row = bool(model.shape) and (model.shape or [])[0] in self.per_row
         return x[self._index(model, pieces, x.device)] if per_row else x
 
     def _index(self, model: TensorModel, pieces: Sequence[Piece], device: torch.device) -> Tensor:
         rows: list[int] = []
+        axis, tokens = str((model.shape or [""])[0]), roles.axis(self.definition, "tokens")
         for piece in pieces:
-            if (model.shape or [])[0] == "total_seq_len":
+            if axis == tokens:
                 first = self.bounds[piece.sequence]
                 rows += range(first + piece.start, first + piece.stop)
-            elif (model.shape or [])[0] == COUNT and self.interval is not None:
-                # A piece starts where a checkpoint is, or has none.
-                first = self.content.scope[STARTS][piece.sequence]
-                rows += range(first + piece.start // self.interval, first + piece.stop // self.interval)
-            elif (model.shape or [])[0] == chunks.COUNT:
-                first = self.content.scope[chunks.STARTS][piece.sequence]
-                rows += range(first + piece.start // chunks.SIZE, first - (-piece.stop // chunks.SIZE))
+            elif axis in self.pieces:
+                text = self.pieces[axis]
+                first = self.content.scope[self.starts_of[axis]][piece.sequence]
+                begin, end = (roles.count(text, at, self.given) for at in (piece.start, piece.stop))
+                rows += range(first + begin, first + end)
             else:
                 rows.append(piece.sequence)
         return torch.tensor(rows, dtype=torch.int64, device=device)

@@ -12,7 +12,7 @@ from gdnspec.check.content import Content as Content
 from gdnspec.check.junk import with_junk
 from gdnspec.check.plan import Job
 from gdnspec.model.definition import Definition
-from gdnspec.model.sequences import bounds
+from gdnspec.model.roles import bounds
 from gdnspec.numerics.judge import Verdict
 from gdnspec.numerics.pools import integers, left, untouched
 from gdnspec.numerics.torch_arrays import give_back, in_blocks

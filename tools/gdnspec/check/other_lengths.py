@@ -6,7 +6,6 @@ says what is right.
 """
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -19,13 +18,12 @@ from gdnspec.check.junk import with_junk
 from gdnspec.check.second import Judge
 from gdnspec.inputs.array import CARRIER, Array
 from gdnspec.inputs.materialise import Inputs, digest
-from gdnspec.model import checkpoints, chunks
+from gdnspec.model import roles
 from gdnspec.model.definition import Definition
-from gdnspec.model.sequences import bounds
 from gdnspec.model.workload import Budget, Workload
 from gdnspec.numerics.judge import Verdict
 
-TRIES = 200  # at bounds that leave as many chunks and checkpoints as there were
+TRIES = 200  # at bounds that leave as many pieces of sequences as there were
 CHEAP = 2000  # tokens up to which the reference is asked anew
 # Times the workload's budget, which is that of other bounds: sequences change in length, and so do their sums.
 SLACK = 2.0
@@ -54,7 +52,7 @@ def permuted(
     definition: Definition, content: Content, first: dict[str, Tensor], judge: Judge, generator: torch.Generator
 ) -> Relaid | None:
     """The sequences in an order that gives other lengths; None where there is none."""
-    if bounds(definition) is None:
+    if roles.bounds(definition) is None:
         return None
     batch = Batch(definition, content)
     lengths = [batch.whole(n).stop for n in range(batch.count)]
@@ -76,18 +74,14 @@ def permuted(
 def moved(definition: Definition, inputs: Inputs, generator: torch.Generator) -> Inputs | None:
     """The same tokens cut into as many sequences at other places; None where no other cut leaves all sizes as they are,
     or where it would take the reference long."""
-    name = bounds(definition)
+    name = roles.bounds(definition)
     if name is None or inputs.scope[name][-1] > CHEAP:
         return None
     before = [b - a for a, b in zip(inputs.scope[name], inputs.scope[name][1:], strict=False)]
-    lengths = _other(before, inputs, generator)
+    lengths = _other(definition, before, inputs, generator)
     if lengths is None:
         return None
-    counted = {name: [0, *accumulate(lengths)]}
-    if checkpoints.keeps_checkpoints(definition):
-        counted[checkpoints.STARTS] = checkpoints.starts(lengths, int(inputs.scope[checkpoints.INTERVAL]))
-    if chunks.counts_chunks(definition):
-        counted[chunks.STARTS] = chunks.starts(lengths)
+    counted = roles.starts(definition, lengths, inputs.scope)
     arrays = {other: _array(definition.input(other).dtype, values) for other, values in counted.items()}
     tensors = inputs.tensors | arrays
     # Expected values are looked up by the hash: those of the first call are not right here.
@@ -103,18 +97,16 @@ def widened(workload: Workload) -> Workload:
     return workload.model_copy(update={"budget": budget})
 
 
-def _other(before: list[int], inputs: Inputs, generator: torch.Generator) -> list[int] | None:
-    """Other lengths of the same sum, as many chunks and checkpoints; None where none were found."""
+def _other(definition: Definition, before: list[int], inputs: Inputs, generator: torch.Generator) -> list[int] | None:
+    """Other lengths of the same sum, with as many pieces of each kind; None where none were found."""
     if len(before) < 2 or not sum(before):
         return None
 
     def below(n: int) -> int:
         return int(torch.randint(0, n, (1,), generator=generator))
 
-    def counts(lengths: list[int]) -> list[int]:
-        interval = inputs.scope.get(checkpoints.INTERVAL)
-        found = [checkpoints.starts(lengths, int(interval))[-1]] if interval else []
-        return [*found, chunks.starts(lengths)[-1]] if chunks.COUNT in inputs.scope else found
+    def counts(lengths: list[int]) -> dict[str, int]:
+        return roles.sizes(definition, lengths, inputs.scope)
 
     for _ in range(TRIES):
         giver, taker = below(len(before)), below(len(before))

@@ -11,7 +11,8 @@ from gdnspec.build.machine import Device, environment, lacking
 from gdnspec.build.reference import code_hash
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.catalog.solutions import Solution
-from gdnspec.model.definition import Definition, Scope, state_heads
+from gdnspec.model import roles
+from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.solution import Entry
 from gdnspec.model.workload import Workload
@@ -111,7 +112,7 @@ def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workl
     if outside is not None:
         return outside
     if interpreted(solution, device):
-        programs = token_programs(scope)
+        programs = token_programs(found.definition, scope)
         if programs > INTERPRETER_LIMIT:
             return f"interpreted on a CPU only up to {INTERPRETER_LIMIT} token-programs ({programs} here)"
     return None
@@ -138,8 +139,6 @@ def interpreted(solution: Solution, device: Device) -> bool:
     return solution.manifest.language == "triton" and device.kind == "cpu"
 
 
-def token_programs(scope: Scope) -> int:
+def token_programs(definition: Definition, scope: Scope) -> int:
     """Tokens times heads: what an interpreted kernel's time goes with."""
-    tokens = scope["total_seq_len"] if "total_seq_len" in scope else scope.get("batch_size", 0)
-    tokens = int(tokens or 0) * int(scope.get("draft_tokens", 1))
-    return tokens * state_heads(scope)
+    return roles.tokens(definition, scope) * roles.heads(definition, scope)

@@ -223,7 +223,7 @@ class Checker:
             verdicts = judged(answer.outputs)
             worst = next((verdict for verdict in verdicts if verdict.status != "PASSED"), verdicts[0])
             judgement = Judgement(worst, self._profiled(job, verdicts, answer, case), answer)
-            once = job.interpreted and token_programs(scope) > ONCE
+            once = job.interpreted and token_programs(definition, scope) > ONCE
             if worst.status != "PASSED" or (once and job.extras.repeats is None):
                 return judgement
             generator = self._generator(job)

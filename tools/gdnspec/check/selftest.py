@@ -16,8 +16,8 @@ from gdnspec.catalog.workloads import workloads
 from gdnspec.check.plan import Extras, Job, interpreted, plan, token_programs
 from gdnspec.check.run import ONCE, Checker, Options
 from gdnspec.inputs.fresh import fresh
+from gdnspec.model import roles
 from gdnspec.model.budget import MARGIN, STRICT_MARGIN
-from gdnspec.model.definition import state_heads
 from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import Workload
 from gdnspec.sandbox.wire.lifetime import die_with
@@ -138,10 +138,12 @@ def selected(task: Task, device: machine.Device) -> list[tuple[Found, list[Workl
 
     def chosen(found: Found, line: Workload) -> bool:
         scope = line.scope(found.definition, preset_of(found, line))
-        short = max(line.axes.get(axis, 0) for axis in ("total_seq_len", "batch_size")) <= task.longest
-        rows = line.axes.get("num_seqs", line.axes.get("batch_size", 0))
-        short = short and (rows * state_heads(scope) <= PAIRS or math.isinf(task.longest))
-        return line.suite in task.suites and short and not (slow and token_programs(scope) > ONCE)
+        definition = found.definition
+        packed = roles.axis(definition, "tokens") or roles.axis(definition, "rows")
+        rows = roles.batch(definition, line.axes)
+        short = line.axes.get(packed or "", 0) <= task.longest
+        short = short and (rows * roles.heads(definition, scope) <= PAIRS or math.isinf(task.longest))
+        return line.suite in task.suites and short and not (slow and token_programs(definition, scope) > ONCE)
 
     return [
         (found, [line for line in (*workloads(found), *fresh(found, task.seed, task.device)) if chosen(found, line)])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from gdnspec.catalog.definitions import definitions
+from gdnspec.catalog.definitions import definitions, without_family
 from gdnspec.catalog.known_bad import MATRIX_BEGIN, MATRIX_END, Bad
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import workloads
@@ -15,7 +15,7 @@ from gdnspec.catalog.writing import require_file
 from gdnspec.check.selftest import LONG, SUITES, best_killers, has_badge, margin, strength
 from gdnspec.cli.console import add_row, table
 from gdnspec.cli.files import whole
-from gdnspec.inputs.fresh import NAMES
+from gdnspec.inputs.fresh import names
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import read_text
 from gdnspec.model.result import CheckResult
@@ -88,13 +88,13 @@ def _lines() -> dict[tuple[str, str], tuple[str, str | None]]:
         for line in workloads(found)
         if line.suite in SUITES
     }
-    rows |= {(_family(name), line): ("fresh", FRESH) for name in definitions() for line in NAMES["cpu"]}
+    rows |= {(_family(n), line): ("fresh", FRESH) for n, found in definitions().items() for line in names(found, "cpu")}
     return rows
 
 
 def _family(definition: str) -> str:
     """gdn_prefill_k_last and gdn_prefill_k_first are prefill; with _bf16_state behind, prefill_bf16_state."""
-    return definition.removeprefix("gdn_").replace("_k_last", "").replace("_k_first", "")
+    return without_family(definition).replace("_k_last", "").replace("_k_first", "")
 
 
 def _ratio(x: float) -> str:

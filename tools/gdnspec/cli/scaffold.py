@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gdnspec.model import roles
 from gdnspec.model.definition import Definition, Tensor
 from gdnspec.model.dtypes import INTEGERS
 
@@ -38,7 +39,7 @@ def _names(tensors: list[Tensor]) -> str:
 
 def _states(definition: Definition) -> Tensor | None:
     """What the operator leaves states in, a matrix a head: an output, or a pool; None where it has no heads' states."""
-    return next((tensor for tensor in definition.judged if tensor.is_state), None)
+    return next((tensor for tensor in definition.judged if roles.is_state(definition, tensor)), None)
 
 
 def _launch(definition: Definition) -> tuple[str, str, str, str]:
@@ -49,7 +50,7 @@ def _launch(definition: Definition) -> tuple[str, str, str, str]:
     if states is None:
         launch = f"{definition.name}_kernel[({first}.shape[0],)](\n        {tensors}\n    )"
         return f"row of {first}", "", "row = tl.program_id(0)", launch
-    starts = next((tensor.name for tensor in definition.inputs if tensor.shape == ["num_seqs + 1"]), None)
+    starts = roles.bounds(definition)
     # Not of the states: a pool has slots, and the states of chunks are more than the sequences.
     sequences = f"{starts}.shape[0] - 1" if starts else f"{first}.shape[0]"
     rows, columns = (states.shape or [])[-2:]

@@ -37,6 +37,33 @@ class DevicePainter(Protocol):
 
 
 @dataclass(frozen=True)
+class Published:
+    """What a family knows when it draws fresh lines: the definition, its published lines, the axes of the presets of
+    presets.json, and those of any preset by its name."""
+
+    definition: Definition
+    lines: list[Workload]
+    presets: Mapping[str, Mapping[str, int]]
+    heads: Callable[[str], Mapping[str, int]]
+
+
+class FreshLines(Protocol):
+    """Lines that nobody has seen: everything in a workload file can be recognised by its shapes and its gates."""
+
+    def names(self, device: str) -> tuple[str, ...]:
+        """The names of the lines of every seed on a kind of device."""
+        ...
+
+    def draw(self, name: str, seed: int, device: str) -> Workload:
+        """One of them, without a budget. The same seed gives the same line."""
+        ...
+
+    def narrower(self, line: Workload) -> Workload | None:
+        """The same with fewer sequences; None where it has few."""
+        ...
+
+
+@dataclass(frozen=True)
 class Emulated:
     """One call, for the emulators of its workload. `arguments`: the inputs by name, as stored. `oracle`: the reference
     that the definition names for calls of this size; `second`: its second derivation, or the first where there is
@@ -60,7 +87,7 @@ class Family:
     - `emulators`: honest arithmetic, from which error budgets are frozen: the name of each emulator, and what the
       reference would return, in the types of the definition.
     - `bounding`: the inputs that `problems` looks at; the others may be gigabytes, and are written one at a time.
-    - `fresh`: whether each check draws lines of its own, of sequences or rows, beside the published ones.
+    - `fresh`: draws lines for each check beside the published ones; None where a family has none.
     - `device_painter`, `device_problems`: the same for calls that only a check draws, past 2^31 elements; None where a
       family has no such workloads.
     """
@@ -69,6 +96,6 @@ class Family:
     problems: Callable[[Definition, Mapping[str, Array], Workload, Scope], Iterator[str]]
     emulators: Callable[[Emulated], Iterator[tuple[str, Any]]]
     bounding: tuple[str, ...] = ()
-    fresh: bool = False
+    fresh: Callable[[Published], FreshLines] | None = None
     device_painter: "Callable[[Definition, Workload, Scope, str], DevicePainter] | None" = None
     device_problems: "Callable[[Definition, dict[str, torch.Tensor], Workload], Iterator[str]] | None" = None

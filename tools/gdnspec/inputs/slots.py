@@ -4,6 +4,7 @@ import numpy as np
 
 from gdnspec.inputs.random import Stream
 from gdnspec.model.definition import Definition
+from gdnspec.model.roles import axis
 
 SKIPPED = 8  # one row in so many
 SPARE = 3  # slots that no row names, at least
@@ -35,9 +36,10 @@ def slots(
             shares = alone or not tensor.writes or (in_place and count == 1 and tokens == 1)
             chosen = [first] * count if shares else [next(free) for _ in range(count)]
             values[tensor.name] += [-1] * count if skipped == 0 else chosen
-    if any(tensor.name == "accepted" for tensor in definition.inputs):
-        values["accepted"] = [int(x) for x in stream.raw(batch) % np.uint64(tokens + 1)]
+    for tensor in definition.inputs:
+        if tensor.counts is not None:
+            values[tensor.name] = [int(x) for x in stream.raw(batch) % np.uint64(tokens + 1)]
     for tensor in definition.inputs:
         if tensor.is_flag:
             values[tensor.name] = [int(x) for x in stream.raw(batch) % np.uint64(2)]
-    return {"num_slots": num_slots}, values
+    return {axis(definition, "slots") or "": num_slots}, values

@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from gdnspec.model import roles
 from gdnspec.model.base import Model, Version1
 from gdnspec.model.dtypes import INTEGERS, SIZES, DType
 from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.expression import Expression, ExpressionError, parse
+from gdnspec.model.roles import Role
 from gdnspec.model.values import amount, finite, truth, whole
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=64)]
@@ -45,14 +47,17 @@ class ConstAxis(Model):
 
     kind: Literal["const"]
     name: Name
+    role: Role | None = None
     description: Text
 
 
 class VarAxis(Model):
-    """Bound by a workload."""
+    """Bound by a workload. `per_sequence`: how many entries each sequence has, an expression of its `length`."""
 
     kind: Literal["var"]
     name: Name
+    role: Role | None = None
+    per_sequence: str | None = None
     minimum: Annotated[int, Field(ge=0)]
     description: Text
 
@@ -79,6 +84,7 @@ class DerivedAxis(Model):
 
     kind: Literal["derived"]
     name: Name
+    role: Role | None = None
     expression: str
     parts: Parts = None
     description: Text
@@ -95,7 +101,9 @@ class Tensor(Model):
     values, null being unbounded. `indexes` names the input whose first dimension the values of this integer input are
     indices of, -1 being none; with `writes`, what the operator writes to there: all else of it stays bit for bit.
     `read_if` says when the slot that a value names is read as well; absent, it always is. `strides` is what a caller
-    may pass: absent, contiguous memory.
+    may pass: absent, contiguous memory. `bounds` names the axis whose entries this input divides among the sequences;
+    `counts` the axis that its values count entries of, from none to all. `drawn_as` is what the family's generator
+    calls it; absent, its own name.
     """
 
     name: Name
@@ -109,6 +117,9 @@ class Tensor(Model):
     indexes: Name | None = None
     writes: bool = False
     read_if: str | None = None
+    bounds: Name | None = None
+    counts: Name | None = None
+    drawn_as: Name | None = None
     strides: Literal["rows", "tokens"] | None = None
     traffic: str | None = None
     description: Text
@@ -127,11 +138,6 @@ class Tensor(Model):
     @property
     def is_switch(self) -> bool:
         return self.is_scalar and self.dtype == "bool"
-
-    @property
-    def is_state(self) -> bool:
-        """A tensor of matrices, one a head: its vectors are rows of a state, not tokens."""
-        return self.shape is not None and len(self.shape) >= 3 and str(self.shape[-3]).endswith("heads")
 
     @property
     def is_index(self) -> bool:
@@ -176,11 +182,6 @@ class Within(NamedTuple):
     parts: dict[str, tuple[int, ...]]
 
 
-def state_heads(scope: Scope) -> int:
-    """Heads of states and gates under bound axes: what a definition calls them, or else its value heads."""
-    return int(scope["num_sab_heads"] if "num_sab_heads" in scope else scope.get("num_v_heads", 1))
-
-
 Function = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.py::[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -193,7 +194,8 @@ class SecondReference(Model):
 
 
 class Definition(Model):
-    """The contract of one operator."""
+    """The contract of one operator. `blocks`: how many blocks each sequence has, an expression of its `length`, where
+    an output depends on a token's place in its block: sequences are then cut between two blocks alone."""
 
     schema_version: Version1
     name: Name
@@ -206,6 +208,7 @@ class Definition(Model):
     outputs: Annotated[list[Tensor], Field(min_length=1)]
     constraints: list[Constraint]
     flops: str
+    blocks: str | None = None
     symmetries: list[Symmetry]
     reference: Function
     second_reference: SecondReference | None = None
@@ -248,6 +251,7 @@ class Definition(Model):
                 f"/constraints/{i}/expression", constraint.expression, self._scope_names, "an axis or value"
             )
         self._expression("/flops", self.flops, axes, "an axis")
+        roles.check(self)
         for i, symmetry in enumerate(self.symmetries):
             self._check_symmetry(f"/symmetries/{i}", symmetry, axes)
         return self
@@ -328,7 +332,7 @@ class Definition(Model):
                 raise PlacedError(f"{pointer}/dimension/{name}", f"{name!r} has {len(shape)} dimensions")
             size = shape[dimension]
             # Axes of heads differ in name where they are equal in number; presets show whether they are.
-            sizes.add("heads" if str(size).endswith("heads") else size)
+            sizes.add("heads" if size in self.head_axes else size)
         if len(sizes) != 1:
             what = (
                 f"dimensions of different sizes: {', '.join(map(str, sorted(sizes, key=str)))}"
@@ -388,6 +392,10 @@ class Definition(Model):
     def leading(self) -> dict[str, int]:
         """Of each input that may have gaps, after each index of how many dimensions."""
         return {tensor.name: tensor.spaced for tensor in self.inputs if tensor.spaced is not None}
+
+    @cached_property
+    def head_axes(self) -> frozenset[str]:
+        return frozenset(axis.name for axis in self.axes if axis.role == "heads")
 
     def const_axes(self) -> list[str]:
         return [axis.name for axis in self.axes if isinstance(axis, ConstAxis)]

@@ -48,14 +48,20 @@ class PresetPattern(Model):
 
 
 class FamilyFile(Model):
-    """`regimes`: how inputs may be drawn, each in words; `vanishing` are those of them in which so little is left of a
-    state that scaling by a power of two need not be exact. `measured_as`: the name of the family in the hash of a
-    definition, where traces were measured under another one than that of its folder."""
+    """What a family says of itself.
+
+    `regimes`: how inputs may be drawn, each in words. `vanishing`: those in which so little is left of a state that
+    scaling by a power of two need not be exact. `strict`: those whose rows belong to the strict suite. `usual`: the
+    definition that stands for a stage where a request log asks for another. `measured_as`: the name of the family in
+    the hash of a definition, where traces were measured under another one than that of its folder.
+    """
 
     schema_version: Version1
     description: Text
     regimes: Annotated[dict[Name, Text], Field(min_length=1)]
     vanishing: list[Name] = []
+    strict: list[Name] = []
+    usual: dict[Name, Name] = {}
     preset_patterns: list[PresetPattern] = []
     measured_as: Name | None = None
 

@@ -12,7 +12,7 @@ from typing import Any
 from gdnspec.model.definition import COLUMN, Definition, Scope, Tensor
 from gdnspec.model.dtypes import FLOATS
 from gdnspec.model.expression import parse
-from gdnspec.model.sequences import TOKENS, bounds
+from gdnspec.model.roles import axis, bounds
 
 Values = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ def unread(definition: Definition, scope: Scope, values: Values) -> dict[str, li
         if any(other.indexes == tensor.name for other in definition.inputs):
             read = set(_slots_read(definition, tensor, scope, values))
             indices = [slot for slot in range(size) if slot not in read]
-        elif tensor.shape[0] == TOKENS:
+        elif tensor.shape[0] == axis(definition, "tokens"):
             indices = _tokens_unread(definition, size, scope, values)
         else:
             indices = _skipped(definition, str(tensor.shape[0]), scope, values)

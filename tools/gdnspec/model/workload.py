@@ -5,15 +5,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from gdnspec.model import chunks
+from gdnspec.model import roles
 from gdnspec.model.base import Model
 from gdnspec.model.budget import LIMITS, METRICS, Metric, freeze
-from gdnspec.model.checkpoints import INTERVAL, STARTS, keeps_checkpoints, starts
 from gdnspec.model.definition import Definition, Name, Scope, Text
 from gdnspec.model.dtypes import INTEGERS
 from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.preset import Preset
-from gdnspec.model.sequences import bounds
 
 Suite = Literal["smoke", "conformance", "strict", "performance", "fresh"]
 SUITES: tuple[Suite, ...] = ("smoke", "conformance", "strict", "performance")  # of a file; fresh ones are in none
@@ -98,18 +96,9 @@ class Workload(Model):
 
     def integer_inputs(self, definition: Definition) -> dict[str, list[int]]:
         """The values of the integer inputs, row by row, as far as the line alone gives them."""
-        values = dict(self.integers)
-        name = bounds(definition)
-        if self.sequence_lengths is not None and name is not None:
-            values[name] = [0]
-            for length in self.sequence_lengths:
-                values[name].append(values[name][-1] + length)
-            interval = self.scalars.get(INTERVAL)
-            if keeps_checkpoints(definition) and type(interval) is int and interval > 0:
-                values[STARTS] = starts(self.sequence_lengths, interval)
-            if chunks.counts_chunks(definition):
-                values[chunks.STARTS] = chunks.starts(self.sequence_lengths)
-        return values
+        if self.sequence_lengths is None:
+            return dict(self.integers)
+        return self.integers | roles.starts(definition, self.sequence_lengths, self.scalars)
 
     def scope(self, definition: Definition, preset: Preset) -> Scope:
         """The names of the definition's expressions, bound by this line."""
@@ -181,7 +170,7 @@ class Workload(Model):
                 raise PlacedError("/scalars", f"no value of {name!r}, which is not optional")
         indices = [name for name, tensor in inputs.items() if tensor.is_index]
         for name in self.integers:
-            if name in (bounds(definition), STARTS, chunks.STARTS) and self.sequence_lengths is not None:
+            if name in roles.bounding(definition) and self.sequence_lengths is not None:
                 raise PlacedError(f"/integers/{name}", "it follows from sequence_lengths: one or the other")
             if name not in indices:
                 raise PlacedError(f"/integers/{name}", f"{name!r} is not an integer input", nearest(name, indices))

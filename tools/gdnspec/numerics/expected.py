@@ -16,6 +16,7 @@ from gdnspec.catalog import kept
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload
 from gdnspec.model.definition import Definition, Scope
+from gdnspec.model.roles import packed_tokens
 from gdnspec.numerics.arguments import arguments
 from gdnspec.numerics.pools import compact, left
 from gdnspec.sandbox.wire.arena import TORCH
@@ -41,7 +42,7 @@ def evaluate(found: Found, inputs: Inputs, device: str, dtype: torch.dtype | Non
     """What the reference leaves, by name: each output, and each mutated input, of an indexed one the slots that are
     written. In `dtype`, else in the types that its inputs have."""
     inputs = compact(found.definition, inputs)
-    tokens = int(inputs.scope.get("total_seq_len", 1))
+    tokens = packed_tokens(found.definition, inputs.scope)
     values = oracle(found, tokens)(**arguments(found, inputs, device, dtype))
     return by_name(found.definition, values, inputs.scope)
 

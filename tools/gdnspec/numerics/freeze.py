@@ -12,6 +12,7 @@ from gdnspec.inputs.contract import Emulated
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.budget import LIMITS, SPACING, Metric, freeze, metrics_of, significant
 from gdnspec.model.errors import SpecError
+from gdnspec.model.roles import packed_tokens
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.arguments import arguments
 from gdnspec.numerics.expected import Expected, by_name, in_chunks, oracle
@@ -109,7 +110,7 @@ def _emulators(
     found: Found, workload: Workload, inputs: Inputs, device: str
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
     definition, few = found.definition, compact(found.definition, inputs)
-    tokens = int(inputs.scope.get("total_seq_len", 1))
+    tokens = packed_tokens(definition, inputs.scope)
     call = Emulated(
         definition, workload.suite == "strict", arguments(found, few, device), oracle(found, tokens), in_chunks(found)
     )

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gdnspec.model import chunks
+from gdnspec.model import roles
 from gdnspec.model.budget import SPACING
-from gdnspec.model.checkpoints import COUNT
 from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.definition import Tensor as TensorModel
 from gdnspec.model.result import OutputErrors, Place, Status
@@ -51,7 +50,7 @@ def judge(
         budget=limits,
         worst=worst,
     )
-    at = _at(worst, tensor)
+    at = _at(worst, tensor, definition)
     if not finite:
         unwritten = bool(torch.isnan(have.values).all())
         what = "nothing but NaN: never written?" if unwritten else "not finite"
@@ -100,12 +99,12 @@ def _place(found: Errors, metric: str, have: Vectors, want: Vectors, finite: boo
     )
 
 
-def _at(place: Place | None, tensor: TensorModel) -> str:
+def _at(place: Place | None, tensor: TensorModel, definition: Definition) -> str:
     if place is None:
         return ""
     got = "not finite" if place.got is None else f"{place.got:.6g}"
     first = (tensor.shape or [])[0]
-    of = "slot" if tensor.mutates else {COUNT: "checkpoint", chunks.COUNT: "chunk"}.get(str(first), "sequence")
-    row = "row" if tensor.is_state or tensor.mutates else "token"
+    of = "slot" if tensor.mutates else roles.piece(definition, first) or "sequence"
+    row = "row" if roles.is_state(definition, tensor) or tensor.mutates else "token"
     where = f"{of} {place.sequence}, head {place.head}, {row} {place.vector}"
     return f"; worst at {where}, element {place.element}: got {got}, expected {place.expected:.6g}"

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.definition import Tensor as TensorModel
-from gdnspec.model.sequences import bounds
+from gdnspec.model.roles import axis, bounds
 
 TINY = 2.0**-126
 FLOOR = 0.25
@@ -57,7 +57,7 @@ def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scop
         names, values = [*names[:-1], *map(str, tensor.parts[0].shape)], values.reshape(*values.shape[:-1], *shape)
     if names[-1].endswith("heads"):  # one number a head: gates
         names, values = [*names, "1"], values.unsqueeze(-1)
-    head = next((i for i, name in enumerate(names) if name.endswith("heads")), None)
+    head = next((i for i, name in enumerate(names) if name in definition.head_axes), None)
     if head is None:
         head = len(names) - 1
         names, values = [*names[:-1], "heads", names[-1]], values.unsqueeze(-2)
@@ -67,7 +67,7 @@ def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scop
     for i in middle:
         per_first *= values.shape[i]
     x = x.reshape(values.shape[0] * per_first, values.shape[head], values.shape[-1])
-    if definition.conventions.packing == "ragged" and names[0] == "total_seq_len":
+    if definition.conventions.packing == "ragged" and names[0] == axis(definition, "tokens"):
         ends = torch.tensor(scope[bounds(definition) or ""], device=values.device)
         sequences = len(ends) - 1
         owner = torch.repeat_interleave(torch.arange(sequences, device=values.device), ends.diff())

@@ -10,6 +10,7 @@ from torch import Tensor
 from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.definition import Tensor as TensorModel
 from gdnspec.model.result import Bucket, OutputErrors
+from gdnspec.model.roles import is_state
 from gdnspec.numerics.metrics import as_vectors, ratio, vector_errors
 
 # Positions 0, 1-3, 4-15, 16-63, ..: powers of four, so that drift is a trend over columns.
@@ -25,7 +26,7 @@ def with_profile(
     scope: Scope,
 ) -> OutputErrors | None:
     """The errors of an output of tokens, with its buckets; those of a state as they are."""
-    if errors is None or output.is_state or output.mutates:
+    if errors is None or is_state(definition, output) or output.mutates:
         return errors
     have = as_vectors(got[output.name].to(torch.float64), output, definition, scope)
     want = as_vectors(expected[output.name], output, definition, scope)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gdnspec import paths
-from gdnspec.catalog.definitions import Found
+from gdnspec.catalog.definitions import Found, without_family
 from gdnspec.catalog.known_bad import MATRIX_BEGIN, MATRIX_END, known_bad
 from gdnspec.catalog.workloads import workloads
 from gdnspec.model.errors import SpecError
@@ -102,7 +102,7 @@ def _cell(result: CheckResult | None) -> Cell:
 def _family(definition: str) -> str:
     for layout in LAYOUTS:
         definition = definition.replace(layout, "")  # _bf16_state may follow
-    return definition.removeprefix("gdn_")
+    return without_family(definition)
 
 
 def written() -> list[Written]:

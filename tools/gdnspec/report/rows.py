@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.traces import Measured
+from gdnspec.model import roles
 from gdnspec.model.result import OutputErrors
 from gdnspec.model.trace import METHODS, Ratio, Trace
-
-LENGTHS = ("seq_len", "num_tokens", "draft_tokens")  # tokens of each row of a batch, by the names they may have
 
 
 @dataclass
@@ -50,16 +50,15 @@ class Row:
 
     @property
     def tokens(self) -> int | None:
-        """Of all sequences together."""
-        axes = self.trace.axes
-        if "total_seq_len" in axes:
-            return axes["total_seq_len"]
-        each = next((axes[name] for name in LENGTHS if name in axes), 1)
-        return None if self.batch is None else self.batch * each
+        """Of all sequences or rows together; None where there is no such definition any more."""
+        found = definitions().get(self.trace.definition)
+        return roles.tokens(found.definition, self.trace.axes) if found else None
 
     @property
     def batch(self) -> int | None:
-        return self.trace.axes.get("num_seqs", self.trace.axes.get("batch_size"))
+        """Sequences or rows."""
+        found = definitions().get(self.trace.definition)
+        return roles.batch(found.definition, self.trace.axes) if found else None
 
     @property
     def labels(self) -> list[tuple[str, str]]:

@@ -67,7 +67,7 @@ def _wanted(name: str, evidence: Evidence) -> Iterator[str]:
     """The workloads that a run has a verdict on, whether they can be run there or not."""
     found = definition(name)
     yield from (line.name for line in workloads(found) if line.suite in SUITES)
-    yield from fresh.NAMES["cuda" if evidence.environment.get("driver") else "cpu"]  # a GPU alone has a driver
+    yield from fresh.names(found, "cuda" if evidence.environment.get("driver") else "cpu")  # a GPU alone has a driver
 
 
 def _beside(name: str, given: Iterable[str], wanted: set[str]) -> Iterator[str]:

@@ -5,33 +5,36 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from gdnspec.catalog.definitions import Found
-from gdnspec.model.checkpoints import COUNT, INTERVAL, keeps_checkpoints, starts
+from gdnspec.model import roles
+from gdnspec.model.definition import Definition
+from gdnspec.model.dtypes import INTEGERS
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.floor import Work, work
 
-DRAFTS = "draft_tokens"  # the axis of a verify
-
 
 class Shape(NamedTuple):
-    """`carried`: whether there is an initial state, of some sequence at least. `checkpoints` that are kept of all."""
+    """`carried`: whether there is an initial state, of some sequence at least. `pieces`: what the definition counts of
+    each sequence, of all together, such as checkpoints."""
 
     tokens: int
     sequences: int
     longest: int
     carried: bool
-    checkpoints: int = 0
+    pieces: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, lengths: Sequence[int], carried: bool, interval: int | None = None) -> "Shape":
-        kept = sum(length // interval for length in lengths) if interval else 0
-        return cls(sum(lengths), len(lengths), max(lengths, default=0), carried, kept)
+    def of(cls, lengths: Sequence[int], carried: bool, pieces: tuple[int, ...] = ()) -> "Shape":
+        return cls(sum(lengths), len(lengths), max(lengths, default=0), carried, pieces)
 
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """A definition with a preset. `each`: tokens of a row of a verify; `interval`: between checkpoints."""
+    """A definition with a preset. `each`: tokens of a row of a verify; `interval`: the value of an integer scalar that
+    counts tokens, such as those between two checkpoints."""
 
     found: Found
     preset: str
@@ -46,34 +49,35 @@ class Operator:
         """The workload of a prefill of these sequences; of a decode or verify, of as many rows."""
         from gdnspec.traffic.engine_slots import rows_of
 
-        definition = self.found.definition
         line: dict[str, object] = {
             "name": name, "suite": "performance", "preset": self.preset, "regime": "typical", "seed": seed,
             "weight": weight,
         }  # fmt: skip
-        if not self.ragged:
-            axes, integers = rows_of(definition, len(lengths), self.each, seed)
-            if any(axis.name == DRAFTS for axis in definition.var_axes()):
-                axes[DRAFTS] = self.each
-            return Workload.model_validate({**line, "axes": {"batch_size": len(lengths), **axes}, "integers": integers})
-        axes = {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}
-        if keeps_checkpoints(definition):
-            line["scalars"] = {INTERVAL: self.interval}
-            axes[COUNT] = starts(lengths, self.interval)[-1]
-        more, integers = rows_of(definition, len(lengths), 1, seed)
-        given = any(tensor.name == "initial_state" for tensor in definition.inputs)
-        omit = ["initial_state"] if given and not carried else []
-        return Workload.model_validate(
-            {**line, "axes": axes | more, "sequence_lengths": list(lengths), "omit": omit, "integers": integers}
-        )
+        definition, scalars = self.found.definition, self._scalars()
+        each = list(lengths) if self.ragged else [self.each] * len(lengths)
+        slots, integers = rows_of(definition, len(lengths), 1 if self.ragged else self.each, seed)
+        line |= {"axes": roles.sizes(definition, each, scalars) | slots, "integers": integers, "scalars": scalars}
+        if self.ragged:
+            line["sequence_lengths"] = list(lengths)
+            line["omit"] = [] if carried else states_left_out(definition)
+        return Workload.model_validate(line)
 
     def shape(self, lengths: Sequence[int], carried: bool) -> Shape:
         """Of a call on sequences of these lengths, or on as many rows."""
-        return Shape.of(lengths, carried, self.interval if keeps_checkpoints(self.found.definition) else None)
+        return Shape.of(lengths, carried, self._pieces(lengths))
+
+    def _scalars(self) -> dict[str, int]:
+        """A value for every integer scalar that a line must give."""
+        needed = (t for t in self.found.definition.inputs if t.is_scalar and t.dtype in INTEGERS and not t.optional)
+        return {tensor.name: self.interval for tensor in needed}
+
+    def _pieces(self, lengths: Sequence[int]) -> tuple[int, ...]:
+        texts = roles.counted(self.found.definition).values()
+        return tuple(sum(roles.count(text, length, self._scalars()) for length in lengths) for text in texts)
 
     def work(self, shape: Shape) -> Work:
         """Bytes and operations of a call, from the definition by way of the numbers that they are linear in."""
-        counts = (1, shape.tokens if self.ragged else 0, shape.sequences, shape.checkpoints)
+        counts = (1, shape.tokens if self.ragged else 0, shape.sequences, *shape.pieces)
         parts = self._linear[shape.carried or not self.ragged]
         return Work(
             sum(count * part.bytes for count, part in zip(counts, parts, strict=True)),
@@ -81,39 +85,42 @@ class Operator:
         )
 
     @cached_property
-    def _linear(self) -> dict[bool, tuple[Work, Work, Work, Work]]:
-        """Carried or not: what a call has, what each token adds, each sequence, each checkpoint. A row's tokens count
-        as one."""
+    def _linear(self) -> dict[bool, tuple[Work, ...]]:
+        """Carried or not: what a call has, what each token adds, each sequence, each piece of a kind. A row's tokens
+        count as one."""
         return {carried: self._fitted(carried) for carried in ((False, True) if self.ragged else (True,))}
 
-    def _fitted(self, carried: bool) -> tuple[Work, Work, Work, Work]:
+    def _fitted(self, carried: bool) -> tuple[Work, ...]:
+        """The numbers come from small calls: as many as there are unknowns, and one more that must agree."""
+        n = self.interval
         if not self.ragged:
-            one, two, five = (self._probe([self.each] * n, carried) for n in (1, 2, 5))
-            row = _less(two, one)
-            self._hold(five, _sum((one, 1), (row, 4)))
-            return _less(one, row), Work(0, 0), row, Work(0, 0)
-        n = self.interval  # below it no checkpoint is kept
-        one, longer, two, whole = (self._probe(x, carried) for x in ([1], [2], [1, 1], [n]))
-        token = _less(longer, one)
-        sequence = _less(two, longer)
-        fixed = _less(_less(one, token), sequence)
-        kept = keeps_checkpoints(self.found.definition)
-        checkpoint = _less(whole, _sum((fixed, 1), (token, n), (sequence, 1))) if kept else Work(0, 0)
-        many = self._probe([3 * n + 1, n, 0, 5], carried)
-        self._hold(many, _sum((fixed, 1), (token, 4 * n + 6), (sequence, 4), (checkpoint, 4)))
-        return fixed, token, sequence, checkpoint
+            calls = [[self.each] * rows for rows in (1, 2, 5)]
+            counts: list[tuple[int, ...]] = [(1, 0, len(call)) for call in calls]
+        else:
+            calls = [[1], [2], [1, 1], [n], [n, 1, n + 1], [3 * n + 1, n, 0, 5]]
+            counts = [(1, sum(call), len(call), *self._pieces(call)) for call in calls]
+        found = [self._probe(call, carried) for call in calls]
+        return tuple(
+            Work(*pair)
+            for pair in zip(
+                self._solved(counts, [work.bytes for work in found]),
+                self._solved(counts, [work.operations for work in found]),
+                strict=True,
+            )
+        )
+
+    def _solved(self, counts: Sequence[Sequence[int]], values: Sequence[int]) -> list[int]:
+        """What each unit of a count adds. Raises `SpecError` where the values are not sums of such."""
+        solution = np.linalg.lstsq(np.array(counts, dtype=np.float64), np.array(values, dtype=np.float64), rcond=None)
+        found = [round(x) for x in solution[0]]
+        if [sum(n * x for n, x in zip(row, found, strict=True)) for row in counts] != list(values):
+            raise SpecError(f"what {self.found.definition.name} takes does not go with its tokens and sequences")
+        return found
 
     def _probe(self, lengths: Sequence[int], carried: bool) -> Work:
         return work(self.found, self.line("probe", lengths, carried, 0))
 
-    def _hold(self, counted: Work, linear: Work) -> None:
-        if counted != linear:
-            raise SpecError(f"what {self.found.definition.name} takes does not go with its tokens and sequences")
 
-
-def _less(a: Work, b: Work) -> Work:
-    return Work(a.bytes - b.bytes, a.operations - b.operations)
-
-
-def _sum(*terms: tuple[Work, int]) -> Work:
-    return Work(sum(work.bytes * n for work, n in terms), sum(work.operations * n for work, n in terms))
+def states_left_out(definition: Definition) -> list[str]:
+    """What a call without a state leaves out."""
+    return [tensor.name for tensor in definition.inputs if tensor.optional and roles.is_state(definition, tensor)]

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gdnspec.catalog.definitions import Found
+from gdnspec.catalog.definitions import Found, definition
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.traces import load_traces, stale_question, trace_files
+from gdnspec.model import roles
 from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.trace import Ceilings, Trace
 from gdnspec.numerics.floor import Work, bound
@@ -154,8 +155,14 @@ def kernel_time(traces: dict[str, Trace], device: str) -> KernelTime | None:
 
 def _features(trace: Trace) -> tuple[float, float, float, float]:
     assert trace.timing is not None
-    longest = max(trace.sequence_lengths or [trace.axes.get("draft_tokens", 1)])
+    longest = max(trace.sequence_lengths or [_each(trace)])
     return 1.0, float(trace.timing.bytes), float(trace.timing.operations), float(longest)
+
+
+def _each(trace: Trace) -> int:
+    """Tokens of a row."""
+    drafts = roles.axis(definition(trace.definition).definition, "drafts")
+    return trace.axes.get(drafts, 1) if drafts else 1
 
 
 def _median(trace: Trace) -> float:

@@ -4,6 +4,7 @@ import numpy as np
 
 from gdnspec.inputs.random import Stream
 from gdnspec.model.definition import Definition
+from gdnspec.model.roles import axis
 
 
 def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple[dict[str, int], dict[str, list[int]]]:
@@ -13,17 +14,19 @@ def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple
     naming = [tensor for tensor in definition.inputs if tensor.indexes is not None]
     if not naming:
         return {}, {}
-    verifies = any(tensor.name == "accepted" for tensor in definition.inputs)
+    counting = [tensor.name for tensor in definition.inputs if tensor.counts is not None]
+    verifies, slots = bool(counting), axis(definition, "slots") or ""
     each = tokens + 1 if verifies else 1
     stream = Stream(seed, "slots")
     num_slots = batch * each + max(1, batch * each // 4)
     free = np.argsort(stream.raw(num_slots), kind="stable")[: batch * each].reshape(batch, each)
     if not verifies:
-        return {"num_slots": num_slots}, {tensor.name: free[:, 0].tolist() for tensor in naming}
+        return {slots: num_slots}, {tensor.name: free[:, 0].tolist() for tensor in naming}
     values = {
         tensor.name: (free[:, 1:].reshape(-1) if len(tensor.shape or []) == 2 else free[:, 0]).tolist()
         for tensor in naming
     }
     # One token of a step is always right, all of them at times.
-    values["accepted"] = (1 + stream.raw(batch) % np.uint64(tokens)).tolist()
-    return {"num_slots": num_slots}, values
+    for name in counting:
+        values[name] = (1 + stream.raw(batch) % np.uint64(tokens)).tolist()
+    return {slots: num_slots}, values

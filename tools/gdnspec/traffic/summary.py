@@ -7,11 +7,12 @@ from math import log2
 import numpy as np
 
 from gdnspec.catalog.definitions import Found, preset_of
+from gdnspec.model import roles
 from gdnspec.model.definition import Definition, Scope
 from gdnspec.model.trace import Ceilings
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.floor import work
-from gdnspec.traffic.calls import DRAFTS, Shape
+from gdnspec.traffic.calls import Shape, states_left_out
 from gdnspec.traffic.kinds import CHUNK, KINDS, Kind, parts
 
 QUANTILES = (0.1, 0.5, 0.9)
@@ -65,14 +66,12 @@ class Summary:
 
 def shape_of(found: Found, line: Workload) -> Shape:
     """Tokens, sequences and longest sequence of a workload."""
-    carried = "initial_state" not in line.omit
+    definition = found.definition
     if line.sequence_lengths is not None:
-        return Shape.of(line.sequence_lengths, carried)
-    if "num_seqs" in line.axes:  # recorded: the lengths are in the tensors
-        tokens, sequences = line.axes["total_seq_len"], line.axes["num_seqs"]
-        return Shape(tokens, sequences, -(-tokens // max(1, sequences)), carried)
-    each = line.axes.get(DRAFTS, 1)
-    return Shape(line.axes["batch_size"] * each, line.axes["batch_size"], each, True)
+        return Shape.of(line.sequence_lengths, not set(states_left_out(definition)) & set(line.omit))
+    # Recorded lines have their lengths in the tensors, and rows all have one.
+    tokens, sequences = roles.tokens(definition, line.axes), roles.batch(definition, line.axes)
+    return Shape(tokens, sequences, -(-tokens // max(1, sequences)), True)
 
 
 def carries_a_state(definition: Definition) -> bool:
@@ -100,8 +99,8 @@ def side_by_side(definition: Definition) -> str:
 def _side_by_side(definition: Definition, scope: Scope, shape: Shape, chunks: int) -> int:
     """How many of them a call has."""
     if definition.stage == "convolution":
-        return shape.tokens * int(scope["conv_dim"])
-    heads = max(int(scope[axis.name]) for axis in definition.axes if axis.name.endswith("heads"))
+        return shape.tokens * definition.shape(definition.outputs[0], scope)[-1]
+    heads = roles.heads(definition, scope)
     if carries_a_state(definition) or not _ragged(definition):
         return shape.sequences * heads
     return chunks * heads

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FORMATS = "azure, mooncake, burstgpt or csv"
 # What a step's other stage is timed by, where no definition of it was asked for.
-USUAL = {"prefill": "gdn_prefill_k_last", "decode": "gdn_decode_k_last", "verify": "gdn_verify_k_last"}
+STAGES = ("prefill", "decode", "verify")  # what an engine calls
 
 
 def from_requests(
@@ -48,8 +48,9 @@ def from_requests(
     block_tokens: Annotated[
         int, typer.Option(min=1, max=1 << 20, help="Of a block of the prompt, as the log hashes it.")
     ] = 512,
-    checkpoint_interval: Annotated[
-        int | None, typer.Option(min=64, help="Tokens between checkpoints.", show_default="those of a block")
+    interval: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of scalars that count tokens: between checkpoints.", show_default="those of a block"),
     ] = None,
     drafts: Annotated[
         int | None,
@@ -94,7 +95,7 @@ def from_requests(
     from gdnspec.traffic.log import Log
 
     limits = Limits(step_tokens, running, chunked, guesses, acceptance, cached_states, block_tokens, seed)
-    interval = checkpoint_interval or block_tokens
+    interval = interval or block_tokens
     operators = [_operator(item, preset, guesses + 1, interval) for item in found]
     requests = Log(log, known((names[0], names[1], names[2]), block_tokens), kind, skip_invalid, max_prompt)
     cost = _cost(operators, preset, guesses, interval, solution, device, (layers, step_ms / 1e3, token_us / 1e6))
@@ -109,8 +110,8 @@ def from_requests(
 def _definitions(names: list[str]) -> list[Found]:
     found = [definition(name) for name in dict.fromkeys(names)]
     for item in found:
-        if item.definition.stage not in USUAL:
-            served = [name for name, other in definitions().items() if other.definition.stage in USUAL]
+        if item.definition.stage not in STAGES:
+            served = [name for name, other in definitions().items() if other.definition.stage in STAGES]
             raise SpecError(f"{item.definition.name} is no prefill, decode or verify: one of {', '.join(served)}")
     return found
 
@@ -149,12 +150,18 @@ def _cost(
     chosen, _ = chosen_solutions(names, None)
     ceilings = ceilings_of(solutions()[0].values(), device)
 
+    def usual(stage: str) -> Found:
+        family = operators[0].found.family
+        if stage not in family.about.usual:
+            raise SpecError(f"ask for a {stage} as well: family {family.name} names no usual one")
+        return definition(family.about.usual[stage])
+
     def of(stage: str) -> "tuple[Operator, KernelTime | BoundTime]":
         # Of several of a stage the first by name, in whatever order they were asked for.
         asked = sorted(
             (o for o in operators if o.found.definition.stage == stage), key=lambda o: o.found.definition.name
         )
-        operator = asked[0] if asked else _operator(definition(USUAL[stage]), preset, guesses + 1, interval)
+        operator = asked[0] if asked else _operator(usual(stage), preset, guesses + 1, interval)
         fitted = kernel_time(measured(chosen, operator.found, device), device)
         return operator, fitted or BoundTime(ceilings)
 

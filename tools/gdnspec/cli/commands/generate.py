@@ -15,9 +15,11 @@ from gdnspec.cli.device import chosen_device
 from gdnspec.cli.files import whole
 from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.selection import heads_of
-from gdnspec.model import chunks
-from gdnspec.model.checkpoints import COUNT, INTERVAL, MULTIPLE, keeps_checkpoints, starts
+from gdnspec.model import roles
+from gdnspec.model.definition import Definition
+from gdnspec.model.dtypes import FLOATS
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
+from gdnspec.model.expression import ExpressionError
 from gdnspec.model.preset import Preset
 from gdnspec.model.workload import Workload
 
@@ -33,12 +35,11 @@ def generate(
     batch: Annotated[
         str | None, typer.Option(help=f"Sequences in a workload, or batch sizes of a decode: {SPEC}.")
     ] = None,
-    draft_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of each sequence of a verify.", show_default="4")
+    drafts: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of each row, where rows have several.", show_default="4")
     ] = None,
-    checkpoint_interval: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens between checkpoints, where they are kept.", show_default=str(MULTIPLE)),
+    scalar: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="The value of a scalar input. Repeatable.")
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=100_000, help="How many workloads.")] = 1,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="Same seed, same workloads.")] = 0,
@@ -57,7 +58,7 @@ def generate(
         raise SpecError([Problem(output, "exists already", hint="--force overwrites it")])
     if not to_stdout and not output.parent.is_dir():
         raise SpecError([Problem(output, "its folder does not exist")])
-    lines = _lines(found, preset, heads, regime, lengths, batch, draft_tokens, checkpoint_interval, count, seed)
+    lines = _lines(found, preset, heads, regime, lengths, batch, drafts, scalar or [], count, seed)
     freezer = _freezer(device) if freeze else None
     with contextlib.nullcontext(sys.stdout) if to_stdout else whole(output) as file:
         for line in lines:
@@ -81,20 +82,17 @@ def _freezer(device: str) -> Callable[[Found, Workload], Workload]:
 
 def _lines(
     found: Found, preset: str, heads: Preset, regime: str, lengths: str | None, batch: str | None,
-    draft_tokens: int | None, checkpoint_interval: int | None, count: int, seed: int,
+    drafts: int | None, scalar: list[str], count: int, seed: int,
 ) -> list[Workload]:  # fmt: skip
     from gdnspec.inputs.lengths import parse
     from gdnspec.inputs.random import Stream
     from gdnspec.inputs.slots import slots
 
-    drafts = any(axis.name == "draft_tokens" for axis in found.definition.var_axes())
-    if draft_tokens is not None and not drafts:
-        raise SpecError(f"{found.definition.name} takes no draft tokens: leave out --draft-tokens")
-    tokens = (draft_tokens or 4) if drafts else 1
-    keeps = keeps_checkpoints(found.definition)
-    if checkpoint_interval is not None and not keeps:
-        raise SpecError(f"{found.definition.name} keeps no checkpoints: leave out --checkpoint-interval")
-    interval = checkpoint_interval or MULTIPLE
+    several = roles.axis(found.definition, "drafts") is not None
+    if drafts is not None and not several:
+        raise SpecError(f"{found.definition.name} takes one token a row: leave out --drafts")
+    tokens = (drafts or 4) if several else 1
+    scalars = _scalars(found.definition, scalar)
 
     ragged = found.definition.conventions.packing == "ragged"
     if ragged and lengths is None:
@@ -110,23 +108,20 @@ def _lines(
     sizes = batch_spec.draw(batch_stream, count)
     lines = []
     for i in range(count):
-        values: dict[str, object]
         if length_spec is not None:
             drawn = list(length_spec.fixed or ()) if fixed else length_spec.draw(length_stream, max(sizes[i], 1))
-            axes = {"total_seq_len": sum(drawn), "num_seqs": len(drawn)}
-            more, integers = slots(found.definition, len(drawn), 1, Stream(seed, f"slots/{i}"))
-            axes |= more
-            values = {"axes": axes, "sequence_lengths": drawn, "integers": integers}
-            if chunks.counts_chunks(found.definition):
-                axes[chunks.COUNT] = chunks.starts(drawn)[-1]
-            if keeps:
-                axes[COUNT] = starts(drawn, interval)[-1]
-                values["scalars"] = {INTERVAL: interval}
         else:
-            more, integers = slots(found.definition, sizes[i], tokens, Stream(seed, f"slots/{i}"))
-            axes = {"batch_size": sizes[i], **({"draft_tokens": tokens} if drafts else {}), **more}
-            values = {"axes": axes, "integers": integers}
-        suite = "strict" if regime == "strict_keys" else "conformance"  # which emulators it is held to
+            drawn = [tokens] * sizes[i]
+        try:
+            axes = roles.sizes(found.definition, drawn, scalars)
+        except ExpressionError as error:
+            raise SpecError(f"{error}: give its value, --scalar NAME=VALUE") from None
+        each = 1 if ragged else tokens
+        more, integers = slots(found.definition, len(drawn), each, Stream(seed, f"slots/{i}"))
+        values = {"axes": axes | more, "integers": integers, "scalars": scalars}
+        if ragged:
+            values["sequence_lengths"] = drawn
+        suite = "strict" if regime in found.family.about.strict else "conformance"  # which emulators it is held to
         line = {"name": f"{regime}_{i}", "suite": suite, "preset": preset, "regime": regime, "seed": seed + i}
         try:
             workload = Workload.model_validate({**line, **values})
@@ -135,6 +130,24 @@ def _lines(
             raise SpecError(f"workload {i}: {error.message}") from None
         lines.append(workload)
     return lines
+
+
+def _scalars(definition: Definition, given: list[str]) -> dict[str, bool | int | float]:
+    """The values of scalar inputs, as `--scalar` has them."""
+    known = {tensor.name: tensor for tensor in definition.inputs if tensor.is_scalar}
+    found: dict[str, bool | int | float] = {}
+    for item in given:
+        name, _, text = item.partition("=")
+        if name not in known:
+            raise SpecError(f"--scalar {item}: {name!r} is not a scalar input ({nearest(name, known)})")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        if not isinstance(value, bool | int | float):
+            raise SpecError(f"--scalar {item}: {text!r} is neither a number, true nor false")
+        found[name] = float(value) if known[name].dtype in FLOATS and not isinstance(value, bool) else value
+    return found
 
 
 def _with_hash(found: Found, line: Workload) -> Workload:

@@ -1,0 +1,190 @@
+"""What the axes of a definition are, and how the sizes of a batch follow from the lengths of its sequences.
+
+The tools go by the `role` of an axis and never by its name. In a ragged batch an input that `bounds` an axis says
+where the entries of each sequence lie: sequence n has entries [n] to [n + 1]. How many it has follows from its length:
+as many as tokens, or what the axis's `per_sequence` says.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Literal
+
+from gdnspec.model.errors import PlacedError, nearest
+from gdnspec.model.expression import ExpressionError, parse
+from gdnspec.model.values import whole
+
+if TYPE_CHECKING:
+    from gdnspec.model.definition import Definition, Scope, Tensor
+
+Role = Literal["tokens", "sequences", "rows", "drafts", "heads", "slots"]
+LENGTH = "length"  # what `per_sequence` calls the tokens of a sequence
+
+
+def axis(definition: "Definition", role: Role) -> str | None:
+    """The name of the axis with this role; None where there is none."""
+    return next((axis.name for axis in definition.axes if axis.role == role), None)
+
+
+def heads(definition: "Definition", scope: "Scope") -> int:
+    """The largest number of heads under bound axes; 1 where nothing is divided into heads."""
+    return max((int(scope[name]) for name in definition.head_axes), default=1)
+
+
+def is_state(definition: "Definition", tensor: "Tensor") -> bool:
+    """Whether it holds matrices, one per head: its vectors are rows of a state, not tokens."""
+    return len(tensor.shape or []) >= 3 and (tensor.shape or [])[-3] in definition.head_axes
+
+
+def bounds(definition: "Definition") -> str | None:
+    """The input that bounds the sequences of packed tokens; None where there is none."""
+    tokens = axis(definition, "tokens")
+    return next((tensor.name for tensor in definition.inputs if tokens and tensor.bounds == tokens), None)
+
+
+def bounding(definition: "Definition") -> list[str]:
+    """Every input whose values follow from the lengths of sequences."""
+    return [tensor.name for tensor in definition.inputs if tensor.bounds is not None]
+
+
+def counted(definition: "Definition") -> dict[str, str]:
+    """Each axis that counts pieces of sequences, and the expression for how many a sequence has."""
+    return {axis.name: axis.per_sequence for axis in definition.var_axes() if axis.per_sequence is not None}
+
+
+def indivisible(definition: "Definition") -> list[str]:
+    """Expressions for how many pieces a sequence has, between two of which it may be cut."""
+    return [*counted(definition).values(), *([definition.blocks] if definition.blocks is not None else [])]
+
+
+def count(text: str, length: int, given: Mapping[str, object]) -> int:
+    """How many pieces a sequence of so many tokens has. `given`: the scalars and sizes that the expression names.
+    Raises `ExpressionError`."""
+    return whole(parse(text), {**given, LENGTH: length})
+
+
+def starts(definition: "Definition", lengths: Sequence[int], given: Mapping[str, object]) -> dict[str, list[int]]:
+    """The values of each input that bounds something, [sequences + 1]. What cannot be computed from `given` is left
+    out: checks of the line say why."""
+    pieces, found = counted(definition), {}
+    for tensor in definition.inputs:
+        if tensor.bounds is None:
+            continue
+        each: Sequence[int] = lengths
+        if tensor.bounds in pieces:
+            try:
+                each = [count(pieces[tensor.bounds], length, given) for length in lengths]
+            except ExpressionError:
+                continue
+        found[tensor.name] = [0, *accumulate(each)]
+    return found
+
+
+def sizes(definition: "Definition", lengths: Sequence[int], given: Mapping[str, object]) -> dict[str, int]:
+    """The var axes of a batch: of sequences of these lengths, or of as many rows, which all have one length. Slots
+    aside, a line binds no other. Raises `ExpressionError`."""
+    by_role: dict[Role, int] = {
+        "tokens": sum(lengths), "sequences": len(lengths), "rows": len(lengths), "drafts": max(lengths, default=1),
+    }  # fmt: skip
+    found = {name: size for role, size in by_role.items() if (name := axis(definition, role)) is not None}
+    for name, text in counted(definition).items():
+        found[name] = sum(count(text, length, given) for length in lengths)
+    return found
+
+
+def batch(definition: "Definition", axes: Mapping[str, int]) -> int:
+    """Sequences of a ragged batch, or rows of another, under bound axes; 0 where a definition has neither."""
+    name = axis(definition, "sequences") or axis(definition, "rows")
+    return int(axes.get(name, 0)) if name else 0
+
+
+def tokens(definition: "Definition", axes: Mapping[str, int]) -> int:
+    """Tokens of all sequences or rows together, under bound axes."""
+    packed, drafts = axis(definition, "tokens"), axis(definition, "drafts")
+    if packed is not None:
+        return int(axes.get(packed, 0))
+    return batch(definition, axes) * int(axes.get(drafts, 1) if drafts else 1)
+
+
+def packed_tokens(definition: "Definition", axes: Mapping[str, int]) -> int:
+    """Tokens of the recurrence that a reference walks through: of all sequences, or one where rows are not packed."""
+    packed = axis(definition, "tokens")
+    return 1 if packed is None else int(axes.get(packed, 1))
+
+
+def piece(definition: "Definition", name: object) -> str | None:
+    """What one entry of an axis that counts pieces of sequences is called; None for another axis."""
+    return str(name).removeprefix("num_").removesuffix("s") if name in counted(definition) else None
+
+
+def per_batch(definition: "Definition") -> set[str]:
+    """The axes along which a batch can be taken apart."""
+    named = (axis(definition, role) for role in ("tokens", "sequences", "rows"))
+    return {name for name in named if name is not None} | counted(definition).keys()
+
+
+# --- what a definition may say ----------------------------------------------------------------------------------
+
+
+def check(definition: "Definition") -> None:
+    """Raises `PlacedError` where roles contradict each other."""
+    _check_axes(definition)
+    _check_slots(definition)
+    names = {axis.name for axis in definition.axes}
+    countable = counted(definition).keys() | {axis(definition, "tokens")}
+    for i, tensor in enumerate(definition.inputs):
+        for key, over in (("bounds", tensor.bounds), ("counts", tensor.counts)):
+            if over is None:
+                continue
+            if over not in names:
+                raise PlacedError(f"/inputs/{i}/{key}", f"{over!r} is not an axis", nearest(over, names))
+            if not tensor.is_index or tensor.is_flag:
+                raise PlacedError(
+                    f"/inputs/{i}/{key}", f"only integers of one or two dimensions {key[:-1]} entries of an axis"
+                )
+        if tensor.bounds is not None and tensor.bounds not in countable:
+            message = f"{tensor.bounds!r} has neither the role tokens nor per_sequence: no sequence has entries of it"
+            raise PlacedError(f"/inputs/{i}/bounds", message)
+    if definition.conventions.packing == "ragged" and bounds(definition) is None:
+        message = "a ragged definition has an axis with the role tokens, and an input that bounds it"
+        raise PlacedError("/inputs", message)
+
+
+def _check_slots(definition: "Definition") -> None:
+    for i, tensor in enumerate(definition.inputs):
+        pool = next((other for other in definition.inputs if other.name == tensor.indexes), None)
+        if pool is not None and str((pool.shape or [""])[0]) != axis(definition, "slots"):
+            raise PlacedError(f"/inputs/{i}/indexes", f"the first axis of {pool.name!r} has not the role slots")
+
+
+def _check_axes(definition: "Definition") -> None:
+    taken: dict[str, str] = {}
+    scalars = {tensor.name for tensor in definition.inputs if tensor.is_scalar}
+    known = {LENGTH} | scalars
+    var = {axis.name for axis in definition.var_axes()}
+    for i, axis_ in enumerate(definition.axes):
+        if axis_.role is not None and axis_.role != "heads":
+            if axis_.role in taken:
+                message = f"{taken[axis_.role]!r} has the role {axis_.role} already"
+                raise PlacedError(f"/axes/{i}/role", message)
+            if axis_.name not in var:
+                raise PlacedError(f"/axes/{i}/role", f"an axis that is {axis_.role} is a var axis")
+            taken[axis_.role] = axis_.name
+    for pointer, text in _expressions(definition):
+        try:
+            unknown = sorted(parse(text).names - known)
+        except ExpressionError as error:
+            raise PlacedError(pointer, str(error)) from None
+        if unknown:
+            message = f"{unknown[0]!r} is neither {LENGTH} nor a scalar input"
+            raise PlacedError(pointer, message, nearest(unknown[0], known))
+
+
+def _expressions(definition: "Definition") -> Iterator[tuple[str, str]]:
+    if definition.blocks is not None:
+        yield "/blocks", definition.blocks
+    pieces = counted(definition)
+    for i, axis_ in enumerate(definition.axes):
+        if axis_.name in pieces:
+            if axis_.role is not None:
+                raise PlacedError(f"/axes/{i}/per_sequence", "an axis has a role or per_sequence, not both")
+            yield f"/axes/{i}/per_sequence", pieces[axis_.name]
