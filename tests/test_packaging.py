@@ -38,6 +38,9 @@ def test_the_wheel_holds_all_that_the_command_reads(wheel: Path, tmp_path: Path)
         "gdnspec/data/definitions/gdn/gdn_prefill_k_last/workloads.jsonl",
         "gdnspec/data/reference/gdn/gated_delta_net.py",
         "gdnspec/data/solutions/torch_recurrent/kernel.py",
+        "gdnspec/data/tests/known_bad/gdn/faults.json",
+        "gdnspec/data/tests/known_bad/gdn/bases/core/kernel.py",
+        "gdnspec/data/tests/known_bad/gdn/late_process/known_bad.json",
         "gdnspec/report/templates/page.html.j2",
         "gdnspec/report/static/page.css",
     ):

@@ -18,7 +18,8 @@ from gdnspec.check.symmetry import Transformation
 from gdnspec.model import roles
 from gdnspec.numerics.judge import Verdict
 from gdnspec.sandbox.parent.process import Child
-from helpers_further import KNOWN_BAD, checked, on_a_cpu
+from helpers_further import checked, on_a_cpu
+from helpers_known_bad import wrong
 from helpers_unit import drawn
 
 DECODE, PREFILL = "gdn_decode_k_last", "gdn_prefill_k_first"
@@ -51,7 +52,7 @@ def test_who_keeps_lengths_is_rejected_on_every_ragged_row(gdnspec: Run, name: s
     rows = ragged()
     assert len(rows) > 20
     options = [word for row in rows for word in ("--workload", row)]
-    results, _ = checked(gdnspec, KNOWN_BAD / name, PREFILL, *options)
+    results, _ = checked(gdnspec, wrong(name), PREFILL, *options)
     passed = [row for row in rows if results[row]["status"] == "PASSED"]
     assert not passed
     assert "with other lengths of sequences in the same memory" in results["ragged"]["message"]
@@ -129,7 +130,7 @@ def test_sequences_change_places_so_that_lengths_differ(seed: int) -> None:
 
 
 def test_one_call_in_seven_that_is_wrong_shows_where_calls_are_repeated(gdnspec: Run) -> None:
-    folder = KNOWN_BAD / "wrong_every_seventh_call"
+    folder = wrong("wrong_every_seventh_call")
     results, _ = checked(gdnspec, folder, DECODE, "--workload", "batch_8")
     assert results["batch_8"]["status"] == "PASSED", "it is right on the calls that there are by default on a CPU"
     results, _ = checked(gdnspec, folder, DECODE, "--workload", "batch_8", "--repeat", "20")
@@ -257,8 +258,8 @@ def test_calls_on_two_streams_do_not_share_a_buffer(gdnspec: Run, make_solution:
 @pytest.mark.gpu
 def test_repeats_are_the_default_on_a_gpu(gdnspec: Run) -> None:
     done = gdnspec(
-        "check", DECODE, "--solutions-dir", KNOWN_BAD, "--solution", "wrong_every_seventh_call", "--device", "cuda",
-        "--workload", "batch_8", "--json", "-",
+        "check", DECODE, "--solutions-dir", wrong("wrong_every_seventh_call"), "--solution", "wrong_every_seventh_call",
+        "--device", "cuda", "--workload", "batch_8", "--json", "-",
     )  # fmt: skip
     (result,) = map(json.loads, done.stdout.splitlines())
     assert result["status"] == "INCORRECT_NUMERICAL"

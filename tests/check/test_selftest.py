@@ -1,6 +1,7 @@
 """The judge is judged: a survivor, a wrong reason and a thin margin each end in exit code 1."""
 
 import contextlib
+import json
 import math
 import os
 import shutil
@@ -16,7 +17,7 @@ import typer
 from conftest import ROOT, Run
 from gdnspec import paths
 from gdnspec.catalog.definitions import definitions
-from gdnspec.catalog.known_bad import Bad, honest, known_bad
+from gdnspec.catalog.faults import KNOWN_BAD_FILE, Bad, known_bad, rejections
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.workloads import workloads
 from gdnspec.check.selftest import (
@@ -33,8 +34,9 @@ from gdnspec.check.selftest import (
 from gdnspec.cli.commands.selftest import selftest
 from gdnspec.inputs.fresh import names
 from gdnspec.model.errors import SpecError
-from gdnspec.model.rejection import KnownBad
+from gdnspec.model.fault import KnownBad, Rejection
 from gdnspec.model.result import CheckResult, OutputErrors, Status
+from helpers_known_bad import wrong
 from patience import PATIENCE, until
 
 # DESIGN section 3 and what public kernels have been seen to do; each must have its known-bad solution.
@@ -113,7 +115,7 @@ CHEATS = {
 
 
 def test_every_trap_and_every_cheat_has_its_solution() -> None:
-    kinds = {item.solution.name: item.known.kind for item in known_bad()}
+    kinds = {name: known.kind for name, known in rejections().items()}
     assert {name for name, kind in kinds.items() if kind == "wrong"} >= TRAPS
     assert {name for name, kind in kinds.items() if kind == "cheat"} >= CHEATS
 
@@ -126,22 +128,8 @@ def test_named_killers_are_workloads_that_the_solution_is_tried_on() -> None:
         assert set(item.known.killed_by) <= lines | drawn, item.solution.name
 
 
-def test_the_readme_has_every_row_of_the_matrix_and_no_other() -> None:
-    text = (ROOT / "tests" / "known_bad" / "README.md").read_text()
-    cells = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")}
-    cells -= {"---", "honest solution", "known-bad solution", "workload"}
-    wanted = {item.solution.name for item in known_bad()} | {solution.name for solution in honest()}
-    fresh = set()
-    for name, found in definitions().items():
-        family = name.removeprefix("gdn_").replace("_k_last", "").replace("_k_first", "")
-        wanted |= {f"{family} {w.name}" for w in workloads(found) if w.suite != "performance"}
-        fresh |= {f"{family} {each}" for each in names(found, "cpu")}
-    assert cells >= wanted
-    assert cells <= wanted | fresh
-
-
 def test_the_readme_counts_the_known_bad() -> None:
-    kinds = Counter(item.known.kind for item in known_bad())
+    kinds = Counter(known.kind for known in rejections().values())
     said = f"runs {kinds['wrong']} solutions that are wrong in one thing and {kinds['cheat']} that cheat"
     assert said in (ROOT / "README.md").read_text()
 
@@ -159,7 +147,7 @@ def result(workload: str = "one", status: Status = "PASSED", suite: str = "smoke
 
 def bad(**known: Any) -> Bad:
     content = {"schema_version": 1, "kind": "wrong", "fault": "it is", "statuses": ["INCORRECT_NUMERICAL"], **known}
-    return Bad(load_solution(ROOT / "tests" / "known_bad" / "no_carry"), KnownBad.model_validate(content))
+    return Bad(load_solution(wrong("no_carry")), KnownBad.model_validate(content))
 
 
 WRONG: Status = "INCORRECT_NUMERICAL"
@@ -224,7 +212,7 @@ def test_a_few_by_name(gdnspec: Run) -> None:
 
 def test_a_quick_trial_ends_where_a_workload_rejects_and_runs_each_named_killer() -> None:
     names = {"bfloat16_state_truncated", "bfloat16_inverse"}
-    chosen = {item.solution.name: item for item in known_bad() if item.solution.name in names}
+    chosen = {item.solution.name: item for item in known_bad(names)}
     whole, quick = (Trial("cpu", PATIENCE, 1, complete) for complete in (True, False))
     one = chosen["bfloat16_state_truncated"]
     ((_, results),) = run([bad_task(one, quick)], 1)
@@ -240,25 +228,24 @@ def test_a_quick_trial_ends_where_a_workload_rejects_and_runs_each_named_killer(
     assert set(honest_task(one.solution, quick).suites) < set(honest_task(one.solution, whole).suites)
 
 
-def test_a_matrix_needs_every_workload(gdnspec: Run) -> None:
-    readme = ROOT / "tests" / "known_bad" / "README.md"
-    done = gdnspec("selftest", "no_carry", "--until-rejected", "--markdown", readme)
+def test_a_matrix_needs_every_workload(gdnspec: Run, tmp_path: Path) -> None:
+    done = gdnspec("selftest", "no_carry", "--until-rejected", "--markdown", tmp_path / "matrix.md")
     assert done.returncode == 2
     assert "leave out --until-rejected" in done.stderr
 
 
 def test_killed_it_leaves_nobody_at_work(tmp_path: Path) -> None:
     mark = {"GDNSPEC_CACHE": str(tmp_path / "cache")}  # in the environment of all that it starts
-    names, folder = ["late_process", "late_thread"], tmp_path / "known_bad"
+    names, folder = ["late_process", "late_thread"], tmp_path / "known_bad" / "mine"
     for name in names:
-        shutil.copytree(ROOT / "tests" / "known_bad" / name, folder / name)
+        shutil.copytree(wrong(name), folder / name)
         with (folder / name / "kernel.py").open("a") as file:
             file.write("\n\ndef run(**_):\n    time.sleep(9600)\n")  # whoever judged it would never end
     code = f"""
 import pathlib
 from gdnspec import paths
 from gdnspec.cli.main import main
-paths.known_bad_dir = lambda: pathlib.Path({str(folder)!r})
+paths.known_bad_dir = lambda: pathlib.Path({str(folder.parent)!r})
 main()
 """
     command = [sys.executable, "-c", code, "selftest", *names, "--jobs", "2", "--timeout", "9000"]
@@ -305,12 +292,15 @@ def run(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm):
 
 @pytest.fixture
 def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """The folder of known-bad solutions, with one of them alone."""
+    """The folder of known-bad solutions, with one of them alone, as a folder."""
 
     def make(name: str) -> Path:
-        folder = tmp_path / "known_bad" / name
-        shutil.copytree(ROOT / "tests" / "known_bad" / name, folder)
-        monkeypatch.setattr(paths, "known_bad_dir", lambda: folder.parent)
+        (item,) = known_bad([name])
+        folder = tmp_path / "known_bad" / "mine" / name
+        shutil.copytree(item.solution.folder, folder)
+        known = {"schema_version": 1, **item.known.model_dump(include=set(Rejection.model_fields))}
+        (folder / KNOWN_BAD_FILE).write_text(json.dumps(known))
+        monkeypatch.setattr(paths, "known_bad_dir", lambda: folder.parents[1])
         return folder
 
     return make

@@ -19,7 +19,8 @@ from gdnspec.model.definition import Definition
 from gdnspec.model.unread import unread
 from gdnspec.sandbox.parent.process import Child
 from gdnspec.sandbox.wire.arena import GUARD_BYTE, Slot
-from helpers_further import KNOWN_BAD, checked, on_a_cpu
+from helpers_further import checked, on_a_cpu
+from helpers_known_bad import wrong
 from pydantic import ValidationError
 
 DECODE, POOL, VERIFY = "gdn_decode_k_last", "gdn_decode_pool_k_last", "gdn_verify_k_last"
@@ -114,7 +115,7 @@ MULTIPLIES = {
 @pytest.mark.parametrize("name", MULTIPLIES)
 def test_what_multiplies_by_zero_instead_of_choosing_is_rejected(gdnspec: Run, name: str) -> None:
     which, workload = MULTIPLIES[name]
-    results, _ = checked(gdnspec, KNOWN_BAD / name, which, "--workload", workload)
+    results, _ = checked(gdnspec, wrong(name), which, "--workload", workload)
     assert results[workload]["status"] == "NON_FINITE"
 
 
@@ -190,9 +191,7 @@ def test_rows_with_strides_have_a_gap_in_every_input_that_takes_one() -> None:
 
 @pytest.mark.parametrize("workload", ["strided_inputs", "strided_inputs_odd"])
 def test_a_kernel_that_reads_slices_flat_is_rejected(gdnspec: Run, workload: str) -> None:
-    results, _ = checked(
-        gdnspec, KNOWN_BAD / "reads_inputs_flat", DECODE, "--workload", workload, "--workload", "batch_8"
-    )
+    results, _ = checked(gdnspec, wrong("reads_inputs_flat"), DECODE, "--workload", workload, "--workload", "batch_8")
     assert results["batch_8"]["status"] == "PASSED", "it is right on contiguous inputs"
     assert results[workload]["status"] == "NON_FINITE"
 

@@ -13,6 +13,7 @@ from gdnspec.catalog.solutions import load_solution
 from gdnspec.cli import files, matrix
 from gdnspec.cli.commands.new import Language, new
 from gdnspec.model.errors import SpecError
+from gdnspec.report import kills
 from gdnspec.submission.evidence import folder_of
 from helpers_bundles import DECODE, bundle_of
 
@@ -67,9 +68,22 @@ def test_selftest_finds_a_file_without_a_place_before_it_runs(gdnspec: Run, tmp_
     done = gdnspec("selftest", "--markdown", tmp_path / "README.md")
     assert (done.returncode, "has no place for the matrix" in done.stderr) == (2, True)
     assert "1 of " not in done.stderr
-    with pytest.raises(SpecError, match="no such file"):
-        matrix.require_place(tmp_path / "gone.md")
-    assert matrix.require_place(ROOT / "tests" / "known_bad" / "README.md")
+    with pytest.raises(SpecError, match="there is no such folder"):
+        matrix.require_place(tmp_path / "gone" / "matrix.md")
+
+
+def test_a_new_file_gets_the_matrix_and_an_old_one_keeps_its_own_words(tmp_path: Path) -> None:
+    file = tmp_path / "matrix.md"
+    matrix.write(file, [], [], {})
+    text = file.read_text()
+    assert text.startswith("# Kill matrix\n")
+    assert [table.columns[0] for table in kills.written(file)] == ["workload"], "tables without a row are left out"
+    file.write_text(f"Mine.\n{text}\nMine too.\n")
+    matrix.write(file, [], [], {})
+    assert file.read_text() == f"Mine.\n{text}\nMine too.\n"
+    file.write_text("# No matrix\n")
+    with pytest.raises(SpecError, match="holds no kill matrix"):
+        kills.written(file)
 
 
 @pytest.mark.parametrize(

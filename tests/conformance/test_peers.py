@@ -14,6 +14,7 @@ from conftest import ROOT, Run
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.cli.selection import chosen_solutions
 from gdnspec.report.markdown import BEGIN, END, placed
+from helpers_known_bad import wrong
 from packaging.requirements import Requirement
 
 PEERS = sorted(file.parent.name for file in (ROOT / "peers").glob("*/solution.json"))
@@ -129,18 +130,18 @@ def test_verdicts_by_regime_go_into_a_readme_and_what_stands_there_stays(gdnspec
 
 def test_failures_are_named(gdnspec: Run, tmp_path: Path) -> None:
     verdicts, readme = tmp_path / "v.jsonl", tmp_path / "README.md"
-    wrong = ("--solutions-dir", ROOT / "tests" / "known_bad", "--solution", "output_times_1_01", "--device", "cpu")
+    chosen = ("--solutions-dir", wrong("output_times_1_01"), "--solution", "output_times_1_01", "--device", "cpu")
     options = ("--workload", "ragged")
-    assert gdnspec("check", "gdn_prefill_k_last", *wrong, *options, "--json", verdicts).returncode == 1
+    assert gdnspec("check", "gdn_prefill_k_last", *chosen, *options, "--json", verdicts).returncode == 1
     report = ("report", "--markdown", "output_times_1_01", "--verdicts", verdicts, "-o", readme)
-    assert gdnspec(*report, *wrong[:2]).returncode == 0
+    assert gdnspec(*report, *chosen[:2]).returncode == 0
     text = readme.read_text()
     assert text.startswith("# output_times_1_01\n")
     assert "| typical | **0 of 1** |" in text
     assert "- gdn_prefill_k_last, INCORRECT_NUMERICAL: " in text
 
 
-KNOWN_BAD = ("output_times_1_01", "--solutions-dir", str(ROOT / "tests" / "known_bad"))  # which nobody measures
+KNOWN_BAD = ("output_times_1_01", "--solutions-dir", str(wrong("output_times_1_01")))  # which nobody measures
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ def test_what_is_no_regular_file_is_refused(kind: str, tmp_path: Path) -> None:
 # --- the command -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "known_bad.json"])
+@pytest.mark.parametrize("kind", FORMATS)
 def test_validate_refuses_what_its_parts_refuse(kind: str, tmp_path: Path) -> None:
     """The command finds a changed file by itself; each lies in a folder of its own, as the command reads one once."""
     rng, document = random.Random(SEED), documents(kind)[0]

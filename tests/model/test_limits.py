@@ -9,8 +9,8 @@ from gdnspec.catalog.solutions import load_solution
 from gdnspec.model import solution as model
 from gdnspec.model.base import Model
 from gdnspec.model.errors import SpecError
+from gdnspec.model.fault import KnownBad
 from gdnspec.model.loading import build, load
-from gdnspec.model.rejection import KnownBad
 from gdnspec.model.result import CheckResult
 from gdnspec.model.solution import Manifest
 from gdnspec.submission import evidence

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 import helpers_report as made
 from gdnspec import paths
 from gdnspec.catalog.definitions import definitions
+from gdnspec.catalog.faults import known_bad
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.traces import Measured
 from gdnspec.catalog.workloads import workloads
+from gdnspec.cli import matrix
 from gdnspec.model.result import CheckResult
 from gdnspec.report.conformance import table as by_regime
 from gdnspec.report.figures import interval, lengths, percent, plain, seconds
@@ -251,16 +254,24 @@ def test_errors_by_position_come_from_profiles() -> None:
 
 
 @pytest.mark.thorough
-def test_the_kill_matrix_from_results_and_from_the_readme() -> None:
+def test_the_kill_matrix_from_results_and_from_its_markdown(tmp_path: Path) -> None:
     found = grids(made.selftest(), made.shown())
     assert {grid.family for grid in found} == {"decode", "prefill"}
     for grid in found:
         assert all(len(fault.cells) == len(grid.workloads) for fault in grid.faults)
         assert sum(grid.kills) == sum(fault.kills for fault in grid.faults)
-    tables = written()
+    bad, good = known_bad(), [load_solution(ROOT / "solutions" / "torch_recurrent")]
+    results = {solution.name: [] for solution in good} | {
+        item.solution.name: [r for r in made.selftest() if r.solution == item.solution.name] for item in bad
+    }
+    matrix.write(tmp_path / "matrix.md", bad, good, results)
+    tables = written(tmp_path / "matrix.md")
     assert [table.columns[0] for table in tables] == ["honest solution", "known-bad solution", "workload"]
-    assert all(len(table.rows) > 3 for table in tables)
-    assert "As tests/known_bad/README.md has it" in render(made.contents([slow("kept", 2)]))
+    assert sorted(row[0] for row in tables[1].rows) == [item.solution.name for item in bad]
+    page = render(replace(made.contents([slow("kept", 2)]), matrix=tables))
+    assert "As <code>gdnspec selftest --markdown</code> wrote it" in page
+    assert "no_carry" in page
+    assert "No results of a selftest" in render(made.contents([slow("kept", 2)]))
 
 
 def test_figures_read_well() -> None:

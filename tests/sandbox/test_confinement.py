@@ -15,6 +15,7 @@ from conftest import RIGHT_DECODE, ROOT, command_lines
 from gdnspec.build import machine
 from gdnspec.sandbox.child import landlock, namespaces
 from helpers_bundles import bundle_of, renamed
+from helpers_known_bad import wrong
 from patience import PATIENCE, until
 
 pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel has no Landlock that scopes signals")
@@ -304,7 +305,7 @@ def test_a_job_that_does_not_end_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_forged_result_is_found_out(tmp_path: Path) -> None:
-    known_bad = (ROOT / "tests" / "known_bad" / "forged_then_exit" / "kernel.py").read_text()
+    known_bad = (wrong("forged_then_exit") / "kernel.py").read_text()
     code = (
         known_bad + "\n\nsigned = run\ndef run(**inputs):\n    return signed(output=None, new_state=None, **inputs)\n"
     )

@@ -7,6 +7,7 @@ from conftest import ROOT
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.submission.audit import audit, audited
 from gdnspec.submission.finding import Finding
+from helpers_known_bad import wrong
 
 PYTHON = {
     "open('x')": "files",
@@ -188,4 +189,4 @@ def test_shipped_solutions_have_no_severe_findings(name: str) -> None:
              "reads_expected_files", "reads_parent_memory"],
 )  # fmt: skip
 def test_known_cheats_are_found(name: str) -> None:
-    assert severe(audit({"kernel.py": (ROOT / "tests" / "known_bad" / name / "kernel.py").read_bytes()}))
+    assert severe(audit({"kernel.py": (wrong(name) / "kernel.py").read_bytes()}))

@@ -17,9 +17,9 @@ from gdnspec.check.record import LASTING, Recorder, earlier
 from gdnspec.check.seal import is_sealed
 from gdnspec.model.definition import Definition
 from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.fault import FaultTable, KnownBad
 from gdnspec.model.loading import load, load_lines
 from gdnspec.model.preset import Presets
-from gdnspec.model.rejection import KnownBad
 from gdnspec.model.result import CheckResult
 from gdnspec.model.solution import Manifest
 from gdnspec.model.workload import Workload
@@ -111,6 +111,7 @@ KNOWN_BAD = {
     "schema_version": 1, "kind": "wrong", "fault": "the gate is read as linear", "statuses": ["INCORRECT_NUMERICAL"],
     "killed_by": ["one_row"], "only_in": ["strict"], "long_workloads": False,
 }  # fmt: skip
+KNOWN_BAD_PART = {key: value for key, value in KNOWN_BAD.items() if key not in ("schema_version", "kind")}
 PLACE = {"sequence": 0, "head": 1, "vector": 2, "element": 3, "got": 1.5, "expected": 1.25}
 RESULT = {
     "schema_version": 1, "definition": "gdn_decode_k_last", "workload": "one_row", "suite": "smoke", "solution": "s",
@@ -140,7 +141,7 @@ def documents(kind: str) -> list[Document]:
                 for line in found.workloads_file.read_text().splitlines()
             ]
         case "solution.json":
-            folders = [*solution_folders(), *sorted(f.parent for f in paths.known_bad_dir().glob(f"*/{MANIFEST}"))]
+            folders = [*solution_folders(), *sorted(f.parent for f in paths.known_bad_dir().glob(f"*/*/{MANIFEST}"))]
             trees = [(folder, json.loads((folder / MANIFEST).read_text())) for folder in folders[:12]]
 
             def read(file: Path) -> Any:
@@ -148,8 +149,13 @@ def documents(kind: str) -> list[Document]:
 
             return [Document(tree, Manifest, f"{folder.name}/{kind}", read, folder) for folder, tree in trees]
         case "known_bad.json":
-            shipped = [json.loads(file.read_text()) for file in sorted(paths.known_bad_dir().glob(f"*/{kind}"))]
+            shipped = [json.loads(file.read_text()) for file in sorted(paths.known_bad_dir().glob(f"*/*/{kind}"))]
             return [Document(x, KnownBad, kind, lambda f: plain(load(KnownBad, f))) for x in (KNOWN_BAD, *shipped[:6])]
+        case "faults.json":
+            (tree,) = (json.loads(file.read_text()) for file in paths.known_bad_dir().glob(f"*/{kind}"))
+            every = [fault for fault in tree["faults"] if "manifest" in fault][:2] + tree["faults"][:2]
+            table = {"schema_version": 1, "faults": [{**KNOWN_BAD_PART, **fault} for fault in every]}
+            return [Document(table, FaultTable, kind, lambda f: plain(load(FaultTable, f)))]
     return [Document(RESULT, CheckResult, kind, read_results)]
 
 

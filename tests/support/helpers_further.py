@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from conftest import ROOT, Run
+from conftest import Run
 from gdnspec.build import machine
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.solutions import load_solution
@@ -12,8 +12,6 @@ from gdnspec.catalog.workloads import workloads
 from gdnspec.check.call import Content
 from gdnspec.check.plan import Extras, Job, plan
 from gdnspec.inputs.materialise import materialise
-
-KNOWN_BAD = ROOT / "tests" / "known_bad"
 
 
 def checked(gdnspec: Run, folder: Path, name: str, *options: str) -> tuple[dict[str, dict[str, Any]], str]:

@@ -26,6 +26,7 @@ FILES = {
     "workloads.jsonl": (3000, 700, 200),
     "solution.json": (1300, 500, 200),
     "known_bad.json": (600, 400, 60),
+    "faults.json": (900, 400, 200),
     "results.jsonl": (900, 400, 200),
 }
 TENSORS = {"cut": 900, "length": 300, "header": 1400, "data": 300}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gdnspec.catalog.definitions import Found, definitions, preset_of
-from gdnspec.catalog.known_bad import known_bad
+from gdnspec.catalog.faults import known_bad
 from gdnspec.catalog.traces import Measured, definition_hash
 from gdnspec.catalog.workloads import workloads
 from gdnspec.model.result import Bucket, CheckResult, OutputErrors, Place

@@ -29,7 +29,7 @@ def peers_dir() -> Path:
 
 
 def known_bad_dir() -> Path:
-    """Wrong and cheating solutions, every one of which must be rejected."""
+    """A folder for each family: wrong and cheating solutions, all of which must be rejected."""
     return data_root() / "tests" / "known_bad"
 
 
@@ -55,6 +55,11 @@ def state_dir() -> Path:
 def expected_cache() -> Path:
     """Expected values: written by the judge alone, closed to the solutions it judges."""
     return cache_dir() / "expected"
+
+
+def faults_cache() -> Path:
+    """Rows of the tables of wrong solutions, written out as solutions; one folder a content."""
+    return cache_dir() / "faults"
 
 
 def build_cache(source_hash: str) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gdnspec.build import machine
 from gdnspec.catalog.definitions import Found, definitions, preset_of
-from gdnspec.catalog.known_bad import Bad
+from gdnspec.catalog.faults import Bad
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import workloads
 from gdnspec.check.plan import Extras, Job, interpreted, plan, token_programs

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from gdnspec.catalog.definitions import definitions, without_family
-from gdnspec.catalog.known_bad import MATRIX_BEGIN, MATRIX_END, Bad
+from gdnspec.catalog.faults import Bad
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import workloads
 from gdnspec.catalog.writing import require_file
@@ -19,9 +19,11 @@ from gdnspec.inputs.fresh import names
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import read_text
 from gdnspec.model.result import CheckResult
+from gdnspec.report.kills import MATRIX_BEGIN, MATRIX_END
 
 Results = dict[str, list[CheckResult]]
 Row = list[str]
+TITLE = "# Kill matrix\n\nWhich workload rejects which known-bad solution."
 FRESH = "lengths and gates that nobody has published"
 HONEST = ["honest solution", "passed", "unsupported", "strict suite", "least margin", "least margin, strict"]
 BAD = ["known-bad solution", "kind", "rejected as", "killed by", "best killer", "error / budget", "fault"]
@@ -124,7 +126,11 @@ def _table(columns: list[str], rows: Iterator[Row]) -> Table:
 
 
 def require_place(file: Path) -> str:
-    """The text of a Markdown file that has a place for the matrix, and can be written. Raises `SpecError`."""
+    """The text of a Markdown file that has a place for the matrix, and can be written; of a new one where there is
+    none. Raises `SpecError`."""
+    if not file.exists():
+        require_file(file, "--markdown FILE")
+        return f"{TITLE}\n\n{MATRIX_BEGIN}\n{MATRIX_END}\n"
     text = read_text(file)
     if text.count(MATRIX_BEGIN) != 1 or text.count(MATRIX_END) != 1:
         raise SpecError([Problem(file, "has no place for the matrix", hint=f"lines {MATRIX_BEGIN} and {MATRIX_END}")])
@@ -133,7 +139,7 @@ def require_place(file: Path) -> str:
 
 
 def write(file: Path, bad: list[Bad], good: list[Solution], results: Results) -> None:
-    """Replaces what stands between the two marks of a Markdown file."""
+    """Replaces what stands between the two marks of a Markdown file, which it makes where there is none."""
     text = require_place(file)
     before, rest = text.split(MATRIX_BEGIN)
     after = rest.split(MATRIX_END)[1]

@@ -1,22 +1,25 @@
-"""The kill matrix: which workload rejects which known-bad solution, from a selftest's results or from its README."""
+"""The kill matrix: which workload rejects which known-bad solution, from a selftest's results or its Markdown."""
 
 import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from gdnspec import paths
 from gdnspec.catalog.definitions import Found, without_family
-from gdnspec.catalog.known_bad import MATRIX_BEGIN, MATRIX_END, known_bad
+from gdnspec.catalog.faults import rejections
 from gdnspec.catalog.workloads import workloads
-from gdnspec.model.errors import SpecError
+from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.fault import Rejection
 from gdnspec.model.loading import read_text
-from gdnspec.model.rejection import KnownBad
 from gdnspec.model.result import CheckResult
 from gdnspec.report.figures import plain
 from gdnspec.report.rows import largest
 
 LAYOUTS = ("_k_last", "_k_first")  # both have the same lines
+# Where a Markdown file has the matrix.
+MATRIX_BEGIN = "<!-- kill matrix: begin (gdnspec selftest --markdown writes it) -->"
+MATRIX_END = "<!-- kill matrix: end -->"
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Written:
-    """A table as the README has it."""
+    """A table as the Markdown has it."""
 
     columns: list[str]
     rows: list[list[str]]
@@ -60,7 +63,7 @@ class Written:
 
 def grids(results: Iterable[CheckResult], found: dict[str, Found]) -> list[Grid]:
     """One grid an operator; its k_last and k_first forms are one."""
-    bad = {item.solution.name: item.known for item in known_bad()}
+    bad = rejections()
     met: dict[str, dict[str, dict[str, CheckResult]]] = {}
     owners: dict[str, str] = {}
     for result in results:
@@ -75,7 +78,9 @@ def grids(results: Iterable[CheckResult], found: dict[str, Found]) -> list[Grid]
     return [_grid(family, owners[family], by_name, bad, found[owners[family]]) for family, by_name in met.items()]
 
 
-def _grid(family: str, owner: str, met: dict[str, dict[str, CheckResult]], bad: dict[str, KnownBad], at: Found) -> Grid:
+def _grid(
+    family: str, owner: str, met: dict[str, dict[str, CheckResult]], bad: dict[str, Rejection], at: Found
+) -> Grid:
     ran = {name for mine in met.values() for name in mine}
     names = [line.name for line in workloads(at) if line.name in ran]
     names += sorted(ran - set(names))
@@ -105,12 +110,11 @@ def _family(definition: str) -> str:
     return without_family(definition)
 
 
-def written() -> list[Written]:
-    """The tables between the marks of tests/known_bad/README.md; none where there is no such file."""
-    try:
-        text = read_text(paths.known_bad_dir() / "README.md")
-    except SpecError:
-        return []
+def written(file: Path) -> list[Written]:
+    """The tables between the marks of a file that `gdnspec selftest --markdown` has written."""
+    text = read_text(file)
+    if MATRIX_BEGIN not in text:
+        raise SpecError([Problem(file, "holds no kill matrix", hint="gdnspec selftest --markdown FILE writes one")])
     between = text.partition(MATRIX_BEGIN)[2].partition(MATRIX_END)[0]
     tables: list[Written] = []
     lines: list[list[str]] = []

@@ -44,6 +44,7 @@ class Contents:
     command: str
     sources: Sequence[str] = ()
     problems: Sequence[str] = ()
+    matrix: Sequence[kills.Written] = ()  # the kill matrix as tables
 
     @property
     def empty(self) -> bool:
@@ -93,7 +94,7 @@ def render(contents: Contents) -> str:
         presets=presets(), regime_words=regimes(),
         generated=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), solutions=names, most=MOST_BASELINES,
         grids=kills.grids(contents.selftest, contents.found) if contents.selftest else [],
-        written=[] if contents.selftest else kills.written(),
+        written=contents.matrix,
         style=Markup((STATIC / "page.css").read_text(encoding="utf-8")),
         scripts=[Markup(script) for script in scripts], policy=_policy(scripts), data=embedded(data),
     )  # fmt: skip

@@ -33,7 +33,9 @@ def report(
     selftest_file: Annotated[
         Path | None,
         typer.Option(
-            "--selftest", metavar="FILE", help="The kill matrix, of gdnspec selftest --json.", show_default="the README"
+            "--selftest",
+            metavar="FILE",
+            help="The kill matrix: results of gdnspec selftest --json, or the .md of gdnspec selftest --markdown.",
         ),
     ] = None,
     solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
@@ -60,6 +62,7 @@ def report(
         raise SpecError([Problem(output, "a page is named .html: another file is not overwritten")])
     require_file(output, "-o FILE")
 
+    from gdnspec.report import kills
     from gdnspec.report.page import Contents, render
     from gdnspec.report.sources import traces, verdicts
 
@@ -74,11 +77,14 @@ def report(
     for problem in unusable:
         note(f"{problem}; its traces are left out")
     judged = [result for result in verdicts(verdict_files or (), note) if result.definition in found]
-    tested = verdicts([selftest_file], note) if selftest_file else None
+    as_tables = selftest_file is not None and selftest_file.suffix == ".md"
+    matrix = kills.written(selftest_file) if selftest_file and as_tables else []
+    tested = verdicts([selftest_file], note) if selftest_file and not as_tables else None
     measured = traces(known.values(), known.values(), found, note)
     contents = Contents(
         found, measured, judged, tested, shlex.join(["gdnspec", *sys.argv[1:]]),
         [paths.shown(file) for file in (*(verdict_files or ()), *([selftest_file] if selftest_file else ()))], problems,
+        matrix,
     )  # fmt: skip
     size = _write(output, render(contents))
     if contents.empty:

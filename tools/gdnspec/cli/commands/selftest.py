@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gdnspec.catalog.known_bad import Bad, honest, known_bad
+from gdnspec.catalog.faults import Bad, honest, known_bad, rejections
 from gdnspec.catalog.solutions import Solution
 from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, print_table, say
@@ -53,7 +53,8 @@ def selftest(
     markdown: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Put the kill matrix into this file, between its marks. Tries every workload."
+            metavar="FILE",
+            help="Put the kill matrix into a new file, or between the marks of this one. Tries every workload.",
         ),
     ] = None,
     definitions_dir: DefinitionsDir = None,
@@ -64,12 +65,12 @@ def selftest(
     otherwise they are tried on the smoke, strict and fresh ones. Exit code 1 where a wrong or cheating solution
     survives, is rejected for another reason than its fault, or where an honest one fails or keeps too small a margin.
     """
-    bad, good = known_bad(), honest()
-    everything = [item.solution.name for item in bad] + [solution.name for solution in good]
+    good = honest()
+    everything = [*rejections(), *(solution.name for solution in good)]
     for name in names or ():
         if name not in everything:
             raise SpecError(f"no known-bad or honest solution {name!r} ({nearest(name, everything)})")
-    bad = [item for item in bad if not names or item.solution.name in names]
+    bad = known_bad(names or None)
     good = [solution for solution in good if not names or solution.name in names]
     where = chosen_device(device)
 

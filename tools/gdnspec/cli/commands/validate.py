@@ -1,6 +1,7 @@
 """gdnspec validate: are these files what they say they are?"""
 
 import contextlib
+import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
@@ -9,10 +10,12 @@ from typing import Annotated
 
 import typer
 
+from gdnspec import paths
 from gdnspec.catalog import definitions as catalog
 from gdnspec.catalog.carried_traces import CARRIED, load_proof, proof_files
 from gdnspec.catalog.definitions import DEFINITION_FILE, Found, load_definition, preset_problems
 from gdnspec.catalog.families import FAMILY_FILE, PRESETS_FILE, families, load_presets
+from gdnspec.catalog.faults import KNOWN_BAD_FILE, TABLE_FILE, check_table
 from gdnspec.catalog.solutions import MANIFEST, load_solution, solution_folders
 from gdnspec.catalog.trace_check import check_traces, is_trace_file
 from gdnspec.catalog.traces import files_below
@@ -21,14 +24,13 @@ from gdnspec.cli.console import say
 from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.family_file import FamilyFile
+from gdnspec.model.fault import KnownBad
 from gdnspec.model.loading import jsonl, load, load_lines, parse_json
 from gdnspec.model.preset import Preset
 from gdnspec.model.result import CheckResult
 
-KINDS = (
-    f"{DEFINITION_FILE}, {FAMILY_FILE}, {PRESETS_FILE}, {MANIFEST}, *.jsonl, *.safetensors, {CARRIED}/*.json, or a "
-    "folder of these"
-)
+NAMED = (DEFINITION_FILE, FAMILY_FILE, PRESETS_FILE, MANIFEST, TABLE_FILE, KNOWN_BAD_FILE)
+KINDS = f"{', '.join(NAMED)}, *.jsonl, *.safetensors, {CARRIED}/*.json, or a folder of these"
 
 
 def validate(
@@ -38,7 +40,7 @@ def validate(
     ] = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Validate definitions, presets, workloads, solutions, results, traces and captured tensors."""
+    """Validate definitions, presets, workloads, solutions, faults, results, traces and captured tensors."""
     files = list(_expand(path) if path else _everything())
     problems: list[Problem] = []
     traces: list[str | None] = []  # why each is stale
@@ -84,6 +86,8 @@ def _everything() -> Iterable[Path]:
         yield folder / MANIFEST
         yield from files_below(folder)
         yield from proof_files(folder)
+    for name in (MANIFEST, KNOWN_BAD_FILE, TABLE_FILE):
+        yield from sorted(paths.known_bad_dir().rglob(name))
 
 
 def _expand(given: list[Path]) -> Iterable[Path]:
@@ -91,7 +95,7 @@ def _expand(given: list[Path]) -> Iterable[Path]:
         if not path.is_dir():
             yield path
             continue
-        found = [f for name in (DEFINITION_FILE, FAMILY_FILE, PRESETS_FILE, MANIFEST) for f in sorted(path.rglob(name))]
+        found = [f for name in NAMED for f in sorted(path.rglob(name))]
         found += [f for kind in ("*.jsonl", "*.safetensors", f"{CARRIED}/*.json") for f in sorted(path.rglob(kind))]
         if not found:
             raise SpecError([Problem(path, "holds nothing that can be validated", hint=KINDS)])
@@ -109,6 +113,11 @@ def _one(file: Path, definition: str | None) -> None:
         _presets(file)
     elif file.name == MANIFEST:
         load_solution(file.parent)
+    elif file.name == TABLE_FILE:
+        with tempfile.TemporaryDirectory() as scratch:
+            check_table(file, Path(scratch))
+    elif file.name == KNOWN_BAD_FILE:
+        load(KnownBad, file)
     elif file.suffix == ".jsonl":
         if _holds_results(file):
             load_lines(CheckResult, file)

@@ -1,0 +1,262 @@
+"""The solutions that test the judge: tests/known_bad/ and tests/honest/.
+
+A wrong solution is a folder with a known_bad.json, or a row of a family's faults.json: lines of a right solution, its
+base, that become others. A row is written into the cache as a folder, so that it runs as any solution does.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdnspec import paths
+from gdnspec.catalog.kept import partial
+from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution
+from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer, nearest
+from gdnspec.model.fault import Edit, Fault, FaultTable, KnownBad, Rejection
+from gdnspec.model.loading import build, load
+from gdnspec.model.solution import Manifest
+
+KNOWN_BAD_FILE, TABLE_FILE, BASES = "known_bad.json", "faults.json", "bases"
+DESCRIPTIONS = {"wrong": "Wrong on purpose.", "cheat": "Cheats on purpose."}
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A solution, and what is known of its fault."""
+
+    solution: Solution
+    known: Rejection
+
+
+@dataclass(frozen=True)
+class Made:
+    """A row of a table, where it stands, and the files of the solution that it makes."""
+
+    table: Path
+    place: str
+    fault: Fault
+    files: dict[str, bytes]
+
+
+def known_bad(names: Collection[str] | None = None) -> list[Bad]:
+    """All of them by name, or those that are named; raises `SpecError` with every problem."""
+    found = [*_folders(names), *(_written(made, paths.faults_cache()) for made in _rows() if _wanted(made, names))]
+    if names is None and not found:
+        raise SpecError([Problem(paths.known_bad_dir(), "holds no wrong solution")])
+    return sorted(found, key=lambda item: item.solution.name)
+
+
+def rejections() -> dict[str, Rejection]:
+    """What is known of each, by name. It makes no solution."""
+    found: dict[str, Rejection] = {file.parent.name: load(KnownBad, file) for file in _known_bad_files()}
+    for table in _tables():
+        found |= {fault.name: fault for fault in load(FaultTable, table).faults}
+    return dict(sorted(found.items()))
+
+
+def honest() -> list[Solution]:
+    """Right solutions: the project's own, those of tests/honest/, and the bases of wrong ones."""
+    roots = [paths.solutions_dir(), paths.honest_dir()]
+    return [solution for root in roots for solution in _all(root)] + bases()
+
+
+def bases() -> list[Solution]:
+    """The bases of all tables."""
+    return [solution for table in _tables() for solution in _bases(table).values()]
+
+
+def check_table(table: Path, scratch: Path) -> None:
+    """Raises `SpecError` with every problem of a table and of what its rows make, which it writes to `scratch`."""
+    problems: list[Problem] = []
+    for made in read_table(table):
+        try:
+            _written(made, scratch)
+        except SpecError as error:
+            problems += error.problems
+    if problems:
+        raise SpecError(problems)
+
+
+# --- folders ----------------------------------------------------------------------------------------------------
+
+
+def _known_bad_files() -> list[Path]:
+    return sorted(paths.known_bad_dir().glob(f"*/*/{KNOWN_BAD_FILE}"))
+
+
+def _folders(names: Collection[str] | None) -> Iterator[Bad]:
+    root = paths.known_bad_dir()
+    problems = [
+        Problem(file.parent, f"has {file.name} and no {MANIFEST}")
+        for file in _known_bad_files()
+        if not (file.parent / MANIFEST).is_file()
+    ]
+    if problems:
+        raise SpecError(problems)
+    for family in sorted(root.glob("*/")):
+        for solution in _all(family, least=0):
+            if names is None or solution.name in names:
+                yield Bad(solution, load(KnownBad, solution.folder / KNOWN_BAD_FILE))
+
+
+def _all(root: Path, least: int = 1) -> list[Solution]:
+    found: list[Solution] = []
+    problems: list[Problem] = []
+    for file in sorted(root.glob(f"*/{MANIFEST}")):
+        try:
+            found.append(load_solution(file.parent))
+        except SpecError as error:
+            problems += error.problems
+    if problems:
+        raise SpecError(problems)
+    if len(found) < least:
+        raise SpecError([Problem(root, "holds no solution")])
+    return found
+
+
+# --- rows of a table --------------------------------------------------------------------------------------------
+
+
+def _tables() -> list[Path]:
+    return sorted(paths.known_bad_dir().glob(f"*/{TABLE_FILE}"))
+
+
+def _bases(table: Path) -> dict[str, Solution]:
+    return {solution.name: solution for solution in _all(table.parent / BASES, least=0)}
+
+
+def _wanted(made: Made, names: Collection[str] | None) -> bool:
+    return names is None or made.fault.name in names
+
+
+def _rows() -> Iterator[Made]:
+    """Those of all tables; a name stands for one of them."""
+    seen: dict[str, Path] = {}
+    for table in _tables():
+        for made in read_table(table):
+            if made.fault.name in seen:
+                message = f"the name {made.fault.name!r} is taken by a row of {paths.shown(seen[made.fault.name])}"
+                raise SpecError([Problem(table, message, f"{made.place}/name")])
+            seen[made.fault.name] = table
+            yield made
+
+
+def read_table(table: Path) -> list[Made]:
+    """Every row and what it makes; raises `SpecError` with every problem. It writes nothing."""
+    faults, known = load(FaultTable, table).faults, _bases(table)
+    rows: list[Made] = []
+    problems: list[Problem] = []
+    first: dict[str, int] = {}
+    for i, fault in enumerate(faults):
+        place = json_pointer("faults", i)
+        if taken := _taken(table, fault.name, known, first):
+            problems.append(Problem(table, f"the name {fault.name!r} is taken by {taken}", f"{place}/name"))
+        first.setdefault(fault.name, i)
+        if fault.base not in known:
+            where = paths.shown(table.parent / BASES)
+            hint = nearest(fault.base, known)
+            problems.append(Problem(table, f"no base {fault.base!r} in {where}", f"{place}/base", hint))
+            continue
+        try:
+            rows.append(Made(table, place, fault, _files(table, place, fault, known[fault.base])))
+        except PlacedError as error:
+            problems.append(Problem(table, error.message, place + error.pointer, error.hint))
+        except SpecError as error:
+            problems += error.problems
+    if problems:
+        raise SpecError(problems)
+    return rows
+
+
+def _taken(table: Path, name: str, known: dict[str, Solution], first: dict[str, int]) -> str:
+    """By what else a name is taken; empty where it is free."""
+    if name in first:
+        return f"row {json_pointer('faults', first[name])}"
+    if name in known:
+        return "its table's base of that name"
+    folder = table.parent / name
+    return f"the folder {paths.shown(folder)}" if folder.exists() else ""
+
+
+def _files(table: Path, place: str, fault: Fault, base: Solution) -> dict[str, bytes]:
+    """The files of the wrong solution, its manifest among them."""
+    edits: dict[str, list[tuple[int, Edit]]] = {}
+    for i, edit in enumerate(fault.edits):
+        if edit.file not in base.manifest.sources:
+            raise PlacedError(
+                f"/edits/{i}/file",
+                f"{edit.file!r} is not a source of the base {base.name!r}",
+                nearest(edit.file, base.manifest.sources),
+            )
+        edits.setdefault(edit.file, []).append((i, edit))
+    files = {}
+    for name in base.manifest.sources:
+        content = (base.folder / name).read_bytes()
+        if name in edits:
+            content = _edited(content.decode(), edits[name], f"{name} of the base {base.name!r}").encode()
+        files[name] = content
+    manifest = base.manifest.model_dump(mode="json")
+    manifest |= {"name": fault.name, "description": f"{DESCRIPTIONS[fault.kind]} {fault.fault}"}
+    if fault.manifest.deterministic is not None:
+        manifest["deterministic"] = fault.manifest.deterministic
+    manifest["entries"] = {name: fault.manifest.entry_of(base.manifest.entries.get(name)) for name in fault.definitions}
+    unserved = [name for name, entry in manifest["entries"].items() if not {"entry", "call"} <= set(entry)]
+    if unserved:
+        raise PlacedError(
+            f"/definitions/{fault.definitions.index(unserved[0])}",
+            f"the base {base.name!r} does not serve {unserved[0]!r}",
+            f"{nearest(unserved[0], base.manifest.entries)}; or say in manifest which entry and call do",
+        )
+    try:
+        build(Manifest, manifest, table)
+    except SpecError as error:
+        raise SpecError([_in_row(table, place, problem) for problem in error.problems]) from None
+    return {MANIFEST: (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode(), **files}
+
+
+def _edited(text: str, edits: list[tuple[int, Edit]], where: str) -> str:
+    """The text with every edit. Each finds its place in the text as it was."""
+    lines = text.split("\n")
+    spans: list[tuple[int, int, list[str]]] = []
+    for i, edit in edits:
+        length = len(edit.correct)
+        at = [start for start in range(len(lines) - length + 1) if lines[start : start + length] == edit.correct]
+        if len(at) != 1:
+            found = f"stands {len(at)} times in {where}" if at else f"does not stand in {where}"
+            hint = "take in a line before or behind it" if at else "whole lines, with the spaces before them"
+            raise PlacedError(f"/edits/{i}/correct", found, hint)
+        if any(start < at[0] + length and at[0] < stop for start, stop, _ in spans):
+            raise PlacedError(f"/edits/{i}/correct", f"has lines of {where} that another edit has as well")
+        spans.append((at[0], at[0] + length, edit.wrong))
+    for start, stop, wrong in sorted(spans, reverse=True):
+        lines[start:stop] = wrong
+    return "\n".join(lines)
+
+
+def _written(made: Made, root: Path) -> Bad:
+    """The row as a solution, in a folder of its own: `root/<hash of its files>/<name>/`, written once."""
+    digest = hashlib.sha256()
+    for name, content in sorted(made.files.items()):
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    folder = root / digest.hexdigest()[:24] / made.fault.name
+    for name, content in made.files.items():
+        file = folder / name
+        try:
+            if not file.is_file() or file.read_bytes() != content:
+                with partial(file) as handle, open(handle, "wb", closefd=False) as stream:
+                    stream.write(content)
+        except OSError as error:
+            why = f"cannot be written: {error.strerror or error}"
+            raise SpecError([Problem(file, why, hint="GDNSPEC_CACHE moves the cache")]) from None
+    try:
+        return Bad(load_solution(folder), made.fault)
+    except SpecError as error:
+        raise SpecError([_in_row(made.table, made.place, problem) for problem in error.problems]) from None
+
+
+def _in_row(table: Path, place: str, problem: Problem) -> Problem:
+    """A problem of what a row makes is the row's: nobody has written the file that it was found in."""
+    where = f" at {problem.place}" if problem.place else ""
+    return Problem(table, f"its {problem.file.name}{where}: {problem.message}", place, problem.hint)
