@@ -51,14 +51,48 @@ def test_comparing_traces_never_imports_torch(tmp_path: Path) -> None:
     run_without_torch(("compare", str(file), str(file)))
 
 
-def run_without_torch(arguments: tuple[str, ...]) -> None:
+# Each of these takes longer to import than the commands that only read take in all.
+SLOW = {
+    "altair", "asyncio", "fastapi", "http.client", "jinja2", "multiprocessing", "numpy", "pandas", "ray",
+    "scipy", "sklearn", "sqlite3", "torch", "transformers", "triton", "uvicorn",
+}  # fmt: skip
+
+
+def run_without_torch(arguments: tuple[str, ...], *others: str) -> None:
+    """Nor any other package that is slow to import, or of the `others`."""
     code = (
         "import sys\nfrom gdnspec.cli.main import main\n"
         f"sys.argv = ['gdnspec', *{arguments!r}]\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 0, end.code\n"
-        "heavy = {'torch', 'triton'} & set(sys.modules)\nassert not heavy, heavy\n"
+        f"heavy = {SLOW | set(others)!r} & set(sys.modules)\nassert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("workloads", "--help"), ("--version",)])
+def test_the_list_of_commands_imports_none_of_them(arguments: tuple[str, ...]) -> None:
+    modules = [f"gdnspec.cli.commands.{file.stem}" for file in (ROOT / "tools/gdnspec/cli/commands").glob("[a-z]*.py")]
+    assert len(modules) > 20
+    modules.remove("gdnspec.cli.commands.workloads")
+    run_without_torch(arguments, "rich", "gdnspec.catalog", "gdnspec.model.base", *modules)
+
+
+@pytest.mark.parametrize("width", [80, 700])
+@pytest.mark.parametrize("path", [(), ("workloads",)])
+def test_the_list_of_commands_says_what_each_says_of_itself(path: tuple[str, ...], width: int) -> None:
+    """The list has sentences of its own, as it imports no command."""
+    from gdnspec.cli.main import app
+
+    context = typer.Context(typer.main.get_command(app), terminal_width=width)
+    group: Any = context.command
+    for name in path:
+        group = group.get_command(context, name)
+    formatter = context.make_formatter()
+    group.format_commands(context, formatter)
+    shown = " ".join(formatter.getvalue().split())
+    room = formatter.width - 6 - max(map(len, group.commands))
+    words = " ".join(f"{name} {command.get_short_help_str(room)}" for name, command in group.commands.items())
+    assert shown == " ".join(f"Commands: {words}".split())
 
 
 def test_reading_json_costs_less_than_to_import_torch() -> None:

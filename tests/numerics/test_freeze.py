@@ -1,17 +1,19 @@
 """Budgets are data that anybody can measure again: frozen figures, refusals, and what an edited budget is told."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Run
-from gdnspec.catalog.definitions import definition, definitions
+from gdnspec.catalog.definitions import Found, definition, definitions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.model.budget import LIMITS, METRICS, floors
+from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.numerics import expected, products
-from gdnspec.numerics.freeze import figures
+from gdnspec.numerics.freeze import figures, known, recorded
 from helpers_unit import reference
 
 gdn, emulators = reference("family"), reference("emulators")
@@ -82,7 +84,7 @@ def test_every_shipped_line_has_a_budget_with_every_emulator_beside_it(name: str
     found = definition(name)
     for line in (w for w in workloads(found) if w.judged is None):
         assert line.budget is not None, line.name
-        assert line.emulators is not None, line.name
+        by_name = known(found, line)
         members = [gdn.WITHOUT_PRODUCTS.get(found.definition.stage, "")]
         if gdn.by_products(found.definition):
             members = products.family(line.suite == "strict", products.takes_chunks(expected.in_chunks(found)))
@@ -91,7 +93,7 @@ def test_every_shipped_line_has_a_budget_with_every_emulator_beside_it(name: str
             assert len(members) == 12
         for output in found.definition.judged:
             for metric in METRICS:
-                figures = line.emulators[output.name][metric]
+                figures = by_name[output.name][metric]
                 assert sorted(figures) == sorted(members), (line.name, output.name)
                 limit = line.budget[output.name][metric]
                 assert limit == pytest.approx(max(2 * max(figures.values()), floors(output)[metric]), rel=1e-3)
@@ -128,7 +130,9 @@ def test_without_a_budget_nothing_is_judged_and_freezing_helps(gdnspec: Run, tmp
 def test_a_strict_workload_is_held_to_two_terms(gdnspec: Run, tmp_path: Path) -> None:
     (row,) = generated(gdnspec, tmp_path / "mine.jsonl", *SHORT, "--regime", "strict_keys")
     assert row["suite"] == "strict"
-    assert all(name.endswith("_two_terms") for name in row["emulators"]["output"]["relative_l2"])
+    assert row["emulators"]["names"] == "prefill_two_terms"
+    names = definition(PREFILL).family.about.emulators["prefill_two_terms"]
+    assert names == [e.name for e in emulators.family(strict=True)]
 
 
 def test_what_no_honest_kernel_gets_right_is_refused(gdnspec: Run, tmp_path: Path) -> None:
@@ -165,11 +169,61 @@ def test_a_budget_that_does_not_follow_from_its_emulators_is_refused(gdnspec: Ru
         assert "line 1: /budget/final_state: not twice the largest of its emulators" in done.stderr.replace("\n", " ")
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda emulators: emulators["errors"]["output"]["worst_vector"].pop(),
+            "/emulators/errors/output/worst_vector: 11 figures, not 12: one for each emulator of 'prefill'",
+        ),
+        (
+            lambda emulators: emulators["errors"]["final_state"]["relative_l2"].append(0.001),
+            "/emulators/errors/final_state/relative_l2: 13 figures, not 12: one for each emulator of 'prefill'",
+        ),
+        (
+            lambda emulators: emulators.update(names="prefil"),
+            "/emulators/names: no list of emulators 'prefil' in family.json (did you mean 'prefill'?)",
+        ),
+        (
+            lambda emulators: emulators["errors"].update(outptu={}),
+            "/emulators/errors/outptu: 'outptu' is not an output (did you mean 'output'?)",
+        ),
+        (
+            lambda emulators: emulators["errors"]["output"].update(worst_vector={"chunk_16_ahead_after": 0.1}),
+            "/emulators/errors/output/worst_vector: Input should be a valid array",
+        ),
+    ],
+)
+def test_figures_that_are_not_one_of_each_emulator_are_refused(
+    gdnspec: Run, tmp_path: Path, change: Any, said: str
+) -> None:
+    file = edited(tmp_path, lambda row: change(row["emulators"]))
+    done = gdnspec("validate", file, "--definition", PREFILL)
+    assert done.returncode == 2
+    assert f"edited.jsonl: line 1: {said}" in " ".join(done.stderr.split())
+
+
+def test_a_family_that_does_not_list_its_emulators_is_told_where_to(tmp_path: Path) -> None:
+    found = definition(PREFILL)
+    (line, *_) = workloads(found)
+    folder = tmp_path / "definitions/gdn"
+    folder.mkdir(parents=True)
+    about = json.loads(found.family.file.read_text())
+    del about["emulators"]["prefill"]
+    (folder / "family.json").write_text(json.dumps(about))
+    elsewhere = replace(found, family=replace(found.family, folder=folder))
+    with pytest.raises(SpecError, match=r"family.json: /emulators: no list of emulators is chunk_16_ahead_after, "):
+        frozen_by(elsewhere, line)
+    assert frozen_by(found, line).emulators == line.emulators
+
+
+def frozen_by(found: Found, line: Workload) -> Workload:
+    return recorded(found, line, known(definition(PREFILL), line))
+
+
 def test_a_figure_that_has_moved_is_reported(gdnspec: Run, tmp_path: Path) -> None:
     def forge(row: dict[str, Any]) -> None:
-        figures = row["emulators"]["output"]["relative_l2"]
-        for name in figures:
-            figures[name] = 0.0045
+        row["emulators"]["errors"]["output"]["relative_l2"] = [0.0045] * 12
         row["budget"]["output"]["relative_l2"] = 0.009
 
     file = edited(tmp_path, forge)

@@ -14,10 +14,13 @@ from pathlib import Path
 from unittest import mock
 
 import forked_workers
+import gdnspec
 from patience import PATIENCE
 
+COMMANDS = sorted((Path(gdnspec.__file__).parent / "cli/commands").glob("*.py"))
 PRELOADED = [
     "gdnspec.cli.main",
+    *(f"gdnspec.cli.commands.{command.stem}" for command in COMMANDS),
     "gdnspec.inputs.fresh",
     "gdnspec.bench.speed",
     "gdnspec.check.run",

@@ -60,4 +60,6 @@ def fitting(found: Found, row: Line) -> Line | None:
     except SpecError:
         return None
     shares = [limit / LIMITS[metric] for limits in (done.budget or {}).values() for metric, limit in limits.items()]
-    return {"budget": done.budget, "emulators": done.emulators} if max(shares) <= ROOM else None
+    if max(shares) > ROOM:
+        return None
+    return done.model_dump(mode="json", include={"budget", "emulators"})

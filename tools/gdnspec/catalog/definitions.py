@@ -9,7 +9,7 @@ from gdnspec.catalog.families import Family, families, family_of
 from gdnspec.catalog.source import python_functions
 from gdnspec.model.definition import Definition
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
-from gdnspec.model.loading import is_file, load
+from gdnspec.model.loading import from_text, is_file, read_text
 from gdnspec.model.preset import Preset
 from gdnspec.model.workload import Workload
 
@@ -46,7 +46,7 @@ class Found:
 
 def load_definition(file: Path) -> Found:
     """One definition, checked against its folder's name and its reference."""
-    definition = load(Definition, file)
+    definition = _contract(file)
     problems = []
     if definition.name != file.parent.name:
         problems.append(Problem(file, f"{definition.name!r} in a folder named {file.parent.name!r}", "/name"))
@@ -58,6 +58,15 @@ def load_definition(file: Path) -> Found:
     if problems:
         raise SpecError(problems)
     return Found(definition, file.parent, family)
+
+
+def _contract(file: Path) -> Definition:
+    return _parsed(file, read_text(file, Definition.most_bytes))
+
+
+@cache  # a definition is asked for by each command more than once: for itself, and for what others may name
+def _parsed(file: Path, text: str) -> Definition:
+    return from_text(Definition, text, file)
 
 
 def _reference_problems(definition: Definition, family: Family, file: Path) -> list[Problem]:
@@ -168,7 +177,7 @@ def _const_axes(folder: Path) -> frozenset[str]:
     found: set[str] = set()
     for file in folder.glob(f"*/{DEFINITION_FILE}"):
         try:
-            found.update(load(Definition, file).const_axes())
+            found.update(_contract(file).const_axes())
         except SpecError:
             continue
     return frozenset(found)

@@ -50,8 +50,16 @@ class Family:
 
     def preset(self, name: str) -> Preset | None:
         """A preset by name, or by a pattern of names that stand in no file."""
-        if name in self.presets:
-            return self.presets[name]
+        if name not in self._named:
+            self._named[name] = self.presets.get(name) or self._by_pattern(name)
+        return self._named[name]
+
+    @cached_property
+    def _named(self) -> dict[str, Preset | None]:
+        """Those that were asked for: many workloads name one."""
+        return {}
+
+    def _by_pattern(self, name: str) -> Preset | None:
         for pattern in self.about.preset_patterns:
             if (axes := pattern.bind(name)) is not None:
                 return Preset(axes=axes, source="named by its heads")

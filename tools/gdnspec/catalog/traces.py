@@ -16,7 +16,7 @@ from gdnspec.catalog.earlier import measured_as
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import by_name
 from gdnspec.model.errors import Problem, SpecError, nearest
-from gdnspec.model.loading import build, numbered, parse_json, read_text
+from gdnspec.model.loading import from_text, numbered, read_text
 from gdnspec.model.trace import Trace
 
 TRACES = "traces"  # the folder, beside the manifest
@@ -48,8 +48,17 @@ _ADDED: dict[str, dict[str, object]] = {
 }
 
 
+_hashes: dict[int, tuple[Found, str]] = {}  # by identity: a definition that was read again has another
+
+
 def definition_hash(found: Found) -> str:
     """sha256 over what a measurement depends on: all of the definition but its prose."""
+    if id(found) not in _hashes:
+        _hashes[id(found)] = found, _hash(found)  # held, so that no other gets its identity
+    return _hashes[id(found)][1]
+
+
+def _hash(found: Found) -> str:
     content = found.definition.model_dump(mode="json", exclude=_PROSE)
     content["family"] = found.family.about.measured_as or found.family.name
     for side, added in _ADDED.items():
@@ -84,7 +93,7 @@ def parse_traces(text: str, file: Path, warn: Callable[[str], None]) -> list[Tra
     traces = []
     for number, line in numbered(text):
         try:
-            traces.append(build(Trace, parse_json(line, file, number), file, number))
+            traces.append(from_text(Trace, line, file, number))
         except SpecError as error:
             first, *more = error.problems
             beside = f", and {len(more)} more problems" if more else ""
@@ -188,7 +197,7 @@ def _with(trace: Trace, before: bytes, file: Path) -> bytes:
 def _measures(line: bytes, file: Path) -> tuple[str, str] | None:
     """(definition, workload) of a line; None where it is no trace."""
     try:
-        trace = build(Trace, parse_json(line.decode(), file), file)
+        trace = from_text(Trace, line.decode(), file)
     except (SpecError, UnicodeDecodeError):
         return None
     return trace.definition, trace.workload

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from gdnspec.catalog.definitions import Found, preset_of
-from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
+from gdnspec.catalog.families import FAMILY_FILE
+from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer, nearest
 from gdnspec.model.loading import is_file, load_lines
 from gdnspec.model.workload import Workload
 
@@ -39,12 +40,31 @@ def problems_of(workload: Workload, found: Found, file: Path, number: int) -> li
     if workload.suite == "fresh":
         message = "fresh workloads are drawn by each check, and kept in no file"
         return [Problem(file, message, f"line {number}: /suite", "gdnspec check --seed SEED draws them again")]
+    if (problem := _columns(workload, found, file, number)) is not None:
+        return [problem]
     try:
         workload.check(found.definition, preset_of(found, workload))
     except PlacedError as error:
         place = f"line {number}:" + (f" {error.pointer}" if error.pointer else "")
         return [Problem(file, error.message, place.rstrip(":"), error.hint)]
     return []
+
+
+def _columns(workload: Workload, found: Found, file: Path, number: int) -> Problem | None:
+    """What keeps its figures from being those of the emulators of a list, one each."""
+    if workload.emulators is None:
+        return None
+    lists, name = found.family.about.emulators, workload.emulators.names
+    if name not in lists:
+        message = f"no list of emulators {name!r} in {FAMILY_FILE}"
+        return Problem(file, message, f"line {number}: /emulators/names", nearest(name, lists))
+    wanted = len(lists[name])
+    for output, metrics in workload.emulators.errors.items():
+        for metric, errors in metrics.items():
+            if len(errors) != wanted:
+                message = f"{len(errors)} figures, not {wanted}: one for each emulator of {name!r} in {FAMILY_FILE}"
+                return Problem(file, message, f"line {number}: {json_pointer('emulators', 'errors', output, metric)}")
+    return None
 
 
 _read: dict[Path, dict[str, Workload]] = {}

@@ -8,7 +8,7 @@ from typing import Self, TextIO
 
 from gdnspec.check.seal import is_sealed, seal
 from gdnspec.model.errors import Problem, SpecError
-from gdnspec.model.loading import build, jsonl, parse_json
+from gdnspec.model.loading import from_text, jsonl
 from gdnspec.model.result import CheckResult
 
 LASTING = frozenset(
@@ -23,7 +23,7 @@ def earlier(path: Path, warn: Callable[[str], None]) -> dict[str, CheckResult]:
     results, foreign = {}, 0
     for number, text in jsonl(path):
         try:
-            result = build(CheckResult, parse_json(text, path, number), path, number)
+            result = from_text(CheckResult, text, path, number)
         except SpecError as error:
             warn(f"{error}; the line is passed over")
             continue

@@ -21,10 +21,10 @@ class LiveTable:
         self._done: list[Trace] = []
         self._bar = Progress(
             BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-            TextColumn("{task.description}"), console=err,
+            TextColumn("{task.description}"), console=err(),
         )  # fmt: skip
         self._task = self._bar.add_task("starting", total=total)
-        self._live = Live(console=err, transient=True, get_renderable=self._shown) if err.is_terminal else None
+        self._live = Live(console=err(), transient=True, get_renderable=self._shown) if err().is_terminal else None
 
     def __enter__(self) -> "LiveTable":
         if self._live is not None:

@@ -7,31 +7,72 @@ import sys
 import typer
 
 from gdnspec import __version__
-from gdnspec.cli.commands import (
-    bench,
-    capture,
-    check,
-    compare,
-    doctor,
-    exchange,
-    intake,
-    listing,
-    new,
-    report,
-    selftest,
-    serve,
-    show,
-    submit,
-    traces,
-    validate,
-    vectors,
-    workloads,
-)
+from gdnspec.cli import lazy
 from gdnspec.cli.console import EPILOG, complain
 from gdnspec.model.errors import SpecError
 
+# The help of each, as its docstring begins: to list them imports none.
+COMMANDS: lazy.Listed = {
+    "list": ("listing:list_", "List definitions, solutions, workloads, presets or regimes."),
+    "show": ("show:show", "Show one thing in full."),
+    "validate": (
+        "validate:validate",
+        "Validate definitions, presets, workloads, solutions, results, traces and captured tensors.",
+    ),
+    "check": (
+        "check:check",
+        "Check solutions for correctness on a definition's workloads, and on fresh ones that nobody has seen.",
+    ),
+    "compare": ("compare:compare", "Compare what was measured of two solutions, on two devices or at two commits."),
+    "bench": (
+        "bench:bench",
+        "Check solutions, then time them: every timed call has content of its own, and its outputs are verified.",
+    ),
+    "export": (
+        "exchange:export",
+        "Write a definition or a solution, with workloads, as a dataset of another harness.",
+    ),
+    "import": (
+        "exchange:import_",
+        "Read a dataset of another harness: what its definitions mean here, by name what contradicts this "
+        "specification or cannot be said in it, and its workloads and solutions in the form that they have here.",
+    ),
+    "capture": (
+        "capture:capture",
+        "Run a program and record what it calls a gated delta rule with: `gdnspec capture .. -- python script.py`.",
+    ),
+    "new": ("new:new", "Scaffold a solution: a manifest, and a kernel file with every argument and its shape."),
+    "doctor": ("doctor:doctor", "Say what this machine can run, and why not."),
+    "selftest": ("selftest:selftest", "Reject every known-bad solution, and accept every honest one."),
+    "report": (
+        "report:report",
+        "Write one self-contained page: traces of all solutions, charts, verdicts by regime, and the kill matrix.",
+    ),
+    "submit": (
+        "submit:submit",
+        "Check a solution on every suite that runs here, time it where there is a GPU, and pack it with that evidence.",
+    ),
+    "intake": (
+        "intake:intake",
+        "Read a bundle safely, audit it, check it in isolation on workloads that nobody has seen, compare its claims "
+        "of speed with what is measured here, and copy it to the solutions where all of that passes.",
+    ),
+    "serve": (
+        "serve:serve",
+        "Take bundles over HTTP from users with a token, judge each as intake does, one to a GPU, and keep the "
+        "results.",
+    ),
+    "workloads": ("workloads:app", "Make workloads, record them, look at them, and freeze their error budgets."),
+    "vectors": (
+        "vectors:app",
+        "Test vectors for any language: write the inputs as files, judge the outputs that come back.",
+    ),
+    "traces": ("traces:app", "What was measured, when sources change."),
+}
+
 app = typer.Typer(
     name="gdnspec",
+    cls=lazy.group(COMMANDS),
     help="The executable specification of Gated Delta Net: look up a definition, check a kernel against it.",
     epilog=EPILOG,
     no_args_is_help=True,
@@ -39,25 +80,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("list", epilog=EPILOG)(listing.list_)
-app.command("show", epilog=EPILOG)(show.show)
-app.command("validate", epilog=EPILOG)(validate.validate)
-app.command("check", epilog=EPILOG)(check.check)
-app.command("compare", epilog=compare.EPILOG)(compare.compare)
-app.command("bench", epilog=EPILOG)(bench.bench)
-app.command("export", epilog=EPILOG)(exchange.export)
-app.command("import", epilog=EPILOG)(exchange.import_)
-app.command("capture", epilog=EPILOG)(capture.capture)
-app.command("new", epilog=EPILOG)(new.new)
-app.command("doctor", epilog=EPILOG)(doctor.doctor)
-app.command("selftest", epilog=EPILOG)(selftest.selftest)
-app.command("report", epilog=EPILOG)(report.report)
-app.command("submit", epilog=EPILOG)(submit.submit)
-app.command("intake", epilog=EPILOG)(intake.intake)
-app.command("serve", epilog=EPILOG)(serve.serve)
-app.add_typer(workloads.app, name="workloads")
-app.add_typer(vectors.app, name="vectors")
-app.add_typer(traces.app, name="traces")
 
 
 def _version(wanted: bool) -> None:

@@ -50,7 +50,7 @@ def progress(total: int, done: int) -> Iterator[Callable[[CheckResult], None]]:
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=err, transient=True) as bar:
+    with Progress(*columns, console=err(), transient=True) as bar:
         task = bar.add_task("starting", total=total, completed=done)
         yield lambda result: bar.update(task, advance=1, description=f"{result.solution} {result.workload}")
 
@@ -61,5 +61,5 @@ def ticking(what: str) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda count: None
         return
-    with err.status(f"0 {what}") as status:
+    with err().status(f"0 {what}") as status:
         yield lambda count: status.update(f"{count:,} {what}")

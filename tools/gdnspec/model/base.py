@@ -26,11 +26,9 @@ class Model(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _unknown_keys(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            for key in data:
-                if key not in cls.model_fields:
-                    free = [name for name in cls.model_fields if name not in data]
-                    raise PlacedError(
-                        json_pointer(key), f"unknown key {key!r}", nearest(str(key), free or cls.model_fields)
-                    )
+        fields = cls.__pydantic_fields__  # model_fields costs more, and this is asked of every object of every line
+        if isinstance(data, dict) and not data.keys() <= fields.keys():
+            key = next(key for key in data if key not in fields)
+            free = [name for name in fields if name not in data]
+            raise PlacedError(json_pointer(key), f"unknown key {key!r}", nearest(str(key), free or fields))
         return data

@@ -1,7 +1,7 @@
 """What error a workload allows: twice the largest of its honest emulators, within floors and limits."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from gdnspec.model.definition import Definition, Tensor
@@ -46,12 +46,13 @@ def floors(output: Tensor) -> dict[Metric, float]:
     return BFLOAT16 | {"bias": SPACING.get(output.dtype, 2**-7) / 8}
 
 
-def freeze(output: Tensor, figures: Mapping[Metric, Mapping[str, float]]) -> dict[Metric, float]:
-    """Metric to budget, from metric to the figure of each emulator, rounded as they are stored. Lines that were frozen
+def freeze(output: Tensor, figures: Mapping[Metric, Sequence[float]]) -> dict[Metric, float]:
+    """Metric to budget, from metric to the figures of all emulators, rounded as they are stored. Lines that were frozen
     before there was a bias have none, and those where it says nothing about the output's own rounding."""
-    rounds = max(figures["relative_l2"].values()) <= OWN_ROUNDING
+    rounds = max(figures["relative_l2"]) <= OWN_ROUNDING
     known = [m for m in metrics_of(output) if m in METRICS or (m in figures and rounds)]
-    return {m: significant(max(floors(output)[m], ALLOWANCE * max(figures[m].values())), 4) for m in known}
+    least = floors(output)
+    return {m: significant(max(least[m], ALLOWANCE * max(figures[m])), 4) for m in known}
 
 
 def significant(x: float, digits: int = 3) -> float:

@@ -11,11 +11,13 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import repeat
 from typing import Any
 
 MAX_LENGTH = 500
 MAX_INTEGER = 1 << 80  # bytes and operations of any workload fit; a runaway product does not
+MOST_KEPT = 1024  # values of one expression, by the integers that it was evaluated for
+_INTEGERS, _PLAIN = frozenset({int}), frozenset({int, float, bool, str})
 
 Vector = tuple[Any, ...]
 
@@ -55,30 +57,35 @@ def _unique_slots(slots: Any) -> bool:
     return len(set(named)) == len(named)
 
 
-def _rows(name: str, of_a_row: Any, flat: Any) -> list[tuple[Any, Vector]]:
-    """Each element of one vector with its row of another, which holds a whole number of them for each."""
+def _each_row(name: str, of_a_row: Any, flat: Any) -> int:
+    """How many elements of one vector, row by row, go with each element of another."""
     first, all_rows = _vector(name, of_a_row), _vector(name, flat)
     if not first or len(all_rows) % len(first):
         raise ExpressionError(f"{name} takes vectors of one and of several elements a row")
-    each = len(all_rows) // len(first)
-    return [(x, all_rows[i * each : (i + 1) * each]) for i, x in enumerate(first)]
+    return len(all_rows) // len(first)
+
+
+# What goes over a vector goes by `map`: workloads have thousands of rows.
 
 
 def _apart(read: Any, written: Any) -> bool:
     """No row reads a slot that another row writes."""
-    rows = _rows("apart", read, written)
-    writer = {slot: n for n, (_, slots) in enumerate(rows) for slot in slots if slot != -1}
-    return all(slot == -1 or writer.get(slot, n) == n for n, (slot, _) in enumerate(rows))
+    each, rows = _each_row("apart", read, written), range(len(read))
+    writer = dict(zip(written, rows if each == 1 else [n for n in rows for _ in range(each)], strict=True))
+    writer.pop(-1, None)
+    return all(map(operator.eq, map(writer.get, read, rows), rows))
 
 
 def _together(first: Any, others: Any) -> bool:
     """A row is named by all of its slots or by none, -1."""
-    return all((x == -1) == (y == -1) for x, row in _rows("skipped_whole", first, others) for y in row)
+    each = _each_row("skipped_whole", first, others)
+    skipped = [x == -1 for x in first]
+    return all([x == -1 for x in others[k::each]] == skipped for k in range(each))
 
 
 def _differences(x: Any) -> Vector:
     """Each element less the one before it: one fewer than there are."""
-    return tuple(b - a for a, b in pairwise(_vector("differences", x)))
+    return tuple(map(operator.sub, _vector("differences", x)[1:], x))
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -86,7 +93,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "max": _extreme(max),
     "len": lambda x: len(_vector("len", x)),
     "sqrt": _sqrt,
-    "nondecreasing": lambda x: all(a <= b for a, b in zip(x, _vector("nondecreasing", x)[1:], strict=False)),
+    "nondecreasing": lambda x: all(map(operator.le, _vector("nondecreasing", x), x[1:])),
     "differences": _differences,
     "unique": lambda x: len(set(_vector("unique", x))) == len(x),
     "unique_slots": _unique_slots,
@@ -119,6 +126,10 @@ _ALLOWED = (
 )  # fmt: skip
 
 
+def _nothing(scope: Mapping[str, Any]) -> tuple[Any, ...]:
+    return ()
+
+
 @lru_cache(maxsize=4096)
 def parse(text: str) -> "Expression":
     """The expression of a text: the same few stand in every workload of a definition."""
@@ -144,6 +155,9 @@ class Expression:
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 called.add(node.func.id)
         self.names = frozenset(named - called)  # what a scope must bind
+        # Of one name alone it would give the value, and no tuple of it.
+        self._pick = operator.itemgetter(*self.names, *self.names) if self.names else _nothing
+        self._kept: dict[Any, Any] = {}
 
     def _check(self, node: ast.AST) -> None:
         if not isinstance(node, _ALLOWED):
@@ -157,11 +171,23 @@ class Expression:
 
     def evaluate(self, scope: Mapping[str, Any]) -> Any:
         """The value under `scope`; sequences in it become vectors. Raises `ExpressionError`."""
-        return self._guarded(self._value, scope)
+        try:
+            key = self._pick(scope)
+        except KeyError:
+            return self._guarded(self._value, scope)  # what is not bound may not be asked for
+        # Most are asked for the same few integers by many workloads. True is 1 as a key, and is another value.
+        if not _INTEGERS.issuperset(map(type, key)):
+            return self._guarded(self._value, scope)
+        if key not in self._kept:
+            value = self._guarded(self._value, scope)
+            if len(self._kept) >= MOST_KEPT:
+                return value
+            self._kept[key] = value
+        return self._kept[key]
 
     def holds(self, scope: Mapping[str, Any]) -> bool:
         """The truth of a condition. Raises `ExpressionError`."""
-        return bool(self._guarded(self._truth, scope))
+        return self._true(self.evaluate(scope))
 
     def _guarded(self, walk: Callable[[ast.expr, Mapping[str, Any]], Any], scope: Mapping[str, Any]) -> Any:
         try:
@@ -172,20 +198,22 @@ class Expression:
             raise ExpressionError(f"{shortened(self.text)}: {error}") from None
 
     def _truth(self, node: ast.expr, scope: Mapping[str, Any]) -> bool:
-        value = self._value(node, scope)
+        return self._true(self._value(node, scope))
+
+    def _true(self, value: Any) -> bool:
         if isinstance(value, tuple):
             raise ExpressionError(f"{shortened(self.text)}: a vector has no truth value, say all(...)")
         return bool(value)
 
     def _value(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
+        # Names and constants first: half of all nodes, and `match` asks for one class after the other.
+        if type(node) is ast.Name:
+            return self._bound(node.id, scope)
+        if type(node) is ast.Constant:
+            return node.value
         match node:
-            case ast.Constant():
-                return node.value
-            case ast.Name():
-                if node.id not in scope:
-                    raise ExpressionError(f"{shortened(self.text)} names {node.id!r}, which is not bound")
-                value = scope[node.id]
-                return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+            case ast.Compare():
+                return self._compare(node, scope)
             case ast.Tuple():
                 items = tuple(self._value(item, scope) for item in node.elts)
                 if any(isinstance(item, tuple) for item in items):
@@ -202,39 +230,40 @@ class Expression:
             case ast.BoolOp():
                 ends = isinstance(node.op, ast.Or)  # `or` ends at the first truth, `and` at the first falsehood
                 return ends if any(self._truth(item, scope) is ends for item in node.values) else not ends
-            case ast.Compare():
-                return self._compare(node, scope)
             case ast.IfExp():
                 return self._value(node.body if self._truth(node.test, scope) else node.orelse, scope)
             case ast.Call():
                 assert isinstance(node.func, ast.Name)
-                return FUNCTIONS[node.func.id](*(self._value(item, scope) for item in node.args))
+                return FUNCTIONS[node.func.id](*[self._value(item, scope) for item in node.args])
             case ast.Subscript():
                 return _vector("indexing", self._value(node.value, scope))[self._value(node.slice, scope)]
         raise ExpressionError(f"{type(node).__name__} is not allowed in {shortened(self.text)}")
 
+    def _bound(self, name: str, scope: Mapping[str, Any]) -> Any:
+        if name not in scope:
+            raise ExpressionError(f"{shortened(self.text)} names {name!r}, which is not bound")
+        value = scope[name]
+        if type(value) in _PLAIN:
+            return value
+        return tuple(value) if isinstance(value, Sequence) else value
+
     def _number(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
         """An operand of arithmetic: a number, or a vector of numbers. Python would repeat or format a string."""
         value = self._value(node, scope)
-        if any(isinstance(item, str) for item in (value if isinstance(value, tuple) else (value,))):
+        if str in map(type, value) if isinstance(value, tuple) else isinstance(value, str):
             raise ExpressionError(f"{shortened(self.text)}: arithmetic with a string")
         return value
 
     def _compare(self, node: ast.Compare, scope: Mapping[str, Any]) -> Any:
         values = [self._value(item, scope) for item in (node.left, *node.comparators)]
-        results = []
-        for op, left, right in zip(node.ops, values, values[1:], strict=False):
-            compare = _COMPARE[type(op)]
-            whole = isinstance(op, ast.In | ast.NotIn) or isinstance(left, str)
-            results.append(compare(left, right) if whole else _each(compare, left, right))
-        if len(results) == 1:
-            return results[0]
-        return all(_all(result) for result in results)
+        results = list(map(_compared, map(type, node.ops), values, values[1:]))
+        return results[0] if len(results) == 1 else all(map(_all, results))
 
     def _bounded(self, value: Any) -> Any:
-        for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, int) and abs(item) > MAX_INTEGER:
-                raise ExpressionError(f"{shortened(self.text)}: a value out of range")
+        items = value if isinstance(value, tuple) else (value,)
+        large = any(map(operator.gt, map(abs, items), repeat(MAX_INTEGER)))
+        if large and any(isinstance(item, int) and abs(item) > MAX_INTEGER for item in items):
+            raise ExpressionError(f"{shortened(self.text)}: a value out of range")
         return value
 
 
@@ -243,8 +272,15 @@ def shortened(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
+def _compared(op: type[ast.cmpop], left: Any, right: Any) -> Any:
+    whole = op is ast.In or op is ast.NotIn or isinstance(left, str)
+    return _COMPARE[op](left, right) if whole else _each(_COMPARE[op], left, right)
+
+
 def _each(function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     """`function` element by element: a number goes with every element of a vector."""
+    if type(left) is int and type(right) is int:
+        return function(left, right)
     if isinstance(left, str) != isinstance(right, str):
         raise ExpressionError(f"a string and a number do not go together: {left!r}, {right!r}")
     if not isinstance(left, tuple) and not isinstance(right, tuple):
@@ -253,4 +289,4 @@ def _each(function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     rights = right if isinstance(right, tuple) else (right,) * len(lefts)
     if len(lefts) != len(rights):
         raise ExpressionError(f"vectors of {len(lefts)} and {len(rights)} elements")
-    return tuple(function(a, b) for a, b in zip(lefts, rights, strict=True))
+    return tuple(map(function, lefts, rights))

@@ -52,8 +52,9 @@ class FamilyFile(Model):
 
     `regimes`: how inputs may be drawn, each in words. `vanishing`: those in which so little is left of a state that
     scaling by a power of two need not be exact. `strict`: those whose rows belong to the strict suite. `usual`: the
-    definition that stands for a stage where a request log asks for another. `measured_as`: the name of the family in
-    the hash of a definition, where traces were measured under another one than that of its folder.
+    definition that stands for a stage where a request log asks for another. `emulators`: lists of them, each by a name,
+    in the order in which the lines of workloads hold their errors. `measured_as`: the name of the family in the hash of
+    a definition, where traces were measured under another one than that of its folder.
     """
 
     schema_version: Version1
@@ -62,8 +63,18 @@ class FamilyFile(Model):
     vanishing: list[Name] = []
     strict: list[Name] = []
     usual: dict[Name, Name] = {}
+    emulators: dict[Name, Annotated[list[Name], Field(min_length=1)]] = {}
     preset_patterns: list[PresetPattern] = []
     measured_as: Name | None = None
+
+    @field_validator("emulators")
+    @classmethod
+    def _distinct(cls, lists: dict[str, list[str]]) -> dict[str, list[str]]:
+        for name, emulators in lists.items():
+            for i, emulator in enumerate(emulators):
+                if emulator in emulators[:i]:
+                    raise PlacedError(f"/{name}/{i}", f"{emulator!r} stands twice")
+        return lists
 
     @field_validator("vanishing")
     @classmethod

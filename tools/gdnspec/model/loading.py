@@ -144,10 +144,21 @@ def _problems(path: Path, line: int | None, error: ValidationError, data: Any) -
     return list(found.values())
 
 
+def from_text(model: type[M], text: str, path: Path, line: int | None = None) -> M:
+    """`model` from JSON text."""
+    # Python's parser refuses what pydantic's takes: infinities, a key that stands twice.
+    return _validated(model, text, parse_json(text, path, line), path, line)
+
+
 def build(model: type[M], data: Any, path: Path, line: int | None = None) -> M:
     """`model` from parsed JSON."""
+    return _validated(model, json.dumps(data), data, path, line)
+
+
+def _validated(model: type[M], text: str, data: Any, path: Path, line: int | None) -> M:
+    """`text` is the JSON of `data`."""
     try:
-        return model.model_validate_json(json.dumps(data))
+        return model.model_validate_json(text)
     except ValidationError as error:
         raise SpecError(_problems(path, line, error, data)) from None
     except RecursionError:
@@ -166,7 +177,7 @@ def validate_root(model: type[R], data: Any, path: Path) -> R:
 
 def load(model: type[M], path: Path) -> M:
     """One model from a JSON file."""
-    return build(model, parse_json(read_text(path, model.most_bytes), path), path)
+    return from_text(model, read_text(path, model.most_bytes), path)
 
 
 def numbered(text: str) -> Iterator[tuple[int, str]]:
@@ -188,7 +199,7 @@ def load_lines(model: type[M], path: Path) -> list[tuple[int, M]]:
     problems: list[Problem] = []
     for number, text in jsonl(path):
         try:
-            rows.append((number, build(model, parse_json(text, path, number), path, number)))
+            rows.append((number, from_text(model, text, path, number)))
         except SpecError as error:
             problems.extend(error.problems)
     if problems:

@@ -23,6 +23,14 @@ Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Budget = dict[Name, dict[Metric, Positive]]
 
 
+class Emulators(Model):
+    """What a budget was frozen from: of each output and metric the error of every emulator. `names` is the list in the
+    family's file whose order they have."""
+
+    names: Name
+    errors: dict[Name, dict[Metric, list[Figure]]]
+
+
 class Judged(Model):
     """How much of a call is judged by numbers: so many sequences, or rows, and so many groups of heads, the first and
     the last among them and the others drawn from the line's seed; every head where `heads` is absent."""
@@ -53,7 +61,7 @@ class Workload(Model):
     weight: Annotated[int, Field(ge=1, le=LARGEST)] | None = None  # how often it occurs in what it was taken from
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     budget: Budget | None = None
-    emulators: dict[Name, dict[Metric, dict[Name, Figure]]] | None = None  # what the budget was frozen from
+    emulators: Emulators | None = None
 
     @field_validator("budget")
     @classmethod
@@ -182,8 +190,9 @@ class Workload(Model):
             if name in self.omit:
                 raise PlacedError(f"/gaps/{name}", f"{name!r} is left out, under /omit: one or the other")
         outputs = [tensor.name for tensor in definition.judged]
-        for key in ("budget", "emulators"):
-            for name in getattr(self, key) or {}:
+        errors = self.emulators.errors if self.emulators is not None else {}
+        for key, named in (("budget", self.budget or {}), ("emulators/errors", errors)):
+            for name in named:
                 if name not in outputs:
                     raise PlacedError(f"/{key}/{name}", f"{name!r} is not an output", nearest(name, outputs))
         self._check_frozen(definition)
@@ -198,7 +207,7 @@ class Workload(Model):
         if self.budget is None:
             raise PlacedError("/emulators", "figures without a budget", "gdnspec workloads freeze writes both")
         for output in definition.judged:
-            figures, at = self.emulators.get(output.name, {}), f"/emulators/{output.name}"
+            figures, at = self.emulators.errors.get(output.name, {}), f"/emulators/errors/{output.name}"
             for metric in METRICS:
                 if not figures.get(metric):
                     raise PlacedError(at, f"no figure of {metric}: gdnspec workloads freeze writes them")

@@ -11,9 +11,9 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.contract import Emulated
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.budget import LIMITS, SPACING, Metric, freeze, metrics_of, significant
-from gdnspec.model.errors import SpecError
+from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.roles import packed_tokens
-from gdnspec.model.workload import Workload
+from gdnspec.model.workload import Emulators, Workload
 from gdnspec.numerics.arguments import arguments
 from gdnspec.numerics.expected import Expected, by_name, in_chunks, oracle
 from gdnspec.numerics.metrics import as_vectors, errors
@@ -30,38 +30,64 @@ def frozen(found: Found, workload: Workload, expected: Expected) -> Workload:
         measured = measure(found, workload, inputs, expected.values(found, inputs), expected.device)
     except InvalidWorkload as error:
         raise SpecError(f"workload {workload.name!r} of {found.definition.name}: {error}") from None
-    return with_budget(found, workload, measured).model_copy(update={"sha256": inputs.sha256})
+    return recorded(found, workload, measured).model_copy(update={"sha256": inputs.sha256})
 
 
 def with_budget(found: Found, workload: Workload, measured: Figures) -> Workload:
     """The line with the budget that follows from `measured`. Raises `SpecError` where it is above the limit."""
     budget = {}
     for output in found.definition.judged:
-        budget[output.name] = freeze(output, measured[output.name])
+        by_emulator = measured[output.name]
+        budget[output.name] = freeze(output, {metric: [*errors.values()] for metric, errors in by_emulator.items()})
         for metric, limit in budget[output.name].items():
             if not limit <= LIMITS[metric]:
-                name, worst = max(measured[output.name][metric].items(), key=lambda item: item[1])
+                name, worst = max(by_emulator[metric].items(), key=lambda item: item[1])
                 raise SpecError(
                     f"workload {workload.name!r} of {found.definition.name} is refused: an honest emulator ({name}) "
                     f"has {metric} {worst:.3g} on {output.name}, and twice that is above {LIMITS[metric]}: make it "
                     "shorter, or its keys less alike"
                 )
-    return workload.model_copy(update={"budget": budget, "emulators": measured})
+    return workload.model_copy(update={"budget": budget})
+
+
+def recorded(found: Found, workload: Workload, measured: Figures) -> Workload:
+    """As `with_budget`, with what the budget was frozen from: what a file holds. Raises `SpecError`."""
+    line = with_budget(found, workload, measured)
+    names = next([*errors] for metrics in measured.values() for errors in metrics.values())
+    lists = found.family.about.emulators
+    name = next((name for name, emulators in lists.items() if emulators == names), None)
+    if name is None:
+        message = f"no list of emulators is {', '.join(names)}"
+        hint = "write it there under a name: lines hold their errors in its order"
+        raise SpecError([Problem(found.family.file, message, "/emulators", hint)])
+    errors = {o: {m: [*by_name.values()] for m, by_name in metrics.items()} for o, metrics in measured.items()}
+    return line.model_copy(update={"emulators": Emulators(names=name, errors=errors)})
+
+
+def known(found: Found, workload: Workload) -> Figures:
+    """The figures of a line, by the names of the emulators."""
+    if workload.emulators is None:
+        return {}
+    names = found.family.about.emulators[workload.emulators.names]
+    return {
+        output: {metric: dict(zip(names, errors, strict=True)) for metric, errors in metrics.items()}
+        for output, metrics in workload.emulators.errors.items()
+    }
 
 
 def lacks_bias(found: Found, workload: Workload) -> bool:
     """Whether the emulators of a line with a budget were not asked for the bias, where an output has one."""
     wanted = [output.name for output in found.definition.judged if "bias" in metrics_of(output)]
-    return any("bias" not in (workload.emulators or {}).get(name, {}) for name in wanted)
+    return any("bias" not in known(found, workload).get(name, {}) for name in wanted)
 
 
 def with_bias(found: Found, workload: Workload, expected: Expected) -> Workload:
     """The line with limits of the bias beside the ones that it has, which stay as they are."""
-    emulated = {name: dict(of_output) for name, of_output in (workload.emulators or {}).items()}
+    emulated = known(found, workload)
     for name, of_output in figures(found, workload, expected).items():
         if "bias" in of_output:
             emulated[name]["bias"] = of_output["bias"]
-    return with_budget(found, workload, emulated)
+    return recorded(found, workload, emulated)
 
 
 def figures(found: Found, workload: Workload, expected: Expected) -> Figures:
@@ -89,18 +115,18 @@ def measure(found: Found, workload: Workload, inputs: Inputs, wanted: dict[str, 
     return result
 
 
-def drifts(workload: Workload, measured: Figures) -> Iterator[str]:
+def drifts(found: Found, workload: Workload, measured: Figures) -> Iterator[str]:
     """Where frozen figures and measured ones differ by more than a tenth, in words."""
-    frozen_figures = workload.emulators or {}
+    frozen_figures = known(found, workload)
     for output, metrics in measured.items():
         for metric, now_by_name in metrics.items():
-            known = frozen_figures.get(output, {}).get(metric, {})
-            if metric == "bias" and not known:
+            then_by_name = frozen_figures.get(output, {}).get(metric, {})
+            if metric == "bias" and not then_by_name:
                 continue  # of a line that was frozen before there was one
-            if known.keys() != now_by_name.keys():
-                yield f"{output} {metric}: emulators {', '.join(sorted(known.keys() ^ now_by_name.keys()))} come or go"
+            if others := then_by_name.keys() ^ now_by_name.keys():
+                yield f"{output} {metric}: emulators {', '.join(sorted(others))} come or go"
                 continue
-            before, now = max(known.values()), max(now_by_name.values())
+            before, now = max(then_by_name.values()), max(now_by_name.values())
             # Below a thousandth of the limit no budget rests on it: a floor does.
             if abs(now - before) > DRIFT * max(before, 1e-3 * LIMITS[metric]):
                 yield f"{output} {metric}: {before:.3g} frozen, {now:.3g} now"

@@ -8,7 +8,7 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.traces import Measured, holds_for, is_stale, load_traces, trace_files
 from gdnspec.model.errors import Problem, SpecError
-from gdnspec.model.loading import build, jsonl, parse_json
+from gdnspec.model.loading import from_text, jsonl
 from gdnspec.model.result import CheckResult
 from gdnspec.model.trace import Ratio, Trace
 
@@ -19,7 +19,7 @@ def _results(file: Path, warn: Warn) -> Iterator[CheckResult]:
     """The lines of a file that are verdicts; others are told to `warn` and passed over."""
     for number, text in jsonl(file):
         try:
-            yield build(CheckResult, parse_json(text, file, number), file, number)
+            yield from_text(CheckResult, text, file, number)
         except SpecError as error:
             warn(f"{error}; the line is passed over")
 

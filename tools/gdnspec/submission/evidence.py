@@ -25,7 +25,7 @@ from gdnspec.catalog.solutions import Solution
 from gdnspec.model.base import Model, Version1
 from gdnspec.model.definition import Name, Text
 from gdnspec.model.errors import Problem, SpecError
-from gdnspec.model.loading import build, larger_than, load, numbered, parse_json, read_text
+from gdnspec.model.loading import from_text, larger_than, load, numbered, read_text
 from gdnspec.model.result import CheckResult
 from gdnspec.model.solution import MOST_ENTRIES
 from gdnspec.model.trace import Trace
@@ -214,7 +214,7 @@ def lines_of(model: type[M], data: bytes, file: Path) -> list[M]:
             raise SpecError([Problem(file, f"more than {MOST_LINES} lines, which no run has")])
         if len(entry) > LONGEST_LINE:
             raise SpecError([Problem(file, larger_than(LONGEST_LINE), f"line {number}")])
-        found.append(build(model, parse_json(entry, file, number), file, number))
+        found.append(from_text(model, entry, file, number))
     return found
 
 

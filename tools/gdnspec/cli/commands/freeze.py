@@ -65,7 +65,7 @@ def freeze(
                 complain(f"{item.definition.name} {line.name}: left as it is, each check measures it on its sample")
                 continue
             if check:
-                for drift in drifts(line, figures(item, line, expected)):
+                for drift in drifts(item, line, figures(item, line, expected)):
                     complain(f"{item.definition.name} {line.name}: {drift}")
                     moved += 1
             else:

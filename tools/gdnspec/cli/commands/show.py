@@ -62,7 +62,7 @@ def _workload_lines(name: str) -> list[dict[str, object]]:
 
 def _definition(found: Found) -> None:
     d = found.definition
-    out.print(d.name, style="bold")
+    out().print(d.name, style="bold")
     say(f"{d.stage}: {d.description}\n")
     say("  ".join(f"{key}: {value}" for key, value in d.conventions.model_dump().items()) + "\n")
     axes = table("", "axis", "kind", "binding", "description")
@@ -112,7 +112,7 @@ def _domain(tensor: Tensor) -> str:
 
 def _solution(solution: Solution) -> None:
     m = solution.manifest
-    out.print(m.name, style="bold")
+    out().print(m.name, style="bold")
     say(f"{m.language}, {m.license}, by {', '.join(m.authors)}\n{m.description}\n")
     needs = [f"device: {m.requires.device}", *m.requires.packages]
     if m.requires.compute_capability:

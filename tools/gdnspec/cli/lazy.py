@@ -1,0 +1,70 @@
+"""Groups of commands whose modules are imported when they are run: the help of a group needs none of them."""
+
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from gdnspec.cli.console import EPILOG
+
+Listed = dict[
+    str, tuple[str, str]
+]  # name of a command -> `module:function` in cli/commands/, and its help in a sentence
+
+
+def group(listed: Listed) -> type[TyperGroup]:
+    """The class of a group of these commands, for `typer.Typer(cls=..)`."""
+
+    class Group(TyperGroup):
+        def __init__(self, **attributes: Any) -> None:
+            super().__init__(**attributes)
+            self.commands = _Commands(listed)
+
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            shown = {name: TyperCommand(name, help=words) for name, (_, words) in listed.items()}
+            TyperGroup(name=self.name, commands=dict(shown)).format_commands(ctx, formatter)
+
+    return Group
+
+
+class _Commands(MutableMapping[str, Any]):
+    """By name; each is imported when it is asked for."""
+
+    def __init__(self, listed: Listed) -> None:
+        self._listed, self._loaded = dict(listed), dict[str, Any]()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            self._loaded[name] = _load(name, self._listed[name][0])
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._listed.setdefault(name, ("", ""))
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._listed[name]
+        self._loaded.pop(name, None)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._listed
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+
+def _load(name: str, place: str) -> Any:
+    module_name, attribute = place.split(":")
+    module = import_module(f"gdnspec.cli.commands.{module_name}")
+    target = getattr(module, attribute)
+    holder = typer.Typer(rich_markup_mode=None)
+    if isinstance(target, typer.Typer):
+        holder.add_typer(target, name=name)
+    else:  # a module whose command has exit codes of its own says them
+        holder.command(name, epilog=getattr(module, "EPILOG", EPILOG))(target)
+    return typer.main.get_group(holder).commands[name]
