@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from gdnspec import paths
 from gdnspec.catalog import definitions as catalog
 from gdnspec.catalog.carried_traces import CARRIED, load_proof, proof_files
 from gdnspec.catalog.definitions import DEFINITION_FILE, Found, load_definition, preset_problems
@@ -86,8 +85,6 @@ def _everything() -> Iterable[Path]:
         yield folder / MANIFEST
         yield from files_below(folder)
         yield from proof_files(folder)
-    for name in (MANIFEST, KNOWN_BAD_FILE, TABLE_FILE):
-        yield from sorted(paths.known_bad_dir().rglob(name))
 
 
 def _expand(given: list[Path]) -> Iterable[Path]:
