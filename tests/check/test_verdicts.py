@@ -114,7 +114,7 @@ def test_each_fault_has_its_status(make_solution: Callable[..., Path], name: str
     assert result.status == status, result.message
     assert says in result.message
     if name != "crashes":  # there the interpreter itself dumps its stack
-        assert "serve.py" not in result.message, "frames of the runner say nothing to the author"
+        assert "loop.py" not in result.message, "frames of the runner say nothing to the author"
 
 
 def test_a_failure_carries_all_that_a_person_needs(make_solution: Callable[..., Path]) -> None:

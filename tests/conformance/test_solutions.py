@@ -99,7 +99,10 @@ def test_the_chunkwise_solution_conforms_on_a_cpu(gdnspec: Run, tmp_path: Path, 
     options = ("--solution", "torch_chunkwise", "--device", "cpu", "--json", tmp_path / "r.jsonl")
     done = gdnspec("check", definition, *suites[: 4 if "prefill" in definition else 2], *options)
     assert done.returncode == 0, done.stderr
-    assert set(verdicts(tmp_path / "r.jsonl")["torch_chunkwise", definition].values()) == {"PASSED"}
+    statuses = verdicts(tmp_path / "r.jsonl")["torch_chunkwise", definition]
+    for_a_gpu = {line.name for line in workloads(find(definition)) if line.device == "cuda"}
+    assert {name for name, status in statuses.items() if status == "UNSUPPORTED"} <= for_a_gpu
+    assert set(statuses.values()) <= {"PASSED", "UNSUPPORTED"}
 
 
 SERVED = [(n, d) for n in NAMES for d in json.loads((ROOT / "solutions" / n / "solution.json").read_text())["entries"]]

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import select
 import shutil
 import signal
@@ -22,6 +21,7 @@ from gdnspec.catalog.solutions import Solution
 from gdnspec.model.result import Status
 from gdnspec.sandbox.parent import descendants
 from gdnspec.sandbox.parent.confinement import Confinement, NotIsolated, Watch
+from gdnspec.sandbox.parent.environment import environment, make_caches
 from gdnspec.sandbox.parent.output import TAIL_BYTES, Tail, printable
 from gdnspec.sandbox.wire.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
 
@@ -29,35 +29,6 @@ SCRATCH = "gdnspec-child-"  # the name of a scratch folder begins so; its judge 
 START_SECONDS = 180.0
 BUILD_SECONDS = 600.0
 AWAKE = 1.0  # for which a window on a GPU is waited for with a processor of its own
-
-
-# What a child's environment is made of: the tools and libraries that it needs, and nothing private. Names that begin
-# so, unless they look like a secret: vendors' keys begin like their libraries' settings.
-PASSED_ON = (
-    "PATH", "LANG", "LC_", "TZ", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA", "NVIDIA", "NVCC", "CC", "CXX",
-    "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_", "MKL_", "TORCH", "TRITON", "TVM_FFI", "FLA_", "FLASHINFER",
-)  # fmt: skip
-
-# With these OpenMP binds each thread by its own id, which the child's filter refuses: OpenMP would end the process.
-BINDING = ("OMP_PROC_BIND", "OMP_PLACES")
-
-SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-
-
-# Of a confined child the names alone: others that begin like these may hold a key.
-PASSED_ON_CONFINED = (
-    "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA_HOME", "CUDA_PATH",
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CC", "CXX", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS",
-    "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-)  # fmt: skip
-
-
-# Where compilers keep what they have made, a folder each of the solution's own: HOME is another one with every child.
-CACHES = {
-    "TRITON_CACHE_DIR": "triton", "TVM_FFI_CACHE_DIR": "tvm-ffi", "TILELANG_CACHE_DIR": "tilelang",
-    "CUTE_DSL_CACHE_DIR": "cute-dsl", "FLASHINFER_WORKSPACE_BASE": "flashinfer",
-}  # fmt: skip
 
 
 def _remove(folder: Path) -> None:
@@ -72,12 +43,6 @@ def _sweep_scratch() -> None:
         with contextlib.suppress(OSError):
             if folder.stat().st_uid == os.geteuid() and not kept.holder_lives(folder):
                 _remove(folder)
-
-
-def _make_caches(build_dir: Path) -> None:
-    """Not every compiler makes its own folder."""
-    for name in CACHES.values():
-        (build_dir / name).mkdir(parents=True, exist_ok=True)
 
 
 def _signal_name(number: int) -> str:
@@ -309,7 +274,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=self._work,
-            env=self._environment(build_dir),
+            env=environment(self._work, build_dir, self.confinement is not None, self.interpret),
             start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the whole group
         )
         theirs.close()
@@ -365,35 +330,13 @@ class Child:
         folder = paths.build_cache(self.solution.source_hash)
         if self.confinement is None:  # else nothing that it leaves behind is met again
             try:
-                _make_caches(folder)
+                make_caches(folder)
                 if os.access(folder, os.W_OK):
                     return folder
             except OSError:
                 pass  # an unwritable cache costs a rebuild each time, nothing else
-        _make_caches(self._work)
+        make_caches(self._work)
         return self._work
-
-    def _environment(self, build_dir: Path) -> dict[str, str]:
-        scratch = str(self._work)
-        environment = {name: value for name, value in os.environ.items() if self._passed_on(name)}
-        environment.pop("TRITON_INTERPRET", None)
-        environment |= {
-            "HOME": scratch,
-            "TMPDIR": scratch,
-            "XDG_CACHE_HOME": scratch,
-            **{variable: str(build_dir / name) for variable, name in CACHES.items()},
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin at a barrier slow every other process down tenfold
-            "PYTHONFAULTHANDLER": "1",
-        }
-        if self.interpret:
-            environment["TRITON_INTERPRET"] = "1"
-        return environment
-
-    def _passed_on(self, name: str) -> bool:
-        if self.confinement is not None:
-            return name in PASSED_ON_CONFINED
-        return name.startswith(PASSED_ON) and name not in BINDING and not SECRET.search(name)
 
     def end(self) -> None:
         """Ends the child and whatever it started in its process group."""
