@@ -10,7 +10,7 @@ from conftest import ROOT, Run
 from gdnspec.catalog.definitions import Found, definitions
 from gdnspec.catalog.solutions import Solution, load_solution
 from gdnspec.catalog.traces import definition_hash, is_stale, load_traces, save, trace_files
-from gdnspec.model.definition import Part
+from gdnspec.model.elements import Part
 from gdnspec.model.errors import SpecError
 from gdnspec.model.trace import Trace
 from helpers_traces import DECODE, PREFILL, line, make_timing, make_trace, trace_of, write_traces

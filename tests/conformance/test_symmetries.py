@@ -13,7 +13,8 @@ from gdnspec.check.second import further
 from gdnspec.check.symmetry import Transformation, apply_all, draw, same_values, undo_all
 from gdnspec.inputs.materialise import materialise
 from gdnspec.model import roles
-from gdnspec.model.definition import Definition, Scope, Symmetry
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Scope, Symmetry
 from gdnspec.model.expression import Expression
 from gdnspec.numerics.pools import integers, left
 from helpers_unit import GQA, GVA, arguments, drawn, run_reference

@@ -22,7 +22,7 @@ from gdnspec.catalog.definitions import (
     presets,
 )
 from gdnspec.catalog.families import families, load_presets
-from gdnspec.model.definition import ConstAxis, DerivedAxis, Scope, Tensor
+from gdnspec.model.elements import ConstAxis, DerivedAxis, Scope, Tensor
 from gdnspec.model.errors import Problem, SpecError
 
 VARIANTS = (

@@ -9,7 +9,7 @@ from gdnspec.catalog.definitions import Found, definition
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.materialise import materialise
 from gdnspec.model.budget import MARGIN, METRICS, SPACING, floors, freeze, metrics_of
-from gdnspec.model.definition import Tensor as TensorModel
+from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.allowed import budget

@@ -8,7 +8,8 @@ from typing import Any
 
 from gdnspec.catalog.definitions import Found
 from gdnspec.model import roles
-from gdnspec.model.definition import Definition, Tensor
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Tensor
 
 from covering.names import INTERVAL, keeps_checkpoints
 

@@ -9,8 +9,9 @@ from itertools import groupby
 
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.model import roles
-from gdnspec.model.definition import Definition, Scope
+from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import FLOATS
+from gdnspec.model.elements import Scope
 from gdnspec.model.workload import Workload
 
 from covering.build import DRAFTS, Heads, drafted, naming, ragged

@@ -7,8 +7,9 @@ from gdnspec.inputs.contract import DevicePainter, Emulated, Family, FreshLines,
 from gdnspec.inputs.layout import Floats, Gate, Layout, Sizes
 from gdnspec.inputs.random import NORMAL_STD, Stream, off_grid, on_fine_grid, on_grid
 from gdnspec.inputs.slots import slots
-from gdnspec.model.definition import Definition, Scope, Tensor
+from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import FLOATS
+from gdnspec.model.elements import Scope, Tensor
 from gdnspec.model.roles import is_state, sizes
 from gdnspec.model.workload import Workload
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
-from gdnspec.model.definition import Tensor as TensorModel
 from gdnspec.model.dtypes import SIZES
+from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.sandbox.wire.arena import TORCH, CudaArena
 
 

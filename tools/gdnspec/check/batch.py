@@ -11,7 +11,7 @@ from torch import Tensor
 from gdnspec.check.call import Content
 from gdnspec.model import roles
 from gdnspec.model.definition import Definition
-from gdnspec.model.definition import Tensor as TensorModel
+from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.numerics.pools import integers
 
 

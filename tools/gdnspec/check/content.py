@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gdnspec.inputs.materialise import Inputs
-from gdnspec.model.definition import Scope
+from gdnspec.model.elements import Scope
 from gdnspec.numerics.torch_arrays import to_torch
 
 

@@ -11,7 +11,7 @@ from gdnspec.check.call import Content
 from gdnspec.inputs.contract import RegimeError
 from gdnspec.inputs.materialise import InvalidWorkload, scalars
 from gdnspec.model.definition import Definition
-from gdnspec.model.definition import Tensor as TensorModel
+from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.torch_arrays import in_blocks
 

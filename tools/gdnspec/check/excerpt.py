@@ -15,8 +15,9 @@ from torch import Tensor
 from gdnspec.check.batch import Batch
 from gdnspec.check.call import Content
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, digest
-from gdnspec.model.definition import Definition, DerivedAxis, Part, Scope
-from gdnspec.model.definition import Tensor as TensorModel
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import DerivedAxis, Part, Scope
+from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.model.expression import parse
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.judge import Verdict

@@ -12,7 +12,8 @@ from gdnspec.build.reference import code_hash
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.catalog.solutions import Solution
 from gdnspec.model import roles
-from gdnspec.model.definition import Definition, Scope
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Scope
 from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.solution import Entry
 from gdnspec.model.workload import Workload

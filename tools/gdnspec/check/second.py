@@ -15,7 +15,8 @@ from gdnspec.check.call import Session, same_bits
 from gdnspec.check.excerpt import far_apart
 from gdnspec.check.plan import Job
 from gdnspec.check.symmetry import Transformation, apply_all, draw, same_values, taken_back
-from gdnspec.model.definition import Definition, Scope
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Scope
 from gdnspec.numerics.judge import Verdict
 from gdnspec.numerics.torch_arrays import in_blocks
 

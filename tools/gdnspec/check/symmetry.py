@@ -7,7 +7,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from gdnspec.model.definition import Definition, Scope, Symmetry
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Scope, Symmetry
 from gdnspec.model.expression import parse
 
 POWERS = 4  # scaled by 2^-4 to 2^4: far from the ends of every type

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gdnspec.model import roles
-from gdnspec.model.definition import Definition, Tensor
+from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import INTEGERS
+from gdnspec.model.elements import Tensor
 
 
 @dataclass(frozen=True)

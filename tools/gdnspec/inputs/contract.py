@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gdnspec.inputs.array import Array
-from gdnspec.model.definition import Definition, Scope, Tensor
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Scope, Tensor
 from gdnspec.model.workload import Workload
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.inputs import raw, validity
 from gdnspec.inputs.array import CARRIER, Array
 from gdnspec.inputs.contract import RegimeError
-from gdnspec.model.definition import Scope, Tensor
 from gdnspec.model.dtypes import FLOATS
+from gdnspec.model.elements import Scope, Tensor
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.expression import parse
 from gdnspec.model.workload import Workload

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, deserialize
 
-from gdnspec.model.definition import Definition, Scope
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Scope
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.loading import parse_json
 

@@ -14,7 +14,7 @@ from gdnspec.inputs.contract import RegimeError
 from gdnspec.inputs.materialise import InvalidWorkload, held, materialise, refuse_drawn
 from gdnspec.inputs.memory import available
 from gdnspec.inputs.tensor_file import header
-from gdnspec.model.definition import Tensor
+from gdnspec.model.elements import Tensor
 from gdnspec.model.workload import Workload
 
 DRAWING = 1.2  # times a tensor's bytes: the blocks that it is drawn in are small beside it

@@ -8,8 +8,9 @@ import numpy as np
 from gdnspec.build.reference import judged
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.array import Array
-from gdnspec.model.definition import Definition, Scope, Tensor
+from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import FLOATS
+from gdnspec.model.elements import Scope, Tensor
 from gdnspec.model.workload import Workload
 
 BLOCK = 1 << 22  # elements looked at together: a pool of gigabytes is not held twice

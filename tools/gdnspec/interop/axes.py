@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gdnspec.catalog.definitions import Found
-from gdnspec.model.definition import Scope, Tensor
+from gdnspec.model.elements import Scope, Tensor
 from gdnspec.model.expression import parse
 from gdnspec.model.preset import Preset
 

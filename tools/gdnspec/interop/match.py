@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from gdnspec.catalog.definitions import Found, definitions, preset, presets
 from gdnspec.interop.foreign import Definition
 from gdnspec.interop.foreign import Tensor as Theirs
-from gdnspec.model.definition import Scope
-from gdnspec.model.definition import Tensor as Ours
+from gdnspec.model.elements import Scope
+from gdnspec.model.elements import Tensor as Ours
 from gdnspec.model.errors import PlacedError
 from gdnspec.model.expression import parse
 

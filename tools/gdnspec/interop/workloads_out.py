@@ -11,7 +11,7 @@ from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.inputs.tensor_file import encoded
 from gdnspec.interop.axes import axes_of
 from gdnspec.interop.dataset_paths import name_of, tensors_file
-from gdnspec.model.definition import Tensor
+from gdnspec.model.elements import Tensor
 from gdnspec.model.errors import SpecError
 from gdnspec.model.expression import parse
 from gdnspec.model.preset import Preset

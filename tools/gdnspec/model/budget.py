@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from gdnspec.model.definition import Definition, Tensor
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Tensor
 
 Metric = Literal["relative_l2", "worst_vector", "max_over_rms", "bias"]
 METRICS: tuple[Metric, ...] = ("relative_l2", "worst_vector", "max_over_rms")  # of every output

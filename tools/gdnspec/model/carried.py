@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gdnspec.model.base import Model, Version1
-from gdnspec.model.definition import Name
+from gdnspec.model.elements import Name
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from gdnspec.model.base import Model, Version1
-from gdnspec.model.definition import Name, Text
+from gdnspec.model.elements import Name, Text
 from gdnspec.model.errors import PlacedError
 from gdnspec.model.expression import ExpressionError, parse
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from gdnspec.model.base import Model, Version1
-from gdnspec.model.definition import Name, Text
+from gdnspec.model.elements import Name, Text
 from gdnspec.model.errors import PlacedError
 from gdnspec.model.result import Status
 from gdnspec.model.solution import ENTRY, Entry

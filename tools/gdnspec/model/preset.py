@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, RootModel
 
 from gdnspec.model.base import Model
-from gdnspec.model.definition import Name, Stage, Text
+from gdnspec.model.elements import Name, Stage, Text
 
 
 class Preset(Model):

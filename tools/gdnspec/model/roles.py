@@ -14,7 +14,8 @@ from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.values import whole
 
 if TYPE_CHECKING:
-    from gdnspec.model.definition import Definition, Scope, Tensor
+    from gdnspec.model.definition import Definition
+    from gdnspec.model.elements import Scope, Tensor
 
 Role = Literal["tokens", "sequences", "rows", "drafts", "heads", "slots"]
 LENGTH = "length"  # what `per_sequence` calls the tokens of a sequence

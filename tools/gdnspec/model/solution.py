@@ -8,7 +8,7 @@ from packaging.version import InvalidVersion
 from pydantic import Field, field_validator, model_validator
 
 from gdnspec.model.base import Model, Version1
-from gdnspec.model.definition import Name, Text
+from gdnspec.model.elements import Name, Text
 from gdnspec.model.errors import PlacedError
 from gdnspec.model.expression import MAX_LENGTH, ExpressionError, parse
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from gdnspec.model.base import Model, Version1
-from gdnspec.model.definition import Name
+from gdnspec.model.elements import Name
 from gdnspec.model.result import OutputErrors, Status
 
 Method = Literal["graph", "events", "cpu"]

@@ -9,8 +9,9 @@ from itertools import chain
 from math import prod
 from typing import Any
 
-from gdnspec.model.definition import COLUMN, Definition, Scope, Tensor
+from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import FLOATS
+from gdnspec.model.elements import COLUMN, Scope, Tensor
 from gdnspec.model.expression import parse
 from gdnspec.model.roles import axis, bounds
 

@@ -5,8 +5,9 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from gdnspec.model.base import Model, Version1
-from gdnspec.model.definition import Definition, Name
+from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import DType
+from gdnspec.model.elements import Name
 from gdnspec.model.errors import PlacedError
 from gdnspec.model.workload import Workload
 

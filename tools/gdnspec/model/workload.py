@@ -8,8 +8,9 @@ from pydantic import Field, field_validator, model_validator
 from gdnspec.model import roles
 from gdnspec.model.base import Model
 from gdnspec.model.budget import LIMITS, METRICS, Metric, freeze
-from gdnspec.model.definition import Definition, Name, Scope, Text
+from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import INTEGERS
+from gdnspec.model.elements import Name, Scope, Text
 from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.preset import Preset
 

@@ -1,7 +1,8 @@
 """The error that is allowed: what a workload's line has frozen. There is no default to fall back on."""
 
 from gdnspec.model.budget import missing
-from gdnspec.model.definition import Definition, Tensor
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Tensor
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 

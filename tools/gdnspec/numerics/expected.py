@@ -15,7 +15,8 @@ from gdnspec.build.reference import function, reference_hash
 from gdnspec.catalog import kept
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload
-from gdnspec.model.definition import Definition, Scope
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Scope
 from gdnspec.model.roles import packed_tokens
 from gdnspec.numerics.arguments import arguments
 from gdnspec.numerics.pools import compact, left

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from gdnspec.model import roles
 from gdnspec.model.budget import SPACING
-from gdnspec.model.definition import Definition, Scope
-from gdnspec.model.definition import Tensor as TensorModel
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Scope
+from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.model.result import OutputErrors, Place, Status
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.allowed import budget

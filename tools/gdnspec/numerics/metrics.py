@@ -25,8 +25,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gdnspec.model.definition import Definition, Scope
-from gdnspec.model.definition import Tensor as TensorModel
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Scope
+from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.model.roles import axis, bounds
 
 TINY = 2.0**-126

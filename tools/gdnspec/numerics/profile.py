@@ -7,8 +7,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from gdnspec.model.definition import Definition, Scope
-from gdnspec.model.definition import Tensor as TensorModel
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Scope
+from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.model.result import Bucket, OutputErrors
 from gdnspec.model.roles import is_state
 from gdnspec.numerics.metrics import as_vectors, ratio, vector_errors

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gdnspec.catalog.solutions import MANIFEST, MAX_SOURCE_BYTES, Solution, source_hash
 from gdnspec.model.base import Model, Version1
-from gdnspec.model.definition import Name, Text
+from gdnspec.model.elements import Name, Text
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import build, larger_than, parse_json
 from gdnspec.model.result import CheckResult

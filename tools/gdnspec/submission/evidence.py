@@ -23,7 +23,7 @@ from gdnspec.catalog import kept
 from gdnspec.catalog.definitions import Found, definition
 from gdnspec.catalog.solutions import Solution
 from gdnspec.model.base import Model, Version1
-from gdnspec.model.definition import Name, Text
+from gdnspec.model.elements import Name, Text
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import from_text, larger_than, load, numbered, read_text
 from gdnspec.model.result import CheckResult

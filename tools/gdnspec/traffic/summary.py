@@ -8,7 +8,8 @@ import numpy as np
 
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.model import roles
-from gdnspec.model.definition import Definition, Scope
+from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Scope
 from gdnspec.model.trace import Ceilings
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.floor import work

@@ -3,8 +3,8 @@
 from typing import Any
 
 from gdnspec.catalog.definitions import Found, preset_of
-from gdnspec.model.definition import Scope, Tensor
 from gdnspec.model.dtypes import FLOATS, INTEGERS
+from gdnspec.model.elements import Scope, Tensor
 from gdnspec.model.expression import parse
 from gdnspec.model.loading import shortened
 from gdnspec.model.vectors import VectorOutput, VectorScalar, VectorTensor, VectorWorkload

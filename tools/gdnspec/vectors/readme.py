@@ -1,6 +1,6 @@
 """The page that goes with a folder of test vectors, for somebody who has neither gdnspec nor Python."""
 
-from gdnspec.model.definition import Tensor
+from gdnspec.model.elements import Tensor
 from gdnspec.model.vectors import VectorsManifest
 
 PAGE = """\

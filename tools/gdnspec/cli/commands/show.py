@@ -12,7 +12,7 @@ from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, out, print_json, print_table, say, table, warn
 from gdnspec.cli.outside import DefinitionsDir
-from gdnspec.model.definition import DerivedAxis, Tensor, VarAxis
+from gdnspec.model.elements import DerivedAxis, Tensor, VarAxis
 from gdnspec.model.errors import SpecError, nearest
 
 
