@@ -255,15 +255,16 @@ def test_errors_by_position_come_from_profiles() -> None:
 
 @pytest.mark.thorough
 def test_the_kill_matrix_from_results_and_from_its_markdown(tmp_path: Path) -> None:
-    found = grids(made.selftest(), made.shown())
+    tested = made.selftest()
+    found = grids(tested, made.shown())
     assert {grid.family for grid in found} == {"decode", "prefill"}
     for grid in found:
         assert all(len(fault.cells) == len(grid.workloads) for fault in grid.faults)
         assert sum(grid.kills) == sum(fault.kills for fault in grid.faults)
     bad, good = known_bad(), [load_solution(ROOT / "solutions" / "torch_recurrent")]
-    results = {solution.name: [] for solution in good} | {
-        item.solution.name: [r for r in made.selftest() if r.solution == item.solution.name] for item in bad
-    }
+    results: dict[str, list[CheckResult]] = {solution.name: [] for solution in good}
+    for result in tested:
+        results.setdefault(result.solution, []).append(result)
     matrix.write(tmp_path / "matrix.md", bad, good, results)
     tables = written(tmp_path / "matrix.md")
     assert [table.columns[0] for table in tables] == ["honest solution", "known-bad solution", "workload"]
