@@ -120,14 +120,16 @@ def preset_problems(found: Found, known: dict[str, Preset], file: Path) -> list[
     """The presets that break a constraint of this definition."""
     problems = []
     definition = found.definition
+    const = definition.const_axes()
     alike = set()  # models share their heads: what holds with one preset holds with the next
     for name, preset in known.items():
-        heads = tuple(preset.axes.get(axis) for axis in definition.const_axes())
-        if not applies(preset, definition) or heads in alike:
+        heads = tuple(map(preset.axes.get, const))
+        if heads in alike or not applies(preset, definition):
             continue
         alike.add(heads)
+        bound = {axis: preset.axes[axis] for axis in const}
         try:
-            scope = definition.bind({axis: preset.axes[axis] for axis in definition.const_axes()})
+            scope = definition.bind(bound)
         except PlacedError as error:
             problems.append(Problem(found.file, f"with preset {name!r}: {error.message}", error.pointer))
             break  # the axis is at fault, and would be with every other preset
@@ -135,7 +137,7 @@ def preset_problems(found: Found, known: dict[str, Preset], file: Path) -> list[
             problems.append(
                 Problem(file, f"breaks {constraint.expression!r} of {definition.name}: {why}", f"/{name}/axes")
             )
-        senseless = _senseless(found, preset)
+        senseless = _senseless(definition, bound)
         if senseless:
             return [*problems, *(Problem(found.file, f"with preset {name!r}: {why}", at) for at, why in senseless)]
         for symmetry in definition.symmetries:
@@ -147,12 +149,11 @@ def preset_problems(found: Found, known: dict[str, Preset], file: Path) -> list[
     return problems
 
 
-def _senseless(found: Found, preset: Preset) -> list[tuple[str, str]]:
-    """What has no value of its kind with a preset and with the least that a workload may bind."""
-    definition = found.definition
+def _senseless(definition: Definition, bound: dict[str, int]) -> list[tuple[str, str]]:
+    """What has no value of its kind with a preset's axes and with the least that a workload may bind."""
     least = {axis.name: axis.minimum for axis in definition.var_axes()}
     try:
-        scope = definition.bind({**{axis: preset.axes[axis] for axis in definition.const_axes()}, **least})
+        scope = definition.bind({**bound, **least})
     except PlacedError as error:
         return [(error.pointer, error.message)]
     return list(definition.senseless(scope))

@@ -20,7 +20,7 @@ Version1 = Annotated[int, BeforeValidator(_version_1), WithJsonSchema({"const": 
 class Model(BaseModel):
     """Frozen; unknown keys are errors that name the nearest valid key; no silent conversion of types."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
     most_bytes: ClassVar[int] = 64 << 20  # of a file that holds one: a larger one is not parsed
 
     @model_validator(mode="before")

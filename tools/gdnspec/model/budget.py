@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from gdnspec.model.definition import Definition
@@ -56,6 +57,7 @@ def freeze(output: Tensor, figures: Mapping[Metric, Sequence[float]]) -> dict[Me
     return {m: significant(max(least[m], ALLOWANCE * max(figures[m])), 4) for m in known}
 
 
+@lru_cache(maxsize=4096)  # most budgets are one of a few floors
 def significant(x: float, digits: int = 3) -> float:
     """Rounded to what is worth storing."""
     return float(f"{x:.{digits}g}") if math.isfinite(x) else x

@@ -1,16 +1,17 @@
 """A small safe evaluator for the expressions in definitions and manifests.
 
 Grammar: a subset of Python's expressions. Names, numbers, strings, True, False; + - * / // %; comparisons and `in`;
-`and`, `or`, `not`; `a if c else b`; indexing of integer inputs; the functions below. Nothing is executed: the
-syntax tree is walked. Integer inputs are vectors, row by row where they have two dimensions; arithmetic and comparisons
-work on them element by element, and a vector has no truth value of its own (say `all(...)`).
+`and`, `or`, `not`; `a if c else b`; indexing of integer inputs; the functions below. Nothing is executed: each node of
+the syntax tree becomes a function of the values that are bound. Integer inputs are vectors, row by row where they have
+two dimensions; arithmetic and comparisons work on them element by element, and a vector has no truth value of its own
+(say `all(...)`).
 """
 
 import ast
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import repeat
 from typing import Any
 
@@ -20,6 +21,8 @@ MOST_KEPT = 1024  # values of one expression, by the integers that it was evalua
 _INTEGERS, _PLAIN = frozenset({int}), frozenset({int, float, bool, str})
 
 Vector = tuple[Any, ...]
+Scope = Mapping[str, Any]
+Function = Callable[[Scope], Any]
 
 
 class ExpressionError(ValueError):
@@ -126,7 +129,7 @@ _ALLOWED = (
 )  # fmt: skip
 
 
-def _nothing(scope: Mapping[str, Any]) -> tuple[Any, ...]:
+def _nothing(scope: Scope) -> tuple[Any, ...]:
     return ()
 
 
@@ -169,95 +172,118 @@ class Expression:
             if not known or node.keywords:
                 raise ExpressionError(f"{shortened(self.text)}: the functions are {', '.join(FUNCTIONS)}")
 
-    def evaluate(self, scope: Mapping[str, Any]) -> Any:
+    def evaluate(self, scope: Scope) -> Any:
         """The value under `scope`; sequences in it become vectors. Raises `ExpressionError`."""
         try:
             key = self._pick(scope)
         except KeyError:
-            return self._guarded(self._value, scope)  # what is not bound may not be asked for
+            return self._walk(scope)  # what is not bound may not be asked for
         # Most are asked for the same few integers by many workloads. True is 1 as a key, and is another value.
         if not _INTEGERS.issuperset(map(type, key)):
-            return self._guarded(self._value, scope)
-        if key not in self._kept:
-            value = self._guarded(self._value, scope)
-            if len(self._kept) >= MOST_KEPT:
-                return value
+            return self._walk(scope)
+        if key in self._kept:
+            return self._kept[key]
+        value = self._walk(scope)
+        if len(self._kept) < MOST_KEPT:
             self._kept[key] = value
-        return self._kept[key]
+        return value
 
-    def holds(self, scope: Mapping[str, Any]) -> bool:
+    def holds(self, scope: Scope) -> bool:
         """The truth of a condition. Raises `ExpressionError`."""
         return self._true(self.evaluate(scope))
 
-    def _guarded(self, walk: Callable[[ast.expr, Mapping[str, Any]], Any], scope: Mapping[str, Any]) -> Any:
+    def _walk(self, scope: Scope) -> Any:
         try:
-            return walk(self._tree.body, scope)
+            return self._function(scope)
         except ExpressionError:
             raise
         except (ArithmeticError, TypeError, ValueError, IndexError, RecursionError) as error:
             raise ExpressionError(f"{shortened(self.text)}: {error}") from None
 
-    def _truth(self, node: ast.expr, scope: Mapping[str, Any]) -> bool:
-        return self._true(self._value(node, scope))
+    @cached_property
+    def _function(self) -> Function:
+        return self._made(self._tree.body)
+
+    def _made(self, node: ast.expr) -> Function:
+        """The function of a scope that a part of the tree is."""
+        match node:
+            case ast.Constant():
+                value = node.value
+                return lambda scope: value
+            case ast.Name():
+                return self._name(node.id)
+            case ast.Tuple():
+                return self._tuple([self._made(item) for item in node.elts])
+            case ast.BinOp():
+                return self._binary(_BINARY[type(node.op)], self._made(node.left), self._made(node.right))
+            case ast.UnaryOp():
+                return self._unary(type(node.op), self._made(node.operand))
+            case ast.BoolOp():
+                return self._either(isinstance(node.op, ast.Or), [self._made(item) for item in node.values])
+            case ast.Compare():
+                return _comparison(node.ops, [self._made(item) for item in (node.left, *node.comparators)])
+            case ast.IfExp():
+                test, body, otherwise = (self._made(item) for item in (node.test, node.body, node.orelse))
+                return lambda scope: body(scope) if self._true(test(scope)) else otherwise(scope)
+            case ast.Call():
+                assert isinstance(node.func, ast.Name)
+                return _call(FUNCTIONS[node.func.id], [self._made(item) for item in node.args])
+            case ast.Subscript():
+                vector, index = self._made(node.value), self._made(node.slice)
+                return lambda scope: _vector("indexing", vector(scope))[index(scope)]
+        raise ExpressionError(f"{type(node).__name__} is not allowed in {shortened(self.text)}")
 
     def _true(self, value: Any) -> bool:
         if isinstance(value, tuple):
             raise ExpressionError(f"{shortened(self.text)}: a vector has no truth value, say all(...)")
         return bool(value)
 
-    def _value(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
-        # Names and constants first: half of all nodes, and `match` asks for one class after the other.
-        if type(node) is ast.Name:
-            return self._bound(node.id, scope)
-        if type(node) is ast.Constant:
-            return node.value
-        match node:
-            case ast.Compare():
-                return self._compare(node, scope)
-            case ast.Tuple():
-                items = tuple(self._value(item, scope) for item in node.elts)
-                if any(isinstance(item, tuple) for item in items):
-                    raise ExpressionError(f"{shortened(self.text)}: a vector within a vector")
-                return items
-            case ast.BinOp():
-                left, right = self._number(node.left, scope), self._number(node.right, scope)
-                return self._bounded(_each(_BINARY[type(node.op)], left, right))
-            case ast.UnaryOp():
-                if isinstance(node.op, ast.Not):
-                    return not self._truth(node.operand, scope)
-                value = self._value(node.operand, scope)
-                return _each(operator.mul, value, -1) if isinstance(node.op, ast.USub) else value
-            case ast.BoolOp():
-                ends = isinstance(node.op, ast.Or)  # `or` ends at the first truth, `and` at the first falsehood
-                return ends if any(self._truth(item, scope) is ends for item in node.values) else not ends
-            case ast.IfExp():
-                return self._value(node.body if self._truth(node.test, scope) else node.orelse, scope)
-            case ast.Call():
-                assert isinstance(node.func, ast.Name)
-                return FUNCTIONS[node.func.id](*[self._value(item, scope) for item in node.args])
-            case ast.Subscript():
-                return _vector("indexing", self._value(node.value, scope))[self._value(node.slice, scope)]
-        raise ExpressionError(f"{type(node).__name__} is not allowed in {shortened(self.text)}")
+    def _name(self, name: str) -> Function:
+        def named(scope: Scope) -> Any:
+            if name not in scope:
+                raise ExpressionError(f"{shortened(self.text)} names {name!r}, which is not bound")
+            value = scope[name]
+            if type(value) in _PLAIN:
+                return value
+            return tuple(value) if type(value) is list or isinstance(value, Sequence) else value
 
-    def _bound(self, name: str, scope: Mapping[str, Any]) -> Any:
-        if name not in scope:
-            raise ExpressionError(f"{shortened(self.text)} names {name!r}, which is not bound")
-        value = scope[name]
-        if type(value) in _PLAIN:
-            return value
-        return tuple(value) if isinstance(value, Sequence) else value
+        return named
 
-    def _number(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
+    def _tuple(self, parts: list[Function]) -> Function:
+        def together(scope: Scope) -> Any:
+            items = tuple([part(scope) for part in parts])
+            if any(isinstance(item, tuple) for item in items):
+                raise ExpressionError(f"{shortened(self.text)}: a vector within a vector")
+            return items
+
+        return together
+
+    def _binary(self, operation: Callable[[Any, Any], Any], left: Function, right: Function) -> Function:
+        return lambda scope: self._bounded(_each(operation, self._number(left(scope)), self._number(right(scope))))
+
+    def _unary(self, operator_: type[ast.unaryop], operand: Function) -> Function:
+        if operator_ is ast.Not:
+            return lambda scope: not self._true(operand(scope))
+        if operator_ is ast.USub:
+            return lambda scope: _each(operator.mul, operand(scope), -1)
+        return operand
+
+    def _either(self, ends: bool, parts: list[Function]) -> Function:
+        """`or` ends at the first truth, `and` at the first falsehood."""
+
+        def decided(scope: Scope) -> bool:
+            for part in parts:
+                if self._true(part(scope)) is ends:
+                    return ends
+            return not ends
+
+        return decided
+
+    def _number(self, value: Any) -> Any:
         """An operand of arithmetic: a number, or a vector of numbers. Python would repeat or format a string."""
-        value = self._value(node, scope)
         if str in map(type, value) if isinstance(value, tuple) else isinstance(value, str):
             raise ExpressionError(f"{shortened(self.text)}: arithmetic with a string")
         return value
-
-    def _compare(self, node: ast.Compare, scope: Mapping[str, Any]) -> Any:
-        values = [self._value(item, scope) for item in (node.left, *node.comparators)]
-        results = list(map(_compared, map(type, node.ops), values, values[1:]))
-        return results[0] if len(results) == 1 else all(map(_all, results))
 
     def _bounded(self, value: Any) -> Any:
         items = value if isinstance(value, tuple) else (value,)
@@ -265,6 +291,26 @@ class Expression:
         if large and any(isinstance(item, int) and abs(item) > MAX_INTEGER for item in items):
             raise ExpressionError(f"{shortened(self.text)}: a value out of range")
         return value
+
+
+def _comparison(operators: list[ast.cmpop], parts: list[Function]) -> Function:
+    kinds = [type(one) for one in operators]
+    if len(kinds) == 1:
+        (kind,), (left, right) = kinds, parts
+        return lambda scope: _compared(kind, left(scope), right(scope))
+
+    def chained(scope: Scope) -> bool:
+        values = [part(scope) for part in parts]
+        return all(map(_all, list(map(_compared, kinds, values, values[1:]))))
+
+    return chained
+
+
+def _call(function: Callable[..., Any], arguments: list[Function]) -> Function:
+    if len(arguments) == 1:
+        (argument,) = arguments
+        return lambda scope: function(argument(scope))
+    return lambda scope: function(*[argument(scope) for argument in arguments])
 
 
 def shortened(text: str) -> str:

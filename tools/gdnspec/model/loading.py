@@ -12,9 +12,10 @@ from gdnspec.model.base import Model
 from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer
 
 M = TypeVar("M", bound=Model)
-R = TypeVar("R", bound=RootModel[Any])
+R = TypeVar("R", bound="RootModel[Any]")  # in quotes: to make that model takes longer than to read most files
 
 MAX_FILE_BYTES = Model.most_bytes
+INFINITE = frozenset({float("inf"), float("-inf")})
 MAX_DEPTH_MESSAGE = "nested too deeply"
 MOST_PROBLEMS = 100  # of one document: who has more has another kind of file
 
@@ -64,7 +65,7 @@ def _no_constants(text: str) -> Any:
 
 def _finite(text: str) -> float:
     value = float(text)
-    if value in (float("inf"), float("-inf")):
+    if value in INFINITE:
         raise ValueError(f"{text} is too large for a number")
     return value
 
@@ -146,8 +147,28 @@ def _problems(path: Path, line: int | None, error: ValidationError, data: Any) -
 
 def from_text(model: type[M], text: str, path: Path, line: int | None = None) -> M:
     """`model` from JSON text."""
-    # Python's parser refuses what pydantic's takes: infinities, a key that stands twice.
-    return _validated(model, text, parse_json(text, path, line), path, line)
+    try:
+        if _is_strict(text):
+            return model.model_validate_json(text)
+    except ValidationError:
+        pass
+    return _validated(model, text, parse_json(text, path, line), path, line)  # to say what is wrong, and where
+
+
+def _is_strict(text: str) -> bool:
+    """Whether `parse_json` takes it, in half the time, as nothing is built. Pydantic's parser takes infinities, and of
+    a key that stands twice the last value."""
+    objects: list[list[tuple[str, Any]]] = []
+    floats: list[str] = []
+    decoder = json.JSONDecoder(
+        object_pairs_hook=objects.append, parse_float=floats.append, parse_constant=_no_constants
+    )
+    try:
+        decoder.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    distinct = list(map(len, map(dict, objects))) == list(map(len, objects))
+    return distinct and INFINITE.isdisjoint(map(float, floats))
 
 
 def build(model: type[M], data: Any, path: Path, line: int | None = None) -> M:

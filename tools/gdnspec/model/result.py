@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from gdnspec.model.base import Model, Version1
 
 Status = Literal[
@@ -51,7 +53,7 @@ class OutputErrors(Model):
     errors: dict[str, float | None]  # metric -> error; None: not finite
     budget: dict[str, float]
     worst: Place | None = None
-    profile: list[Bucket] = []  # by position, where it was asked for
+    profile: list[Bucket] = Field(default_factory=list)  # by position, where it was asked for
 
 
 class CheckResult(Model):
@@ -65,15 +67,16 @@ class CheckResult(Model):
     device: str
     status: Status
     message: str = ""
-    outputs: list[OutputErrors] = []
+    outputs: list[OutputErrors] = Field(default_factory=list)
     seconds: float = 0.0
     prepare_seconds: float | None = None
     isolation: str = ""
     repeat: str = ""
     seed: int | None = None  # of the second call's content
-    symmetries: dict[str, Status | None] = {}  # each by itself, where it was asked for; None: does not apply
+    # Each by itself, where it was asked for; None: does not apply.
+    symmetries: dict[str, Status | None] = Field(default_factory=dict)
     key: str = ""
-    environment: dict[str, Any] = {}
+    environment: dict[str, Any] = Field(default_factory=dict)
     seal: str = ""  # of the judge that recorded it
 
     @property

@@ -50,7 +50,7 @@ class Health(Model):
     memory_mhz: Count | None = None
     temperature: int | None = None  # Celsius
     power: float | None = None  # W
-    throttled_by: list[str] = []
+    throttled_by: list[str] = Field(default_factory=list)
     others: Count = 0  # processes of others that compute on it
 
 
@@ -131,14 +131,14 @@ class Trace(Model):
     seed: int
     status: Status
     message: str = ""
-    outputs: list[OutputErrors] = []
+    outputs: list[OutputErrors] = Field(default_factory=list)
     timing: Timing | None = None
-    against: list[Ratio] = []
-    missing: list[Missing] = []  # baselines asked for that `against` lacks
+    against: list[Ratio] = Field(default_factory=list)
+    missing: list[Missing] = Field(default_factory=list)  # baselines asked for that `against` lacks
     ceilings: Ceilings | None = None
     before: Health | None = None
     after: Health | None = None
-    unclean: list[str] = []  # why the figures are not ranked: throttled, in use by others
+    unclean: list[str] = Field(default_factory=list)  # why the figures are not ranked: throttled, in use by others
     environment: dict[str, Any]
 
     @property

@@ -19,6 +19,9 @@ def finite(expression: Expression, scope: Scope) -> int | float:
 
 def amount(expression: Expression, scope: Scope) -> int | float:
     """Its value where that is a number and not negative. Raises `ExpressionError`."""
+    value = expression.evaluate(scope)
+    if type(value) is int and 0 <= value <= MAX_INTEGER:  # nearly all are, and there are tens of thousands
+        return value
     value = finite(expression, scope)
     if value < 0:
         raise ExpressionError(f"{expression.text!r} is {value!r}: negative")
@@ -27,6 +30,9 @@ def amount(expression: Expression, scope: Scope) -> int | float:
 
 def whole(expression: Expression, scope: Scope) -> int:
     """Its value where that can be a size: nothing is rounded. Raises `ExpressionError`."""
+    value = expression.evaluate(scope)
+    if type(value) is int and 0 <= value <= MAX_INTEGER:
+        return value
     value = amount(expression, scope)
     if value != int(value):
         raise ExpressionError(f"{expression.text!r} is {value!r}, not a whole number")

@@ -17,6 +17,7 @@ from gdnspec.model.preset import Preset
 Suite = Literal["smoke", "conformance", "strict", "performance", "fresh"]
 SUITES: tuple[Suite, ...] = ("smoke", "conformance", "strict", "performance")  # of a file; fresh ones are in none
 
+MOST_KNOWN = 1000  # definitions
 LARGEST = 1 << 40  # of an axis: past any machine, within 64 bits when multiplied out
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]  # a larger one is read as a float
@@ -30,6 +31,33 @@ class Emulators(Model):
 
     names: Name
     errors: dict[Name, dict[Metric, list[Figure]]]
+
+
+class _Asked:
+    """What every line is asked of its definition."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.variable = {axis.name: axis for axis in definition.var_axes()}
+        self.const = definition.const_axes()
+        self.inputs = {tensor.name: tensor for tensor in definition.inputs}
+        self.optional = [name for name, tensor in self.inputs.items() if tensor.optional]
+        self.scalars = [name for name, tensor in self.inputs.items() if tensor.is_scalar]
+        self.indices = {name: tensor for name, tensor in self.inputs.items() if tensor.is_index}
+        self.spaced = [name for name, tensor in self.inputs.items() if tensor.spaced is not None]
+        self.judged = {tensor.name: tensor for tensor in definition.judged}
+        self.follow = roles.bounding(definition)  # from the lengths of sequences
+
+
+_known: dict[int, tuple[Definition, _Asked]] = {}  # by identity: a definition has lists, and so no hash
+
+
+def _asked(definition: Definition) -> _Asked:
+    """Worked out once: a definition has a hundred lines."""
+    if id(definition) not in _known:
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        _known[id(definition)] = definition, _Asked(definition)  # held, so that no other gets its identity
+    return _known[id(definition)][1]
 
 
 class Judged(Model):
@@ -51,10 +79,10 @@ class Workload(Model):
     sequence_lengths: list[Annotated[int, Field(ge=0, le=LARGEST)]] | None = None
     regime: str | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
-    omit: list[Name] = []
-    scalars: dict[Name, bool | Whole | float] = {}
-    integers: dict[Name, list[int]] = {}
-    gaps: dict[Name, Annotated[int, Field(ge=1, le=1 << 20)]] = {}
+    omit: list[Name] = Field(default_factory=list)
+    scalars: dict[Name, bool | Whole | float] = Field(default_factory=dict)
+    integers: dict[Name, list[int]] = Field(default_factory=dict)
+    gaps: dict[Name, Annotated[int, Field(ge=1, le=1 << 20)]] = Field(default_factory=dict)
     device: Literal["any", "cuda"] = "any"
     drawn: Literal["device"] | None = None  # by the generator of the device that the check runs on
     judged: Judged | None = None  # a sample; absent: all
@@ -111,7 +139,7 @@ class Workload(Model):
 
     def scope(self, definition: Definition, preset: Preset) -> Scope:
         """The names of the definition's expressions, bound by this line."""
-        const = {name: preset.axes[name] for name in definition.const_axes() if name in preset.axes}
+        const = {name: preset.axes[name] for name in _asked(definition).const if name in preset.axes}
         scope = definition.bind({**const, **self.axes})
         scope.update(self.integer_inputs(definition))
         scope.update(self.scalars)
@@ -119,7 +147,8 @@ class Workload(Model):
 
     def check(self, definition: Definition, preset: Preset) -> None:
         """Raises `PlacedError` where this line does not fit the definition."""
-        variable = {axis.name: axis for axis in definition.var_axes()}
+        asked = _asked(definition)
+        variable = asked.variable
         for name in self.axes:
             if name not in variable:
                 raise PlacedError(f"/axes/{name}", f"{name!r} is not a var axis", nearest(name, variable))
@@ -128,7 +157,7 @@ class Workload(Model):
                 raise PlacedError("/axes", f"axis {name!r} is not bound")
             if self.axes[name] < axis.minimum:
                 raise PlacedError(f"/axes/{name}", f"{self.axes[name]} is below the minimum, {axis.minimum}")
-        for name in definition.const_axes():
+        for name in asked.const:
             if name not in preset.axes:
                 raise PlacedError("/preset", f"preset {self.preset!r} does not bind {name!r}")
         if preset.stages is not None and definition.stage not in preset.stages:
@@ -147,27 +176,24 @@ class Workload(Model):
     def _check_integers(self, definition: Definition, scope: Scope) -> None:
         if self.tensors is not None:
             return
-        for tensor in definition.inputs:
-            if tensor.is_index:
-                wanted = prod(definition.shape(tensor, scope))
-                if tensor.name not in scope:
-                    raise PlacedError("/integers", f"no values of {tensor.name!r}, which takes {wanted}")
-                # Sequence lengths are held to the axes by constraints, which say more.
-                if tensor.name in self.integers and len(scope[tensor.name]) != wanted:
-                    message = f"{len(scope[tensor.name])} values, not {wanted}"
-                    raise PlacedError(f"/integers/{tensor.name}", message)
-                if tensor.is_flag and not set(scope[tensor.name]) <= {0, 1}:
-                    raise PlacedError(f"/integers/{tensor.name}", "a truth is 0 or 1")
+        for name, tensor in _asked(definition).indices.items():
+            wanted = prod(definition.shape(tensor, scope))
+            if name not in scope:
+                raise PlacedError("/integers", f"no values of {name!r}, which takes {wanted}")
+            # Sequence lengths are held to the axes by constraints, which say more.
+            if name in self.integers and len(scope[name]) != wanted:
+                raise PlacedError(f"/integers/{name}", f"{len(scope[name])} values, not {wanted}")
+            if tensor.is_flag and not set(scope[name]) <= {0, 1}:
+                raise PlacedError(f"/integers/{name}", "a truth is 0 or 1")
 
     def _check_names(self, definition: Definition) -> None:
-        inputs = {tensor.name: tensor for tensor in definition.inputs}
-        optional = [name for name, tensor in inputs.items() if tensor.optional]
+        asked = _asked(definition)
+        inputs, optional, scalars = asked.inputs, asked.optional, asked.scalars
         for i, name in enumerate(self.omit):
             if name not in optional:
                 raise PlacedError(f"/omit/{i}", f"{name!r} is not an optional input", nearest(name, optional))
             if name in self.scalars:
                 raise PlacedError(f"/omit/{i}", f"{name!r} is given under scalars: one or the other")
-        scalars = [name for name, tensor in inputs.items() if tensor.is_scalar]
         for name, value in self.scalars.items():
             if name not in scalars:
                 raise PlacedError(f"/scalars/{name}", f"{name!r} is not a scalar input", nearest(name, scalars))
@@ -177,25 +203,24 @@ class Workload(Model):
         for name in scalars:
             if not inputs[name].optional and name not in self.scalars:
                 raise PlacedError("/scalars", f"no value of {name!r}, which is not optional")
-        indices = [name for name, tensor in inputs.items() if tensor.is_index]
         for name in self.integers:
-            if name in roles.bounding(definition) and self.sequence_lengths is not None:
+            if name in asked.follow and self.sequence_lengths is not None:
                 raise PlacedError(f"/integers/{name}", "it follows from sequence_lengths: one or the other")
-            if name not in indices:
-                raise PlacedError(f"/integers/{name}", f"{name!r} is not an integer input", nearest(name, indices))
-        spaced = [tensor.name for tensor in definition.inputs if tensor.spaced is not None]
+            if name not in asked.indices:
+                hint = nearest(name, asked.indices)
+                raise PlacedError(f"/integers/{name}", f"{name!r} is not an integer input", hint)
         for name in self.gaps:
-            if name not in spaced:
+            if name not in asked.spaced:
                 message = f"{name!r} always arrives contiguous: no pool, and the definition gives it no strides"
-                raise PlacedError(f"/gaps/{name}", message, nearest(name, spaced))
+                raise PlacedError(f"/gaps/{name}", message, nearest(name, asked.spaced))
             if name in self.omit:
                 raise PlacedError(f"/gaps/{name}", f"{name!r} is left out, under /omit: one or the other")
-        outputs = [tensor.name for tensor in definition.judged]
         errors = self.emulators.errors if self.emulators is not None else {}
         for key, named in (("budget", self.budget or {}), ("emulators/errors", errors)):
             for name in named:
-                if name not in outputs:
-                    raise PlacedError(f"/{key}/{name}", f"{name!r} is not an output", nearest(name, outputs))
+                if name not in asked.judged:
+                    hint = nearest(name, asked.judged)
+                    raise PlacedError(f"/{key}/{name}", f"{name!r} is not an output", hint)
         self._check_frozen(definition)
 
     def _check_frozen(self, definition: Definition) -> None:
@@ -207,7 +232,7 @@ class Workload(Model):
             raise PlacedError("/budget", message, "gdnspec workloads freeze writes both")
         if self.budget is None:
             raise PlacedError("/emulators", "figures without a budget", "gdnspec workloads freeze writes both")
-        for output in definition.judged:
+        for output in _asked(definition).judged.values():
             figures, at = self.emulators.errors.get(output.name, {}), f"/emulators/errors/{output.name}"
             for metric in METRICS:
                 if not figures.get(metric):

@@ -12,6 +12,7 @@ from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, print_json, print_table, table, warn
 from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.reading import keep_all
 
 
 class What(StrEnum):
@@ -29,6 +30,7 @@ def list_(
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """List definitions, solutions, workloads, presets or regimes."""
+    keep_all()
     title, columns, rows = _ROWS[what](solutions_dir)
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])

@@ -12,6 +12,7 @@ from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, out, print_json, print_table, say, table, warn
 from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.reading import keep_all
 from gdnspec.model.elements import DerivedAxis, Tensor, VarAxis
 from gdnspec.model.errors import SpecError, nearest
 
@@ -25,6 +26,7 @@ def show(
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Show one thing in full."""
+    keep_all()
     if name in definitions():
         found = definitions()[name]
         print_json(found.definition.model_dump(mode="json")) if as_json else _definition(found)

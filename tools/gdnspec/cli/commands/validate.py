@@ -21,6 +21,7 @@ from gdnspec.catalog.traces import files_below
 from gdnspec.catalog.workloads import by_name, load_workloads
 from gdnspec.cli.console import say
 from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.reading import keep_all
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.family_file import FamilyFile
 from gdnspec.model.fault import KnownBad
@@ -40,6 +41,7 @@ def validate(
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Validate definitions, presets, workloads, solutions, faults, results, traces and captured tensors."""
+    keep_all()
     files = list(_expand(path) if path else _everything())
     problems: list[Problem] = []
     traces: list[str | None] = []  # why each is stale
