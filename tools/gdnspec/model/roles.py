@@ -139,9 +139,8 @@ def check(definition: "Definition") -> None:
             if over not in names:
                 raise PlacedError(f"/inputs/{i}/{key}", f"{over!r} is not an axis", nearest(over, names))
             if not tensor.is_index or tensor.is_flag:
-                raise PlacedError(
-                    f"/inputs/{i}/{key}", f"only integers of one or two dimensions {key[:-1]} entries of an axis"
-                )
+                message = f"only an integer tensor of one or two dimensions {key} an axis"
+                raise PlacedError(f"/inputs/{i}/{key}", message)
         if tensor.bounds is not None and tensor.bounds not in countable:
             message = f"{tensor.bounds!r} has neither the role tokens nor per_sequence: no sequence has entries of it"
             raise PlacedError(f"/inputs/{i}/bounds", message)
