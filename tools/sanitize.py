@@ -14,6 +14,8 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +42,11 @@ def call(job: Job, folder: Path, build: Path) -> None:
         output.name: torch.empty(found.definition.shape(output, inputs.scope), dtype=TORCH[output.dtype], device="cuda")
         for output in found.definition.outputs
     }
-    function = load_function(folder, entry.entry, build)
+    load: Callable[[str], Callable[..., Any]] = partial(load_function, folder, build_dir=build, **job.solution.settings)
+    function = load(entry.entry)
     extra = {}
     if entry.prepare is not None:
-        extra = {"prepared": load_function(folder, entry.prepare, build)(**values)}
+        extra = {"prepared": load(entry.prepare)(**values)}
     if entry.call == "return":
         function(**values, **extra)
     elif entry.entry.split("::")[0].endswith(".cu"):
