@@ -15,7 +15,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,10 @@ def call(job: Job, folder: Path, build: Path) -> None:
         output.name: torch.empty(found.definition.shape(output, inputs.scope), dtype=TORCH[output.dtype], device="cuda")
         for output in found.definition.outputs
     }
-    load: Callable[[str], Callable[..., Any]] = partial(load_function, folder, build_dir=build, **job.solution.settings)
+
+    def load(spec: str) -> Callable[..., Any]:
+        return load_function(folder, spec, build, **job.solution.settings)
+
     function = load(entry.entry)
     extra = {}
     if entry.prepare is not None:
