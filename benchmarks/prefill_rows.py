@@ -18,18 +18,20 @@ import argparse
 import json
 import math
 import random
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from gdnspec.build.loader import load_function
-from gdnspec.catalog.solutions import load_solution
+from gdnspec.catalog.solutions import load_variant
 
 HERE = Path(__file__).resolve().parent
 DEFINITION, D, SETS, CALLS, WINDOWS = "gdn_prefill_k_last", 128, 2, 6, 7
@@ -70,10 +72,11 @@ class Subject:
     """A solution, as the judge calls it, under the name that it was asked for by."""
 
     def __init__(self, name: str, folder: Path, build: Path) -> None:
-        self.name, self.entry = short(name), load_solution(folder).manifest.entries[DEFINITION]
-        build = build / self.name.replace("/", "_")
-        self.call = load_function(folder, self.entry.entry, build)
-        self.prepare = load_function(folder, self.entry.prepare, build) if self.entry.prepare else None
+        solution = load_variant(folder, Path(name).name.partition(":")[2] or None)
+        self.name, self.entry = short(name), solution.manifest.entries[DEFINITION]
+        load = partial(load_function, folder, build_dir=build / re.sub("[/:]", "_", self.name), **solution.settings)
+        self.call = load(self.entry.entry)
+        self.prepare = load(self.entry.prepare) if self.entry.prepare else None
 
     def bound(self, given: Arguments) -> Callable[[], Any]:
         inputs = {name: x for name, x in given.items() if name not in ("output", "final_state")}
@@ -182,8 +185,10 @@ def short(name: str) -> str:
 
 
 def folder_of(name: str, among: str) -> Path:
-    """A solution's: by its name, or, with a slash in it, by its path."""
-    return Path(name) if "/" in name else HERE.parent / among / name
+    """A solution's: by its name, or, with a slash in it, by its path; a variant's name behind a colon is none of it."""
+    path = Path(name)
+    path = path.with_name(path.name.partition(":")[0])
+    return path if "/" in name else HERE.parent / among / path
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Errors on repeated keys, solutions and other libraries side by side: where the inverse of a chunk decides.
 
-    python benchmarks/repeated_keys.py [--solutions hopper_prefill,hopper_prefill_strict,triton_chunkwise]
+    python benchmarks/repeated_keys.py [--solutions hopper_prefill,hopper_prefill:strict,triton_chunkwise]
                                        [--against flashinfer,fla,flash_qla] [--beta 1,1.5,1.9,1.99] [--device cuda]
 
 gdn_prefill_k_last, 512 tokens of one key a head, alpha 0.999, one beta throughout, 4 key and 8 value heads of 128,
@@ -57,7 +57,7 @@ def errors(subject: Subject, given: dict[str, Any], right: tuple[torch.Tensor, .
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--solutions", default="hopper_prefill,hopper_prefill_strict,triton_chunkwise")
+    parser.add_argument("--solutions", default="hopper_prefill,hopper_prefill:strict,triton_chunkwise")
     parser.add_argument("--against", default="flashinfer,fla,flash_qla")
     parser.add_argument("--beta", default="1,1.5,1.9,1.99")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))

@@ -4,13 +4,12 @@
     python tools/review_pull_request.py BASE --head SHA    as .github/workflows/solutions.yml calls it
 
 Each solution is validated, submitted and taken in, in a checkout of BASE: a branch does not bring its own judge. A
-source that is a link to another solution's is judged as the file that it stands for, whichever of the two is changed.
-What the branch changes elsewhere is not looked at. Exit codes are those of gdnspec, of the worst solution.
+solution with a symbolic link is refused. What the branch changes elsewhere is not looked at. Exit codes are those of
+gdnspec, of the worst solution.
 """
 
 import argparse
 import os
-import posixpath
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = "solutions"
 MANIFEST = "solution.json"
-PLAIN, LINK = ("100644", "100755"), "120000"  # of git's modes
+PLAIN = ("100644", "100755")  # of git's modes
 
 
 def git(*arguments: str) -> bytes:
@@ -32,39 +31,27 @@ def git(*arguments: str) -> bytes:
     return done.stdout
 
 
-def listed(commit: str, path: str) -> Iterator[tuple[str, str, str]]:
-    """Of each file under a path: its mode, its object and its own path."""
+def listed(commit: str, path: str) -> Iterator[tuple[str, str]]:
+    """Each file under a path: its mode and its own path."""
     for entry in filter(None, git("ls-tree", "-r", "-z", commit, "--", path).decode(errors="replace").split("\0")):
         about, _, name = entry.partition("\t")
-        mode, _, number = about.split(" ")
-        yield mode, number, name
-
-
-def linked(commit: str, path: str, number: str) -> str:
-    """The path that a link stands for, a file's of a solution; of any other, nothing."""
-    target = git("cat-file", "blob", number).decode(errors="replace")
-    found = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-    inside = found.startswith(f"{FOLDER}/") and not posixpath.isabs(target)
-    return found if inside and any(mode in PLAIN for mode, _, name in listed(commit, found) if name == found) else ""
+        yield about.split(" ")[0], name
 
 
 def changed(base: str, head: str) -> list[str]:
-    """The names of the solutions in which anything differs, or in those that their sources are links to."""
+    """The names of the solutions in which anything differs."""
     names = git("diff", "--name-only", "-z", base, head, "--", FOLDER + "/").decode(errors="replace").split("\0")
-    found = {name.split("/")[1] for name in names if name.count("/") >= 2}
-    links = [(path, linked(head, path, number)) for mode, number, path in listed(head, FOLDER + "/") if mode == LINK]
-    return sorted(found | {path.split("/")[1] for path, target in links if target and target.split("/")[1] in found})
+    return sorted({name.split("/")[1] for name in names if name.count("/") >= 2})
 
 
 def extract(commit: str, name: str, target: Path) -> bool:
     """A solution's folder as it is at a commit; False where it is not there. Refuses what is no plain file."""
-    for mode, number, path in listed(commit, f"{FOLDER}/{name}/"):
-        there = linked(commit, path, number) if mode == LINK else path if mode in PLAIN else ""
-        if not there:
-            sys.exit(f"review: {path}: a link out of {FOLDER}/, or a repository, which no submission is made of")
+    for mode, path in listed(commit, f"{FOLDER}/{name}/"):
+        if mode not in PLAIN:
+            sys.exit(f"review: {path}: a symbolic link or a repository: a solution is made of plain files")
         file = target / Path(path).relative_to(FOLDER)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(git("cat-file", "blob", f"{commit}:{there}"))
+        file.write_bytes(git("cat-file", "blob", f"{commit}:{path}"))
     return (target / name / MANIFEST).is_file()
 
 

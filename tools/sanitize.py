@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,14 @@ def call(job: Job, folder: Path, build: Path) -> None:
         output.name: torch.empty(found.definition.shape(output, inputs.scope), dtype=TORCH[output.dtype], device="cuda")
         for output in found.definition.outputs
     }
-    function = load_function(folder, entry.entry, build)
+
+    def load(spec: str) -> Callable[..., Any]:
+        return load_function(folder, spec, build, **job.solution.settings)
+
+    function = load(entry.entry)
     extra = {}
     if entry.prepare is not None:
-        extra = {"prepared": load_function(folder, entry.prepare, build)(**values)}
+        extra = {"prepared": load(entry.prepare)(**values)}
     if entry.call == "return":
         function(**values, **extra)
     elif entry.entry.split("::")[0].endswith(".cu"):

@@ -3,7 +3,7 @@
     python solutions/hopper_prefill/rounding.py [--tokens 512] [--draws 3]
 
 Relative errors of output and final state, medians over draws: T as it is, as a sum of two bfloat16 terms
-(hopper_prefill_strict), in one as it comes, and as the kernel has it (invert.cuh): where keys are alike with sums of
+(hopper_prefill:strict), in one as it comes, and as the kernel has it (invert.cuh): where keys are alike with sums of
 columns kept, else found by products of one term and rounded as it comes. All other operands are rounded as they are
 there: S, X, V', P and V' decayed.
 """

@@ -1,17 +1,22 @@
 """Traces are carried over a change of sources that reaches no GPU, by a proof, and over no other."""
 
 import json
+import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import triton
 from conftest import Run
-from gdnspec.catalog.carried_traces import proof_files
+from gdnspec.build import cuda_code
+from gdnspec.build.machine import nvcc
+from gdnspec.catalog.carried_traces import proof_files, proofs
 from gdnspec.catalog.definitions import definitions
-from gdnspec.catalog.solutions import load_solution
-from gdnspec.catalog.traces import Measured, is_stale
+from gdnspec.catalog.solutions import load_solution, load_variant
+from gdnspec.catalog.traces import Measured, is_stale, trace_files
 from gdnspec.model.trace import Trace
 from gdnspec.report.rows import rows
 from helpers_traces import DECODE, ENVIRONMENT, make_trace, trace_of, write_traces
@@ -70,8 +75,8 @@ def measured(make_solution: Callable[..., Path]) -> Path:
     return folder
 
 
-def changed(folder: Path, old: str, new: str) -> None:
-    file = folder / "kernel.py"
+def changed(folder: Path, old: str, new: str, name: str = "kernel.py") -> None:
+    file = folder / name
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new))
 
@@ -159,7 +164,155 @@ def test_a_row_of_the_report_says_so() -> None:
     assert ("carried over", "because") in row.labels
 
 
-def test_solutions_that_are_not_in_triton_are_refused(gdnspec: Run) -> None:
+def test_solutions_whose_code_cannot_be_compared_are_refused(gdnspec: Run) -> None:
     done = gdnspec("traces", "carry", "torch_recurrent")
     assert done.returncode == 2
     assert "torch_recurrent is python" in done.stderr
+
+
+# --- CUDA -------------------------------------------------------------------------------------------------------
+
+HAS_NVCC = pytest.mark.skipif(nvcc() is None, reason="no nvcc here: CUDA sources cannot be compiled")
+CUDA = """#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/tvm_ffi.h>
+#include "body.cuh"
+namespace {
+__global__ void fill(float* state, int count) {
+  int at = blockIdx.x * 32 + threadIdx.x;
+  if (at < count) state[at] = times(state[at]);
+}
+}  // namespace
+void run(tvm::ffi::TensorView state) {
+  if (state.ndim() != 1) TVM_FFI_THROW(ValueError) << "one dimension";
+  fill<<<1, 32>>>(static_cast<float*>(state.data_ptr()), 32);
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
+"""
+BODY = """#pragma once
+#ifndef TERMS
+#define TERMS 1
+#endif
+__device__ inline float times(float x) { return x * TERMS; }
+"""
+SAME_CUDA = {
+    "a comment": ("namespace {\n", "namespace {\n// Nothing but words.\n\n"),
+    "another name in a kernel": (
+        "  int at = blockIdx.x * 32 + threadIdx.x;\n  if (at < count) state[at] = times(state[at])",
+        "  int i = blockIdx.x * 32 + threadIdx.x;\n  if (i < count) state[i] = times(state[i])",
+    ),
+}  # fmt: skip
+OTHER_CUDA = {
+    "other arithmetic": ("times(state[at])", "times(state[at]) + 1.0f"),
+    "another launch": ("<<<1, 32>>>", "<<<1, 64>>>"),
+    "another message": ("one dimension", "one  dimension"),
+}
+
+
+def cuda_solution(make: Callable[..., Path], name: str, **manifest: object) -> Path:
+    entries = {DECODE: {"entry": "kernel.cu::run", "call": "out"}}
+    folder = make("", name=name, language="cuda", sources=["kernel.cu", "body.cuh"], entries=entries, **manifest)
+    (folder / "kernel.py").unlink()
+    (folder / "kernel.cu").write_text(CUDA)
+    (folder / "body.cuh").write_text(BODY)
+    return folder
+
+
+def committed(folder: Path) -> Path:
+    git(folder.parent, "init", "-q")
+    git(folder.parent, "add", ".")
+    git(folder.parent, "commit", "-q", "-m", "measured")
+    return folder
+
+
+@pytest.fixture
+def measured_cuda(make_solution: Callable[..., Path]) -> Path:
+    """A solution in CUDA with traces, committed as it was measured."""
+    folder = cuda_solution(make_solution, "mine")
+    write_traces(folder, [trace_of(folder, workload=name) for name in ROWS])
+    return committed(folder)
+
+
+@HAS_NVCC
+def test_a_change_that_no_compiler_sees_leaves_a_proof(gdnspec: Run, measured_cuda: Path) -> None:
+    before = load_solution(measured_cuda).source_hash
+    for old, new in SAME_CUDA.values():
+        changed(measured_cuda, old, new, "kernel.cu")
+    assert all(stale(measured_cuda))
+    done = carry(gdnspec, measured_cuda)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 traces carried over from" in done.stdout
+    (file,) = proof_files(measured_cuda)
+    proof = json.loads(file.read_text())
+    assert (proof["before"], proof["after"]) == (before, load_solution(measured_cuda).source_hash)
+    assert proof["compiler"] == cuda_code.compiler()
+    assert "__LINE__" in proof["compared"]
+    proofs.cache_clear()
+    assert not any(stale(measured_cuda))
+    assert gdnspec("validate", str(measured_cuda)).stdout == "3 files valid\n"
+
+
+@HAS_NVCC
+@pytest.mark.parametrize("what", OTHER_CUDA)
+def test_a_change_that_the_compiler_sees_leaves_traces_stale(gdnspec: Run, measured_cuda: Path, what: str) -> None:
+    changed(measured_cuda, *OTHER_CUDA[what], "kernel.cu")
+    done = carry(gdnspec, measured_cuda)
+    assert done.returncode == 1, done.stderr
+    assert "2 traces stale still: the machine code or the host code differs" in done.stdout
+    assert not proof_files(measured_cuda)
+
+
+def test_without_nvcc_nothing_is_carried(measured_cuda: Path) -> None:
+    changed(measured_cuda, *SAME_CUDA["a comment"], "kernel.cu")
+    tools = measured_cuda.parent / "tools"  # git, and no compiler
+    tools.mkdir()
+    (tools / "git").symlink_to(str(shutil.which("git")))
+    environment = {k: v for k, v in os.environ.items() if k not in ("CUDA_HOME", "CUDA_PATH")} | {"PATH": str(tools)}
+    command = [sys.executable, "-m", "gdnspec", "traces", "carry", "mine", "--solutions-dir", str(measured_cuda.parent)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "nothing can be compared here: no nvcc: install the CUDA toolkit, or set CUDA_HOME" in done.stderr
+    assert not proof_files(measured_cuda)
+
+
+def test_what_another_generation_ran_is_not_compared(gdnspec: Run, measured_cuda: Path) -> None:
+    if nvcc() is None:
+        pytest.skip("no nvcc here: CUDA sources cannot be compiled")
+    (file,) = (measured_cuda / "traces").glob("*.jsonl")
+    file.unlink()
+    write_traces(measured_cuda, [trace_of(measured_cuda, workload=ROWS[0], device="nvidia-b200")])
+    changed(measured_cuda, *SAME_CUDA["a comment"], "kernel.cu")
+    done = carry(gdnspec, measured_cuda)
+    assert done.returncode == 1
+    assert "1 trace stale still: it was measured on nvidia-b200, and the code is compared for sm_90a" in done.stdout
+
+
+@HAS_NVCC
+def test_traces_of_a_folder_of_links_come_to_the_variant_that_replaces_it(
+    gdnspec: Run, make_solution: Callable[..., Path]
+) -> None:
+    """Its state is read from git, links and all: the folder is gone."""
+    folder, old = cuda_solution(make_solution, "mine"), cuda_solution(make_solution, "mine_two")
+    (old / "kernel.cu").write_text(f"#define TERMS 2\n{CUDA}")
+    hashed = load_solution(old).source_hash
+    (old / "body.cuh").unlink()
+    (old / "body.cuh").symlink_to("../mine/body.cuh")
+    write_traces(old, [make_trace(solution="mine_two", source_hash=hashed, workload=name) for name in ROWS])
+    committed(folder)
+    shutil.rmtree(old)
+    manifest = json.loads((folder / "solution.json").read_text())
+    for terms, code in ((3, 1), (2, 0)):
+        two = {"two": {"description": "two terms", "defines": {"TERMS": terms}}}
+        (folder / "solution.json").write_text(json.dumps(manifest | {"variants": two}))
+        done = gdnspec("traces", "carry", "mine:two", "--from", "mine_two", "--solutions-dir", str(folder.parent))
+        assert done.returncode == code, done.stdout + done.stderr
+        assert bool(proof_files(folder)) == (code == 0)
+    one = load_variant(folder, "two")
+    (file,) = trace_files(one)
+    assert file == folder / "traces/two/nvidia-h200.jsonl"
+    traces = [Trace.model_validate_json(line) for line in file.read_text().splitlines()]
+    assert {(trace.solution, trace.source_hash) for trace in traces} == {("mine:two", hashed)}
+    proofs.cache_clear()
+    assert [is_stale(trace, one, definitions()[DECODE]) for trace in traces] == [None, None]
+    assert json.loads(proof_files(folder)[0].read_text())["measured_as"] == "mine_two"
+    done = gdnspec("traces", "carry", "mine:two", "--from", "nobody", "--solutions-dir", str(folder.parent))
+    assert (done.returncode, "no commit here has a solution 'nobody'" in done.stderr) == (2, True)

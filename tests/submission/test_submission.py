@@ -121,7 +121,7 @@ def test_what_cannot_be_packed_is_named(gdnspec: Run, make_solution: Make, tmp_p
     for change, says in (
         ({"license": ""}, "/license"),
         ({"sources": ["kernel.py", "größe.py"]}, "'größe.py' cannot be packed: names are made of"),
-        ({"sources": ["kernel.py", "link.py"]}, "'link.py' cannot be packed: a link"),
+        ({"sources": ["kernel.py", "link.py"]}, "'link.py' is a symbolic link"),
         ({"sources": ["kernel.py", "large.py"]}, "sources of over 10 MiB"),
         ({"entries": {"gdn_decode_k_lost": {"entry": "kernel.py::run", "call": "return"}}}, "did you mean"),
     ):
@@ -241,9 +241,7 @@ def test_a_pull_request_is_judged_by_its_base(tmp_path: Path, make_solution: Mak
     (tree / "solutions").mkdir()
     for name in ("friendly", "sibling"):
         shutil.copytree(make_solution(RIGHT, name=name, entries=ENTRIES), tree / "solutions" / name)
-    kernel, link = (tree / "solutions" / name / "kernel.py" for name in ("friendly", "sibling"))
-    link.unlink()
-    link.symlink_to("../friendly/kernel.py")
+    kernel = tree / "solutions" / "friendly" / "kernel.py"
     git("init", "--quiet", "--initial-branch=main")
     git("add", "-A")
     git("commit", "--quiet", "-m", "base")
@@ -258,10 +256,10 @@ def test_a_pull_request_is_judged_by_its_base(tmp_path: Path, make_solution: Mak
     assert done.returncode == 1, done.stderr
     assert "import socket" in done.stderr
     assert "friendly: not accepted" in done.stdout
-    assert "sibling: not accepted" in done.stdout, "its source is a link to what has changed"
+    assert "sibling" not in done.stdout, "nothing in it has changed"
     for target in ("/etc/passwd", "../../tools/review_pull_request.py", "../sibling/kernel.py"):
         kernel.unlink()
         kernel.symlink_to(target)
         git("commit", "--quiet", "-am", "a link")
         done = subprocess.run(review, capture_output=True, text=True)
-        assert (done.returncode, "friendly/kernel.py: a link out of solutions/" in done.stderr) == (1, True)
+        assert (done.returncode, "friendly/kernel.py: a symbolic link" in done.stderr) == (1, True)

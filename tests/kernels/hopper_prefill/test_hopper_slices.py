@@ -21,7 +21,7 @@ LENGTHS = {
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("slices", LENGTHS)
-@pytest.mark.parametrize("solution", ["hopper_prefill", "hopper_prefill_strict"])
+@pytest.mark.parametrize("solution", ["hopper_prefill", "hopper_prefill:strict"])
 def test_slices(solution: str, slices: str, gdnspec: Run, tmp_path: Path) -> None:
     file = tmp_path / "workloads.jsonl"
     drawn = gdnspec("workloads", "generate", DEFINITION, "--preset", PRESET, "--lengths", LENGTHS[slices], "-o", file)

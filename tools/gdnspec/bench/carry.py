@@ -1,21 +1,27 @@
 """Traces that outlive a change of sources: where both states of a solution launch the same, what was measured of the
 one holds for the other."""
 
+import hashlib
+import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from gdnspec.build import machine_code
+from gdnspec.build import cuda_code, machine_code
 from gdnspec.catalog.commit import Past
 from gdnspec.catalog.definitions import Found, definitions, preset_of
-from gdnspec.catalog.solutions import MANIFEST, Solution
+from gdnspec.catalog.solutions import Solution, settings
 from gdnspec.catalog.workloads import by_name
 from gdnspec.model.carried import Carried, SameCode
-from gdnspec.model.loading import build, parse_json
 from gdnspec.model.solution import Manifest
 from gdnspec.model.trace import Trace
 from gdnspec.model.workload import Workload
+
+COMPARED = ("triton", "cuda")  # the languages whose code can be compared
 
 
 @dataclass(frozen=True)
@@ -34,55 +40,88 @@ class Outcome:
     why_not: str | None
 
 
+@dataclass(frozen=True)
+class State:
+    """A solution or a variant as it was or is: its manifest, what it is built and called with, its files."""
+
+    manifest: Manifest
+    settings: Mapping[str, Mapping[str, Any]]
+    read: Callable[[str], bytes]
+
+
 def carry(solution: Solution, past: Past, traces: list[Trace]) -> tuple[Carried | None, list[Outcome]]:
     """Compiles both states for each of the traces, which were measured with the sources of `past`. The proof for those
     on which they do the same, None where there are none; and what becomes of each. Raises `RuntimeError` where a state
-    cannot be looked at without a GPU."""
-    before = build(Manifest, parse_json(past.text(MANIFEST), past.named(MANIFEST)), past.named(MANIFEST))
-    why_not = {id(trace): _refused(trace, before, solution.manifest) for trace in traces}
+    cannot be looked at without a GPU, `NoCompilerError` where there is nothing to compile with."""
+    now = State(solution.manifest, solution.settings, lambda name: (solution.folder / name).read_bytes())
+    then = State(past.manifest, settings(past.manifest, past.variant), past.read)
+    in_cuda = solution.manifest.language == "cuda"
+    made_by, hashes = (cuda_code.compiler, _cuda_hashes) if in_cuda else (machine_code.compiler, _triton_hashes)
+    compiler = made_by()
+    refused = _refused_cuda if in_cuda else _refused_triton
+    why_not = {id(t): _gone(t, then.manifest, now.manifest) or refused(t, then.manifest, now.manifest) for t in traces}
     wanted = [trace for trace in traces if why_not[id(trace)] is None]
-    hashes: list[list[str]] = []
-    for manifest, read in (
-        (before, past.read),
-        (solution.manifest, lambda name: (solution.folder / name).read_bytes()),
-    ):
-        with tempfile.TemporaryDirectory() as folder:
-            for name in manifest.sources:
-                file = Path(folder) / solution.name / name
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(read(name))
-            hashes.append(machine_code.hashes(Path(folder) / solution.name, list(_calls(wanted, manifest))))
     same = []
-    for trace, then, now in zip(wanted, *hashes or ([], []), strict=True):
-        if then == now:
-            same.append(SameCode(definition=trace.definition, workload=trace.workload, code=now))
+    for trace, before, after in zip(wanted, hashes(then, wanted), hashes(now, wanted), strict=True):
+        if before == after:
+            same.append(SameCode(definition=trace.definition, workload=trace.workload, code=after))
         else:
-            why_not[id(trace)] = "the machine code differs, or what it is launched with"
+            words = "the machine code or the host code differs" if in_cuda else None
+            why_not[id(trace)] = words or "the machine code differs, or what it is launched with"
     outcomes = [Outcome(trace, why_not[id(trace)]) for trace in traces]
     if not same:
         return None, outcomes
-    hashes_of = {"before": past.source_hash, "after": solution.source_hash}
-    proof = Carried(schema_version=1, solution=solution.name, **hashes_of, compiler=machine_code.compiler(), same=same)
+    old_name = past.folder.name if past.variant is None else f"{past.folder.name}:{past.variant}"
+    proof = Carried(
+        schema_version=1, solution=solution.name, measured_as=None if old_name == solution.name else old_name,
+        before=past.source_hash, after=solution.source_hash, compiler=compiler,
+        compared=cuda_code.COMPARED if in_cuda else None, same=same,
+    )  # fmt: skip
     return proof, outcomes
 
 
-def _refused(trace: Trace, before: Manifest, after: Manifest) -> str | None:
-    """Why the two states cannot be compared on a trace, before anything is compiled."""
+def _gone(trace: Trace, before: Manifest, after: Manifest) -> str | None:
+    """Whether there is nothing to compare a trace on."""
     found = definitions().get(trace.definition)
     entries = [manifest.entries.get(trace.definition) for manifest in (before, after)]
     if found is None or trace.workload not in by_name(found) or None in entries:
         return "the definition, the workload or the entry is gone"
-    if any(entry is not None and entry.prepare is not None for entry in entries):
+    return "it is in another language now" if before.language != after.language else None
+
+
+@contextmanager
+def _staged(state: State) -> Iterator[Path]:
+    """A folder with the sources. Its name is the solution's of today in both states: it is a part of names there."""
+    with tempfile.TemporaryDirectory() as above:
+        for name in state.manifest.sources:
+            file = Path(above) / "solution" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(state.read(name))
+        yield Path(above) / "solution"
+
+
+# --- Triton -----------------------------------------------------------------------------------------------------
+
+
+def _refused_triton(trace: Trace, before: Manifest, after: Manifest) -> str | None:
+    """Why the two states cannot be compared on a trace, before anything is compiled."""
+    if any(manifest.entries[trace.definition].prepare is not None for manifest in (before, after)):
         return "a call with `prepare` cannot be looked at without a GPU"
     if trace.environment.get("triton") != machine_code.compiler()["triton"]:
         return f"it was measured with Triton {trace.environment.get('triton')}, and another one is here"
     return None
 
 
-def _calls(traces: list[Trace], manifest: Manifest) -> Iterator[tuple[str, Mapping[str, object]]]:
+def _triton_hashes(state: State, traces: list[Trace]) -> list[str]:
+    with _staged(state) as folder:
+        return machine_code.hashes(folder, list(_calls(traces, state)))
+
+
+def _calls(traces: list[Trace], state: State) -> Iterator[tuple[str, Mapping[str, object]]]:
     for trace in traces:
-        found, entry = definitions()[trace.definition], manifest.entries[trace.definition]
-        yield entry.entry, inputs(found, by_name(found)[trace.workload], entry.call == "out")
+        found, entry = definitions()[trace.definition], state.manifest.entries[trace.definition]
+        given = inputs(found, by_name(found)[trace.workload], entry.call == "out")
+        yield entry.entry, given | dict(state.settings["arguments"])
 
 
 def inputs(found: Found, workload: Workload, outputs: bool) -> dict[str, object]:
@@ -100,3 +139,28 @@ def inputs(found: Found, workload: Workload, outputs: bool) -> dict[str, object]
     for output in definition.outputs if outputs else ():
         given[output.name] = Described(definition.shape(output, scope), output.dtype)
     return given
+
+
+# --- CUDA -------------------------------------------------------------------------------------------------------
+
+
+def _refused_cuda(trace: Trace, before: Manifest, after: Manifest) -> str | None:
+    """Why the two states cannot be compared on a trace, before anything is compiled."""
+    if not all(manifest.entries[trace.definition].file.endswith(".cu") for manifest in (before, after)):
+        return "its entry is in no .cu file"
+    if not cuda_code.HOPPER.search(trace.device):
+        return f"it was measured on {trace.device}, and the code is compared for sm_{cuda_code.ARCH}"
+    return None
+
+
+def _cuda_hashes(state: State, traces: list[Trace]) -> list[str]:
+    """Of each trace: the function that is called, and the code of its file, on which no workload has a say."""
+    with _staged(state) as folder:
+
+        @cache
+        def code(file: str) -> str:
+            return cuda_code.code(folder, file, state.settings["defines"])
+
+        entries = [state.manifest.entries[trace.definition] for trace in traces]
+        called = [json.dumps([entry.function, code(entry.file)]) for entry in entries]
+        return [hashlib.sha256(text.encode()).hexdigest() for text in called]

@@ -16,7 +16,7 @@ from gdnspec.bench.measure import Measurer
 from gdnspec.build import machine
 from gdnspec.build.reference import code_hash
 from gdnspec.catalog.definitions import Found, definition, preset_of
-from gdnspec.catalog.solutions import load_solution
+from gdnspec.catalog.solutions import load_variant
 from gdnspec.catalog.traces import definition_hash
 from gdnspec.check.plan import Job, judge_hash, plan
 from gdnspec.model.errors import SpecError
@@ -33,7 +33,8 @@ def order(task: Task) -> Said:
         "workload": job.workload.model_dump(mode="json"),
         "sources": _sources(job.found, job.workload),
         "solutions": [
-            [str(s.folder.resolve()), s.source_hash] for s in (job.solution, *(r.solution for r in task.rivals))
+            [str(s.folder.resolve()), s.variant, s.source_hash]
+            for s in (job.solution, *(r.solution for r in task.rivals))
         ],
     }
 
@@ -92,8 +93,8 @@ class Worker:
             raise SpecError(f"the presets of {found.family.name} have no {line.preset!r}")
         mine = _sources(found, line)
         differing = [name for name, theirs in wanted["sources"].items() if mine[name] != theirs]
-        solutions = [load_solution(Path(folder)) for folder, _ in wanted["solutions"]]
-        for solution, (folder, theirs) in zip(solutions, wanted["solutions"], strict=True):
+        solutions = [load_variant(Path(folder), variant) for folder, variant, _ in wanted["solutions"]]
+        for solution, (folder, _, theirs) in zip(solutions, wanted["solutions"], strict=True):
             if solution.source_hash != theirs:
                 differing.append(folder)
         if differing:

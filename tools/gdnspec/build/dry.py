@@ -113,10 +113,15 @@ def _in_words(value: Any) -> str:
 
 
 def run(
-    command: list[str], stdin: str | None = None, environment: dict[str, str] | None = None
+    command: list[str],
+    stdin: str | None = None,
+    environment: dict[str, str] | None = None,
+    folder: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """A compiler or another tool, to its end. Raises `RuntimeError` with what it says where it fails."""
-    done = subprocess.run(command, input=stdin, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
+    """A compiler or another tool, to its end, in a folder. Raises `RuntimeError` with what it says where it fails."""
+    done = subprocess.run(
+        command, input=stdin, env=environment, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT
+    )
     if done.returncode:
         raise RuntimeError(f"{Path(command[0]).name} ended with {done.returncode}: {done.stderr[-2000:].strip()}")
     return done

@@ -1,11 +1,12 @@
 """Loads an entry point: a function of a Python file, or an export of a CUDA file built with tvm-ffi."""
 
+import hashlib
 import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,12 +15,27 @@ PREFIX = "gdnspec_solution_"  # of the names of modules that hold entry points
 CUDA_FLAGS = ["-std=c++17", "-lineinfo", "--expt-relaxed-constexpr"]
 
 
-def load_function(folder: Path, spec: str, build_dir: Path) -> Callable[..., Any]:
-    """The function that `file::function` names. Whatever goes wrong inside the solution's code is raised as it is."""
+def load_function(
+    folder: Path,
+    spec: str,
+    build_dir: Path,
+    defines: Mapping[str, int] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The function that `file::function` names. Whatever goes wrong inside the solution's code is raised as it is.
+
+    A variant has `defines`, with which a .cu file is compiled, or `arguments`, which a Python function always gets."""
     file, function = spec.split("::")
     if file.endswith(".cu"):
-        return getattr(_cuda_module(folder / file, build_dir), function)  # type: ignore[no-any-return]
-    return getattr(_python_module(folder / file), function)  # type: ignore[no-any-return]
+        macros = tuple(sorted((defines or {}).items()))
+        return getattr(_cuda_module(folder / file, build_dir, macros), function)  # type: ignore[no-any-return]
+    found = getattr(_python_module(folder / file), function)
+    return partial(found, **arguments) if arguments else found
+
+
+def define_flags(defines: Mapping[str, int]) -> list[str]:
+    """What a compiler is told of a variant's macros."""
+    return [f"-D{name}={value}" for name, value in sorted(defines.items())]
 
 
 @cache
@@ -55,20 +71,22 @@ def _make_way_for_neighbours_in(folder: Path) -> None:
 
 
 @cache
-def _cuda_module(path: Path, build_dir: Path) -> Any:
+def _cuda_module(path: Path, build_dir: Path, macros: tuple[tuple[str, int], ...]) -> Any:
     import torch
     import tvm_ffi.cpp
 
+    # Two variants of one file in a process are two libraries.
+    own = [hashlib.sha256(repr(macros).encode()).hexdigest()[:12]] if macros else []
     major, minor = torch.cuda.get_device_capability()
     # The "a" variants hold what only one generation has, wgmma among it.
     os.environ["TVM_FFI_CUDA_ARCH_LIST"] = f"{major}.{minor}{'a' if major >= 9 else ''}"
     return tvm_ffi.cpp.load(
-        name=f"{path.parent.name}_{path.stem}",
+        name="_".join([path.parent.name, path.stem, *own]),
         cuda_files=[str(path)],
-        extra_cuda_cflags=CUDA_FLAGS,
+        extra_cuda_cflags=[*CUDA_FLAGS, *define_flags(dict(macros))],
         extra_ldflags=_cudart_folders(),
         extra_include_paths=[str(path.parent)],
-        build_directory=str(build_dir / path.stem),
+        build_directory=str(build_dir / "_".join([path.stem, *own])),
     )
 
 

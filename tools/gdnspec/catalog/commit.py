@@ -1,12 +1,13 @@
 """A solution as it was at a commit, read from git's store: nothing is checked out."""
 
+import contextlib
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from gdnspec.catalog.solutions import MANIFEST, source_hash
-from gdnspec.catalog.traces import TRACES
+from gdnspec.catalog.earlier import EARLIER
+from gdnspec.catalog.solutions import MANIFEST, source_hash, traces_below
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import build, parse_json
 from gdnspec.model.solution import Manifest
@@ -26,11 +27,14 @@ def resolve(folder: Path, word: str) -> str | None:
 
 @dataclass(frozen=True)
 class Past:
-    """The folder of a solution at a commit. `label` is what messages call it."""
+    """The folder of a solution at a commit; the folder need not be there any more. `label` is what messages call it.
+    `manifest_file`: the manifest that counts, which may be an earlier one that was kept with those sources."""
 
     folder: Path
     commit: str
     label: str
+    variant: str | None = None
+    manifest_file: str = MANIFEST
 
     def named(self, name: str) -> Path:
         """What a message calls one of its files."""
@@ -38,21 +42,50 @@ class Past:
 
     def read(self, name: str) -> bytes:
         """A file of it; raises `SpecError` where there was none."""
-        done = _git(self.folder, "cat-file", "blob", f"{self.commit}:./{name}")
-        if done.returncode != 0:
+        file = self.manifest_file if name == MANIFEST else name
+        wanted = f"{self.commit}:./{self.folder.name}/{file}\n"
+        # Links are followed: a solution of those days may have shared its sources with the one beside it.
+        done = _git(self.folder.parent, "cat-file", "--batch", "--follow-symlinks", asked=wanted.encode())
+        header, _, content = done.stdout.partition(b"\n")
+        if done.returncode != 0 or header.split()[1:2] != [b"blob"]:
             raise SpecError([Problem(self.named(name), "no such file at that commit")])
-        return done.stdout
+        return content[: int(header.split()[2])]
 
     def traces(self) -> list[str]:
         """The names of its trace files, below its folder."""
-        done = _git(self.folder, "ls-tree", "-z", "--name-only", self.commit, f"{TRACES}/")
-        return sorted(name for name in done.stdout.decode(errors="replace").split("\0") if name.endswith(".jsonl"))
+        return self._names(traces_below(Path(), self.variant), ".jsonl")
+
+    def _names(self, below: Path, ending: str) -> list[str]:
+        where = f"{Path(self.folder.name) / below}/"
+        done = _git(self.folder.parent, "ls-tree", "-z", "--name-only", self.commit, where)
+        names = done.stdout.decode(errors="replace").split("\0")
+        return sorted(name.removeprefix(f"{self.folder.name}/") for name in names if name.endswith(ending))
+
+    def as_measured(self, source_hash: str) -> "Past | None":
+        """The same sources with the manifest, that of the commit or one that was kept there, with which they have this
+        hash; None where there is none."""
+        for file in (MANIFEST, *self._names(EARLIER, ".json")):
+            past = replace(self, manifest_file=file)
+            with contextlib.suppress(SpecError):  # what is no manifest proves nothing
+                if past.source_hash == source_hash:
+                    return past
+        return None
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """Its manifest then, of the variant where it is one; raises `SpecError` where there was none."""
+        file = self.named(MANIFEST)
+        found = build(Manifest, parse_json(self.text(MANIFEST), file), file)
+        if self.variant is None:
+            return found
+        if self.variant not in found.variants:
+            raise SpecError([Problem(file, f"no variant {self.variant!r} at that commit", "/variants")])
+        return found.as_variant(self.variant)
 
     @cached_property
     def source_hash(self) -> str:
         """As `Solution.source_hash`, of its sources then."""
-        file = self.named(MANIFEST)
-        return source_hash(build(Manifest, parse_json(self.text(MANIFEST), file), file), self.read)
+        return source_hash(self.manifest, self.read, self.variant)
 
     def text(self, name: str) -> str:
         """As `read`, of a file of text."""
@@ -62,12 +95,31 @@ class Past:
             raise SpecError([Problem(self.named(name), f"not UTF-8 text: {error.reason}")]) from None
 
 
-def measured_at(folder: Path, source_hash: str) -> Past | None:
+def commits_of(folder: Path) -> list[str]:
+    """The commits that changed a folder, which need not be there any more, the last one first."""
+    done = _git(folder.parent, "log", f"-{MOST_COMMITS}", "--format=%H", "--", folder.name)
+    return done.stdout.decode().split()
+
+
+def last_state(folder: Path, variant: str | None = None) -> Past | None:
+    """The solution of a folder at the last commit that has it; None where none has, or there is no repository."""
+    # The last commit that touched it may have removed it: then the one before that commit has it.
+    for word in ("HEAD", *(word for commit in commits_of(folder) for word in (commit, f"{commit}^"))):
+        found = resolve(folder.parent, word)
+        if found is None:
+            continue
+        past = Past(folder, found, f"{folder.name}@{found[:12]}", variant)
+        with contextlib.suppress(SpecError):
+            past.read(MANIFEST)
+            return past
+    return None
+
+
+def measured_at(folder: Path, source_hash: str, variant: str | None = None) -> Past | None:
     """The solution of a folder at the last commit at which its sources had this hash; None where it never had, or there
     is no repository."""
-    done = _git(folder, "log", f"-{MOST_COMMITS}", "--format=%H", "--", ".")
-    for commit in done.stdout.decode().split():
-        past = Past(folder, commit, f"{folder.name}@{commit[:12]}")
+    for commit in commits_of(folder):
+        past = Past(folder, commit, f"{folder.name}@{commit[:12]}", variant)
         try:
             if past.source_hash == source_hash:
                 return past
@@ -76,9 +128,10 @@ def measured_at(folder: Path, source_hash: str) -> Past | None:
     return None
 
 
-def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+def _git(folder: Path, *arguments: str, asked: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = ["git", "-C", str(folder), *arguments]
     try:
-        return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, timeout=GIT_SECONDS)
+        return subprocess.run(command, input=asked, capture_output=True, timeout=GIT_SECONDS)
     except FileNotFoundError:
         raise SpecError("git is not installed: a solution at a commit cannot be read") from None
     except subprocess.TimeoutExpired:

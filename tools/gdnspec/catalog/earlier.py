@@ -10,32 +10,34 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from gdnspec.catalog.solutions import MANIFEST, Solution, source_hash
+from gdnspec.catalog.solutions import MANIFEST, TRACES, Solution, settings, source_hash
 from gdnspec.model.errors import SpecError
 from gdnspec.model.loading import build, parse_json
-from gdnspec.model.solution import Manifest
+from gdnspec.model.solution import KEPT_MANIFESTS, Manifest
 
-EARLIER = Path("traces") / "manifests"
+EARLIER = Path(TRACES) / KEPT_MANIFESTS
 
 
 def measured_as(solution: Solution, definition: str) -> frozenset[str]:
     """The source hashes of traces on this definition that say something of the solution as it is now."""
-    now = _decides(solution.manifest, definition)
-    earlier = _earlier(solution.folder, solution.source_hash)
-    same = (before for before, manifest in earlier if _decides(manifest, definition) == now)
+    now = _decides(solution.manifest, solution.variant, definition)
+    earlier = _earlier(solution.folder, solution.variant, solution.source_hash)
+    same = (before for before, manifest in earlier if _decides(manifest, solution.variant, definition) == now)
     return frozenset({solution.source_hash, *same})
 
 
 @cache
-def _earlier(folder: Path, today: str) -> list[tuple[str, Manifest]]:
-    """Each manifest that was kept, and the hash that it has with the sources of today, whose own hash is `today`."""
+def _earlier(folder: Path, variant: str | None, today: str) -> list[tuple[str, Manifest]]:
+    """Each manifest that was kept and knows the variant, and the hash that it has with the sources of today, whose own
+    hash is `today`."""
     found = []
     for file in sorted((folder / EARLIER).glob("*.json")):
         try:
             content = file.read_bytes()
             manifest = build(Manifest, parse_json(content.decode(), file), file)
             read = partial(_read, folder, content)
-            found.append((source_hash(manifest, read), manifest))
+            if variant is None or variant in manifest.variants:
+                found.append((source_hash(manifest, read, variant), manifest))
         except (OSError, UnicodeDecodeError, SpecError):
             continue  # it proves nothing
     return found
@@ -45,10 +47,10 @@ def _read(folder: Path, manifest: bytes, name: str) -> bytes:
     return manifest if name == MANIFEST else (folder / name).read_bytes()
 
 
-def _decides(manifest: Manifest, definition: str) -> dict[str, Any] | None:
+def _decides(manifest: Manifest, variant: str | None, definition: str) -> dict[str, Any] | None:
     """What of a manifest a figure depends on; None where it does not serve the definition."""
-    entry = manifest.entries.get(definition)
+    entry = (manifest if variant is None else manifest.as_variant(variant)).entries.get(definition)
     if entry is None:
         return None
     called = {"entry": entry.entry, "call": entry.call, "prepare": entry.prepare}
-    return {"language": manifest.language, "sources": sorted(manifest.sources), **called}
+    return {"language": manifest.language, "sources": sorted(manifest.sources), **called, **settings(manifest, variant)}

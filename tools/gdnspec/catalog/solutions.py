@@ -1,10 +1,12 @@
 """Solutions: one folder each, found by a glob, their entry points checked without running them."""
 
 import hashlib
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from gdnspec import paths
 from gdnspec.catalog.definitions import definitions
@@ -16,19 +18,43 @@ from gdnspec.model.loading import is_file, load
 from gdnspec.model.solution import Entry, Manifest
 
 MANIFEST = "solution.json"
+TRACES = "traces"  # the folder, beside the manifest
+Settings = dict[str, dict[str, Any]]  # `defines` and `arguments`, by name
 MAX_SOURCE_BYTES = 10 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Solution:
-    """A manifest and the folder that it came from."""
+    """A manifest and the folder that it came from. Of a variant, the manifest says what the variant is."""
 
     manifest: Manifest
     folder: Path = field(compare=False)
+    variant: str | None = None
 
     @property
     def name(self) -> str:
-        return self.manifest.name
+        """`NAME`, or `NAME:VARIANT`."""
+        return self.manifest.name if self.variant is None else f"{self.manifest.name}:{self.variant}"
+
+    @property
+    def settings(self) -> Settings:
+        return settings(self.manifest, self.variant)
+
+    @property
+    def traces(self) -> Path:
+        """The folder of its traces; that of a variant lies in the solution's."""
+        return traces_below(self.folder, self.variant)
+
+    @property
+    def variants(self) -> "list[Solution]":
+        """Of the solution itself, its variants as solutions; of a variant, none."""
+        if self.variant is not None:
+            return []
+        return [Solution(self.manifest.as_variant(name), self.folder, name) for name in self.manifest.variants]
+
+    def named(self, name: str) -> "Solution | None":
+        """The solution itself or one of its variants, by name."""
+        return next((one for one in (self, *self.variants) if one.name == name), None)
 
     @property
     def is_peer(self) -> bool:
@@ -37,16 +63,47 @@ class Solution:
 
     @cached_property
     def source_hash(self) -> str:
-        return source_hash(self.manifest, lambda name: (self.folder / name).read_bytes())
+        return source_hash(self.manifest, lambda name: (self.folder / name).read_bytes(), self.variant)
 
 
-def source_hash(manifest: Manifest, read: Callable[[str], bytes]) -> str:
-    """sha256 over the manifest and every source: what a verdict or a trace belongs to."""
+def source_hash(manifest: Manifest, read: Callable[[str], bytes], variant: str | None = None) -> str:
+    """sha256 over the manifest, every source, and a variant's name: what a verdict or a trace belongs to."""
     digest = hashlib.sha256()
     for name in (MANIFEST, *sorted(manifest.sources)):
         content = read(name)
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    if variant is not None:
+        digest.update(f"variant\0{variant}\0".encode())
     return digest.hexdigest()
+
+
+def settings(manifest: Manifest, variant: str | None) -> Settings:
+    """What a variant is built and called with; nothing of the solution itself."""
+    if variant is None:
+        return {"defines": {}, "arguments": {}}
+    own = manifest.variants[variant]
+    return {"defines": own.defines, "arguments": own.arguments}
+
+
+def traces_below(folder: Path, variant: str | None) -> Path:
+    """Where the traces of a solution, or of its variant, lie below its folder."""
+    return folder / TRACES / (variant or "")
+
+
+def load_variant(folder: Path, variant: str | None) -> Solution:
+    """As `load_solution`, or one of its variants; raises `SpecError` where it has none of that name."""
+    solution = load_solution(folder)
+    if variant is None:
+        return solution
+    if variant not in solution.manifest.variants:
+        raise no_variant(solution, variant)
+    return Solution(solution.manifest.as_variant(variant), folder, variant)
+
+
+def no_variant(solution: Solution, variant: str) -> SpecError:
+    """That a solution has no such variant, and which it has."""
+    hint = nearest(variant, solution.manifest.variants)
+    return SpecError([Problem(solution.folder / MANIFEST, f"no variant {variant!r}", "/variants", hint)])
 
 
 def load_solution(folder: Path) -> Solution:
@@ -61,10 +118,9 @@ def load_solution(folder: Path) -> Solution:
         source = folder / name
         if not is_file(source):
             problems.append(Problem(file, f"no file {name!r} in the solution's folder", f"/sources/{i}"))
-        elif not _lies_in_a_solution(folder, source):
-            message = f"{name!r} leads to a file of no solution"
-            allowed = "a link may lead to a file of this solution, or of one whose folder is beside this one's"
-            problems.append(Problem(file, message, f"/sources/{i}", allowed))
+        elif not is_plain(folder, name):
+            hint = "a source is a file of the solution's own folder; what two builds share, a variant can say"
+            problems.append(Problem(file, f"{name!r} is a symbolic link", f"/sources/{i}", hint))
         elif why := _unreadable(source):
             problems.append(Problem(file, f"{name!r} cannot be read: {why}", f"/sources/{i}"))
         else:
@@ -77,6 +133,9 @@ def load_solution(folder: Path) -> Solution:
     if not problems:
         for name, entry in manifest.entries.items():
             problems += _entry_problems(folder, file, name, entry)
+    if not problems:
+        for name in manifest.variants:
+            problems += _variant_problems(folder, file, manifest, name)
     if problems:
         raise SpecError(problems)
     return Solution(manifest, folder)
@@ -91,10 +150,14 @@ def _unreadable(source: Path) -> str:
         return error.strerror or str(error)
 
 
-def _lies_in_a_solution(folder: Path, source: Path) -> bool:
-    """Links followed: in this one's folder, or in that of a solution beside it, which shares its sources."""
-    beside = folder.resolve().parent
-    return any(above.parent == beside and (above / MANIFEST).is_file() for above in source.resolve().parents)
+def is_plain(folder: Path, name: str) -> bool:
+    """Whether a file below the folder is a regular one, reached without a symbolic link."""
+    path = folder
+    for part in Path(name).parts:
+        path = path / part
+        if path.is_symlink():
+            return False
+    return stat.S_ISREG(path.stat().st_mode)
 
 
 def _has_triton(folder: Path, manifest: Manifest) -> bool:
@@ -108,11 +171,7 @@ def _entry_problems(folder: Path, file: Path, name: str, entry: Entry) -> list[P
     if name not in definitions():
         return [Problem(file, f"no definition {name!r}", at, nearest(name, definitions()))]
     definition = definitions()[name].definition
-    problems = [
-        Problem(file, f"{unknown!r} is not an axis, a switch, a dtype, `device` or `contiguous`", f"{at}/supports/{i}")
-        for i, text in enumerate(entry.supports)
-        for unknown in sorted(parse(text).names - support_names(definition))
-    ]
+    problems = _unknown_names(file, f"{at}/supports", entry.supports, definition)
     try:
         if entry.file.endswith(".cu"):
             exports = cuda_exports(folder / entry.file)
@@ -129,6 +188,46 @@ def _entry_problems(folder: Path, file: Path, name: str, entry: Entry) -> list[P
     except SpecError as error:
         problems += error.problems
     return problems
+
+
+def _variant_problems(folder: Path, file: Path, manifest: Manifest, name: str) -> list[Problem]:
+    """Of a variant of a manifest that has no other problems."""
+    variant, at = manifest.variants[name], f"/variants/{name}"
+    problems = []
+    for served, conditions in variant.supports.items():
+        definition = definitions()[served].definition
+        problems += _unknown_names(file, f"{at}/supports/{served}", conditions, definition)
+    for served, entry in manifest.as_variant(name).entries.items() if variant.arguments else ():
+        definition = definitions()[served].definition
+        tensors = {tensor.name for tensor in (*definition.inputs, *definition.outputs)}
+        taken = sorted(tensors & set(variant.arguments))
+        if taken:
+            problems.append(
+                Problem(file, f"{served} has an input or output of that name", f"{at}/arguments/{taken[0]}")
+            )
+            continue
+        for spec in filter(None, (entry.entry, entry.prepare)):
+            problems += _argument_problems(folder, file, at, spec, list(variant.arguments))
+    return problems
+
+
+def _argument_problems(folder: Path, file: Path, at: str, spec: str, arguments: list[str]) -> list[Problem]:
+    source, function = spec.split("::")
+    signature = python_functions(folder / source)[function]
+    where = f"{source}, line {signature.line}: {function}"
+    return [
+        Problem(file, f"{where} does not take {name}", f"{at}/arguments/{name}", nearest(name, signature.names))
+        for name in arguments
+        if name not in signature.names and not signature.open
+    ]
+
+
+def _unknown_names(file: Path, at: str, conditions: list[str], definition: Definition) -> list[Problem]:
+    return [
+        Problem(file, f"{unknown!r} is not an axis, a switch, a dtype, `device` or `contiguous`", f"{at}/{i}")
+        for i, text in enumerate(conditions)
+        for unknown in sorted(parse(text).names - support_names(definition))
+    ]
 
 
 def _function_problems(folder: Path, file: Path, at: str, entry: str, wanted: list[str]) -> list[Problem]:
@@ -180,7 +279,8 @@ def _below(root: Path) -> list[Path]:
 
 
 def solutions(extra: Path | None = None) -> tuple[dict[str, Solution], list[Problem]]:
-    """All solutions by name, and the problems of those that cannot be used: one bad folder spoils no other."""
+    """All solutions and their variants by name, and the problems of those that cannot be used: one bad folder spoils no
+    other."""
     found: dict[str, Solution] = {}
     problems: list[Problem] = []
     for folder in solution_folders(extra):
@@ -193,5 +293,5 @@ def solutions(extra: Path | None = None) -> tuple[dict[str, Solution], list[Prob
             other = paths.shown(found[solution.name].folder)
             problems.append(Problem(folder / MANIFEST, f"the name {solution.name!r} is taken by {other}", "/name"))
             continue
-        found[solution.name] = solution
+        found |= {one.name: one for one in (solution, *solution.variants)}
     return found, problems

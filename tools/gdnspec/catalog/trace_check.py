@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from gdnspec.catalog.definitions import definitions
-from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution
-from gdnspec.catalog.traces import TRACES, is_stale
+from gdnspec.catalog.solutions import MANIFEST, TRACES, Solution, load_variant
+from gdnspec.catalog.traces import is_stale
 from gdnspec.catalog.workloads import by_name
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.loading import is_file, load_lines
@@ -13,15 +13,22 @@ from gdnspec.model.trace import Trace
 
 def is_trace_file(file: Path) -> bool:
     """By where it lies: its lines may be anything."""
-    return file.suffix == ".jsonl" and file.parent.name == TRACES
+    return file.suffix == ".jsonl" and TRACES in (file.parent.name, file.parent.parent.name)
+
+
+def home(file: Path) -> tuple[Path, str | None]:
+    """The folder of the solution that a trace file, or another file among its traces, belongs to, and the variant."""
+    if file.parent.name == TRACES:
+        return file.parents[1], None
+    return file.parents[2], file.parent.name
 
 
 def check_traces(file: Path) -> list[str | None]:
     """For each trace of a file why it is stale, or None; raises `SpecError` with every problem of every line."""
-    rows, folder = load_lines(Trace, file), file.parents[1]
+    rows, (folder, variant) = load_lines(Trace, file), home(file)
     if not is_file(folder / MANIFEST):
         raise SpecError([Problem(file, f"belongs to no solution: there is no {MANIFEST} in {folder.name}/")])
-    solution = load_solution(folder)
+    solution = load_variant(folder, variant)
     problems: list[Problem] = []
     seen: dict[tuple[str, str], int] = {}
     for number, trace in rows:

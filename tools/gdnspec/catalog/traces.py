@@ -13,13 +13,12 @@ from pathlib import Path
 from gdnspec.catalog.carried_traces import carried_over
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.catalog.earlier import measured_as
-from gdnspec.catalog.solutions import Solution
+from gdnspec.catalog.solutions import TRACES, Solution
 from gdnspec.catalog.workloads import by_name
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.loading import from_text, numbered, read_text
 from gdnspec.model.trace import Trace
 
-TRACES = "traces"  # the folder, beside the manifest
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 # Keys of a tensor that no measurement depends on: they add calls, and change none that was measured.
@@ -73,13 +72,14 @@ def _hash(found: Found) -> str:
 
 
 def trace_files(solution: Solution) -> list[Path]:
-    """solutions/<name>/traces/<device>.jsonl, by device; none where nothing was measured."""
-    return files_below(solution.folder)
+    """solutions/<name>/traces/<device>.jsonl, by device; none where nothing was measured. Those of a variant lie in
+    traces/<variant>/."""
+    return sorted(solution.traces.glob("*.jsonl"))
 
 
 def files_below(folder: Path) -> list[Path]:
-    """As `trace_files`, of a solution's folder that need not be whole."""
-    return sorted((folder / TRACES).glob("*.jsonl"))
+    """As `trace_files`, of a solution's folder that need not be whole, and of all that lies there as variants."""
+    return [*sorted((folder / TRACES).glob("*.jsonl")), *sorted((folder / TRACES).glob("*/*.jsonl"))]
 
 
 def load_traces(file: Path, warn: Callable[[str], None]) -> list[Trace]:
@@ -159,9 +159,9 @@ def save(solution: Solution, trace: Trace) -> Path:
         raise ValueError(f"a trace of {trace.solution!r} for {solution.name!r}")
     if not SLUG.fullmatch(trace.device):
         raise ValueError(f"{trace.device!r} is not the slug of a device")
-    file = solution.folder / TRACES / f"{trace.device}.jsonl"
+    file = solution.traces / f"{trace.device}.jsonl"
     try:
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         with _alone(file.parent):
             before = file.read_bytes() if file.exists() else b""
             _replace(file, _with(trace, before, file))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gdnspec.catalog.definitions import Found, definition, definitions
-from gdnspec.catalog.solutions import Solution, solutions
+from gdnspec.catalog.solutions import Solution, no_variant, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.preset import Preset
@@ -80,9 +80,12 @@ def chosen_solutions(wanted: list[str] | None, extra: Path | None) -> tuple[list
     if wanted is None:
         return [solution for solution in known.values() if not solution.is_peer], list(problems)
     for name in wanted:
-        mine = [problem for problem in problems if name in (problem.file.parent.name, problem.file.name)]
+        base, _, variant = name.partition(":")
+        mine = [problem for problem in problems if base in (problem.file.parent.name, problem.file.name)]
         if mine:  # a name that is taken is one of these: which of the two was meant, nobody knows
             raise SpecError(mine)
+        if variant and base in known and name not in known:
+            raise no_variant(known[base], variant)
         if name not in known:
             raise SpecError(f"no solution {name!r} ({nearest(name, known)})")
     return [known[name] for name in dict.fromkeys(wanted)], []

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gdnspec.catalog.commit import Past, resolve
 from gdnspec.catalog.definitions import definitions
-from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution
-from gdnspec.catalog.trace_check import is_trace_file
+from gdnspec.catalog.solutions import MANIFEST, Solution, load_variant
+from gdnspec.catalog.trace_check import home, is_trace_file
 from gdnspec.catalog.traces import Measured, load_traces, parse_traces, stale_question, stale_source, trace_files
 from gdnspec.cli.console import warn
 from gdnspec.cli.selection import chosen_solutions
@@ -51,7 +51,7 @@ def _of_commit(text: str, solution: Solution, where: str, wanted: Callable[[Trac
     if commit is None:
         devices = nearest(where, [file.stem for file in trace_files(solution)])
         raise SpecError(f"{solution.name} has no traces of a device {where!r} ({devices}), and there is no such commit")
-    past = Past(solution.folder, commit, text)
+    past = Past(solution.folder, commit, text, solution.variant)
     traces = [trace for file in past.traces() for trace in parse_traces(past.text(file), past.named(file), warn)]
     # Its own source of then is what it measured: to be compared with today's is what it is asked for.
     return _side(text, traces, (solution.name, past.source_hash), wanted, partial(_other_hash, past.source_hash))
@@ -69,11 +69,12 @@ def _of_file(text: str, file: Path, wanted: Callable[[Trace], bool]) -> Side:
     if len(names) > 1:
         raise SpecError([Problem(file, f"holds traces of several solutions: {', '.join(names)}")])
     # A copy that lies elsewhere was kept on purpose: it stands for the code of its day.
-    folder = file.resolve().parents[1]
-    at_home = is_trace_file(file.resolve()) and is_file(folder / MANIFEST)
-    if not at_home:
+    if not is_trace_file(file.resolve()):
         return _side(text, traces, None, wanted)
-    solution = load_solution(folder)
+    folder, variant = home(file.resolve())
+    if not is_file(folder / MANIFEST):
+        return _side(text, traces, None, wanted)
+    solution = load_variant(folder, variant)
     return _side(text, traces, (names[0], solution.source_hash), wanted, partial(_other_code, solution))
 
 

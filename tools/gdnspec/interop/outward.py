@@ -71,6 +71,8 @@ def solution_json(solution: Solution, found: Found, preset: Preset) -> Json:
     called by place; a CUDA entry takes its arguments in the definition's order in both."""
     hold(found)
     manifest = solution.manifest
+    if solution.variant is not None:
+        raise SpecError(f"{solution.name}: the other format has no variants; export {manifest.name}")
     entry = manifest.entries.get(found.definition.name)
     if entry is None:
         served = ", ".join(manifest.entries)

@@ -5,11 +5,11 @@ from typing import Annotated, ClassVar, Literal
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from gdnspec.model.base import Model, Version1
 from gdnspec.model.elements import Name, Text
-from gdnspec.model.errors import PlacedError
+from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.expression import MAX_LENGTH, ExpressionError, parse
 
 Language = Literal["python", "triton", "cuda"]
@@ -18,7 +18,17 @@ PLACEHOLDER_AUTHOR, PLACEHOLDER_TEXT = "you", "say here what sets it apart."
 # Far more than anybody needs: a stranger's manifest is read before anything else of it is known.
 MOST_PACKAGES, LONGEST_PACKAGE = 50, 300
 MOST_ENTRIES, MOST_CONDITIONS, MOST_AUTHORS = 200, 16, 100
+MOST_VARIANTS, MOST_SETTINGS = 16, 32
+# A variant's traces lie in traces/<variant>/, beside these folders.
+KEPT_MANIFESTS, KEPT_PROOFS = "manifests", "carried"
 ENTRY = r"^[A-Za-z0-9_][A-Za-z0-9_.\-/]*\.(py|cu)::[A-Za-z_][A-Za-z0-9_]*$"
+
+
+# Whole numbers alone: a word could put another function in the place of one that the audit reads.
+Setting = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+WORD = r"[a-z][a-z0-9_]*"
+# NAME, or NAME:VARIANT: what commands, verdicts and traces call a solution.
+SolutionName = Annotated[str, Field(pattern=rf"^{WORD}(:{WORD})?$", max_length=129)]
 
 
 class Requires(Model):
@@ -45,6 +55,22 @@ class Requires(Model):
         return packages
 
 
+def _readable(conditions: list[str]) -> list[str]:
+    for i, text in enumerate(conditions):
+        try:
+            parse(text)
+        except ExpressionError as error:
+            raise PlacedError(f"/{i}", str(error)) from None
+    return conditions
+
+
+Conditions = Annotated[
+    list[Annotated[str, Field(max_length=MAX_LENGTH)]],
+    Field(max_length=MOST_CONDITIONS),
+    AfterValidator(_readable),
+]
+
+
 class Entry(Model):
     """How one definition is served.
 
@@ -56,17 +82,7 @@ class Entry(Model):
     entry: Annotated[str, Field(pattern=ENTRY, max_length=300)]
     call: Literal["out", "return"]
     prepare: Annotated[str, Field(pattern=ENTRY, max_length=300)] | None = None
-    supports: Annotated[list[Annotated[str, Field(max_length=MAX_LENGTH)]], Field(max_length=MOST_CONDITIONS)] = []
-
-    @field_validator("supports")
-    @classmethod
-    def _readable(cls, conditions: list[str]) -> list[str]:
-        for i, text in enumerate(conditions):
-            try:
-                parse(text)
-            except ExpressionError as error:
-                raise PlacedError(f"/{i}", str(error)) from None
-        return conditions
+    supports: Conditions = []
 
     @property
     def file(self) -> str:
@@ -77,12 +93,43 @@ class Entry(Model):
         return self.entry.split("::")[1]
 
 
+class Variant(Model):
+    """The same sources, built or called in another way: a solution of its own, `NAME:VARIANT`.
+
+    `defines`: macros that every .cu file is compiled with. `arguments`: passed by keyword to every function of a Python
+    file that serves an entry. `supports`: the conditions of a definition, where they differ from the solution's.
+    `entries`: the definitions that it serves; without it, all that the solution serves.
+    """
+
+    description: Text
+    defines: Annotated[
+        dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64)], Setting],
+        Field(max_length=MOST_SETTINGS),
+    ] = {}
+    arguments: Annotated[
+        dict[
+            Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64)],
+            bool | Setting | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=200)],
+        ],
+        Field(max_length=MOST_SETTINGS),
+    ] = {}
+    supports: Annotated[dict[Name, Conditions], Field(max_length=MOST_ENTRIES)] = {}
+    entries: Annotated[list[Name], Field(min_length=1, max_length=MOST_ENTRIES)] | None = None
+
+    @model_validator(mode="after")
+    def _differs(self) -> "Variant":
+        if not self.defines and not self.arguments:
+            hint = "a variant is built with other `defines`, or called with other `arguments`"
+            raise PlacedError("", "does what the solution does", hint)
+        return self
+
+
 class Manifest(Model):
-    """What a solution is, what it needs and which definitions it serves."""
+    """What a solution is, what it needs, which definitions it serves, and in which variants."""
 
     most_bytes: ClassVar[int] = 256 << 10
     schema_version: Version1
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+    name: Annotated[str, Field(pattern=rf"^{WORD}$", max_length=64)]
     language: Language
     authors: Annotated[list[Text], Field(min_length=1, max_length=MOST_AUTHORS)]
     license: Text
@@ -91,6 +138,9 @@ class Manifest(Model):
     requires: Requires
     deterministic: bool
     entries: Annotated[dict[Name, Entry], Field(min_length=1, max_length=MOST_ENTRIES)]
+    variants: Annotated[
+        dict[Annotated[str, Field(pattern=rf"^{WORD}$", max_length=64)], Variant], Field(max_length=MOST_VARIANTS)
+    ] = {}
 
     @model_validator(mode="after")
     def _inside(self) -> "Manifest":
@@ -104,4 +154,36 @@ class Manifest(Model):
                     raise PlacedError(f"/entries/{name}/{key}", f"{spec.split('::')[0]!r} is not among the sources")
             if entry.file.endswith(".cu") and (entry.call != "out" or entry.prepare):
                 raise PlacedError(f"/entries/{name}/call", 'a .cu entry is called with "out" and has no prepare')
+        for name, variant in self.variants.items():
+            if name in (KEPT_MANIFESTS, KEPT_PROOFS):
+                raise PlacedError(f"/variants/{name}", f"traces/{name}/ holds other files", "choose another name")
+            self._hold(variant, f"/variants/{name}")
         return self
+
+    def _hold(self, variant: Variant, at: str) -> None:
+        """Raises `PlacedError` where a variant names what the solution does not have."""
+        served = list(self.entries) if variant.entries is None else variant.entries
+        for i, name in enumerate(served):
+            if name not in self.entries:
+                hint = nearest(name, self.entries)
+                raise PlacedError(f"{at}/entries/{i}", f"the solution does not serve {name!r}", hint)
+        for name in variant.supports:
+            if name not in served:
+                raise PlacedError(f"{at}/supports/{name}", "the variant does not serve it", nearest(name, served))
+        cuda = [self.entries[name].file.endswith(".cu") for name in served]
+        if variant.defines and not any(cuda):
+            hint = "a Python entry takes `arguments`"
+            raise PlacedError(f"{at}/defines", "no entry of the variant is in a .cu file", hint)
+        if variant.arguments and any(cuda):
+            hint = "a .cu file takes `defines`"
+            raise PlacedError(f"{at}/arguments", "an entry in a .cu file takes no arguments by keyword", hint)
+
+    def as_variant(self, name: str) -> "Manifest":
+        """The manifest with a variant's description, entries and conditions in the place of the solution's."""
+        variant = self.variants[name]
+        entries = {
+            served: entry.model_copy(update={"supports": variant.supports.get(served, entry.supports)})
+            for served, entry in self.entries.items()
+            if variant.entries is None or served in variant.entries
+        }
+        return self.model_copy(update={"description": variant.description, "entries": entries})

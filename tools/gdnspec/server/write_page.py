@@ -57,7 +57,8 @@ def _submitted() -> tuple[list[Solution], list[CheckResult]]:
         verdicts += [build(CheckResult, row, file) for row in rows[VERDICTS]]
         measured = [build(Trace, row, file) for row in rows[TRACES]]
         bundle = read(file)
-        known.append(load_solution(admit(bundle, [t for t in measured if t.timing is not None], into)))
+        solution = load_solution(admit(bundle, [t for t in measured if t.timing is not None], into))
+        known += [solution, *solution.variants]
     return known, verdicts
 
 

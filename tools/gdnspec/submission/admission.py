@@ -6,9 +6,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution, solutions
+from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution, solutions, traces_below
 from gdnspec.catalog.trace_check import check_traces
-from gdnspec.catalog.traces import TRACES
 from gdnspec.catalog.writing import require_folder
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.trace import Trace
@@ -43,10 +42,11 @@ def admit(bundle: Bundle, traces: list[Trace], into: Path) -> Path:
         # Below `into`, as a rename stays within one file system; one level deeper than where solutions are looked for.
         with tempfile.TemporaryDirectory(prefix=".intake-", dir=into) as stage:
             folder = _write(bundle, Path(stage))
-            for device in sorted({trace.device for trace in traces}):
-                file = folder / TRACES / f"{device}.jsonl"
-                file.parent.mkdir(exist_ok=True)
-                file.write_text("".join(line(trace) for trace in traces if trace.device == device))
+            for name, device in sorted({(trace.solution, trace.device) for trace in traces}):
+                file = traces_below(folder, name.partition(":")[2] or None) / f"{device}.jsonl"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                mine = [trace for trace in traces if (trace.solution, trace.device) == (name, device)]
+                file.write_text("".join(map(line, mine)))
                 check_traces(file)
             _settle(folder)
             if os.path.lexists(target):

@@ -2,14 +2,13 @@
 
 import json
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gdnspec.catalog.solutions import MANIFEST, MAX_SOURCE_BYTES, Solution, source_hash
+from gdnspec.catalog.solutions import MANIFEST, MAX_SOURCE_BYTES, Solution, is_plain, source_hash
 from gdnspec.model.base import Model, Version1
 from gdnspec.model.elements import Name, Text
 from gdnspec.model.errors import Problem, SpecError
@@ -57,7 +56,7 @@ def packed(solution: Solution, recorded: Recorded) -> bytes:
     sources have changed since they were checked, and where a verdict stands twice."""
     folder = folder_files(solution)
     problems = doubled_in(solution.folder, recorded.files[evidence.VERDICTS])
-    if source_hash(solution.manifest, folder.__getitem__) != recorded.evidence.source_hash:
+    if source_hash(solution.manifest, folder.__getitem__, solution.variant) != recorded.evidence.source_hash:
         again = f"gdnspec submit {solution.name} records evidence of what they are now"
         problems.append(Problem(solution.folder, "the sources have changed since they were checked", hint=again))
     if problems:
@@ -65,7 +64,7 @@ def packed(solution: Solution, recorded: Recorded) -> bytes:
     files = {SOLUTION + name: data for name, data in folder.items()}
     files |= {EVIDENCE + name: data for name, data in recorded.files.items()}
     manifest = BundleManifest(
-        schema_version=1, name=solution.name, license=solution.manifest.license,
+        schema_version=1, name=solution.manifest.name, license=solution.manifest.license,
         authors=list(solution.manifest.authors), evidence=recorded.evidence,
         files={name: sha256(data) for name, data in sorted(files.items())},
     )  # fmt: skip
@@ -89,7 +88,7 @@ def folder_files(solution: Solution) -> dict[str, bytes]:
     files = {}
     for name in names:
         path = solution.folder / name
-        why = name_problem(name) or ("" if _is_plain(solution.folder, name) else "a link, or not a regular file")
+        why = name_problem(name) or ("" if is_plain(solution.folder, name) else "a link, or not a regular file")
         if why:
             problems.append(Problem(solution.folder / MANIFEST, f"{name!r} cannot be packed: {why}", "/sources"))
         else:
@@ -97,16 +96,6 @@ def folder_files(solution: Solution) -> dict[str, bytes]:
     if problems:
         raise SpecError(problems)
     return files
-
-
-def _is_plain(folder: Path, name: str) -> bool:
-    """A regular file, reached without a link below the folder."""
-    path = folder
-    for part in Path(name).parts:
-        path = path / part
-        if path.is_symlink():
-            return False
-    return stat.S_ISREG(path.stat().st_mode)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------
@@ -169,9 +158,10 @@ def _contradictions(
         for key in ("name", "license", "authors")
         if getattr(manifest, key) != getattr(solution, key)
     ]
-    if manifest.evidence.solution != solution.name:
+    asked = Solution(solution, file).named(manifest.evidence.solution)
+    if asked is None:
         problems.append(Problem(file, f"evidence for {manifest.evidence.solution!r}", "/evidence/solution"))
-    if set(manifest.evidence.definitions) != set(solution.entries):
+    elif sorted(manifest.evidence.definitions) != evidence.asked_of(asked):
         problems.append(Problem(file, "evidence for other definitions than it serves", "/evidence/definitions"))
     listed = {MANIFEST, *solution.sources}
     problems += [Problem(file, f"source {name!r} is not in it") for name in sorted(listed - set(folder))]
@@ -179,6 +169,8 @@ def _contradictions(
     total = sum(len(data) for name, data in folder.items() if name in listed)
     if total > MAX_SOURCE_BYTES:
         problems.append(Problem(file, f"sources of over {MAX_SOURCE_BYTES >> 20} MiB"))
-    if not problems and source_hash(solution, folder.__getitem__) != manifest.evidence.source_hash:
+    if problems or asked is None:
+        return problems
+    if source_hash(solution, folder.__getitem__, asked.variant) != manifest.evidence.source_hash:
         problems.append(Problem(file, "its evidence is of other sources", "/evidence/source_hash"))
     return problems

@@ -21,11 +21,11 @@ def devices(traces: Iterable[Trace]) -> list[str]:
 def unfounded(claimed: Iterable[Trace], measured: Iterable[Trace]) -> list[str]:
     """Each claim on this device that is more than 5% better than what was measured, or that nothing was measured for;
     and each workload whose timing is suspect."""
-    here = {(trace.definition, trace.workload): trace for trace in measured}
+    here = {(trace.solution, trace.definition, trace.workload): trace for trace in measured}
     problems = []
     for claim in claims(claimed):
         where = f"{claim.definition}/{claim.workload}"
-        mine = here.get((claim.definition, claim.workload))
+        mine = here.get((claim.solution, claim.definition, claim.workload))
         assert claim.timing is not None
         said = f"{where}: claims {shown_time(claim.timing.median)} on {claim.device}"
         if mine is None or mine.timing is None or mine.status != "PASSED":

@@ -2,7 +2,7 @@
 evidence lacks."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.solutions import MANIFEST, Solution
@@ -12,7 +12,7 @@ from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.result import CheckResult
 from gdnspec.model.solution import PLACEHOLDER_AUTHOR, PLACEHOLDER_TEXT, Manifest
 from gdnspec.submission.bundle import folder_files
-from gdnspec.submission.evidence import SUITES, Evidence, Question, doubled
+from gdnspec.submission.evidence import SUITES, Evidence, Question, asked_of, doubled
 
 
 def require_complete(solution: Solution) -> None:
@@ -23,7 +23,7 @@ def require_complete(solution: Solution) -> None:
         folder_files(solution)
     except SpecError as error:
         problems += error.problems
-    for name in solution.manifest.entries:
+    for name in asked_of(solution):
         found = definition(name)
         if not found.workloads_file.is_file():
             problems.append(Problem(found.workloads_file, "no workloads: nothing can be shown on this definition"))
@@ -45,9 +45,9 @@ def _missing(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
         yield "/license", "a licence is missing", "such as Apache-2.0"
 
 
-def incomplete(evidence: Evidence, verdicts: Iterable[CheckResult]) -> list[str]:
+def incomplete(evidence: Evidence, served: Mapping[str, list[str]], verdicts: Iterable[CheckResult]) -> list[str]:
     """What no single run leaves: verdicts that stand twice, that are missing, that are of something else, or that come
-    from several devices."""
+    from several devices. `served`: definitions, by the solution or variant that serves them."""
     results = list(verdicts)
     found = doubled(results)
     slugs = sorted({r.device for r in results})
@@ -55,10 +55,11 @@ def incomplete(evidence: Evidence, verdicts: Iterable[CheckResult]) -> list[str]
         found.append(f"verdicts from several devices: {', '.join(slugs)}")
     strange = sorted({r.definition for r in results} - set(evidence.definitions))
     found += [f"verdicts on {name}, which it does not serve" for name in strange]
-    for name, asked in evidence.definitions.items():
-        # Which workloads there were is known only where they are today's.
-        if asked == Question.of(definition(name)):
-            given = Counter(r.workload for r in results if r.definition == name)
+    # Which workloads there were is known only where they are today's.
+    known = {name for name, asked in evidence.definitions.items() if asked == Question.of(definition(name))}
+    for solution, definitions in served.items():
+        for name in filter(known.__contains__, definitions):
+            given = Counter(r.workload for r in results if (r.solution, r.definition) == (solution, name))
             found += _beside(name, given, set(_wanted(name, evidence)))
     return found
 

@@ -27,7 +27,7 @@ from gdnspec.model.elements import Name, Text
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import from_text, larger_than, load, numbered, read_text
 from gdnspec.model.result import CheckResult
-from gdnspec.model.solution import MOST_ENTRIES
+from gdnspec.model.solution import MOST_ENTRIES, SolutionName
 from gdnspec.model.trace import Trace
 
 EVIDENCE, VERDICTS, TRACES = "evidence.json", "verdicts.jsonl", "traces.jsonl"
@@ -59,7 +59,7 @@ class Evidence(Model):
     most_bytes: ClassVar[int] = 1 << 20
     schema_version: Version1
     gdnspec: Text
-    solution: Name
+    solution: SolutionName
     source_hash: Sha256
     seed: Annotated[int, Field(ge=0)]
     recorded: Text
@@ -74,6 +74,17 @@ class Recorded:
 
     evidence: Evidence
     files: dict[str, bytes]
+
+
+def served_by(solution: Solution) -> dict[str, list[str]]:
+    """What evidence for a solution is about: the definitions that it serves and those of its variants, by their names.
+    Evidence for a variant is about that one alone."""
+    return {one.name: list(one.manifest.entries) for one in (solution, *solution.variants)}
+
+
+def asked_of(solution: Solution) -> list[str]:
+    """The definitions that evidence for a solution has verdicts on."""
+    return sorted({name for names in served_by(solution).values() for name in names})
 
 
 def folder_of(solution: Solution) -> Path:
@@ -99,7 +110,7 @@ class Recording:
 
     def __init__(self, solution: Solution) -> None:
         self.solution, self.source_hash = solution, solution.source_hash
-        self.definitions = {name: Question.of(definition(name)) for name in sorted(solution.manifest.entries)}
+        self.definitions = {name: Question.of(definition(name)) for name in asked_of(solution)}
         self._finished = False
         runs = folder_of(solution)
         with _writing(runs):
@@ -192,7 +203,7 @@ def recorded(solution: Solution) -> Recorded:
     ]
     if evidence.source_hash != solution.source_hash:
         problems.append(Problem(file, "is of other sources", "/source_hash", again))
-    for name in sorted({*evidence.definitions, *solution.manifest.entries}):
+    for name in sorted({*evidence.definitions, *asked_of(solution)}):
         if evidence.definitions.get(name) != Question.of(definition(name)):
             problems.append(
                 Problem(file, "the definition or its workloads have changed", f"/definitions/{name}", again)
@@ -228,22 +239,28 @@ def doubled(verdicts: Iterable[CheckResult]) -> list[str]:
     ]
 
 
-def unproven(solution: str, definitions: Iterable[str], verdicts: Iterable[CheckResult]) -> list[str]:
+def unproven(served: Mapping[str, Iterable[str]], verdicts: Iterable[CheckResult]) -> list[str]:
     """What the verdicts lack, or have too many of: a failure outside of the badge, a definition on which nothing
-    passed."""
+    passed. `served`: definitions, by the solution or variant that serves them."""
     results = list(verdicts)
     found = [
-        f"{r.status} on {r.definition}/{r.workload}: {(r.message.splitlines() or [''])[0][:300]}"
+        f"{r.status} on {r.definition}/{r.workload}{_of(r.solution)}: {(r.message.splitlines() or [''])[0][:300]}"
         for r in results
         if r.failed and r.suite != BADGE
     ]
-    found += [f"a verdict on {r.solution!r}" for r in results if r.solution != solution]
-    for name in definitions:
-        mine = [r for r in results if r.definition == name and r.suite != BADGE]
-        if not any(r.status == "PASSED" for r in mine) and not any(r.failed for r in mine):
-            why = next((r.message for r in mine if r.message), "no verdict")
-            found.append(f"nothing ran on {name}: {why}")
+    found += [f"a verdict on {r.solution!r}" for r in results if r.solution not in served]
+    for solution, definitions in served.items():
+        for name in definitions:
+            mine = [r for r in results if (r.solution, r.definition) == (solution, name) and r.suite != BADGE]
+            if not any(r.status == "PASSED" for r in mine) and not any(r.failed for r in mine):
+                why = next((r.message for r in mine if r.message), "no verdict")
+                found.append(f"nothing ran on {name}{_of(solution)}: {why}")
     return found
+
+
+def _of(solution: str) -> str:
+    """Which variant a message is about; a bundle says of which solution it is."""
+    return f" ({solution})" if ":" in solution else ""
 
 
 def line(model: Model) -> str:

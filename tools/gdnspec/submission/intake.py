@@ -16,7 +16,7 @@ from gdnspec.submission.audit import audited
 from gdnspec.submission.bundle import Bundle
 from gdnspec.submission.claims import claims, devices, unfounded
 from gdnspec.submission.complete import incomplete
-from gdnspec.submission.evidence import BADGE, Question, unproven
+from gdnspec.submission.evidence import BADGE, Question, served_by, unproven
 from gdnspec.submission.finding import Finding
 from gdnspec.submission.judging import Terms
 
@@ -79,13 +79,17 @@ def take_in(bundle: Bundle, into: Path, terms: Terms, policy: Policy, watcher: W
         watcher.found(findings)
         if not policy.findings and any(finding.severe for finding in findings):
             raise Refused([f"{finding}" for finding in findings if finding.severe])
-        _hold_evidence(bundle)
+        asked = solution.named(bundle.manifest.evidence.solution)
+        assert asked is not None  # the bundle has been held to it
+        _hold_evidence(bundle, asked)
         if not policy.unmeasured:
             _require_device(bundle, terms)
         verdicts = _check(solution, terms, watcher)
-        traces = [] if policy.unmeasured else _measure(bundle, solution, terms, watcher)
+        traces = [] if policy.unmeasured else _measure(bundle, asked, terms, watcher)
     badge = [
-        result.status == "PASSED" for result in verdicts if result.suite == BADGE and result.status != "UNSUPPORTED"
+        result.status == "PASSED"
+        for result in verdicts
+        if result.solution == asked.name and result.suite == BADGE and result.status != "UNSUPPORTED"
     ]
     folder = admit(bundle, traces, into)
     return Admitted(
@@ -112,23 +116,24 @@ def _hold_to_definitions(bundle: Bundle, watcher: Watcher) -> None:
         raise SpecError(problems)
 
 
-def _hold_evidence(bundle: Bundle) -> None:
+def _hold_evidence(bundle: Bundle, asked: Solution) -> None:
     """What it says of itself: enough to be looked at, and about itself."""
-    name, source = bundle.solution.name, bundle.manifest.evidence.source_hash
-    problems = unproven(name, bundle.solution.entries, bundle.verdicts)
-    problems += incomplete(bundle.manifest.evidence, bundle.verdicts)
+    served = served_by(asked)
+    problems = unproven(served, bundle.verdicts)
+    problems += incomplete(bundle.manifest.evidence, served, bundle.verdicts)
     seen = set()
     for trace in bundle.traces:
         where = f"trace of {trace.definition}/{trace.workload}"
-        if trace.solution != name or trace.source_hash != source:
+        one = asked.named(trace.solution)
+        if one is None or trace.source_hash != one.source_hash:
             problems.append(f"{where}: is of other sources")
-        elif trace.definition not in bundle.solution.entries or trace.workload not in by_name(
+        elif trace.definition not in one.manifest.entries or trace.workload not in by_name(
             definition(trace.definition)
         ):
             problems.append(f"{where}: there is no such workload of what it serves")
-        elif (trace.definition, trace.workload, trace.device) in seen:
+        elif (trace.solution, trace.definition, trace.workload, trace.device) in seen:
             problems.append(f"{where}: stands twice")
-        seen.add((trace.definition, trace.workload, trace.device))
+        seen.add((trace.solution, trace.definition, trace.workload, trace.device))
     if problems:
         raise Refused([f"its own evidence: {problem}" for problem in problems])
 
@@ -141,7 +146,7 @@ def _require_device(bundle: Bundle, terms: Terms) -> None:
 
 
 def _check(solution: Solution, terms: Terms, watcher: Watcher) -> list[CheckResult]:
-    """All verdicts; the first that refuses it is the last."""
+    """All verdicts, on its variants too, which come among the others with it; the first that refuses it is the last."""
     jobs = judging.check_jobs(solution, terms)
     watcher.started(len(jobs))
     verdicts = []
@@ -150,9 +155,10 @@ def _check(solution: Solution, terms: Terms, watcher: Watcher) -> list[CheckResu
         watcher.judged(result)
         if result.failed and result.suite != BADGE:
             break
-    if failures := unproven(solution.name, [], verdicts):
+    served = served_by(solution)
+    if failures := unproven(dict.fromkeys(served, ()), verdicts):
         raise Refused(failures)
-    if not_run := unproven(solution.name, solution.manifest.entries, verdicts):
+    if not_run := unproven(served, verdicts):
         raise Unverified("; ".join(not_run))
     return verdicts
 

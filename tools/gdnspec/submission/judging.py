@@ -53,7 +53,11 @@ def confinement(minutes: float, trusted: bool = False, memory: float | None = No
 
 
 def check_jobs(solution: Solution, terms: Terms) -> list[Job]:
-    """Every verdict to be had, the quick ones first."""
+    """Every verdict that can be given on a solution and its variants, the quick ones first."""
+    return [job for one in (solution, *solution.variants) for job in _check_jobs(one, terms)]
+
+
+def _check_jobs(solution: Solution, terms: Terms) -> list[Job]:
     found = [definition(name) for name in solution.manifest.entries]
     selected = []
     for suite in SUITES:
@@ -75,9 +79,14 @@ def check(jobs: list[Job], terms: Terms, warn: Warn) -> Iterator[CheckResult]:
 
 
 def speed_jobs(solution: Solution, terms: Terms) -> list[Job]:
-    """Every trace to be had: the performance suites of what it serves. On a CPU nothing is ranked, and none is."""
+    """Every trace that can be measured of a solution and its variants: the performance suites of what they serve. On a
+    CPU nothing is ranked, and none is."""
     if terms.device.kind != "cuda":
         return []
+    return [job for one in (solution, *solution.variants) for job in _speed_jobs(one, terms)]
+
+
+def _speed_jobs(solution: Solution, terms: Terms) -> list[Job]:
     found = [definition(name) for name in solution.manifest.entries]
     lines = [(item, [line for line in workloads(item) if line.suite == SPEED]) for item in found]
     return list(plan([solution], lines, terms.device))

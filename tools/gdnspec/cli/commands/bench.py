@@ -82,7 +82,6 @@ def bench(
     chosen, broken = chosen_solutions(solution, solutions_dir)
     baselines, _ = chosen_solutions(_split(against), solutions_dir) if against else ([], [])
 
-    from gdnspec.catalog.traces import TRACES
     from gdnspec.catalog.traces import save as save_trace
     from gdnspec.catalog.writing import require_folder
     from gdnspec.check.plan import plan
@@ -96,7 +95,7 @@ def bench(
         raise SpecError("no solution serves that: gdnspec list solutions")
     beside = list(plan(baselines, selected, where))
     for kept in [*(chosen if save else ()), *(baselines if save_baselines else ())]:
-        require_folder(kept.folder / TRACES, "--save keeps traces there; --json FILE keeps them elsewhere")
+        require_folder(kept.traces, "--save keeps traces there; --json FILE keeps them elsewhere")
     command = shlex.join(["gdnspec", *_less_json(sys.argv[1:])])
     tasks = [Task(job, [b for b in beside if _same(b, job) and b.solution != job.solution]) for job in jobs]
     seed = secrets.randbits(62) if seed is None else seed

@@ -8,7 +8,7 @@ import typer
 from gdnspec import paths
 from gdnspec.catalog.definitions import Found, definitions, preset, presets
 from gdnspec.catalog.families import regimes
-from gdnspec.catalog.solutions import Solution, solutions
+from gdnspec.catalog.solutions import Solution, no_variant, solutions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, out, print_json, print_table, say, table, warn
 from gdnspec.cli.outside import DefinitionsDir
@@ -38,6 +38,9 @@ def show(
         print_json({name: words}) if as_json else say(f"{name}: {words}")
         return
     known, problems = solutions(solutions_dir)
+    base, _, variant = name.partition(":")
+    if variant and base in known and name not in known:
+        raise no_variant(known[base], variant)
     if name in known:
         print_json(known[name].manifest.model_dump(mode="json")) if as_json else _solution(known[name])
         return
@@ -114,7 +117,7 @@ def _domain(tensor: Tensor) -> str:
 
 def _solution(solution: Solution) -> None:
     m = solution.manifest
-    out().print(m.name, style="bold")
+    out().print(solution.name, style="bold")
     say(f"{m.language}, {m.license}, by {', '.join(m.authors)}\n{m.description}\n")
     needs = [f"device: {m.requires.device}", *m.requires.packages]
     if m.requires.compute_capability:
@@ -125,3 +128,8 @@ def _solution(solution: Solution) -> None:
     for name, entry in m.entries.items():
         limits = f"; supports {' and '.join(entry.supports)}" if entry.supports else ""
         say(f"serves      {name} by {entry.entry} ({entry.call}){limits}")
+    for kind, values in solution.settings.items():
+        if values:
+            say(f"{kind:<11} {', '.join(f'{name}={value}' for name, value in values.items())}")
+    for one in solution.variants:
+        say(f"variant     {one.name}: {one.manifest.description}")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def submit(
-    name: Annotated[str, typer.Argument(help="The solution.")],
+    name: Annotated[str, typer.Argument(help="The solution, or NAME:VARIANT for evidence of a variant alone.")],
     output: Annotated[
         Path | None, typer.Option("-o", metavar="BUNDLE", help="The file to write.", show_default="NAME.bundle.tar")
     ] = None,
@@ -56,18 +56,19 @@ def submit(
     from gdnspec.submission.audit import audited
     from gdnspec.submission.bundle import folder_files, packed
     from gdnspec.submission.complete import incomplete, require_complete
-    from gdnspec.submission.evidence import VERDICTS, lines_of, recorded
+    from gdnspec.submission.evidence import VERDICTS, lines_of, recorded, served_by
 
     solution = chosen_solutions([name], solutions_dir)[0][0]
     require_complete(solution)
-    target = output or (None if to else Path(f"{name}.bundle.tar"))
+    target = output or (None if to else Path(f"{name.replace(':', '-')}.bundle.tar"))
     if target is not None:
         _refuse_other_file(target)
     server = client(to, token_file) if to is not None else None  # before minutes are spent on evidence
     print_findings(audited(solution.manifest, folder_files(solution)))
     flags = ("--solutions-dir", str(solutions_dir.resolve())) if solutions_dir else ()
     evidence = recorded(solution) if reuse_evidence else _record(solution, device, timeout, trusted, flags)
-    if problems := incomplete(evidence.evidence, lines_of(CheckResult, evidence.files[VERDICTS], Path(VERDICTS))):
+    verdicts = lines_of(CheckResult, evidence.files[VERDICTS], Path(VERDICTS))
+    if problems := incomplete(evidence.evidence, served_by(solution), verdicts):
         _stop([*problems, f"gdnspec submit {name} records evidence anew"], 2)
     data = packed(solution, evidence)
     if target is not None:
@@ -100,7 +101,7 @@ def _record(solution: "Solution", device: str, timeout: float, trusted: bool, fl
 
 def _check(solution: "Solution", terms: "Terms", recording: "Recording") -> None:
     from gdnspec.submission import judging
-    from gdnspec.submission.evidence import unproven
+    from gdnspec.submission.evidence import served_by, unproven
 
     jobs, verdicts = judging.check_jobs(solution, terms), []
     summary, said = Summary(terms.device.name), set[str]()
@@ -113,10 +114,11 @@ def _check(solution: "Solution", terms: "Terms", recording: "Recording") -> None
             if result.failed:
                 print_failure(result, said)
     print_summary(summary)
-    failures = unproven(solution.name, [], verdicts)
+    served = served_by(solution)
+    failures = unproven(dict.fromkeys(served, ()), verdicts)
     if failures:
         recording.withdraw()
-    if not_run := unproven(solution.name, solution.manifest.entries, verdicts):
+    if not_run := unproven(served, verdicts):
         _stop(not_run, 1 if failures else 3, "" if failures else _elsewhere(solution, terms.device))
 
 

@@ -4,6 +4,8 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,10 @@ class _Worker:
 
     def __init__(self, hello: dict[str, Any]) -> None:
         self.folder = Path(hello["folder"])
-        self.build_dir = Path(hello["build_dir"])
+        # Bound before any of the solution's code has run. `settings`: of a variant.
+        self.load: Callable[[str], Callable[..., Any]] = partial(
+            load_function, self.folder, build_dir=Path(hello["build_dir"]), **hello["settings"]
+        )
         self.device: str = hello["device"]
         self.originals = tamper.originals()
         self.open: Opened | None = None
@@ -124,7 +129,7 @@ class _Worker:
         entry = message["entry"]
         for spec in (entry["entry"], entry["prepare"]):
             if spec is not None:
-                load_function(self.folder, spec, self.build_dir)
+                self.load(spec)
         return {"op": "loaded"}
 
     def _open(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -146,7 +151,7 @@ class _Worker:
         arena = attach(message["arena"], fds)
         try:
             slots = {name: Slot.from_json(slot) for name, slot in message["slots"].items()}
-            opened = Opened(message, slots, arena, self.folder, self.build_dir)
+            opened = Opened(message, slots, arena, self.load)
             seconds = opened.prepare(self._wait)
             self._refuse_tampering()
         except BaseException:
@@ -186,7 +191,7 @@ class _Worker:
         self._close()
         arena = attach(message["arena"], fds)
         try:
-            self.windows = Windows(message, arena, self.folder, self.build_dir)
+            self.windows = Windows(message, arena, self.load)
             seconds = self.windows.prepare(self._wait)
             self._refuse_tampering()
         except BaseException:

@@ -2,12 +2,10 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from gdnspec.build.loader import load_function
 from gdnspec.sandbox.wire.arena import TORCH, Arena, Slot
 
 
@@ -23,13 +21,13 @@ class Opened:
     """One workload's calls: views of the shared memory, the function, and what it prepared."""
 
     def __init__(
-        self, message: dict[str, Any], slots: dict[str, Slot], arena: Arena, folder: Path, build_dir: Path
+        self, message: dict[str, Any], slots: dict[str, Slot], arena: Arena, load: Callable[[str], Callable[..., Any]]
     ) -> None:
         assert arena.block is not None
         self.arena, self.entry = arena, message["entry"]
-        self.function = load_function(folder, self.entry["entry"], build_dir)
+        self.function = load(self.entry["entry"])
         prepare = self.entry["prepare"]
-        self._prepare = None if prepare is None else load_function(folder, prepare, build_dir)
+        self._prepare = None if prepare is None else load(prepare)
         self.inputs: dict[str, Any] = dict.fromkeys(message["inputs"])
         self.inputs.update(message["scalars"])
         self.inputs.update({name: slots[name].view(arena.block) for name in self.inputs if name in slots})

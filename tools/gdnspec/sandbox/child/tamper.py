@@ -25,7 +25,7 @@ _OWNERS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "torch.cuda.Stream": (torch.cuda.Stream, ("synchronize",)),
     "statistics": (statistics, ("mean", "fmean", "median", "quantiles", "stdev", "pstdev")),
     "time": (time, ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns", "process_time")),
-    "gdnspec.sandbox.child.opened": (opened, ("unpacked", "copy_over", "form_of", "load_function", "Opened")),
+    "gdnspec.sandbox.child.opened": (opened, ("unpacked", "copy_over", "form_of", "Opened")),
     "gdnspec.sandbox.child.opened.Opened": (opened.Opened, ("__init__", "invoke", "accept", "unpack", "copy_over")),
     "gdnspec.sandbox.child.windows": (windows, ("Windows",)),
     "gdnspec.sandbox.child.windows.Windows": (

@@ -7,7 +7,6 @@ return is copied there within the window, or, from a graph, lies in memory that 
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,16 +22,17 @@ Returned = list[list[torch.Tensor]]  # by call, by output; none where calls writ
 class Windows:
     """A ring of buffers of one workload, `stride` bytes apart, and the function that is called on each."""
 
-    def __init__(self, message: dict[str, Any], arena: Arena, folder: Path, build_dir: Path) -> None:
+    def __init__(self, message: dict[str, Any], arena: Arena, load: Callable[[str], Callable[..., Any]]) -> None:
         assert arena.block is not None
         self.arena = arena
         base = {name: Slot.from_json(slot) for name, slot in message["slots"].items()}
         shared = {name: base.pop(name) for name in message["shared"]}
         self.ring = [
-            Opened(message, {name: slot.moved(i * message["stride"]) for name, slot in base.items()} | shared, arena,
-                   folder, build_dir)
+            Opened(
+                message, {name: slot.moved(i * message["stride"]) for name, slot in base.items()} | shared, arena, load
+            )
             for i in range(message["count"])
-        ]  # fmt: skip
+        ]
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._kept: dict[int, Returned] = {}  # what a graph's calls returned: memory that the parent reads
         self._launched: list[int | None] = []

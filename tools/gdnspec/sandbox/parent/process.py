@@ -292,6 +292,7 @@ class Child:
         hello = {
             "op": "hello",
             "folder": str(staged),
+            "settings": self.solution.settings,
             "device": self.device,
             "scratch": str(self._work),
             "build_dir": str(build_dir),
@@ -315,7 +316,7 @@ class Child:
     def _stage(self) -> Path:
         """A copy of exactly the manifest's sources: what is not listed, and so not hashed, is not there."""
         assert self._scratch is not None
-        staged = self._scratch / self.solution.name
+        staged = self._scratch / self.solution.folder.name  # a variant's name has a colon, which no build stands
         for name in self.solution.manifest.sources:
             target = staged / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -324,7 +325,7 @@ class Child:
 
     def _in_place(self, text: str) -> str:
         """Paths of the copy as paths of the solution's own folder."""
-        return text.replace(f"{self._scratch}/{self.solution.name}", paths.shown(self.solution.folder))
+        return text.replace(f"{self._scratch}/{self.solution.folder.name}", paths.shown(self.solution.folder))
 
     def _build_dir(self) -> Path:
         folder = paths.build_cache(self.solution.source_hash)

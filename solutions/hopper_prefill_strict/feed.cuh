@@ -1,1 +1,0 @@
-../hopper_prefill/feed.cuh

@@ -1,1 +1,0 @@
-../hopper_prefill/prefill.cuh
