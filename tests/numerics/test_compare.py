@@ -384,7 +384,7 @@ def test_a_bias_is_measured_of_16_bit_outputs_alone() -> None:
     bf16, state = output_of(DECODE, "output"), output_of(DECODE, "new_state")
     assert "bias" in metrics_of(bf16)
     assert "bias" not in metrics_of(state)
-    figures = {m: {"one": 1e-5} for m in metrics_of(bf16)}
+    figures = {m: [1e-5] for m in metrics_of(bf16)}
     assert freeze(bf16, figures)["bias"] == pytest.approx(2**-10, rel=1e-3)
     del figures["bias"]
     assert "bias" not in freeze(bf16, figures), "lines from before there was one"
@@ -392,8 +392,8 @@ def test_a_bias_is_measured_of_16_bit_outputs_alone() -> None:
 
 def test_a_budget_is_twice_the_largest_emulator_and_never_below_the_floor() -> None:
     state, output = output_of(DECODE, "new_state"), output_of(DECODE, "output")
-    figures = {m: {"one": 0.002, "other": 0.003} for m in METRICS}
+    figures = {m: [0.002, 0.003] for m in METRICS}
     assert freeze(state, figures) == dict.fromkeys(METRICS, 0.006)
-    exact = {m: {"one": 1e-8, "other": 0.0} for m in METRICS}
+    exact = {m: [1e-8, 0.0] for m in METRICS}
     assert freeze(state, exact) == {"relative_l2": 5e-4, "worst_vector": 1e-3, "max_over_rms": 5e-3}
     assert freeze(output, exact)["relative_l2"] == pytest.approx(2**-8, rel=1e-3)

@@ -102,7 +102,7 @@ def test_a_slot_stays_taken_while_a_job_of_a_killed_server_runs(tmp_path: Path) 
     """The process ends with its server; one that did not would still have its GPU for itself."""
     data, journal = tmp_path / "data", tmp_path / "journal"
     stubborn = tmp_path / "runner.py"
-    text = (Path(__file__).parent / "server_runner.py").read_text()
+    text = (Path(__file__).parents[1] / "support/server_runner.py").read_text()
     stubborn.write_text(text.replace("ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)", "os.setsid"))
     first = Box(data, lease=0.3)
     first.settings["runner"] = [first.settings["runner"][0], "-I", "-S", str(stubborn)]

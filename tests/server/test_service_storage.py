@@ -32,7 +32,7 @@ def in_a_small_disk(tmp_path: Path, options: str, script: str) -> subprocess.Com
     disk.mkdir()
     (tmp_path / "script.py").write_text(script)
     words = f"mount -t tmpfs -o size=1m tmpfs {disk} && cd {disk} && {options} {sys.executable} ../script.py bob"
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'tools'}:{ROOT / 'tests'}"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'tools'}:{ROOT / 'tests/support'}"}
     return subprocess.run(
         [*MOUNT, "sh", "-c", words], capture_output=True, text=True, timeout=PATIENCE, env=environment
     )  # fmt: skip

@@ -7,9 +7,13 @@ import ctypes
 import json
 import random
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+
 from gdnspec.catalog.definitions import definition
 from helpers_unit import reference
 
