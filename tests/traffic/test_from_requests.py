@@ -150,6 +150,7 @@ def test_the_order_of_definitions_changes_nothing(gdnspec: Run, tmp_path: Path) 
         options = [part for name in order for part in ("--definition", name)]
         done = gdnspec("workloads", "from-requests", AZURE, *options, "--preset", PRESET, "-o", tmp_path / folder)
         assert done.returncode == 0, done.stderr
+        assert "warning" not in done.stderr, "a fast prefill has been measured"
     for name in names:
         assert (tmp_path / "a" / f"{name}.jsonl").read_bytes() == (tmp_path / "b" / f"{name}.jsonl").read_bytes()
 
