@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -194,13 +195,11 @@ BODY = """#pragma once
 #endif
 __device__ inline float times(float x) { return x * TERMS; }
 """
+AT = "  int at = blockIdx.x * 32 + threadIdx.x;\n  if (at < count) state[at] = times(state[at])"
 SAME_CUDA = {
     "a comment": ("namespace {\n", "namespace {\n// Nothing but words.\n\n"),
-    "another name in a kernel": (
-        "  int at = blockIdx.x * 32 + threadIdx.x;\n  if (at < count) state[at] = times(state[at])",
-        "  int i = blockIdx.x * 32 + threadIdx.x;\n  if (i < count) state[i] = times(state[i])",
-    ),
-}  # fmt: skip
+    "another name in a kernel": (AT, re.sub(r"\bat\b", "i", AT)),
+}
 OTHER_CUDA = {
     "other arithmetic": ("times(state[at])", "times(state[at]) + 1.0f"),
     "another launch": ("<<<1, 32>>>", "<<<1, 64>>>"),

@@ -2,6 +2,8 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from gdnspec.build.loader import load_function
@@ -41,3 +43,37 @@ def test_a_second_file_of_one_solution_shares_its_neighbours(tmp_path: Path, mon
     first, second = (load_function(folder, f"{name}.py::run", tmp_path / "build") for name in ("first", "second"))
     first()
     assert second() == ["first", "second"]
+
+
+def test_arguments_of_a_variant_reach_its_function_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "kernel.py").write_text("def run(x, factor=1):\n    return factor * x\n")
+    plain = load_function(tmp_path, "kernel.py::run", tmp_path / "build")
+    variant = load_function(tmp_path, "kernel.py::run", tmp_path / "build", arguments={"factor": 3})
+    assert (plain(2), variant(x=2)) == (2, 6)
+
+
+def test_variants_of_a_cuda_file_are_built_apart_each_with_its_macros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one process, with one folder for builds."""
+    import torch
+    import tvm_ffi.cpp
+
+    builds: list[dict[str, Any]] = []
+
+    def load(**build: Any) -> SimpleNamespace:
+        builds.append(build)
+        return SimpleNamespace(run=len(builds))
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(tvm_ffi.cpp, "load", load)
+    monkeypatch.setenv("TVM_FFI_CUDA_ARCH_LIST", "")
+    every: list[dict[str, int]] = [{}, {"TERMS": 2}, {"TERMS": 3}, {"TERMS": 2}]
+    found = [load_function(tmp_path, "kernel.cu::run", tmp_path / "build", defines=defines) for defines in every]
+    assert found == [1, 2, 3, 2]
+    macros = [[flag for flag in build["extra_cuda_cflags"] if flag.startswith("-D")] for build in builds]
+    assert macros == [[], ["-DTERMS=2"], ["-DTERMS=3"]]
+    for key in ("name", "build_directory"):
+        assert len({build[key] for build in builds}) == 3
+    assert builds[0]["build_directory"] == str(tmp_path / "build" / "kernel"), "as without variants"

@@ -68,7 +68,7 @@ def test_a_variant_serves_what_it_names_on_its_own_conditions(make_solution: Cal
     ("variant", "says"),
     [
         ({"description": "nothing else"}, "/variants/doubled: does what the solution does"),
-        ({"description": "x", "define": {}}, "/variants/doubled/define: unknown key 'define'"),
+        ({"description": "x", "define": {}}, "/variants/doubled/define: unknown key 'define' (did you mean"),
         (DOUBLED | {"entries": ["gdn_decode_k_lost"]}, "/variants/doubled/entries/0: the solution does not serve"),
         (DOUBLED | {"supports": {"gdn_prefill_k_last": []}}, "/variants/doubled/supports/gdn_prefill_k_last"),
         (DOUBLED | {"supports": {DECODE: ["size == 1"]}}, f"doubled/supports/{DECODE}/0: 'size' is not an axis"),

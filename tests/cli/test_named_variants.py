@@ -17,7 +17,7 @@ def run({INPUTS}, factor=1.0):
     return output * factor, new_state
 """
 VARIANTS = {"doubled": {"description": "twice as much", "arguments": {"factor": 2.0}}}
-ONE = ("--workload", "16x32_batch_1", "--device", "cpu")
+ONE = ("--workload", "batch_8", "--device", "cpu")
 
 
 @pytest.fixture
@@ -50,8 +50,17 @@ def test_check_runs_the_variant_that_was_named(gdnspec: Run, folder: Path, tmp_p
     assert gdnspec("check", DECODE, *ONE, "--solution", "under_test", *where).returncode == 0
 
 
-@pytest.mark.parametrize("command", [("check", DECODE, "--solution"), ("bench", DECODE, "--solution"), ("submit",),
-                                     ("show",), ("traces", "carry"), ("compare", "torch_recurrent")])  # fmt: skip
+COMMANDS = (
+    ("check", DECODE, "--solution"),
+    ("bench", DECODE, "--device", "cpu", "--solution"),
+    ("submit",),
+    ("show",),
+    ("traces", "carry"),
+    ("compare", "torch_recurrent"),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_variant_that_no_manifest_declares_is_an_invalid_request(
     gdnspec: Run, folder: Path, command: tuple[str, ...]
 ) -> None:
@@ -74,7 +83,7 @@ def test_traces_of_a_variant_are_validated_compared_and_reported(gdnspec: Run, f
 
 
 def test_an_export_says_that_the_other_format_has_no_variants(gdnspec: Run, folder: Path, tmp_path: Path) -> None:
-    done = gdnspec("export", "under_test:doubled", "--format", "flashinfer-bench", "--preset", "qwen3-next-80b-a3b-tp1",
+    done = gdnspec("export", "flashinfer-bench", "under_test:doubled", "--preset", "qwen3-next-80b-a3b-tp1",
                    "-o", tmp_path / "out", "--solutions-dir", folder.parent)  # fmt: skip
     assert done.returncode == 2
     assert "has no variants; export under_test" in done.stderr

@@ -17,7 +17,7 @@ from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult
 from gdnspec.submission.bundle import packed, read
 from gdnspec.submission.complete import incomplete
-from gdnspec.submission.evidence import VERDICTS, Recording, folder_of, latest, line, lines_of, recorded
+from gdnspec.submission.evidence import VERDICTS, Recording, folder_of, latest, line, lines_of, recorded, served_by
 from helpers_bundles import DECODE, all_passed, bundle_of, claimed, passed
 
 Make = Callable[..., Path]
@@ -68,7 +68,7 @@ def test_two_submissions_of_one_name_do_not_mix(make_solution: Make, tmp_path: P
     for bundle, folder in folders.items():
         found = read(bundle)
         assert found.manifest.evidence.source_hash == load_solution(folder).source_hash
-        assert incomplete(found.manifest.evidence, found.verdicts) == []
+        assert incomplete(found.manifest.evidence, {first.name: [DECODE]}, found.verdicts) == []
     runs = tmp_path / "cache" / "evidence" / first.name
     assert len(list(runs.glob("run-*"))) == 1, "the last that was finished"
 
@@ -215,6 +215,6 @@ def test_verdicts_on_workloads_of_another_day_are_not_counted(solution: Solution
     evidence = claimed(solution).evidence
     asked = evidence.definitions[DECODE].model_copy(update={"workloads": "0" * 64})
     older = evidence.model_copy(update={"definitions": {DECODE: asked}})
-    assert incomplete(evidence, fewer(solution)) != []
-    assert incomplete(older, fewer(solution)) == []
+    assert incomplete(evidence, served_by(solution), fewer(solution)) != []
+    assert incomplete(older, served_by(solution), fewer(solution)) == []
     assert json.loads(line(passed(solution)))["workload"] == "one_row"
