@@ -85,8 +85,8 @@ class Painter:
             "u": self.solved,
             "w": self.solved,
         }
-        if (kind := tensor.drawn_as or tensor.name) in makers:
-            data = makers[kind](tensor.name, shape, tensor.dtype)
+        if tensor.name in makers:
+            data = makers[tensor.name](tensor.name, shape, tensor.dtype)
         elif is_state(self.definition, tensor):
             data = self.states(tensor, shape)
         elif tensor.name in ACTIVATIONS or tensor.name.endswith("weight") or tensor.name in BIASES:

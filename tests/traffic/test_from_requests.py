@@ -12,10 +12,12 @@ from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.solutions import load_solution, solutions
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.cli.commands.stats import stats
+from gdnspec.model.workload import Workload
 from gdnspec.numerics.floor import bound, work
-from gdnspec.traffic.calls import Operator
+from gdnspec.traffic.calls import Operator, Shape
 from gdnspec.traffic.cost import FEWEST, ceilings_of, kernel_time, measured
 from gdnspec.traffic.reduce import reduce
+from gdnspec.traffic.summary import shape_of
 from gdnspec.traffic.tally import Call
 
 PRESET = "qwen3-next-80b-a3b-tp1"
@@ -355,3 +357,13 @@ def test_answers_of_one_token_are_never_decoded(gdnspec: Run, tmp_path: Path) ->
     alone = gdnspec("workloads", "from-requests", log, *BOTH[2:], "--preset", PRESET, "-o", tmp_path / "none")
     assert alone.returncode == 2
     assert "no step calls for any" in alone.stderr
+
+
+@pytest.mark.parametrize("omit", [[], ["initial_state"]])
+def test_a_recorded_call_without_a_state_carries_none(omit: list[str]) -> None:
+    """Its lengths are in its tensors: the line has the sums alone."""
+    line = Workload.model_validate({
+        "name": "recorded", "suite": "performance", "preset": PRESET, "tensors": "tensors/x.safetensors", "omit": omit,
+        "axes": {"total_seq_len": 30, "num_seqs": 4},
+    })  # fmt: skip
+    assert shape_of(definition("gdn_prefill_k_last"), line) == Shape(30, 4, 8, not omit)

@@ -23,8 +23,8 @@ SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 # Keys of a tensor that no measurement depends on: they add calls, and change none that was measured.
 _ABOUT_CALLERS = {"read_if", "strides"}
-# What tells the tools about a batch and about drawing: the numbers that were measured are the same without.
-_ROLES = {"role", "per_sequence", "bounds", "counts", "drawn_as"}
+# What tells the tools about a batch: the numbers that were measured are the same without.
+_ROLES = {"role", "per_sequence", "bounds", "counts"}
 # Prose: a word mended in it makes no measurement stale.
 _PROSE: dict[str, bool | dict[str, set[str]]] = {
     "description": True,

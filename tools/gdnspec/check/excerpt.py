@@ -84,7 +84,7 @@ class _Heads:
 
     def __init__(self, definition: Definition, scope: Scope) -> None:
         self.definition, self.scope = definition, scope
-        self.names = {axis.name for axis in definition.axes if axis.name.endswith("heads")}
+        self.names = definition.head_axes
         self.groups = min((int(scope[name]) for name in self.names), default=0)
         for model in definition.outputs:
             dimensions = len(model.shape or [])

@@ -1,7 +1,7 @@
 """Workloads that nobody has seen: drawn anew for every check, by the family, from the seed of the check."""
 
 from gdnspec.build.reference import judged
-from gdnspec.catalog.definitions import Found, preset_of
+from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.contract import FreshLines, Published
 from gdnspec.model.workload import Workload
@@ -29,9 +29,10 @@ def narrower(found: Found, line: Workload) -> Workload | None:
 def _drawer(found: Found) -> FreshLines | None:
     make = judged(found.family).fresh
 
-    def heads(preset: str) -> dict[str, int]:
-        named = {"name": "fresh", "suite": "fresh", "preset": preset, "axes": {}, "regime": "any", "seed": 0}
-        return dict(preset_of(found, Workload.model_validate(named)).axes)
+    def heads(name: str) -> dict[str, int]:
+        preset = found.family.preset(name)
+        assert preset is not None, name
+        return dict(preset.axes)
 
     presets = {name: dict(preset.axes) for name, preset in found.family.presets.items()}
     drawer: FreshLines | None = make and make(Published(found.definition, workloads(found), presets, heads))

@@ -96,8 +96,7 @@ class Tensor(Model):
     indices of, -1 being none; with `writes`, what the operator writes to there: all else of it stays bit for bit.
     `read_if` says when the slot that a value names is read as well; absent, it always is. `strides` is what a caller
     may pass: absent, contiguous memory. `bounds` names the axis whose entries this input divides among the sequences;
-    `counts` the axis that its values count entries of, from none to all. `drawn_as` is what the family's generator
-    calls it; absent, its own name.
+    `counts` the axis that its values count entries of, from none to all.
     """
 
     name: Name
@@ -113,7 +112,6 @@ class Tensor(Model):
     read_if: str | None = None
     bounds: Name | None = None
     counts: Name | None = None
-    drawn_as: Name | None = None
     strides: Literal["rows", "tokens"] | None = None
     traffic: str | None = None
     description: Text

@@ -27,7 +27,7 @@ def work(found: Found, workload: Workload) -> Work:
     """What one call must do."""
     scope = workload.scope(found.definition, preset_of(found, workload))
     moved = found.definition.bytes_moved(scope, workload.omitted(found.definition))
-    slots = [scope[x.name] for x in found.definition.inputs if x.name.endswith("slots") and x.name in scope]
+    slots = [scope[x.name] for x in found.definition.inputs if x.indexes and x.name in scope]
     once_each = all(min(named, default=0) >= 0 and len(set(named)) == len(named) for named in slots)
     return Work(moved, int(amount(parse(found.definition.flops), scope)), once_each)
 

@@ -56,7 +56,7 @@ def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scop
     if tensor.parts is not None and len(tensor.parts) == 1:  # a last dimension that heads lie side by side in
         (shape,) = definition.part_shapes(tensor, scope).values()
         names, values = [*names[:-1], *map(str, tensor.parts[0].shape)], values.reshape(*values.shape[:-1], *shape)
-    if names[-1].endswith("heads"):  # one number a head: gates
+    if names[-1] in definition.head_axes:  # one number a head: gates
         names, values = [*names, "1"], values.unsqueeze(-1)
     head = next((i for i, name in enumerate(names) if name in definition.head_axes), None)
     if head is None:

@@ -68,11 +68,12 @@ class Summary:
 def shape_of(found: Found, line: Workload) -> Shape:
     """Tokens, sequences and longest sequence of a workload."""
     definition = found.definition
+    carried = not set(states_left_out(definition)) & set(line.omit)
     if line.sequence_lengths is not None:
-        return Shape.of(line.sequence_lengths, not set(states_left_out(definition)) & set(line.omit))
+        return Shape.of(line.sequence_lengths, carried)
     # Recorded lines have their lengths in the tensors, and rows all have one.
     tokens, sequences = roles.tokens(definition, line.axes), roles.batch(definition, line.axes)
-    return Shape(tokens, sequences, -(-tokens // max(1, sequences)), True)
+    return Shape(tokens, sequences, -(-tokens // max(1, sequences)), carried)
 
 
 def carries_a_state(definition: Definition) -> bool:

@@ -50,7 +50,9 @@ def from_requests(
     ] = 512,
     interval: Annotated[
         int | None,
-        typer.Option(min=1, help="Of scalars that count tokens: between checkpoints.", show_default="those of a block"),
+        typer.Option(
+            min=1, help="Value of integer scalars: tokens between checkpoints.", show_default="those of a block"
+        ),
     ] = None,
     drafts: Annotated[
         int | None,
