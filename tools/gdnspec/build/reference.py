@@ -9,11 +9,14 @@ from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gdnspec.catalog.families import Family
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import is_file
+
+if TYPE_CHECKING:
+    from gdnspec.inputs.contract import Calls
 
 PACKAGE = "gdnspec_reference_{}"
 FAMILY_CODE = "family.py"
@@ -41,6 +44,20 @@ def judged(family: Family) -> Any:
     if found is None:
         raise SpecError([Problem(file, "no FAMILY in it", hint="FAMILY = gdnspec.family.Family(painter, ..)")])
     return found
+
+
+def calls(family: Family) -> "Calls":
+    """How calls of a library become workloads of the family's definitions. Raises `SpecError` where they do not."""
+    return _further(family, "calls", "reads no library calls")  # type: ignore[no-any-return]
+
+
+def _further(family: Family, part: str, without: str) -> Any:
+    """What a family need not have."""
+    found = getattr(judged(family), part, None)
+    if found is None:
+        hint = f"FAMILY = gdnspec.family.Family(.., {part}=..)"
+        raise SpecError([Problem(family.reference / FAMILY_CODE, f"the family {family.name} {without}", hint=hint)])
+    return found()
 
 
 @cache

@@ -39,7 +39,7 @@ COMMANDS: lazy.Listed = {
     ),
     "capture": (
         "capture:capture",
-        "Run a program and record what it calls a gated delta rule with: `gdnspec capture .. -- python script.py`.",
+        "Run a program and record what it calls an operator with: `gdnspec capture .. -- python script.py`.",
     ),
     "new": ("new:new", "Scaffold a solution: a manifest, and a kernel file with every argument and its shape."),
     "doctor": ("doctor:doctor", "Say what this machine can run, and why not."),

@@ -3,7 +3,7 @@
 The family's own files import nothing of gdnspec but `gdnspec.family`, which holds this and what drawing needs.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -77,6 +77,83 @@ class Emulated:
     second: Callable[..., Any]
 
 
+class NotRecorded(ValueError):
+    """A call that no definition describes; why."""
+
+
+@dataclass(frozen=True)
+class Regrouped:
+    """A call that shows that earlier ones were read wrongly: which of those, and what their kept tensors become."""
+
+    affects: Callable[[Any], bool]
+    tensors: "Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]"
+
+
+class CallReader(Protocol):
+    """Reads the calls of one recording as workloads of one definition. What `seen` returns is given back to the others.
+
+    A call is a mapping of arguments by their names in `Calls.arguments`; others come by the name that they were passed
+    with. What was left out has its default or is absent.
+    """
+
+    def seen(self, call: Mapping[str, Any]) -> Hashable:
+        """What is recorded of a call without a look at its values: the same for calls that are alike. Printed, it says
+        which kind of call. Raises `NotRecorded`."""
+        ...
+
+    def serves(self, seen: Any) -> bool:
+        """Whether a call is one of the definition's stage."""
+        ...
+
+    def look(self, call: Mapping[str, Any], seen: Any) -> Regrouped | None:
+        """Looks at the values of a call that is about to be recorded."""
+        ...
+
+    def line(self, seen: Any) -> dict[str, Any]:
+        """Preset, axes, lengths, scalars and what is left out, as in a workload line. Raises `NotRecorded`."""
+        ...
+
+    def tensors(self, call: Mapping[str, Any], seen: Any) -> "dict[str, torch.Tensor]":
+        """The definition's inputs, contiguous, on the CPU, in memory of their own. Raises `NotRecorded`."""
+        ...
+
+    def size(self, seen: Any) -> int:
+        """How many bytes `tensors` will have, about."""
+        ...
+
+    def told(self, seen: Iterable[Any]) -> list[str]:
+        """What a user should know of how these calls were read, a sentence each."""
+        ...
+
+
+@dataclass(frozen=True)
+class Calls:
+    """How a call of a library becomes a workload.
+
+    - `named`: what such a function is called: "gated delta rule".
+    - `arguments`: what it takes, each by one name, with all names that a library may give it; `needed`: those by which
+      such a function is known.
+    - `told`: the arguments whose shapes a message tells, with the words for one that is absent.
+    - `usual`: package.module:function for each stage, where the user names none.
+    - `regime`: how inputs are drawn of which no tensors were kept.
+    - `records`: whether calls can be workloads of a definition; `served`: of which kinds of definitions, in words;
+      `stages`: which calls belong to which stage, in words.
+    - `reader`: for a definition, all definitions of the family by name, and how often heads were repeated before the
+      call, where the user says so.
+    """
+
+    named: str
+    arguments: Mapping[str, tuple[str, ...]]
+    needed: tuple[str, ...]
+    told: Mapping[str, str]
+    usual: Mapping[str, str]
+    regime: str
+    records: Callable[[Definition], bool]
+    served: str
+    stages: str
+    reader: Callable[[Definition, Mapping[str, Definition], int | None], CallReader]
+
+
 @dataclass(frozen=True)
 class Family:
     """The functions that the judge calls.
@@ -91,6 +168,7 @@ class Family:
     - `fresh`: draws lines for each check beside the published ones; None where a family has none.
     - `device_painter`, `device_problems`: the same for calls that only a check draws, past 2^31 elements; None where a
       family has no such workloads.
+    - `calls`: how a call of a library becomes a workload; None where `gdnspec capture` has nothing to record.
     """
 
     painter: Callable[[Definition, Workload, Scope], Painter]
@@ -100,3 +178,4 @@ class Family:
     fresh: Callable[[Published], FreshLines] | None = None
     device_painter: "Callable[[Definition, Workload, Scope, str], DevicePainter] | None" = None
     device_problems: "Callable[[Definition, dict[str, torch.Tensor], Workload], Iterator[str]] | None" = None
+    calls: Callable[[], Calls] | None = None
