@@ -6,7 +6,7 @@ Nothing here needs torch until an emulator runs or a device draws.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gdnspec.family import Calls, Definition, DevicePainter, Emulated, Family, Scope, Workload
+from gdnspec.family import Calls, Definition, DevicePainter, Emulated, Family, Foreign, Scope, Workload
 
 from . import bounds
 from .draw import Painter
@@ -64,7 +64,14 @@ def calls() -> Calls:
     return CALLS
 
 
+def foreign() -> Foreign:
+    """How FlashInfer-Bench has these definitions."""
+    from .foreign import GatedDeltaNet
+
+    return GatedDeltaNet()
+
+
 FAMILY = Family(
     Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines,
-    device_painter=device_painter, device_problems=device_problems, calls=calls,
+    device_painter=device_painter, device_problems=device_problems, calls=calls, foreign=foreign,
 )  # fmt: skip

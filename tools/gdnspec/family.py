@@ -9,7 +9,9 @@ from gdnspec.inputs.contract import (
     DevicePainter,
     Emulated,
     Family,
+    Foreign,
     FreshLines,
+    NotExpressed,
     NotRecorded,
     Painter,
     Published,
@@ -26,14 +28,17 @@ from gdnspec.model.roles import is_state, sizes
 from gdnspec.model.workload import Workload
 
 if TYPE_CHECKING:
+    from gdnspec.interop.meaning import Meaning
+    from gdnspec.interop.text import Text
     from gdnspec.numerics.products import bfloat16_sum, rounded_products
     from gdnspec.numerics.torch_arrays import in_blocks, to_torch
 
 __all__ = [
     "CARRIER", "FLOATS", "NORMAL_STD", "Array", "CallReader", "Calls", "Definition", "DevicePainter", "Emulated",
-    "Family", "Floats", "FreshLines", "Gate", "Layout", "NotRecorded", "Painter", "Published", "RegimeError",
-    "Regrouped", "Scope", "Sizes", "Stream", "Tensor", "Workload", "bfloat16_sum", "encode", "in_blocks", "is_state",
-    "off_grid", "on_fine_grid", "on_grid", "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
+    "Family", "Floats", "Foreign", "FreshLines", "Gate", "Layout", "Meaning", "NotExpressed", "NotRecorded", "Painter",
+    "Published", "RegimeError", "Regrouped", "Scope", "Sizes", "Stream", "Tensor", "Text", "Workload", "bfloat16_sum",
+    "encode", "in_blocks", "is_state", "off_grid", "on_fine_grid", "on_grid", "rounded_products", "sizes", "slots",
+    "to_bfloat16", "to_torch",
 ]  # fmt: skip
 
 

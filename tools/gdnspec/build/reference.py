@@ -16,11 +16,11 @@ from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import is_file
 
 if TYPE_CHECKING:
-    from gdnspec.inputs.contract import Calls
+    from gdnspec.inputs.contract import Calls, Foreign
 
 PACKAGE = "gdnspec_reference_{}"
 FAMILY_CODE = "family.py"
-_OF_THE_JUDGE = re.compile(r"^(from|import) gdnspec\b", re.MULTILINE)
+_OF_THE_JUDGE = re.compile(r"^ *(from|import) gdnspec\b", re.MULTILINE)
 
 
 def module(family: Family, name: str) -> ModuleType:
@@ -51,9 +51,14 @@ def calls(family: Family) -> "Calls":
     return _further(family, "calls", "reads no library calls")  # type: ignore[no-any-return]
 
 
+def foreign(family: Family) -> "Foreign":
+    """How FlashInfer-Bench has the family's definitions. Raises `SpecError` where nothing says so."""
+    return _further(family, "foreign", "does not say how FlashInfer-Bench has it")  # type: ignore[no-any-return]
+
+
 def _further(family: Family, part: str, without: str) -> Any:
     """What a family need not have."""
-    found = getattr(judged(family), part, None)
+    found = getattr(judged(family), part)
     if found is None:
         hint = f"FAMILY = gdnspec.family.Family(.., {part}=..)"
         raise SpecError([Problem(family.reference / FAMILY_CODE, f"the family {family.name} {without}", hint=hint)])

@@ -3,7 +3,7 @@
 The family's own files import nothing of gdnspec but `gdnspec.family`, which holds this and what drawing needs.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +14,9 @@ from gdnspec.model.workload import Workload
 
 if TYPE_CHECKING:
     import torch
+
+    from gdnspec.interop.meaning import Meaning
+    from gdnspec.interop.text import Text
 
 
 class RegimeError(ValueError):
@@ -154,6 +157,80 @@ class Calls:
     reader: Callable[[Definition, Mapping[str, Definition], int | None], CallReader]
 
 
+class NotExpressed(Exception):
+    """What something of FlashInfer-Bench has that nothing here can say."""
+
+
+class Foreign(Protocol):
+    """How FlashInfer-Bench, a public benchmark, has the definitions of a family. A `Meaning` is one of its definitions
+    beside the one here that has its contract.
+
+    - `aliases`: other names there of inputs and outputs here. They count only where shape and type fit as well.
+    - `raw`: inputs there from which inputs here can be computed; `ready`: which of them has the shape of which input
+      here. Empty where there are none.
+    - `asides`: differences that a judge can put aside, each in words that follow "right on 9 of 9 ..".
+    """
+
+    aliases: Mapping[str, tuple[str, ...]]
+    raw: tuple[str, ...]
+    ready: Mapping[str, str]
+    asides: tuple[str, ...]
+
+    def unsaid(self, definition: Definition) -> str | None:
+        """Why the format has no words for a definition, to follow its name; None where it has."""
+        ...
+
+    def name(self, definition: str, axes: Mapping[str, int]) -> str:
+        """What a definition with the axes of a preset is called there."""
+        ...
+
+    def stage(self, name: str) -> str | None:
+        """The stage here that a name there says; None where it says none."""
+        ...
+
+    def preset(self, axes: Mapping[str, int]) -> str:
+        """The name of the preset that binds these axes, where there is one for any sizes."""
+        ...
+
+    def computed(self, definition: Definition) -> str:
+        """A sentence that says that `raw` is given there, where a definition takes what is computed from it."""
+        ...
+
+    def compare(self, found: "Meaning", text: "Text") -> None:
+        """Adds to `differences`, `aside` and `gate` what the text of a reference says otherwise."""
+        ...
+
+    def tensors(self, found: "Meaning", tensors: dict[str, Array], drawn: Collection[str]) -> list[str]:
+        """Turns the tensors of a workload into those of a line here, in place, and says what was changed. Those in
+        `drawn` are to be drawn. Raises `NotExpressed`."""
+        ...
+
+    def scalars(self, found: "Meaning", kept: dict[str, Any]) -> list[str]:
+        """The same for scalars."""
+        ...
+
+    def supports(self, found: "Meaning") -> list[str]:
+        """Conditions of a manifest under which an imported solution is called. Raises `NotExpressed`."""
+        ...
+
+    def adapter(self, found: "Meaning", entry: str, returns: bool, aside: Collection[str] | None = None) -> str:
+        """A module whose `run` is called as a definition here is, by name, and calls `entry`, file.py::function, as
+        FlashInfer-Bench does. It `returns` outputs or takes places for them. `aside`: what is done for it."""
+        ...
+
+    def unasked(self, found: "Meaning", line: Workload) -> str:
+        """Why a workload cannot be asked of a definition there; empty where it can."""
+        ...
+
+    def concerns(self, found: "Meaning", word: str, line: Workload) -> bool:
+        """Whether a workload has to do with one of `asides`."""
+        ...
+
+    def put_aside(self, words: Collection[str], scalars: dict[str, Any]) -> None:
+        """Changes the scalars of a workload to those on which the differences do not show."""
+        ...
+
+
 @dataclass(frozen=True)
 class Family:
     """The functions that the judge calls.
@@ -169,6 +246,7 @@ class Family:
     - `device_painter`, `device_problems`: the same for calls that only a check draws, past 2^31 elements; None where a
       family has no such workloads.
     - `calls`: how a call of a library becomes a workload; None where `gdnspec capture` has nothing to record.
+    - `foreign`: how FlashInfer-Bench has the definitions; None where nothing is exported to it or imported from it.
     """
 
     painter: Callable[[Definition, Workload, Scope], Painter]
@@ -179,3 +257,4 @@ class Family:
     device_painter: "Callable[[Definition, Workload, Scope, str], DevicePainter] | None" = None
     device_problems: "Callable[[Definition, dict[str, torch.Tensor], Workload], Iterator[str]] | None" = None
     calls: Callable[[], Calls] | None = None
+    foreign: Callable[[], Foreign] | None = None
