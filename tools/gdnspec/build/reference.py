@@ -58,7 +58,7 @@ def foreign(family: Family) -> "Foreign":
 
 def _further(family: Family, part: str, without: str) -> Any:
     """What a family need not have."""
-    found = getattr(judged(family), part)
+    found = getattr(judged(family), part, None)
     if found is None:
         hint = f"FAMILY = gdnspec.family.Family(.., {part}=..)"
         raise SpecError([Problem(family.reference / FAMILY_CODE, f"the family {family.name} {without}", hint=hint)])
