@@ -1,4 +1,4 @@
-"""The tools know no family: no Python below tools/ names a definition, a tensor, an axis or a part of one.
+"""The tools know no family: no Python below tools/ names its operator, a definition, a tensor, an axis or a part.
 
 The names are collected from the definitions that are shipped. Comments and docstrings may give examples.
 """
@@ -11,6 +11,7 @@ from functools import cache
 import pytest
 from conftest import ROOT
 from gdnspec.catalog.definitions import definitions
+from gdnspec.catalog.families import families
 
 # Words that the tools use in a meaning of their own, whatever a family calls its tensors.
 ORDINARY = {
@@ -50,6 +51,12 @@ def family_names() -> frozenset[str]:
     return frozenset(names)
 
 
+@cache
+def operators() -> frozenset[str]:
+    """What the files of the families say first of themselves, in small letters: gated delta net."""
+    return frozenset(family.about.description.partition(":")[0].lower() for family in families().values())
+
+
 def named(text: str) -> Iterator[tuple[int, str]]:
     """Every name of a family in the text of a module, with its line: a string or a keyword that is one, of any length;
     longer ones as a word of a string, as an identifier, and where the fixed parts of a string fit: f"num_{x}_heads"."""
@@ -63,13 +70,14 @@ def named(text: str) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             found = [word for word in WORD.findall(node.value) if len(word) > 2]
             found += [node.value] if len(node.value) <= 2 and id(node) not in pieces else []
+            found += [name for name in operators() if name in node.value.lower()]
         elif isinstance(node, ast.JoinedStr):
             found = _built(node, names)
         elif isinstance(node, ast.keyword):
             found = [node.arg or ""]
         else:
             found = [name for name in _identifiers(node) if len(name) > 2]
-        yield from ((getattr(node, "lineno", 0), name) for name in found if name in names)
+        yield from ((getattr(node, "lineno", 0), name) for name in found if name in names | operators())
 
 
 def _no_text(node: ast.AST) -> Iterator[ast.AST]:
@@ -135,6 +143,7 @@ def test_the_tools_name_nothing_of_a_family() -> None:
         ('folder = root / "gdn"', "gdn"),
         ('each = [axes[f"num_{side}_heads"] for side in sides]', "num_q_heads"),
         ('expression = "batch_size * tokens"', "batch_size"),
+        ('help = "what it calls a Gated Delta Net with"', "gated delta net"),
     ],
 )
 def test_a_name_is_found(line: str, name: str) -> None:
