@@ -6,7 +6,7 @@ Nothing here needs torch until an emulator runs or a device draws.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gdnspec.family import Definition, DevicePainter, Emulated, Family, Scope, Workload
+from gdnspec.family import Definition, DevicePainter, Emulated, Family, Scope, Suites, Workload
 
 from . import bounds
 from .draw import Painter
@@ -57,7 +57,14 @@ def device_problems(definition: Definition, tensors: "dict[str, torch.Tensor]", 
     return problems(definition, tensors, workload)
 
 
+def suites() -> Suites:
+    """The workloads that are shipped: a package that only the tool which writes them loads."""
+    from .suites import shipped
+
+    return shipped
+
+
 FAMILY = Family(
     Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines,
-    device_painter=device_painter, device_problems=device_problems,
+    device_painter=device_painter, device_problems=device_problems, suites=suites,
 )  # fmt: skip

@@ -3,7 +3,17 @@
 from typing import TYPE_CHECKING, Any
 
 from gdnspec.inputs.array import CARRIER, Array, encode, to_bfloat16
-from gdnspec.inputs.contract import DevicePainter, Emulated, Family, FreshLines, Painter, Published, RegimeError
+from gdnspec.inputs.contract import (
+    DevicePainter,
+    Emulated,
+    Family,
+    FreshLines,
+    Painter,
+    Published,
+    RegimeError,
+    SuiteError,
+    Suites,
+)
 from gdnspec.inputs.layout import Floats, Gate, Layout, Sizes
 from gdnspec.inputs.random import NORMAL_STD, Stream, off_grid, on_fine_grid, on_grid
 from gdnspec.inputs.slots import slots
@@ -19,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CARRIER", "FLOATS", "NORMAL_STD", "Array", "Definition", "DevicePainter", "Emulated", "Family", "Floats",
-    "FreshLines", "Gate", "Layout", "Painter", "Published", "RegimeError", "Scope", "Sizes", "Stream", "Tensor",
-    "Workload", "bfloat16_sum", "encode", "in_blocks", "is_state", "off_grid", "on_fine_grid", "on_grid",
-    "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
+    "FreshLines", "Gate", "Layout", "Painter", "Published", "RegimeError", "Scope", "Sizes", "Stream",
+    "SuiteError", "Suites", "Tensor", "Workload", "bfloat16_sum", "encode", "in_blocks", "is_state", "off_grid",
+    "on_fine_grid", "on_grid", "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
 ]  # fmt: skip
 
 

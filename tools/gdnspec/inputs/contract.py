@@ -3,7 +3,7 @@
 The family's own files import nothing of gdnspec but `gdnspec.family`, which holds this and what drawing needs.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 class RegimeError(ValueError):
     """A regime that a definition cannot express."""
+
+
+class SuiteError(ValueError):
+    """What a definition's suites need, and no line can be."""
 
 
 class Painter(Protocol):
@@ -39,8 +43,8 @@ class DevicePainter(Protocol):
 
 @dataclass(frozen=True)
 class Published:
-    """What a family knows when it draws fresh lines: the definition, its published lines, the axes of the presets of
-    presets.json, and those of any preset by its name."""
+    """What a family knows when it draws fresh lines or lists those that it ships: the definition, its published lines,
+    the axes of the presets of presets.json, and those of any preset by its name."""
 
     definition: Definition
     lines: list[Workload]
@@ -61,6 +65,24 @@ class FreshLines(Protocol):
 
     def narrower(self, line: Workload) -> Workload | None:
         """The same with fewer sequences; None where it has few."""
+        ...
+
+
+class Suites(Protocol):
+    """The workloads that a family ships. `tools/make_workloads.py` writes them; no check asks for them."""
+
+    def lines(self, published: Published, share: Callable[[Workload], float | None]) -> Iterator[Workload]:
+        """All lines of a definition, in the order of its file: each with its suite and, where it is drawn, its seed,
+        none with a hash or a budget. `published.lines` are those that the file holds. A line whose file of tensors is
+        not in the definition's folder is left out.
+
+        `share` says which part of the largest budget that may be frozen honest arithmetic takes on a line: 1.0 is all
+        of it, None more. It draws the inputs and runs the emulators, so that it is for lines that are new. Raises
+        `SuiteError`."""
+        ...
+
+    def table(self, published: Sequence[Published]) -> str:
+        """What the published lines of the family's definitions cover, in Markdown, for the family's README."""
         ...
 
 
@@ -91,6 +113,9 @@ class Family:
     - `fresh`: draws lines for each check beside the published ones; None where a family has none.
     - `device_painter`, `device_problems`: the same for calls that only a check draws, past 2^31 elements; None where a
       family has no such workloads.
+    - `suites`: loads what lists the workloads that the family ships, and imports it only when called; None where
+      workload files are written by other means. It lies in the sub-package `suites`, a folder beside family.py: no
+      verdict follows from its files, so that a change there leaves expected values and verdicts as they are.
     """
 
     painter: Callable[[Definition, Workload, Scope], Painter]
@@ -100,3 +125,4 @@ class Family:
     fresh: Callable[[Published], FreshLines] | None = None
     device_painter: "Callable[[Definition, Workload, Scope, str], DevicePainter] | None" = None
     device_problems: "Callable[[Definition, dict[str, torch.Tensor], Workload], Iterator[str]] | None" = None
+    suites: Callable[[], Suites] | None = None
