@@ -18,7 +18,7 @@ from gdnspec.model.loading import is_file
 
 PACKAGE = "gdnspec_reference_{}"
 FAMILY_CODE = "family.py"
-SUITES = "suites"  # the folder of what lists workloads: no verdict follows from it
+BESIDE = ("suites", "scripts")  # folders of what lists workloads and writes data: no verdict follows from them
 _OF_THE_JUDGE = re.compile(r"^(from|import) gdnspec\b", re.MULTILINE)
 
 
@@ -66,9 +66,9 @@ def reference_hash(family: Family) -> str:
 
 
 def _judging(family: Family) -> list[Path]:
-    """The family's files, those in folders too, but for what lists its workloads."""
+    """The family's files, those in folders too, but for those from which no verdict follows."""
     files = sorted(family.reference.rglob("*.py"))
-    return [file for file in files if file.relative_to(family.reference).parts[0] != SUITES]
+    return [file for file in files if file.relative_to(family.reference).parts[0] not in BESIDE]
 
 
 def _named(family: Family, file: Path) -> bytes:

@@ -115,7 +115,7 @@ class Family:
       family has no such workloads.
     - `suites`: loads what lists the workloads that the family ships, and imports it only when called; None where
       workload files are written by other means. It lies in the sub-package `suites`, a folder beside family.py: no
-      verdict follows from its files, so that a change there leaves expected values and verdicts as they are.
+      verdict follows from that, nor from a folder `scripts`, so that a change there leaves kept verdicts as they are.
     """
 
     painter: Callable[[Definition, Workload, Scope], Painter]
