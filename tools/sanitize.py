@@ -5,8 +5,8 @@
     compute-sanitizer --tool racecheck --error-exitcode 1 python tools/sanitize.py SOLUTION --suite conformance
 
 Takes what `gdnspec check` takes: definitions, --suite, --workload, --workloads, --solutions-dir. Workloads over --gib
-are left out. --define NAME: kernels are built with that macro defined. A kernel may have one under which every lane does
-what one does for all otherwise, so that racecheck sees who waits for whom; its README names it.
+are left out. --define NAME: kernels are built with that macro defined. The README of a solution names one where it has
+one under which racecheck sees who waits for whom.
 """
 
 import argparse
