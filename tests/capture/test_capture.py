@@ -73,7 +73,7 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small Qwen3-Next generates text: four prompts alone, then two together."""
-    sys.path.insert(0, str(ROOT / "tools"))
+    sys.path.insert(0, str(ROOT / "reference/gdn/scripts"))
     import inspect
 
     import make_real_input as small

@@ -17,6 +17,8 @@ from gdnspec.inputs.contract import (
     Published,
     RegimeError,
     Regrouped,
+    SuiteError,
+    Suites,
 )
 from gdnspec.inputs.layout import Floats, Gate, Layout, Sizes
 from gdnspec.inputs.random import NORMAL_STD, Stream, off_grid, on_fine_grid, on_grid
@@ -36,9 +38,9 @@ if TYPE_CHECKING:
 __all__ = [
     "CARRIER", "FLOATS", "NORMAL_STD", "Array", "CallReader", "Calls", "Definition", "DevicePainter", "Emulated",
     "Family", "Floats", "Foreign", "FreshLines", "Gate", "Layout", "Meaning", "NotExpressed", "NotRecorded", "Painter",
-    "Published", "RegimeError", "Regrouped", "Scope", "Sizes", "Stream", "Tensor", "Text", "Workload", "bfloat16_sum",
-    "encode", "in_blocks", "is_state", "off_grid", "on_fine_grid", "on_grid", "rounded_products", "sizes", "slots",
-    "to_bfloat16", "to_torch",
+    "Published", "RegimeError", "Regrouped", "Scope", "Sizes", "Stream", "SuiteError", "Suites", "Tensor", "Text",
+    "Workload", "bfloat16_sum", "encode", "in_blocks", "is_state", "off_grid", "on_fine_grid", "on_grid",
+    "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
 ]  # fmt: skip
 
 

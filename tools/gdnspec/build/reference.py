@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 PACKAGE = "gdnspec_reference_{}"
 FAMILY_CODE = "family.py"
 _OF_THE_JUDGE = re.compile(r"^ *(from|import) gdnspec\b", re.MULTILINE)
+BESIDE = ("suites", "scripts")  # folders of what lists workloads and writes data: no verdict follows from them
 
 
 def module(family: Family, name: str) -> ModuleType:
-    """reference/<family>/<name>.py."""
+    """reference/<family>/<name>.py; in a folder of it `folder.name`."""
     return importlib.import_module(f"{_package(family)}.{name}")
 
 
@@ -69,8 +71,8 @@ def _further(family: Family, part: str, without: str) -> Any:
 def code_hash(family: Family) -> str:
     """sha256 over all that a verdict follows from: the operators' files and what the judge needs beside them."""
     digest = hashlib.sha256(family.file.read_bytes())
-    for file in sorted(family.reference.glob("*.py")):
-        digest.update(f"{file.name}\0".encode() + file.read_bytes())
+    for file in _judging(family):
+        digest.update(_named(family, file) + file.read_bytes())
     return digest.hexdigest()
 
 
@@ -78,11 +80,21 @@ def code_hash(family: Family) -> str:
 def reference_hash(family: Family) -> str:
     """sha256 over what expected values follow from: the files of the operators, not those that only the judge needs."""
     digest = hashlib.sha256()
-    for file in sorted(family.reference.glob("*.py")):
+    for file in _judging(family):
         content = file.read_bytes()
         if not _OF_THE_JUDGE.search(content.decode()):
-            digest.update(f"{file.name}\0".encode() + content)
+            digest.update(_named(family, file) + content)
     return digest.hexdigest()
+
+
+def _judging(family: Family) -> list[Path]:
+    """The family's files, those in folders too, but for those from which no verdict follows."""
+    files = sorted(family.reference.rglob("*.py"))
+    return [file for file in files if file.relative_to(family.reference).parts[0] not in BESIDE]
+
+
+def _named(family: Family, file: Path) -> bytes:
+    return f"{file.relative_to(family.reference).as_posix()}\0".encode()
 
 
 @cache

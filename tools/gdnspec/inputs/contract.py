@@ -3,7 +3,7 @@
 The family's own files import nothing of gdnspec but `gdnspec.family`, which holds this and what drawing needs.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 class RegimeError(ValueError):
     """A regime that a definition cannot express."""
+
+
+class SuiteError(ValueError):
+    """What a definition's suites need, and no line can be."""
 
 
 class Painter(Protocol):
@@ -42,8 +46,8 @@ class DevicePainter(Protocol):
 
 @dataclass(frozen=True)
 class Published:
-    """What a family knows when it draws fresh lines: the definition, its published lines, the axes of the presets of
-    presets.json, and those of any preset by its name."""
+    """What a family knows when it draws fresh lines or lists those that it ships: the definition, its published lines,
+    the axes of the presets of presets.json, and those of any preset by its name."""
 
     definition: Definition
     lines: list[Workload]
@@ -64,6 +68,24 @@ class FreshLines(Protocol):
 
     def narrower(self, line: Workload) -> Workload | None:
         """The same with fewer sequences; None where it has few."""
+        ...
+
+
+class Suites(Protocol):
+    """The workloads that a family ships. `tools/make_workloads.py` writes them; no check asks for them."""
+
+    def lines(self, published: Published, share: Callable[[Workload], float | None]) -> Iterator[Workload]:
+        """All lines of a definition, in the order of its file: each with its suite and, where it is drawn, its seed,
+        none with a hash or a budget. `published.lines` are those that the file holds. A line whose file of tensors is
+        not in the definition's folder is left out.
+
+        `share` says which part of the largest budget that may be frozen honest arithmetic takes on a line: 1.0 is all
+        of it, None more. It draws the inputs and runs the emulators, so that it is for lines that are new. Raises
+        `SuiteError`."""
+        ...
+
+    def table(self, published: Sequence[Published]) -> str:
+        """What the published lines of the family's definitions cover, in Markdown, for the family's README."""
         ...
 
 
@@ -247,6 +269,9 @@ class Family:
       family has no such workloads.
     - `calls`: how a call of a library becomes a workload; None where `gdnspec capture` has nothing to record.
     - `foreign`: how FlashInfer-Bench has the definitions; None where nothing is exported to it or imported from it.
+    - `suites`: loads what lists the workloads that the family ships, and imports it only when called; None where
+      workload files are written by other means. It lies in the sub-package `suites`, a folder beside family.py: no
+      verdict follows from that, nor from a folder `scripts`, so that a change there leaves kept verdicts as they are.
     """
 
     painter: Callable[[Definition, Workload, Scope], Painter]
@@ -258,3 +283,4 @@ class Family:
     device_problems: "Callable[[Definition, dict[str, torch.Tensor], Workload], Iterator[str]] | None" = None
     calls: Callable[[], Calls] | None = None
     foreign: Callable[[], Foreign] | None = None
+    suites: Callable[[], Suites] | None = None

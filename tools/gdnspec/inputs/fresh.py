@@ -28,6 +28,12 @@ def narrower(found: Found, line: Workload) -> Workload | None:
 
 def _drawer(found: Found) -> FreshLines | None:
     make = judged(found.family).fresh
+    drawer: FreshLines | None = make and make(published(found, workloads(found)))
+    return drawer
+
+
+def published(found: Found, lines: list[Workload]) -> Published:
+    """What the family is told of a definition whose file holds these lines."""
 
     def heads(name: str) -> dict[str, int]:
         preset = found.family.preset(name)
@@ -35,5 +41,4 @@ def _drawer(found: Found) -> FreshLines | None:
         return dict(preset.axes)
 
     presets = {name: dict(preset.axes) for name, preset in found.family.presets.items()}
-    drawer: FreshLines | None = make and make(Published(found.definition, workloads(found), presets, heads))
-    return drawer
+    return Published(found.definition, lines, presets, heads)
