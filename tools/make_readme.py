@@ -151,7 +151,7 @@ def draw() -> str:
         "Largest error of a vector of the output (red: over budget)",
         subtitle=[
             "Tokens 0 to 63 are right: chunks of 64 are right inside. All is right where nothing decays (long memory).",
-            "Conclusion: the state is carried from one chunk to the next without its decay.",
+            f"The fault: {rejections()[WRONG].fault[0].lower()}{rejections()[WRONG].fault[1:]}",
         ],
         anchor="start", fontSize=15, subtitleFontSize=13, offset=14,
     )  # fmt: skip
