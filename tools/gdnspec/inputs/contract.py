@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gdnspec.inputs.array import Array
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope, Tensor
+from gdnspec.model.errors import RegimeError as RegimeError
 from gdnspec.model.workload import Workload
 
 if TYPE_CHECKING:
     import torch
-
-
-class RegimeError(ValueError):
-    """A regime that a definition cannot express."""
 
 
 class Painter(Protocol):

@@ -13,7 +13,7 @@ from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.extras import print_errors, print_symmetries
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.outside import DefinitionsDir, same_families
 from gdnspec.cli.progress import progress, writer
 from gdnspec.cli.selection import chosen_solutions, select
 from gdnspec.cli.verdicts import Summary, print_failure, print_summary
@@ -109,7 +109,7 @@ def check(
     flags += ["--workloads", str(workloads_file.resolve())] if workloads_file else []
     flags += ["--symmetries"] if symmetries else []
     flags += ["--timeout", f"{timeout:g}"] if timeout != Options.timeout else []
-    options = Options(timeout, drawn, tuple(flags))
+    options = Options(timeout, drawn, (*flags, *same_families()))
     checker = Checker(where.kind, options, warn)
     summary = Summary(where.name)
     to_stdout = str(json_file) == "-"

@@ -13,7 +13,7 @@ from gdnspec import paths
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.solutions import MANIFEST, load_solution, solutions
 from gdnspec.cli.console import say
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.outside import DefinitionsDir, same_families
 from gdnspec.cli.scaffold import SCAFFOLDS
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.solution import PLACEHOLDER_AUTHOR, PLACEHOLDER_TEXT, Manifest
@@ -62,9 +62,10 @@ def new(
     except OSError as error:
         shown = error.strerror or str(error)
         raise SpecError([Problem(folder, f"cannot be written: {shown}; nothing is left of it")]) from None
-    where = f" --solutions-dir {shlex.quote(str(root))}" if solutions_dir is not None else ""
+    where = ("--solutions-dir", str(root)) if solutions_dir is not None else ()
+    check = shlex.join(["gdnspec", "check", "--solution", name, *where, *same_families()])
     say(f"made {paths.shown(folder)}/: {MANIFEST}, {scaffold.file}")
-    say(f"edit {paths.shown(folder / scaffold.file)}, then: gdnspec check --solution {name}{where}")
+    say(f"edit {paths.shown(folder / scaffold.file)}, then: {check}")
 
 
 def _make(folder: Path, files: dict[str, str]) -> None:

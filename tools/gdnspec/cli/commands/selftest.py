@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gdnspec.catalog.faults import Bad, honest, known_bad, rejections
+from gdnspec.catalog.faults import Bad, honest, known_bad, of_family, rejections
 from gdnspec.catalog.solutions import Solution
 from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, print_table, say
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 def selftest(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Known-bad or honest solutions. None named: all.")
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME", help="Known-bad or honest solutions, or a family: its known-bad ones. None named: all."
+        ),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, max=256, help="Solutions at a time.", show_default="one a processor")
@@ -66,8 +69,9 @@ def selftest(
     survives, is rejected for another reason than its fault, or where an honest one fails or keeps too small a margin.
     """
     good = honest()
+    names = [one for name in names or () for one in of_family(name) or [name]]
     everything = [*rejections(), *(solution.name for solution in good)]
-    for name in names or ():
+    for name in names:
         if name not in everything:
             raise SpecError(f"no known-bad or honest solution {name!r} ({nearest(name, everything)})")
     bad = known_bad(names or None)

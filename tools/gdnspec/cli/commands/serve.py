@@ -11,6 +11,7 @@ from gdnspec import paths
 from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, print_table, say, table, warn
 from gdnspec.cli.needs import needs
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.model.errors import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -64,8 +65,12 @@ def serve(
     trusted: Annotated[
         bool, typer.Option("--trusted", help="Run bundles where this kernel cannot isolate them in full.")
     ] = False,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Take bundles over HTTP from users with a token, judge each as intake does, one to a GPU, and keep the results."""
+    """Take bundles over HTTP from users with a token, judge each as intake does, one to a GPU, and keep the results.
+
+    A family of operators never comes from a bundle. --definitions-dir adds families for all jobs.
+    """
     if not (add_user or revoke or users or backup):
         needs("serve", "fastapi", "uvicorn")
     from gdnspec.server.settings import MIB, Settings

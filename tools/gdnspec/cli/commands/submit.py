@@ -1,6 +1,7 @@
 """gdnspec submit: a solution and the evidence for it, packed for somebody else to take in."""
 
 import secrets
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -13,7 +14,7 @@ from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.files import replaced
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.outside import DefinitionsDir, same_families
 from gdnspec.cli.progress import progress
 from gdnspec.cli.remote import client, follow
 from gdnspec.cli.selection import chosen_solutions
@@ -65,7 +66,7 @@ def submit(
         _refuse_other_file(target)
     server = client(to, token_file) if to is not None else None  # before minutes are spent on evidence
     print_findings(audited(solution.manifest, folder_files(solution)))
-    flags = ("--solutions-dir", str(solutions_dir.resolve())) if solutions_dir else ()
+    flags = (*(("--solutions-dir", str(solutions_dir.resolve())) if solutions_dir else ()), *same_families())
     evidence = recorded(solution) if reuse_evidence else _record(solution, device, timeout, trusted, flags)
     verdicts = lines_of(CheckResult, evidence.files[VERDICTS], Path(VERDICTS))
     if problems := incomplete(evidence.evidence, served_by(solution), verdicts):
@@ -183,4 +184,4 @@ def _say_packed(target: Path, data: bytes, recorded: "Recorded") -> None:
     say(f"packed {paths.shown(target)}: {len(data):,} bytes, sha256 {sha256(data)}")
     speed = f"{counts[TRACES]} traces" if counts[TRACES] else "no traces: only a GPU's are ranked"
     say(f"evidence of {recorded.evidence.recorded}: {counts[VERDICTS]} verdicts, {speed}")
-    say(f"next, for who reviews it: gdnspec intake {paths.shown(target)}")
+    say(f"next, for who reviews it: {shlex.join(['gdnspec', 'intake', paths.shown(target), *same_families()])}")
