@@ -91,6 +91,11 @@ def given() -> list[Path]:
     return [Path(text) for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
 
 
+def same_families() -> tuple[str, ...]:
+    """What a command that goes on from this one is given, so that it knows the same families."""
+    return tuple(word for folder in given() for word in ("--definitions-dir", str(folder)))
+
+
 def elsewhere() -> list[Path]:
     """The folders of families outside of the data of this package. Raises `SpecError`."""
     return [*given(), *_installed()]

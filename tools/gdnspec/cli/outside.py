@@ -8,11 +8,6 @@ import typer
 from gdnspec.catalog import families
 
 
-def same_families() -> tuple[str, ...]:
-    """What a command that goes on from this one is given, so that it knows the same families."""
-    return tuple(word for folder in families.given() for word in ("--definitions-dir", str(folder)))
-
-
 def _add(folders: list[Path] | None) -> list[Path] | None:
     for folder in folders or ():
         families.add(folder)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gdnspec.catalog.definitions import Found
+from gdnspec.catalog.families import same_families
 from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.extras import print_errors, print_symmetries
-from gdnspec.cli.outside import DefinitionsDir, same_families
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.progress import progress, writer
 from gdnspec.cli.selection import chosen_solutions, select
 from gdnspec.cli.verdicts import Summary, print_failure, print_summary

@@ -11,10 +11,11 @@ from typing import Annotated
 import typer
 
 from gdnspec.catalog.definitions import Found, definition
+from gdnspec.catalog.families import same_families
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.files import whole
-from gdnspec.cli.outside import DefinitionsDir, same_families
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.selection import heads_of
 from gdnspec.model import roles
 from gdnspec.model.definition import Definition

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gdnspec import paths
+from gdnspec.catalog.families import same_families
 from gdnspec.cli import amounts
 from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
-from gdnspec.cli.outside import DefinitionsDir, same_families
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.verdicts import Summary, print_failure, print_summary
 from gdnspec.model.errors import SpecError, visible
 from gdnspec.model.result import CheckResult

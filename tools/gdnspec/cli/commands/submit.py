@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from gdnspec import paths
+from gdnspec.catalog.families import same_families
 from gdnspec.catalog.writing import require_file
 from gdnspec.cli import amounts
 from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.files import replaced
-from gdnspec.cli.outside import DefinitionsDir, same_families
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.progress import progress
 from gdnspec.cli.remote import client, follow
 from gdnspec.cli.selection import chosen_solutions

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gdnspec.catalog.families import same_families
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
-from gdnspec.cli.outside import DefinitionsDir, same_families
+from gdnspec.cli.outside import DefinitionsDir
 from gdnspec.cli.progress import progress, writer
 from gdnspec.cli.selection import select
 from gdnspec.cli.verdicts import Summary, closest, print_failure, verdict
