@@ -53,11 +53,11 @@ def materialise(found: Found, workload: Workload) -> Inputs:
         tensors = draw(found, workload, scope) if workload.tensors is None else _read(found, workload, scope)
     except RegimeError as error:
         raise InvalidWorkload(str(error)) from None
+    for problem in validity.problems(found, tensors, workload, scope):
+        raise InvalidWorkload(problem)
     sha256 = digest(tensors)
     if workload.sha256 is not None and workload.sha256 != sha256:
         raise InvalidWorkload(f"the inputs have sha256 {sha256[:12]}.., the line says {workload.sha256[:12]}..")
-    for problem in validity.problems(found, tensors, workload, scope):
-        raise InvalidWorkload(problem)
     return Inputs(tensors, scalars(found, workload, scope), scope, sha256)
 
 
