@@ -148,6 +148,20 @@ DATA: dict[str, Row] = {
         ("list",), OF_STRETCH, '"role": "sequences"', '"role": "tokens"',
         "definition.json: /axes/2/role: 'points' has the role tokens already",
     ),
+    "blocks of an empty sequence": (
+        ("list",), OF_STRETCH, '"min(length, 1)"', '"1"',
+        "definition.json: /blocks: 1 of a sequence without tokens, which has none (such as min(length, 1))",
+    ),
+    "a pattern that names no size": (
+        ("workloads", "generate", SUM, "--preset", "wide-x", "-o", "-"), ABOUT, '"emulators": {',
+        '"preset_patterns": [{"pattern": "wide-(?P<width>.)"}], "emulators": {',
+        "family.json: /preset_patterns/0: makes no preset of 'wide-x': invalid literal for int()",
+    ),
+    "a pattern of an unknown axis": (
+        ("workloads", "generate", SUM, "--preset", "wide-2", "-o", "-"), ABOUT, '"emulators": {',
+        '"preset_patterns": [{"pattern": "wide-(?P<width>.)", "axes": {"width": "2 * size"}}], "emulators": {',
+        "family.json: /preset_patterns/0: makes no preset of 'wide-2': ",
+    ),
     "a reference that is not there": (
         ("list",), OF_SUM, '"running_sum.py::running_sum"', '"running_sum.py::running_sums"',
         "definition.json: /reference: no function 'running_sums' in running_sum.py (did you mean 'running_sum'?)",

@@ -61,9 +61,13 @@ class Family:
         return {}
 
     def _by_pattern(self, name: str) -> Preset | None:
-        for pattern in self.about.preset_patterns:
-            if (axes := pattern.bind(name)) is not None:
-                return Preset(axes=axes, source="named by its heads")
+        for i, pattern in enumerate(self.about.preset_patterns):
+            try:
+                if (axes := pattern.bind(name)) is not None:
+                    return Preset(axes=axes, source="named by its heads")
+            except ValueError as error:  # no number, no value of an expression, or no size
+                why = f"makes no preset of {name!r}: {str(error).splitlines()[0]}"
+                raise SpecError([Problem(self.file, why, f"/preset_patterns/{i}")]) from None
         return None
 
 

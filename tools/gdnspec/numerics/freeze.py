@@ -144,7 +144,7 @@ def _emulators(
     with torch.no_grad(), running(found.family, f"emulators compute {definition.name}"):
         for name, values in judged(found.family).emulators(call):
             try:
-                yield name, by_name(found, values, few)
+                yield str(name), by_name(found, values, few)
             except ValueError as error:
                 message = f"the emulator {name!r} of {definition.name} returned {error}"
                 raise SpecError([Problem(file, message)]) from None
