@@ -33,6 +33,10 @@ CODE: dict[str, Row] = {
         "family.py: line {line}: ModuleNotFoundError: No module named 'no_such_numpy', raised while family.py is",
     ),
     "a neighbour fails to import": (CHECK, FRESH, "MOST, LONGEST = 6, 40", "1 / 0", "fresh.py: line {line}: Zero"),
+    "ends the process": (
+        CHECK, FAMILY, "import numpy as np", "import numpy as np\nraise SystemExit(0)",
+        "SystemExit: 0, raised while family.py is imported",
+    ),
     "no family": (CHECK, FAMILY, "FAMILY = Family(", "Family(", "family.py: no FAMILY in it"),
     "another FAMILY": (
         CHECK, FAMILY, "FAMILY = Family(Painter, problems, emulators, fresh=Lines)", "FAMILY = 3",

@@ -27,7 +27,7 @@ ASKED = ("painter", "problems", "emulators")  # what no family can do without
 _OF_THE_JUDGE = re.compile(r"^(from|import) gdnspec\b", re.MULTILINE)
 
 
-def out_of_memory(error: Exception) -> bool:
+def out_of_memory(error: BaseException) -> bool:
     """torch says it in three ways. Here it is not imported."""
     return isinstance(error, MemoryError) or any(
         word in f"{type(error).__name__}: {error}" for word in ("OutOfMemoryError", "can't allocate memory")
@@ -42,7 +42,7 @@ def running(family: Family, doing: str) -> Iterator[None]:
         yield
     except (SpecError, RegimeError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # what ends the process would look like a verdict
         if out_of_memory(error):
             raise
         file, line = _origin(family, error)
@@ -51,7 +51,7 @@ def running(family: Family, doing: str) -> Iterator[None]:
         raise SpecError([Problem(file, f"{what}, raised while {doing}", place)]) from error
 
 
-def _origin(family: Family, error: Exception) -> tuple[Path, int | None]:
+def _origin(family: Family, error: BaseException) -> tuple[Path, int | None]:
     """The last line of the family's own code that an error passed through."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename is not None:
