@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test test-all lint selftest matrix gpu-test real-input workloads schema clean
+.PHONY: run test test-all lint selftest matrix gpu-test real-input workloads schema wheel clean
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -54,6 +54,10 @@ workloads: $(STAMP)
 
 schema: $(STAMP)
 	$(BIN)/python tools/make_schema.py
+
+# What users install, with definitions, reference and solutions inside: dist/*.whl
+wheel: $(STAMP)
+	$(BIN)/python -m hatchling build -t wheel -d dist
 
 clean:
 	rm -rf $(VENV) build dist

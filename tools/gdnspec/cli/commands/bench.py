@@ -5,22 +5,23 @@ import secrets
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gdnspec.catalog.definitions import Found
 from gdnspec.cli import amounts
 from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.live import LiveTable, ratios_of
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import Definitions, DefinitionsDir, Solutions, SolutionsDir, Workloads, WorkloadsFile
 from gdnspec.cli.selection import chosen_solutions, select
 from gdnspec.cli.weighted import weighted
 from gdnspec.model.errors import SpecError
 from gdnspec.model.trace import METHODS, Trace
-from gdnspec.model.workload import SUITES
+from gdnspec.model.workload import SUITES, Workload
 from gdnspec.report.units import shown_resolved, shown_time
 
 if TYPE_CHECKING:
@@ -30,38 +31,41 @@ if TYPE_CHECKING:
     from gdnspec.check.plan import Job
 
 
+TimedSuites = Annotated[
+    list[str] | None,
+    typer.Option(help=f"{', '.join(SUITES)} or all; may be repeated.", show_default="performance; on a CPU smoke"),
+]
+Traces = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Append each trace as a line of JSON; - is stdout.")
+]
+Seed = Annotated[
+    int | None, typer.Option(min=0, max=(1 << 62) - 1, help="Of the content of calls.", show_default="new")
+]
+
+
 def bench(
-    names: Annotated[list[str] | None, typer.Argument(metavar="DEFINITION", help="None named: all.")] = None,
-    solution: Annotated[list[str] | None, typer.Option(help="Only this solution; may be repeated.")] = None,
+    names: Definitions = None,
+    solution: Solutions = None,
     against: Annotated[
         str | None, typer.Option(metavar="S,S", help="Baselines, timed in turns with each solution.")
     ] = None,
-    suite: Annotated[
-        list[str] | None,
-        typer.Option(help=f"{', '.join(SUITES)} or all; may be repeated.", show_default="performance; on a CPU smoke"),
-    ] = None,
-    workload: Annotated[list[str] | None, typer.Option(help="Only this workload; may be repeated.")] = None,
-    workloads_file: Annotated[
-        Path | None, typer.Option("--workloads", help="Take workloads from this file (one definition).")
-    ] = None,
+    suite: TimedSuites = None,
+    workload: Workloads = None,
+    workloads_file: WorkloadsFile = None,
     device: Annotated[str, typer.Option(help="cuda, or cpu: shown there, never ranked.")] = "cuda",
-    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    solutions_dir: SolutionsDir = None,
     save: Annotated[bool, typer.Option("--save", help="Write each trace into its solution's traces/.")] = False,
     save_baselines: Annotated[
         bool, typer.Option("--save-baselines", help="The same, and those of the baselines into theirs.")
     ] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Append each trace as a line of JSON; - is stdout.")
-    ] = None,
+    json_file: Traces = None,
     seconds: Annotated[
         float, typer.Option(min=0.1, max=amounts.SECONDS, help="For one workload; less where 1% is reached sooner.")
     ] = 10.0,
     timeout: Annotated[
         float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one window may take.")
     ] = 120.0,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=(1 << 62) - 1, help="Of the content of calls.", show_default="new")
-    ] = None,
+    seed: Seed = None,
     executor: Annotated[
         str, typer.Option(help="local, or ray: on every device of the cluster at RAY_ADDRESS, else of this machine.")
     ] = "local",
@@ -73,7 +77,7 @@ def bench(
         # Nobody could tell later what they were of.
         raise SpecError("--save keeps traces of shipped workloads alone: --json FILE keeps these")
 
-    from gdnspec.bench.executor import NothingToRunOn, Settings, Task
+    from gdnspec.bench.executor import NothingToRunOn, Settings
     from gdnspec.bench.executor import executor as executor_named
 
     execute = executor_named(executor)
@@ -81,44 +85,23 @@ def bench(
     selected = select(names, suite or _default(where.kind, workload, workloads_file), workload, workloads_file)
     chosen, broken = chosen_solutions(solution, solutions_dir)
     baselines, _ = chosen_solutions(_split(against), solutions_dir) if against else ([], [])
-
-    from gdnspec.catalog.traces import save as save_trace
-    from gdnspec.catalog.writing import require_folder
-    from gdnspec.check.plan import plan
-    from gdnspec.check.record import Lines
-    from gdnspec.numerics.allowed import require
-
-    for item, lines in selected:
-        require(item.definition, lines)
-    jobs = list(plan(chosen, selected, where))
-    if not jobs:
-        raise SpecError("no solution serves that: gdnspec list solutions")
-    beside = list(plan(baselines, selected, where))
-    for kept in [*(chosen if save else ()), *(baselines if save_baselines else ())]:
-        require_folder(kept.traces, "--save keeps traces there; --json FILE keeps them elsewhere")
+    tasks = _tasks(chosen, baselines, selected, where)
+    _require_folders([*(chosen if save else ()), *(baselines if save_baselines else ())])
     command = shlex.join(["gdnspec", *_less_json(sys.argv[1:])])
-    tasks = [Task(job, [b for b in beside if _same(b, job) and b.solution != job.solution]) for job in jobs]
     seed = secrets.randbits(62) if seed is None else seed
     settings = Settings(where.kind, seconds, timeout, seed, command, 1 + len(baselines))
     traces: list[Trace] = []
     interrupted = False
+    to_stdout = str(json_file) == "-"
     with contextlib.ExitStack() as stack:
-        to_stdout = str(json_file) == "-"
-        recorded = stack.enter_context(Lines(json_file)) if json_file and not to_stdout else None
-        live = stack.enter_context(LiveTable(len(jobs)))
+        write = _writer(stack, json_file, save, save_baselines)
+        live = stack.enter_context(LiveTable(len(tasks)))
         measured = stack.enter_context(contextlib.closing(execute(tasks, settings, live, warn)))
         try:
             for task, (trace, *beside_it) in measured:
                 traces.append(trace)
                 live.add(trace)
-                if recorded is not None:
-                    recorded.append(trace.model_dump_json())
-                if to_stdout:
-                    print(trace.model_dump_json(), flush=True)
-                if save and trace.timing is not None:
-                    save_trace(task.job.solution, trace)
-                if save_baselines:
-                    _save_baselines(task, beside_it)
+                write(task, trace, beside_it)
         except KeyboardInterrupt:
             interrupted = True
         except NothingToRunOn as nothing:
@@ -135,6 +118,54 @@ def bench(
     for problem in broken:
         complain(f"gdnspec: {problem}")
     raise typer.Exit(2 if broken else _exit_code(traces))
+
+
+def _tasks(
+    chosen: "list[Solution]", baselines: "list[Solution]", selected: list[tuple[Found, list[Workload]]], where: "Device"
+) -> "list[Task]":
+    """Each solution on each workload, with the baselines that run beside it. Raises `SpecError` where none serves."""
+    from gdnspec.bench.executor import Task
+    from gdnspec.check.plan import plan
+    from gdnspec.numerics.allowed import require
+
+    for item, lines in selected:
+        require(item.definition, lines)
+    jobs = list(plan(chosen, selected, where))
+    if not jobs:
+        raise SpecError("no solution serves that: gdnspec list solutions")
+    beside = list(plan(baselines, selected, where))
+    return [Task(job, [b for b in beside if _same(b, job) and b.solution != job.solution]) for job in jobs]
+
+
+def _require_folders(saved: "list[Solution]") -> None:
+    """Finds out before anything runs that a trace cannot be kept."""
+    from gdnspec.catalog.writing import require_folder
+
+    for solution in saved:
+        require_folder(solution.traces, "--save keeps traces there; --json FILE keeps them elsewhere")
+
+
+def _writer(
+    stack: contextlib.ExitStack, json_file: Path | None, save: bool, save_baselines: bool
+) -> "Callable[[Task, Trace, list[Trace]], None]":
+    """What keeps each trace as it comes."""
+    from gdnspec.catalog.traces import save as save_trace
+    from gdnspec.check.record import Lines
+
+    to_stdout = str(json_file) == "-"
+    recorded = stack.enter_context(Lines(json_file)) if json_file and not to_stdout else None
+
+    def write(task: "Task", trace: Trace, beside_it: list[Trace]) -> None:
+        if recorded is not None:
+            recorded.append(trace.model_dump_json())
+        if to_stdout:
+            print(trace.model_dump_json(), flush=True)
+        if save and trace.timing is not None:
+            save_trace(task.job.solution, trace)
+        if save_baselines:
+            _save_baselines(task, beside_it)
+
+    return write
 
 
 def _no_rivals(tasks: "list[Task]", baselines: "list[Solution]") -> Iterator[str]:

@@ -16,6 +16,7 @@ from gdnspec import paths
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, say
+from gdnspec.cli.options import ForceFile
 from gdnspec.model.errors import Problem, SpecError
 
 KINDS = 5  # of calls that are told of each function
@@ -40,7 +41,7 @@ def capture(
         ),
     ] = None,
     max_bytes: Annotated[int, typer.Option(min=1, help="Of all tensors together.")] = 1 << 30,
-    force: Annotated[bool, typer.Option(help="Overwrite the file.")] = False,
+    force: ForceFile = False,
 ) -> None:
     """Run a program and record what it calls a gated delta rule with: `gdnspec capture .. -- python script.py`.
 

@@ -14,7 +14,16 @@ from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.extras import print_errors, print_symmetries
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import (
+    CallTimeout,
+    Definitions,
+    DefinitionsDir,
+    DeviceName,
+    Solutions,
+    SolutionsDir,
+    Workloads,
+    WorkloadsFile,
+)
 from gdnspec.cli.progress import progress, writer
 from gdnspec.cli.selection import chosen_solutions, select
 from gdnspec.cli.verdicts import Summary, print_failure, print_summary
@@ -23,60 +32,62 @@ from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import SUITES, Workload
 
 if TYPE_CHECKING:
-    from gdnspec.check.plan import Job
+    from gdnspec.build.machine import Device
+    from gdnspec.catalog.solutions import Solution
+    from gdnspec.check.plan import Extras, Job
+
+
+SuitesAndFresh = Annotated[
+    list[str] | None,
+    typer.Option(
+        help=f"{', '.join(SUITES)}, fresh or all; may be repeated. Fresh workloads join each.",
+        show_default="smoke, or all with --workload",
+    ),
+]
+Results = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Append each result as a line of JSON, and take from it what was judged before; - is stdout.",
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=(1 << 62) - 1,
+        help="Of the fresh workloads and the second calls' content.",
+        show_default="a new one each run",
+    ),
+]
+Repeat = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=amounts.REPEATS,
+        help="Call each workload so often again with the same content, and beside other work.",
+        show_default="20 on a GPU, within 1 s; 0 on a CPU",
+    ),
+]
 
 
 def check(
-    names: Annotated[list[str] | None, typer.Argument(metavar="DEFINITION", help="None named: all.")] = None,
-    solution: Annotated[list[str] | None, typer.Option(help="Only this solution; may be repeated.")] = None,
-    suite: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"{', '.join(SUITES)}, fresh or all; may be repeated. Fresh workloads join each.",
-            show_default="smoke, or all with --workload",
-        ),
-    ] = None,
-    workload: Annotated[
-        list[str] | None, typer.Option(help="Only this workload, of any suite; may be repeated.")
-    ] = None,
-    workloads_file: Annotated[
-        Path | None, typer.Option("--workloads", help="Take workloads from this file (one definition).")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
-    json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Append each result as a line of JSON, and take from it what was judged before; - is stdout.",
-        ),
-    ] = None,
+    names: Definitions = None,
+    solution: Solutions = None,
+    suite: SuitesAndFresh = None,
+    workload: Workloads = None,
+    workloads_file: WorkloadsFile = None,
+    device: DeviceName = "auto",
+    solutions_dir: SolutionsDir = None,
+    json_file: Results = None,
     resume: Annotated[bool, typer.Option(help="Take results that FILE holds for the same question.")] = True,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
-    ] = 120.0,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=(1 << 62) - 1,
-            help="Of the fresh workloads and the second calls' content.",
-            show_default="a new one each run",
-        ),
-    ] = None,
+    timeout: CallTimeout = 120.0,
+    seed: Seed = None,
     symmetries: Annotated[
         bool, typer.Option("--symmetries", help="Check each symmetry by itself, and sequences permuted, alone, split.")
     ] = False,
-    repeat: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=amounts.REPEATS,
-            help="Call each workload so often again with the same content, and beside other work.",
-            show_default="20 on a GPU, within 1 s; 0 on a CPU",
-        ),
-    ] = None,
+    repeat: Repeat = None,
     errors: Annotated[
         bool, typer.Option("--errors", help="Report errors by regime and by position in the sequence.")
     ] = False,
@@ -91,26 +102,15 @@ def check(
 
         return fresh(item, drawn, chosen_device(device).kind)
 
+    from gdnspec.check.plan import Extras
+    from gdnspec.check.run import Checker, Options
+
     selected = select(names, suite, workload, workloads_file, fresh)
     chosen, broken = chosen_solutions(solution, solutions_dir)
 
-    from gdnspec.check.plan import Extras, plan
-    from gdnspec.check.run import Checker, Options
-    from gdnspec.numerics.allowed import require
-
-    for item, lines in selected:
-        require(item.definition, lines)
     where = chosen_device(device)
-    extras = Extras(symmetries, errors, repeat)
-    jobs = list(plan(chosen, selected, where, extras))
-    if not jobs:
-        served = ", ".join(f.definition.name for f, _ in selected)
-        raise SpecError(f"no solution serves {served}: gdnspec list solutions")
-    flags = ["--solutions-dir", str(solutions_dir.resolve())] if solutions_dir else []
-    flags += ["--workloads", str(workloads_file.resolve())] if workloads_file else []
-    flags += ["--symmetries"] if symmetries else []
-    flags += ["--timeout", f"{timeout:g}"] if timeout != Options.timeout else []
-    options = Options(timeout, drawn, (*flags, *same_families()))
+    jobs = _jobs(chosen, selected, where, Extras(symmetries, errors, repeat))
+    options = Options(timeout, drawn, tuple(_flags(solutions_dir, workloads_file, symmetries, timeout)))
     checker = Checker(where.kind, options, warn)
     summary = Summary(where.name)
     to_stdout = str(json_file) == "-"
@@ -130,14 +130,43 @@ def check(
         if errors:
             print_errors(summary, selected)
     if summary.interrupted:
-        kept = f"; what was judged is in {json_file}, the same command goes on" if json_file else ""
+        kept = f"; {json_file} holds what was judged, and the same command goes on from there" if json_file else ""
         complain(f"gdnspec: interrupted after {summary.count} of {len(jobs)}{kept}")
         raise typer.Exit(130)
     for problem in broken:
         complain(f"gdnspec: {problem}")
-    if broken:
-        raise typer.Exit(2)
-    raise typer.Exit(summary.exit_code())
+    raise typer.Exit(2 if broken else summary.exit_code())
+
+
+def _jobs(
+    chosen: "list[Solution]", selected: list[tuple[Found, list[Workload]]], where: "Device", extras: "Extras"
+) -> "list[Job]":
+    """What each solution has to do. Raises `SpecError` where none serves what was asked for."""
+    from gdnspec.check.plan import plan
+    from gdnspec.numerics.allowed import require
+
+    for item, lines in selected:
+        require(item.definition, lines)
+    jobs = list(plan(chosen, selected, where, extras))
+    if not jobs:
+        served = ", ".join(found.definition.name for found, _ in selected)
+        raise SpecError(f"no solution serves {served}: gdnspec list solutions")
+    return jobs
+
+
+def _flags(solutions_dir: Path | None, workloads_file: Path | None, symmetries: bool, timeout: float) -> Iterator[str]:
+    """What a command that repeats one workload needs beside its names."""
+    from gdnspec.check.run import Options
+
+    if solutions_dir is not None:
+        yield from ("--solutions-dir", str(solutions_dir.resolve()))
+    if workloads_file is not None:
+        yield from ("--workloads", str(workloads_file.resolve()))
+    if symmetries:
+        yield "--symmetries"
+    if timeout != Options.timeout:
+        yield from ("--timeout", f"{timeout:g}")
+    yield from same_families()
 
 
 def _earlier(file: Path, jobs: "list[Job]") -> dict[str, CheckResult]:

@@ -1,7 +1,6 @@
 """gdnspec compare A B: two sets of traces side by side."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.workloads import by_name
 from gdnspec.cli.comparison import print_comparison
 from gdnspec.cli.console import complain, print_json, say
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import DefinitionsDir, SolutionsDir
 from gdnspec.cli.sides import FORMS, Side, side
 from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.trace import Trace
@@ -29,7 +28,7 @@ def compare(
     definition: Annotated[list[str] | None, typer.Option(help="Only this definition; may be repeated.")] = None,
     suite: Annotated[list[str] | None, typer.Option(help=f"Only this suite: {', '.join(SUITES)}.")] = None,
     device: Annotated[str | None, typer.Option(help="Only this device, such as nvidia-h200.")] = None,
-    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    solutions_dir: SolutionsDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines: one object, times in seconds.")] = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:

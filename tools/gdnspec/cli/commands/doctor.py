@@ -8,6 +8,7 @@ import typer
 
 from gdnspec import __version__, paths
 from gdnspec.cli.console import add_row, complain, print_json, print_table, say, table
+from gdnspec.cli.options import AsJson, SolutionsDir
 
 if TYPE_CHECKING:
     from gdnspec.build.machine import Device
@@ -16,11 +17,11 @@ UNWRITABLE = " (cannot be written: set GDNSPEC_CACHE)"
 
 
 def doctor(
-    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    solutions_dir: SolutionsDir = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure this GPU's copy bandwidth and matrix rate anew, and keep them.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what this machine can run, and why not."""
     from gdnspec.build import machine

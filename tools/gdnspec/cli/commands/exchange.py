@@ -11,7 +11,7 @@ from gdnspec.catalog.definitions import Found, definition, definitions, preset_o
 from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.cli.console import complain, say
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import DefinitionsDir, ForceFiles, SolutionsDir
 from gdnspec.cli.selection import heads_of
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.preset import Preset
@@ -37,8 +37,8 @@ def export(
     workloads_file: Annotated[
         Path | None, typer.Option("--workloads", help="Workloads of this file instead (one definition).")
     ] = None,
-    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
-    force: Annotated[bool, typer.Option(help="Overwrite files.")] = False,
+    solutions_dir: SolutionsDir = None,
+    force: ForceFiles = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Write a definition or a solution, with workloads, as a dataset of another harness.
@@ -162,7 +162,7 @@ def import_(
             show_default="asked for",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option(help="Overwrite files.")] = False,
+    force: ForceFiles = False,
 ) -> None:
     """Read a dataset of another harness: what its definitions mean here, by name what contradicts this specification or
     cannot be said in it, and its workloads and solutions in the form that they have here.

@@ -12,26 +12,26 @@ from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.files import whole
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import Definitions, DefinitionsDir, DeviceName, Workloads
 from gdnspec.cli.selection import lines_of
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import SUITES, Workload
 
 
 def freeze(
-    names: Annotated[list[str] | None, typer.Argument(metavar="DEFINITION", help="None named: all.")] = None,
+    names: Definitions = None,
     workloads_file: Annotated[
         Path | None, typer.Option("--workloads", help="The file to freeze (one definition); else the shipped ones.")
     ] = None,
     suite: Annotated[list[str] | None, typer.Option(help=f"{', '.join(SUITES)}; may be repeated. None: all.")] = None,
-    workload: Annotated[list[str] | None, typer.Option(help="Only this workload; may be repeated.")] = None,
+    workload: Workloads = None,
     missing: Annotated[
         bool, typer.Option(help="Only lines that have no budget yet, and limits of the bias where those are missing.")
     ] = False,
     check: Annotated[
         bool, typer.Option(help="Write nothing: exit code 1 where a figure has moved by more than a tenth.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: DeviceName = "auto",
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Run the honest emulators on each workload, and write twice their largest errors into its line as its budget.

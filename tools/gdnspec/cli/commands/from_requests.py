@@ -9,7 +9,7 @@ from gdnspec.catalog.definitions import Found, definition, definitions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.writing import require_folder
 from gdnspec.cli.needs import needs
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import DefinitionsDir, ForceFiles
 from gdnspec.cli.replay import replay, say_replay, write_workloads
 from gdnspec.cli.selection import chosen_solutions, heads_of
 from gdnspec.model.errors import PlacedError, Problem, SpecError
@@ -70,7 +70,7 @@ def from_requests(
         Path | None, typer.Option("--steps", metavar="FILE", help="Every step as a line of JSON, in order.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="Same seed, same workloads.")] = 0,
-    force: Annotated[bool, typer.Option(help="Overwrite files.")] = False,
+    force: ForceFiles = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Replay a request log through a simulated engine (continuous batching), and write the calls that its kernels get:
@@ -85,12 +85,7 @@ def from_requests(
     names = tuple(name.strip() for name in columns.split(","))
     if len(set(names)) != 3 or not all(names):
         raise SpecError(f"--columns {columns!r}: three names are wanted, of arrival, prompt and output")
-    verifies = any(item.definition.stage == "verify" for item in found)
-    guesses = drafts if drafts is not None else 3 if verifies else 0
-    if verifies and not guesses:
-        raise SpecError("a verify has guesses to verify: --drafts 1 or more")
-    if guesses and any(item.definition.stage == "decode" for item in found):
-        raise SpecError("an engine that guesses (--drafts) verifies, and never decodes: leave out one or the other")
+    guesses = _guesses(found, drafts)
 
     from gdnspec.traffic.engine import Limits
     from gdnspec.traffic.formats import known
@@ -107,6 +102,17 @@ def from_requests(
 
 
 # --- the request ------------------------------------------------------------------------------------------------
+
+
+def _guesses(found: list[Found], drafts: int | None) -> int:
+    """Guessed tokens of each row. Raises `SpecError` where they do not go with the definitions."""
+    stages = {item.definition.stage for item in found}
+    guesses = drafts if drafts is not None else 3 if "verify" in stages else 0
+    if "verify" in stages and not guesses:
+        raise SpecError("a verify has guesses to verify: --drafts 1 or more")
+    if guesses and "decode" in stages:
+        raise SpecError("an engine that guesses (--drafts) verifies, and never decodes: leave out one or the other")
+    return guesses
 
 
 def _definitions(names: list[str]) -> list[Found]:

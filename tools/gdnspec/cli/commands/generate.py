@@ -15,7 +15,7 @@ from gdnspec.catalog.families import same_families
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.files import whole
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import DefinitionsDir, ForceFile
 from gdnspec.cli.selection import heads_of
 from gdnspec.model import roles
 from gdnspec.model.definition import Definition
@@ -50,7 +50,7 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="Same seed, same workloads.")] = 0,
     freeze: Annotated[bool, typer.Option(help="Freeze error budgets too; without them nothing can be checked.")] = True,
     device: Annotated[str, typer.Option(help="Where to freeze: auto, cpu or cuda.")] = "auto",
-    force: Annotated[bool, typer.Option(help="Overwrite the file.")] = False,
+    force: ForceFile = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Draw workloads: the same options give the same lines and the same tensors on any machine."""

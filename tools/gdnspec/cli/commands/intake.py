@@ -12,7 +12,7 @@ from gdnspec.cli import amounts
 from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import CallTimeout, DefinitionsDir, DeviceName, Trusted
 from gdnspec.cli.verdicts import Summary, print_failure, print_summary
 from gdnspec.model.errors import SpecError, visible
 from gdnspec.model.result import CheckResult
@@ -28,7 +28,7 @@ def intake(
     into: Annotated[
         Path | None, typer.Option(help="The folder of solutions that takes it; default: solutions/.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: DeviceName = "auto",
     allow_findings: Annotated[
         bool,
         typer.Option("--allow-findings", help="Run it whatever the audit of its sources found: you have read them."),
@@ -36,12 +36,8 @@ def intake(
     no_bench: Annotated[
         bool, typer.Option("--no-bench", help="Admit it without its claims of speed, which are not verified then.")
     ] = False,
-    trusted: Annotated[
-        bool, typer.Option("--trusted", help="Run it where this kernel cannot isolate it in full.")
-    ] = False,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
-    ] = 120.0,
+    trusted: Trusted = False,
+    timeout: CallTimeout = 120.0,
     memory: Annotated[
         float | None,
         typer.Option(

@@ -11,7 +11,7 @@ from gdnspec.catalog.families import families
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, print_json, print_table, table, warn
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import AsJson, DefinitionsDir, SolutionsDir
 from gdnspec.cli.reading import keep_all
 
 
@@ -25,8 +25,8 @@ class What(StrEnum):
 
 def list_(
     what: Annotated[What, typer.Argument(help="What to list.")] = What.definitions,
-    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    solutions_dir: SolutionsDir = None,
+    as_json: AsJson = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """List definitions, solutions, workloads, presets or regimes."""

@@ -8,7 +8,7 @@ import typer
 from gdnspec.catalog.definitions import Found, definition
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.cli.console import complain, say
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import DefinitionsDir, ForceFiles, Workloads
 from gdnspec.cli.selection import lines_of
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.workload import SUITES, Workload
@@ -21,8 +21,8 @@ def materialize(
         Path | None, typer.Option("--workloads", help="Take workloads from this file; else the shipped ones.")
     ] = None,
     suite: Annotated[list[str] | None, typer.Option(help=f"{', '.join(SUITES)}; may be repeated. None: all.")] = None,
-    workload: Annotated[list[str] | None, typer.Option(help="Only this workload; may be repeated.")] = None,
-    force: Annotated[bool, typer.Option(help="Overwrite files.")] = False,
+    workload: Workloads = None,
+    force: ForceFiles = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Write the inputs of workloads to safetensors files, for any language and any harness.

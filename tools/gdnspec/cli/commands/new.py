@@ -14,7 +14,7 @@ from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.families import same_families
 from gdnspec.catalog.solutions import MANIFEST, load_solution, solutions
 from gdnspec.cli.console import say
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import DefinitionsDir
 from gdnspec.cli.scaffold import SCAFFOLDS
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.solution import PLACEHOLDER_AUTHOR, PLACEHOLDER_TEXT, Manifest

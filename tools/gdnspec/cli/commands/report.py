@@ -15,7 +15,7 @@ from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, say, warn
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import Definitions, DefinitionsDir, SolutionsDir
 from gdnspec.model.errors import Problem, SpecError, nearest
 
 NEEDED = {"altair": "altair", "jinja2": "jinja2", "vl_convert": "vl-convert-python"}
@@ -23,7 +23,7 @@ NEEDED = {"altair": "altair", "jinja2": "jinja2", "vl_convert": "vl-convert-pyth
 
 def report(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="PAGE.html, or README.md.")],
-    names: Annotated[list[str] | None, typer.Argument(metavar="DEFINITION", help="None named: all.")] = None,
+    names: Definitions = None,
     verdict_files: Annotated[
         list[Path] | None,
         typer.Option(
@@ -38,7 +38,7 @@ def report(
             help="The kill matrix: results of gdnspec selftest --json, or the .md of gdnspec selftest --markdown.",
         ),
     ] = None,
-    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    solutions_dir: SolutionsDir = None,
     markdown: Annotated[
         str | None,
         typer.Option(

@@ -11,10 +11,9 @@ import typer
 
 from gdnspec.catalog.faults import Bad, honest, known_bad, of_family, rejections
 from gdnspec.catalog.solutions import Solution
-from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, print_table, say
 from gdnspec.cli.device import chosen_device
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import CallTimeout, DefinitionsDir, DeviceName
 from gdnspec.model.errors import SpecError, nearest
 
 if TYPE_CHECKING:
@@ -22,6 +21,24 @@ if TYPE_CHECKING:
     from gdnspec.model.result import CheckResult
 
     Results = dict[str, list[CheckResult]]
+
+
+EveryWorkload = Annotated[
+    bool | None,
+    typer.Option(
+        "--every-workload/--until-rejected",
+        help="Try each wrong solution on every workload, or only until one rejects it. Every workload takes an "
+        "hour on two processors.",
+        show_default="every workload for solutions that are named, until rejected for all",
+    ),
+]
+Matrix = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Put the kill matrix into a new file, or between the marks of this one. Tries every workload.",
+    ),
+]
 
 
 def selftest(
@@ -34,32 +51,16 @@ def selftest(
     jobs: Annotated[
         int | None, typer.Option(min=1, max=256, help="Solutions at a time.", show_default="one a processor")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "cpu",
-    timeout: Annotated[
-        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
-    ] = 60.0,
+    device: DeviceName = "cpu",
+    timeout: CallTimeout = 60.0,
     seed: Annotated[
         int | None, typer.Option(min=0, max=(1 << 62) - 1, help="Of the second calls' content.", show_default="new")
     ] = None,
-    every_workload: Annotated[
-        bool | None,
-        typer.Option(
-            "--every-workload/--until-rejected",
-            help="Try each wrong solution on every workload, or only until one rejects it. Every workload takes an "
-            "hour on two processors.",
-            show_default="every workload for solutions that are named, until rejected for all",
-        ),
-    ] = None,
+    every_workload: EveryWorkload = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write each result as a line of JSON.")
     ] = None,
-    markdown: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Put the kill matrix into a new file, or between the marks of this one. Tries every workload.",
-        ),
-    ] = None,
+    markdown: Matrix = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Reject every known-bad solution, and accept every honest one.

@@ -11,7 +11,7 @@ from gdnspec import paths
 from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, print_table, say, table, warn
 from gdnspec.cli.needs import needs
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import CallTimeout, DefinitionsDir
 from gdnspec.model.errors import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ def serve(
         float, typer.Option(min=0.1, max=amounts.SECONDS, help="In which a connection must have asked for something.")
     ] = 10.0,
     minutes: Annotated[float, typer.Option(min=0.05, max=amounts.MINUTES, help="That a job may take.")] = 60.0,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
-    ] = 120.0,
+    timeout: CallTimeout = 120.0,
     keep_bundles: Annotated[
         float, typer.Option(min=0, metavar="DAYS", help="That a bundle stays after its job has ended; inf: for ever.")
     ] = 30.0,

@@ -1,6 +1,5 @@
 """gdnspec show NAME: one definition, solution, workload, preset or regime."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ from gdnspec.catalog.families import regimes
 from gdnspec.catalog.solutions import Solution, no_variant, solutions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, out, print_json, print_table, say, table, warn
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import AsJson, DefinitionsDir, SolutionsDir
 from gdnspec.cli.reading import keep_all
 from gdnspec.model.elements import DerivedAxis, Tensor, VarAxis
 from gdnspec.model.errors import SpecError, nearest
@@ -21,8 +20,8 @@ def show(
     name: Annotated[
         str, typer.Argument(help="A definition, solution, preset, regime, workload or DEFINITION/WORKLOAD.")
     ],
-    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    solutions_dir: SolutionsDir = None,
+    as_json: AsJson = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Show one thing in full."""

@@ -14,7 +14,7 @@ from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import add_row, complain, print_table, say, table
 from gdnspec.cli.files import whole
 from gdnspec.cli.needs import needs
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import DefinitionsDir
 from gdnspec.model.errors import Problem, SpecError, nearest
 
 if TYPE_CHECKING:

@@ -10,12 +10,11 @@ import typer
 from gdnspec import paths
 from gdnspec.catalog.families import same_families
 from gdnspec.catalog.writing import require_file
-from gdnspec.cli import amounts
 from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.files import replaced
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import CallTimeout, DefinitionsDir, DeviceName, SolutionsDir, Trusted
 from gdnspec.cli.progress import progress
 from gdnspec.cli.remote import client, follow
 from gdnspec.cli.selection import chosen_solutions
@@ -38,14 +37,10 @@ def submit(
     reuse_evidence: Annotated[
         bool, typer.Option("--reuse-evidence", help="Run nothing: pack what the last submit of these sources recorded.")
     ] = False,
-    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    timeout: Annotated[
-        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
-    ] = 120.0,
-    trusted: Annotated[
-        bool, typer.Option("--trusted", help="Run it where this kernel cannot isolate it in full.")
-    ] = False,
+    solutions_dir: SolutionsDir = None,
+    device: DeviceName = "auto",
+    timeout: CallTimeout = 120.0,
+    trusted: Trusted = False,
     to: Annotated[
         str | None, typer.Option("--to", metavar="URL", help="Send it to a gdnspec server, and wait for its verdict.")
     ] = None,

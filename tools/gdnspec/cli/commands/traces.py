@@ -1,7 +1,6 @@
 """gdnspec traces: what becomes of figures when sources change."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.traces import load_traces, parse_traces, save, stale_question, stale_source, trace_files
 from gdnspec.cli.console import EPILOG, complain, say, warn
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import DefinitionsDir, SolutionsDir
 from gdnspec.cli.selection import chosen_solutions
 from gdnspec.model.errors import SpecError
 from gdnspec.model.trace import Trace
@@ -35,7 +34,7 @@ def carry(
         str | None,
         typer.Option("--from", metavar="OLD", help="Its name when it was measured: its last state in git."),
     ] = None,
-    solutions_dir: Annotated[Path | None, typer.Option(help="Also look for solutions here.")] = None,
+    solutions_dir: SolutionsDir = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Carry a solution's traces over a change of its sources that left what a GPU does as it was.

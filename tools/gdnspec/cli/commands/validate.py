@@ -20,7 +20,7 @@ from gdnspec.catalog.trace_check import check_traces, is_trace_file
 from gdnspec.catalog.traces import files_below
 from gdnspec.catalog.workloads import by_name, load_workloads
 from gdnspec.cli.console import say
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import DefinitionsDir
 from gdnspec.cli.reading import keep_all
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.family_file import FamilyFile

@@ -11,7 +11,7 @@ import typer
 from gdnspec.catalog.families import same_families
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
-from gdnspec.cli.outside import DefinitionsDir
+from gdnspec.cli.options import DefinitionsDir, Suites, Workloads, WorkloadsFile
 from gdnspec.cli.progress import progress, writer
 from gdnspec.cli.selection import select
 from gdnspec.cli.verdicts import Summary, closest, print_failure, verdict
@@ -44,16 +44,9 @@ def vectors() -> None:
 def export(
     name: Annotated[str, typer.Argument(metavar="DEFINITION", help="The definition to export workloads of.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to make.")],
-    suite: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"{', '.join(SUITES)} or all; may be repeated.", show_default="smoke, or all with --workload"
-        ),
-    ] = None,
-    workload: Annotated[
-        list[str] | None, typer.Option(help="Only this workload, of any suite; may be repeated.")
-    ] = None,
-    workloads_file: Annotated[Path | None, typer.Option("--workloads", help="Take workloads from this file.")] = None,
+    suite: Suites = None,
+    workload: Workloads = None,
+    workloads_file: WorkloadsFile = None,
     force: Annotated[bool, typer.Option(help="Replace an earlier export.")] = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
