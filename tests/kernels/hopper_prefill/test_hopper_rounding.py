@@ -1,4 +1,4 @@
-"""How hopper_prefill rounds T was chosen by a model of its arithmetic on a CPU, whose errors its README has."""
+"""How hopper_prefill rounds T was chosen by a model of its arithmetic on a CPU, whose errors its LOG.md has."""
 
 import re
 import subprocess

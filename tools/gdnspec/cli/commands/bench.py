@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 TimedSuites = Annotated[
     list[str] | None,
-    typer.Option(help=f"{', '.join(SUITES)} or all; may be repeated.", show_default="performance; on a CPU smoke"),
+    typer.Option(help=f"{', '.join(SUITES)} or all; repeatable.", show_default="performance; on a CPU smoke"),
 ]
 Traces = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Append each trace as a line of JSON; - is stdout.")
 ]
 Seed = Annotated[
-    int | None, typer.Option(min=0, max=(1 << 62) - 1, help="Of the content of calls.", show_default="new")
+    int | None, typer.Option(min=0, max=(1 << 62) - 1, help="Seed of the content of calls.", show_default="new")
 ]
 
 
@@ -47,27 +47,28 @@ def bench(
     names: Definitions = None,
     solution: Solutions = None,
     against: Annotated[
-        str | None, typer.Option(metavar="S,S", help="Baselines, timed in turns with each solution.")
+        str | None, typer.Option(metavar="S,S", help="Baselines, each timed in turns with every solution.")
     ] = None,
     suite: TimedSuites = None,
     workload: Workloads = None,
     workloads_file: WorkloadsFile = None,
-    device: Annotated[str, typer.Option(help="cuda, or cpu: shown there, never ranked.")] = "cuda",
+    device: Annotated[str, typer.Option(help="cuda, or cpu, whose times are shown but never ranked.")] = "cuda",
     solutions_dir: SolutionsDir = None,
-    save: Annotated[bool, typer.Option("--save", help="Write each trace into its solution's traces/.")] = False,
+    save: Annotated[bool, typer.Option("--save", help="Write each trace into traces/ of its solution.")] = False,
     save_baselines: Annotated[
-        bool, typer.Option("--save-baselines", help="The same, and those of the baselines into theirs.")
+        bool, typer.Option("--save-baselines", help="Also write the traces of baselines into theirs.")
     ] = False,
     json_file: Traces = None,
     seconds: Annotated[
-        float, typer.Option(min=0.1, max=amounts.SECONDS, help="For one workload; less where 1% is reached sooner.")
+        float,
+        typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds per workload; fewer where 1% precision comes sooner."),
     ] = 10.0,
     timeout: Annotated[
         float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that one window may take.")
     ] = 120.0,
     seed: Seed = None,
     executor: Annotated[
-        str, typer.Option(help="local, or ray: on every device of the cluster at RAY_ADDRESS, else of this machine.")
+        str, typer.Option(help="local; or ray, which uses every GPU of the cluster at RAY_ADDRESS, or of this machine.")
     ] = "local",
     definitions_dir: DefinitionsDir = None,
 ) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 SuitesAndFresh = Annotated[
     list[str] | None,
     typer.Option(
-        help=f"{', '.join(SUITES)}, fresh or all; may be repeated. Fresh workloads join each.",
+        help=f"{', '.join(SUITES)}, fresh or all; repeatable. Fresh workloads join each.",
         show_default="smoke, or all with --workload",
     ),
 ]
@@ -49,7 +49,7 @@ Results = Annotated[
     typer.Option(
         "--json",
         metavar="FILE",
-        help="Append each result as a line of JSON, and take from it what was judged before; - is stdout.",
+        help="Append each result as a line of JSON, and reuse results that the file holds; - is stdout.",
     ),
 ]
 Seed = Annotated[
@@ -57,8 +57,8 @@ Seed = Annotated[
     typer.Option(
         min=0,
         max=(1 << 62) - 1,
-        help="Of the fresh workloads and the second calls' content.",
-        show_default="a new one each run",
+        help="Seed of fresh workloads and of the content of second calls.",
+        show_default="new in each run",
     ),
 ]
 Repeat = Annotated[
@@ -66,7 +66,7 @@ Repeat = Annotated[
     typer.Option(
         min=0,
         max=amounts.REPEATS,
-        help="Call each workload so often again with the same content, and beside other work.",
+        help="Repeat each call this often with the same content, and beside other work.",
         show_default="20 on a GPU, within 1 s; 0 on a CPU",
     ),
 ]
@@ -81,7 +81,7 @@ def check(
     device: DeviceName = "auto",
     solutions_dir: SolutionsDir = None,
     json_file: Results = None,
-    resume: Annotated[bool, typer.Option(help="Take results that FILE holds for the same question.")] = True,
+    resume: Annotated[bool, typer.Option(help="Reuse results in FILE for the same sources and workload.")] = True,
     timeout: CallTimeout = 120.0,
     seed: Seed = None,
     symmetries: Annotated[

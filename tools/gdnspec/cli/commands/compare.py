@@ -24,12 +24,12 @@ MEASURE = "gdnspec bench --save measures and keeps it"
 
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help=f"{FORMS}.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="As A.")],
-    definition: Annotated[list[str] | None, typer.Option(help="Only this definition; may be repeated.")] = None,
+    b: Annotated[str, typer.Argument(metavar="B", help="The other side, in the same form.")],
+    definition: Annotated[list[str] | None, typer.Option(help="Only this definition; repeatable.")] = None,
     suite: Annotated[list[str] | None, typer.Option(help=f"Only this suite: {', '.join(SUITES)}.")] = None,
     device: Annotated[str | None, typer.Option(help="Only this device, such as nvidia-h200.")] = None,
     solutions_dir: SolutionsDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines: one object, times in seconds.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, times in seconds.")] = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Compare what was measured of two solutions, on two devices or at two commits. Nothing is run.

@@ -19,7 +19,8 @@ UNWRITABLE = " (cannot be written: set GDNSPEC_CACHE)"
 def doctor(
     solutions_dir: SolutionsDir = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure this GPU's copy bandwidth and matrix rate anew, and keep them.")
+        bool,
+        typer.Option("--measure", help="Measure this GPU's copy bandwidth and matrix rate again, and keep the result."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

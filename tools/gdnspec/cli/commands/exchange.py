@@ -32,7 +32,7 @@ def export(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The dataset's root.")],
     suite: Annotated[
         list[str] | None,
-        typer.Option(help=f"Whose workloads go along: {', '.join(SUITES)}; may be repeated.", show_default="smoke"),
+        typer.Option(help=f"Also export workloads of {', '.join(SUITES)}; repeatable.", show_default="smoke"),
     ] = None,
     workloads_file: Annotated[
         Path | None, typer.Option("--workloads", help="Workloads of this file instead (one definition).")

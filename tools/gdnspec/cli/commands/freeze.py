@@ -21,15 +21,15 @@ from gdnspec.model.workload import SUITES, Workload
 def freeze(
     names: Definitions = None,
     workloads_file: Annotated[
-        Path | None, typer.Option("--workloads", help="The file to freeze (one definition); else the shipped ones.")
+        Path | None, typer.Option("--workloads", help="Freeze this file of one definition instead of the shipped ones.")
     ] = None,
-    suite: Annotated[list[str] | None, typer.Option(help=f"{', '.join(SUITES)}; may be repeated. None: all.")] = None,
+    suite: Annotated[
+        list[str] | None, typer.Option(help=f"{', '.join(SUITES)}; all if you name none; repeatable.")
+    ] = None,
     workload: Workloads = None,
-    missing: Annotated[
-        bool, typer.Option(help="Only lines that have no budget yet, and limits of the bias where those are missing.")
-    ] = False,
+    missing: Annotated[bool, typer.Option(help="Only lines without a budget or without a limit of the bias.")] = False,
     check: Annotated[
-        bool, typer.Option(help="Write nothing: exit code 1 where a figure has moved by more than a tenth.")
+        bool, typer.Option(help="Write nothing; exit code 1 if a figure has moved by more than a tenth.")
     ] = False,
     device: DeviceName = "auto",
     definitions_dir: DefinitionsDir = None,

@@ -25,51 +25,70 @@ STAGES = ("prefill", "decode", "verify")  # what an engine calls
 
 def from_requests(
     log: Annotated[Path, typer.Argument(metavar="LOG", help=f"A request log: {FORMATS}; .gz too, or a pipe.")],
-    definition_: Annotated[list[str], typer.Option("--definition", help="Prefill, decode or verify; may be repeated.")],
+    definition_: Annotated[
+        list[str], typer.Option("--definition", help="A prefill, decode or verify definition; repeatable.")
+    ],
     preset: Annotated[str, typer.Option(help="Head configuration: gdnspec list presets, or heads-QxKxV-dD.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="For DIR/<definition>.jsonl.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Write DIR/<definition>.jsonl.")],
     reduce: Annotated[
-        int | None, typer.Option(min=1, help="So many workloads of each definition, weighted by the calls like them.")
+        int | None,
+        typer.Option(min=1, help="Keep this many workloads per definition, each weighted by the calls it stands for."),
     ] = None,
     kind: Annotated[str | None, typer.Option("--format", help=FORMATS, show_default="by its first line")] = None,
     columns: Annotated[
-        str, typer.Option(help="Of a plain CSV: arrival (seconds, or a date), prompt and output tokens.")
+        str,
+        typer.Option(help="Column names of a plain CSV: arrival (seconds or a date), prompt tokens, output tokens."),
     ] = "arrival,prompt_tokens,output_tokens",
-    skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Pass rows over that make no sense.")] = False,
-    max_prompt: Annotated[int, typer.Option(min=1, help="Tokens of a prompt; a longer one is invalid.")] = 1 << 18,
-    step_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one step of the engine.")] = 8192,
-    running: Annotated[int, typer.Option(min=1, max=1 << 16, help="Requests that have a state at a time.")] = 256,
+    skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Skip rows that are invalid.")] = False,
+    max_prompt: Annotated[int, typer.Option(min=1, help="Longest valid prompt, in tokens.")] = 1 << 18,
+    step_tokens: Annotated[int, typer.Option(min=1, help="Tokens that the engine processes per step.")] = 8192,
+    running: Annotated[int, typer.Option(min=1, max=1 << 16, help="Requests that may be running at a time.")] = 256,
     chunked: Annotated[
-        bool, typer.Option("--chunked/--whole", help="Long prompts over several steps, beside what decodes; or not.")
+        bool,
+        typer.Option(
+            "--chunked/--whole", help="Split long prompts over several steps beside decodes, or run each whole."
+        ),
     ] = True,
     cached_states: Annotated[
-        int, typer.Option(min=0, help="States that the prefix cache holds, one a block; 0: no cache.")
+        int, typer.Option(min=0, help="States that the prefix cache holds, one per block; 0 for no cache.")
     ] = 1024,
     block_tokens: Annotated[
-        int, typer.Option(min=1, max=1 << 20, help="Of a block of the prompt, as the log hashes it.")
+        int, typer.Option(min=1, max=1 << 20, help="Tokens per block of the prompt, as the log hashes them.")
     ] = 512,
     interval: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Value of integer scalars: tokens between checkpoints.", show_default="those of a block"
+            min=1, help="Tokens between checkpoints (the value of integer scalars).", show_default="one block"
         ),
     ] = None,
     drafts: Annotated[
         int | None,
-        typer.Option(min=0, max=15, help="Guessed tokens of each row.", show_default="3 for a verify, else 0"),
+        typer.Option(min=0, max=15, help="Draft tokens per row.", show_default="3 for a verify, else 0"),
     ] = None,
-    acceptance: Annotated[float, typer.Option(min=0, max=1, help="Chance that the next guess is right.")] = 0.7,
+    acceptance: Annotated[
+        float, typer.Option(min=0, max=1, help="Probability that the next draft token is accepted.")
+    ] = 0.7,
     solution: Annotated[
-        list[str] | None, typer.Option(help="Step times by this solution's traces; repeatable.", show_default="fastest")
+        list[str] | None,
+        typer.Option(help="Take step times from this solution's traces; repeatable.", show_default="fastest"),
     ] = None,
-    device: Annotated[str, typer.Option(help="Whose traces and rates.")] = "nvidia-h200",
-    layers: Annotated[int, typer.Option(min=1, max=10_000, help="With this rule; 36 of Qwen3-Next's 48.")] = 36,
-    step_ms: Annotated[float, typer.Option(min=0, max=1e6, help="All else that a step takes. Measure yours.")] = 5.0,
-    token_us: Annotated[float, typer.Option(min=0, max=1e6, help="All else that a token takes. Likewise.")] = 10.0,
+    device: Annotated[str, typer.Option(help="Device whose traces and rates give step times.")] = "nvidia-h200",
+    layers: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Layers of this kind in the model; Qwen3-Next has 36 of 48.")
+    ] = 36,
+    step_ms: Annotated[
+        float,
+        typer.Option(min=0, max=1e6, help="Milliseconds that everything else takes per step. Measure your engine."),
+    ] = 5.0,
+    token_us: Annotated[
+        float,
+        typer.Option(min=0, max=1e6, help="Microseconds that everything else takes per token. Measure your engine."),
+    ] = 10.0,
     steps_file: Annotated[
-        Path | None, typer.Option("--steps", metavar="FILE", help="Every step as a line of JSON, in order.")
+        Path | None,
+        typer.Option("--steps", metavar="FILE", help="Also write every step in order, one line of JSON each."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="Same seed, same workloads.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="The same seed gives the same workloads.")] = 0,
     force: ForceFiles = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:

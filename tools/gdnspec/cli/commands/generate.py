@@ -41,15 +41,16 @@ def generate(
         str | None, typer.Option(help=f"Sequences in a workload, or batch sizes of a decode: {SPEC}.")
     ] = None,
     drafts: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of each row, where rows have several.", show_default="4")
+        int | None,
+        typer.Option(min=1, help="Tokens per row, for definitions whose rows have several.", show_default="4"),
     ] = None,
     scalar: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="The value of a scalar input. Repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set a scalar input; repeatable.")
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=100_000, help="How many workloads.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="Same seed, same workloads.")] = 0,
-    freeze: Annotated[bool, typer.Option(help="Freeze error budgets too; without them nothing can be checked.")] = True,
-    device: Annotated[str, typer.Option(help="Where to freeze: auto, cpu or cuda.")] = "auto",
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="The same seed gives the same workloads.")] = 0,
+    freeze: Annotated[bool, typer.Option(help="Also freeze error budgets, which a check needs.")] = True,
+    device: Annotated[str, typer.Option(help="Freeze budgets here: auto, cpu or cuda.")] = "auto",
     force: ForceFile = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 def intake(
-    file: Annotated[Path, typer.Argument(metavar="BUNDLE", help="What gdnspec submit packed.")],
+    file: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle that gdnspec submit packed.")],
     into: Annotated[
-        Path | None, typer.Option(help="The folder of solutions that takes it; default: solutions/.")
+        Path | None, typer.Option(help="Copy it into this folder of solutions; default: solutions/.")
     ] = None,
     device: DeviceName = "auto",
     allow_findings: Annotated[
         bool,
-        typer.Option("--allow-findings", help="Run it whatever the audit of its sources found: you have read them."),
+        typer.Option("--allow-findings", help="Run it whatever the audit found, because you have read its sources."),
     ] = False,
     no_bench: Annotated[
-        bool, typer.Option("--no-bench", help="Admit it without its claims of speed, which are not verified then.")
+        bool, typer.Option("--no-bench", help="Admit it without its claims of speed, which are not verified.")
     ] = False,
     trusted: Trusted = False,
     timeout: CallTimeout = 120.0,
@@ -43,12 +43,14 @@ def intake(
         typer.Option(
             min=0.1,
             max=amounts.GIB,
-            help="GiB for its processes together.",
-            show_default="3/4 of this machine's, at most 16",
+            help="GiB of memory for all its processes together.",
+            show_default="3/4 of the machine's memory, at most 16",
         ),
     ] = None,
-    disk: Annotated[float, typer.Option(min=0.01, max=amounts.GIB, help="GiB that it may write.")] = 1.0,
-    minutes: Annotated[float, typer.Option(min=0.01, max=amounts.MINUTES, help="That its process may live.")] = 60.0,
+    disk: Annotated[float, typer.Option(min=0.01, max=amounts.GIB, help="GiB that it may write to disk.")] = 1.0,
+    minutes: Annotated[
+        float, typer.Option(min=0.01, max=amounts.MINUTES, help="Minutes that its process may run.")
+    ] = 60.0,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Read a bundle safely, audit it, check it in isolation on workloads that nobody has seen, compare its claims of

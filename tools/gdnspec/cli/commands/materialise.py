@@ -15,12 +15,14 @@ from gdnspec.model.workload import SUITES, Workload
 
 
 def materialize(
-    name: Annotated[str, typer.Argument(metavar="DEFINITION", help="Whose workloads.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="For DIR/<workload>.safetensors.")],
+    name: Annotated[str, typer.Argument(metavar="DEFINITION", help="The definition that the workloads belong to.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Write DIR/<workload>.safetensors.")],
     workloads_file: Annotated[
-        Path | None, typer.Option("--workloads", help="Take workloads from this file; else the shipped ones.")
+        Path | None, typer.Option("--workloads", help="Take workloads from this file instead of the shipped ones.")
     ] = None,
-    suite: Annotated[list[str] | None, typer.Option(help=f"{', '.join(SUITES)}; may be repeated. None: all.")] = None,
+    suite: Annotated[
+        list[str] | None, typer.Option(help=f"{', '.join(SUITES)}; all if you name none; repeatable.")
+    ] = None,
     workload: Workloads = None,
     force: ForceFiles = False,
     definitions_dir: DefinitionsDir = None,

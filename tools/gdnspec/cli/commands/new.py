@@ -28,10 +28,12 @@ class Language(StrEnum):
 
 def new(
     name: Annotated[str, typer.Argument(help="The solution's name: lower case, digits, underscores.")],
-    definition_names: Annotated[list[str], typer.Option("--definition", help="What it serves; may be repeated.")],
-    language: Annotated[Language, typer.Option(help="What it is written in.")] = Language.python,
-    solutions_dir: Annotated[Path | None, typer.Option(help="Where to make its folder; default: solutions/.")] = None,
-    author: Annotated[str, typer.Option(help="Who is to be credited.")] = PLACEHOLDER_AUTHOR,
+    definition_names: Annotated[
+        list[str], typer.Option("--definition", help="A definition that it serves; repeatable.")
+    ],
+    language: Annotated[Language, typer.Option(help="The language of the kernel.")] = Language.python,
+    solutions_dir: Annotated[Path | None, typer.Option(help="Make its folder here; default: solutions/.")] = None,
+    author: Annotated[str, typer.Option(help="Name to credit.")] = PLACEHOLDER_AUTHOR,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Scaffold a solution: a manifest, and a kernel file with every argument and its shape."""

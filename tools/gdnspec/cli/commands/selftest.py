@@ -45,20 +45,22 @@ def selftest(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAME", help="Known-bad or honest solutions, or a family: its known-bad ones. None named: all."
+            metavar="NAME",
+            help="Known-bad or honest solutions, or a family for its known-bad ones; all if you name none.",
         ),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Solutions at a time.", show_default="one a processor")
+        int | None, typer.Option(min=1, max=256, help="Solutions that run at a time.", show_default="one per processor")
     ] = None,
     device: DeviceName = "cpu",
     timeout: CallTimeout = 60.0,
     seed: Annotated[
-        int | None, typer.Option(min=0, max=(1 << 62) - 1, help="Of the second calls' content.", show_default="new")
+        int | None,
+        typer.Option(min=0, max=(1 << 62) - 1, help="Seed of the content of second calls.", show_default="new"),
     ] = None,
     every_workload: EveryWorkload = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write each result as a line of JSON.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Write each result to FILE as a line of JSON.")
     ] = None,
     markdown: Matrix = None,
     definitions_dir: DefinitionsDir = None,

@@ -24,44 +24,48 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def serve(
     data: Annotated[
-        Path | None, typer.Option(help="The folder that keeps users, jobs and results.", show_default="state folder")
+        Path | None, typer.Option(help="Keep users, jobs and results in this folder.", show_default="state folder")
     ] = None,
     add_user: Annotated[
         str | None, typer.Option("--add-user", metavar="NAME", help="Make a token, show it once, and end.")
     ] = None,
-    days: Annotated[float, typer.Option(min=0, max=amounts.DAYS, help="For which a new token is valid.")] = 90.0,
+    days: Annotated[float, typer.Option(min=0, max=amounts.DAYS, help="Days that a new token is valid.")] = 90.0,
     revoke: Annotated[str | None, typer.Option(metavar="NAME", help="End a user's token.")] = None,
     users: Annotated[bool, typer.Option("--users", help="List users and their tokens' states.")] = False,
     backup: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Copy the database, also while a server runs, and end.")
+        Path | None, typer.Option(metavar="FILE", help="Copy the database to FILE and end; a server may be running.")
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8642,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8642,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda: auto is cuda where there is a GPU.")] = "auto",
     slots: Annotated[
-        int | None, typer.Option(min=1, help="Jobs at a time; on GPUs at most one each.", show_default="one a GPU; 1")
+        int | None,
+        typer.Option(min=1, help="Jobs that run at a time; at most one per GPU.", show_default="one per GPU, or 1"),
     ] = None,
     lease: Annotated[
         float,
-        typer.Option(min=0.2, max=amounts.SECONDS, help="Seconds of silence after which another server takes a job."),
+        typer.Option(
+            min=0.2, max=amounts.SECONDS, help="Seconds without a sign of life after which another server takes a job."
+        ),
     ] = 10.0,
-    rate: Annotated[float, typer.Option(min=1, help="Requests of a user a minute.")] = 600.0,
-    burst: Annotated[int, typer.Option(min=1, help="Requests of a user at once.")] = 60,
-    queue_limit: Annotated[int, typer.Option(min=1, help="Jobs of a user that wait or run.")] = 8,
-    upload_limit: Annotated[float, typer.Option(min=0.01, max=amounts.MIB, help="MiB of a bundle.")] = 64.0,
-    uploads: Annotated[int, typer.Option(min=1, help="Bundles of a user that may be on their way at a time.")] = 4,
-    connections: Annotated[int, typer.Option(min=16, max=100_000, help="Open connections.")] = 1000,
-    address_connections: Annotated[int, typer.Option(min=4, help="Open connections of one address.")] = 256,
+    rate: Annotated[float, typer.Option(min=1, help="Requests per user and minute.")] = 600.0,
+    burst: Annotated[int, typer.Option(min=1, help="Requests that a user may send at once.")] = 60,
+    queue_limit: Annotated[int, typer.Option(min=1, help="Jobs of one user that may wait or run.")] = 8,
+    upload_limit: Annotated[float, typer.Option(min=0.01, max=amounts.MIB, help="Largest bundle, in MiB.")] = 64.0,
+    uploads: Annotated[int, typer.Option(min=1, help="Bundles that one user may upload at a time.")] = 4,
+    connections: Annotated[int, typer.Option(min=16, max=100_000, help="Connections that may be open.")] = 1000,
+    address_connections: Annotated[int, typer.Option(min=4, help="Connections that one address may have open.")] = 256,
     request_seconds: Annotated[
-        float, typer.Option(min=0.1, max=amounts.SECONDS, help="In which a connection must have asked for something.")
+        float, typer.Option(min=0.1, max=amounts.SECONDS, help="Seconds that a connection has to send its request.")
     ] = 10.0,
-    minutes: Annotated[float, typer.Option(min=0.05, max=amounts.MINUTES, help="That a job may take.")] = 60.0,
+    minutes: Annotated[float, typer.Option(min=0.05, max=amounts.MINUTES, help="Minutes that a job may take.")] = 60.0,
     timeout: CallTimeout = 120.0,
     keep_bundles: Annotated[
-        float, typer.Option(min=0, metavar="DAYS", help="That a bundle stays after its job has ended; inf: for ever.")
+        float,
+        typer.Option(min=0, metavar="DAYS", help="Days that a bundle is kept after its job has ended; inf keeps it."),
     ] = 30.0,
     trusted: Annotated[
-        bool, typer.Option("--trusted", help="Run bundles where this kernel cannot isolate them in full.")
+        bool, typer.Option("--trusted", help="Run bundles even where Linux cannot isolate them fully.")
     ] = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:

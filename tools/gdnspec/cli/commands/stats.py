@@ -25,16 +25,22 @@ BAR = 40  # characters of the largest share
 
 
 def stats(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Workloads; a folder: all of its *.jsonl.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Workload files, or folders of *.jsonl files.")],
     definition_: Annotated[
-        str | None, typer.Option("--definition", help="Whose they are.", show_default="its file's or folder's name")
+        str | None,
+        typer.Option(
+            "--definition",
+            help="The definition that the workloads belong to.",
+            show_default="the name of the file or its folder",
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="Whose measured rates.")] = "nvidia-h200",
+    device: Annotated[str, typer.Option(help="Take bandwidth and matrix rate of this device.")] = "nvidia-h200",
     multiprocessors: Annotated[
-        int | None, typer.Option(min=1, help="Of the device.", show_default="what its kind has")
+        int | None, typer.Option(min=1, help="Multiprocessors of the device.", show_default="as the device has")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="A picture too: .html, or .svg of one file.")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Also draw a picture: .html, or .svg for one file."),
     ] = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:

@@ -35,17 +35,19 @@ def submit(
         Path | None, typer.Option("-o", metavar="BUNDLE", help="The file to write.", show_default="NAME.bundle.tar")
     ] = None,
     reuse_evidence: Annotated[
-        bool, typer.Option("--reuse-evidence", help="Run nothing: pack what the last submit of these sources recorded.")
+        bool,
+        typer.Option("--reuse-evidence", help="Run nothing; pack the evidence of the last submit of these sources."),
     ] = False,
     solutions_dir: SolutionsDir = None,
     device: DeviceName = "auto",
     timeout: CallTimeout = 120.0,
     trusted: Trusted = False,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="URL", help="Send it to a gdnspec server, and wait for its verdict.")
+        str | None,
+        typer.Option("--to", metavar="URL", help="Send the bundle to a gdnspec server and wait for its verdict."),
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="Holds the token for --to.", show_default="$GDNSPEC_TOKEN")
+        Path | None, typer.Option(help="File with the token for --to.", show_default="$GDNSPEC_TOKEN")
     ] = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
