@@ -53,12 +53,20 @@ def materialise(found: Found, workload: Workload) -> Inputs:
         tensors = draw(found, workload, scope) if workload.tensors is None else _read(found, workload, scope)
     except RegimeError as error:
         raise InvalidWorkload(str(error)) from None
+    sha256 = digest(tensors)
+    changed = workload.sha256 is not None and workload.sha256 != sha256
+    # A file is held to its hash first. Of a generator that draws no number the other hash would not say what is wrong.
+    if changed and workload.tensors is not None:
+        raise InvalidWorkload(_other_hash(sha256, workload))
     for problem in validity.problems(found, tensors, workload, scope):
         raise InvalidWorkload(problem)
-    sha256 = digest(tensors)
-    if workload.sha256 is not None and workload.sha256 != sha256:
-        raise InvalidWorkload(f"the inputs have sha256 {sha256[:12]}.., the line says {workload.sha256[:12]}..")
+    if changed:
+        raise InvalidWorkload(_other_hash(sha256, workload))
     return Inputs(tensors, scalars(found, workload, scope), scope, sha256)
+
+
+def _other_hash(sha256: str, workload: Workload) -> str:
+    return f"the inputs have sha256 {sha256[:12]}.., the line says {str(workload.sha256)[:12]}.."
 
 
 def draw(found: Found, workload: Workload, scope: Scope) -> dict[str, Array]:
