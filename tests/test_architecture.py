@@ -11,10 +11,11 @@ import pytest
 from conftest import ROOT, Run
 
 REFERENCE = sorted((ROOT / "reference").glob("*/*.py"))
+SUITES = sorted((ROOT / "reference").glob("*/suites/**/*.py"))
 # What the judge needs of a family beside the operators: these may import the module that is for authors of families.
 OF_THE_JUDGE = {
-    "bounds.py", "device.py", "draw.py", "emulators.py", "family.py", "fresh.py", "regimes.py", "regions.py",
-    "solved.py", "write_gate.py",
+    "bounds.py", "call_tensors.py", "calls.py", "device.py", "draw.py", "emulators.py", "family.py", "foreign.py",
+    "foreign_adapter.py", "foreign_words.py", "fresh.py", "regimes.py", "regions.py", "solved.py", "write_gate.py",
 }  # fmt: skip
 # What the judge runs: a tool beside a kernel, which no manifest lists, may use what it likes.
 KERNELS = sorted(
@@ -50,11 +51,44 @@ def test_import_contracts_hold() -> None:
 def test_the_reference_imports_torch_alone(file: Path) -> None:
     beside = {f.stem for f in REFERENCE}
     if file.name in OF_THE_JUDGE:
-        assert imports(file) <= {"torch", "numpy", "gdnspec", *beside}
+        assert imports(file) <= {"torch", "numpy", "gdnspec", "suites", *beside}
         assert "import gdnspec" not in file.read_text()
         assert file.read_text().count("from gdnspec") == file.read_text().count("from gdnspec.family import")
     else:
         assert imports(file) <= {"torch", *beside}
+
+
+@pytest.mark.parametrize("file", SUITES, ids=lambda f: f"{f.parent.name}/{f.name}")
+def test_suites_import_their_neighbours_and_the_public_module(file: Path) -> None:
+    """Not the operators beside them either: workloads are lists, and nothing is computed to make one."""
+    folder = next(parent for parent in file.parents if parent.name == "suites")
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            assert file.parents[node.level - 1].is_relative_to(folder)
+            names = []
+        elif isinstance(node, ast.ImportFrom):
+            names = [str(node.module)]
+        else:
+            continue
+        for name in names:
+            assert name == "gdnspec.family" or name.split(".")[0] in {"torch", "numpy", *sys.stdlib_module_names}, name
+
+
+def test_a_family_loads_its_suites_only_when_it_is_asked_for_them() -> None:
+    """No verdict follows from them: the hash of a family's code leaves them out."""
+    for file in REFERENCE:
+        tree = ast.parse(file.read_text())
+        named = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "suites" in f"{node.module}"]
+        assert not named or file.name == "family.py", file
+        assert not [node for node in tree.body if node in named], file
+    code = (
+        "import sys; from gdnspec.build.reference import judged; from gdnspec.catalog.families import family;"
+        "load = judged(family('gdn')).suites; name = 'gdnspec_reference_gdn.suites';"
+        "assert name not in sys.modules; load(); assert name in sys.modules; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("file", KERNELS, ids=lambda f: f"{f.parent.name}/{f.name}")

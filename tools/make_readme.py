@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "figures" / "wrong_kernel.svg"
 # A kernel that carries its state from chunk to chunk without the chunk's decay, and conditions that tell it apart.
-WRONG, WRONG_OF = "carry_undecayed", "gdn_prefill_k_first"
+WRONG = "carry_undecayed"
 REGIMES = ("long_memory", "slow_decay", "typical", "fast_decay", "hard_reset")
 
 
@@ -101,7 +101,17 @@ def errors() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="gdnspec-readme-") as folder:
         shutil.copytree(bad.solution.folder, Path(folder) / WRONG)
         file = Path(folder) / "verdicts.jsonl"
-        words = [sys.executable, "-m", "gdnspec", "check", WRONG_OF, "--solution", WRONG, "--solutions-dir", folder]
+        words = [
+            sys.executable,
+            "-m",
+            "gdnspec",
+            "check",
+            *bad.solution.manifest.entries,
+            "--solution",
+            WRONG,
+            "--solutions-dir",
+            folder,
+        ]
         words += [word for regime in REGIMES for word in ("--workload", f"regime_{regime}")]
         subprocess.run([*words, "--seed", "1", "--errors", "--json", file], check=False, capture_output=True)
         results = [json.loads(line) for line in file.read_text().splitlines()]

@@ -1,12 +1,12 @@
 """Calls a solution on workloads in this one process, for compute-sanitizer: no judge, no IPC, nothing but the kernel.
 
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1        every tensor an allocation of its own: a byte too far shows
-    compute-sanitizer --tool memcheck --error-exitcode 1 python tools/sanitize.py cuda_decode
-    compute-sanitizer --tool racecheck --error-exitcode 1 python tools/sanitize.py cuda_decode --suite conformance
+    compute-sanitizer --tool memcheck --error-exitcode 1 python tools/sanitize.py SOLUTION
+    compute-sanitizer --tool racecheck --error-exitcode 1 python tools/sanitize.py SOLUTION --suite conformance
 
 Takes what `gdnspec check` takes: definitions, --suite, --workload, --workloads, --solutions-dir. Workloads over --gib
-are left out. --define NAME: kernels are built with that macro defined, as hopper_prefill's GDN_EVERY_LANE, with which
-racecheck sees who waits for whom.
+are left out. --define NAME: kernels are built with that macro defined. The README of a solution names one where it has
+one under which racecheck sees who waits for whom.
 """
 
 import argparse

@@ -14,8 +14,14 @@ SLACK = 1e-5
 
 def problems(definition: Definition, arrays: Mapping[str, Array], workload: Workload, scope: Scope) -> Iterator[str]:
     """What of these inputs lets the state grow, where keys arrive as they are used."""
-    if not workload.normalises(definition) and "k" in arrays:
+    if not normalises(definition, workload) and "k" in arrays:
         yield from _unbounded(arrays, write_gate.factor(definition, scope))
+
+
+def normalises(definition: Definition, workload: Workload) -> bool:
+    """Whether q and k are normalised inside the operator."""
+    norm = definition.conventions.qk_norm
+    return norm == "l2" or (norm == "optional_l2" and bool(workload.scalars.get("use_qk_l2norm", True)))
 
 
 def _unbounded(arrays: Mapping[str, Array], gate_factor: int) -> Iterator[str]:

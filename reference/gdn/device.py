@@ -13,7 +13,7 @@ from gdnspec.family import Definition, Scope, Workload, in_blocks, to_torch
 from gdnspec.family import Tensor as TensorModel
 from torch import Tensor
 
-from .bounds import SLACK
+from .bounds import SLACK, normalises
 from .chunk_stages import chunk_wy
 from .draw import Painter
 from .regimes import mamba_parameters
@@ -103,7 +103,7 @@ class Brush:
 
 def problems(definition: Definition, tensors: dict[str, Tensor], workload: Workload) -> Iterator[str]:
     """As `bounds.problems`, a block at a time."""
-    if not workload.normalises(definition) and "k" in tensors:
+    if not normalises(definition, workload) and "k" in tensors:
         yield from _unbounded(tensors)
 
 

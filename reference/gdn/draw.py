@@ -25,6 +25,7 @@ from gdnspec.family import (
 from numpy.typing import NDArray
 
 from . import regions, write_gate
+from .bounds import normalises
 from .regimes import GENERATORS, inverse_softplus, mamba, mamba_parameters, sigmoid_of_normal
 from .solved import CHUNK, wy
 
@@ -63,7 +64,7 @@ class Painter:
                 f"{workload.regime} needs beta up to {self.regime.beta_max}: the sigmoid of {definition.name} ends at "
                 f"1{hint}"
             )
-        self.normalised_inside = workload.normalises(definition)
+        self.normalised_inside = normalises(definition, workload)
 
     def stream(self, name: str) -> Stream:
         return Stream(self.seed, name)

@@ -6,7 +6,7 @@ Nothing here needs torch until an emulator runs or a device draws.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gdnspec.family import Definition, DevicePainter, Emulated, Family, Scope, Workload
+from gdnspec.family import Calls, Definition, DevicePainter, Emulated, Family, Foreign, Scope, Suites, Workload
 
 from . import bounds
 from .draw import Painter
@@ -57,7 +57,28 @@ def device_problems(definition: Definition, tensors: "dict[str, torch.Tensor]", 
     return problems(definition, tensors, workload)
 
 
+def calls() -> Calls:
+    """How a call of somebody's gated delta rule becomes a workload."""
+    from .calls import CALLS
+
+    return CALLS
+
+
+def foreign() -> Foreign:
+    """How FlashInfer-Bench has these definitions."""
+    from .foreign import GatedDeltaNet
+
+    return GatedDeltaNet()
+
+
+def suites() -> Suites:
+    """The workloads that are shipped: a package that only the tool which writes them loads."""
+    from .suites import shipped
+
+    return shipped
+
+
 FAMILY = Family(
     Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines,
-    device_painter=device_painter, device_problems=device_problems,
+    device_painter=device_painter, device_problems=device_problems, calls=calls, foreign=foreign, suites=suites,
 )  # fmt: skip

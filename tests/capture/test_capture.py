@@ -21,6 +21,7 @@ from conftest import ROOT, Run
 torch = pytest.importorskip("torch")
 
 import gdnspec  # noqa: E402
+from gdnspec.build.reference import calls  # noqa: E402
 from gdnspec.catalog.definitions import Found, definition, definitions  # noqa: E402
 from gdnspec.catalog.workloads import load_workloads  # noqa: E402
 from gdnspec.model.errors import SpecError  # noqa: E402
@@ -72,7 +73,7 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small Qwen3-Next generates text: four prompts alone, then two together."""
-    sys.path.insert(0, str(ROOT / "tools"))
+    sys.path.insert(0, str(ROOT / "reference/gdn/scripts"))
     import inspect
 
     import make_real_input as small
@@ -541,13 +542,12 @@ def test_who_says_how_often_heads_were_repeated_is_believed(
 
 
 def test_two_head_sizes_name_the_definitions_that_have_them(rules: Any, tmp_path: Path) -> None:
-    from gdnspec.capture.workload_lines import BOTH
-
+    both = {"key_head_dim", "value_head_dim"}
     with gdnspec.capture(PREFILL, tmp_path / "run.jsonl", target=RULE) as run:
         rules.rule(**{**call(), "value": torch.randn(1, 5, 4, 96)})
     (said,) = run.unfit
     assert "keys of 64 and values of 96 elements, and gdn_prefill_k_first has one size for both" in said
-    two = {name for name, found in definitions().items() if set(found.definition.const_axes()) >= BOTH}
+    two = {name for name, found in definitions().items() if set(found.definition.const_axes()) >= both}
     named = {name for name in definitions() if re.search(rf"\b{name}\b", said)} - {PREFILL}
     assert named
     assert named <= two
@@ -577,11 +577,11 @@ def with_two_sizes(one: Found) -> Found:
 def test_a_definition_with_two_head_sizes_records_them(
     rules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gdnspec.capture import workload_lines
+    from gdnspec.capture import recorder
     from safetensors.torch import load_file
 
     two = with_two_sizes(definition("gdn_prefill_k_last"))
-    monkeypatch.setattr(workload_lines, "definitions", lambda: {**definitions(), "gdn_prefill_of_two": two})
+    monkeypatch.setattr(recorder, "definitions", lambda: {**definitions(), "gdn_prefill_of_two": two})
     given = {**repeated(2, batch=2), "value": torch.randn(2, 5, 4, 96), "initial_state": torch.randn(2, 4, 64, 96)}
     with gdnspec.capture(PREFILL, tmp_path / "one.jsonl", target=RULE) as run:
         rules.rule(**given)
@@ -601,9 +601,8 @@ def test_a_definition_with_two_head_sizes_records_them(
 
 @pytest.mark.parametrize("name", definitions())
 def test_a_definition_is_recorded_or_says_which_ones_are(rules: Any, tmp_path: Path, name: str) -> None:
-    from gdnspec.capture import workload_lines
-
-    if not workload_lines.recordable(definition(name).definition):
+    found = definition(name)
+    if not calls(found.family).records(found.definition):
         with pytest.raises(SpecError, match=PREFILL), gdnspec.capture(name, tmp_path / "run.jsonl", target=RULE):
             pass
         return
@@ -807,3 +806,11 @@ def test_calls_of_another_stage_are_named_with_what_they_were_called_with(
     assert f"made_up:rule was never called with what --definition {DECODE} takes" in done.stderr
     assert "called 3 times: made_up:rule with q [1, 7, 4, 64]" in done.stderr
     assert "a decode takes one token of each sequence" in done.stderr
+
+
+def test_a_family_that_reads_no_calls_says_so(gdnspec: Run, tmp_path: Path) -> None:
+    toy = ROOT / "tests/support/toy"
+    options = ["--definitions-dir", toy / "definitions", "--definition", "toy_running_sum", "-o", tmp_path / "x.jsonl"]
+    done = gdnspec("capture", *options, "--", "true")
+    assert done.returncode == 2
+    assert "reference/toy/family.py: the family toy reads no library calls" in done.stderr

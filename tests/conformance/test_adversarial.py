@@ -1,4 +1,4 @@
-"""The inputs that tools/search_adversarial.py found, and the search itself on a small problem."""
+"""The inputs that reference/gdn/scripts/search_adversarial.py found, and the search itself on a small problem."""
 
 import importlib
 import math
@@ -39,7 +39,7 @@ ROWS = [(layout, name) for layout in LAYOUTS for name in FOUND]
 
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    monkeypatch.syspath_prepend(str(ROOT / "reference/gdn/scripts"))
     with torch.no_grad():
         yield importlib.import_module("search_adversarial")
 

@@ -1,58 +1,53 @@
 """What the suites must cover, over all definitions: pairs of conditions, values of scalars, sizes of axes, gates."""
 
 import importlib
-import sys
-from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 from conftest import ROOT
-from gdnspec.catalog.definitions import Found, definition, definitions
+from gdnspec.catalog.definitions import definition, definitions
+from gdnspec.catalog.families import family
 from gdnspec.catalog.workloads import workloads
+from gdnspec.inputs.contract import Published
+from gdnspec.inputs.fresh import published
 from gdnspec.model.workload import Workload
+from helpers_unit import reference
 
-NAMES = sorted(definitions())
+NAMES = sorted(name for name, found in definitions().items() if found.family.name == "gdn")
 PREFILL, VERIFY = "gdn_prefill_k_last", "gdn_verify_k_last"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def tools() -> Iterator[None]:
-    sys.path.insert(0, str(ROOT / "tools"))
-    yield
-    sys.path.remove(str(ROOT / "tools"))
-
-
 def module(name: str) -> ModuleType:
-    return importlib.import_module(f"covering.{name}")
+    return reference(f"suites.covering.{name}")
 
 
-def rows(found: Found) -> list[Workload]:
-    return workloads(found)
+def known(name: str) -> Published:
+    return published(definition(name), workloads(definition(name)))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_pair_of_conditions_occurs(name: str) -> None:
     pairs = module("pairs")
-    missing = [pairs.said(pair) for pair in pairs.missing(definition(name), rows(definition(name)))]
+    missing = [pairs.said(pair) for pair in pairs.missing(known(name), known(name).lines)]
     assert not missing, f"{len(missing)} pairs in no row: python tools/make_workloads.py {name} adds rows"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_axis_has_every_size(name: str) -> None:
-    missing = module("sizes").missing(definition(name), rows(definition(name)))
+    missing = module("sizes").missing(known(name), known(name).lines)
     assert not missing, f"in no row: python tools/make_workloads.py {name} adds rows"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_scalar_has_values_of_every_kind(name: str) -> None:
-    assert not module("scalars").missing(definition(name), rows(definition(name)))
+    assert not module("scalars").missing(known(name), known(name).lines)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_gate_is_1_among_decay_and_stands_in_every_region(name: str) -> None:
-    gates, found = module("gates"), definition(name)
+    gates, found = module("gates"), known(name)
     names = gates.inputs_of(found.definition)
-    met = {row.regime for row in rows(found) if row.suite == "conformance"}
+    met = {row.regime for row in found.lines if row.suite == "conformance"}
     if names & gates.GATED:
         assert {"sparse_gates", "interleaved_gates", "padded_tails", "in_turn"} <= met
     if names & gates.GATED - {gates.PROJECTED}:
@@ -61,11 +56,12 @@ def test_every_gate_is_1_among_decay_and_stands_in_every_region(name: str) -> No
         assert "write_regions" in met
 
 
-def test_the_readme_has_the_tables() -> None:
-    table = module("table")
+def test_the_readme_has_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    tool = importlib.import_module("make_workloads")
     text = (ROOT / "definitions" / "gdn" / "README.md").read_text()
-    held = text.split(table.BEGIN)[1].split(table.END)[0].strip()
-    assert held == table.markdown().strip(), "python tools/make_workloads.py --table"
+    held = text.split(tool.BEGIN)[1].split(tool.END)[0].strip()
+    assert held == tool.table(family("gdn")).strip(), "python tools/make_workloads.py --table"
 
 
 # --- the measures themselves --------------------------------------------------------------------------------------
@@ -74,8 +70,8 @@ def test_the_readme_has_the_tables() -> None:
 @pytest.mark.parametrize("name", [PREFILL, VERIFY, "gdn_core_decode"])
 def test_without_the_rows_of_pairs_some_are_missing_and_the_same_rows_come_back(name: str) -> None:
     """Else the count would find nothing."""
-    pairs, found = module("pairs"), definition(name)
-    others = [row for row in rows(found) if not row.name.startswith("pairs_")]
+    pairs, found = module("pairs"), known(name)
+    others = [row for row in found.lines if not row.name.startswith("pairs_")]
     assert len(pairs.missing(found, others)) > 50
     once, again = ([*pairs.rows_for(found, others, 1, dict)] for _ in range(2))
     assert once == again
@@ -84,8 +80,8 @@ def test_without_the_rows_of_pairs_some_are_missing_and_the_same_rows_come_back(
 
 
 def test_a_row_is_seen_only_where_it_has_something_to_do() -> None:
-    pairs, found = module("pairs"), definition(PREFILL)
-    by_name = {row.name: row for row in rows(found)}
+    pairs, found = module("pairs"), known(PREFILL)
+    by_name = {row.name: row for row in found.lines}
     assert not pairs.covered(found, by_name["all_empty"])
     assert not pairs.covered(found, by_name["regime_beta_zero"])
     shown = pairs.covered(found, by_name["scale_zero"])
@@ -94,8 +90,8 @@ def test_a_row_is_seen_only_where_it_has_something_to_do() -> None:
 
 
 def test_known_rows_exhibit_what_they_were_made_for() -> None:
-    factors, found = module("factors"), definition(PREFILL)
-    by_name = {row.name: row for row in rows(found)}
+    factors, found = module("factors"), known(PREFILL)
+    by_name = {row.name: row for row in found.lines}
     empty = factors.exhibits(found, by_name["empty_sequences"])
     assert {"first", "middle", "last"} == empty["empty"]
     assert empty["heads"] == {"gva 2"}
@@ -109,8 +105,8 @@ def test_known_rows_exhibit_what_they_were_made_for() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_no_call_can_exhibit_is_said(name: str) -> None:
     """Every pair is required, or there is a reason why not."""
-    pairs, table = module("pairs"), module("factors").factors_of(definition(name))
-    wanted = set(pairs.pairs(definition(name)))
+    pairs, table = module("pairs"), module("factors").factors_of(known(name))
+    wanted = set(pairs.pairs(known(name)))
     levels = [(factor, level) for factor, each in table.items() for level in each]
     left = [(a, b) for i, a in enumerate(levels) for b in levels[i + 1 :] if a[0] != b[0] and (a, b) not in wanted]
     assert all(pairs.impossible(a, b) for a, b in left)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Run
+from conftest import ROOT, Run
+from gdnspec.build.reference import foreign
 from gdnspec.catalog.definitions import definition, definitions, preset
 from gdnspec.catalog.solutions import load_solution, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.inputs.materialise import materialise
-from gdnspec.interop.dataset_paths import name_of, named
 from gdnspec.interop.foreign import Definition as Foreign
 from gdnspec.interop.meaning import meaning
 from gdnspec.interop.outward import definition_json
@@ -48,9 +48,12 @@ def exported(gdnspec: Run, root: Path, name: str, *options: str) -> str:
 )
 def test_a_definition_with_heads_has_one_name(ours: str, heads: tuple[int, ...], theirs: str) -> None:
     q, k, v, d = heads
-    assert name_of(ours, {"num_q_heads": q, "num_k_heads": k, "num_v_heads": v, "head_size": d}) == theirs
-    assert named(theirs) == (ours, f"heads-{q}x{k}x{v}-d{d}")
-    assert named("gemm_n128_k2048") is None
+    axes = {"num_q_heads": q, "num_k_heads": k, "num_v_heads": v, "head_size": d}
+    names = foreign(definition(ours).family)
+    assert names.name(ours, axes) == theirs
+    assert names.stage(theirs) == definition(ours).definition.stage
+    assert names.stage("gemm_n128_k2048") is None
+    assert names.preset(axes) == f"heads-{q}x{k}x{v}-d{d}"
 
 
 # --- the package itself -----------------------------------------------------------------------------------------
@@ -516,3 +519,17 @@ def test_files_are_overwritten_on_request_only(gdnspec: Run, tmp_path: Path) -> 
     assert done.returncode == 2
     assert "exists already" in done.stderr
     exported(gdnspec, tmp_path, "gdn_decode_k_last", "--force")
+
+
+def test_a_family_that_the_format_does_not_know_is_told(gdnspec: Run, tmp_path: Path) -> None:
+    """Its definitions are not exported, and nothing is compared with them."""
+    toy = ("--definitions-dir", ROOT / "tests/support/toy/definitions")
+    arguments = ("toy_running_sum", "--preset", "toy-32", "-o", tmp_path / "x")
+    done = gdnspec("export", "flashinfer-bench", *arguments, *toy)
+    assert done.returncode == 2
+    assert "reference/toy/family.py: the family toy does not say how FlashInfer-Bench has it" in done.stderr
+    assert not (tmp_path / "x").exists()
+    exported(gdnspec, tmp_path, "gdn_decode_k_last")
+    done = gdnspec("import", "flashinfer-bench", tmp_path, *toy)
+    assert done.returncode == 0, done.stderr
+    assert "to the letter" in done.stdout

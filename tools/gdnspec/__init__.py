@@ -1,4 +1,4 @@
-"""gdnspec: the executable specification of Gated Delta Net."""
+"""gdnspec: executable specifications of operators, and the judge of kernels for them."""
 
 from typing import TYPE_CHECKING
 

@@ -3,7 +3,23 @@
 from typing import TYPE_CHECKING, Any
 
 from gdnspec.inputs.array import CARRIER, Array, encode, to_bfloat16
-from gdnspec.inputs.contract import DevicePainter, Emulated, Family, FreshLines, Painter, Published, RegimeError
+from gdnspec.inputs.contract import (
+    CallReader,
+    Calls,
+    DevicePainter,
+    Emulated,
+    Family,
+    Foreign,
+    FreshLines,
+    NotExpressed,
+    NotRecorded,
+    Painter,
+    Published,
+    RegimeError,
+    Regrouped,
+    SuiteError,
+    Suites,
+)
 from gdnspec.inputs.layout import Floats, Gate, Layout, Sizes
 from gdnspec.inputs.random import NORMAL_STD, Stream, off_grid, on_fine_grid, on_grid
 from gdnspec.inputs.slots import slots
@@ -14,12 +30,15 @@ from gdnspec.model.roles import is_state, sizes
 from gdnspec.model.workload import Workload
 
 if TYPE_CHECKING:
+    from gdnspec.interop.meaning import Meaning
+    from gdnspec.interop.text import Text
     from gdnspec.numerics.products import bfloat16_sum, rounded_products
     from gdnspec.numerics.torch_arrays import in_blocks, to_torch
 
 __all__ = [
-    "CARRIER", "FLOATS", "NORMAL_STD", "Array", "Definition", "DevicePainter", "Emulated", "Family", "Floats",
-    "FreshLines", "Gate", "Layout", "Painter", "Published", "RegimeError", "Scope", "Sizes", "Stream", "Tensor",
+    "CARRIER", "FLOATS", "NORMAL_STD", "Array", "CallReader", "Calls", "Definition", "DevicePainter", "Emulated",
+    "Family", "Floats", "Foreign", "FreshLines", "Gate", "Layout", "Meaning", "NotExpressed", "NotRecorded", "Painter",
+    "Published", "RegimeError", "Regrouped", "Scope", "Sizes", "Stream", "SuiteError", "Suites", "Tensor", "Text",
     "Workload", "bfloat16_sum", "encode", "in_blocks", "is_state", "off_grid", "on_fine_grid", "on_grid",
     "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ LINES = re.findall(r"\[`([^`]+)`\]\(\.\./\.\./(reference/gdn/\w+\.py)#L(\d+)\)",
 
 @pytest.fixture(scope="module")
 def figures() -> object:
-    sys.path.insert(0, str(ROOT / "tools"))
+    sys.path.insert(0, str(ROOT / "reference/gdn/scripts"))
     import make_figures
 
     return make_figures

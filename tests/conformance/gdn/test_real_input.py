@@ -1,6 +1,7 @@
 """The reference against a Qwen3-Next model: definitions/gdn/*/tensors/qwen3_next.safetensors, an oracle of others.
 
-Also: mistakes that public descriptions make are caught by these tensors, and tools/make_real_input.py still makes them.
+Also: mistakes that public descriptions make are caught by these tensors, and the script that made them still does
+(reference/gdn/scripts/make_real_input.py).
 """
 
 import importlib
@@ -190,13 +191,13 @@ def test_input_is_not_trivial(reference: ModuleType, definition: str) -> None:
 
 @pytest.mark.thorough
 def test_script_makes_these_files(tmp_path: Path) -> None:
-    """tools/make_real_input.py, run again, writes the tensors that are kept."""
+    """reference/gdn/scripts/make_real_input.py, run again, writes the tensors that are kept."""
     transformers = pytest.importorskip("transformers")
     with safe_open(tensor_file(DEFINITIONS[0]), framework="pt") as file:
         recorded = json.loads(file.metadata()["provenance"])["version"]
     if transformers.__version__ != recorded:
         pytest.skip(f"recorded with transformers {recorded}, this is {transformers.__version__}")
-    script = [sys.executable, str(ROOT / "tools" / "make_real_input.py"), "--out", str(tmp_path)]
+    script = [sys.executable, str(ROOT / "reference/gdn/scripts/make_real_input.py"), "--out", str(tmp_path)]
     subprocess.run(script, check=True, timeout=PATIENCE)
     for definition in DEFINITIONS:
         kept, made = load_file(tensor_file(definition)), load_file(tensor_file(definition, tmp_path))

@@ -15,16 +15,20 @@ from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gdnspec.catalog.families import Family
 from gdnspec.model.errors import Problem, RegimeError, SpecError
 from gdnspec.model.loading import is_file
 
+if TYPE_CHECKING:
+    from gdnspec.inputs.contract import Calls, Foreign
+
 PACKAGE = "gdnspec_reference_{}"
 FAMILY_CODE = "family.py"
 ASKED = ("painter", "problems", "emulators")  # what no family can do without
-_OF_THE_JUDGE = re.compile(r"^(from|import) gdnspec\b", re.MULTILINE)
+_OF_THE_JUDGE = re.compile(r"^ *(from|import) gdnspec\b", re.MULTILINE)
+BESIDE = ("suites", "scripts")  # folders of what lists workloads and writes data: no verdict follows from them
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -61,7 +65,7 @@ def _origin(family: Family, error: BaseException) -> tuple[Path, int | None]:
 
 
 def module(family: Family, name: str) -> ModuleType:
-    """reference/<family>/<name>.py. Raises `SpecError`."""
+    """reference/<family>/<name>.py; in a folder of it `folder.name`. Raises `SpecError`."""
     with running(family, f"{name}.py is imported"):
         return importlib.import_module(f"{_package(family)}.{name}")
 
@@ -88,12 +92,31 @@ def judged(family: Family) -> Any:
     return found
 
 
+def calls(family: Family) -> "Calls":
+    """How calls of a library become workloads of the family's definitions. Raises `SpecError` where they do not."""
+    return _further(family, "calls", "reads no library calls")  # type: ignore[no-any-return]
+
+
+def foreign(family: Family) -> "Foreign":
+    """How FlashInfer-Bench has the family's definitions. Raises `SpecError` where nothing says so."""
+    return _further(family, "foreign", "does not say how FlashInfer-Bench has it")  # type: ignore[no-any-return]
+
+
+def _further(family: Family, part: str, without: str) -> Any:
+    """What a family need not have."""
+    found = getattr(judged(family), part, None)
+    if found is None:
+        hint = f"FAMILY = gdnspec.family.Family(.., {part}=..)"
+        raise SpecError([Problem(family.reference / FAMILY_CODE, f"the family {family.name} {without}", hint=hint)])
+    return found()
+
+
 @cache
 def code_hash(family: Family) -> str:
     """sha256 over all that a verdict follows from: the operators' files and what the judge needs beside them."""
     digest = hashlib.sha256(family.file.read_bytes())
-    for file in sorted(family.reference.glob("*.py")):
-        digest.update(f"{file.name}\0".encode() + file.read_bytes())
+    for file in _judging(family):
+        digest.update(_named(family, file) + file.read_bytes())
     return digest.hexdigest()
 
 
@@ -101,11 +124,21 @@ def code_hash(family: Family) -> str:
 def reference_hash(family: Family) -> str:
     """sha256 over what expected values follow from: the files of the operators, not those that only the judge needs."""
     digest = hashlib.sha256()
-    for file in sorted(family.reference.glob("*.py")):
+    for file in _judging(family):
         content = file.read_bytes()
         if not _OF_THE_JUDGE.search(content.decode()):
-            digest.update(f"{file.name}\0".encode() + content)
+            digest.update(_named(family, file) + content)
     return digest.hexdigest()
+
+
+def _judging(family: Family) -> list[Path]:
+    """The family's files, those in folders too, but for those from which no verdict follows."""
+    files = sorted(family.reference.rglob("*.py"))
+    return [file for file in files if file.relative_to(family.reference).parts[0] not in BESIDE]
+
+
+def _named(family: Family, file: Path) -> bytes:
+    return f"{file.relative_to(family.reference).as_posix()}\0".encode()
 
 
 @cache

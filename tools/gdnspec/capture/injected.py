@@ -45,7 +45,7 @@ def _next_sitecustomize() -> None:
 def _watch_others(request: dict[str, Any]) -> None:
     from gdnspec.capture.others import Finder, Others
 
-    others = Others()
+    others = Others(*request["calls"])
     sys.meta_path.insert(0, Finder(others, sys.meta_path))
     atexit.register(_say_others, request, others)
 

@@ -1,4 +1,4 @@
-"""Which functions of a program take what a gated delta rule takes, and what they were called with: so that a recording
+"""Which functions of a program take what the recorded one takes, and what they were called with: so that a recording
 that stays empty can say which --target was meant.
 
 Functions are known by the names of their arguments, as soon as their module has been imported. They are counted and
@@ -9,20 +9,22 @@ import functools
 import importlib.machinery
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-from gdnspec.capture.bound import ALIASES, NEEDED
-
 MOST = 20  # kinds of call that are told of each function
-TOLD = ("q", "k", "v", "g", "beta", "initial_state", "cu_seqlens")
 
 
 class Others:
-    """`called`: for each package.module:function, how often it was called with arguments of which shapes."""
+    """`called`: for each package.module:function, how often it was called with arguments of which shapes.
 
-    def __init__(self) -> None:
+    `arguments`, `needed`, `told`: as in `Calls` of the contract. They come as they are, so that a program which never
+    calls its target loads no code of a family.
+    """
+
+    def __init__(self, arguments: Mapping[str, Sequence[str]], needed: Sequence[str], told: Mapping[str, str]) -> None:
+        self._arguments, self._needed, self._told = arguments, needed, told
         self.called: dict[str, dict[str, int]] = {}
         self._scanned: set[str] = set()
         self._lock = threading.Lock()
@@ -33,7 +35,7 @@ class Others:
             return
         self._scanned.add(module.__name__)
         for name, value in list(vars(module).items()):
-            if type(value) is FunctionType and value.__module__ == module.__name__ and _takes_a_rules(value):
+            if type(value) is FunctionType and value.__module__ == module.__name__ and self._takes(value):
                 setattr(module, name, self._counted(f"{module.__name__}:{name}", value))
 
     def _counted(self, target: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +50,7 @@ class Others:
 
     def _count(self, target: str, given: dict[str, Any]) -> None:
         try:
-            text = described(given)
+            text = self._described(given)
         except Exception:  # the call is the program's own: nothing about it may fail here
             text = "what cannot be told"
         with self._lock:
@@ -56,29 +58,28 @@ class Others:
             text = text if text in kinds or len(kinds) < MOST else "others"
             kinds[text] = kinds.get(text, 0) + 1
 
+    def _described(self, given: dict[str, Any]) -> str:
+        """Arguments in words: `x [1, 7, 4, 64], ..`, and what is absent."""
+        words, absent = [], []
+        for name, without in self._told.items():
+            value = next((given[alias] for alias in self._arguments[name] if given.get(alias) is not None), None)
+            if value is not None:
+                shape = getattr(value, "shape", None)
+                words.append(name if shape is None else f"{name} [{', '.join(map(str, shape))}]")
+            elif without:
+                absent.append(without)
+        return ", ".join([*words, *absent])
 
-def described(given: dict[str, Any]) -> str:
-    """Arguments in words: `q [1, 7, 4, 64], .., no state`."""
-    words = []
-    for name in TOLD:
-        value = next((given[alias] for alias in ALIASES[name] if given.get(alias) is not None), None)
-        if value is not None:
-            shape = getattr(value, "shape", None)
-            words.append(name if shape is None else f"{name} [{', '.join(map(str, shape))}]")
-    carried = any(given.get(alias) is not None for alias in ALIASES["initial_state"])
-    return ", ".join(words if carried else [*words, "no state"])
-
-
-def _takes_a_rules(value: FunctionType) -> bool:
-    try:
-        function = inspect.unwrap(value)
-    except ValueError:  # it is wrapped in itself
-        return False
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return False
-    names = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
-    return all(names & set(ALIASES[name]) for name in NEEDED)
+    def _takes(self, value: FunctionType) -> bool:
+        try:
+            function = inspect.unwrap(value)
+        except ValueError:  # it is wrapped in itself
+            return False
+        code = getattr(function, "__code__", None)
+        if code is None:
+            return False
+        names = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+        return all(names & set(self._arguments[name]) for name in self._needed)
 
 
 class Finder:

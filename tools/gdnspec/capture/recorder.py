@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gdnspec.capture import workload_lines
-from gdnspec.capture.bound import Binder, NotRecorded, Seen, seen
-from gdnspec.capture.repeats import Heads, Repeats
+from gdnspec.build.reference import calls as calls_of
+from gdnspec.capture.bound import Binder
 from gdnspec.capture.sample import Sample
-from gdnspec.catalog.definitions import Found, preset_of
+from gdnspec.catalog.definitions import Found, definitions, preset_of
+from gdnspec.inputs.contract import Calls, NotRecorded, Regrouped
 from gdnspec.model.errors import PlacedError, Problem, SpecError
 from gdnspec.model.workload import Workload
 
@@ -26,7 +26,7 @@ MOST_FILES = 10_000  # of processes that record side by side
 class Line:
     """One of the file. `place`: where its weight stands."""
 
-    shape: Seen
+    seen: Any
     tensors: str | None
     weight: int
     place: int
@@ -45,9 +45,11 @@ class Recorder:
         self, found: Found, binder: Binder, out: Path, sample: Sample, repeats: int | None, numbered: bool = False
     ) -> None:
         """The file must not be there; with `numbered` the next one that is not there is taken: run.2.jsonl."""
-        workload_lines.hold(found.definition)
+        family = {
+            name: other.definition for name, other in definitions().items() if other.family.name == found.family.name
+        }
+        self.reader = binder.calls.reader(found.definition, family, repeats)
         self.found, self.binder, self.first, self.sample = found, binder, out, sample
-        self.repeats = Repeats(repeats)
         self._clear()
         self._open(numbered)
         _recorders.add(self)
@@ -58,11 +60,10 @@ class Recorder:
         self.unkept: dict[str, int] = {}
         self.failure: OSError | None = None
         self._lock = threading.Lock()
-        self._known: dict[tuple[Any, ...], Seen] = {}
-        self._times: dict[Seen, int] = {}
+        self._times: dict[Any, int] = {}
         self._lines: list[Line] = []
-        self._counted: dict[Seen, Line] = {}  # without tensors: its weight goes up
-        self._refused: dict[Seen, str] = {}
+        self._counted: dict[Any, Line] = {}  # without tensors: its weight goes up
+        self._refused: dict[Any, str] = {}
         self._end = 0
         self._closed = self._forked = False
 
@@ -83,8 +84,8 @@ class Recorder:
         raise SpecError([Problem(self.first, "too many files of that name")])
 
     def undone(self) -> list[str]:
-        """What was undone of the calls that are recorded, a sentence each."""
-        return self.repeats.told({line.shape.heads for line in self._lines})
+        """How the calls that are recorded were read, where a user should know, a sentence each."""
+        return self.reader.told([line.seen for line in self._lines])
 
     # --- calls --------------------------------------------------------------------------------------------------
 
@@ -94,7 +95,7 @@ class Recorder:
             return
         try:
             call = self.binder(args, kwargs)
-            shape = self._seen(call)
+            seen = self.reader.seen(call)
         except Exception as error:
             reason = str(error) if isinstance(error, NotRecorded) else f"{type(error).__name__}: {error}"[:200]
             with self._lock:
@@ -106,79 +107,68 @@ class Recorder:
             try:
                 if self._forked:
                     self._go_on()
-                self._take(shape, call)
+                self._take(seen, call)
             except OSError as error:
                 self.failure = error
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"[:200]
                 self.unfit[reason] = self.unfit.get(reason, 0) + 1
 
-    def _seen(self, call: Mapping[str, Any]) -> Seen:
-        """Looked at once for each set of shapes, as long as no lengths have to be read."""
-        tensors = (call["q"], call["k"], call["v"], call["g"], call["beta"])
-        if call.get("cu_seqlens") is not None or any(x is None for x in tensors):
-            return seen(call, self.repeats.given or 1)
-        state, scale = call.get("initial_state"), call.get("scale")
-        key = (*(x.shape for x in tensors), None if state is None else state.shape, scale, call.get("use_qk_l2norm"))
-        known = self._known.get(key)
-        if known is None:
-            known = seen(call, self.repeats.given or 1)
-            if len(self._known) < MOST_FILES:
-                self._known[key] = known
-        return known
-
-    def _take(self, shape: Seen, call: Mapping[str, Any]) -> None:
-        if not workload_lines.serves(self.found.definition, shape):
+    def _take(self, seen: Any, call: Mapping[str, Any]) -> None:
+        if not self.reader.serves(seen):
             self.passed_over += 1
             return
-        before = self.repeats.of(shape.heads)
-        if self.repeats.look(call, shape):
-            self._regroup(shape.heads, before)
-        if shape not in self._times:
-            self._hold(shape)
-        if shape in self._refused:
-            reason = self._refused[shape]
+        if (change := self.reader.look(call, seen)) is not None:
+            self._regroup(change)
+        if seen not in self._times:
+            self._hold(seen)
+        if seen in self._refused:
+            reason = self._refused[seen]
             self.unfit[reason] = self.unfit.get(reason, 0) + 1
             return
-        self._add(shape, call)
+        self._add(seen, call)
         self.calls += 1
 
-    def _hold(self, shape: Seen) -> None:
+    def _hold(self, seen: Any) -> None:
         """A call that breaks the definition's constraints would make a file that nobody reads."""
-        self._refused.pop(shape, None)
+        self._refused.pop(seen, None)
         try:
-            workload_lines.hold_sizes(self.found.definition, shape)
-            line = Workload.model_validate(workload_lines.line(self.found, shape, "x", 0, self.repeats.of(shape.heads)))
+            line = Workload.model_validate(self._line("x", 0, seen, None))
             line.check(self.found.definition, preset_of(self.found, line))
         except NotRecorded as error:
-            self._refused[shape] = str(error)
+            self._refused[seen] = str(error)
         except (PlacedError, ValueError) as error:
-            self._refused[shape] = f"heads {shape.heads} of {shape.key_size}: {error}"[:200]
+            self._refused[seen] = f"{seen}: {error}"[:200]
 
-    def _add(self, shape: Seen, call: Mapping[str, Any]) -> None:
-        times = self._times[shape] = self._times.get(shape, 0) + 1
+    def _line(self, name: str, seed: int, seen: Any, tensors: str | None) -> dict[str, Any]:
+        """The workload but for its weight: drawn from `seed` where no tensors were kept. Raises `NotRecorded`."""
+        drawn = {"tensors": tensors} if tensors else {"regime": self.binder.calls.regime, "seed": seed}
+        return {"name": name, "suite": "performance", **self.reader.line(seen), **drawn}
+
+    def _add(self, seen: Any, call: Mapping[str, Any]) -> None:
+        times = self._times[seen] = self._times.get(seen, 0) + 1
         path = None
         if self.sample.wants(times):
             try:
-                path = self.sample.keep(self.found.definition, call, shape, self.repeats.of(shape.heads))
+                path = self.sample.keep(self.reader, call, seen)
             except OSError:
                 raise
             except Exception as error:  # no values, another device's trouble: shapes are there all the same
                 reason = str(error) if isinstance(error, NotRecorded) else f"{type(error).__name__}: {error}"[:200]
                 self.unkept[reason] = self.unkept.get(reason, 0) + 1
         if path is not None:
-            self._append(shape, path)  # the line with its tensors stands for this call
+            self._append(seen, path)  # the line with its tensors stands for this call
             return
-        line = self._counted.get(shape)
+        line = self._counted.get(seen)
         if line is None:
-            self._counted[shape] = self._append(shape, None)
+            self._counted[seen] = self._append(seen, None)
         else:
             line.weight += 1
             os.pwrite(self._file, str(line.weight).encode(), line.place)
 
-    def _append(self, shape: Seen, tensors: str | None) -> Line:
+    def _append(self, seen: Any, tensors: str | None) -> Line:
         """A new line, of one call."""
-        line = Line(shape, tensors, 1, 0)
+        line = Line(seen, tensors, 1, 0)
         text, whole = self._written(len(self._lines), line)
         if os.pwrite(self._file, whole, self._end) != len(whole):
             os.ftruncate(self._file, self._end)
@@ -190,22 +180,21 @@ class Recorder:
 
     def _written(self, number: int, line: Line) -> tuple[int, bytes]:
         """A line as it stands in the file, and after how many bytes its weight comes."""
-        repeats = self.repeats.of(line.shape.heads)
-        data = workload_lines.line(self.found, line.shape, f"call_{number}", number, repeats, line.tensors)
+        data = self._line(f"call_{number}", number, line.seen, line.tensors)
         text = json.dumps(data, allow_nan=False)[:-1] + ', "weight": '
         return len(text.encode()), f"{text}{str(line.weight).ljust(DIGITS)}}}\n".encode()
 
-    def _regroup(self, heads: Heads, before: int) -> None:
-        """Heads were taken for repeated, or not, by the calls so far, and this one says otherwise: what was recorded of
-        them is written anew. Raises `OSError`."""
-        kept = [line for line in self._lines if line.shape.heads == heads and line.tensors]
-        if kept:
-            from gdnspec.capture.tensors import regroup
-
-            for line in kept:
-                regroup(self.out.parent / str(line.tensors), before, self.repeats.of(heads))
-        if not any(line.shape.heads == heads for line in self._lines):
+    def _regroup(self, change: Regrouped) -> None:
+        """Calls so far were read in one way, and this one says otherwise: what was recorded of them is written anew.
+        Raises `OSError`."""
+        affected = [line for line in self._lines if change.affects(line.seen)]
+        if not affected:
             return
+        for line in affected:
+            if line.tensors:
+                from gdnspec.capture.kept_tensors import regroup
+
+                regroup(self.out.parent / line.tensors, change)
         partial, end = self.out.with_name(f"{self.out.name}.partial"), 0
         with partial.open("wb") as file:
             for number, line in enumerate(self._lines):
@@ -236,6 +225,25 @@ class Recorder:
             if not self._closed:
                 self._closed = True
                 os.close(self._file)
+
+
+def target_of(calls: Calls, found: Found, target: str | None) -> str:
+    """The function that is recorded. Raises `SpecError` where neither the user nor the family names one."""
+    if target is None and (target := calls.usual.get(found.definition.stage)) is None:
+        raise SpecError(
+            f"no function is usual for {found.definition.stage}: --target package.module:function names one"
+        )
+    return target
+
+
+def hold(found: Found) -> Calls:
+    """How calls become workloads of a definition. Raises `SpecError` where they do not."""
+    calls = calls_of(found.family)
+    if not calls.records(found.definition):
+        those = ", ".join(name for name, other in definitions().items()
+                          if other.family.name == found.family.name and calls.records(other.definition))  # fmt: skip
+        raise SpecError(f"{found.definition.name} cannot be recorded from a {calls.named}: {calls.served}: {those}")
+    return calls
 
 
 _recorders: "weakref.WeakSet[Recorder]" = weakref.WeakSet()

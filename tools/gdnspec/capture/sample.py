@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gdnspec.capture.bound import Seen
-from gdnspec.model.definition import Definition
+from gdnspec.inputs.contract import CallReader
 from gdnspec.model.errors import SpecError
 
 FORMS = "none, sample:N or all"
@@ -29,26 +28,18 @@ class Sample:
         """Whether the tensors of a call of a kind are wanted, its so many'th."""
         return self.kept < self.most and (self.every or (times & (times - 1) == 0 and times.bit_length() % 2 == 1))
 
-    def keep(self, definition: Definition, call: Mapping[str, Any], shape: Seen, repeats: int) -> str | None:
+    def keep(self, reader: CallReader, call: Mapping[str, Any], seen: Any) -> str | None:
         """Writes the tensors; the path that a line names, None where they would pass the limit. Raises `OSError`, and
         whatever a tensor that has no values raises."""
-        if self.bytes + _size(shape, repeats) > self.most_bytes:  # before a copy that takes long
+        if self.bytes + reader.size(seen) > self.most_bytes:  # before a copy that takes long
             self.too_large += 1
             return None
-        from gdnspec.capture.tensors import inputs, save
+        from gdnspec.capture.kept_tensors import save
 
-        tensors = inputs(definition, call, shape, repeats)
+        tensors = reader.tensors(call, seen)
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{self.kept}.safetensors"
         save(tensors, path)
         self.kept += 1
         self.bytes += sum(x.numel() * x.element_size() for x in tensors.values())
         return f"{self.folder.name}/{path.name}"
-
-
-def _size(shape: Seen, repeats: int) -> int:
-    """Bytes of q, k, v in bfloat16, of float32 states, and of gates."""
-    tokens, (q, k, v) = sum(shape.lengths), shape.heads
-    states = len(shape.lengths) * max(q, v) * shape.key_size * shape.value_size * 4 if shape.carried else 0
-    rows = (q + k) // repeats * shape.key_size + v * shape.value_size
-    return tokens * (rows * 2 + max(q, v) * 4) + states

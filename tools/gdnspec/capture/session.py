@@ -1,34 +1,29 @@
-"""Record what a gated delta rule is called with, around any Python code."""
+"""Record what a function of a library is called with, around any Python code."""
 
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from gdnspec.capture.bound import Binder
-from gdnspec.capture.recorder import Recorder, remove, tensors_of
+from gdnspec.capture.recorder import Recorder, hold, remove, target_of, tensors_of
 from gdnspec.capture.sample import Sample
 from gdnspec.capture.wrapped import Before, Watched, leave, resolve, watch
 from gdnspec.catalog.definitions import definition
 from gdnspec.model.errors import Problem, SpecError
 
-# Where no target is named: what models of the `transformers` package call.
-PACKAGE = "transformers.models.qwen3_next.modeling_qwen3_next"
-USUAL = {"prefill": f"{PACKAGE}:torch_chunk_gated_delta_rule", "decode": f"{PACKAGE}:torch_recurrent_gated_delta_rule"}
-
 
 class capture:
-    """`with gdnspec.capture("gdn_prefill_k_first", out="run.jsonl", tensors="sample:8"): model.generate(..)`
+    """`with gdnspec.capture(DEFINITION, out="run.jsonl", tensors="sample:8"): model.generate(..)`
 
     Args:
-        name: The definition whose workloads are recorded: a prefill takes calls on whole sequences, a decode calls on
-            one token each from a state. Two captures may be open at once, of one function or of two.
+        name: The definition whose workloads are recorded. Two captures may be open at once, of one function or of two.
         out: The workload file, a line for each kind of call, its `weight` how often it came. Whole at any moment. A
             process that is forked goes on in a file of its own: run.2.jsonl.
         tensors: `none`, `sample:N` (calls of different kinds first) or `all`: kept beside `out`, in <out>.tensors/.
-        target: `package.module:function` with the arguments of a gated delta rule (q or query [B, T, H, D], .., g in
-            log space [B, T, H], states [B, H, K, V]). Absent: the functions of the `transformers` package.
-        repeats: How often each query and key head was repeated before the call to match the value heads. Absent: it is
-            seen from the values of q and k, which on a GPU are waited for; 1 records heads as they come.
+        target: `package.module:function` with the arguments that the definition's family reads (`Calls` in its
+            reference/<family>/calls.py). Absent: the functions that the family names.
+        repeats: How often each head was repeated before the call to match others. Absent: it is seen from values,
+            which on a GPU are waited for; 1 records heads as they come.
         max_bytes: Of all tensors together.
         force: Replace files of that name. `numbered`: take the next name that is free instead.
 
@@ -37,7 +32,7 @@ class capture:
     Raises:
         SpecError: No such definition or target, one that takes other arguments, a file that cannot be written. A disk
             that fills up ends the recording and is told on leaving; the program itself goes on. Shapes cost some
-            microseconds a call; `cu_seqlens` on a GPU are read, and waited for.
+            microseconds a call; lengths on a GPU are read, and waited for.
     """
 
     def __init__(
@@ -49,7 +44,8 @@ class capture:
             raise SpecError(f"repeats {repeats}: at least 1")
         self.found = definition(name)
         self.out = Path(out)
-        self.target = target or USUAL.get(self.found.definition.stage, USUAL["prefill"])
+        self._calls = hold(self.found)
+        self.target = target_of(self._calls, self.found, target)
         self.repeats = repeats
         self._force, self._numbered = force, numbered
         self._sample = Sample(tensors, tensors_of(self.out), max_bytes)
@@ -59,7 +55,7 @@ class capture:
 
     def __enter__(self) -> Self:
         module, attribute, function = resolve(self.target)
-        binder = Binder(function, self.target)
+        binder = Binder(function, self.target, self._calls)
         if self._force:
             remove(self.out)
         self._recorder = Recorder(self.found, binder, self.out, self._sample, self.repeats, self._numbered)

@@ -19,11 +19,9 @@ from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import Workload
 
 if TYPE_CHECKING:
-    from gdnspec.interop.adapter import Aside
     from gdnspec.interop.meaning import Meaning
     from gdnspec.numerics.expected import Expected
 
-WRITTEN, OTHER_GATE = "with its default scale written out", "with g read the other way"
 LIMIT = 60.0  # seconds a call
 
 
@@ -56,7 +54,8 @@ class Tally:
 
     def run(self, words: list[str], guessed: bool = False) -> None:
         """Judges what has not passed, with all of `words` put aside that a workload has to do with."""
-        mine = {line.name: [word for word in words if _concerns(word, line, self.found)] for line in self.lines}
+        concerns = self.found.format.concerns
+        mine = {line.name: [word for word in words if concerns(self.found, word, line)] for line in self.lines}
         todo = [
             line
             for line in self.lines
@@ -64,7 +63,8 @@ class Tally:
         ]
         if not todo:
             return
-        results = _run(self.found, [_put_aside(line, mine[line.name]) for line in todo], _aside(words), self.expected)
+        put = [_put_aside(self.found, line, mine[line.name]) for line in todo]
+        results = _run(self.found, put, words, self.expected)
         right = [name for name, result in results.items() if not result.failed]
         told = self.failed | results if not guessed else self.failed  # of a guess that was none, nothing is told
         self.failed = {name: result for name, result in told.items() if name not in right}
@@ -74,8 +74,7 @@ class Tally:
 
 
 def _judge(title: str, found: "Meaning", expected: "Expected") -> None:
-    from gdnspec.interop.meaning import EMPTY, NO_NORM, SCALE_0
-    from gdnspec.interop.workloads_in import NotExpressed
+    from gdnspec.inputs.contract import NotExpressed
 
     lines, left_out = _lines(found)
     tally = Tally(lines, expected, found)
@@ -84,7 +83,7 @@ def _judge(title: str, found: "Meaning", expected: "Expected") -> None:
         if tally.failed and found.aside:
             tally.run(found.aside)
         if tally.failed:  # what its text does not say, and it may do all the same
-            tally.run([*found.aside, *({NO_NORM, SCALE_0, EMPTY} - {*found.aside}), WRITTEN, OTHER_GATE], guessed=True)
+            tally.run(list(dict.fromkeys([*found.aside, *found.format.asides])), guessed=True)
     except NotExpressed as error:
         complain(f"{title}: its reference is not judged: {error}")
         return
@@ -102,19 +101,15 @@ def _judge(title: str, found: "Meaning", expected: "Expected") -> None:
 
 def _lines(found: "Meaning") -> tuple[list[Workload], dict[str, int]]:
     """The smoke suite with its heads, and what of it cannot be asked."""
-    from gdnspec.build.reference import module
     from gdnspec.interop.workloads_out import rebound
 
     assert found.ours is not None
     heads, lines = heads_of(found.ours, found.preset), []
-    drawn = module(found.ours.family, "regimes").GENERATORS
     left_out: dict[str, int] = {}
     for line in [line for line in workloads(found.ours) if line.suite == "smoke"]:
         other = rebound(found.ours, line, found.preset, heads)
-        reason = ""
-        if found.raw_gates and line.regime and drawn[line.regime].beta_max > 1:
-            reason = "raw gates give no beta above 1"
-        elif other is None:
+        reason = found.format.unasked(found, line)
+        if not reason and other is None:
             reason = "its tensors are recorded with other heads"
         if reason or other is None:
             left_out[reason] = left_out.get(reason, 0) + 1
@@ -123,49 +118,17 @@ def _lines(found: "Meaning") -> tuple[list[Workload], dict[str, int]]:
     return lines, left_out
 
 
-def _concerns(word: str, line: Workload, found: "Meaning") -> bool:
-    """Whether a workload has to do with a difference."""
-    from gdnspec.interop.meaning import EMPTY, NO_NORM, SCALE_0
-
-    assert found.ours is not None
-    inputs = {tensor.name for tensor in found.ours.definition.inputs}
-    if word == NO_NORM:
-        return "use_qk_l2norm" in inputs and line.scalars.get("use_qk_l2norm") is not False
-    if word == SCALE_0:
-        return line.scalars.get("scale") == 0
-    if word == EMPTY:
-        return 0 in (line.sequence_lengths or ()) and "initial_state" in inputs and "initial_state" not in line.omit
-    if word == WRITTEN:
-        theirs = [x for name, x in found.theirs.inputs.items() if found.renamed.get(name, name) == "scale"]
-        return any(x.optional for x in theirs) and line.scalars.get("scale") is None
-    return "g" in inputs and "g" not in line.omit and not found.raw_gates
-
-
-def _put_aside(line: Workload, words: list[str]) -> Workload:
+def _put_aside(found: "Meaning", line: Workload, words: list[str]) -> Workload:
     """The workload on which the difference does not show."""
-    from gdnspec.interop.meaning import NO_NORM, SCALE_0
-
     scalars = dict(line.scalars)
-    if NO_NORM in words:
-        scalars["use_qk_l2norm"] = False
-    if SCALE_0 in words:
-        scalars.pop("scale", None)
+    found.format.put_aside(words, scalars)
     if scalars == line.scalars:
         return line
     return line.model_copy(update={"scalars": scalars, "sha256": None, "budget": None, "emulators": None})
 
 
-def _aside(words: list[str]) -> "Aside":
-    from gdnspec.interop.adapter import Aside
-    from gdnspec.interop.meaning import EMPTY, SCALE_0
-
-    return Aside(scale=bool({WRITTEN, SCALE_0} & {*words}), other_gate=OTHER_GATE in words, empty=EMPTY in words)
-
-
-def _run(found: "Meaning", lines: list[Workload], aside: "Aside", expected: "Expected") -> dict[str, CheckResult]:
+def _run(found: "Meaning", lines: list[Workload], aside: list[str], expected: "Expected") -> dict[str, CheckResult]:
     """A result for each workload, by name. Raises `NotExpressed`."""
-    from dataclasses import replace
-
     from gdnspec.check.plan import plan
     from gdnspec.check.run import Checker, Options
     from gdnspec.interop.solutions_in import reference_solution
@@ -173,9 +136,6 @@ def _run(found: "Meaning", lines: list[Workload], aside: "Aside", expected: "Exp
 
     assert found.ours is not None
     where = chosen_device("cpu")
-    theirs = [x for name, x in found.theirs.inputs.items() if found.renamed.get(name, name) == "scale"]
-    if not any(x.optional for x in theirs):
-        aside = replace(aside, scale=True)  # it always gets one
     with tempfile.TemporaryDirectory(prefix="gdnspec-import-") as folder:
         solution = load_solution(reference_solution(found, Path(folder), aside))
         ready = []

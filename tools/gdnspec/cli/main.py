@@ -39,7 +39,7 @@ COMMANDS: lazy.Listed = {
     ),
     "capture": (
         "capture:capture",
-        "Run a program and record what it calls a gated delta rule with: `gdnspec capture .. -- python script.py`.",
+        "Run a program and record what it calls an operator with: `gdnspec capture .. -- python script.py`.",
     ),
     "new": ("new:new", "Scaffold a solution: a manifest, and a kernel file with every argument and its shape."),
     "doctor": ("doctor:doctor", "Say what this machine can run, and why not."),
@@ -73,7 +73,7 @@ COMMANDS: lazy.Listed = {
 app = typer.Typer(
     name="gdnspec",
     cls=lazy.group(COMMANDS),
-    help="The executable specification of Gated Delta Net: look up a definition, check a kernel against it.",
+    help="Executable specifications of operators: look up a definition, check a kernel against it.",
     epilog=EPILOG,
     no_args_is_help=True,
     add_completion=False,
@@ -90,7 +90,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say it.")) -> None:
-    """The executable specification of Gated Delta Net: look up a definition, check a kernel against it."""
+    """Executable specifications of operators: look up a definition, check a kernel against it."""
 
 
 def _as_interrupt(*_: object) -> None:

@@ -55,7 +55,7 @@ def _launch(definition: Definition) -> tuple[str, str, str, str]:
     # Not of the states: a pool has slots, and the states of chunks are more than the sequences.
     sequences = f"{starts}.shape[0] - 1" if starts else f"{first}.shape[0]"
     rows, columns = (states.shape or [])[-2:]
-    sizes = ["head_size"] if rows == columns else [str(rows), str(columns)]
+    sizes = list(dict.fromkeys((str(rows), str(columns))))
     unpacked = [*sizes, "_"] if rows == columns else sizes
     constants = "".join(f"\n    {size.upper()}: tl.constexpr," for size in sizes)
     given = ", ".join(f"{size.upper()}={size}" for size in sizes)

@@ -47,6 +47,14 @@ def _held(found: Found, line: Workload) -> Workload:
 
 def _drawer(found: Found) -> FreshLines | None:
     make = judged(found.family).fresh
+    told = published(found, workloads(found))
+    with running(found.family, _DOING):
+        drawer: FreshLines | None = make and make(told)
+    return drawer
+
+
+def published(found: Found, lines: list[Workload]) -> Published:
+    """What the family is told of a definition whose file holds these lines."""
 
     def heads(name: str) -> dict[str, int]:
         preset = found.family.preset(name)
@@ -54,7 +62,4 @@ def _drawer(found: Found) -> FreshLines | None:
         return dict(preset.axes)
 
     presets = {name: dict(preset.axes) for name, preset in found.family.presets.items()}
-    published = Published(found.definition, workloads(found), presets, heads)
-    with running(found.family, _DOING):
-        drawer: FreshLines | None = make and make(published)
-    return drawer
+    return Published(found.definition, lines, presets, heads)

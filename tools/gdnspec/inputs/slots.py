@@ -23,10 +23,10 @@ def slots(
         return {}, {}
     pools = [tensor.indexes for tensor in naming]
     each = [tokens if len(tensor.shape or []) == 2 else 1 for tensor in naming]
-    num_slots = batch * sum(each) + SPARE + int(stream.raw(1)[0] % np.uint64(batch + 1))
-    if most > num_slots:
-        num_slots = int(num_slots * (most / num_slots) ** stream.uniform(1)[0])
-    free = iter(np.argsort(stream.raw(num_slots), kind="stable").tolist())
+    total = batch * sum(each) + SPARE + int(stream.raw(1)[0] % np.uint64(batch + 1))
+    if most > total:
+        total = int(total * (most / total) ** stream.uniform(1)[0])
+    free = iter(np.argsort(stream.raw(total), kind="stable").tolist())
     values: dict[str, list[int]] = {tensor.name: [] for tensor in naming}
     for _ in range(batch):
         skipped, in_place = (int(x) for x in stream.raw(2) % np.array([SKIPPED, 2], dtype=np.uint64))
@@ -42,4 +42,4 @@ def slots(
     for tensor in definition.inputs:
         if tensor.is_flag:
             values[tensor.name] = [int(x) for x in stream.raw(batch) % np.uint64(2)]
-    return {axis(definition, "slots") or "": num_slots}, values
+    return {axis(definition, "slots") or "": total}, values

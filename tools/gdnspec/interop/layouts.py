@@ -25,4 +25,4 @@ def said(theirs: Definition) -> dict[str, set[str]]:
 
 
 def _layout(of: str, place: str) -> str:
-    return "k_last" if (of.lower(), place.lower()) in (("k", "last"), ("v", "first")) else "k_first"
+    return "k_last" if f"{of}_{place}".lower() in ("k_last", "v_first") else "k_first"

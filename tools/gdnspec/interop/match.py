@@ -5,6 +5,7 @@ known, or by the only place where their shape and type fit; sizes of axes by whe
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gdnspec.build.reference import foreign, judged
 from gdnspec.catalog.definitions import Found, definitions, preset, presets
 from gdnspec.interop.foreign import Definition
 from gdnspec.interop.foreign import Tensor as Theirs
@@ -12,18 +13,8 @@ from gdnspec.model.elements import Scope
 from gdnspec.model.elements import Tensor as Ours
 from gdnspec.model.errors import PlacedError
 from gdnspec.model.expression import parse
+from gdnspec.model.roles import is_state
 
-# Other names of ours. A name counts only where shape and type fit as well.
-ALIASES: dict[str, tuple[str, ...]] = {
-    "q": ("query",), "k": ("key",), "v": ("value",), "g": ("gate", "decay", "alpha"), "output": ("o", "out"),
-    "initial_state": ("state", "h0"), "final_state": ("new_state", "ht"), "state": ("initial_state",),
-    "new_state": ("final_state",), "pool": ("initial_state", "state", "ssm_state"), "cu_seqlens": ("cu_seq_lens",),
-    "initial_slots": ("initial_state_indices",), "state_slots": ("state_indices",), "x": ("hidden_states",),
-    "conv_states": ("conv_state",), "recurrent_states": ("ssm_state",), "qkv": ("mixed_qkv",),
-    "read_slots": ("initial_state_indices", "state_indices"), "use_qk_l2norm": ("use_qk_l2norm_in_kernel",),
-}  # fmt: skip
-RAW = ("A_log", "a", "dt_bias", "b")
-READY = {"a": "g", "b": "beta"}  # what raw gates come to
 UNKNOWN = "unknown"  # a type that a recorded definition does not say
 HALF = 0.5  # of all tensors: fewer in common, and nothing is near
 
@@ -63,23 +54,24 @@ class Match:
 
 
 def matches(theirs: Definition) -> list[Match]:
-    """Every definition here, the nearest first."""
-    found = [_match(theirs, mine) for mine in definitions().values()]
+    """Every definition here of which a family says how the format has it, the nearest first."""
+    found = [_match(theirs, mine) for mine in definitions().values() if judged(mine.family).foreign is not None]
     return sorted(found, key=lambda match: (not match.fits, match.rank if match.fits else (), -match.alike))
 
 
 def raw_gates(theirs: Definition, mine: Found) -> bool:
-    """Gates arrive raw where ours takes alpha and beta ready."""
-    names = {tensor.name for tensor in mine.definition.inputs}
-    return names >= set(READY.values()) and not names & set(RAW) and all(name in theirs.inputs for name in RAW)
+    """Gates arrive raw where ours takes what is computed from them."""
+    names, there = {tensor.name for tensor in mine.definition.inputs}, foreign(mine.family)
+    ready, raw = set(there.ready.values()), set(there.raw)
+    return bool(raw) and names >= ready and not names & raw and theirs.inputs.keys() >= raw
 
 
 def _match(theirs: Definition, mine: Found) -> Match:
     match, sizes = Match(mine), Sizes({axis.name: axis.kind for axis in mine.definition.axes})
-    raw = raw_gates(theirs, mine)
-    given = {name: spec for name, spec in theirs.inputs.items() if not (raw and name in RAW)}
-    ready = set(READY.values()) if raw else set()
-    wanted = {tensor.name: tensor for tensor in mine.definition.inputs if tensor.name not in ready}
+    raw, format_ = raw_gates(theirs, mine), foreign(mine.family)
+    given = {name: spec for name, spec in theirs.inputs.items() if not (raw and name in format_.raw)}
+    ready = format_.ready if raw else {}
+    wanted = {tensor.name: tensor for tensor in mine.definition.inputs if tensor.name not in ready.values()}
     sides = [(given, wanted, "input"), (theirs.outputs, {t.name: t for t in mine.definition.outputs}, "output")]
     for there, here, kind in sides:
         _by_name(match, theirs, there, here, sizes)
@@ -93,7 +85,8 @@ def _match(theirs: Definition, mine: Found) -> Match:
         for tensor in here.values():
             if tensor.name not in taken and (kind == "output" or not tensor.optional):
                 match.problems.append(f"it has no {tensor.name!r}, an {kind} of {mine.definition.name}")
-    if raw and not all(_fits(theirs, theirs.inputs[a], mine.definition.input(g), sizes) for a, g in READY.items()):
+    pairs = ((theirs.inputs[name], mine.definition.input(ours)) for name, ours in ready.items())
+    if not all(_fits(theirs, spec, tensor, sizes) for spec, tensor in pairs):
         match.problems.append(f"its raw gates have other shapes than those of {mine.definition.name}")
     _by_axis_name(theirs, mine, sizes)
     match.problems += _settled(theirs, mine, sizes)
@@ -108,7 +101,9 @@ def _match(theirs: Definition, mine: Found) -> Match:
     ]
     match.alike = 2 * len(match.renamed) / (len(given) + len(theirs.outputs) + len(wanted) + len(sides[1][1]))
     match.fits = not match.problems
-    states = sum("state" in match.renamed[name] and there != UNKNOWN for name, there, _ in match.types)
+    states = sum(
+        is_state(mine.definition, tensors[match.renamed[name]]) and there != UNKNOWN for name, there, _ in match.types
+    )
     ours_twice = len(sizes.places) - len({ours for ours, _ in sizes.places})
     theirs_twice = len(sizes.places) - len({name for _, name in sizes.places})
     absent = len(wanted) - len(set(match.renamed.values()) & wanted.keys())
@@ -123,7 +118,8 @@ def _by_name(match: Match, theirs: Definition, there: dict[str, Theirs], here: d
             match.renamed[name] = name
     for name, spec in there.items():
         taken = set(match.renamed.values())
-        for ours in [ours for ours, names in ALIASES.items() if name in names and ours in here and ours not in taken]:
+        aliases = foreign(match.found.family).aliases
+        for ours in [ours for ours, names in aliases.items() if name in names and ours in here and ours not in taken]:
             if name not in match.renamed and _fits(theirs, spec, here[ours], sizes):
                 match.renamed[name] = ours
 
@@ -237,11 +233,7 @@ def _choose_preset(match: Match, sizes: Sizes) -> None:
     if unknown := sorted(set(names) - sizes.const.keys()):
         match.problems.append(f"it does not say {', '.join(unknown)}")
         return
-    q, k, v = (sizes.const.get(f"num_{x}_heads") for x in "qkv")
-    size = sizes.const.get("head_size", sizes.const.get("key_head_dim"))
-    value = sizes.const.get("value_head_dim", size)
-    heads = f"heads-{q or k}x{k}x{v}-" + (f"d{size}" if size == value else f"k{size}-v{value}")
-    for name in (heads, *presets()):
+    for name in (foreign(match.found.family).preset(sizes.const), *presets()):
         axes = found.axes if (found := preset(name)) is not None else {}
         if all(axes.get(axis) == sizes.const[axis] for axis in names):
             match.preset = name

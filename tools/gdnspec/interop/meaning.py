@@ -2,30 +2,28 @@
 names, or what cannot be said or contradicts it."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from gdnspec.build.reference import foreign
 from gdnspec.catalog.definitions import Found, preset
-from gdnspec.interop.dataset_paths import MARK, named
+from gdnspec.interop.dataset_paths import MARK
 from gdnspec.interop.foreign import Definition
 from gdnspec.interop.layouts import LAYOUTS, said
 from gdnspec.interop.match import HALF, UNKNOWN, Match, matches, raw_gates
 from gdnspec.interop.outward import definition_json, hold
-from gdnspec.interop.text import NotPython, Text, read
+from gdnspec.interop.text import NotPython, read
 from gdnspec.model.errors import SpecError
 
-STAGES = {"mtp": "verify"}
-GATES = {"linear": "alpha itself", "log": "a logarithm"}
-# Differences that a judge can put aside, each in words that follow "right on 9 of 9 ..".
-NO_NORM, SCALE_0, EMPTY = (
-    "without the L2 norm", "with a scale of 0.0 as the default scale", "with zeros after an empty sequence"
-)  # fmt: skip
+if TYPE_CHECKING:
+    from gdnspec.inputs.contract import Foreign
 
 
 @dataclass
 class Meaning:
     """`ours` is None where no definition here has its contract; `candidates` those that have it, where only the layout
-    of states cannot be told. `same`: to the letter. `renamed`, `axes`: theirs to ours. `gate`: how it reads g, where
-    ours reads it the other way. `differences`: each a sentence; of these `aside` can be put aside by a judge; `lost`
-    keeps it from being said here at all."""
+    of states cannot be told. `same`: to the letter. `renamed`, `axes`: theirs to ours. `gate`: how it reads the decay
+    gate, where ours reads it the other way. `differences`: each a sentence; of these `aside` can be put aside by a
+    judge; `lost` keeps it from being said here at all."""
 
     theirs: Definition
     ours: Found | None = None
@@ -42,8 +40,21 @@ class Meaning:
 
     @property
     def raw_gates(self) -> bool:
-        """Gates arrive raw where ours takes alpha and beta ready."""
+        """Gates arrive raw where ours takes what is computed from them."""
         return self.ours is not None and raw_gates(self.theirs, self.ours)
+
+    @property
+    def heads(self) -> dict[str, int]:
+        """The axes of its preset."""
+        found = preset(self.preset)
+        assert found is not None
+        return found.axes
+
+    @property
+    def format(self) -> "Foreign":
+        """What the family of ours knows of the format."""
+        assert self.ours is not None
+        return foreign(self.ours.family)
 
 
 def meaning(theirs: Definition, layout: str | None = None) -> Meaning:
@@ -73,7 +84,8 @@ def _compared(found: Meaning, match: Match) -> Meaning:
     except NotPython:
         found.lost.append("its reference cannot be read as Python")
         return found
-    _compare_reference(found, text)
+    found.entry = text.entry
+    found.format.compare(found, text)
     return found
 
 
@@ -118,9 +130,8 @@ def _say_nearest(found: Meaning, every: list[Match]) -> None:
     if not near:
         found.lost.append(f"no definition here is like it, of {len(every)}: none has half of its tensors")
         return
-    name = (named(found.theirs.name) or ("", ""))[0]
-    stage = name.split("_")[1] if name else ""
-    meant = [match for match in near if match.found.definition.stage == STAGES.get(stage, stage)]
+    name = found.theirs.name
+    meant = [match for match in near if match.found.definition.stage == foreign(match.found.family).stage(name)]
     match = max(meant or near, key=lambda match: match.alike)
     found.lost.append(f"no definition here has its contract; {match.found.definition.name} is nearest:")
     found.lost += match.problems
@@ -167,34 +178,8 @@ def _compare_tensors(found: Meaning, match: Match) -> None:
         elif mine in ours and ours[mine].optional and not spec.optional and not ours[mine].is_scalar:
             found.differences.append(f"{theirs} is always given, here it may be left out: it gets its default")
     if found.raw_gates:
-        kind = {"linear": "alpha itself", "log": "the logarithm of alpha"}[found.ours.definition.conventions.decay_gate]
-        found.differences.append(f"its gates are raw (A_log, a, dt_bias, b): {name} takes {kind} and beta")
-    given = {found.renamed.get(x, x) for x in found.theirs.inputs} | ({"g", "beta"} if found.raw_gates else set())
+        found.differences.append(found.format.computed(found.ours.definition))
+    given = {found.renamed.get(x, x) for x in found.theirs.inputs}
+    given |= set(found.format.ready.values()) if found.raw_gates else set()
     for missing in [x for x in ours if x not in given]:
         found.differences.append(f"it has no {missing!r}, an input of {name}")
-
-
-def _compare_reference(found: Meaning, text: Text) -> None:
-    """Where the text of a reference says what this specification says otherwise."""
-    assert found.ours is not None
-    conventions, found.entry = found.ours.definition.conventions, text.entry
-    mine = next((theirs for theirs in found.theirs.inputs if found.renamed.get(theirs, theirs) == "g"), None)
-    if mine is not None and conventions.decay_gate in GATES:
-        there = "log" if text.exponential_of(mine) else "linear"
-        if there != conventions.decay_gate:
-            found.gate = there
-            here = GATES[conventions.decay_gate]
-            name = found.ours.definition.name
-            found.differences.append(f"its reference reads {mine} as {GATES[there]}: in {name} it is {here}")
-    if conventions.qk_norm != "none" and not text.has_norm:
-        found.differences.append("its reference takes no L2 norm of q and k: here it is, by default")
-        if conventions.qk_norm == "optional_l2":
-            found.aside.append(NO_NORM)
-    if "scale == 0" in text.whole:
-        found.differences.append("a scale of 0.0 is its default scale: here 0.0 is 0.0")
-        found.aside.append(SCALE_0)
-    if text.skips_empty:
-        found.differences.append("an empty sequence ends with zeros in its reference: here with its initial state")
-        found.aside.append(EMPTY)
-    if "F.softplus" in text.whole and "threshold" not in text.whole:
-        found.differences.append("its softplus is linear above 20: here it has no threshold (2e-9 apart at most)")

@@ -3,10 +3,11 @@
 import ast
 from typing import Any
 
+from gdnspec.build.reference import foreign
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution
 from gdnspec.interop.axes import axes_of
-from gdnspec.interop.dataset_paths import MARK, OP_TYPE, name_of
+from gdnspec.interop.dataset_paths import MARK
 from gdnspec.interop.shim import SHIM, shim
 from gdnspec.model.errors import SpecError
 from gdnspec.model.preset import Preset
@@ -22,8 +23,8 @@ def hold(found: Found) -> None:
         raise SpecError(
             f"{definition.name} updates {', '.join(mutated)} in place: FlashInfer-Bench knows inputs and outputs alone"
         )
-    if "key_head_dim" in definition.const_axes():
-        raise SpecError(f"{definition.name} has two head sizes: names in FlashInfer-Bench have one")
+    if (why := foreign(found.family).unsaid(definition)) is not None:
+        raise SpecError(f"{definition.name} {why}")
     seen = {str(size) for tensor in definition.inputs for size in tensor.shape or ()}
     hidden = [axis.name for axis in definition.var_axes() if axis.name not in seen]
     if hidden:
@@ -42,8 +43,8 @@ def definition_json(found: Found, preset: Preset) -> Json:
     }
     conventions = definition.conventions
     return {
-        "name": name_of(definition.name, preset.axes),
-        "op_type": OP_TYPE,
+        "name": foreign(found.family).name(definition.name, preset.axes),
+        "op_type": found.family.name,
         "tags": [f"{MARK}:{definition.name}", f"stage:{definition.stage}",
                  *(f"{key}:{value}" for key, value in conventions.model_dump().items())],
         "description": definition.description,
@@ -84,7 +85,7 @@ def solution_json(solution: Solution, found: Found, preset: Preset) -> Json:
     if entry.file.endswith(".py"):
         sources.append({"path": SHIM, "content": shim(entry, found.definition)})
         point = f"{SHIM}::run"
-    definition = name_of(found.definition.name, preset.axes)
+    definition = foreign(found.family).name(found.definition.name, preset.axes)
     return {
         "name": f"{MARK}_{manifest.name}_{definition}",
         "definition": definition,

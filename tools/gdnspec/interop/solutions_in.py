@@ -3,15 +3,15 @@ what the two specifications disagree about."""
 
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from gdnspec.catalog.solutions import MANIFEST
-from gdnspec.interop.adapter import Aside, adapter
+from gdnspec.inputs.contract import NotExpressed
 from gdnspec.interop.foreign import Solution
 from gdnspec.interop.meaning import Meaning
 from gdnspec.interop.shim import SHIM, entry_of
-from gdnspec.interop.workloads_in import NotExpressed
 
 LANGUAGES = {"python": "python", "triton": "triton", "cuda": "cuda", "tilelang": "python"}
 Json = dict[str, Any]
@@ -63,8 +63,7 @@ def _entry(meaning: Meaning, theirs: Solution, sources: dict[str, str]) -> Json:
     """Sources gain a module that passes by place what arrives by name."""
     assert meaning.ours is not None
     file, function = theirs.spec.entry_point.split("::")
-    if meaning.raw_gates:
-        raise NotExpressed(f"it takes raw gates, {meaning.ours.definition.name} has them ready")
+    supports = meaning.format.supports(meaning)
     if meaning.lost:
         raise NotExpressed("; ".join(meaning.lost))
     if file.endswith(".cu"):
@@ -74,18 +73,17 @@ def _entry(meaning: Meaning, theirs: Solution, sources: dict[str, str]) -> Json:
     if not file.endswith(".py"):
         raise NotExpressed(f"its entry, {file}, is neither Python nor CUDA")
     returns = not theirs.spec.destination_passing_style
-    sources[SHIM] = adapter(meaning, f"{file}::{function}", returns)
-    supports = [] if meaning.same or "use_qk_l2norm" in meaning.theirs.inputs else _no_norm(meaning)
+    sources[SHIM] = meaning.format.adapter(meaning, f"{file}::{function}", returns)
     return {"entry": f"{SHIM}::run", "call": "return" if returns else "out", "prepare": None, "supports": supports}
 
 
-def reference_solution(meaning: Meaning, out: Path, aside: Aside | None = None) -> Path:
-    """The embedded reference as a solution. Raises `NotExpressed`."""
+def reference_solution(meaning: Meaning, out: Path, aside: Collection[str]) -> Path:
+    """The embedded reference as a solution, with what is put aside for it. Raises `NotExpressed`."""
     assert meaning.ours is not None
     if meaning.lost:
         raise NotExpressed("; ".join(meaning.lost))
     name = slug(f"reference_of_{meaning.theirs.name}")
-    text = adapter(meaning, f"reference.py::{meaning.entry}", True, aside)
+    text = meaning.format.adapter(meaning, f"reference.py::{meaning.entry}", True, aside)
     sources = {"reference.py": meaning.theirs.reference, SHIM: text}
     entry: Json = {"entry": f"{SHIM}::run", "call": "return", "prepare": None, "supports": []}
     manifest = {
@@ -100,11 +98,6 @@ def reference_solution(meaning: Meaning, out: Path, aside: Aside | None = None) 
         (folder / path).write_text(content, encoding="utf-8")
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     return folder
-
-
-def _no_norm(meaning: Meaning) -> list[str]:
-    assert meaning.ours is not None
-    return ["not use_qk_l2norm"] if meaning.ours.definition.conventions.qk_norm == "optional_l2" else []
 
 
 def _packages(dependencies: list[str]) -> list[str]:

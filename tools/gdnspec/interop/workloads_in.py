@@ -3,28 +3,23 @@ them."""
 
 import hashlib
 import re
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gdnspec.catalog.definitions import preset
 from gdnspec.inputs.array import CARRIER, Array, encode
+from gdnspec.inputs.contract import NotExpressed
 from gdnspec.inputs.raw import read_raw
 from gdnspec.inputs.tensor_file import encoded
 from gdnspec.interop.foreign import Trace
-from gdnspec.interop.match import RAW
-from gdnspec.interop.meaning import GATES, SCALE_0, Meaning
+from gdnspec.interop.meaning import Meaning
+from gdnspec.model import roles
 from gdnspec.model.dtypes import FLOATS
 from gdnspec.model.errors import SpecError
 
 Json = dict[str, Any]
-
-
-class NotExpressed(Exception):
-    """What a workload has that no line here can say."""
 
 
 def line_json(meaning: Meaning, trace: Trace, root: Path, out: Path) -> tuple[Json, list[str]]:
@@ -38,16 +33,9 @@ def line_json(meaning: Meaning, trace: Trace, root: Path, out: Path) -> tuple[Js
     line: Json = {"name": name, "suite": "performance", "preset": meaning.preset}
     axes = {meaning.axes.get(axis, axis): size for axis, size in trace.workload.axes.items()}
     line["axes"] = {axis.name: axes[axis.name] for axis in definition.var_axes() if axis.name in axes}
-    if "cu_seqlens" in tensors:
-        bounds = tensors["cu_seqlens"].data.astype(np.int64)
-        line["sequence_lengths"] = np.diff(bounds).tolist()
-    if meaning.raw_gates and not drawn:
-        _ready_gates(meaning, tensors)
-    elif meaning.gate is not None and "g" in tensors:
-        g = tensors["g"].values().astype(np.float64)
-        with np.errstate(divide="ignore"):  # a reset: its logarithm is -inf
-            tensors["g"] = Array("float32", (np.exp(g) if meaning.gate == "log" else np.log(g)).astype(np.float32))
-        notes.append("g as this definition takes it, where it was " + GATES[meaning.gate])
+    if (bounds := roles.bounds(definition)) in tensors:
+        line["sequence_lengths"] = np.diff(tensors[bounds].data.astype(np.int64)).tolist()
+    notes += meaning.format.tensors(meaning, tensors, drawn)
     line |= _scalars(meaning, scalars, notes)
     wanted = [t for t in definition.inputs if not t.is_scalar]
     omitted = [t.name for t in wanted if t.name not in tensors and t.optional and t.name not in drawn]
@@ -72,12 +60,14 @@ def _values(meaning: Meaning, trace: Trace, root: Path) -> tuple[dict[str, Array
     tensors: dict[str, Array] = {}
     scalars: Json = {}
     drawn: set[str] = set()
+    assert meaning.ours is not None
+    bounding = roles.bounding(meaning.ours.definition)
     for theirs, spec in trace.workload.inputs.items():
         mine = meaning.renamed.get(theirs, theirs)
         if spec.type == "scalar":
             scalars[mine] = spec.value
         elif spec.type == "random":
-            if theirs == "cu_seqlens" or meaning.theirs.inputs.get(theirs) is None:
+            if mine in bounding or meaning.theirs.inputs.get(theirs) is None:
                 raise NotExpressed(f"{theirs} is to be drawn, and nothing says how")
             drawn.add(mine)
         else:
@@ -99,35 +89,11 @@ def _tensor(root: Path, path: str, key: str) -> Array:
     return Array(raw.dtype, np.frombuffer(raw.data, dtype=CARRIER[raw.dtype]).reshape(raw.shape))
 
 
-def _ready_gates(meaning: Meaning, tensors: dict[str, Array]) -> None:
-    """g and beta from A_log, a, dt_bias and b, computed in float64 and rounded to float32."""
-    assert meaning.ours is not None
-    lacking = [name for name in RAW if name not in tensors]
-    if lacking:
-        raise NotExpressed(f"it gives no {', '.join(lacking)}")
-    A_log, a, dt_bias, b = (tensors.pop(name).values().astype(np.float64) for name in RAW)
-    log_alpha = -np.exp(A_log) * np.logaddexp(0.0, a + dt_bias)
-    log = meaning.ours.definition.conventions.decay_gate == "log"
-    tensors["g"] = Array("float32", (log_alpha if log else np.exp(log_alpha)).astype(np.float32))
-    tensors["beta"] = Array("float32", (1.0 / (1.0 + np.exp(-b))).astype(np.float32))
-
-
 def _scalars(meaning: Meaning, scalars: Json, notes: list[str]) -> Json:
     assert meaning.ours is not None
-    wanted = {t.name: t for t in meaning.ours.definition.inputs if t.is_scalar}
+    wanted = {tensor.name for tensor in meaning.ours.definition.inputs if tensor.is_scalar}
     kept: Json = {name: value for name, value in scalars.items() if name in wanted and value is not None}
-    heads = preset(meaning.preset)
-    size = heads.axes.get("head_size", heads.axes.get("key_head_dim")) if heads else None
-    scale = kept.get("scale")
-    if scale is not None and scale == 0 and SCALE_0 in meaning.aside:
-        notes.append("scale 0.0, which there means the default: left out")
-        del kept["scale"]
-    elif scale is not None and size and abs(float(scale) - 1 / sqrt(size)) < 1e-6:
-        del kept["scale"]  # the default, written out
-    elif scale is not None:
-        kept["scale"] = float(scale)
-    if "use_qk_l2norm" in wanted and "use_qk_l2norm" not in kept:
-        kept["use_qk_l2norm"] = False  # its q and k are used as they are
+    notes += meaning.format.scalars(meaning, kept)
     return {"scalars": kept} if kept else {}
 
 

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from gdnspec.build.reference import foreign
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.array import Array, encode
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.inputs.tensor_file import encoded
 from gdnspec.interop.axes import axes_of
-from gdnspec.interop.dataset_paths import name_of, tensors_file
+from gdnspec.interop.dataset_paths import tensors_file
 from gdnspec.model.elements import Tensor
 from gdnspec.model.errors import SpecError
 from gdnspec.model.expression import parse
@@ -39,8 +40,8 @@ def workload_json(found: Found, line: Workload, preset: Preset, root: Path) -> J
     except InvalidWorkload as error:
         raise SpecError(f"workload {line.name!r}: {error}") from None
     definition = found.definition
-    name, uuid = name_of(definition.name, preset.axes), f"{line.name}-{inputs.sha256[:12]}"
-    path = tensors_file(name, uuid)
+    name, uuid = foreign(found.family).name(definition.name, preset.axes), f"{line.name}-{inputs.sha256[:12]}"
+    path = tensors_file(found.family.name, name, uuid)
     arrays = [t for t in definition.inputs if not t.is_scalar]
     tensors = {t.name: inputs.tensors.get(t.name) or _default(found, t, inputs) for t in arrays}
     file = root / path

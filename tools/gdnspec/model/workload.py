@@ -256,8 +256,3 @@ class Workload(Model):
     def contiguous(self, definition: Definition) -> bool:
         """Whether everything but pools arrives in contiguous memory."""
         return all(definition.input(name).mutates for name in self.gaps)
-
-    def normalises(self, definition: Definition) -> bool:
-        """Whether q and k are normalised inside the operator."""
-        norm = definition.conventions.qk_norm
-        return norm == "l2" or (norm == "optional_l2" and bool(self.scalars.get("use_qk_l2norm", True)))

@@ -26,7 +26,7 @@ def bundle() -> str:
     """vega, vega-lite and vega-embed as one script, of the version that altair writes for."""
     import vl_convert
 
-    wanted = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    wanted = ".".join(alt.SCHEMA_VERSION[1:].split(".")[:2])
     had = vl_convert.get_vegalite_versions()
     return str(
         vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=wanted if wanted in had else had[-1])

@@ -18,10 +18,10 @@ def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple
     verifies, slots = bool(counting), axis(definition, "slots") or ""
     each = tokens + 1 if verifies else 1
     stream = Stream(seed, "slots")
-    num_slots = batch * each + max(1, batch * each // 4)
-    free = np.argsort(stream.raw(num_slots), kind="stable")[: batch * each].reshape(batch, each)
+    total = batch * each + max(1, batch * each // 4)
+    free = np.argsort(stream.raw(total), kind="stable")[: batch * each].reshape(batch, each)
     if not verifies:
-        return {slots: num_slots}, {tensor.name: free[:, 0].tolist() for tensor in naming}
+        return {slots: total}, {tensor.name: free[:, 0].tolist() for tensor in naming}
     values = {
         tensor.name: (free[:, 1:].reshape(-1) if len(tensor.shape or []) == 2 else free[:, 0]).tolist()
         for tensor in naming
@@ -29,4 +29,4 @@ def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple
     # One token of a step is always right, all of them at times.
     for name in counting:
         values[name] = (1 + stream.raw(batch) % np.uint64(tokens)).tolist()
-    return {slots: num_slots}, values
+    return {slots: total}, values

@@ -1,4 +1,4 @@
-"""gdnspec capture: record workloads from a program that calls a gated delta rule."""
+"""gdnspec capture: record workloads from a program that calls a function of a library."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,8 +16,11 @@ from gdnspec import paths
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, say
-from gdnspec.cli.options import ForceFile
+from gdnspec.cli.options import DefinitionsDir, ForceFile
 from gdnspec.model.errors import Problem, SpecError
+
+if TYPE_CHECKING:
+    from gdnspec.inputs.contract import Calls
 
 KINDS = 5  # of calls that are told of each function
 SITE = """import gdnspec.capture.injected as injected
@@ -31,32 +34,33 @@ def capture(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The workload file, JSONL.")],
     target: Annotated[
         str | None,
-        typer.Option(help="package.module:function.", show_default="the rules of transformers' Qwen3-Next"),
+        typer.Option(help="package.module:function.", show_default="what the definition's family names"),
     ] = None,
     tensors: Annotated[str, typer.Option(help="Whose tensors are kept: none, sample:N or all.")] = "none",
     repeats: Annotated[
         int | None,
         typer.Option(
-            min=1, help="How often query and key heads were repeated before the call.", show_default="seen from q and k"
+            min=1,
+            help="How often heads were repeated before the call to match others.",
+            show_default="seen from values",
         ),
     ] = None,
     max_bytes: Annotated[int, typer.Option(min=1, help="Of all tensors together.")] = 1 << 30,
     force: ForceFile = False,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Run a program and record what it calls a gated delta rule with: `gdnspec capture .. -- python script.py`.
+    """Run a program and record what it calls an operator with: `gdnspec capture .. -- python script.py`.
 
-    Each process of it that calls the rule writes a file of its own: FILE, then FILE with a number. Exit code: the
-    program's own; 1 where it ended well but never called the rule.
+    Each process of it that calls the operator writes a file of its own: FILE, then FILE with a number. Exit code: the
+    program's own; 1 where it ended well but never called it.
     """
-    from gdnspec.capture import workload_lines
-    from gdnspec.capture.recorder import remove
+    from gdnspec.capture.recorder import hold, remove, target_of
     from gdnspec.capture.sample import Sample
-    from gdnspec.capture.session import PACKAGE, USUAL
 
     found = definition(definition_)
-    workload_lines.hold(found.definition)
+    calls = hold(found)
     Sample(tensors, output, max_bytes)
-    chosen = target or USUAL.get(found.definition.stage, f"{PACKAGE}:")
+    chosen = target_of(calls, found, target)
     name, colon, attribute = chosen.partition(":")
     if not (name and colon and attribute):
         raise SpecError(f"--target {chosen!r} is not package.module:function")
@@ -70,7 +74,7 @@ def capture(
     before = set(_recordings(output))
     request = {
         "definition": definition_, "out": str(output.resolve()), "target": chosen, "tensors": tensors,
-        "repeats": repeats, "max_bytes": max_bytes,
+        "repeats": repeats, "max_bytes": max_bytes, "calls": [dict(calls.arguments), calls.needed, dict(calls.told)],
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="gdnspec-capture-") as folder:
         (Path(folder) / "sitecustomize.py").write_text(SITE)
@@ -83,7 +87,7 @@ def capture(
         }
         code = _run(command, environment)
         said = [json.loads(file.read_text()) for file in sorted((Path(folder) / "said").iterdir())]
-    raise typer.Exit(_told(said, sorted(set(_recordings(output)) - before), code, chosen, definition_))
+    raise typer.Exit(_told(said, sorted(set(_recordings(output)) - before), code, chosen, definition_, calls))
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
@@ -121,7 +125,7 @@ def _calls(file: Path) -> int:
     return total
 
 
-def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str, name: str) -> int:
+def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str, name: str, read: "Calls") -> int:
     """What was recorded, and the exit code."""
     refused = [str(one["refused"]) for one in said if "refused" in one]
     if refused:
@@ -129,7 +133,7 @@ def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str,
         return 2
     for file in files:
         if not file.stat().st_size:
-            file.unlink()  # a process that imported the rule and never called it
+            file.unlink()  # a process that imported the function and never called it
     files = [file for file in files if file.exists()]
     by_file = {Path(one["out"]).resolve(): one for one in said if "out" in one}
     total, failed = 0, False
@@ -158,20 +162,20 @@ def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str,
         return code or 2
     if code == 0 and not total:
         complain(f"gdnspec: nothing was recorded: {target} was never called with what --definition {name} takes")
-        _complain_of_others([one["called"] for one in said if "called" in one], target)
+        _complain_of_others([one["called"] for one in said if "called" in one], target, read)
         return 1
     # A program that a signal ended: as a shell says it.
     return 128 - code if code < 0 else code
 
 
-def _complain_of_others(processes: list[dict[str, dict[str, int]]], target: str) -> None:
-    """Which functions that look like a gated delta rule were called instead, and with what."""
+def _complain_of_others(processes: list[dict[str, dict[str, int]]], target: str, calls: "Calls") -> None:
+    """Which functions that look like the wanted one were called instead, and with what."""
     called: dict[str, Counter[str]] = {}
     for functions in processes:
         for function, kinds in functions.items():
             called.setdefault(function, Counter()).update(kinds)
     if not called:
-        complain("  no imported Python function with its arguments (q, k, v, g, beta) was called at all")
+        complain(f"  no imported Python function with its arguments ({', '.join(calls.needed)}) was called at all")
     for function, counts in called.items():
         for kind, times in counts.most_common(KINDS):
             complain(f"  called {times} times: {function} with {kind}")
@@ -181,4 +185,4 @@ def _complain_of_others(processes: list[dict[str, dict[str, int]]], target: str)
     if others and target not in called:
         complain(f"  --target says which function is recorded, such as --target {others[0]}")
     elif target in called:
-        complain("  a decode takes one token of each sequence, from a state; a prefill takes all other calls")
+        complain(f"  {calls.stages}")

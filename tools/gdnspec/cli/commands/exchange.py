@@ -69,12 +69,12 @@ def _export(
 
     _hold_heads(found, preset, heads)
     data = definition_json(found, heads)
-    name = data["name"]
-    files = {dataset_paths.definition_file(name): json.dumps(data, indent=2) + "\n"}
+    name, family = data["name"], found.family.name
+    files = {dataset_paths.definition_file(family, name): json.dumps(data, indent=2) + "\n"}
     if solution is not None:
         whole = solution_json(solution, found, heads)
-        files[dataset_paths.solution_file(name, whole["name"])] = json.dumps(whole, indent=2) + "\n"
-    lines_file = root / dataset_paths.workloads_file(name)
+        files[dataset_paths.solution_file(family, name, whole["name"])] = json.dumps(whole, indent=2) + "\n"
+    lines_file = root / dataset_paths.workloads_file(family, name)
     for path in (*(root / file for file in files), lines_file):
         if path.exists() and not force:
             raise SpecError([Problem(path, "exists already", hint="--force overwrites it")])
@@ -93,7 +93,7 @@ def _export(
             complain(f"{line.name}: left out, with {preset} it {error}")
             continue
         rows.append(json.dumps(workload_json(found, other, heads, root)) + "\n")
-    files[dataset_paths.workloads_file(name)] = "".join(rows)
+    files[dataset_paths.workloads_file(family, name)] = "".join(rows)
     for file, text in files.items():
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         (root / file).write_text(text, encoding="utf-8")
@@ -163,6 +163,7 @@ def import_(
         ),
     ] = None,
     force: ForceFiles = False,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Read a dataset of another harness: what its definitions mean here, by name what contradicts this specification or
     cannot be said in it, and its workloads and solutions in the form that they have here.
@@ -203,7 +204,8 @@ def import_(
 
 
 def _write_workloads(meanings: "dict[str, Meaning]", data: "Dataset", output: Path) -> int:
-    from gdnspec.interop.workloads_in import NotExpressed, line_json
+    from gdnspec.inputs.contract import NotExpressed
+    from gdnspec.interop.workloads_in import line_json
 
     lost, notes = 0, Counter[str]()
     rows: dict[str, list[str]] = {}
@@ -234,8 +236,8 @@ def _write_workloads(meanings: "dict[str, Meaning]", data: "Dataset", output: Pa
 
 
 def _write_solutions(meanings: "dict[str, Meaning]", data: "Dataset", output: Path) -> int:
+    from gdnspec.inputs.contract import NotExpressed
     from gdnspec.interop.solutions_in import write_solution
-    from gdnspec.interop.workloads_in import NotExpressed
 
     lost = 0
     for theirs in data.solutions:

@@ -57,9 +57,7 @@ def from_requests(
     ] = 512,
     interval: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Tokens between checkpoints (the value of integer scalars).", show_default="one block"
-        ),
+        typer.Option(min=1, help="Value of integer scalars, in tokens.", show_default="one block"),
     ] = None,
     drafts: Annotated[
         int | None,

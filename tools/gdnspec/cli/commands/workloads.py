@@ -17,7 +17,7 @@ COMMANDS: lazy.Listed = {
     ),
     "capture": (
         "capture:capture",
-        "Run a program and record what it calls a gated delta rule with: `gdnspec capture .. -- python script.py`.",
+        "Run a program and record what it calls an operator with: `gdnspec capture .. -- python script.py`.",
     ),
     "stats": (
         "stats:stats",

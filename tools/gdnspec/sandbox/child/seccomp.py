@@ -84,7 +84,7 @@ ON_A_CPU = [Rule(call) for call in ("socket", "shmget", "semget", "msgget", "mq_
 
 
 class _Instruction(ctypes.Structure):
-    _fields_ = (("code", ctypes.c_uint16), ("yes", ctypes.c_uint8), ("no", ctypes.c_uint8), ("k", ctypes.c_uint32))
+    _fields_ = (("code", ctypes.c_uint16), ("yes", ctypes.c_uint8), ("no", ctypes.c_uint8), ("value", ctypes.c_uint32))
 
 
 class _Program(ctypes.Structure):

@@ -8,12 +8,12 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 
-from gdnspec.catalog.definitions import Found
-from gdnspec.model.workload import Workload
+from gdnspec.family import Published, SuiteError, Workload
 
-from covering.build import Call, Heads, Line, drafted, line
-from covering.factors import EMPTIES, RATIOS, REGIMES, exhibits, factors_of, size_name, sizes
-from covering.names import INTERVAL
+from ..line import Line
+from .build import Call, Heads, drafted, line
+from .factors import EMPTIES, RATIOS, REGIMES, exhibits, factors_of, size_name, sizes
+from .names import INTERVAL
 
 Level = tuple[str, str]  # a factor and one of its levels
 Pair = tuple[Level, Level]
@@ -26,9 +26,9 @@ EPS = (1e-4, 1.0, 1e-12, 1e6)
 SUITES = ("smoke", "conformance")
 
 
-def pairs(found: Found) -> list[Pair]:
+def pairs(published: Published) -> list[Pair]:
     """Every pair of levels of two factors that some legal call exhibits."""
-    table = factors_of(found)
+    table = factors_of(published)
     levels = [[(factor, level) for level in each] for factor, each in table.items()]
     return [
         (a, b) for one, other in combinations(levels, 2) for a in one for b in other if impossible(a, b) is None
@@ -48,13 +48,13 @@ def impossible(a: Level, b: Level) -> str | None:
     return None
 
 
-def covered(found: Found, workload: Workload) -> set[Pair]:
+def covered(published: Published, workload: Workload) -> set[Pair]:
     """The pairs that a row exhibits where it can be seen: not those of a call that has nothing to do. Of a scale of 0.0
     the output says nothing else."""
-    table = factors_of(found)
-    if workload.suite not in SUITES or workload.device != "any" or blind(found, workload):
+    table = factors_of(published)
+    if workload.suite not in SUITES or workload.device != "any" or blind(published, workload):
         return set()
-    shown = exhibits(found, workload)
+    shown = exhibits(published, workload)
     levels = [[(factor, level) for level in table[factor] if level in shown[factor]] for factor in table]
     both = {(a, b) for one, other in combinations(levels, 2) for a in one for b in other}
     if workload.scalars.get("scale") == 0:
@@ -62,44 +62,46 @@ def covered(found: Found, workload: Workload) -> set[Pair]:
     return both
 
 
-def blind(found: Found, workload: Workload) -> bool:
+def blind(published: Published, workload: Workload) -> bool:
     """Whether a row has no token, does none, or writes none."""
     lengths = workload.sequence_lengths
-    slots = [workload.integers[tensor.name] for tensor in found.definition.inputs if tensor.indexes is not None]
+    slots = [workload.integers[tensor.name] for tensor in published.definition.inputs if tensor.indexes is not None]
     skipped = bool(slots) and all(set(each) <= {-1} for each in slots)
     nothing = not any(lengths) if lengths is not None else workload.axes.get("batch_size") == 0
     return nothing or skipped or workload.regime == "beta_zero"
 
 
-def missing(found: Found, rows: Iterable[Workload]) -> list[Pair]:
+def missing(published: Published, rows: Iterable[Workload]) -> list[Pair]:
     """The pairs that no row exhibits, in order."""
     seen: set[Pair] = set()
     for row in rows:
-        seen |= covered(found, row)
-    return [pair for pair in pairs(found) if pair not in seen]
+        seen |= covered(published, row)
+    return [pair for pair in pairs(published) if pair not in seen]
 
 
 # --- rows for what is missing -------------------------------------------------------------------------------------
 
 
-def rows_for(found: Found, rows: list[Workload], first: int, seeded: Callable[[Line], Line | None]) -> Iterator[Line]:
+def rows_for(
+    published: Published, rows: list[Workload], first: int, seeded: Callable[[Line], Line | None]
+) -> Iterator[Line]:
     """Rows that exhibit all pairs which the given ones lack, numbered from `first` on. `seeded` gives a row its seed,
     or refuses it."""
-    drawn = random.Random(len(factors_of(found)))
-    lacking = dict.fromkeys(missing(found, rows))
+    drawn = random.Random(len(factors_of(published)))
+    lacking = dict.fromkeys(missing(published, rows))
     number = first
     while lacking:
         target = next(iter(lacking))
         tried: list[tuple[float, int, Line, set[Pair]]] = []
         for n in range(CANDIDATES):
-            row = line(found, call_of(found, recipe(found, target, drawn), f"pairs_{number:02}", number))
-            shown = covered(found, Workload.model_validate(row | {"suite": "conformance", "seed": 0}))
+            row = line(published, call_of(published, recipe(published, target, drawn), f"pairs_{number:02}", number))
+            shown = covered(published, Workload.model_validate(row | {"suite": "conformance", "seed": 0}))
             if target in shown:
                 tried.append((-len(shown & lacking.keys()) / (1 + cost(row) / 200), n, row, shown))
         best = sorted(tried, key=lambda each: each[:2])
         accepted = next(((new, each[3]) for each in best if (new := seeded(each[2])) is not None), None)
         if accepted is None:
-            raise LookupError(f"{found.definition.name}: no row exhibits {said(target)}: build one, or say why not")
+            raise SuiteError(f"no row exhibits {said(target)}: build one, or say why not")
         for pair in accepted[1]:
             lacking.pop(pair, None)
         number += 1
@@ -118,13 +120,13 @@ def cost(row: Line) -> int:
     return int(tokens) * max(heads)
 
 
-def recipe(found: Found, target: Pair, drawn: random.Random) -> Recipe:
+def recipe(published: Published, target: Pair, drawn: random.Random) -> Recipe:
     """A level for every factor, at random but for those of the target."""
     chosen = {}
-    for factor, levels in factors_of(found).items():
+    for factor, levels in factors_of(published).items():
         several = (EVERY,) * len(levels) if factor in SEVERAL else ()
         chosen[factor] = drawn.choice((*levels, *several))
-    if "regime" in chosen and drawn.random() < 0.5 and "each in turn" in factors_of(found)["regime"]:
+    if "regime" in chosen and drawn.random() < 0.5 and "each in turn" in factors_of(published)["regime"]:
         chosen["regime"] = "each in turn"
     for factor, level in target:
         chosen[factor] = level
@@ -137,9 +139,9 @@ def recipe(found: Found, target: Pair, drawn: random.Random) -> Recipe:
     return chosen
 
 
-def call_of(found: Found, chosen: Recipe, name: str, number: int) -> Call:
+def call_of(published: Published, chosen: Recipe, name: str, number: int) -> Call:
     """The call of a recipe. `number` turns over the values of levels that have several."""
-    by_name = {size_name(found, size): size for size in sizes(found)}
+    by_name = {size_name(published, size): size for size in sizes(published)}
     key, value = by_name[chosen["head size"]]
     if "key heads" in chosen:
         q, k, v = (x * (1 if chosen["key heads"] == "1" else 2) for x in RATIOS[chosen["heads"]])
@@ -151,20 +153,20 @@ def call_of(found: Found, chosen: Recipe, name: str, number: int) -> Call:
         scalars["scale"] = values[chosen["scale"]][number % len(values[chosen["scale"]])]
     if chosen.get("eps", "absent") != "absent":
         scalars["eps"] = 0.0 if chosen["eps"] == "zero" else EPS[number % len(EPS)]
-    for tensor in found.definition.inputs:
+    for tensor in published.definition.inputs:
         if tensor.is_switch and chosen[tensor.name] != "left out":
             scalars[tensor.name] = chosen[tensor.name] == "true"
     if "interval" in chosen:
         scalars[INTERVAL] = 64 if chosen["interval"] == "64" else (128, 192)[number % 2]
-    optional = [tensor.name for tensor in found.definition.inputs if tensor.optional and not tensor.is_scalar]
+    optional = [tensor.name for tensor in published.definition.inputs if tensor.optional and not tensor.is_scalar]
     lengths = _lengths(chosen, number)
-    kinds = tuple(factors_of(found).get("read", ("in_place",))) if chosen.get("read") == EVERY else ()
+    kinds = tuple(factors_of(published).get("read", ("in_place",))) if chosen.get("read") == EVERY else ()
     return Call(
         name, Heads(q, k, v, key, value, int(chosen.get("kernel width", 4))), lengths,
         REGIMES[chosen["regime"]] if "regime" in chosen else "typical",
         omit=tuple(input_ for input_ in optional if chosen[input_] == "absent"), scalars=scalars,
         drafts={"1": 1, "2 to 8": 2 + number % 4, "9 or more": 9 + number % 3}[chosen["drafts"]]
-        if drafted(found.definition) else 1,
+        if drafted(published.definition) else 1,
         kinds=kinds or (chosen.get("read", "in_place"),), accept=(chosen.get("accepted", "none"),),
         held=(int(chosen.get("state held", "yes") == "yes"), number % 2) if len(lengths) > 1
         else (int(chosen.get("state held", "yes") == "yes"),),

@@ -1,7 +1,7 @@
 """Searches for inputs on which a kernel with T in bfloat16 is as bad as a budget allows, and a careful one is not.
 
-    python tools/search_adversarial.py            writes gdn_prefill_*/tensors/adversarial_<n>.safetensors
-    python tools/search_adversarial.py --table    measures the files that are there
+    python reference/gdn/scripts/search_adversarial.py            writes tensors/adversarial_<n>.safetensors of prefill
+    python reference/gdn/scripts/search_adversarial.py --table    measures the files that are there
 
 The prefill family (reference/gdn/emulators.py) has twelve emulators with T as one bfloat16 operand, and twelve strict
 ones with T as a sum of two, alike in all else. Random inputs hardly tell them apart: other roundings outweigh T's, or
@@ -228,7 +228,8 @@ def tensors(genes: Genes, log_gate: bool) -> dict[str, Tensor]:
 def save(found: Found, target: Target, genes: Genes) -> None:
     made = tensors(genes, log_gate=found.definition.conventions.decay_gate == "log")
     # One string: safetensors writes several in random order.
-    source = json.dumps({"script": "tools/search_adversarial.py", "target": asdict(target)}, sort_keys=True)
+    about = {"script": "reference/gdn/scripts/search_adversarial.py", "target": asdict(target)}
+    source = json.dumps(about, sort_keys=True)
     save_file(made, found.folder / "tensors" / f"{target.name}.safetensors", metadata={"provenance": source})
 
 

@@ -5,21 +5,20 @@ computes them itself; q, k and v are rounded to bfloat16, q and k after their no
 """
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from gdnspec.family import Definition, NotRecorded
 from torch import Tensor
 
-from gdnspec.capture.bound import NotRecorded, Seen
-from gdnspec.capture.workload_lines import DOUBLED
-from gdnspec.model.definition import Definition
+if TYPE_CHECKING:
+    from .calls import Seen
 
 NEVER, ALWAYS = -100.0, 2.0**27  # raw forget gates at which alpha is 1, and 0, in float32
 LOGIT = 128.0  # raw write strength at which beta is 1 in float32, and negated 0
 
 
-def inputs(definition: Definition, call: Mapping[str, Any], shape: Seen, repeats: int) -> dict[str, Tensor]:
+def inputs(definition: Definition, call: Mapping[str, Any], shape: "Seen", repeats: int) -> dict[str, Tensor]:
     """By name, contiguous, on the CPU. They share no memory with the call's. Raises `NotRecorded` for values that the
     definition's gates cannot have."""
     wanted = {tensor.name: tensor for tensor in definition.inputs}
@@ -42,7 +41,7 @@ def inputs(definition: Definition, call: Mapping[str, Any], shape: Seen, repeats
     if (g > 0).any():
         raise NotRecorded("g above 0: it is no gate in log space")
     if definition.conventions.decay_gate == "raw":
-        most = 2 if DOUBLED in wanted else 1
+        most = 2 if "allow_neg_eigval" in wanted else 1
         if ((beta < 0) | (beta > most)).any():
             raise NotRecorded(f"beta outside [0, {most}], which no raw gate gives")
         heads = g.shape[-1]
@@ -62,30 +61,13 @@ def inputs(definition: Definition, call: Mapping[str, Any], shape: Seen, repeats
     return {name: found[name].clone(memory_format=torch.contiguous_format) for name in wanted if name in found}
 
 
-def regroup(path: Path, before: int, after: int) -> None:
-    """Writes a kept file anew, with every `after`th of the query and key heads that came, no longer every `before`th.
-    Raises `OSError`."""
-    from safetensors.torch import load_file
-
-    found = load_file(path)
-    for name in ("q", "k"):
-        whole = found[name].repeat_interleave(before, dim=-2)
-        found[name] = whole[..., ::after, :].clone(memory_format=torch.contiguous_format)
-    save(found, path)
-
-
-def save(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Whole or not at all. Raises `OSError`."""
-    from safetensors.torch import save_file
-
-    partial = path.with_suffix(".partial")
-    try:
-        save_file(dict(tensors), partial, metadata={"provenance": "recorded by gdnspec.capture"})
-        partial.replace(path)
-    except Exception as error:  # the library's own, without a number, for a full disk
-        raise error if isinstance(error, OSError) else OSError(f"{path}: {error}") from None
-    finally:
-        partial.unlink(missing_ok=True)
+def regrouped(kept: dict[str, Tensor], before: int, after: int) -> dict[str, Tensor]:
+    """With every `after`th of the query and key heads that came, no longer every `before`th."""
+    heads = {
+        name: kept[name].repeat_interleave(before, dim=-2)[..., ::after, :].clone(memory_format=torch.contiguous_format)
+        for name in ("q", "k")
+    }
+    return kept | heads
 
 
 def _raw_forget(g: Tensor) -> Tensor:

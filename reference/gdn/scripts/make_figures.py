@@ -1,6 +1,6 @@
 """The figures of definitions/gdn/README.md, section 14, computed with the reference: docs/figures/*.svg.
 
-python tools/make_figures.py [--out docs/figures]
+python reference/gdn/scripts/make_figures.py [--out docs/figures]
 """
 
 import argparse
@@ -12,13 +12,12 @@ from typing import Any, Literal
 import altair as alt
 import torch
 import vl_convert
-from gdnspec.paths import data_root
 from torch import Tensor
 
-sys.path.insert(0, str(data_root()))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from reference.gdn import chunkwise, gated_delta_net
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 SEED, K = 3, 32
 CHUNK, TOKENS, RESET = 8, 32, 13  # of the two figures with masks: the token whose alpha is 0
 RULES, COLOURS = ("linear attention", "delta rule"), ("#b45309", "#1d4ed8")

@@ -7,17 +7,13 @@ first and between others. Every pair of levels of two factors must be exhibited 
 from collections.abc import Callable
 from itertools import groupby
 
-from gdnspec.catalog.definitions import Found, preset_of
-from gdnspec.model import roles
-from gdnspec.model.definition import Definition
-from gdnspec.model.dtypes import FLOATS
-from gdnspec.model.elements import Scope
-from gdnspec.model.workload import Workload
+from gdnspec.family import FLOATS, Definition, Published, Workload, is_state
 
-from covering.build import DRAFTS, Heads, drafted, naming, ragged
-from covering.names import CHUNK, INTERVAL, keeps_checkpoints
+from .build import DRAFTS, Heads, drafted, naming, ragged
+from .names import CHUNK, INTERVAL, keeps_checkpoints
 
 Levels = dict[str, set[str]]
+Axes = dict[str, int]  # const and variable
 
 # Of a real or synthetic model the least heads that tell a ratio from the others.
 RATIOS = {"mha": (1, 1, 1), "gva 2": (1, 1, 2), "gva 3": (1, 1, 3), "gva 4": (1, 1, 4), "gqa 2": (2, 1, 1),
@@ -44,19 +40,19 @@ ALIKE = {
 KINDS = ("in_place", "moved", "shared", "last")  # of slots: which one a row reads, beside those that it writes
 
 
-def factors(found: Found) -> dict[str, tuple[str, ...]]:
+def factors(published: Published) -> dict[str, tuple[str, ...]]:
     """The factors of a definition, each with the levels that some legal call exhibits."""
-    definition = found.definition
+    definition = published.definition
     const, names = set(definition.const_axes()), {tensor.name: tensor for tensor in definition.inputs}
     table: dict[str, tuple[str, ...]] = {}
     if "num_k_heads" in const:
         table["heads"] = tuple(
-            ratio for ratio, heads in RATIOS.items() if legal(found, Heads(*heads, *sizes(found)[0]))
+            ratio for ratio, heads in RATIOS.items() if legal(published, Heads(*heads, *sizes(published)[0]))
         )
         table["key heads"] = ("1", "several")
     elif "num_v_heads" in const:
         table["heads"] = ("1", "several")
-    table["head size"] = tuple(size_name(found, size) for size in sizes(found))
+    table["head size"] = tuple(size_name(published, size) for size in sizes(published))
     if "kernel_width" in const:
         table["kernel width"] = ("2", "3", "4")
     for tensor in definition.inputs:
@@ -97,7 +93,7 @@ def _expresses(definition: Definition, level: str) -> bool:
     if level in ("all ones", "ones among decay", "resets", "each in turn") and not gated:
         return False
     if level == "large state":
-        return any(roles.is_state(definition, tensor) or tensor.mutates for tensor in definition.inputs)
+        return any(is_state(definition, tensor) or tensor.mutates for tensor in definition.inputs)
     if level == "keys alike":
         # Where each row of w is judged such keys belong to the strict suite; a sigmoid does not reach their betas.
         keys = "k" in names or any(tensor.parts for tensor in definition.inputs)
@@ -108,9 +104,9 @@ def _expresses(definition: Definition, level: str) -> bool:
 # --- heads --------------------------------------------------------------------------------------------------------
 
 
-def sizes(found: Found) -> list[tuple[int, int | None]]:
+def sizes(published: Published) -> list[tuple[int, int | None]]:
     """Head sizes of a key and, where it has another, of a value."""
-    const = set(found.definition.const_axes())
+    const = set(published.definition.const_axes())
     if "head_size" in const:
         return [(size, None) for size in SIZES]
     if "key_head_dim" in const:
@@ -118,68 +114,71 @@ def sizes(found: Found) -> list[tuple[int, int | None]]:
     return [(size, None) for size in VALUES]
 
 
-def size_name(found: Found, size: tuple[int, int | None]) -> str:
-    return f"{size[0]}/{size[1] or size[0]}" if "key_head_dim" in found.definition.const_axes() else str(size[0])
+def size_name(published: Published, size: tuple[int, int | None]) -> str:
+    return f"{size[0]}/{size[1] or size[0]}" if "key_head_dim" in published.definition.const_axes() else str(size[0])
 
 
-def legal(found: Found, heads: Heads) -> bool:
+def legal(published: Published, heads: Heads) -> bool:
     """Whether a definition takes these heads."""
     if heads.q != heads.k and (
-        "num_q_heads" not in found.definition.const_axes() or found.definition.stage != "prefill"
+        "num_q_heads" not in published.definition.const_axes() or published.definition.stage != "prefill"
     ):
         return False
-    workload = Workload(name="heads", suite="smoke", preset=heads.preset, axes={}, regime="typical", seed=0)
-    axes = {name: preset_of(found, workload).axes[name] for name in found.definition.const_axes()}
-    return not list(found.definition.broken(found.definition.bind(axes)))
+    return not list(published.definition.broken(published.definition.bind(bound(published, heads.preset))))
+
+
+def bound(published: Published, preset: str) -> dict[str, int]:
+    """The const axes of a definition, by a preset."""
+    axes = published.heads(preset)
+    return {name: axes[name] for name in published.definition.const_axes()}
 
 
 # --- what a row exhibits ------------------------------------------------------------------------------------------
 
 
-def exhibits(found: Found, workload: Workload) -> Levels:
+def exhibits(published: Published, workload: Workload) -> Levels:
     """The levels of every factor that a row exhibits. A row from a file of tensors has no regime."""
-    definition = found.definition
-    scope = workload.scope(definition, preset_of(found, workload))
+    axes = bound(published, workload.preset) | workload.axes
     levels: Levels = {}
-    for factor in factors_of(found):
-        levels[factor] = set(_EXHIBITED.get(factor, _of_input)(factor, found, workload, scope))
+    for factor in factors_of(published):
+        levels[factor] = set(_EXHIBITED.get(factor, _of_input)(factor, published, workload, axes))
     return levels
 
 
-def factors_of(found: Found) -> dict[str, tuple[str, ...]]:
-    key = found.definition.name
+def factors_of(published: Published) -> dict[str, tuple[str, ...]]:
+    key = published.definition.name
     if key not in _known:
-        _known[key] = factors(found)
+        _known[key] = factors(published)
     return _known[key]
 
 
 _known: dict[str, dict[str, tuple[str, ...]]] = {}
 
 
-def _heads(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
-    v = int(scope["num_v_heads"])
-    if "num_k_heads" not in scope:
+def _heads(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    v = axes["num_v_heads"]
+    if "num_k_heads" not in axes:
         return ["1" if v == 1 else "several"]
-    k = int(scope["num_k_heads"])
-    q = int(scope.get("num_q_heads", k))
+    k = axes["num_k_heads"]
+    q = axes.get("num_q_heads", k)
     return [f"gqa {q // k}" if q > k else "mha" if v == k else f"gva {v // k}"]
 
 
-def _key_heads(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
-    return ["1" if scope["num_k_heads"] == 1 else "several"]
+def _key_heads(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    return ["1" if axes["num_k_heads"] == 1 else "several"]
 
 
-def _head_size(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
-    key = scope.get("head_size", scope.get("key_head_dim", scope.get("value_head_dim")))
-    return [size_name(found, (int(key or 0), int(scope.get("value_head_dim", key) or 0)))]
+def _head_size(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    key = axes.get("head_size", axes.get("key_head_dim", axes.get("value_head_dim")))
+    return [size_name(published, (int(key or 0), int(axes.get("value_head_dim", key) or 0)))]
 
 
-def _width(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
-    return [str(scope["kernel_width"])]
+def _width(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    return [str(axes["kernel_width"])]
 
 
-def _of_input(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
-    tensor = found.definition.input(factor)
+def _of_input(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    tensor = published.definition.input(factor)
     if tensor.is_switch:
         value = workload.scalars.get(factor)
         return ["left out" if value is None else "true" if value else "false"]
@@ -199,21 +198,21 @@ def scalar_level(value: float | None, name: str) -> str:
     return "negative" if value < 0 else "one" if value == 1 else "given"
 
 
-def _interval(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
+def _interval(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
     return ["64" if workload.scalars[INTERVAL] == 64 else "more"]
 
 
-def lengths_of(found: Found, workload: Workload, scope: Scope) -> list[int]:
-    return workload.sequence_lengths or [1] * int(scope.get("batch_size", 0))
+def lengths_of(published: Published, workload: Workload, axes: Axes) -> list[int]:
+    return workload.sequence_lengths or [1] * axes.get("batch_size", 0)
 
 
-def _counts(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
-    count = int(scope["num_seqs"] if "num_seqs" in scope else scope["batch_size"])
+def _counts(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    count = axes["num_seqs"] if "num_seqs" in axes else axes["batch_size"]
     return [COUNTS[0] if count == 1 else COUNTS[1] if 2 <= count <= 8 else COUNTS[2]] if count else []
 
 
-def _empty(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
-    lengths = lengths_of(found, workload, scope)
+def _empty(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    lengths = lengths_of(published, workload, axes)
     full = [n for n, length in enumerate(lengths) if length]
     if not full:
         return []
@@ -225,8 +224,8 @@ def _empty(factor: str, found: Found, workload: Workload, scope: Scope) -> list[
     return [level for level, yes in held.items() if yes]
 
 
-def _lengths(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
-    lengths = {length for length in lengths_of(found, workload, scope) if length}
+def _lengths(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    lengths = {length for length in lengths_of(published, workload, axes) if length}
     return [length_level(length) for length in lengths]
 
 
@@ -236,21 +235,21 @@ def length_level(length: int) -> str:
     return LENGTHS[1] if length < CHUNK else LENGTHS[2] if length % CHUNK == 0 else LENGTHS[3]
 
 
-def _held(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
-    (flag,) = (tensor.name for tensor in found.definition.inputs if tensor.is_flag)
+def _held(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    (flag,) = (tensor.name for tensor in published.definition.inputs if tensor.is_flag)
     return ["yes" if value else "no" for value in set(workload.integers[flag])]
 
 
-def _skipped(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
-    return ["some" if any(-1 in workload.integers[t.name] for t in naming(found.definition)) else "none"]
+def _skipped(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    return ["some" if any(-1 in workload.integers[t.name] for t in naming(published.definition)) else "none"]
 
 
-def _slots(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
+def _slots(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
     return ["apart" if workload.gaps else "side by side"]
 
 
-def _read(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
-    pools = naming(found.definition)
+def _read(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    pools = naming(published.definition)
     starts = workload.integers[next(tensor.name for tensor in pools if not tensor.writes)]
     ends = workload.integers[next(tensor.name for tensor in pools if tensor.writes)]
     each = len(ends) // len(starts)
@@ -266,29 +265,29 @@ def _read(factor: str, found: Found, workload: Workload, scope: Scope) -> list[s
     return list(levels)
 
 
-def _drafts(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
-    count = int(scope[DRAFTS])
+def _drafts(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    count = axes[DRAFTS]
     return ["1" if count == 1 else "2 to 8" if count <= 8 else "9 or more"]
 
 
-def _accepted(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
-    drafts, levels = int(scope[DRAFTS]), set()
+def _accepted(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    drafts, levels = axes[DRAFTS], set()
     for n, count in enumerate(workload.integers["accepted"]):
         if workload.integers["initial_slots"][n] != -1:
             levels.add("none" if count == 0 else "all" if count == drafts else "some")
     return list(levels)
 
 
-def _regime(factor: str, found: Found, workload: Workload, scope: Scope) -> list[str]:
+def _regime(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
     if workload.regime is None:
         return []
     levels = {level for level, regimes in ALIKE.items() if workload.regime in regimes}
-    if workload.regime == "in_turn" and len([x for x in lengths_of(found, workload, scope) if x]) >= TURN:
+    if workload.regime == "in_turn" and len([x for x in lengths_of(published, workload, axes) if x]) >= TURN:
         levels |= set(IN_TURN)
-    return [level for level in levels if level in factors_of(found)["regime"]]
+    return [level for level in levels if level in factors_of(published)["regime"]]
 
 
-_EXHIBITED: dict[str, Callable[[str, Found, Workload, Scope], list[str]]] = {
+_EXHIBITED: dict[str, Callable[[str, Published, Workload, Axes], list[str]]] = {
     "heads": _heads, "key heads": _key_heads, "head size": _head_size, "kernel width": _width, "interval": _interval,
     "sequences": _counts, "rows": _counts, "empty": _empty, "length": _lengths, "state held": _held,
     "skipped": _skipped, "slots": _slots, "read": _read, "drafts": _drafts, "accepted": _accepted, "regime": _regime,

@@ -1,6 +1,6 @@
 """Names of gated delta net that suites go by."""
 
-from gdnspec.model.definition import Definition
+from gdnspec.family import Definition
 
 INTERVAL = "checkpoint_interval"  # a scalar input: tokens from one checkpoint of a sequence to the next
 CHECKPOINTS, CHUNKS = "num_checkpoints", "num_chunks"  # axes

@@ -1,10 +1,10 @@
-"""Record what a Qwen3-Next model feeds to its gated delta rule, and what that rule answers: definitions/*/*/tensors/.
+"""Record what a Qwen3-Next model feeds to its gated delta rule, and what that rule answers: definitions/gdn/*/tensors/.
 
 The model is the `transformers` package's own, built from its configuration class at small sizes, with its own
 initialisation, and run on a CPU. The expected values are returned by the package's functions, so they are an oracle
 that shares no code with this repository:
 
-    python tools/make_real_input.py [--out definitions]
+    python reference/gdn/scripts/make_real_input.py [--out definitions/gdn]
 
 Each file holds a definition's inputs by name, and `expected.<output>` for each output, in float32. The one metadata
 string, `provenance`, is a JSON object (a single string, because safetensors writes several in random order). On one
@@ -241,7 +241,7 @@ def provenance(rule: Rule, how: str) -> str:
         "model_seed": MODEL_SEED,
         "token_seed": TOKEN_SEED,
         "how": how,
-        "script": "tools/make_real_input.py",
+        "script": "reference/gdn/scripts/make_real_input.py",
     }
     return json.dumps(source, sort_keys=True)
 
@@ -258,7 +258,7 @@ def save(path: Path, tensors: Tensors, source: str) -> None:
 def main() -> None:
     """Write the four files below --out."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parents[1] / "definitions" / "gdn")
+    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parents[3] / "definitions" / "gdn")
     out = parser.parse_args().out
     torch.set_num_threads(1)  # the order of a sum must not depend on how many cores there are
     recorder = Recorder()

@@ -4,16 +4,12 @@ import random
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from gdnspec.catalog.definitions import Found
-from gdnspec.model import roles
-from gdnspec.model.definition import Definition
-from gdnspec.model.elements import Tensor
+from gdnspec.family import Definition, Published, Tensor, sizes
 
-from covering.names import INTERVAL, keeps_checkpoints
+from ..line import Line
+from .names import INTERVAL, keeps_checkpoints
 
-Line = dict[str, Any]
 DRAFTS = "draft_tokens"
 
 
@@ -67,9 +63,9 @@ def naming(definition: Definition) -> list[Tensor]:
     return [tensor for tensor in definition.inputs if tensor.indexes is not None]
 
 
-def line(found: Found, call: Call) -> Line:
+def line(published: Published, call: Call) -> Line:
     """The line without suite, seed and hash."""
-    definition, count = found.definition, len(call.lengths)
+    definition, count = published.definition, len(call.lengths)
     axes: dict[str, int] = {}
     scalars = dict(call.scalars)
     row: Line = {"name": call.name, "preset": call.heads.preset}
@@ -77,7 +73,7 @@ def line(found: Found, call: Call) -> Line:
         row["sequence_lengths"] = list(call.lengths)
         if keeps_checkpoints(definition):
             scalars.setdefault(INTERVAL, 64)
-        axes = roles.sizes(definition, call.lengths, scalars)
+        axes = sizes(definition, call.lengths, scalars)
     else:
         axes["batch_size"] = count
         if drafted(definition):

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from gdnspec.catalog.definitions import Found
-from gdnspec.model.definition import Definition
+from gdnspec.family import Definition, Published
 
-from covering.build import Call, Heads, Line, drafted, line, ragged
-from covering.sizes import ONE_BY_ONE
+from ..line import Line
+from .build import Call, Heads, drafted, line, ragged
+from .sizes import ONE_BY_ONE
 
 GATED = {"g", "decay", "a", "a_weight"}  # inputs of which a definition has one, where it has gates that forget
 WRITING = {"beta", "b", "z"}  # the same of gates that write, or that let through
@@ -24,29 +24,31 @@ def inputs_of(definition: Definition) -> set[str]:
     return {tensor.name for tensor in definition.inputs}
 
 
-def gate_rows(found: Found) -> Iterator[Line]:
-    definition = found.definition
+def gate_rows(published: Published) -> Iterator[Line]:
+    definition = published.definition
     names = inputs_of(definition)
     if names & GATED:
         sparse = (130, 66, 1, 17) if ragged(definition) else (1,) * 12
         mixed = (65, 1, 40, 0, 6, 3) if ragged(definition) else (1,) * 9
-        yield _row(found, "gates_sparse", SMALL, sparse, "sparse_gates", "alpha exactly 1 at random among decay")
-        yield _row(found, "gates_interleaved", GROUPS, mixed, "interleaved_gates", "alpha 1 at every second token")
-        yield _row(found, "gates_padded", GROUPS, mixed, "padded_tails", "padding at the end: alpha 1, beta 0")
-        yield _row(found, "gates_in_turn", GROUPS, (*mixed, 1, 1, 2, 1), "in_turn", "gates of another kind for each")
+        yield _row(published, "gates_sparse", SMALL, sparse, "sparse_gates", "alpha exactly 1 at random among decay")
+        yield _row(published, "gates_interleaved", GROUPS, mixed, "interleaved_gates", "alpha 1 at every second token")
+        yield _row(published, "gates_padded", GROUPS, mixed, "padded_tails", "padding at the end: alpha 1, beta 0")
+        yield _row(
+            published, "gates_in_turn", GROUPS, (*mixed, 1, 1, 2, 1), "in_turn", "gates of another kind for each"
+        )
     # Where nothing is read before the next token decays it, a sequence of one token alone shows what its gate has left.
     read = definition.stage in ONE_BY_ONE and bool(names & {"q", "qkv", "v", "x"})
     few = OF_PRODUCTS if read else REGIONS
     regions = few if ragged(definition) else (1,) * 18
     if names & GATED - {PROJECTED}:
-        yield _row(found, "gates_forget", GROUPS, regions, "forget_regions", "each region of the gate that forgets")
+        yield _row(published, "gates_forget", GROUPS, regions, "forget_regions", "each region of the gate that forgets")
     if names & WRITING and PROJECTED not in names:
-        yield _row(found, "gates_write", GROUPS, regions, "write_regions", "each region of the gate that writes")
+        yield _row(published, "gates_write", GROUPS, regions, "write_regions", "each region of the gate that writes")
 
 
 def _row(
-    found: Found, name: str, heads: Heads, lengths: tuple[int, ...], regime: str, covers: str
+    published: Published, name: str, heads: Heads, lengths: tuple[int, ...], regime: str, covers: str
 ) -> Line:  # fmt: skip
-    drafts = 3 if drafted(found.definition) and regime not in ("forget_regions", "write_regions") else 1
+    drafts = 3 if drafted(published.definition) and regime not in ("forget_regions", "write_regions") else 1
     call = Call(name, heads, lengths, regime, drafts=drafts, kinds=("in_place", "moved"), covers=covers)
-    return line(found, call)
+    return line(published, call)

@@ -1,10 +1,13 @@
 """A module that stands before a function of FlashInfer-Bench: what gdnspec passes by name arrives by place, gates
 as the function takes them, and what it returns comes back in the order that a definition here has."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from gdnspec.catalog.definitions import preset
-from gdnspec.interop.meaning import GATES, Meaning
+from .foreign_words import EMPTY, GATES, OTHER_GATE, SCALE_0, WRITTEN
+
+if TYPE_CHECKING:
+    from gdnspec.family import Meaning
 
 IN_ORDER = """
 def _in_order(result):
@@ -23,20 +26,12 @@ def _empty_kept(result, cu_seqlens, initial_state):
 """
 
 
-@dataclass(frozen=True)
-class Aside:
-    """What is done for a function, so that it is judged on the rest: a default scale written out where there is none,
-    g read the other way, zeros after an empty sequence taken for its initial state."""
+def adapter(meaning: "Meaning", entry: str, returns: bool, aside: Collection[str]) -> str:
+    """The text of the module. `entry` is file.py::function; it `returns` outputs, or takes places for them.
 
-    scale: bool = True
-    other_gate: bool = False
-    empty: bool = False
-
-
-def adapter(meaning: Meaning, entry: str, returns: bool, aside: Aside | None = None) -> str:
-    """The text of the module. `entry` is file.py::function; it `returns` outputs, or takes places for them."""
+    `aside`: what is done for a function, so that it is judged on the rest: a default scale written out where there is
+    none, g read the other way, zeros after an empty sequence taken for its initial state."""
     assert meaning.ours is not None
-    aside = aside or Aside()
     file, function = entry.split("::")
     definition = meaning.ours.definition
     names = [tensor.name for tensor in definition.inputs]
@@ -46,9 +41,9 @@ def adapter(meaning: Meaning, entry: str, returns: bool, aside: Aside | None = N
     lines += _defaults(meaning, names)
     if meaning.raw_gates:
         lines.append(_raw_from_ready(meaning))
-    elif (gate := _gate(meaning, aside)) is not None:
+    elif (gate := _gate(meaning, OTHER_GATE in aside)) is not None:
         lines.append(f"    g = None if g is None else torch.{'exp' if gate == 'linear' else 'log'}(g)")
-    if "scale" in names and aside.scale:
+    if "scale" in names and ({WRITTEN, SCALE_0} & {*aside} or not may_lack_scale(meaning)):
         size = "q.shape[-1]" if "q" in names else _key_size(meaning)  # it may serve other heads too
         lines.append(f"    scale = {size} ** -0.5 if scale is None else scale")
     passed = ", ".join(_passed(meaning, names))
@@ -57,7 +52,7 @@ def adapter(meaning: Meaning, entry: str, returns: bool, aside: Aside | None = N
         lines.append(f"    result = _in_order(_entry({passed}))")
         order = tuple(theirs.index(name) for name in outputs)
         helpers = IN_ORDER.format(theirs=tuple(meaning.theirs.outputs), order=order)
-        if aside.empty and "final_state" in outputs:
+        if EMPTY in aside and "final_state" in outputs:
             helpers += f"\n{EMPTY_KEPT.format(place=outputs.index('final_state'))}"
             lines.append("    result = _empty_kept(result, cu_seqlens, initial_state)")
         lines.append("    return result")
@@ -70,7 +65,13 @@ def adapter(meaning: Meaning, entry: str, returns: bool, aside: Aside | None = N
     return "\n".join([*head, helpers, "", *lines, ""])
 
 
-def _defaults(meaning: Meaning, names: list[str]) -> list[str]:
+def may_lack_scale(meaning: "Meaning") -> bool:
+    """Whether the function may be called without a scale."""
+    inputs = meaning.theirs.inputs.items()
+    return any(spec.optional for name, spec in inputs if meaning.renamed.get(name, name) == "scale")
+
+
+def _defaults(meaning: "Meaning", names: list[str]) -> list[str]:
     """What may be left out here and is always given there, with its default."""
     assert meaning.ours is not None
     if not {"q", "v", "cu_seqlens"} <= set(names):
@@ -92,7 +93,7 @@ def _defaults(meaning: Meaning, names: list[str]) -> list[str]:
     ]
 
 
-def _passed(meaning: Meaning, names: list[str]) -> list[str]:
+def _passed(meaning: "Meaning", names: list[str]) -> list[str]:
     """Arguments in their order. What has no like here is one that may be left out."""
     assert meaning.ours is not None
     types = {tensor.name: tensor.dtype for tensor in meaning.ours.definition.inputs}
@@ -108,25 +109,23 @@ def _passed(meaning: Meaning, names: list[str]) -> list[str]:
     return passed
 
 
-def _gate(meaning: Meaning, aside: Aside) -> str | None:
+def _gate(meaning: "Meaning", other: bool) -> str | None:
     """How the function is to get g, where that is not as ours has it."""
     assert meaning.ours is not None
     here = meaning.ours.definition.conventions.decay_gate
     if here not in GATES or not any(meaning.renamed.get(name, name) == "g" for name in meaning.theirs.inputs):
         return None
     there = meaning.gate or here
-    if aside.other_gate:
+    if other:
         there = "log" if there == "linear" else "linear"
     return there if there != here else None
 
 
-def _key_size(meaning: Meaning) -> int:
-    heads = preset(meaning.preset)
-    assert heads is not None
-    return heads.axes.get("head_size") or heads.axes["key_head_dim"]
+def _key_size(meaning: "Meaning") -> int:
+    return meaning.heads.get("head_size") or meaning.heads["key_head_dim"]
 
 
-def _raw_from_ready(meaning: Meaning) -> str:
+def _raw_from_ready(meaning: "Meaning") -> str:
     """Raw gates in float32 that give the alpha and beta that arrive."""
     assert meaning.ours is not None
     log = meaning.ours.definition.conventions.decay_gate == "log"

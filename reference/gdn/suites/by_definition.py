@@ -1,0 +1,120 @@
+"""Which definition has which rows."""
+
+from functools import partial
+from itertools import chain
+
+from gdnspec.family import SuiteError
+
+from .checkpoints import CHECKPOINTS
+from .conv_gates import CONV_GATES
+from .convolution import CONVOLUTION, CONVOLUTION_DECODE
+from .core_decode import CORE_DECODE
+from .decode import DECODE, VARIANT
+from .far import (
+    far_checkpoints,
+    far_convolution,
+    far_core_decode,
+    far_decode,
+    far_from_conv,
+    far_layer,
+    far_layer_decode,
+    far_norm,
+    far_pool,
+    far_prefill,
+    far_stage,
+    far_states_of_convolution,
+    far_states_of_convolution_decode,
+    far_verify,
+    far_wy,
+)
+from .from_conv import FROM_CONV, FROM_CONV_F32, from_conv
+from .kv_dims import KV_DECODE, KV_PREFILL
+from .kv_dims_slots import KV_POOL, KV_VERIFY
+from .layer import LAYER, LAYER_DECODE
+from .line import Rows
+from .many import (
+    many_checkpoints,
+    many_convolution,
+    many_convolution_decode,
+    many_decode,
+    many_layer,
+    many_layer_decode,
+    many_pool,
+    many_prefill,
+    many_verify,
+)
+from .neg_eigval import NEG_LAYER, NEG_LAYER_DECODE
+from .norm import NORM
+from .pool import POOL
+from .prefill import PREFILL, prefill
+from .stages import stages, wy_strict
+from .verify import VERIFY
+
+Suites = dict[str, Rows]
+
+TWO_SIZES: dict[str, Suites] = {
+    "gdn_prefill_k_last_kv_dims": KV_PREFILL,
+    "gdn_decode_k_last_kv_dims": KV_DECODE,
+    "gdn_decode_pool_k_last_kv_dims": KV_POOL,
+    "gdn_verify_k_last_kv_dims": KV_VERIFY,
+    "gdn_layer_prefill_neg_eigval": NEG_LAYER,
+    "gdn_layer_decode_neg_eigval": NEG_LAYER_DECODE,
+}
+# What a definition's rows are made like.
+KINDS: dict[str, Suites] = {
+    "gdn_prefill_k_last": PREFILL, "gdn_prefill_k_first": PREFILL,
+    "gdn_prefill_checkpoints": CHECKPOINTS,
+    "gdn_decode_k_last": DECODE, "gdn_decode_k_first": DECODE,
+    "gdn_decode_k_last_bf16_state": VARIANT, "gdn_decode_k_first_bf16_state": VARIANT,
+    "gdn_decode_packed_k_last": VARIANT,
+    "gdn_decode_pool_k_last": POOL, "gdn_decode_pool_k_last_bf16_state": POOL,
+    "gdn_verify_k_last": VERIFY,
+    "gdn_conv1d_prefill": CONVOLUTION, "gdn_conv1d_decode": CONVOLUTION_DECODE,
+    "gdn_conv_gates_prefill": CONV_GATES,
+    "gdn_gated_rms_norm": NORM,
+    "gdn_layer_prefill": LAYER, "gdn_layer_decode": LAYER_DECODE,
+    "gdn_core_decode": CORE_DECODE,
+    "gdn_prefill_from_conv": FROM_CONV, "gdn_prefill_from_conv_bf16_state": FROM_CONV,
+    "gdn_prefill_from_conv_f32_qkv": FROM_CONV_F32, "gdn_prefill_from_conv_f32_qkv_bf16_state": FROM_CONV_F32,
+    "gdn_chunk_wy": stages(False) | {"strict": wy_strict}, "gdn_chunk_state": stages(True, of_state=True),
+    "gdn_chunk_output": stages(True, scaled=True),
+    **TWO_SIZES,
+}  # fmt: skip
+
+STATES = ("", "_bf16_state")
+OF_DECODE = ("k_last", "k_first", "k_last_bf16_state", "k_first_bf16_state", "packed_k_last", "k_last_kv_dims")
+OF_POOL = (*STATES, "_kv_dims")
+OF_CONV = tuple(f"{rows}{state}" for state in STATES for rows in ("", "_f32_qkv"))
+# Rows of the conformance suite beyond those: many pairs of a sequence and a head, and many elements.
+BESIDE: dict[str, tuple[Rows, ...]] = {
+    **dict.fromkeys(
+        ("gdn_prefill_k_last", "gdn_prefill_k_first", "gdn_prefill_k_last_kv_dims"),
+        (partial(many_prefill, prefill), far_prefill),
+    ),
+    **dict.fromkeys((f"gdn_decode_{name}" for name in OF_DECODE), (many_decode, far_decode)),
+    **dict.fromkeys((f"gdn_decode_pool_k_last{name}" for name in OF_POOL), (many_pool, far_pool)),
+    **dict.fromkeys(
+        (f"gdn_prefill_from_conv{name}" for name in OF_CONV), (partial(many_prefill, from_conv), far_from_conv)
+    ),
+    **dict.fromkeys(("gdn_verify_k_last", "gdn_verify_k_last_kv_dims"), (many_verify, far_verify)),
+    **dict.fromkeys(("gdn_chunk_state", "gdn_chunk_output"), (far_stage,)),
+    **dict.fromkeys(("gdn_layer_decode", "gdn_layer_decode_neg_eigval"), (many_layer_decode, far_layer_decode)),
+    "gdn_prefill_checkpoints": (many_checkpoints, far_checkpoints),
+    "gdn_conv1d_prefill": (many_convolution, partial(far_convolution, "bias"), far_states_of_convolution),
+    "gdn_conv1d_decode": (many_convolution_decode, far_states_of_convolution_decode),
+    "gdn_conv_gates_prefill": (many_convolution, partial(far_convolution, "conv_bias"), far_states_of_convolution),
+    "gdn_gated_rms_norm": (many_decode, far_norm),
+    "gdn_layer_prefill": (many_layer, far_layer),
+    # Of 66,048 pairs, each written with up to twice its error, one is always rounded too far for a budget.
+    "gdn_layer_prefill_neg_eigval": (far_layer,),
+    "gdn_core_decode": (many_layer_decode, far_core_decode),
+    "gdn_chunk_wy": (far_wy,),
+}
+
+
+def suites(name: str) -> Suites:
+    """All rows of a definition that are written by hand, but for those of strides."""
+    if name not in KINDS:
+        raise SuiteError("no rows: name it in KINDS of suites/by_definition.py")
+    kind, more = KINDS[name], BESIDE.get(name, ())
+    return kind | {"conformance": lambda: chain.from_iterable(rows() for rows in (kind["conformance"], *more))}

@@ -1,0 +1,71 @@
+"""Rows of inputs that are slices of something wider: two of every definition that takes strides."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from gdnspec.family import Definition
+
+from .by_definition import KINDS, TWO_SIZES
+from .checkpoints import CHECKPOINTS, kept
+from .conv_gates import CONV_GATES
+from .convolution import CONVOLUTION, CONVOLUTION_DECODE, convolution, shifted
+from .core_decode import CORE_DECODE
+from .decode import decode
+from .from_conv import FROM_CONV, FROM_CONV_F32, from_conv
+from .heads import GROUPS_128, K64_V128, K128_V64, SMALL
+from .layer import LAYER, LAYER_DECODE, layer, layer_rows
+from .line import Line, Rows
+from .pool import POOL, pool
+from .prefill import PREFILL, prefill
+from .slots import SKIPPED, moved
+from .verify import VERIFY, verify
+
+
+def gaps(definition: Definition, multiple: int) -> dict[str, int]:
+    """For each input that a caller may slice out of something wider, another gap, a multiple of so many elements."""
+    strided = [tensor.name for tensor in definition.inputs if tensor.strides is not None]
+    return {name: multiple * (i + 1) for i, name in enumerate(strided)}
+
+
+def strided(definition: Definition) -> dict[str, Rows]:
+    """Gaps as projections of a model leave them, and odd ones."""
+    if not gaps(definition, 1):
+        return {}
+
+    def rows(name: str, multiple: int, small: bool, covers: str) -> Iterator[Line]:
+        yield {**_line(definition, name, small), "gaps": gaps(definition, multiple), "covers": covers}
+
+    return {
+        "smoke": partial(rows, "strided_inputs", 16, True, "inputs that are slices of something wider"),
+        "conformance": partial(rows, "strided_inputs_odd", 5, False, "slices, their rows on no boundary"),
+    }
+
+
+def _line(definition: Definition, name: str, small: bool) -> Line:
+    two_sizes = definition.name in TWO_SIZES
+    preset = (K64_V128 if small else K128_V64) if two_sizes else SMALL if small else GROUPS_128
+    lengths = (1, 63, 65) if small else (65, 1, 130, 64)  # published already: see careful_with_published_lengths
+    flags, skipped, batch = "+-+-"[: len(lengths)], (1,), 3 if small else 6
+    # A definition of two head sizes has the rows of the one that it is made like.
+    like = definition.name.removesuffix("_kv_dims").removesuffix("_neg_eigval")
+    kind = KINDS[like]
+    if kind is PREFILL:
+        return prefill(name, preset, "typical", lengths)
+    if kind is CHECKPOINTS:
+        return kept(name, preset, "typical", 64, lengths)
+    if kind is POOL:
+        slots = moved(name, batch, 2 * batch)
+        return pool(name, preset, "typical", 2 * batch + 2, [slots[0], SKIPPED, *slots[2:]])
+    if kind is VERIFY:
+        return verify(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
+    if kind is CONVOLUTION or kind is CONV_GATES:
+        return convolution(name, preset, lengths, flags, skipped=skipped)
+    if kind is CONVOLUTION_DECODE:
+        return shifted(name, preset, batch, batch + 2, skipped=skipped)
+    if kind is FROM_CONV or kind is FROM_CONV_F32:
+        return from_conv(name, preset, "typical", lengths, skipped=skipped)
+    if kind is LAYER:
+        return layer(name, preset, (20, 3, 9), "+-+", skipped=skipped)
+    if kind is LAYER_DECODE or kind is CORE_DECODE:
+        return layer_rows(name, preset, batch, skipped=skipped)
+    return decode(name, preset, "typical", batch)
