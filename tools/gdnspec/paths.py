@@ -30,7 +30,12 @@ def peers_dir() -> Path:
 
 def known_bad_dir() -> Path:
     """A folder for each family: wrong and cheating solutions, all of which must be rejected."""
-    return data_root() / "tests" / "known_bad"
+    return known_bad_below(data_root())
+
+
+def known_bad_below(root: Path) -> Path:
+    """The same beside the definitions of other families."""
+    return root / "tests" / "known_bad"
 
 
 def honest_dir() -> Path:

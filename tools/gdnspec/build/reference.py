@@ -1,10 +1,15 @@
-"""A family's code: reference/<family>/ as a package of its own, whatever else has names like its modules."""
+"""A family's code: reference/<family>/ as a package of its own, whatever else has names like its modules.
 
+It is somebody else's code, which the judge runs in its own process: what it raises is told as a problem of its file.
+"""
+
+import contextlib
 import hashlib
 import importlib
 import re
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
@@ -13,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gdnspec.catalog.families import Family
-from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.errors import Problem, RegimeError, SpecError
 from gdnspec.model.loading import is_file
 
 if TYPE_CHECKING:
@@ -21,19 +26,56 @@ if TYPE_CHECKING:
 
 PACKAGE = "gdnspec_reference_{}"
 FAMILY_CODE = "family.py"
+ASKED = ("painter", "problems", "emulators")  # what no family can do without
 _OF_THE_JUDGE = re.compile(r"^ *(from|import) gdnspec\b", re.MULTILINE)
 BESIDE = ("suites", "scripts")  # folders of what lists workloads and writes data: no verdict follows from them
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """torch says it in three ways. Here it is not imported."""
+    return isinstance(error, MemoryError) or any(
+        word in f"{type(error).__name__}: {error}" for word in ("OutOfMemoryError", "can't allocate memory")
+    )
+
+
+@contextlib.contextmanager
+def running(family: Family, doing: str) -> Iterator[None]:
+    """Around a call of a family's code. What that raises becomes a `SpecError` with its file and line; memory that is
+    missing is no fault of the code, and a `RegimeError` is an answer."""
+    try:
+        yield
+    except (SpecError, RegimeError):
+        raise
+    except (Exception, SystemExit) as error:  # what ends the process would look like a verdict
+        if out_of_memory(error):
+            raise
+        file, line = _origin(family, error)
+        what = f"{type(error).__name__}: {(str(error).splitlines() or ['no more is said'])[0]}"
+        place = "" if line is None else f"line {line}"
+        raise SpecError([Problem(file, f"{what}, raised while {doing}", place)]) from error
+
+
+def _origin(family: Family, error: BaseException) -> tuple[Path, int | None]:
+    """The last line of the family's own code that an error passed through."""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        places.append((error.filename, error.lineno or 1))
+    mine = [(Path(name), line) for name, line in places if Path(name).is_relative_to(family.reference)]
+    return mine[-1] if mine else (family.reference / FAMILY_CODE, None)
+
+
 def module(family: Family, name: str) -> ModuleType:
-    """reference/<family>/<name>.py; in a folder of it `folder.name`."""
-    return importlib.import_module(f"{_package(family)}.{name}")
+    """reference/<family>/<name>.py; in a folder of it `folder.name`. Raises `SpecError`."""
+    with running(family, f"{name}.py is imported"):
+        return importlib.import_module(f"{_package(family)}.{name}")
 
 
 def function(family: Family, named: str) -> Callable[..., Any]:
-    """What a definition names as `file.py::function`."""
+    """What a definition names as `file.py::function`. Raises `SpecError`."""
     file, name = named.split("::")
-    return getattr(module(family, file.removesuffix(".py")), name)  # type: ignore[no-any-return]
+    found = module(family, file.removesuffix(".py"))
+    with running(family, f"{name} is looked up"):
+        return getattr(found, name)  # type: ignore[no-any-return]
 
 
 def judged(family: Family) -> Any:
@@ -45,6 +87,8 @@ def judged(family: Family) -> Any:
     found = getattr(module(family, "family"), "FAMILY", None)
     if found is None:
         raise SpecError([Problem(file, "no FAMILY in it", hint="FAMILY = gdnspec.family.Family(painter, ..)")])
+    if missing := [name for name in ASKED if not callable(getattr(found, name, None))]:
+        raise SpecError([Problem(file, f"FAMILY has no function {missing[0]!r}: it is a {type(found).__name__}")])
     return found
 
 

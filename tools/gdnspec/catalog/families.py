@@ -2,7 +2,8 @@
 
 A family is two folders beside each other: `definitions/<family>/` and `reference/<family>/`. They are looked for in the
 data of this package, in what `--definitions-dir` names, and in installed packages with the entry point
-`gdnspec.families`, whose value is a package that holds both folders.
+`gdnspec.families`, whose value is a package that holds both folders. `tests/known_bad/<family>/` beside them is the
+third, which only the selftest reads.
 """
 
 import importlib.util
@@ -60,9 +61,13 @@ class Family:
         return {}
 
     def _by_pattern(self, name: str) -> Preset | None:
-        for pattern in self.about.preset_patterns:
-            if (axes := pattern.bind(name)) is not None:
-                return Preset(axes=axes, source="named by its heads")
+        for i, pattern in enumerate(self.about.preset_patterns):
+            try:
+                if (axes := pattern.bind(name)) is not None:
+                    return Preset(axes=axes, source="named by its heads")
+            except ValueError as error:  # no number, no value of an expression, or no size
+                why = f"makes no preset of {name!r}: {str(error).splitlines()[0]}"
+                raise SpecError([Problem(self.file, why, f"/preset_patterns/{i}")]) from None
         return None
 
 
@@ -81,9 +86,23 @@ def add(folder: Path) -> None:
         raise SpecError([Problem(folder, "no such folder", hint="--definitions-dir takes a folder of families")])
     if not list(folder.glob(f"*/{FAMILY_FILE}")):
         raise SpecError([Problem(folder, f"holds no family: none of its folders has a {FAMILY_FILE}")])
-    known = [text for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
-    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*known, str(folder.resolve())]))
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*map(str, given()), str(folder.resolve())]))
     families.cache_clear()
+
+
+def given() -> list[Path]:
+    """The folders that `--definitions-dir` named."""
+    return [Path(text) for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
+
+
+def same_families() -> tuple[str, ...]:
+    """What a command that goes on from this one is given, so that it knows the same families."""
+    return tuple(word for folder in given() for word in ("--definitions-dir", str(folder)))
+
+
+def elsewhere() -> list[Path]:
+    """The folders of families outside of the data of this package. Raises `SpecError`."""
+    return [*given(), *_installed()]
 
 
 @cache
@@ -127,15 +146,25 @@ def family_of(definition_file: Path, name: str) -> Family:
 
 
 def _roots() -> list[Path]:
-    given = [Path(text) for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
-    return list(dict.fromkeys([paths.definitions_dir(), *given, *_installed()]))
+    return list(dict.fromkeys([paths.definitions_dir(), *elsewhere()]))
 
 
-def _installed() -> list[Path]:
-    roots = []
-    for point in entry_points(group=ENTRY_POINTS):
-        spec = importlib.util.find_spec(point.value)
-        if spec is None or not spec.submodule_search_locations:
-            raise SpecError(f"the entry point {point.name!r} of {ENTRY_POINTS} names no package: {point.value!r}")
-        roots.append(Path(next(iter(spec.submodule_search_locations))) / "definitions")
-    return roots
+@cache
+def _installed() -> tuple[Path, ...]:
+    return tuple(_root(point.name, point.value) for point in entry_points(group=ENTRY_POINTS))
+
+
+def _root(name: str, package: str) -> Path:
+    """The definitions of an installed package. Raises `SpecError`."""
+    said = f"the entry point {name!r} of {ENTRY_POINTS}"
+    try:
+        spec = importlib.util.find_spec(package)
+    except Exception as error:  # of a dotted name it runs the package above
+        raise SpecError(f"{said} names {package!r}: {type(error).__name__}: {error}") from None
+    if spec is None or not spec.submodule_search_locations:
+        raise SpecError(f"{said} names no package: {package!r}")
+    root = Path(next(iter(spec.submodule_search_locations))) / "definitions"
+    if not list(root.glob(f"*/{FAMILY_FILE}")):
+        hint = f"{said} promises one: it has the form of definitions/, with reference/ beside it"
+        raise SpecError([Problem(root, "holds no family", hint=hint)])
+    return root

@@ -1,4 +1,4 @@
-"""The solutions that test the judge: tests/known_bad/ and tests/honest/.
+"""The solutions that test the judge: tests/known_bad/ here and beside families from elsewhere, and tests/honest/.
 
 A wrong solution is a folder with a known_bad.json, or a row of a family's faults.json: lines of a right solution, its
 base, that become others. A row is written into the cache as a folder, so that it runs as any solution does.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gdnspec import paths
+from gdnspec.catalog.families import elsewhere
 from gdnspec.catalog.kept import partial
 from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution
 from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer, nearest
@@ -67,6 +68,16 @@ def bases() -> list[Solution]:
     return [solution for table in _tables() for solution in _bases(table).values()]
 
 
+def of_family(name: str) -> list[str]:
+    """The names of all wrong solutions of a family and of their bases; none where it has none."""
+    folders = [folder for folder in _of_families() if folder.name == name]
+    return [
+        *(file.parent.name for folder in folders for file in _known_bad_files(folder)),
+        *(fault.name for folder in folders for table in _tables(folder) for fault in load(FaultTable, table).faults),
+        *(base for folder in folders for table in _tables(folder) for base in _bases(table)),
+    ]
+
+
 def check_table(table: Path, scratch: Path) -> None:
     """Raises `SpecError` with every problem of a table and of what its rows make, which it writes to `scratch`."""
     problems: list[Problem] = []
@@ -82,12 +93,18 @@ def check_table(table: Path, scratch: Path) -> None:
 # --- folders ----------------------------------------------------------------------------------------------------
 
 
-def _known_bad_files() -> list[Path]:
-    return sorted(paths.known_bad_dir().glob(f"*/*/{KNOWN_BAD_FILE}"))
+def _of_families() -> list[Path]:
+    """A folder for each family that has wrong solutions."""
+    roots = [paths.known_bad_dir(), *(paths.known_bad_below(root.parent) for root in elsewhere())]
+    return [folder for root in dict.fromkeys(roots) for folder in sorted(root.glob("*/"))]
+
+
+def _known_bad_files(*folders: Path) -> list[Path]:
+    """Those of these families; of all where none is given."""
+    return [file for folder in folders or _of_families() for file in sorted(folder.glob(f"*/{KNOWN_BAD_FILE}"))]
 
 
 def _folders(names: Collection[str] | None) -> Iterator[Bad]:
-    root = paths.known_bad_dir()
     problems = [
         Problem(file.parent, f"has {file.name} and no {MANIFEST}")
         for file in _known_bad_files()
@@ -95,7 +112,7 @@ def _folders(names: Collection[str] | None) -> Iterator[Bad]:
     ]
     if problems:
         raise SpecError(problems)
-    for family in sorted(root.glob("*/")):
+    for family in _of_families():
         for solution in _all(family, least=0):
             if names is None or solution.name in names:
                 yield Bad(solution, load(KnownBad, solution.folder / KNOWN_BAD_FILE))
@@ -119,8 +136,8 @@ def _all(root: Path, least: int = 1) -> list[Solution]:
 # --- rows of a table --------------------------------------------------------------------------------------------
 
 
-def _tables() -> list[Path]:
-    return sorted(paths.known_bad_dir().glob(f"*/{TABLE_FILE}"))
+def _tables(*folders: Path) -> list[Path]:
+    return [folder / TABLE_FILE for folder in folders or _of_families() if (folder / TABLE_FILE).is_file()]
 
 
 def _bases(table: Path) -> dict[str, Solution]:

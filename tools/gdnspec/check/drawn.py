@@ -5,15 +5,17 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gdnspec.build.reference import judged
+from gdnspec.build.reference import FAMILY_CODE, judged, running
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.check.call import Content
-from gdnspec.inputs.contract import RegimeError
 from gdnspec.inputs.materialise import InvalidWorkload, scalars
 from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Scope
 from gdnspec.model.elements import Tensor as TensorModel
+from gdnspec.model.errors import Problem, RegimeError, SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.torch_arrays import in_blocks
+from gdnspec.sandbox.wire.arena import TORCH
 
 
 def draw(found: Found, workload: Workload, device: str) -> Content:
@@ -23,16 +25,25 @@ def draw(found: Found, workload: Workload, device: str) -> Content:
         raise InvalidWorkload(f"the family {found.family.name} draws nothing on a device")
     scope = workload.scope(definition, preset_of(found, workload))
     try:
-        painter = family.device_painter(definition, workload, scope, device)
-        wanted = [t for t in definition.inputs if not t.is_scalar and t.name not in workload.omit]
-        tensors = {tensor.name: painter.paint(tensor) for tensor in wanted}
+        with running(found.family, f"inputs of {definition.name} are drawn on a device"):
+            painter = family.device_painter(definition, workload, scope, device)
+            wanted = [t for t in definition.inputs if not t.is_scalar and t.name not in workload.omit]
+            tensors = {t.name: _held(found, t, painter.paint(t), scope) for t in wanted}
+            unbounded = list(family.device_problems(definition, tensors, workload))
     except RegimeError as error:
         raise InvalidWorkload(str(error)) from None
-    for problem in problems(definition, tensors):
-        raise InvalidWorkload(problem)
-    for problem in family.device_problems(definition, tensors, workload):
+    for problem in [*problems(definition, tensors), *unbounded]:
         raise InvalidWorkload(problem)
     return Content(tensors, scalars(found, workload, scope), scope)
+
+
+def _held(found: Found, model: TensorModel, x: Tensor, scope: Scope) -> Tensor:
+    """What was drawn, seen to be what the definition says. Raises `SpecError`."""
+    has, wanted = (x.dtype, tuple(x.shape)), (TORCH[model.dtype], found.definition.shape(model, scope))
+    if has == wanted:
+        return x
+    message = f"draws {model.name} of {found.definition.name} on a device as {has[0]} {list(has[1])}"
+    raise SpecError([Problem(found.family.reference / FAMILY_CODE, f"{message}, not as {wanted[0]} {list(wanted[1])}")])
 
 
 def problems(definition: Definition, tensors: dict[str, Tensor]) -> Iterator[str]:

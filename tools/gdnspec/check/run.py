@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gdnspec.build.machine import environment
+from gdnspec.build.reference import out_of_memory
 from gdnspec.catalog.definitions import Found
 from gdnspec.check import drawn, other_lengths
 from gdnspec.check.call import Answer, Content, Session
@@ -142,11 +143,6 @@ class Judgement:
         return Judgement(Verdict(status, message))
 
 
-def _out_of_memory(error: Exception) -> bool:
-    """torch says it in three ways."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-
-
 class Checker:
     """Judges jobs; remembers cases, for every solution meets the same ones."""
 
@@ -187,7 +183,7 @@ class Checker:
             deaths[entry] = deaths.get(entry, 0) + 1 if child.deaths > before else 0
             judgement = Judgement.of(failure.status, failure.message)
         except (MemoryError, RuntimeError) as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             said = (str(error).splitlines() or ["no more is said"])[0]
             judgement = Judgement.of("UNSUPPORTED", f"out of memory: {said}")
@@ -199,7 +195,7 @@ class Checker:
         try:
             return self._judge(job, self.case(job), child)
         except (MemoryError, RuntimeError) as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
         child.end()
         return self._judge(job, self.case(job), child)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gdnspec.inputs.array import Array
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope, Tensor
+from gdnspec.model.errors import RegimeError as RegimeError
 from gdnspec.model.workload import Workload
 
 if TYPE_CHECKING:
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
 
     from gdnspec.interop.meaning import Meaning
     from gdnspec.interop.text import Text
-
-
-class RegimeError(ValueError):
-    """A regime that a definition cannot express."""
 
 
 class SuiteError(ValueError):

@@ -2,18 +2,18 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from gdnspec.build.reference import FAMILY_CODE, judged
+from gdnspec.build.reference import FAMILY_CODE, judged, running
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.inputs import raw, validity
 from gdnspec.inputs.array import CARRIER, Array
-from gdnspec.inputs.contract import RegimeError
 from gdnspec.model.dtypes import FLOATS
 from gdnspec.model.elements import Scope, Tensor
-from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.errors import Problem, RegimeError, SpecError
 from gdnspec.model.expression import parse
 from gdnspec.model.workload import Workload
 
@@ -54,29 +54,49 @@ def materialise(found: Found, workload: Workload) -> Inputs:
     except RegimeError as error:
         raise InvalidWorkload(str(error)) from None
     sha256 = digest(tensors)
-    if workload.sha256 is not None and workload.sha256 != sha256:
-        raise InvalidWorkload(f"the inputs have sha256 {sha256[:12]}.., the line says {workload.sha256[:12]}..")
+    changed = workload.sha256 is not None and workload.sha256 != sha256
+    # A file is held to its hash first. Of a generator that draws no number the other hash would not say what is wrong.
+    if changed and workload.tensors is not None:
+        raise InvalidWorkload(_other_hash(sha256, workload))
     for problem in validity.problems(found, tensors, workload, scope):
         raise InvalidWorkload(problem)
+    if changed:
+        raise InvalidWorkload(_other_hash(sha256, workload))
     return Inputs(tensors, scalars(found, workload, scope), scope, sha256)
+
+
+def _other_hash(sha256: str, workload: Workload) -> str:
+    return f"the inputs have sha256 {sha256[:12]}.., the line says {str(workload.sha256)[:12]}.."
 
 
 def draw(found: Found, workload: Workload, scope: Scope) -> dict[str, Array]:
     """Every input tensor that the line does not omit, by name, as the family draws it. Scalars are not drawn."""
+    return {tensor.name: array for tensor, array in painted(found, workload, scope)}
+
+
+def painted(found: Found, workload: Workload, scope: Scope) -> Iterator[tuple[Tensor, Array]]:
+    """The same one at a time. Raises `RegimeError`, and `SpecError` where the family's code is wrong."""
     definition = found.definition
-    painter = judged(found.family).painter(definition, workload, scope)
-    tensors = [t for t in definition.inputs if not t.is_scalar and t.name not in workload.omit]
-    return {tensor.name: held(found, tensor, painter.paint(tensor), scope) for tensor in tensors}
+    with running(found.family, f"inputs of {definition.name} are drawn"):
+        painter = judged(found.family).painter(definition, workload, scope)
+        for tensor in definition.inputs:
+            if not tensor.is_scalar and tensor.name not in workload.omit:
+                yield tensor, _held(found, tensor, painter.paint(tensor), scope)
 
 
-def held(found: Found, tensor: Tensor, array: Array, scope: Scope) -> Array:
-    """The array, seen to be what the definition says. Raises `SpecError`: the family's code is wrong."""
-    shape = found.definition.shape(tensor, scope)
-    if (array.dtype, tuple(array.shape)) != (tensor.dtype, shape):
-        has, wanted = f"{array.dtype} {list(array.shape)}", f"{tensor.dtype} {list(shape)}"
-        message = f"draws {tensor.name} of {found.definition.name} as {has}, not as {wanted}"
-        raise SpecError([Problem(found.family.reference / FAMILY_CODE, message)])
-    return array
+def _held(found: Found, tensor: Tensor, array: object, scope: Scope) -> Array:
+    """What was drawn, seen to be what the definition says. Raises `SpecError`."""
+    if not isinstance(array, Array):
+        has = f"a {type(array).__name__}, not a gdnspec.family.Array"
+    elif array.dtype in CARRIER and array.data.dtype != CARRIER[array.dtype]:
+        has = f"{array.dtype} held in {array.data.dtype}, not in {np.dtype(CARRIER[array.dtype])}"
+    else:
+        shape = found.definition.shape(tensor, scope)
+        if (array.dtype, tuple(array.shape)) == (tensor.dtype, shape):
+            return array
+        has = f"{array.dtype} {list(array.shape)}, not as {tensor.dtype} {list(shape)}"
+    message = f"draws {tensor.name} of {found.definition.name} as {has}"
+    raise SpecError([Problem(found.family.reference / FAMILY_CODE, message)])
 
 
 def refuse_drawn(workload: Workload) -> None:

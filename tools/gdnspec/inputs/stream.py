@@ -10,11 +10,11 @@ from gdnspec.build.reference import judged
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.inputs import validity
 from gdnspec.inputs.array import Array
-from gdnspec.inputs.contract import RegimeError
-from gdnspec.inputs.materialise import InvalidWorkload, held, materialise, refuse_drawn
+from gdnspec.inputs.materialise import InvalidWorkload, materialise, painted, refuse_drawn
 from gdnspec.inputs.memory import available
 from gdnspec.inputs.tensor_file import header
 from gdnspec.model.elements import Tensor
+from gdnspec.model.errors import RegimeError
 from gdnspec.model.workload import Workload
 
 DRAWING = 1.2  # times a tensor's bytes: the blocks that it is drawn in are small beside it
@@ -56,7 +56,7 @@ def _written(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
             digest.update(data)
             out.seek(len(head) + starts[tensor.name])
             out.write(data)
-            for problem in validity.values(tensor, array):
+            for problem in validity.values(found, tensor, array, workload):
                 raise InvalidWorkload(problem)
             if tensor.name in bounding or tensor.parts:
                 small[tensor.name] = array
@@ -75,8 +75,6 @@ def _arrays(found: Found, workload: Workload, tensors: list[Tensor]) -> Iterator
         return
     try:
         scope = workload.scope(found.definition, preset_of(found, workload))
-        painter = judged(found.family).painter(found.definition, workload, scope)
-        for tensor in tensors:
-            yield tensor, held(found, tensor, painter.paint(tensor), scope)
+        yield from painted(found, workload, scope)
     except RegimeError as error:
         raise InvalidWorkload(str(error)) from None

@@ -5,12 +5,13 @@ from math import prod
 
 import numpy as np
 
-from gdnspec.build.reference import judged
+from gdnspec.build.reference import FAMILY_CODE, judged, running
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.array import Array
 from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import FLOATS
 from gdnspec.model.elements import Scope, Tensor
+from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.workload import Workload
 
 BLOCK = 1 << 22  # elements looked at together: a pool of gigabytes is not held twice
@@ -21,23 +22,27 @@ def problems(found: Found, arrays: Mapping[str, Array], workload: Workload, scop
     of them together."""
     definition = found.definition
     for name, array in arrays.items():
-        yield from values(definition.input(name), array)
+        yield from values(found, definition.input(name), array, workload)
     together = {**arrays, **_unpacked(definition, arrays, scope)}
-    yield from judged(found.family).problems(definition, together, workload, scope)
+    with running(found.family, f"inputs of {definition.name} are looked at"):
+        yield from judged(found.family).problems(definition, together, workload, scope)
 
 
-def values(tensor: Tensor, array: Array) -> Iterator[str]:
-    """What a definition does not allow one tensor to hold."""
+def values(found: Found, tensor: Tensor, array: Array, workload: Workload) -> Iterator[str]:
+    """What a definition does not allow one tensor to hold. Raises `SpecError` where a generator drew no number."""
     low, high = tensor.domain or (None, None)
     least, most, legal = np.inf, -np.inf, True
     flat = array.data.reshape(-1)
     for start in range(0, flat.size, BLOCK):
-        found = Array(array.dtype, flat[start : start + BLOCK]).values()
+        block = Array(array.dtype, flat[start : start + BLOCK]).values()
         if array.dtype in FLOATS:
             # Only a gate in log space may be infinite, and only downwards: alpha = 0.
             downwards = tensor.domain is not None and low is None
-            legal = legal and bool((np.isfinite(found) | ((found == -np.inf) & downwards)).all())
-        least, most = min(least, found.min()), max(most, found.max())
+            legal = legal and bool((np.isfinite(block) | ((block == -np.inf) & downwards)).all())
+        least, most = min(least, block.min()), max(most, block.max())
+    if not legal and workload.tensors is None:
+        message = f"draws {tensor.name} of {found.definition.name} with values that are not finite"
+        raise SpecError([Problem(found.family.reference / FAMILY_CODE, f"{message}, in workload {workload.name!r}")])
     if not legal:
         yield f"{tensor.name} has values that are not finite"
     elif flat.size:

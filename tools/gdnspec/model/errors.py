@@ -56,6 +56,10 @@ class PlacedError(ValueError):
         self.pointer, self.message, self.hint = pointer, message, hint
 
 
+class RegimeError(ValueError):
+    """A regime that a definition cannot express."""
+
+
 def nearest(word: str, valid: Iterable[str]) -> str:
     """`did you mean X?`, or the list of what is valid where nothing is near."""
     names = sorted(set(valid))

@@ -177,6 +177,17 @@ def _check_axes(definition: "Definition") -> None:
         if unknown:
             message = f"{unknown[0]!r} is neither {LENGTH} nor a scalar input"
             raise PlacedError(pointer, message, nearest(unknown[0], known))
+        if parse(text).names <= {LENGTH}:
+            _check_empty(pointer, text)
+
+
+def _check_empty(pointer: str, text: str) -> None:
+    try:
+        of_none = count(text, 0, {})
+    except ExpressionError as error:
+        raise PlacedError(pointer, f"a sequence without tokens: {error}") from None
+    if of_none != 0:
+        raise PlacedError(pointer, f"{of_none} of a sequence without tokens, which has none", "such as min(length, 1)")
 
 
 def _expressions(definition: "Definition") -> Iterator[tuple[str, str]]:

@@ -11,12 +11,11 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from gdnspec import paths
-from gdnspec.build.reference import function, reference_hash
+from gdnspec.build.reference import function, reference_hash, running
 from gdnspec.catalog import kept
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload
-from gdnspec.model.definition import Definition
-from gdnspec.model.elements import Scope
+from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.roles import packed_tokens
 from gdnspec.numerics.arguments import arguments
 from gdnspec.numerics.pools import compact, left
@@ -28,9 +27,15 @@ AGAIN = "its expected values are computed again"
 
 def oracle(found: Found, tokens: int) -> Callable[..., tuple[Tensor, ...] | Tensor]:
     """The reference function; where the workload is long, the second reference that the definition names."""
+    return function(found.family, _asked(found, tokens)[0])
+
+
+def _asked(found: Found, tokens: int) -> tuple[str, str]:
+    """The function that is the oracle for so many tokens, and where the definition names it."""
     second = found.definition.second_reference
-    first = second is None or tokens <= second.above_tokens
-    return function(found.family, found.definition.reference if second is None or first else second.function)
+    if second is None or tokens <= second.above_tokens:
+        return found.definition.reference, "/reference"
+    return second.function, "/second_reference/function"
 
 
 def in_chunks(found: Found) -> Callable[..., tuple[Tensor, ...] | Tensor]:
@@ -44,14 +49,33 @@ def evaluate(found: Found, inputs: Inputs, device: str, dtype: torch.dtype | Non
     written. In `dtype`, else in the types that its inputs have."""
     inputs = compact(found.definition, inputs)
     tokens = packed_tokens(found.definition, inputs.scope)
-    values = oracle(found, tokens)(**arguments(found, inputs, device, dtype))
-    return by_name(found.definition, values, inputs.scope)
+    asked, place = _asked(found, tokens)
+    with running(found.family, f"{asked} computes expected values of {found.definition.name}"):
+        values = function(found.family, asked)(**arguments(found, inputs, device, dtype))
+    try:
+        return by_name(found, values, inputs, dtype)
+    except ValueError as error:
+        raise SpecError([Problem(found.file, f"{asked} returned {error}", place)]) from None
 
 
-def by_name(definition: Definition, values: tuple[Tensor, ...] | Tensor, scope: Scope) -> dict[str, Tensor]:
-    """What a reference left of a call: one output needs no tuple; of an indexed input the slots that are written."""
-    values = (values,) if isinstance(values, Tensor) else values
-    whole = dict(zip((tensor.name for tensor in definition.judged), values, strict=True))
+def by_name(found: Found, values: object, inputs: Inputs, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """What a reference left of a call: one output needs no tuple; of an indexed input the slots that are written.
+    Raises `ValueError`, in words, where that is not what the definition has, or not in `dtype`."""
+    definition, scope = found.definition, inputs.scope
+    given = values if isinstance(values, tuple | list) else (values,)
+    if len(given) != len(definition.judged):
+        raise ValueError(f"{len(given)} values, not {', '.join(tensor.name for tensor in definition.judged)}")
+    whole: dict[str, Tensor] = {}
+    for tensor, value in zip(definition.judged, given, strict=True):
+        if not isinstance(value, Tensor):
+            raise ValueError(f"a {type(value).__name__} for {tensor.name}, not a tensor")
+        # A pool has only the slots that the call names.
+        shape = inputs.tensors[tensor.name].shape if tensor.mutates else definition.shape(tensor, scope)
+        if tuple(value.shape) != shape:
+            raise ValueError(f"{tensor.name} as {list(value.shape)}, not as {list(shape)}")
+        if dtype is not None and value.dtype != dtype:
+            raise ValueError(f"{tensor.name} in {value.dtype}, and its inputs are in {dtype}")
+        whole[tensor.name] = value
     return whole | left(definition, whole, scope)
 
 
@@ -76,8 +100,6 @@ class Expected:
             values = evaluate(found, inputs, self.device, torch.float64)
             for tensor in judged:
                 value = values[tensor.name]
-                if tuple(value.shape) != shapes[tensor.name] or value.dtype != torch.float64:
-                    raise RuntimeError(f"the reference of {found.definition.name} returned another {tensor.name}")
                 largest = torch.finfo(TORCH[tensor.dtype]).max
                 if not bool((value.abs() <= largest).all()):  # NaN is not below anything
                     raise InvalidWorkload(f"the expected {tensor.name} is not finite in {tensor.dtype}")

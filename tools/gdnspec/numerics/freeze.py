@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gdnspec.build.reference import judged
+from gdnspec.build.reference import FAMILY_CODE, judged, running
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.contract import Emulated
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
@@ -140,6 +140,15 @@ def _emulators(
     call = Emulated(
         definition, workload.suite == "strict", arguments(found, few, device), oracle(found, tokens), in_chunks(found)
     )
-    with torch.no_grad():
+    file, seen = found.family.reference / FAMILY_CODE, False
+    with torch.no_grad(), running(found.family, f"emulators compute {definition.name}"):
         for name, values in judged(found.family).emulators(call):
-            yield name, by_name(definition, values, few.scope)
+            try:
+                yield str(name), by_name(found, values, few)
+            except ValueError as error:
+                message = f"the emulator {name!r} of {definition.name} returned {error}"
+                raise SpecError([Problem(file, message)]) from None
+            seen = True
+    if not seen:
+        message = f"no emulator of {definition.name}: budgets are frozen from the errors of honest emulators"
+        raise SpecError([Problem(file, message, hint="emulators yields the name and the result of each")])

@@ -105,7 +105,8 @@ def _hold_to_definitions(bundle: Bundle, watcher: Watcher) -> None:
         try:
             now = Question.of(definition(name))
         except SpecError as error:
-            problems.append(Problem(bundle.file, str(error), at))
+            mine = "no bundle brings a family: --definitions-dir names your own copy of it"
+            problems.append(Problem(bundle.file, str(error), at, mine))
             continue
         if asked.definition != now.definition:
             message = f"was checked on another version of {name}: its definition.json has another sha256 here"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gdnspec import __version__
 from gdnspec.build.reference import code_hash
+from gdnspec.catalog.families import same_families
 from gdnspec.check.plan import judge_hash
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.inputs.tensor_file import Entry
@@ -86,7 +87,7 @@ class Judge:
         return Judged(next((v for v in verdicts if v.status != "PASSED"), verdicts[0]), verdicts)
 
     def _record(self, line: Workload, judged: Judged, answer: list[object]) -> CheckResult:
-        definition = self.folder.found.definition
+        definition, folders = self.folder.found.definition, (str(self.folder.path), str(self.outputs))
         parts = [
             __version__,
             code_hash(self.folder.found.family),
@@ -104,7 +105,7 @@ class Judge:
             status=judged.verdict.status,
             message=judged.verdict.message,
             outputs=[verdict.errors for verdict in judged.outputs if verdict.errors is not None],
-            repeat=shlex.join(["gdnspec", "vectors", "judge", str(self.folder.path), str(self.outputs)]),
+            repeat=shlex.join(["gdnspec", "vectors", "judge", *folders, *same_families()]),
             key=hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32],
             environment={"shipped": line.name not in self.folder.own},
         )

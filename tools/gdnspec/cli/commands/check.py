@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gdnspec.catalog.definitions import Found
+from gdnspec.catalog.families import same_families
 from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
@@ -165,6 +166,7 @@ def _flags(solutions_dir: Path | None, workloads_file: Path | None, symmetries: 
         yield "--symmetries"
     if timeout != Options.timeout:
         yield from ("--timeout", f"{timeout:g}")
+    yield from same_families()
 
 
 def _earlier(file: Path, jobs: "list[Job]") -> dict[str, CheckResult]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated
 import typer
 
 from gdnspec.catalog.definitions import Found, definition
+from gdnspec.catalog.families import same_families
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.files import whole
@@ -30,7 +32,10 @@ def generate(
     name: Annotated[str, typer.Argument(metavar="DEFINITION", help="The definition to make workloads for.")],
     preset: Annotated[str, typer.Option(help="Head configuration: gdnspec list presets.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The JSONL file to write; - is stdout.")],
-    regime: Annotated[str, typer.Option(help="How values are drawn: gdnspec list regimes.")] = "typical",
+    regime: Annotated[
+        str | None,
+        typer.Option(help="How values are drawn: gdnspec list regimes.", show_default="the first of the family"),
+    ] = None,
     lengths: Annotated[str | None, typer.Option(help=f"Sequence lengths of one workload: {SPEC}.")] = None,
     batch: Annotated[
         str | None, typer.Option(help=f"Sequences in a workload, or batch sizes of a decode: {SPEC}.")
@@ -52,8 +57,10 @@ def generate(
     """Draw workloads: the same options give the same lines and the same tensors on any machine."""
     found = definition(name)
     heads = heads_of(found, preset)
-    if regime not in found.family.about.regimes:
-        raise SpecError(f"no regime {regime!r} ({nearest(regime, found.family.about.regimes)})")
+    known = found.family.about.regimes
+    regime = regime or next(iter(known))
+    if regime not in known:
+        raise SpecError(f"no regime {regime!r} ({nearest(regime, known)})")
     to_stdout = str(output) == "-"
     if not to_stdout and output.exists() and not force:
         raise SpecError([Problem(output, "exists already", hint="--force overwrites it")])
@@ -67,8 +74,9 @@ def generate(
             drawn = freezer(found, drawn) if freezer else drawn
             print(json.dumps(drawn.model_dump(mode="json", exclude_defaults=True)), file=file, flush=True)
     if not to_stdout:
-        then = "check" if freeze else "workloads freeze"
-        complain(f"{len(lines)} workloads in {output}; next: gdnspec {then} {name} --workloads {output}")
+        then = ("check",) if freeze else ("workloads", "freeze")
+        command = shlex.join(["gdnspec", *then, name, "--workloads", str(output), *same_families()])
+        complain(f"{len(lines)} workloads in {output}; next: {command}")
 
 
 def _freezer(device: str) -> Callable[[Found, Workload], Workload]:

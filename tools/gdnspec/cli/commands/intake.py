@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gdnspec import paths
+from gdnspec.catalog.families import same_families
 from gdnspec.cli import amounts
 from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
-from gdnspec.cli.options import CallTimeout, DeviceName, Trusted
+from gdnspec.cli.options import CallTimeout, DefinitionsDir, DeviceName, Trusted
 from gdnspec.cli.verdicts import Summary, print_failure, print_summary
 from gdnspec.model.errors import SpecError, visible
 from gdnspec.model.result import CheckResult
@@ -50,9 +51,13 @@ def intake(
     minutes: Annotated[
         float, typer.Option(min=0.01, max=amounts.MINUTES, help="Minutes that its process may run.")
     ] = 60.0,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Read a bundle safely, audit it, check it in isolation on workloads that nobody has seen, compare its claims of
-    speed with what is measured here, and copy it to the solutions where all of that passes."""
+    speed with what is measured here, and copy it to the solutions where all of that passes.
+
+    A family of operators never comes from a bundle: its code runs in the judge. --definitions-dir names your own copy.
+    """
     target = into or paths.solutions_dir()
     if into is None and "site-packages" in target.parts:
         raise SpecError("this gdnspec is installed, not a checkout: say --into DIR")
@@ -69,7 +74,9 @@ def intake(
 
     where = chosen_device(device)
     confinement = judging.confinement(minutes, trusted, memory, disk)
-    terms = judging.Terms(where, secrets.randbits(62), timeout, confinement, command="gdnspec intake")
+    terms = judging.Terms(
+        where, secrets.randbits(62), timeout, confinement, command="gdnspec intake", flags=same_families()
+    )
     told = _Told(where.name)
     try:
         admitted = take_in(bundle, target, terms, Policy(allow_findings, no_bench), told)

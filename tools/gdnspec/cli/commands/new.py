@@ -11,6 +11,7 @@ import typer
 
 from gdnspec import paths
 from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.families import same_families
 from gdnspec.catalog.solutions import MANIFEST, load_solution, solutions
 from gdnspec.cli.console import say
 from gdnspec.cli.options import DefinitionsDir
@@ -64,9 +65,10 @@ def new(
     except OSError as error:
         shown = error.strerror or str(error)
         raise SpecError([Problem(folder, f"cannot be written: {shown}; nothing is left of it")]) from None
-    where = f" --solutions-dir {shlex.quote(str(root))}" if solutions_dir is not None else ""
+    where = ("--solutions-dir", str(root)) if solutions_dir is not None else ()
+    check = shlex.join(["gdnspec", "check", "--solution", name, *where, *same_families()])
     say(f"made {paths.shown(folder)}/: {MANIFEST}, {scaffold.file}")
-    say(f"edit {paths.shown(folder / scaffold.file)}, then: gdnspec check --solution {name}{where}")
+    say(f"edit {paths.shown(folder / scaffold.file)}, then: {check}")
 
 
 def _make(folder: Path, files: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gdnspec.catalog.faults import Bad, honest, known_bad, rejections
+from gdnspec.catalog.faults import Bad, honest, known_bad, of_family, rejections
 from gdnspec.catalog.solutions import Solution
 from gdnspec.cli.console import complain, print_table, say
 from gdnspec.cli.device import chosen_device
@@ -43,7 +43,11 @@ Matrix = Annotated[
 
 def selftest(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Known-bad or honest solutions; all if you name none.")
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Known-bad or honest solutions, or a family for its known-bad ones; all if you name none.",
+        ),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, max=256, help="Solutions that run at a time.", show_default="one per processor")
@@ -68,8 +72,9 @@ def selftest(
     survives, is rejected for another reason than its fault, or where an honest one fails or keeps too small a margin.
     """
     good = honest()
+    names = [one for name in names or () for one in of_family(name) or [name]]
     everything = [*rejections(), *(solution.name for solution in good)]
-    for name in names or ():
+    for name in names:
         if name not in everything:
             raise SpecError(f"no known-bad or honest solution {name!r} ({nearest(name, everything)})")
     bad = known_bad(names or None)

@@ -11,7 +11,7 @@ from gdnspec import paths
 from gdnspec.cli import amounts
 from gdnspec.cli.console import complain, print_table, say, table, warn
 from gdnspec.cli.needs import needs
-from gdnspec.cli.options import CallTimeout
+from gdnspec.cli.options import CallTimeout, DefinitionsDir
 from gdnspec.model.errors import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -67,8 +67,12 @@ def serve(
     trusted: Annotated[
         bool, typer.Option("--trusted", help="Run bundles even where Linux cannot isolate them fully.")
     ] = False,
+    definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Take bundles over HTTP from users with a token, judge each as intake does, one to a GPU, and keep the results."""
+    """Take bundles over HTTP from users with a token, judge each as intake does, one to a GPU, and keep the results.
+
+    A family of operators never comes from a bundle. --definitions-dir adds families for all jobs.
+    """
     if not (add_user or revoke or users or backup):
         needs("serve", "fastapi", "uvicorn")
     from gdnspec.server.settings import MIB, Settings

@@ -1,12 +1,14 @@
 """gdnspec submit: a solution and the evidence for it, packed for somebody else to take in."""
 
 import secrets
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from gdnspec import paths
+from gdnspec.catalog.families import same_families
 from gdnspec.catalog.writing import require_file
 from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
@@ -62,7 +64,7 @@ def submit(
         _refuse_other_file(target)
     server = client(to, token_file) if to is not None else None  # before minutes are spent on evidence
     print_findings(audited(solution.manifest, folder_files(solution)))
-    flags = ("--solutions-dir", str(solutions_dir.resolve())) if solutions_dir else ()
+    flags = (*(("--solutions-dir", str(solutions_dir.resolve())) if solutions_dir else ()), *same_families())
     evidence = recorded(solution) if reuse_evidence else _record(solution, device, timeout, trusted, flags)
     verdicts = lines_of(CheckResult, evidence.files[VERDICTS], Path(VERDICTS))
     if problems := incomplete(evidence.evidence, served_by(solution), verdicts):
@@ -180,4 +182,4 @@ def _say_packed(target: Path, data: bytes, recorded: "Recorded") -> None:
     say(f"packed {paths.shown(target)}: {len(data):,} bytes, sha256 {sha256(data)}")
     speed = f"{counts[TRACES]} traces" if counts[TRACES] else "no traces: only a GPU's are ranked"
     say(f"evidence of {recorded.evidence.recorded}: {counts[VERDICTS]} verdicts, {speed}")
-    say(f"next, for who reviews it: gdnspec intake {paths.shown(target)}")
+    say(f"next, for who reviews it: {shlex.join(['gdnspec', 'intake', paths.shown(target), *same_families()])}")

@@ -1,12 +1,14 @@
 """gdnspec vectors: conformance without Python. Inputs as files for any language, and the verdict on what comes back."""
 
 import contextlib
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gdnspec.catalog.families import same_families
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
 from gdnspec.cli.options import DefinitionsDir, Suites, Workloads, WorkloadsFile
@@ -61,7 +63,7 @@ def export(
     size = write(found, lines, out, force)
     complain(
         f"{len(lines)} workloads of {name} in {out}, {size / 2**20:.1f} MiB; {out / 'README.md'} says how to go on, "
-        f"then: gdnspec vectors judge {out} OUTPUTS"
+        f"then: {shlex.join(['gdnspec', 'vectors', 'judge', str(out), 'OUTPUTS', *same_families()])}"
     )
 
 
