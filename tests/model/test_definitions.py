@@ -294,7 +294,10 @@ def test_the_schema_accepts_a_shipped_definition_and_no_misspelt_key(name: str) 
     validator.check_schema(schema)
     data = json.loads(definition(name).file.read_text())
     assert list(validator.iter_errors(data)) == []
-    for place in (data, data["inputs"][0], data["axes"][0], data["conventions"], data["symmetries"][0]):
+    named = [data[key] for key in ("inputs", "axes", "symmetries") if key in data]  # by name where it extends another
+    entries = [next(iter(each.values())) if isinstance(each, dict) else each[0] for each in named]
+    assert entries
+    for place in (data, data["conventions"], *entries):
         place["descripton"] = "x"
         assert not validator.is_valid(data)
         del place["descripton"]
@@ -703,7 +706,10 @@ def test_one_bad_definition_is_reported_beside_the_others(tmp_path: Path, monkey
     finally:
         monkeypatch.undo()
         families.cache_clear()
-    assert [problem.file.parent.name for problem in caught.value.problems] == sorted(DECODES)
+    problems = caught.value.problems
+    assert [p.file.parent.name for p in problems if p.place != "/extends"] == sorted(DECODES)
+    extending = {p.file.parent.name for p in problems if p.place == "/extends"}
+    assert extending == {n for n, found in definitions().items() if found.definition.extends in DECODES} - {*DECODES}
 
 
 def test_an_unknown_definition_is_answered_with_the_nearest() -> None:

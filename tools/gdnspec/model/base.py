@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, model_validator
 
-from gdnspec.model.errors import PlacedError, json_pointer, nearest
+from gdnspec.model.errors import NEAR, PlacedError, json_pointer, nearest
 
 
 def _version_1(version: Any) -> Any:
@@ -29,6 +29,7 @@ class Model(BaseModel):
         fields = cls.__pydantic_fields__  # model_fields costs more, and this is asked of every object of every line
         if isinstance(data, dict) and not data.keys() <= fields.keys():
             key = next(key for key in data if key not in fields)
-            free = [name for name in fields if name not in data]
-            raise PlacedError(json_pointer(key), f"unknown key {key!r}", nearest(str(key), free or fields))
+            hint = nearest(str(key), [name for name in fields if name not in data])
+            hint = hint if hint.startswith(NEAR) else nearest(str(key), fields)
+            raise PlacedError(json_pointer(key), f"unknown key {key!r}", hint)
         return data

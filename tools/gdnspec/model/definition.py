@@ -39,7 +39,8 @@ from gdnspec.model.values import amount, finite, truth, whole
 
 class Definition(Model):
     """The contract of one operator. `blocks`: how many blocks each sequence has, an expression of its `length`, where
-    an output depends on a token's place in its block: sequences are then cut between two blocks alone."""
+    an output depends on a token's place in its block: sequences are then cut between two blocks alone. `extends`: the
+    definition whose file holds what this one's file leaves out; this is the whole, and means the same without it."""
 
     schema_version: Version1
     name: Name
@@ -56,6 +57,7 @@ class Definition(Model):
     symmetries: list[Symmetry]
     reference: Function
     second_reference: SecondReference | None = None
+    extends: Annotated[Name | None, Field(exclude=True)] = None
 
     @field_validator("inputs", "outputs", "axes")
     @classmethod

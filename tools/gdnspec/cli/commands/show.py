@@ -102,6 +102,8 @@ def _definition(found: Found) -> None:
     if d.second_reference is not None:
         second = d.second_reference
         say(f"            {second.function} above {second.above_tokens} tokens")
+    if d.extends is not None:
+        say(f"extends     {d.extends}: {paths.shown(found.file)} holds what differs")
     say(f"workloads   {len(workloads(found))}: gdnspec list workloads")
 
 

@@ -12,7 +12,8 @@ import typer
 
 from gdnspec.catalog import definitions as catalog
 from gdnspec.catalog.carried_traces import CARRIED, load_proof, proof_files
-from gdnspec.catalog.definitions import DEFINITION_FILE, Found, load_definition, preset_problems
+from gdnspec.catalog.definitions import Found, load_definition, preset_problems
+from gdnspec.catalog.extending import DEFINITION_FILE
 from gdnspec.catalog.families import FAMILY_FILE, PRESETS_FILE, families, load_presets
 from gdnspec.catalog.faults import KNOWN_BAD_FILE, TABLE_FILE, check_table
 from gdnspec.catalog.solutions import MANIFEST, load_solution, solution_folders
