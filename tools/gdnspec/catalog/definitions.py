@@ -7,9 +7,10 @@ from pathlib import Path
 
 from gdnspec import paths
 from gdnspec.catalog.extending import DEFINITION_FILE, Source, because_of, read
-from gdnspec.catalog.families import Family, families, family_of
+from gdnspec.catalog.families import FAMILY_FILE, Family, families, family_of
 from gdnspec.catalog.source import python_functions
 from gdnspec.model.definition import Definition
+from gdnspec.model.elements import Part, Tensor
 from gdnspec.model.errors import NEAR, PlacedError, Problem, SpecError, nearest
 from gdnspec.model.loading import build, from_text, is_file
 from gdnspec.model.preset import Preset
@@ -61,6 +62,7 @@ def load_definition(file: Path) -> Found:
         message = f"{definition.family!r} in the folder of the family {family.name!r}"
         problems.append(Problem(file, message, "/family"))
     problems += _reference_problems(definition, family, file)
+    problems += _draw_problems(definition, family, file)
     if problems:
         raise SpecError(map(source.placed, problems))
     return Found(definition, file.parent, family)
@@ -78,6 +80,22 @@ def _parsed(source: Source) -> Definition:
         return build(Definition, source.whole, source.file)
     except SpecError as error:
         raise SpecError(map(source.placed, error.problems)) from None
+
+
+def _draw_problems(definition: Definition, family: Family, file: Path) -> Iterator[Problem]:
+    """The inputs that name no generator of the family, where it lists any."""
+    known = family.about.draws
+    for i, tensor in enumerate(definition.inputs):
+        at = f"/inputs/{i}"
+        drawn: dict[str, Tensor | Part] = {f"{at}/parts/{k}": part for k, part in enumerate(tensor.parts or [])}
+        for pointer, one in (drawn or {at: tensor}).items() if tensor.is_drawn else ():
+            if one.draw is None and known:
+                yield Problem(
+                    file, f"{one.name!r} does not say how it is drawn", pointer, f"draw: {nearest('', known)}"
+                )
+            elif one.draw is not None and one.draw not in known:
+                message = f"{FAMILY_FILE} has no generator {one.draw!r} among its draws"
+                yield Problem(file, message, f"{pointer}/draw", nearest(one.draw, known))
 
 
 def _reference_problems(definition: Definition, family: Family, file: Path) -> list[Problem]:

@@ -77,6 +77,9 @@ class Definition(Model):
             if isinstance(axis, DerivedAxis):
                 self._expression(f"/axes/{i}/expression", axis.expression, earlier, "an axis named before it")
                 self._check_parts(f"/axes/{i}", axis.parts, axes)
+                for k, part in enumerate(axis.parts or []):
+                    if part.draw is not None:
+                        raise PlacedError(f"/axes/{i}/parts/{k}/draw", "a part of an axis is not drawn")
             earlier.add(axis.name)
         for side in ("inputs", "outputs"):
             for i, tensor in enumerate(getattr(self, side)):
@@ -130,6 +133,10 @@ class Definition(Model):
         if tensor.strides is not None and (output or tensor.mutates or len(tensor.shape or []) < least):
             message = f"an input that is not mutated, of at least {least} dimensions, has strides: not this one"
             raise PlacedError(f"{pointer}/strides", message)
+        says = {"draw": tensor.draw} | {f"parts/{i}/draw": part.draw for i, part in enumerate(tensor.parts or [])}
+        for key, draw in says.items():
+            if draw is not None and (output or not tensor.is_drawn or (key == "draw" and tensor.parts)):
+                raise PlacedError(f"{pointer}/{key}", "only an input tensor of floats is drawn, part by part if packed")
         if tensor.domain is not None:
             low, high = tensor.domain
             if low is not None and high is not None and low > high:
