@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from gdnspec import paths
@@ -45,7 +45,7 @@ class Found:
         """Its own, and those of the definitions that it extends."""
         return [source.file for source in read(self.file).chain()]
 
-    @property
+    @cached_property  # asked for by every trace
     def workloads_file(self) -> Path:
         return self.folder / "workloads.jsonl"
 
@@ -172,7 +172,7 @@ def _broken_by(found: Found, known: dict[str, Preset], file: Path) -> Iterator[P
         yield from (Problem(found.file, f"with preset {name!r}: {why}", at) for at, why in senseless)
         if senseless:
             return
-        for symmetry in definition.symmetries:
+        for symmetry in definition.mixed_symmetries:
             sizes = set(definition.symmetry_sizes(symmetry, scope))
             if len(sizes) > 1:
                 message = f"symmetry {symmetry.name!r} does not hold with it: sizes {sorted(sizes)}"

@@ -262,15 +262,17 @@ class Definition(Model):
     def bind(self, values: Mapping[str, int]) -> Scope:
         """The const and var axes in `values`, and every derived axis that follows from them."""
         scope: Scope = dict(values)
-        for axis in self.axes:
-            if isinstance(axis, DerivedAxis):
-                expression = parse(axis.expression)
-                if expression.names <= scope.keys():
-                    try:
-                        scope[axis.name] = whole(expression, scope)
-                    except ExpressionError as error:
-                        raise PlacedError("/axes", f"axis {axis.name!r}: {error}") from None
+        for name, expression in self._derived:
+            if expression.names <= scope.keys():
+                try:
+                    scope[name] = whole(expression, scope)
+                except ExpressionError as error:
+                    raise PlacedError("/axes", f"axis {name!r}: {error}") from None
         return scope
+
+    @cached_property
+    def _derived(self) -> list[tuple[str, Expression]]:
+        return [(axis.name, parse(axis.expression)) for axis in self.axes if isinstance(axis, DerivedAxis)]
 
     def shape(self, tensor: Tensor, scope: Scope) -> tuple[int, ...]:
         """The sizes of a tensor once the axes are bound; () for a scalar. Raises `ExpressionError`."""
@@ -284,12 +286,20 @@ class Definition(Model):
             except ExpressionError as error:
                 yield pointer, str(error)
                 return
-        for side in ("axes", "inputs"):
-            for i, packed in enumerate(getattr(self, side)):
-                try:
-                    self.part_shapes(packed, scope) if getattr(packed, "parts", None) else None
-                except ExpressionError as error:
-                    yield f"/{side}/{i}/parts", str(error)
+        for pointer, packed in self._with_parts:
+            try:
+                self.part_shapes(packed, scope)
+            except ExpressionError as error:
+                yield pointer, str(error)
+
+    @cached_property
+    def _with_parts(self) -> list[tuple[str, Tensor | DerivedAxis]]:
+        """What is packed, and the JSON pointer of its parts."""
+        packed: dict[str, Tensor | DerivedAxis] = {
+            f"/axes/{i}/parts": axis for i, axis in enumerate(self.axes) if isinstance(axis, DerivedAxis)
+        }
+        packed |= {f"/inputs/{i}/parts": tensor for i, tensor in enumerate(self.inputs)}
+        return [(pointer, one) for pointer, one in packed.items() if one.parts]
 
     @cached_property
     def _valued(self) -> list[tuple[str, str, Callable[[Expression, Scope], object]]]:
@@ -309,20 +319,35 @@ class Definition(Model):
         for i, symmetry in enumerate(self.symmetries):
             found += [(f"/symmetries/{i}/when", symmetry.when, Expression.holds)]
             found += [(f"/symmetries/{i}/groups", symmetry.groups, whole)]
-        # An axis by its name alone is a size already.
+        # An axis by its name alone is a size already; of what stands more than once the first is enough.
         axes = {axis.name for axis in self.axes}
-        return [(pointer, text, read) for pointer, text, read in found if text is not None and text not in axes]
+        first: dict[tuple[str, Callable[[Expression, Scope], object]], str] = {}
+        for pointer, text, read in found:
+            if text is not None and text not in axes:
+                first.setdefault((text, read), pointer)
+        return [(pointer, text, read) for (text, read), pointer in first.items()]
 
     def broken(self, scope: Scope) -> Iterator[tuple[int, Constraint, str]]:
         """The constraints that fail, of those whose names are all bound: (index, constraint, why)."""
-        for i, constraint in enumerate(self.constraints):
-            expression = parse(constraint.expression)
-            if expression.names <= scope.keys():
+        bound = scope.keys()
+        for i, (constraint, expression) in enumerate(self._conditions):
+            if expression.names <= bound:
                 try:
                     if not expression.holds(scope):
                         yield i, constraint, constraint.message
                 except ExpressionError as error:
                     yield i, constraint, f"{constraint.message}: {error}"
+
+    @cached_property
+    def _conditions(self) -> list[tuple[Constraint, Expression]]:
+        return [(constraint, parse(constraint.expression)) for constraint in self.constraints]
+
+    @cached_property
+    def mixed_symmetries(self) -> list[Symmetry]:
+        """Those whose dimensions have not all the same size by their names alone: under bound axes they must."""
+        shapes = self._shapes
+        sizes = [{str(shapes[name][at]) for name, at in symmetry.dimension.items()} for symmetry in self.symmetries]
+        return [symmetry for symmetry, named in zip(self.symmetries, sizes, strict=True) if len(named) > 1]
 
     def symmetry_sizes(self, symmetry: Symmetry, scope: Scope) -> list[int]:
         """The sizes of a symmetry's dimensions, as far as the axes are bound; none where it does not apply."""

@@ -14,6 +14,8 @@ Place = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0
 
 
 def _shown_as_it_is(text: str) -> str:
+    if text.isprintable():  # nearly all are, and there are thousands
+        return text
     for c in text:
         if not c.isprintable() and c != "\n":
             raise PlacedError("", f"the character {c!r} cannot be shown")
