@@ -39,21 +39,21 @@ class Brush:
             return to_torch(self.painter.paint(tensor)).to(self.device)
         shape, dtype = self.definition.shape(tensor, self.scope), getattr(torch, tensor.dtype)
         if tensor.parts:
-            parts = self.definition.part_shapes(tensor, self.scope).items()
-            drawn = [self.by_name(name, (shape[0], *part), dtype).flatten(1) for name, part in parts]
+            shapes = self.definition.part_shapes(tensor, self.scope)
+            drawn = [self.drawn(p.name, p.draw, (shape[0], *shapes[p.name]), dtype).flatten(1) for p in tensor.parts]
             return torch.cat(drawn, dim=1)
-        if tensor.name in ("u", "w"):
-            return self.solved(tensor.name)
-        return self.by_name(tensor.name, shape, dtype)
+        if tensor.draw in ("solved_keys", "solved_values"):
+            return self.solved(tensor.draw)
+        return self.drawn(tensor.name, tensor.draw, shape, dtype)
 
-    def by_name(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def drawn(self, name: str, draw: str | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Normal, but for keys and queries, which have unit norm unless the operator sees to that, and for gates."""
         make: Callable[[Tensor], Tensor] = lambda x: x  # noqa: E731
-        if name in ("q", "k") and not self.painter.normalised_inside:
+        if draw in ("queries", "keys") and not self.painter.normalised_inside:
             make = self._unit(dtype)
-        elif name in ("g", "decay"):
+        elif draw == "decay_gates":
             make = self._gate(log=self.definition.conventions.decay_gate == "log")
-        elif name == "beta":
+        elif draw == "write_gates":
             make = torch.sigmoid
         generator = torch.Generator(self.device)
         generator.manual_seed(((self.workload.seed or 0) ^ zlib.crc32(name.encode())) & (2**63 - 1))
@@ -87,18 +87,19 @@ class Brush:
 
         return gate
 
-    def solved(self, name: str) -> Tensor:
-        """u or w of the same keys, values and gates: what the stage before would have made."""
+    def solved(self, draw: str) -> Tensor:
+        """Keys or values that the stage before would have made of the same keys, values and gates."""
         if not self._solved:
             tokens, H = int(self.scope["total_seq_len"]), int(self.scope["num_v_heads"])
             K, V = int(self.scope["key_head_dim"]), int(self.scope["value_head_dim"])
-            k = self.by_name("k", (tokens, int(self.scope["num_k_heads"]), K), torch.bfloat16)
-            v = self.by_name("v", (tokens, H, V), torch.bfloat16)
-            g, beta = (self.by_name(gate, (tokens, H), torch.float32) for gate in ("g", "beta"))
+            k = self.drawn("k", "keys", (tokens, int(self.scope["num_k_heads"]), K), torch.bfloat16)
+            v = self.drawn("v", "values", (tokens, H, V), torch.bfloat16)
+            g = self.drawn("g", "decay_gates", (tokens, H), torch.float32)
+            beta = self.drawn("beta", "write_gates", (tokens, H), torch.float32)
             ends = torch.tensor(self.scope["cu_seqlens"], device=self.device)
             u, w = chunk_wy(k, v, g, beta, ends)
-            self._solved = {"u": u, "w": w}
-        return self._solved[name]
+            self._solved = {"solved_values": u, "solved_keys": w}
+        return self._solved[draw]
 
 
 def problems(definition: Definition, tensors: dict[str, Tensor], workload: Workload) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """A workload line to its tensors."""
 
-from collections.abc import Callable
-
 import numpy as np
 from gdnspec.family import (
     CARRIER,
@@ -10,6 +8,7 @@ from gdnspec.family import (
     Definition,
     Floats,
     Layout,
+    Part,
     RegimeError,
     Scope,
     Stream,
@@ -32,8 +31,6 @@ from .solved import CHUNK, wy
 BLOCK = 1 << 17  # elements drawn at a time: few enough for a core's cache
 NEAR = 24  # near-parallel keys: the common direction weighs this many times the noise
 NEAR_VALUES = 16  # the same of near values
-ACTIVATIONS = ("x", "z")  # of the layer around the rule
-BIASES = ("bias", "conv_bias")  # of the convolution; dt_bias is a gate's
 NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
 
 
@@ -76,36 +73,39 @@ class Painter:
             return Array(tensor.dtype, np.array(values, dtype=CARRIER[tensor.dtype]).reshape(shape))
         if tensor.parts:
             return Array(tensor.dtype, self.packed(tensor, shape[:-1]))
-        if tensor.mutates and self._naming(tensor):
+        if tensor.draw in ("states", "past_activations") and self._naming(tensor):
             return Array(tensor.dtype, self.pool(tensor, shape))
-        makers: dict[str, Callable[[str, tuple[int, ...], str], NDArray[np.generic]]] = {
-            "q": self.vectors,
-            "k": self.vectors,
-            "v": self.values,
-            "u_new": self.values,
-            "u": self.solved,
-            "w": self.solved,
-        }
-        if tensor.name in makers:
-            data = makers[tensor.name](tensor.name, shape, tensor.dtype)
-        elif is_state(self.definition, tensor):
-            data = self.states(tensor, shape)
-        elif tensor.name in ACTIVATIONS or tensor.name.endswith("weight") or tensor.name in BIASES:
-            data = self.normals(tensor, shape)
-        else:
-            data = encode(self.gate(tensor.name).reshape(shape), tensor.dtype)
-        return Array(tensor.dtype, np.ascontiguousarray(data))
+        return Array(tensor.dtype, np.ascontiguousarray(self._drawn(tensor, shape, tensor.dtype)))
+
+    def _drawn(self, drawn: Tensor | Part, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
+        """By the generator that the definition names; the stream is that of the tensor's name, or of the part's."""
+        match drawn.draw:
+            case "queries" | "keys":
+                return self.vectors(drawn.name, drawn.draw, shape, dtype)
+            case "values":
+                return self.values(drawn.name, shape, dtype)
+            case "solved_keys" | "solved_values":
+                return self.solved(drawn.draw, shape, dtype)
+            case "states" if isinstance(drawn, Tensor):
+                return self.states(drawn, shape)
+            case "activations" | "output_gates" | "weights" | "norm_weights" | "gate_weights" | "biases":
+                return self.normals(drawn.name, drawn.draw, shape, dtype)
+            case str(gate):
+                return encode(self.gate(gate).reshape(shape), dtype)
+        raise RegimeError(f"the input {drawn.name!r} of {self.definition.name} does not say how it is drawn")
 
     # --- vectors ------------------------------------------------------------------------------------------------
 
-    def vectors(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
+    def vectors(self, name: str, draw: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         """Queries and keys in the carrier of `dtype`: of unit norm, unless the norm is taken inside or the regime
         differs. In bfloat16 they are those in float32, rounded, wherever they are not of unit norm."""
         stream = self.stream(name)
         size = shape[-1]
         out = np.empty((int(np.prod(shape[:-1], dtype=np.int64)), size), dtype=CARRIER[dtype])
         heads = shape[-2]
-        directions = self._directions(name, heads, size)
+        # The common key of every (sequence, head), where the regime has one; queries are always independent.
+        alike = draw == "keys" and self.regime.keys in ("repeated", "near_parallel")
+        directions = self._common(name, heads, size) if alike else None
         rows = max(1, BLOCK // size)
         for start in range(0, len(out), rows):
             stop = min(start + rows, len(out))
@@ -116,12 +116,6 @@ class Painter:
                 x = common if self.regime.keys == "repeated" else NEAR * common + x
             out[start:stop] = self._scaled(x, dtype)
         return out.reshape(shape)
-
-    def _directions(self, name: str, heads: int, size: int) -> NDArray[np.int64] | None:
-        """The common key of every (sequence, head), where the regime has one; queries are always independent."""
-        if name != "k" or self.regime.keys not in ("repeated", "near_parallel"):
-            return None
-        return self._common(name, heads, size)
 
     def _common(self, name: str, heads: int, size: int) -> NDArray[np.int64]:
         """One vector for each (sequence, head)."""
@@ -155,16 +149,20 @@ class Painter:
             out[start:stop] = encode(x / NORMAL_STD, dtype)
         return out.reshape(shape)
 
-    def solved(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
-        """u or w of the regime's keys, values and gates: what the stage before would have made."""
+    def solved(self, draw: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
+        """Keys or values that the stage before would have made of the regime's keys, values and gates."""
         if self.definition.conventions.decay_gate != "log":
-            raise RegimeError(f"no generator for {name!r} of {self.definition.name}: its gate is not in log space")
+            raise RegimeError(f"{draw} of {self.definition.name} cannot be drawn: its gate is not in log space")
         size, heads = (int(self.scope[axis]) for axis in ("key_head_dim", "num_k_heads"))
-        k = Array("bfloat16", self.vectors("k", (shape[0], heads, size), "bfloat16")).values().astype(np.float64)
+        k = (
+            Array("bfloat16", self.vectors("k", "keys", (shape[0], heads, size), "bfloat16"))
+            .values()
+            .astype(np.float64)
+        )
         v_shape = (*shape[:2], int(self.scope["value_head_dim"]))
         v = Array("bfloat16", self.values("v", v_shape, "bfloat16")).values().astype(np.float64)
-        made = wy(k, v, self.gate("g"), self.gate("beta"), self.layout.lengths)
-        return encode(made[0 if name == "u" else 1], dtype)
+        made = wy(k, v, self.gate("decay_gates"), self.gate("write_gates"), self.layout.lengths)
+        return encode(made[0 if draw == "solved_values" else 1], dtype)
 
     def states(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Normal, times the regime's magnitude for the sequence. Elementwise: the layout makes no difference."""
@@ -199,40 +197,44 @@ class Painter:
         return sizes if is_state(self.definition, tensor) or sizes.ndim == 1 else np.ones(len(sizes))
 
     def _normed(self) -> bool:
-        return any(tensor.name == "norm_weight" for tensor in self.definition.inputs)
+        return any(tensor.draw == "norm_weights" for tensor in self.definition.inputs)
 
-    def normals(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
+    def normals(self, name: str, draw: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         """Activations: normal, unless a regime is about their size. Weights: a vector near one; a matrix so that a sum
         over its last dimension keeps the size of what it weighs. Biases: small beside activations."""
         mean, deviation = 0.0, 1.0
-        if tensor.name.endswith("weight"):
-            mean, deviation = (1.0, 0.25) if len(shape) == 1 else (0.0, float(np.sqrt(1 / shape[-1])))
-            deviation *= self.regime.steep if tensor.name == "a_weight" else 1.0
-        elif tensor.name not in ACTIVATIONS:
-            deviation = 0.25
-        elif tensor.name == "x" and self.regime.keys == "tiny":
-            deviation = 1e-4
-        elif tensor.name == "z" and self.regime.rate != 1.0:  # large steps: arguments of gates go to hundreds
-            deviation = 100.0
-        stream = self.stream(tensor.name)
-        out = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=CARRIER[tensor.dtype])
+        match draw:
+            case "norm_weights":
+                mean, deviation = 1.0, 0.25
+            case "weights":
+                deviation = float(np.sqrt(1 / shape[-1]))
+            case "gate_weights":
+                deviation = float(np.sqrt(1 / shape[-1])) * self.regime.steep
+            case "biases":
+                deviation = 0.25
+            case "activations" if self.regime.keys == "tiny":
+                deviation = 1e-4
+            case "output_gates" if self.regime.rate != 1.0:  # large steps: arguments of gates go to hundreds
+                deviation = 100.0
+        stream = self.stream(name)
+        out = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=CARRIER[dtype])
         for start in range(0, out.size, BLOCK):
             stop = min(start + BLOCK, out.size)
             x = stream.normal_integers(stop - start) * (deviation / NORMAL_STD)
-            out[start:stop] = encode(mean + x, tensor.dtype)
-        if tensor.name == "z" and self.regime.regions == "write" and out.size:
+            out[start:stop] = encode(mean + x, dtype)
+        if draw == "output_gates" and self.regime.regions == "write" and out.size:
             # Whole vectors of an output gate in one region: among others the small ones would not show.
             levels = regions.silu_levels(shape[0], self.layout.heads)[..., None]
             noise = stream.uniform(*levels.shape[:2], out.size // levels.size) / 4
-            out = encode((levels + noise).reshape(-1), tensor.dtype)
+            out = encode((levels + noise).reshape(-1), dtype)
         return out.reshape(shape)
 
     def packed(self, tensor: Tensor, before: tuple[int, ...]) -> NDArray[np.generic]:
         """The parts of a row side by side, each as it would be drawn by itself."""
-        drawn = []
-        for name, part in self.definition.part_shapes(tensor, self.scope).items():
-            make = self.values if name == "v" else self.vectors
-            drawn.append(make(name, (*before, *part), tensor.dtype).reshape(*before, int(np.prod(part))))
+        shapes, drawn = self.definition.part_shapes(tensor, self.scope), []
+        for part in tensor.parts or []:
+            shape = shapes[part.name]
+            drawn.append(self._drawn(part, (*before, *shape), tensor.dtype).reshape(*before, int(np.prod(shape))))
         return np.concatenate(drawn, axis=-1)
 
     def _naming(self, pool: Tensor) -> list[str]:
@@ -248,8 +250,8 @@ class Painter:
             for i, slot in enumerate(values[name]):
                 row_of.setdefault(slot, i // each)
         sizes = self._magnitudes(tensor)
-        if self.regime.keys == "tiny" and not is_state(self.definition, tensor):
-            sizes = np.full_like(sizes, 1e-4)  # inputs of the convolution: queries and keys come of them as well
+        if self.regime.keys == "tiny" and tensor.draw == "past_activations":
+            sizes = np.full_like(sizes, 1e-4)  # what the convolution was given: queries and keys come of them as well
         stream = self.stream(tensor.name)
         rest = self.stream(f"{tensor.name}/rest").normal_integers(int(np.prod(shape[1:]))) / NORMAL_STD
         alike = [encode(rest * 2.0**-i, tensor.dtype) for i in range(8)]
@@ -265,28 +267,28 @@ class Painter:
 
     # --- gates --------------------------------------------------------------------------------------------------
 
-    def gate(self, name: str) -> Floats:
-        """g, beta, A_log, a, dt_bias or b, in float64: on a grid of 2^-20, or off it where nothing rests on that."""
+    def gate(self, draw: str) -> Floats:
+        """In float64: on a grid of 2^-20, or off it where nothing rests on that."""
         grid = on_fine_grid if self.regime.regions else on_grid
-        return (off_grid if self.workload.suite == "fresh" else grid)(self._gate(name))
+        return (off_grid if self.workload.suite == "fresh" else grid)(self._gate(draw))
 
-    def _gate(self, name: str) -> Floats:
-        match name:
-            case "g" | "decay":
+    def _gate(self, draw: str) -> Floats:
+        match draw:
+            case "decay_gates":
                 log_alpha = (self.regime.log_alpha or mamba)(self.stream("gate"), self.layout)
                 log = self.definition.conventions.decay_gate == "log"
                 return log_alpha if log else np.exp(log_alpha)
-            case "beta":
+            case "write_gates":
                 return (self.regime.beta or sigmoid_of_normal)(self.stream("beta"), self.layout)
-            case "A_log":
+            case "log_rates":
                 return np.log(self._mamba_parameters()[0])
-            case "dt_bias":
+            case "step_biases":
                 return self._mamba_parameters()[1]
-            case "a":
+            case "raw_decay_gates":
                 return self._raw_forget()
-            case "b":
+            case "raw_write_gates":
                 return self._raw_update()
-        raise RegimeError(f"no generator for the input {name!r} of {self.definition.name}")
+        raise RegimeError(f"no generator {draw!r} for an input of {self.definition.name}")
 
     def _mamba_parameters(self) -> tuple[Floats, Floats]:
         A, dt_bias = mamba_parameters(self.stream("mamba"), self.layout.heads)

@@ -14,8 +14,6 @@ from conftest import ROOT, Run
 from gdnspec import paths
 from gdnspec.catalog.faults import (
     BASES,
-    KNOWN_BAD_FILE,
-    TABLE_FILE,
     bases,
     honest,
     known_bad,
@@ -24,6 +22,7 @@ from gdnspec.catalog.faults import (
 )
 from gdnspec.catalog.solutions import MANIFEST
 from gdnspec.model.errors import SpecError
+from gdnspec.model.fault import KNOWN_BAD_FILE, TABLE_FILE
 
 ROOT_OF_BAD = ROOT / "tests" / "known_bad"
 TABLES = sorted(ROOT_OF_BAD.glob(f"*/{TABLE_FILE}"))

@@ -12,11 +12,13 @@ import pytest
 import torch
 from gdnspec.catalog.definitions import Found, definition, definitions, preset_of
 from gdnspec.catalog.families import family
-from gdnspec.catalog.workloads import workloads
+from gdnspec.catalog.workloads import by_name, workloads
 from gdnspec.inputs.array import to_bfloat16
+from gdnspec.inputs.contract import RegimeError
 from gdnspec.inputs.lengths import LONGEST, parse
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.inputs.random import Stream, on_grid
+from gdnspec.model.definition import Definition
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.torch_arrays import to_torch
@@ -182,14 +184,47 @@ def test_alpha_is_zero_where_the_regime_is_a_reset_and_nowhere_else(found: Found
     """Typical alphas fall to 1e-20. Rounded to 0, as once, they failed kernels that take logarithms there."""
     seen = 0
     for row in workloads(found):
-        gates = {"g", "decay"} & {tensor.name for tensor in found.definition.inputs} - set(row.omit)
-        if row.regime is None or row.drawn is not None or not gates:
+        has_gate = any(t.draw == "decay_gates" and t.name not in row.omit for t in found.definition.inputs)
+        if row.regime is None or row.drawn is not None or not has_gate:
             continue
-        alpha = Painter(found.definition, row, row.scope(found.definition, preset_of(found, row))).gate(gates.pop())
+        alpha = Painter(found.definition, row, row.scope(found.definition, preset_of(found, row))).gate("decay_gates")
         if alpha.size:
             assert row.regime in SOME_RESETS or (alpha == 0).any() == ("reset" in row.regime), row.name
             seen += 1
     assert seen > 10
+
+
+def renamed(found: Found, old: str, **changes: object) -> Definition:
+    """The definition with one input changed."""
+    inputs = [t.model_copy(update=changes) if t.name == old else t for t in found.definition.inputs]
+    return found.definition.model_copy(update={"inputs": inputs})
+
+
+def test_an_input_is_drawn_by_what_it_says_and_not_by_its_name() -> None:
+    """The name decides about the stream of random numbers alone."""
+    found = definition("gdn_decode_k_last")
+    row = by_name(found)["one_row"]
+    scope = row.scope(found.definition, preset_of(found, row))
+
+    def drawn(contract: Definition, name: str) -> bytes:
+        tensor = next(t for t in contract.inputs if t.name == name)
+        return Painter(contract, row, scope).paint(tensor).data.tobytes()
+
+    keys = drawn(found.definition, "k")
+    assert drawn(renamed(found, "k", draw="queries"), "k") == keys  # which differ where a regime is about keys
+    assert drawn(renamed(found, "k", draw="biases"), "k") != keys
+    other = renamed(found, "k", name="schluessel")
+    assert drawn(other, "schluessel") != keys
+
+
+@pytest.mark.parametrize(("draw", "why"), [(None, "does not say how it is drawn"), ("noise", "no generator 'noise'")])
+def test_an_input_without_a_generator_is_no_input(draw: str | None, why: str) -> None:
+    found = definition("gdn_decode_k_last")
+    row = by_name(found)["one_row"]
+    contract = renamed(found, "a", draw=draw)
+    painter = Painter(contract, row, row.scope(contract, preset_of(found, row)))
+    with pytest.raises(RegimeError, match=why):
+        painter.paint(contract.input("a"))
 
 
 def others_unchanged(one: Inputs, other: Inputs) -> Iterator[str]:

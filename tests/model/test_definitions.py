@@ -294,7 +294,10 @@ def test_the_schema_accepts_a_shipped_definition_and_no_misspelt_key(name: str) 
     validator.check_schema(schema)
     data = json.loads(definition(name).file.read_text())
     assert list(validator.iter_errors(data)) == []
-    for place in (data, data["inputs"][0], data["axes"][0], data["conventions"], data["symmetries"][0]):
+    named = [data[key] for key in ("inputs", "axes", "symmetries") if key in data]  # by name where it extends another
+    entries = [next(iter(each.values())) if isinstance(each, dict) else each[0] for each in named]
+    assert entries
+    for place in (data, data["conventions"], *entries):
         place["descripton"] = "x"
         assert not validator.is_valid(data)
         del place["descripton"]
@@ -685,6 +688,46 @@ def test_a_preset_that_breaks_a_constraint_is_named_with_the_constraint(tmp_path
     assert "num_v_heads % num_q_heads == 0" in problem.message
 
 
+@pytest.mark.parametrize(
+    ("place", "draw", "where", "hint"),
+    [
+        (("inputs", 1), "kyes", "/inputs/1/draw", "did you mean 'keys'?"),
+        (("inputs", 1), None, "/inputs/1", "draw: valid: activations, "),
+        (("outputs", 0), "values", "/outputs/0/draw", ""),
+        (("inputs", 5), "keys", "/inputs/5/draw", ""),  # cu_seqlens, which follows from the lengths of sequences
+    ],
+)
+def test_an_input_names_a_generator_of_its_family(
+    place: tuple[str, int], draw: str | None, where: str, hint: str, file: Path
+) -> None:
+    data = json.loads(json.dumps(ORIGINAL))
+    holder = data[place[0]][place[1]]
+    holder.pop("draw", None)
+    file.write_text(json.dumps(data if draw is None else data | {place[0]: _with(data[place[0]], place[1], draw)}))
+    (problem,) = problems_of(file)
+    assert problem.place == where
+    assert problem.hint.startswith(hint)
+
+
+def _with(entries: list[dict[str, Any]], at: int, draw: str) -> list[dict[str, Any]]:
+    return [entry | {"draw": draw} if i == at else entry for i, entry in enumerate(entries)]
+
+
+def test_parts_say_how_they_are_drawn(file: Path) -> None:
+    """Each by itself; the packed input says nothing, and a part of an axis is nothing that is drawn."""
+    packed = json.loads(definition("gdn_prefill_from_conv").file.read_text())
+    at = next(i for i, tensor in enumerate(packed["inputs"]) if "parts" in tensor)
+    packed["inputs"][at]["parts"][2]["draw"] = "valeus"
+    home = file.parents[1] / packed["name"] / file.name
+    home.parent.mkdir()
+    home.write_text(json.dumps(packed))
+    (problem,) = problems_of(home)
+    assert (problem.place, problem.hint) == (f"/inputs/{at}/parts/2/draw", "did you mean 'values'?")
+    packed["inputs"][at]["draw"] = "values"
+    home.write_text(json.dumps(packed))
+    assert [problem.place for problem in problems_of(home)] == [f"/inputs/{at}/draw"]
+
+
 def test_one_bad_definition_is_reported_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "definitions" / "gdn"
     for name, found in definitions().items():
@@ -703,7 +746,10 @@ def test_one_bad_definition_is_reported_beside_the_others(tmp_path: Path, monkey
     finally:
         monkeypatch.undo()
         families.cache_clear()
-    assert [problem.file.parent.name for problem in caught.value.problems] == sorted(DECODES)
+    problems = caught.value.problems
+    assert [p.file.parent.name for p in problems if p.place != "/extends"] == sorted(DECODES)
+    extending = {p.file.parent.name for p in problems if p.place == "/extends"}
+    assert extending == {n for n, found in definitions().items() if found.definition.extends in DECODES} - {*DECODES}
 
 
 def test_an_unknown_definition_is_answered_with_the_nearest() -> None:

@@ -128,7 +128,7 @@ def documents(kind: str) -> list[Document]:
     """What is shipped of a format."""
     match kind:
         case "definition.json":
-            trees = [json.loads(found.file.read_text()) for found in definitions().values()]
+            trees = [plain(found.definition) for found in definitions().values()]
             return [Document(tree, Definition, f"{tree['name']}/{kind}", read_definition) for tree in trees]
         case "presets.json":
             tree = json.loads((paths.definitions_dir() / "gdn" / kind).read_text())

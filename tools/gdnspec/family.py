@@ -25,7 +25,7 @@ from gdnspec.inputs.random import NORMAL_STD, Stream, off_grid, on_fine_grid, on
 from gdnspec.inputs.slots import slots
 from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import FLOATS
-from gdnspec.model.elements import Scope, Tensor
+from gdnspec.model.elements import Part, Scope, Tensor
 from gdnspec.model.roles import is_state, sizes
 from gdnspec.model.workload import Workload
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CARRIER", "FLOATS", "NORMAL_STD", "Array", "CallReader", "Calls", "Definition", "DevicePainter", "Emulated",
     "Family", "Floats", "Foreign", "FreshLines", "Gate", "Layout", "Meaning", "NotExpressed", "NotRecorded", "Painter",
-    "Published", "RegimeError", "Regrouped", "Scope", "Sizes", "Stream", "SuiteError", "Suites", "Tensor", "Text",
-    "Workload", "bfloat16_sum", "encode", "in_blocks", "is_state", "off_grid", "on_fine_grid", "on_grid",
+    "Part", "Published", "RegimeError", "Regrouped", "Scope", "Sizes", "Stream", "SuiteError", "Suites", "Tensor",
+    "Text", "Workload", "bfloat16_sum", "encode", "in_blocks", "is_state", "off_grid", "on_fine_grid", "on_grid",
     "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
 ]  # fmt: skip
 

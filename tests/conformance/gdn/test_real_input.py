@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 import torch
 from conftest import ROOT
+from gdnspec.catalog.definitions import definition as shipped
 from patience import PATIENCE
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -49,8 +50,8 @@ def stage(definition: str) -> str:
 
 
 def schema(definition: str) -> dict:
-    """A definition as its JSON says."""
-    return json.loads((ROOT / "definitions" / "gdn" / definition / "definition.json").read_text())
+    """The whole definition as JSON."""
+    return shipped(definition).definition.model_dump(mode="json")
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,20 @@
 """Definitions and presets, cross-checked: reference signatures without running them, constraints on every preset."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from gdnspec import paths
-from gdnspec.catalog.families import Family, families, family_of
+from gdnspec.catalog.extending import DEFINITION_FILE, Source, because_of, read
+from gdnspec.catalog.families import FAMILY_FILE, Family, families, family_of
 from gdnspec.catalog.source import python_functions
 from gdnspec.model.definition import Definition
-from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
-from gdnspec.model.loading import from_text, is_file, read_text
+from gdnspec.model.elements import Part, Tensor
+from gdnspec.model.errors import NEAR, PlacedError, Problem, SpecError, nearest
+from gdnspec.model.loading import build, from_text, is_file
 from gdnspec.model.preset import Preset
 from gdnspec.model.workload import Workload
-
-DEFINITION_FILE = "definition.json"
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,19 @@ class Found:
         return self.folder / DEFINITION_FILE
 
     @property
+    def files(self) -> list[Path]:
+        """Its own, and those of the definitions that it extends."""
+        return [source.file for source in read(self.file).chain()]
+
+    @cached_property  # asked for by every trace
     def workloads_file(self) -> Path:
         return self.folder / "workloads.jsonl"
 
 
 def load_definition(file: Path) -> Found:
     """One definition, checked against its folder's name and its reference."""
-    definition = _contract(file)
+    source = read(file)
+    definition = _parsed(source)
     problems = []
     if definition.name != file.parent.name:
         problems.append(Problem(file, f"{definition.name!r} in a folder named {file.parent.name!r}", "/name"))
@@ -55,18 +62,40 @@ def load_definition(file: Path) -> Found:
         message = f"{definition.family!r} in the folder of the family {family.name!r}"
         problems.append(Problem(file, message, "/family"))
     problems += _reference_problems(definition, family, file)
+    problems += _draw_problems(definition, family, file)
     if problems:
-        raise SpecError(problems)
+        raise SpecError(map(source.placed, problems))
     return Found(definition, file.parent, family)
 
 
-def _contract(file: Path) -> Definition:
-    return _parsed(file, read_text(file, Definition.most_bytes))
-
-
 @cache  # a definition is asked for by each command more than once: for itself, and for what others may name
-def _parsed(file: Path, text: str) -> Definition:
-    return from_text(Definition, text, file)
+def _parsed(source: Source) -> Definition:
+    if source.parent is None:
+        return from_text(Definition, source.text, source.file)
+    try:
+        _parsed(source.parent)
+    except SpecError as error:
+        raise SpecError([*error.problems, because_of(source.file, source.parent.file)]) from None
+    try:
+        return build(Definition, source.whole, source.file)
+    except SpecError as error:
+        raise SpecError(map(source.placed, error.problems)) from None
+
+
+def _draw_problems(definition: Definition, family: Family, file: Path) -> Iterator[Problem]:
+    """The inputs that name no generator of the family, where it lists any."""
+    known = family.about.draws
+    for i, tensor in enumerate(definition.inputs):
+        at = f"/inputs/{i}"
+        drawn: dict[str, Tensor | Part] = {f"{at}/parts/{k}": part for k, part in enumerate(tensor.parts or [])}
+        for pointer, one in (drawn or {at: tensor}).items() if tensor.is_drawn else ():
+            if one.draw is None and known:
+                yield Problem(
+                    file, f"{one.name!r} does not say how it is drawn", pointer, f"draw: {nearest('', known)}"
+                )
+            elif one.draw is not None and one.draw not in known:
+                message = f"{FAMILY_FILE} has no generator {one.draw!r} among its draws"
+                yield Problem(file, message, f"{pointer}/draw", nearest(one.draw, known))
 
 
 def _reference_problems(definition: Definition, family: Family, file: Path) -> list[Problem]:
@@ -118,7 +147,11 @@ def preset_of(found: Found, workload: Workload) -> Preset:
 
 def preset_problems(found: Found, known: dict[str, Preset], file: Path) -> list[Problem]:
     """The presets that break a constraint of this definition."""
-    problems = []
+    problems = [*_broken_by(found, known, file), *_unknown_axes(found, known, file)]
+    return list(map(read(found.file).placed, problems)) if problems else []
+
+
+def _broken_by(found: Found, known: dict[str, Preset], file: Path) -> Iterator[Problem]:
     definition = found.definition
     const = definition.const_axes()
     alike = set()  # models share their heads: what holds with one preset holds with the next
@@ -131,22 +164,19 @@ def preset_problems(found: Found, known: dict[str, Preset], file: Path) -> list[
         try:
             scope = definition.bind(bound)
         except PlacedError as error:
-            problems.append(Problem(found.file, f"with preset {name!r}: {error.message}", error.pointer))
-            break  # the axis is at fault, and would be with every other preset
+            yield Problem(found.file, f"with preset {name!r}: {error.message}", error.pointer)
+            return  # the axis is at fault, and would be with every other preset
         for _, constraint, why in definition.broken(scope):
-            problems.append(
-                Problem(file, f"breaks {constraint.expression!r} of {definition.name}: {why}", f"/{name}/axes")
-            )
+            yield Problem(file, f"breaks {constraint.expression!r} of {definition.name}: {why}", f"/{name}/axes")
         senseless = _senseless(definition, bound)
+        yield from (Problem(found.file, f"with preset {name!r}: {why}", at) for at, why in senseless)
         if senseless:
-            return [*problems, *(Problem(found.file, f"with preset {name!r}: {why}", at) for at, why in senseless)]
-        for symmetry in definition.symmetries:
+            return
+        for symmetry in definition.mixed_symmetries:
             sizes = set(definition.symmetry_sizes(symmetry, scope))
             if len(sizes) > 1:
                 message = f"symmetry {symmetry.name!r} does not hold with it: sizes {sorted(sizes)}"
-                problems.append(Problem(found.file, message, f"preset {name}"))
-    problems += _unknown_axes(found, known, file)
-    return problems
+                yield Problem(found.file, message, f"preset {name}")
 
 
 def _senseless(definition: Definition, bound: dict[str, int]) -> list[tuple[str, str]]:
@@ -168,7 +198,7 @@ def _unknown_axes(found: Found, known: dict[str, Preset], file: Path) -> list[Pr
         )
         for preset, item in known.items()
         for axis in item.axes
-        if axis not in names and axis not in others and nearest(axis, names).startswith("did you mean")
+        if axis not in names and axis not in others and nearest(axis, names).startswith(NEAR)
     ]
 
 
@@ -178,7 +208,7 @@ def _const_axes(folder: Path) -> frozenset[str]:
     found: set[str] = set()
     for file in folder.glob(f"*/{DEFINITION_FILE}"):
         try:
-            found.update(_contract(file).const_axes())
+            found.update(_parsed(read(file)).const_axes())
         except SpecError:
             continue
     return frozenset(found)
@@ -210,7 +240,7 @@ def definitions() -> dict[str, Found]:
             problems += preset_problems(item, known, family.presets_file)
             found.setdefault(name, item)
     if problems:
-        raise SpecError(problems)
+        raise SpecError(list(dict.fromkeys(problems)))  # those of an extended file come with each that extends it
     return found
 
 

@@ -15,11 +15,11 @@ from gdnspec.catalog.families import elsewhere
 from gdnspec.catalog.kept import partial
 from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution
 from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer, nearest
-from gdnspec.model.fault import Edit, Fault, FaultTable, KnownBad, Rejection
+from gdnspec.model.fault import KNOWN_BAD_FILE, TABLE_FILE, Edit, Fault, FaultTable, KnownBad, Rejection
 from gdnspec.model.loading import build, load
 from gdnspec.model.solution import Manifest
 
-KNOWN_BAD_FILE, TABLE_FILE, BASES = "known_bad.json", "faults.json", "bases"
+BASES = "bases"
 DESCRIPTIONS = {"wrong": "Wrong on purpose.", "cheat": "Cheats on purpose."}
 
 

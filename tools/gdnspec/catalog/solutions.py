@@ -92,12 +92,16 @@ def traces_below(folder: Path, variant: str | None) -> Path:
 
 def load_variant(folder: Path, variant: str | None) -> Solution:
     """As `load_solution`, or one of its variants; raises `SpecError` where it has none of that name."""
-    solution = load_solution(folder)
+    return as_variant(load_solution(folder), variant)
+
+
+def as_variant(solution: Solution, variant: str | None) -> Solution:
+    """One of its variants, or the solution itself; raises `SpecError` where it has none of that name."""
     if variant is None:
         return solution
     if variant not in solution.manifest.variants:
         raise no_variant(solution, variant)
-    return Solution(solution.manifest.as_variant(variant), folder, variant)
+    return Solution(solution.manifest.as_variant(variant), solution.folder, variant)
 
 
 def no_variant(solution: Solution, variant: str) -> SpecError:

@@ -1,9 +1,10 @@
 """Is a trace file what it says it is? Form, names, and whether it lies where it belongs."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from gdnspec.catalog.definitions import definitions
-from gdnspec.catalog.solutions import MANIFEST, TRACES, Solution, load_variant
+from gdnspec.catalog.solutions import MANIFEST, TRACES, Solution, as_variant, load_solution
 from gdnspec.catalog.traces import is_stale
 from gdnspec.catalog.workloads import by_name
 from gdnspec.model.errors import Problem, SpecError, nearest
@@ -23,12 +24,13 @@ def home(file: Path) -> tuple[Path, str | None]:
     return file.parents[2], file.parent.name
 
 
-def check_traces(file: Path) -> list[str | None]:
-    """For each trace of a file why it is stale, or None; raises `SpecError` with every problem of every line."""
+def check_traces(file: Path, load: Callable[[Path], Solution] = load_solution) -> list[str | None]:
+    """For each trace of a file why it is stale, or None; raises `SpecError` with every problem of every line. `load`
+    reads the solution of a folder."""
     rows, (folder, variant) = load_lines(Trace, file), home(file)
     if not is_file(folder / MANIFEST):
         raise SpecError([Problem(file, f"belongs to no solution: there is no {MANIFEST} in {folder.name}/")])
-    solution = load_variant(folder, variant)
+    solution = as_variant(load(folder), variant)
     problems: list[Problem] = []
     seen: dict[tuple[str, str], int] = {}
     for number, trace in rows:

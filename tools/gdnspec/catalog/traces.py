@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gdnspec.catalog.carried_traces import carried_over
 from gdnspec.catalog.definitions import Found, preset_of
@@ -25,14 +26,18 @@ SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _ABOUT_CALLERS = {"read_if", "strides"}
 # What tells the tools about a batch: the numbers that were measured are the same without.
 _ROLES = {"role", "per_sequence", "bounds", "counts"}
+# How inputs are drawn: their sha256 is held to anyway.
+_PARTS = {"parts": {"__all__": {"draw"}}}
+_OF_TENSORS = dict.fromkeys(("description", "draw", *_ABOUT_CALLERS, *_ROLES), True) | _PARTS
 # Prose: a word mended in it makes no measurement stale.
-_PROSE: dict[str, bool | dict[str, set[str]]] = {
+_PROSE: dict[str, Any] = {
     "description": True,
     "second_reference": True,  # equal to the first, whose name is among what counts
     "blocks": True,
     "symmetries": {"__all__": {"description"}},
-    "axes": {"__all__": {"description", *_ROLES}},
-    **{key: {"__all__": {"description", *_ABOUT_CALLERS, *_ROLES}} for key in ("inputs", "outputs")},
+    "axes": {"__all__": dict.fromkeys(("description", *_ROLES), True) | _PARTS},
+    "inputs": {"__all__": _OF_TENSORS},
+    "outputs": {"__all__": _OF_TENSORS},
     "constraints": {"__all__": {"message"}},
 }
 

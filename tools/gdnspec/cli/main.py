@@ -112,6 +112,7 @@ def main() -> None:
     """Runs the command; every error of a file or of the request is a message and exit code 2."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     _usable_streams()
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for some opens a file of each package
     try:
         app()
     except SpecError as error:

@@ -28,8 +28,8 @@ class Painter(Protocol):
     """Draws the inputs of one workload: the same from the same line on every machine."""
 
     def paint(self, tensor: Tensor) -> Array:
-        """One input, of the shape and type that the definition gives it. Each has a random stream of its own, so that
-        leaving one out changes no other. Raises `RegimeError`."""
+        """One input, of the shape and type that the definition gives it, by the generator that its `draw` names. Each
+        has a random stream of its own, so that leaving one out changes no other. Raises `RegimeError`."""
         ...
 
 

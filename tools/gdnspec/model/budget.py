@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal
 
 from gdnspec.model.definition import Definition
@@ -43,9 +43,12 @@ def floors(output: Tensor) -> dict[Metric, float]:
 
     Truncation has a bias of about a third of the spacing, rounding to nearest none.
     """
-    if output.dtype == "float32":
-        return FLOAT32_STATE
-    return BFLOAT16 | {"bias": SPACING.get(output.dtype, 2**-7) / 8}
+    return _floors(output.dtype)
+
+
+@cache
+def _floors(dtype: str) -> dict[Metric, float]:
+    return FLOAT32_STATE if dtype == "float32" else BFLOAT16 | {"bias": SPACING.get(dtype, 2**-7) / 8}
 
 
 def freeze(output: Tensor, figures: Mapping[Metric, Sequence[float]]) -> dict[Metric, float]:

@@ -39,7 +39,8 @@ from gdnspec.model.values import amount, finite, truth, whole
 
 class Definition(Model):
     """The contract of one operator. `blocks`: how many blocks each sequence has, an expression of its `length`, where
-    an output depends on a token's place in its block: sequences are then cut between two blocks alone."""
+    an output depends on a token's place in its block: sequences are then cut between two blocks alone. `extends`: the
+    definition whose file holds what this one's file leaves out; this is the whole, and means the same without it."""
 
     schema_version: Version1
     name: Name
@@ -56,6 +57,7 @@ class Definition(Model):
     symmetries: list[Symmetry]
     reference: Function
     second_reference: SecondReference | None = None
+    extends: Annotated[Name | None, Field(exclude=True)] = None
 
     @field_validator("inputs", "outputs", "axes")
     @classmethod
@@ -75,6 +77,9 @@ class Definition(Model):
             if isinstance(axis, DerivedAxis):
                 self._expression(f"/axes/{i}/expression", axis.expression, earlier, "an axis named before it")
                 self._check_parts(f"/axes/{i}", axis.parts, axes)
+                for k, part in enumerate(axis.parts or []):
+                    if part.draw is not None:
+                        raise PlacedError(f"/axes/{i}/parts/{k}/draw", "a part of an axis is not drawn")
             earlier.add(axis.name)
         for side in ("inputs", "outputs"):
             for i, tensor in enumerate(getattr(self, side)):
@@ -128,6 +133,10 @@ class Definition(Model):
         if tensor.strides is not None and (output or tensor.mutates or len(tensor.shape or []) < least):
             message = f"an input that is not mutated, of at least {least} dimensions, has strides: not this one"
             raise PlacedError(f"{pointer}/strides", message)
+        says = {"draw": tensor.draw} | {f"parts/{i}/draw": part.draw for i, part in enumerate(tensor.parts or [])}
+        for key, draw in says.items():
+            if draw is not None and (output or not tensor.is_drawn or (key == "draw" and tensor.parts)):
+                raise PlacedError(f"{pointer}/{key}", "only an input tensor of floats is drawn, part by part if packed")
         if tensor.domain is not None:
             low, high = tensor.domain
             if low is not None and high is not None and low > high:
@@ -253,15 +262,17 @@ class Definition(Model):
     def bind(self, values: Mapping[str, int]) -> Scope:
         """The const and var axes in `values`, and every derived axis that follows from them."""
         scope: Scope = dict(values)
-        for axis in self.axes:
-            if isinstance(axis, DerivedAxis):
-                expression = parse(axis.expression)
-                if expression.names <= scope.keys():
-                    try:
-                        scope[axis.name] = whole(expression, scope)
-                    except ExpressionError as error:
-                        raise PlacedError("/axes", f"axis {axis.name!r}: {error}") from None
+        for name, expression in self._derived:
+            if expression.names <= scope.keys():
+                try:
+                    scope[name] = whole(expression, scope)
+                except ExpressionError as error:
+                    raise PlacedError("/axes", f"axis {name!r}: {error}") from None
         return scope
+
+    @cached_property
+    def _derived(self) -> list[tuple[str, Expression]]:
+        return [(axis.name, parse(axis.expression)) for axis in self.axes if isinstance(axis, DerivedAxis)]
 
     def shape(self, tensor: Tensor, scope: Scope) -> tuple[int, ...]:
         """The sizes of a tensor once the axes are bound; () for a scalar. Raises `ExpressionError`."""
@@ -275,12 +286,20 @@ class Definition(Model):
             except ExpressionError as error:
                 yield pointer, str(error)
                 return
-        for side in ("axes", "inputs"):
-            for i, packed in enumerate(getattr(self, side)):
-                try:
-                    self.part_shapes(packed, scope) if getattr(packed, "parts", None) else None
-                except ExpressionError as error:
-                    yield f"/{side}/{i}/parts", str(error)
+        for pointer, packed in self._with_parts:
+            try:
+                self.part_shapes(packed, scope)
+            except ExpressionError as error:
+                yield pointer, str(error)
+
+    @cached_property
+    def _with_parts(self) -> list[tuple[str, Tensor | DerivedAxis]]:
+        """What is packed, and the JSON pointer of its parts."""
+        packed: dict[str, Tensor | DerivedAxis] = {
+            f"/axes/{i}/parts": axis for i, axis in enumerate(self.axes) if isinstance(axis, DerivedAxis)
+        }
+        packed |= {f"/inputs/{i}/parts": tensor for i, tensor in enumerate(self.inputs)}
+        return [(pointer, one) for pointer, one in packed.items() if one.parts]
 
     @cached_property
     def _valued(self) -> list[tuple[str, str, Callable[[Expression, Scope], object]]]:
@@ -300,20 +319,35 @@ class Definition(Model):
         for i, symmetry in enumerate(self.symmetries):
             found += [(f"/symmetries/{i}/when", symmetry.when, Expression.holds)]
             found += [(f"/symmetries/{i}/groups", symmetry.groups, whole)]
-        # An axis by its name alone is a size already.
+        # An axis by its name alone is a size already; of what stands more than once the first is enough.
         axes = {axis.name for axis in self.axes}
-        return [(pointer, text, read) for pointer, text, read in found if text is not None and text not in axes]
+        first: dict[tuple[str, Callable[[Expression, Scope], object]], str] = {}
+        for pointer, text, read in found:
+            if text is not None and text not in axes:
+                first.setdefault((text, read), pointer)
+        return [(pointer, text, read) for (text, read), pointer in first.items()]
 
     def broken(self, scope: Scope) -> Iterator[tuple[int, Constraint, str]]:
         """The constraints that fail, of those whose names are all bound: (index, constraint, why)."""
-        for i, constraint in enumerate(self.constraints):
-            expression = parse(constraint.expression)
-            if expression.names <= scope.keys():
+        bound = scope.keys()
+        for i, (constraint, expression) in enumerate(self._conditions):
+            if expression.names <= bound:
                 try:
                     if not expression.holds(scope):
                         yield i, constraint, constraint.message
                 except ExpressionError as error:
                     yield i, constraint, f"{constraint.message}: {error}"
+
+    @cached_property
+    def _conditions(self) -> list[tuple[Constraint, Expression]]:
+        return [(constraint, parse(constraint.expression)) for constraint in self.constraints]
+
+    @cached_property
+    def mixed_symmetries(self) -> list[Symmetry]:
+        """Those whose dimensions have not all the same size by their names alone: under bound axes they must."""
+        shapes = self._shapes
+        sizes = [{str(shapes[name][at]) for name, at in symmetry.dimension.items()} for symmetry in self.symmetries]
+        return [symmetry for symmetry, named in zip(self.symmetries, sizes, strict=True) if len(named) > 1]
 
     def symmetry_sizes(self, symmetry: Symmetry, scope: Scope) -> list[int]:
         """The sizes of a symmetry's dimensions, as far as the axes are bound; none where it does not apply."""

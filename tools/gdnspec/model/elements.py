@@ -14,6 +14,8 @@ Place = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0
 
 
 def _shown_as_it_is(text: str) -> str:
+    if text.isprintable():  # nearly all are, and there are thousands
+        return text
     for c in text:
         if not c.isprintable() and c != "\n":
             raise PlacedError("", f"the character {c!r} cannot be shown")
@@ -62,10 +64,12 @@ COLUMN = "column"  # what `read_if` calls the place of a value in its row
 
 
 class Part(Model):
-    """Part of a packed tensor or axis: what stands side by side in one dimension, each of its own `shape`."""
+    """Part of a packed tensor or axis: what stands side by side in one dimension, each of its own `shape`. `draw`: as
+    that of a tensor, of a packed input."""
 
     name: Name
     shape: Annotated[list[Size], Field(min_length=1)]
+    draw: Name | None = None
     description: Text
 
 
@@ -96,7 +100,7 @@ class Tensor(Model):
     indices of, -1 being none; with `writes`, what the operator writes to there: all else of it stays bit for bit.
     `read_if` says when the slot that a value names is read as well; absent, it always is. `strides` is what a caller
     may pass: absent, contiguous memory. `bounds` names the axis whose entries this input divides among the sequences;
-    `counts` the axis that its values count entries of, from none to all.
+    `counts` the axis that its values count entries of, from none to all. `draw` names the family's generator of it.
     """
 
     name: Name
@@ -114,6 +118,7 @@ class Tensor(Model):
     counts: Name | None = None
     strides: Literal["rows", "tokens"] | None = None
     traffic: str | None = None
+    draw: Name | None = None
     description: Text
 
     @property
@@ -135,6 +140,11 @@ class Tensor(Model):
     def is_index(self) -> bool:
         """A tensor of integers or truths of one or two dimensions: its values, row by row, may stand in constraints."""
         return self.shape is not None and len(self.shape) in (1, 2) and self.dtype in (*INTEGERS, "bool")
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether a family's generator makes it, or each of its parts: a line gives scalars and indices itself."""
+        return not self.is_scalar and not self.is_index
 
     @property
     def is_flag(self) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gdnspec import paths
 
+NEAR = "did you mean"  # how a hint begins that names one thing
 LONGEST = 1500  # characters of a message: a file may hold a key of a megabyte
 
 
@@ -65,6 +66,6 @@ def nearest(word: str, valid: Iterable[str]) -> str:
     names = sorted(set(valid))
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if close:
-        return f"did you mean {close[0]!r}?"
+        return f"{NEAR} {close[0]!r}?"
     listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
     return f"valid: {listed}" if names else "there are none"

@@ -14,6 +14,7 @@ from gdnspec.model.result import Status
 from gdnspec.model.solution import ENTRY, Entry
 from gdnspec.model.workload import Suite
 
+KNOWN_BAD_FILE, TABLE_FILE = "known_bad.json", "faults.json"
 SolutionName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 Line = Annotated[str, Field(max_length=500)]
 Lines = Annotated[list[Line], Field(max_length=100)]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import RootModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 
-from gdnspec.model.base import Model
+from gdnspec.model.base import Model, explaining
 from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer
 
 M = TypeVar("M", bound=Model)
@@ -181,17 +181,27 @@ def _validated(model: type[M], text: str, data: Any, path: Path, line: int | Non
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
-        raise SpecError(_problems(path, line, error, data)) from None
+        raise SpecError(_problems(path, line, _explained(model, text, error), data)) from None
     except RecursionError:
         raise SpecError([Problem(path, MAX_DEPTH_MESSAGE, f"line {line}" if line else "")]) from None
 
 
+def _explained(model: type[BaseModel], text: str, error: ValidationError) -> ValidationError:
+    """The error of the validator that knows the nearest keys."""
+    try:
+        explaining(model).validate_json(text, strict=True)
+    except ValidationError as said:
+        return said
+    return error
+
+
 def validate_root(model: type[R], data: Any, path: Path) -> R:
     """As `build`, for a model that is a mapping at its root."""
+    text = json.dumps(data)
     try:
-        return model.model_validate_json(json.dumps(data), strict=True)
+        return model.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise SpecError(_problems(path, None, error, data)) from None
+        raise SpecError(_problems(path, None, _explained(model, text, error), data)) from None
     except RecursionError:
         raise SpecError([Problem(path, MAX_DEPTH_MESSAGE)]) from None
 

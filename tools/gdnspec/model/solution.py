@@ -1,10 +1,8 @@
 """A solution's manifest: solutions/<name>/solution.json."""
 
+import re
 from typing import Annotated, ClassVar, Literal
 
-from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from gdnspec.model.base import Model, Version1
@@ -23,6 +21,8 @@ MOST_VARIANTS, MOST_SETTINGS = 16, 32
 KEPT_MANIFESTS, KEPT_PROOFS = "manifests", "carried"
 ENTRY = r"^[A-Za-z0-9_][A-Za-z0-9_.\-/]*\.(py|cu)::[A-Za-z_][A-Za-z0-9_]*$"
 
+_VERSION = r"(>=|==|<)[0-9]+(\.[0-9]+)*(\.post[0-9]+)?"
+PLAIN_REQUIREMENT = re.compile(rf"[A-Za-z0-9]+([-_.][A-Za-z0-9]+)*({_VERSION}(,{_VERSION})*)?", re.ASCII)
 
 # Whole numbers alone: a word could put another function in the place of one that the audit reads.
 Setting = Annotated[int, Field(ge=-(2**31), lt=2**31)]
@@ -42,7 +42,14 @@ class Requires(Model):
     @field_validator("packages")
     @classmethod
     def _requirements(cls, packages: list[str]) -> list[str]:
-        for i, line in enumerate(packages):
+        lines = [(i, line) for i, line in enumerate(packages) if not PLAIN_REQUIREMENT.fullmatch(line)]
+        if not lines:  # to import the library takes as long as to read all manifests
+            return packages
+        from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+        from packaging.requirements import InvalidRequirement, Requirement
+        from packaging.version import InvalidVersion
+
+        for i, line in lines:
             try:
                 marker = Requirement(line).marker
                 if marker is not None:

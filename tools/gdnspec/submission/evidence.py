@@ -41,7 +41,7 @@ M = TypeVar("M", bound=Model)
 
 
 class Question(Model):
-    """sha256 of a definition.json and of its workloads.jsonl."""
+    """sha256 of a definition.json, followed by those that it extends, and of its workloads.jsonl."""
 
     definition: Sha256
     workloads: Sha256
@@ -49,7 +49,8 @@ class Question(Model):
     @staticmethod
     def of(found: Found) -> "Question":
         """As the files are now."""
-        return Question(definition=sha256(found.file.read_bytes()), workloads=sha256(found.workloads_file.read_bytes()))
+        definition = b"".join(file.read_bytes() for file in found.files)
+        return Question(definition=sha256(definition), workloads=sha256(found.workloads_file.read_bytes()))
 
 
 class Evidence(Model):

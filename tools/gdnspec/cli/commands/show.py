@@ -81,16 +81,16 @@ def _definition(found: Found) -> None:
             add_row(axes, f"  {part.name}", "part", f"[{', '.join(map(str, part.shape))}]", part.description)
     print_table(axes)
     say()
-    tensors = table("", "tensor", "", "shape", "dtype", "default", "domain", "description")
+    tensors = table("", "tensor", "", "shape", "dtype", "default", "domain", "drawn as", "description")
     for side, group in (("in", d.inputs), ("out", d.outputs)):
         for t in group:
             shape = "scalar" if t.shape is None else "[" + ", ".join(map(str, t.shape)) + "]"
             more = "updated" if t.mutates else "" if t.strides is None else f"{t.strides} apart"
             how = f"{side}, {more}" if more else side
-            add_row(tensors, t.name, how, shape, t.dtype, t.default or "", _domain(t), t.description)
+            add_row(tensors, t.name, how, shape, t.dtype, t.default or "", _domain(t), t.draw or "", t.description)
             for part in t.parts or []:
                 shape = "[" + ", ".join(map(str, part.shape)) + "]"
-                add_row(tensors, f"  {part.name}", "part", shape, "", "", "", part.description)
+                add_row(tensors, f"  {part.name}", "part", shape, "", "", "", part.draw or "", part.description)
     print_table(tensors)
     say()
     for constraint in d.constraints:
@@ -102,6 +102,8 @@ def _definition(found: Found) -> None:
     if d.second_reference is not None:
         second = d.second_reference
         say(f"            {second.function} above {second.above_tokens} tokens")
+    if d.extends is not None:
+        say(f"extends     {d.extends}: {paths.shown(found.file)} holds what differs")
     say(f"workloads   {len(workloads(found))}: gdnspec list workloads")
 
 

@@ -12,10 +12,10 @@ import typer
 
 from gdnspec.catalog import definitions as catalog
 from gdnspec.catalog.carried_traces import CARRIED, load_proof, proof_files
-from gdnspec.catalog.definitions import DEFINITION_FILE, Found, load_definition, preset_problems
+from gdnspec.catalog.definitions import Found, load_definition, preset_problems
+from gdnspec.catalog.extending import DEFINITION_FILE
 from gdnspec.catalog.families import FAMILY_FILE, PRESETS_FILE, families, load_presets
-from gdnspec.catalog.faults import KNOWN_BAD_FILE, TABLE_FILE, check_table
-from gdnspec.catalog.solutions import MANIFEST, load_solution, solution_folders
+from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution, solution_folders
 from gdnspec.catalog.trace_check import check_traces, is_trace_file
 from gdnspec.catalog.traces import files_below
 from gdnspec.catalog.workloads import by_name, load_workloads
@@ -24,7 +24,7 @@ from gdnspec.cli.options import DefinitionsDir
 from gdnspec.cli.reading import keep_all
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.family_file import FamilyFile
-from gdnspec.model.fault import KnownBad
+from gdnspec.model.fault import KNOWN_BAD_FILE, TABLE_FILE, KnownBad
 from gdnspec.model.loading import jsonl, load, load_lines, parse_json
 from gdnspec.model.preset import Preset
 from gdnspec.model.result import CheckResult
@@ -51,7 +51,7 @@ def validate(
             if resolved.parent.match(str(CARRIED)):
                 load_proof(resolved)
             elif is_trace_file(resolved):
-                traces += check_traces(resolved)
+                traces += check_traces(resolved, _solution)
             else:
                 _one(resolved, definition)
         except SpecError as error:
@@ -111,8 +111,10 @@ def _one(file: Path, definition: str | None) -> None:
     elif file.name == PRESETS_FILE:
         _presets(file)
     elif file.name == MANIFEST:
-        load_solution(file.parent)
+        _solution(file.parent)
     elif file.name == TABLE_FILE:
+        from gdnspec.catalog.faults import check_table
+
         with tempfile.TemporaryDirectory() as scratch:
             check_table(file, Path(scratch))
     elif file.name == KNOWN_BAD_FILE:
@@ -135,6 +137,12 @@ def _one(file: Path, definition: str | None) -> None:
 def _found(file: Path) -> Found:
     """One run reads a definition once, however many files belong to it."""
     return load_definition(file)
+
+
+@cache
+def _solution(folder: Path) -> Solution:
+    """As `_found`, of a solution and its trace files."""
+    return load_solution(folder)
 
 
 @cache
