@@ -23,6 +23,30 @@ FORMATS = "azure, mooncake, burstgpt or csv"
 STAGES = ("prefill", "decode", "verify")  # what an engine calls
 
 
+Reduce = Annotated[
+    int | None,
+    typer.Option(min=1, help="Keep this many workloads per definition, each weighted by the calls it stands for."),
+]
+Columns = Annotated[
+    str,
+    typer.Option(help="Column names of a plain CSV: arrival (seconds or a date), prompt tokens, output tokens."),
+]
+Chunked = Annotated[
+    bool,
+    typer.Option("--chunked/--whole", help="Split long prompts over several steps beside decodes, or run each whole."),
+]
+CachedStates = Annotated[
+    int, typer.Option(min=0, help="States that the prefix cache holds, one per block; 0 for no cache.")
+]
+BlockTokens = Annotated[
+    int, typer.Option(min=1, max=1 << 20, help="Tokens per block of the prompt, as the log hashes them.")
+]
+TimedBy = Annotated[
+    list[str] | None,
+    typer.Option(help="Take step times from this solution's traces; repeatable.", show_default="fastest"),
+]
+
+
 def from_requests(
     log: Annotated[Path, typer.Argument(metavar="LOG", help=f"A request log: {FORMATS}; .gz too, or a pipe.")],
     definition_: Annotated[
@@ -30,31 +54,16 @@ def from_requests(
     ],
     preset: Annotated[str, typer.Option(help="Head configuration: gdnspec list presets, or heads-QxKxV-dD.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Write DIR/<definition>.jsonl.")],
-    reduce: Annotated[
-        int | None,
-        typer.Option(min=1, help="Keep this many workloads per definition, each weighted by the calls it stands for."),
-    ] = None,
+    reduce: Reduce = None,
     kind: Annotated[str | None, typer.Option("--format", help=FORMATS, show_default="by its first line")] = None,
-    columns: Annotated[
-        str,
-        typer.Option(help="Column names of a plain CSV: arrival (seconds or a date), prompt tokens, output tokens."),
-    ] = "arrival,prompt_tokens,output_tokens",
+    columns: Columns = "arrival,prompt_tokens,output_tokens",
     skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Skip rows that are invalid.")] = False,
     max_prompt: Annotated[int, typer.Option(min=1, help="Longest valid prompt, in tokens.")] = 1 << 18,
     step_tokens: Annotated[int, typer.Option(min=1, help="Tokens that the engine processes per step.")] = 8192,
     running: Annotated[int, typer.Option(min=1, max=1 << 16, help="Requests that may be running at a time.")] = 256,
-    chunked: Annotated[
-        bool,
-        typer.Option(
-            "--chunked/--whole", help="Split long prompts over several steps beside decodes, or run each whole."
-        ),
-    ] = True,
-    cached_states: Annotated[
-        int, typer.Option(min=0, help="States that the prefix cache holds, one per block; 0 for no cache.")
-    ] = 1024,
-    block_tokens: Annotated[
-        int, typer.Option(min=1, max=1 << 20, help="Tokens per block of the prompt, as the log hashes them.")
-    ] = 512,
+    chunked: Chunked = True,
+    cached_states: CachedStates = 1024,
+    block_tokens: BlockTokens = 512,
     interval: Annotated[
         int | None,
         typer.Option(min=1, help="Value of integer scalars, in tokens.", show_default="one block"),
@@ -66,10 +75,7 @@ def from_requests(
     acceptance: Annotated[
         float, typer.Option(min=0, max=1, help="Probability that the next draft token is accepted.")
     ] = 0.7,
-    solution: Annotated[
-        list[str] | None,
-        typer.Option(help="Take step times from this solution's traces; repeatable.", show_default="fastest"),
-    ] = None,
+    solution: TimedBy = None,
     device: Annotated[str, typer.Option(help="Device whose traces and rates give step times.")] = "nvidia-h200",
     layers: Annotated[
         int, typer.Option(min=1, max=10_000, help="Layers of this kind in the model; Qwen3-Next has 36 of 48.")
