@@ -16,7 +16,7 @@ from gdnspec.submission.evidence import Question
 
 BASE = "gdn_decode_k_last"
 CHILD = "gdn_decode_mine"
-HEAD = {"name": CHILD, "extends": BASE, "description": "mine"}
+HEAD = {"name": CHILD, "version": 1, "extends": BASE, "description": "mine"}
 Write = Callable[..., Path]
 
 
@@ -162,7 +162,7 @@ def test_extends_names_a_definition(write: Write, value: Any) -> None:
     assert the_problem(write(HEAD | {"extends": value})).place == "/extends"
 
 
-@pytest.mark.parametrize("key", ["name", "description"])
+@pytest.mark.parametrize("key", ["name", "version", "description"])
 def test_name_and_description_are_given(write: Write, key: str) -> None:
     problem = the_problem(write({k: v for k, v in HEAD.items() if k != key}))
     assert problem.place == f"/{key}"

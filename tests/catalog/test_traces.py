@@ -129,6 +129,21 @@ def test_a_trace_is_stale_once_the_definition_has_changed(folder: Path, solution
     assert "the definition has changed" in str(is_stale(trace, solution, changed(found, flops="1")))
 
 
+def test_a_version_that_came_later_leaves_traces_fresh_and_a_new_one_does_not(folder: Path, solution: Solution) -> None:
+    found = definitions()[DECODE]
+    trace = trace_of(folder)
+    assert found.definition.version == 1
+    assert "version" not in json.loads(trace.model_dump_json(exclude_defaults=True))
+    assert is_stale(trace, solution, found) is None
+    stale = is_stale(trace, solution, changed(found, version=2))
+    assert stale == "it was measured on version 1 of the definition, which is at version 2"
+    again = trace.model_copy(
+        update={"definition_version": 2, "definition_hash": definition_hash(changed(found, version=2))}
+    )
+    assert is_stale(again, solution, changed(found, version=2)) is None
+    assert definition_hash(changed(found, version=2)) != definition_hash(found)
+
+
 def test_a_word_mended_in_a_description_leaves_traces_fresh() -> None:
     found = definitions()[DECODE]
     inputs = [tensor.model_copy(update={"description": "other words"}) for tensor in found.definition.inputs]

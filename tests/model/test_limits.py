@@ -16,6 +16,7 @@ from gdnspec.model.solution import Manifest
 from gdnspec.submission import evidence
 from gdnspec.submission.bundle import BundleManifest
 from gdnspec.submission.evidence import Evidence
+from packaging import requirements
 
 MANIFEST: dict[str, Any] = {
     "schema_version": 1, "name": "mine", "language": "python", "authors": ["a test"], "license": "Apache-2.0",
@@ -86,12 +87,12 @@ TOO_MUCH: dict[str, tuple[str, Any]] = {
 def test_too_much_is_refused_where_it_stands(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
 
-    class Counted(model.Requirement):
+    class Counted(requirements.Requirement):
         def __init__(self, text: str) -> None:
             parsed.append(text)
             super().__init__(text)
 
-    monkeypatch.setattr(model, "Requirement", Counted)
+    monkeypatch.setattr(requirements, "Requirement", Counted)
     path, value = TOO_MUCH[what]
     with pytest.raises(SpecError, match=f"/{path}") as refused:
         build(Manifest, changed(path, value), Path("solution.json"))

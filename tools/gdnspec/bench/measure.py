@@ -204,7 +204,8 @@ def untimed(
     """A trace without figures: of a job that has none, or to which they are added."""
     found, workload = job.found, job.workload
     return Trace(
-        schema_version=1, definition=found.definition.name, definition_hash=definition_hash(found),
+        schema_version=1, definition=found.definition.name, definition_version=found.definition.version,
+        definition_hash=definition_hash(found),
         workload=workload.name, suite=workload.suite, preset=workload.preset, regime=workload.regime,
         axes=workload.axes, sequence_lengths=workload.sequence_lengths, solution=job.solution.name,
         source_hash=job.solution.source_hash, device=where.slug,

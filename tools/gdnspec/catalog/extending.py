@@ -18,7 +18,7 @@ from gdnspec.model.loading import parse_json, read_text, shortened
 
 DEFINITION_FILE = "definition.json"
 KEY = "extends"
-ALWAYS_GIVEN = ("name", "description")
+ALWAYS_GIVEN = ("name", "version", "description")
 
 
 @dataclass(frozen=True)

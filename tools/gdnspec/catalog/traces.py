@@ -64,6 +64,8 @@ def definition_hash(found: Found) -> str:
 
 def _hash(found: Found) -> str:
     content = found.definition.model_dump(mode="json", exclude=_PROSE)
+    if content["version"] == 1:
+        del content["version"]  # it came later
     content["family"] = found.family.about.measured_as or found.family.name
     for side, added in _ADDED.items():
         for item in content[side]:
@@ -138,6 +140,9 @@ def holds_for(source_hash: str, solution: Solution, definition: str, workload: s
 
 def stale_question(trace: Trace, found: Found) -> str | None:
     """Whether something else was asked of it: the definition or the workload has changed, or is gone."""
+    now = found.definition.version
+    if trace.definition_version != now:
+        return f"it was measured on version {trace.definition_version} of the definition, which is at version {now}"
     if trace.definition_hash != definition_hash(found):
         return "the definition has changed since it was measured"
     known = by_name(found)

@@ -335,6 +335,7 @@ class Checker:
         command += [] if job.extras.repeats is None else ["--repeat", str(job.extras.repeats)]
         return CheckResult(
             definition=definition,
+            definition_version=job.found.definition.version,
             workload=workload,
             suite=job.workload.suite,
             solution=name,

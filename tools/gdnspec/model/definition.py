@@ -39,11 +39,13 @@ from gdnspec.model.values import amount, finite, truth, whole
 
 class Definition(Model):
     """The contract of one operator. `blocks`: how many blocks each sequence has, an expression of its `length`, where
-    an output depends on a token's place in its block: sequences are then cut between two blocks alone. `extends`: the
-    definition whose file holds what this one's file leaves out; this is the whole, and means the same without it."""
+    an output depends on a token's place in its block: sequences are then cut between two blocks alone. `version` is
+    raised when the meaning changes; traces and verdicts name it. `extends`: the definition whose file holds what this
+    one's file leaves out; this is the whole, and means the same without it."""
 
     schema_version: Version1
     name: Name
+    version: Annotated[int, Field(ge=1)] = 1
     family: Name
     stage: Stage
     description: Text

@@ -61,6 +61,7 @@ class CheckResult(Model):
 
     schema_version: Version1 = 1
     definition: str
+    definition_version: int = 1
     workload: str
     suite: str
     solution: str

@@ -116,6 +116,7 @@ class Trace(Model):
 
     schema_version: Version1
     definition: Name
+    definition_version: Annotated[int, Field(ge=1)] = 1
     definition_hash: str
     workload: str
     suite: str
