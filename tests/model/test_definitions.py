@@ -588,8 +588,8 @@ DEEP = 100_000
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
-        (SOURCE.replace('"stage": "prefill",', '"stage": "prefill"'), "line 6, column 3", "delimiter"),
-        (SOURCE[:490], "line 13", "not JSON"),
+        (SOURCE.replace('"stage": "prefill",', '"stage": "prefill"'), "line 7, column 3", "delimiter"),
+        (SOURCE[:505], "line 14", "not JSON"),
         ("", "line 1", "not JSON"),
         ("\n\n", "", "not JSON"),
         ("\ufeff" + SOURCE, "line 1", "BOM"),

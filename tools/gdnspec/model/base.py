@@ -23,7 +23,7 @@ Version1 = Annotated[int, BeforeValidator(_version_1), WithJsonSchema({"const": 
 class Model(BaseModel):
     """Frozen; unknown keys are errors; no silent conversion of types."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+    model_config = ConfigDict(allow_inf_nan=False, extra="forbid", frozen=True, strict=True, defer_build=True)
     most_bytes: ClassVar[int] = 64 << 20  # of a file that holds one: a larger one is not parsed
 
 

@@ -30,6 +30,7 @@ from gdnspec.model.elements import (
     Tensor,
     Text,
     VarAxis,
+    Version,
     Within,
 )
 from gdnspec.model.errors import PlacedError, nearest
@@ -45,7 +46,7 @@ class Definition(Model):
 
     schema_version: Version1
     name: Name
-    version: Annotated[int, Field(ge=1)] = 1
+    version: Version = 1
     family: Name
     stage: Stage
     description: Text

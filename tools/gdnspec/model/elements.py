@@ -10,6 +10,7 @@ from gdnspec.model.errors import PlacedError
 from gdnspec.model.roles import Role
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=64)]
+Version = Annotated[int, Field(ge=1, le=1_000_000)]  # of a definition's meaning
 Place = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)?$", max_length=129)]
 
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gdnspec.model.base import Model, Version1
+from gdnspec.model.elements import Version
 
 Status = Literal[
     "PASSED",
@@ -61,7 +62,7 @@ class CheckResult(Model):
 
     schema_version: Version1 = 1
     definition: str
-    definition_version: int = 1
+    definition_version: Version = 1
     workload: str
     suite: str
     solution: str

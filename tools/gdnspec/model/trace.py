@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from gdnspec.model.base import Model, Version1
-from gdnspec.model.elements import Name
+from gdnspec.model.elements import Name, Version
 from gdnspec.model.result import OutputErrors, Status
 
 Method = Literal["graph", "events", "cpu"]
@@ -116,7 +116,7 @@ class Trace(Model):
 
     schema_version: Version1
     definition: Name
-    definition_version: Annotated[int, Field(ge=1)] = 1
+    definition_version: Version = 1
     definition_hash: str
     workload: str
     suite: str
