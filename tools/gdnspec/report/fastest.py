@@ -208,7 +208,8 @@ def _judged(line: Line, device: str) -> str:
     if not ran:
         return f"supports none of the workloads that were judged{where}"
     if not total.failed:
-        return f"passed all {ran} workloads that it supports{where}"
+        all_of_them = "the only workload" if ran == 1 else f"all {ran} workloads"
+        return f"passed {all_of_them} that it supports{where}"
     regimes = [plain(regime) for regime, cell in line.cells.items() if cell.failed]
     badge = ", all of them in the strict suite" if line.conforming else ""
     return f"failed {total.failed} of {ran} workloads{badge}: {_listed(regimes)}{where}"
