@@ -186,8 +186,11 @@ def test_the_fastest_is_named_with_the_ratio_to_the_libraries() -> None:
     assert [row[2] for row in answer.rows] == ["1.00x", "1.50x", "2.00x", "3.00x"]
 
 
-def test_without_a_library_the_next_kernel_is_named() -> None:
+def test_the_next_kernel_is_named_where_that_says_more() -> None:
     assert "It is as fast as second within 2%." in only(timed("first", 10), timed("second", 10.1)).sentence
+    between = [timed("theirs", 10), timed("ours", 10.1), timed("also", 30)]
+    said = "It is as fast as ours within 2% and 3.00x faster than also."
+    assert said in only(*between, peers=("theirs", "also")).sentence
     assert "No other kernel was measured here." in only(timed("alone", 10)).sentence
 
 

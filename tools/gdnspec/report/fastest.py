@@ -76,14 +76,16 @@ class Answer:
 
     @property
     def comparison(self) -> str:
-        """By how much the fastest is faster: than the other libraries, or else than the next kernel."""
+        """By how much the fastest is faster: than the other libraries, and than the next kernel if that says more."""
         if self.fastest is None:
             return ""
         if len(self.contestants) == 1:
             return "No other kernel was measured here."
         # A library that failed other workloads is compared all the same: people use it.
         others = [c for c in self.contestants[1:] if c.peer and c.versus]
-        others = others or [c for c in self.contestants[1:2] if c.counted]
+        following = self.contestants[1]
+        if following.counted and not following.peer and (not others or self.fastest.peer or _level(following)):
+            others.append(following)
         named = sorted((c.versus.ratio, c.name) for c in others if c.versus and c.versus.ratio >= 1 / LEVEL)
         return f"It is {_listed([_faster(*item) for item in named])}." if named else ""
 
@@ -216,6 +218,10 @@ def _judged(line: Line, device: str) -> str:
 
 
 # --- words ------------------------------------------------------------------------------------------------------
+
+
+def _level(contestant: Contestant) -> bool:
+    return contestant.versus is not None and contestant.versus.ratio < LEVEL
 
 
 def _faster(times: float, name: str) -> str:
