@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test test-all lint selftest matrix gpu-test real-input workloads schema wheel clean
+.PHONY: run test test-all lint selftest matrix gpu-test real-input workloads schema report-picture wheel clean
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -54,6 +54,12 @@ workloads: $(STAMP)
 
 schema: $(STAMP)
 	$(BIN)/python tools/make_schema.py
+
+# docs/report.png: the first screen of the report on the traces of this tree. It needs Chromium.
+report-picture: $(STAMP)
+	mkdir -p build
+	$(BIN)/gdnspec report -o build/report.html
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1400,800 --screenshot=docs/report.png build/report.html
 
 # What users install, with definitions, reference and solutions inside: dist/*.whl
 wheel: $(STAMP)

@@ -34,6 +34,7 @@ EXCEPTIONS = {
     "gdnspec/cli/commands/compare.py": ({"a", "b"}, "the two sides, as the command's JSON has them"),
     "gdnspec/inputs/raw.py": ({"q"}, "a format of memoryview"),
     "gdnspec/report/pairing.py": ({"a", "b"}, "the two sides, as the command's JSON has them"),
+    "gdnspec/report/shapes.py": ({"a"}, "the article before the name of a device"),
 }
 WORD = re.compile(r"\w+")
 OPENING = ("open", "fdopen")

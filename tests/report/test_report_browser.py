@@ -32,7 +32,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a full run, hostile evidence among it."""
     traces, judged = hostile()
     file = tmp_path_factory.mktemp("report") / "page.html"
-    whole = made.contents(made.measured() + traces, made.verdicts() + judged, made.selftest())
+    verdicts = [*made.verdicts(), *made.verdicts(500, ["fla_adapter"]), *judged]
+    whole = made.contents(made.measured() + traces, verdicts, made.selftest())
     file.write_text(render(whole), encoding="utf-8")
     return file
 
@@ -55,6 +56,7 @@ def open_page(browser: Any, page: Path) -> Iterator["Page"]:
     browser.get(page.as_uri())
     opened = Page(browser)
     opened.wait("return document.documentElement.dataset.ready")
+    opened.unfold()
     yield opened
     assert browser.execute_script("return window.pwned") is None
     assert browser.get_log("browser") == []
@@ -74,6 +76,9 @@ class Page:
         from selenium.webdriver.support.ui import WebDriverWait
 
         return WebDriverWait(self.driver, PATIENCE, 0.05).until(lambda _: self.run(script))
+
+    def unfold(self) -> None:
+        self.run("document.querySelector(arguments[0] + ' > details').open = true", PREFILL)
 
     def find(self, selector: str) -> Any:
         found = self.driver.find_element("css selector", selector)
@@ -118,6 +123,7 @@ def test_it_answers_within_two_seconds(browser: Any, page: Path, open_page: Page
         open_page.wait("return document.documentElement.dataset.ready")
         loaded = worked()
         assert 0.01 < loaded - blank < 2
+        open_page.unfold()
         open_page.run(
             "document.querySelector(arguments[0] + ' .traces thead button').click();"
             "document.querySelector(arguments[0] + ' .traces').offsetHeight;",
@@ -207,8 +213,7 @@ def test_a_link_leads_to_its_workload(open_page: Page) -> None:
     link = open_page.find(f"{PREFILL} tr.row.passed a")
     name = link.text
     link.click()
-    section = open_page.wait("return document.querySelector('details.workload:target')")
-    assert section.get_attribute("open")
+    section = open_page.wait("return document.querySelector('details.workload:target[open]')")
     assert section.get_attribute("id") == f"gdn_prefill_k_last/{name}"
     top = open_page.run("return arguments[0].getBoundingClientRect().top", section)
     assert 0 <= top < 1000
@@ -229,16 +234,121 @@ def test_charts_are_drawn(open_page: Page) -> None:
     for box, count in ((".charts", 3), (".profiles", 1)):
         open_page.find(f"{PREFILL} {box}")
         open_page.wait(f"return document.querySelectorAll('{PREFILL} {box} figure[data-drawn] svg').length === {count}")
-    assert int(open_page.find(f"{PREFILL} [data-chart=roofline]").get_attribute("data-drawn")) > 20
+    assert int(open_page.find(f"{PREFILL} [data-chart=share]").get_attribute("data-drawn")) > 20
     assert "budget" in open_page.find(f"{PREFILL} .profiles svg").text
+    open_page.run("document.querySelector('#gdn_decode_k_last > details').open = true")
     open_page.find("#gdn_decode_k_last .charts")
     assert not open_page.find("#gdn_decode_k_last [data-chart=batch]").get_attribute("hidden")
     assert open_page.find("#gdn_decode_k_last [data-chart=length]").get_attribute("hidden")
 
 
-def test_a_narrow_screen_shows_all_of_it(open_page: Page) -> None:
-    open_page.driver.set_window_size(500, 900)
+def size(browser: Any, width: int, height: int) -> None:
+    """Of the page: a window is never narrower than 500 pixels."""
+    sizes = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", sizes)
+
+
+@pytest.mark.parametrize(("width", "height"), [(1400, 1000), (400, 900)])
+def test_it_fits_every_screen(browser: Any, open_page: Page, width: int, height: int) -> None:
+    size(browser, width, height)
     try:
+        browser.refresh()
+        open_page.wait("return document.documentElement.dataset.ready")
+        assert open_page.run("return document.documentElement.scrollWidth <= innerWidth")
+        assert open_page.run("return document.documentElement.scrollHeight") < 4000
+        links = open_page.run(
+            "return [...document.querySelectorAll('nav a')].map((link) => link.getBoundingClientRect())"
+            ".map((at) => [at.left, at.right])"
+        )
+        assert len(links) == 4
+        assert all(0 <= left < right <= width for left, right in links)
+        answer = "document.querySelector('.answer:not([hidden]) .sentence').getBoundingClientRect().bottom"
+        assert open_page.run(f"return {answer}") < height
+        open_page.unfold()
         assert open_page.run("return document.documentElement.scrollWidth <= innerWidth")
     finally:
-        open_page.driver.set_window_size(1400, 1000)
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+# --- the pickers --------------------------------------------------------------------------------------------------
+
+SHOWN = "document.querySelector('.answer:not([hidden])')"
+
+
+def test_the_pickers_lead_to_every_answer(open_page: Page) -> None:
+    reached, every = open_page.run("""
+        const selects = [...document.querySelectorAll("[data-pick]")];
+        const reached = new Set();
+        const walk = (depth) => {
+          if (depth === selects.length) {
+            const shown = [...document.querySelectorAll(".answer")].filter((answer) => !answer.hidden);
+            const asked = selects.map((select) => select.value);
+            const said = selects.map((select) => shown[0].dataset[select.dataset.pick]);
+            if (shown.length === 1 && String(asked) === String(said)) reached.add(shown[0].id);
+            return;
+          }
+          for (const value of [...selects[depth].options].map((option) => option.value)) {
+            selects[depth].value = value;
+            selects[depth].dispatchEvent(new Event("change"));
+            walk(depth + 1);
+          }
+        };
+        walk(0);
+        return [[...reached], [...document.querySelectorAll(".answer")].map((answer) => answer.id)];
+    """)
+    assert len(every) > 50
+    assert sorted(reached) == sorted(every)
+
+
+def test_a_pick_is_in_the_address_and_an_address_is_a_pick(browser: Any, page: Path, open_page: Page) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    first = open_page.run(f"return {SHOWN}.id")
+    pick = Select(browser.find_element("css selector", "[data-pick=operator]"))
+    pick.select_by_value("gdn_decode_k_first")
+    Select(browser.find_element("css selector", "[data-pick=lengths]")).select_by_value("16x32_batch_16")
+    chosen = open_page.run(f"return {SHOWN}.id")
+    assert chosen != first
+    address = browser.current_url
+    assert address.endswith(f"#{chosen}")
+    assert "a batch of 16" in browser.find_element("css selector", ".answer:not([hidden]) .sentence").text
+    browser.get("about:blank")
+    browser.get(address)
+    open_page.wait("return document.documentElement.dataset.ready")
+    assert open_page.run(f"return {SHOWN}.id") == chosen
+    assert open_page.run("return document.querySelector('[data-pick=lengths]').value") == "16x32_batch_16"
+    assert open_page.run("return scrollY") == 0
+
+
+def test_a_pick_stays_where_the_next_operator_has_it(open_page: Page) -> None:
+    open_page.run("""
+        const set = (key, value) => {
+          const select = document.querySelector(`[data-pick=${key}]`);
+          select.value = value;
+          select.dispatchEvent(new Event("change"));
+        };
+        set("operator", "gdn_prefill_k_last"); set("device", "nvidia-h200"); set("lengths", "16x32_4x2048");
+        set("operator", "gdn_prefill_k_first");
+    """)
+    assert open_page.run(f"return {SHOWN}.dataset.operator") == "gdn_prefill_k_first"
+    assert open_page.run(f"return {SHOWN}.dataset.lengths") == "16x32_4x2048"
+
+
+def test_the_link_below_an_answer_unfolds_its_measurements(open_page: Page) -> None:
+    name = open_page.run(f"return {SHOWN}.dataset.operator")
+    open_page.run(f"document.getElementById('{name}').querySelector('details').open = false")
+    open_page.find(".answer:not([hidden]) a[href]").click()
+    open_page.wait(f"return document.getElementById('{name}').querySelector('details').open")
+
+
+def test_without_scripts_the_first_answer_stands(browser: Any, page: Path, open_page: Page) -> None:
+    sentence = browser.find_element("css selector", ".answer:not([hidden]) .sentence").text
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.get("about:blank")
+        browser.get(page.as_uri())
+        shown = [found for found in browser.find_elements("css selector", ".answer") if found.is_displayed()]
+        assert [found.find_element("css selector", ".sentence").text for found in shown] == [sentence]
+        assert "need JavaScript" in browser.find_element("css selector", ".fastest").text
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

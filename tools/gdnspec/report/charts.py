@@ -19,7 +19,7 @@ SAID = ("solution", "workload", "preset", "device", "method", "time", "bound", "
 
 def specs() -> dict[str, dict[str, Any]]:
     return {"length": _latency("tokens", "tokens of all sequences"), "batch": _latency("batch", "batch, or sequences"),
-            "roofline": _roofline(), "position": _position()}  # fmt: skip
+            "share": _share(), "position": _position()}  # fmt: skip
 
 
 def bundle() -> str:
@@ -40,10 +40,10 @@ def _colour() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _axis(x: str, title: str, edge: str) -> dict[str, Any]:
+def _axis(x: str, title: str, edge: str, form: str = "~r") -> dict[str, Any]:
     """A logarithmic one; `edge` says which values the page is to mark."""
     scale = {"type": "log", "nice": False, "padding": 12}
-    axis = {"values": [f"@{edge}"], "format": "~r"}
+    axis = {"values": [f"@{edge}"], "format": form}
     return {"field": x, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
 
@@ -77,16 +77,23 @@ def _latency(field: str, title: str) -> dict[str, Any]:
     return _finished(alt.layer(lines, _points(x, y)))
 
 
-def _roofline() -> dict[str, Any]:
-    x, y = alt.X(**_axis("intensity", "FLOP per byte", "x")), alt.Y(**_axis("tera", "achieved TFLOP/s", "y"))
-    roof = alt.Chart(alt.NamedData("roof")).mark_line(strokeDash=[6, 4], strokeWidth=1.5)
-    words = alt.Chart(alt.NamedData("words")).mark_text(align="right", dy=-8, dx=-4, fontSize=11)
+def _share() -> dict[str, Any]:
+    """How near to the bound, against what a call moves: small calls are far from it."""
+    x = alt.X(**_axis("bytes", "bytes that a call moves", "x", "~s"))
+    y = alt.Y("share:Q", title="share of the bound", axis=alt.Axis(format="%"), scale=alt.Scale(zero=True))
+    return _finished(alt.layer(*_limit("share:Q"), _points(x, y)))
+
+
+def _limit(y: str) -> list[alt.Chart]:
+    """A line across, and what it stands for."""
+    limit = alt.Chart(alt.NamedData("limit"))
     colour = alt.value("@muted")
-    return _finished(
-        alt.layer(
-            roof.encode(x=x, y=y, color=colour), words.encode(x=x, y=y, text="text:N", color=colour), _points(x, y)
-        )
-    )
+    rule = limit.mark_rule(strokeDash=[6, 4], strokeWidth=1.5)
+    words = limit.mark_text(align="left", dy=-6, fontSize=11, x=4)
+    return [
+        rule.encode(y=y, color=colour, tooltip=[alt.Tooltip("text:N", title="limit")]),
+        words.encode(y=y, text="text:N", color=colour),
+    ]
 
 
 def _position() -> dict[str, Any]:
@@ -96,16 +103,7 @@ def _position() -> dict[str, Any]:
     lines = _rows().mark_line(point=alt.OverlayMarkDef(size=40), strokeWidth=1.5).encode(
         x=x, y=y, color=alt.Color(**_colour()), detail="line:N", tooltip=tips
     )  # fmt: skip
-    limit = alt.Chart(alt.NamedData("limit")).mark_rule(strokeDash=[6, 4], strokeWidth=1.5)
-    words = alt.Chart(alt.NamedData("limit")).mark_text(align="left", dy=-6, fontSize=11, x=4)
-    colour = alt.value("@muted")
-    return _finished(
-        alt.layer(
-            lines,
-            limit.encode(y="error:Q", color=colour, tooltip=[alt.Tooltip("text:N", title="limit")]),
-            words.encode(y="error:Q", text="text:N", color=colour),
-        )
-    )
+    return _finished(alt.layer(lines, *_limit("error:Q")))
 
 
 def _finished(chart: alt.LayerChart | alt.FacetChart) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """What the page's scripts are given: rows for charts, and every trace and verdict whole, for a click on its figure."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from gdnspec.model.base import Model
@@ -67,16 +66,5 @@ def chart_row(row: Row, index: int) -> dict[str, Any] | None:
         "bound": percent(row.fraction) if row.fraction else "", "median_us": timing.median * 1e6,
         "tokens": row.tokens or None, "batch": row.batch or None,
         "tokens_line": f"{series}|{row.batch}", "batch_line": f"{series}|{each:g}",
-        "intensity": timing.operations / timing.bytes if timing.bytes and timing.operations else None,
-        "tera": timing.operations / timing.median / 1e12 or None,
+        "bytes": timing.bytes or None, "share": row.fraction,
     }  # fmt: skip
-
-
-def ceilings(found: Iterable[Row]) -> dict[str, dict[str, float]]:
-    """By device: the measured rates of the latest trace that has them."""
-    rates: dict[str, dict[str, float]] = {}
-    for row in sorted(found, key=lambda row: row.trace.recorded):
-        if row.trace.ceilings is not None and not row.stale:
-            had = row.trace.ceilings
-            rates[plain(row.trace.device)] = {"bandwidth": had.copy_bandwidth, "rate": had.matrix_rate}
-    return rates

@@ -9,6 +9,7 @@ from pathlib import Path
 from gdnspec.catalog.definitions import Found, without_family
 from gdnspec.catalog.faults import rejections
 from gdnspec.catalog.workloads import workloads
+from gdnspec.model.definition import Definition
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.fault import Rejection
 from gdnspec.model.loading import read_text
@@ -16,7 +17,6 @@ from gdnspec.model.result import CheckResult
 from gdnspec.report.figures import plain
 from gdnspec.report.rows import largest
 
-LAYOUTS = ("_k_last", "_k_first")  # both have the same lines
 # Where a Markdown file has the matrix.
 MATRIX_BEGIN = "<!-- kill matrix: begin (gdnspec selftest --markdown writes it) -->"
 MATRIX_END = "<!-- kill matrix: end -->"
@@ -62,14 +62,14 @@ class Written:
 
 
 def grids(results: Iterable[CheckResult], found: dict[str, Found]) -> list[Grid]:
-    """One grid an operator; its k_last and k_first forms are one."""
+    """One grid per operator; its forms that differ in the layout of the state are one."""
     bad = rejections()
     met: dict[str, dict[str, dict[str, CheckResult]]] = {}
     owners: dict[str, str] = {}
     for result in results:
         if result.solution not in bad or result.definition not in found:
             continue
-        family = _family(result.definition)
+        family = _family(found[result.definition].definition)
         owners.setdefault(family, result.definition)
         mine = met.setdefault(family, {}).setdefault(result.solution, {})
         # Of the two layouts, and of two files, the answer that says most.
@@ -104,10 +104,9 @@ def _cell(result: CheckResult | None) -> Cell:
     return Cell("killed", f"{result.status}{figure}")
 
 
-def _family(definition: str) -> str:
-    for layout in LAYOUTS:
-        definition = definition.replace(layout, "")  # _bf16_state may follow
-    return without_family(definition)
+def _family(definition: Definition) -> str:
+    """Its operator: layouts of the state have the same lines."""
+    return without_family(definition.name).replace(f"_{definition.conventions.state_layout}", "")
 
 
 def written(file: Path) -> list[Written]:

@@ -24,12 +24,12 @@ from gdnspec.model.definition import Definition
 from gdnspec.model.result import CheckResult
 from gdnspec.model.trace import METHODS
 from gdnspec.model.workload import Workload
-from gdnspec.report import charts, conformance, facts, figures, kills
+from gdnspec.report import charts, conformance, facts, fastest, figures, kills
 from gdnspec.report.profiles import profiles
 from gdnspec.report.rows import Row, baselines, rows
 
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = ("theme.js", "dom.js", "details.js", "table.js", "charts.js", "verdicts.js", "start.js")
+SCRIPTS = ("theme.js", "dom.js", "details.js", "table.js", "charts.js", "verdicts.js", "fastest.js", "start.js")
 MOST_BASELINES = 3  # a column each; more are in the details
 
 
@@ -45,6 +45,7 @@ class Contents:
     sources: Sequence[str] = ()
     problems: Sequence[str] = ()
     matrix: Sequence[kills.Written] = ()  # the kill matrix as tables
+    peers: frozenset[str] = frozenset()  # solutions that are other libraries
 
     @property
     def empty(self) -> bool:
@@ -62,6 +63,7 @@ class Section:
     lines: list[conformance.Line]
     workloads: dict[str, Workload | None]  # None: measured or judged, and in no file
     anchors: dict[str, str]
+    answers: list[fastest.Answer]
     places: dict[str, list[Row]] = field(default_factory=dict)  # of each workload, best first
 
     @property
@@ -69,16 +71,21 @@ class Section:
         return Counter(row.state for row in self.rows)
 
     @property
-    def ranked(self) -> int:
-        return sum(row.ranked for row in self.rows)
+    def empty(self) -> bool:
+        return not self.rows and not self.lines
 
 
 def render(contents: Contents) -> str:
     """The page's text."""
     environments = facts.Shared()
-    data: dict[str, Any] = {"traces": [], "verdicts": [], "charts": {}, "profiles": {}, "environments": [], "roofs": {}}
+    data: dict[str, Any] = {"traces": [], "verdicts": [], "charts": {}, "profiles": {}, "environments": []}
     sections = [_section(item, contents, data, environments) for item in contents.found.values()]
-    sections.sort(key=lambda section: not section.rows and not section.lines)  # what there is to see comes first
+    usual = list(dict.fromkeys(name for item in contents.found.values() for name in item.family.about.usual.values()))
+    # What there is to see comes first, and of that what stands for its stage.
+    places = {name: place for place, name in enumerate(usual)}
+    sections.sort(key=lambda section: (section.empty, places.get(section.definition.name, len(places))))
+    answers = [answer for section in sections for answer in section.answers]
+    weights = {answer.anchor: place for place, answer in enumerate(sorted(answers, key=lambda answer: answer.weight))}
     data["environments"] = environments.values
     data["methods"] = METHODS
     data["specs"] = charts.specs()
@@ -90,8 +97,8 @@ def render(contents: Contents) -> str:
     own = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)
     scripts.append(f"(() => {{\n{own}}})();")
     return _templates().get_template("page.html.j2").render(
-        sections=sections, contents=contents, version=__version__, drawn=drawn,
-        presets=presets(), regime_words=regimes(),
+        sections=sections, answers=answers, first=fastest.first(answers, usual), weights=weights, contents=contents,
+        version=__version__, drawn=drawn, presets=presets(), regime_words=regimes(),
         generated=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), solutions=names, most=MOST_BASELINES,
         grids=kills.grids(contents.selftest, contents.found) if contents.selftest else [],
         written=contents.matrix,
@@ -108,14 +115,16 @@ def _section(item: Found, contents: Contents, data: dict[str, Any], environments
         row.index = index
         data["traces"].append(facts.trace_facts(row, environments))
     data["charts"][name] = [drawn for row in mine if (drawn := facts.chart_row(row, row.index))]
-    data["roofs"][name] = facts.ceilings(mine)
     judged = [result for result in contents.verdicts if result.definition == name]
     regimes, lines = conformance.table(enumerate(judged, start=len(data["verdicts"])), known)
     data["verdicts"] += [facts.verdict_facts(result, environments) for result in judged]
     data["profiles"][name] = facts.shown(profiles(judged, known))
     others = {r.trace.workload for r in mine} | {v.workload for v in judged}
     every: dict[str, Workload | None] = {**known, **dict.fromkeys(sorted(others - set(known)))}
-    section = Section(item.definition, mine, baselines(mine), regimes, lines, every, _anchors(name, every))
+    answers = fastest.answers(item, mine, lines, contents.peers)
+    section = Section(
+        item.definition, mine, baselines(mine, contents.peers), regimes, lines, every, _anchors(name, every), answers
+    )
     for row in sorted(mine, key=lambda row: (row.trace.device, row.rank is None, row.method, row.rank or 0)):
         section.places.setdefault(row.trace.workload, []).append(row)
     return section

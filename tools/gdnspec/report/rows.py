@@ -2,14 +2,15 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.traces import Measured
 from gdnspec.model import roles
 from gdnspec.model.result import OutputErrors
-from gdnspec.model.trace import METHODS, Ratio, Trace
+from gdnspec.model.trace import METHODS, Trace
+from gdnspec.report.versus import Versus, versus
 
 
 @dataclass
@@ -24,7 +25,7 @@ class Row:
     error_of: str = ""
     rank: int | None = None
     rivals: int = 0
-    ratios: dict[str, Ratio] = field(default_factory=dict)
+    versus: dict[str, Versus] = field(default_factory=dict)  # by the name of the other
 
     @property
     def state(self) -> str:
@@ -91,9 +92,10 @@ def rows(measured: Iterable[Measured], order: Mapping[str, int]) -> list[Row]:
     for item in measured:
         row = Row(0, item.trace, item.stale or "", item.carried or "")
         row.error, row.error_of = largest(item.trace.outputs)
-        row.ratios = {ratio.baseline: ratio for ratio in item.trace.against}
+        row.versus = {ratio.baseline: Versus(ratio.ratio, ratio.interval, True) for ratio in item.trace.against}
         found.append(row)
     _rank(found)
+    _compare(found)
     place = {"failed": 0, "passed": 1, "unsupported": 2, "stale": 3}
     found.sort(
         key=lambda row: (
@@ -117,5 +119,22 @@ def _rank(found: list[Row]) -> None:
             row.rank, row.rivals = 1 + times.index(row.trace.timing.median), len(group)
 
 
-def baselines(found: Iterable[Row]) -> list[str]:
-    return sorted({name for row in found for name in row.ratios})
+def _compare(found: list[Row]) -> None:
+    """Each ranked row with every other one of its workload and device, itself included: a winner has ratios too."""
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in found:
+        if row.ranked:
+            groups[row.trace.workload, row.trace.device].append(row)
+    for group in groups.values():
+        for row in group:
+            for other in group:
+                if other.trace.solution not in row.versus and (said := versus(row.trace, other.trace)):
+                    row.versus[other.trace.solution] = said
+
+
+def baselines(found: Iterable[Row], peers: Container[str]) -> list[str]:
+    """With whom a reader compares: other libraries, then what a run has measured beside its solution."""
+    listed = list(found)
+    others = {ratio.baseline for row in listed for ratio in row.trace.against}
+    measured = {row.trace.solution for row in listed}
+    return sorted(others | {name for name in measured if name in peers}, key=lambda name: (name not in peers, name))

@@ -84,7 +84,7 @@ def report(
     contents = Contents(
         found, measured, judged, tested, shlex.join(["gdnspec", *sys.argv[1:]]),
         [paths.shown(file) for file in (*(verdict_files or ()), *([selftest_file] if selftest_file else ()))], problems,
-        matrix,
+        matrix, frozenset(name for name, solution in known.items() if solution.is_peer),
     )  # fmt: skip
     size = _write(output, render(contents))
     if contents.empty:

@@ -40,6 +40,11 @@ function marks(sets, field) {
   return found.filter((value) => value >= least / 1.3 && value <= most * 1.3);
 }
 
+// The values that logarithmic axes mark.
+const MARKED = {
+  length: { x: "tokens", y: "median_us" }, batch: { x: "batch", y: "median_us" }, share: { x: "bytes" }, position: { y: "error" },
+};
+
 async function draw(figure, kind, sets) {
   const target = figure.querySelector(".chart");
   figure.view?.finalize();
@@ -54,8 +59,8 @@ async function draw(figure, kind, sets) {
   const spec = JSON.parse(JSON.stringify(data.specs[kind])
     .replaceAll('"@solutions"', () => quoted(names))
     .replaceAll('"@colours"', () => quoted(names.map((name) => data.colours[name])))
-    .replaceAll('"@x"', () => quoted(marks(sets, kind === "roofline" ? "intensity" : kind === "length" ? "tokens" : "batch")))
-    .replaceAll('"@y"', () => quoted(marks(sets, kind === "roofline" ? "tera" : kind === "position" ? "error" : "median_us")))
+    .replaceAll('"@x"', () => quoted(marks(sets, MARKED[kind].x)))
+    .replaceAll('"@y"', () => quoted(marks(sets, MARKED[kind].y)))
     .replaceAll('"@muted"', () => JSON.stringify(theme.colour("muted"))));
   const config = chartConfig();
   const room = target.clientWidth - 64; // legends start where the plot does
@@ -74,17 +79,6 @@ async function draw(figure, kind, sets) {
   target.querySelector("svg")?.setAttribute("aria-label", `${figure.querySelector("figcaption")?.textContent ?? "Error against position"}: ${sets.rows.length} points`);
 }
 
-function roofOf(rates, rows) {
-  if (!rates || !rows.length) return { roof: [], words: [] };
-  const ridge = rates.rate / rates.bandwidth;
-  const xs = rows.map((row) => row.intensity);
-  const from = Math.min(...xs, ridge) / 1.5;
-  const to = Math.max(...xs, ridge) * 1.5;
-  const at = (x) => ({ intensity: x, tera: Math.min(x * rates.bandwidth, rates.rate) / 1e12 });
-  const words = `${figures.amount(rates.bandwidth, "B/s")}, ${figures.amount(rates.rate, "FLOP/s")}`;
-  return { roof: [at(from), at(ridge), at(to)], words: [{ ...at(to), text: words }] };
-}
-
 function chartsOf(box) {
   const name = box.dataset.definition;
   const rows = data.charts[name];
@@ -101,9 +95,8 @@ function chartsOf(box) {
     box.querySelector("[data-caption]").textContent = `${mine.length} passed and timed traces of the table, on ${select.value || "no device"}; stale ones are left out.${hollow}`;
     const sets = {
       length: { rows: mine.filter((row) => row.tokens) }, batch: { rows: mine.filter((row) => row.batch) },
-      roofline: { rows: mine.filter((row) => row.intensity && row.tera) },
+      share: { rows: mine.filter((row) => row.bytes && row.share), limit: [{ share: 1, text: "the bound" }] },
     };
-    Object.assign(sets.roofline, roofOf(data.roofs[name][select.value], sets.roofline.rows));
     for (const figure of box.querySelectorAll("[data-chart]")) {
       // Where every row is one token, length is batch.
       const kind = figure.dataset.chart;

@@ -4,13 +4,15 @@ document.querySelectorAll(".charts").forEach(chartsOf);
 document.querySelectorAll(".traces").forEach((box) => { filterable(box); expandable(box); });
 document.querySelectorAll(".conformance").forEach(verdictsOf);
 document.querySelectorAll(".profiles").forEach(profilesOf);
+const showAnswer = fastestOf(document.querySelector(".fastest"));
 
 function openTarget() {
   let id = location.hash.slice(1);
   try { id = decodeURIComponent(id); } catch { /* taken as it is */ }
   const target = id && document.getElementById(id);
   if (!target) return;
-  for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+  if (target.matches(".answer")) return showAnswer(target);
+  for (let at = target.querySelector(":scope > details") ?? target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
   target.scrollIntoView();
 }
 addEventListener("hashchange", openTarget);
