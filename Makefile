@@ -4,13 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test test-all lint selftest matrix gpu-test real-input workloads schema wheel clean
+.PHONY: run test test-all lint docs selftest matrix gpu-test real-input workloads schema wheel clean
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[run,report,serve,serving,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[run,report,serve,serving,dev,docs]'
 	# Its loader alone, which exports are held to: what it depends on is for GPUs, and large.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps flashinfer-bench docstring-parser
 	touch $@
@@ -40,6 +40,12 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site, in build/site: it fails on a page that is over a limit of tools/prose.py, and on a broken link.
+PROSE := README.md CONTRIBUTING.md docs definitions reference solutions peers benchmarks
+docs: $(STAMP)
+	$(BIN)/python tools/prose.py $(PROSE)
+	$(BIN)/mkdocs build --strict --quiet
 
 # On a machine with a CUDA GPU, with whatever torch and Triton it has.
 gpu-test:
