@@ -2,8 +2,8 @@
 
 python tools/prose.py [-v] README.md docs    # files or folders; exit code 1 if a file is over a limit
 
-Only sentences count: no code, tables, headings, images or link targets. LOG.md and CHANGELOG.md are left out, and so are
-files of less than 80 words.
+Only sentences count: no code, tables, headings, images or link targets. LOG.md and CHANGELOG.md are left out, and so
+are files of less than 80 words.
 """
 
 import argparse

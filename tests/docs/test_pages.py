@@ -1,8 +1,8 @@
 """Every block of output on a page of the site is what the commands print.
 
-A `console` block is run: its `gdnspec` lines one after the other, all blocks of a page in one folder. A line `...` stands
-for any lines, `...` within a line for any words; decimal fractions may differ by a tenth. The progress line `checking ..`
-is left out. A comment before a block says otherwise:
+A `console` block is run: its `gdnspec` lines one after the other, all blocks of a page in one folder. A line `...`
+stands for any lines, `...` within a line for any words; decimal fractions may differ by a tenth. The progress line
+`checking ..` is left out. A comment before a block says otherwise:
 
     <!-- not run: why -->          nothing is run
     <!-- thorough -->              `make test-all` runs it

@@ -91,7 +91,5 @@ def test_the_exit_code_says_whether_a_page_is_over(tmp_path) -> None:  # type: i
 
 
 def test_the_pages_of_the_site_keep_the_limits() -> None:
-    done = subprocess.run(
-        [sys.executable, "tools/prose.py", "docs"], capture_output=True, text=True, cwd=ROOT
-    )
+    done = subprocess.run([sys.executable, "tools/prose.py", "docs"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout

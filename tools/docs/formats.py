@@ -1,6 +1,7 @@
 """The file formats, from the models that read them."""
 
 import inspect
+import json
 from typing import Any
 
 from gdnspec.model import carried, definition, elements, family_file, fault, preset, result, solution, trace, workload
@@ -30,11 +31,13 @@ FORMATS: list[tuple[str, str, list[type[BaseModel]]]] = [
     ("Table of faults", "`tests/known_bad/<family>/faults.json`.", [fault.FaultTable, fault.Fault, fault.Edit]),
 ]  # fmt: skip
 
+BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+
 
 def pages() -> list[Page]:
     text = (
-        "# File formats\n\nThis page is made from the models that read the files. Every format is closed: an unknown key "
-        "is an error that names the nearest valid one. A key without a default is required.\n\n"
+        "# File formats\n\nThis page is made from the models that read the files. Every format is closed: an unknown "
+        "key is an error that names the nearest valid one. A key without a default is required.\n\n"
     )
     for title, words, models in FORMATS:
         text += f"## {title}\n\n{words}\n\n" + "".join(_model(model, title) for model in models)
@@ -58,15 +61,14 @@ def _words(model: type[BaseModel]) -> str:
 
 
 def _default(field: dict[str, Any]) -> str:
-    return {None: "null", True: "true", False: "false"}.get(field.get("default"), str(field.get("default"))) if (
-        "default" in field and not isinstance(field["default"], list | dict)
-    ) else "empty"  # fmt: skip
+    """As JSON; what is made anew for each file is empty."""
+    return json.dumps(field["default"]) if "default" in field else "empty"
 
 
 def _type(field: dict[str, Any]) -> str:
     """A JSON type in words."""
     if "$ref" in field:
-        return field["$ref"].rsplit("/", 1)[1]
+        return str(field["$ref"]).rsplit("/", 1)[1]
     if "const" in field:
         return code(field["const"])
     if "enum" in field:
@@ -79,6 +81,5 @@ def _type(field: dict[str, Any]) -> str:
     if kind == "object":
         values = field.get("additionalProperties")
         return f"object of {_type(values)}" if isinstance(values, dict) else "object"
-    bounds = [f"{word} {field[key]:g}" for key, word in
-              (("minimum", "at least"), ("exclusiveMinimum", "above"), ("maximum", "at most")) if key in field]  # fmt: skip
+    bounds = [f"{word} {field[key]:g}" for key, word in BOUNDS.items() if key in field]
     return ", ".join([str(kind), *bounds])

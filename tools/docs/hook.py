@@ -67,6 +67,6 @@ def on_page_content(content: str, page: SitePage, config: MkDocsConfig, files: F
 
     def drawn(formula: re.Match[str]) -> str:
         block = formula[1] == "div"
-        return convert(html.unescape(formula[2]).strip(), display="block" if block else "inline")
+        return str(convert(html.unescape(formula[2]).strip(), display="block" if block else "inline"))
 
     return MATH.sub(drawn, content)

@@ -1,7 +1,7 @@
 """Relative links of a repository file, as links of the site.
 
-A link to a file that is a page leads to that page. A link to any other file of the repository becomes its path: the site
-holds no sources. A link to nothing stays, and MkDocs reports it.
+A link to a file that is a page leads to that page. A link to any other file of the repository becomes its path: the
+site holds no sources. A link to nothing stays, and MkDocs reports it.
 """
 
 import posixpath

@@ -16,14 +16,21 @@ class Page:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table, with an empty line behind it. A bar in a cell stays one."""
+    """A Markdown table, with an empty line behind it."""
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     lines += [f"| {' | '.join(_cell(str(value)) for value in row)} |" for row in rows]
     return "\n".join(lines) + "\n\n"
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    """On one line. A bar outside of code would end the cell."""
+    parts = text.replace("\n", " ").split("`")
+    return "`".join(part if i % 2 else part.replace("|", "\\|") for i, part in enumerate(parts))
+
+
+def unbroken(text: str) -> str:
+    """Kept on one line by a browser."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def code(text: object) -> str:

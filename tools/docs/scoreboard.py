@@ -2,24 +2,36 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from statistics import geometric_mean
 
 from gdnspec import paths
 from gdnspec.catalog.definitions import definitions, preset_of
-from gdnspec.catalog.families import regimes
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import by_name
 from gdnspec.model.trace import Trace
+from gdnspec.report.conformance import columns
 from gdnspec.report.markdown import BEGIN, END
 from gdnspec.report.sources import traces
 from gdnspec.report.units import shown_time
 
-from docs.page import Page, code, table
+from docs.page import Page, code, table, unbroken
 
 VERDICTS = re.compile(r"^Workloads passed by regime, on ([\w-]+):\n\n(.*?)\n\n", re.MULTILINE | re.DOTALL)
 CELL = re.compile(r"(\d+) of (\d+)")
-Counts = dict[str, dict[str, tuple[int, int]]]  # regime -> library -> how many passed, of how many that ran
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """How many workloads of a regime passed, of how many that ran."""
+
+    device: str
+    library: str
+    regime: str
+    definition: str
+    passed: int
+    ran: int
 
 
 def pages() -> list[Page]:
@@ -38,39 +50,35 @@ def ranked() -> list[Trace]:
 # --- verdicts ---------------------------------------------------------------------------------------------------
 
 
-def verdicts() -> dict[str, Counts]:
-    """By device: what the README of each library says between the marks of `gdnspec report --markdown`."""
-    found: dict[str, Counts] = defaultdict(lambda: defaultdict(dict))
+def verdicts() -> list[Verdicts]:
+    """What the README of each library says between the marks of `gdnspec report --markdown`."""
+    found = []
     for readme in sorted(paths.peers_dir().glob("*/README.md")):
         body = readme.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
         for device, text in VERDICTS.findall(body):
-            for regime, passed, ran in _rows(text):
-                before = found[device][regime].get(readme.parent.name, (0, 0))
-                found[device][regime][readme.parent.name] = before[0] + passed, before[1] + ran
+            head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines())
+            for regime, *cells in rows:
+                for definition, cell in zip(head[1:], cells, strict=True):
+                    for passed, ran in CELL.findall(cell):
+                        found.append(Verdicts(device, readme.parent.name, regime, definition, int(passed), int(ran)))
     return found
 
 
-def _rows(text: str) -> Iterator[tuple[str, int, int]]:
-    """Of each regime: how many workloads passed and how many ran, over all definitions."""
-    for line in text.splitlines()[2:]:
-        regime, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-        counts = [tuple(map(int, pair)) for cell in cells for pair in CELL.findall(cell)]
-        yield regime, sum(passed for passed, _ in counts), sum(ran for _, ran in counts)
+def _by(word: str, found: list[Verdicts], order: list[str], shown: Callable[[str], str]) -> str:
+    """A table of libraries by `word`: the regime, or the definition."""
+    libraries = sorted({one.library for one in found})
+    rows = []
+    for name in (name for name in order if any(getattr(one, word) == name for one in found)):
+        mine = [one for one in found if getattr(one, word) == name]
+        rows.append([shown(name), *(_cell([one for one in mine if one.library == library]) for library in libraries)])
+    return table([word, *(f"[{name}](../../peers/{name}/README.md)" for name in libraries)], rows)
 
 
-def _by_regime(counts: Counts) -> str:
-    libraries = sorted({name for row in counts.values() for name in row})
-    order = {name: i for i, name in enumerate(regimes())}
-    names = sorted(counts, key=lambda regime: order.get(regime, len(order)))
-    head = ["regime", *(f"[{name}](../../peers/{name}/README.md)" for name in libraries)]
-    return table(head, ([code(regime), *(_cell(counts[regime].get(name)) for name in libraries)] for regime in names))
-
-
-def _cell(counts: tuple[int, int] | None) -> str:
-    passed, ran = counts or (0, 0)
+def _cell(found: list[Verdicts]) -> str:
+    passed, ran = sum(one.passed for one in found), sum(one.ran for one in found)
     if not ran:
         return ""
-    return f"passes {ran}" if passed == ran else f"**fails {ran - passed} of {ran}**"
+    return unbroken(f"passes {ran}" if passed == ran else f"**fails {ran - passed} of {ran}**")
 
 
 # --- speed ------------------------------------------------------------------------------------------------------
@@ -78,15 +86,20 @@ def _cell(counts: tuple[int, int] | None) -> str:
 
 def _index(measured: list[Trace], devices: list[str]) -> Page:
     text = (
-        "# Scoreboard\n\nThis page is made from the verdicts and traces in the repository.\n\n## Which libraries are right\n\n"
+        "# Scoreboard\n\nThis page is made from the verdicts and traces in the repository.\n\n"
+        "## Which libraries are right\n\n"
         "A cell counts the workloads of all definitions that the library serves, in the regimes of the "
         "[conventions](../../definitions/gdn/README.md#9-regimes). A kernel may fail `strict_keys` and still conform. "
         "The page of a library names each workload that it fails.\n\n"
     )
-    for device, counts in verdicts().items():
-        text += f"### Verdicts on {device}\n\n{_by_regime(counts)}"
+    found = verdicts()
+    for device in sorted({one.device for one in found}):
+        here = [one for one in found if one.device == device]
+        text += f"### Verdicts on {device}\n\n" + _by("regime", here, list(columns()), code)
+        text += _by("definition", here, list(definitions()), _linked)
     text += "## How fast they are\n\n"
-    text += "A library and a kernel of this project are timed in turns, on the same content. Above 1, the library is faster.\n\n"
+    text += "A library and a kernel of this project are timed in turns, on the same content. "
+    text += "Above 1, the library is faster.\n\n"
     for device in devices:
         text += f"### Speed on {device}\n\n{_against(t for t in measured if t.device == device)}"
         text += f"[All times on {device}](times/{device}.md)\n\n"
@@ -100,21 +113,24 @@ def _against(measured: Iterable[Trace]) -> str:
         for ratio in trace.against if trace.solution in peers else ():
             groups[trace.definition, trace.solution, ratio.baseline].append(ratio.ratio)
     rows = [
-        (f"[{name}](../reference/definitions/{name}.md)", library, baseline, len(ratios),
+        (_linked(name), library, baseline, len(ratios),
          f"{geometric_mean(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}")
         for (name, library, baseline), ratios in sorted(groups.items())
     ]  # fmt: skip
     return table(["definition", "library", "kernel here", "workloads", "speed, geometric mean", "range"], rows)
 
 
+def _linked(definition: str) -> str:
+    return f"[{definition}](../reference/definitions/{definition}.md)"
+
+
 def _times(device: str, measured: list[Trace]) -> Page:
     mine = [trace for trace in measured if trace.device == device]
-    newest = max(mine, key=lambda trace: trace.recorded)
     text = (
-        f"# Times on {device}\n\nMedian time of one call. The fastest of a row is bold. Heads are query and key heads, then "
-        "value heads. To repeat a figure on such a device:\n\n"
+        f"# Times on {device}\n\nMedian time of one call. The fastest of a row is bold. Heads are query and key "
+        "heads, then value heads. To repeat a figure on such a device:\n\n"
         "```sh\ngdnspec bench DEFINITION --solution NAME --workload WORKLOAD\n```\n\n"
-        f"The newest of these figures, of {newest.recorded[:10]}, came from:\n\n```sh\n{newest.command}\n```\n\n"
+        "Below each table are the commands that measured it.\n\n"
     )
     for name, found in definitions().items():
         lines = by_name(found)
@@ -128,13 +144,18 @@ def _times(device: str, measured: list[Trace]) -> Page:
             fastest = min(times[workload, one] for one in names if (workload, one) in times)
             rows.append([code(workload), heads, *(_time(times.get((workload, one)), fastest) for one in names)])
         if rows:
-            text += f"## {name}\n\n" + table(["workload", "heads", *names], rows)
+            text += f"## {name}\n\n" + table(["workload", "heads", *names], rows) + _commands(here)
     return Page(f"scoreboard/times/{device}.md", text)
+
+
+def _commands(measured: list[Trace]) -> str:
+    """Folded, the newest first."""
+    days = {trace.command: trace.recorded[:10] for trace in sorted(measured, key=lambda trace: trace.recorded)}
+    lines = "".join(f"    - {day}: `{command}`\n" for command, day in reversed(days.items()))
+    return f'??? note "Commands"\n\n{lines}\n'
 
 
 def _time(seconds: float | None, fastest: float) -> str:
     if seconds is None:
         return ""
-    return f"**{shown_time(seconds)}**" if seconds == fastest else shown_time(seconds)
-
-
+    return unbroken(f"**{shown_time(seconds)}**" if seconds == fastest else shown_time(seconds))
