@@ -40,7 +40,8 @@ def _filled(items: Any) -> list[Any]:
         if isinstance(item, dict):
             found += [{name: _filled(value) if isinstance(value, list) else value} for name, value in item.items()]
         elif item.endswith("/*"):
-            found += [place for place in made() if place.startswith(item[:-1]) and not place.endswith("/index.md")]
+            there = [place for place in made() if place.rpartition("/")[0] == item[:-2]]
+            found += [place for place in there if not place.endswith("/index.md")]
         else:
             found.append(item)
     return found

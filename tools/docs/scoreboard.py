@@ -99,7 +99,7 @@ def _index(measured: list[Trace], devices: list[str]) -> Page:
         text += _by("definition", here, list(definitions()), _linked)
     text += "## How fast they are\n\n"
     text += "A library and a kernel of this project are timed in turns, on the same content. "
-    text += "Above 1, the library is faster.\n\n"
+    text += "A ratio says how much longer the library takes: below 1 it is faster.\n\n"
     for device in devices:
         text += f"### Speed on {device}\n\n{_against(t for t in measured if t.device == device)}"
         text += f"[All times on {device}](times/{device}.md)\n\n"
@@ -111,13 +111,14 @@ def _against(measured: Iterable[Trace]) -> str:
     groups: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for trace in measured:
         for ratio in trace.against if trace.solution in peers else ():
-            groups[trace.definition, trace.solution, ratio.baseline].append(ratio.ratio)
+            groups[trace.definition, trace.solution, ratio.baseline].append(1 / ratio.ratio)
     rows = [
         (_linked(name), library, baseline, len(ratios),
-         f"{geometric_mean(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}")
+         f"{geometric_mean(ratios):.2f}x", unbroken(f"{min(ratios):.2f} to {max(ratios):.2f}"))
         for (name, library, baseline), ratios in sorted(groups.items())
     ]  # fmt: skip
-    return table(["definition", "library", "kernel here", "workloads", "speed, geometric mean", "range"], rows)
+    head = ["definition", "library", "kernel here", "workloads", "library takes", "range"]
+    return table(head, rows)
 
 
 def _linked(definition: str) -> str:
