@@ -35,14 +35,15 @@ matrix: $(STAMP)
 	mkdir -p build
 	$(BIN)/gdnspec selftest --markdown build/kill_matrix.md
 
+PROSE := README.md CONTRIBUTING.md docs definitions reference solutions peers benchmarks
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/prose.py $(PROSE) > /dev/null  # it names the pages that are over a limit on stderr
 
 # The site, in build/site: it fails on a page that is over a limit of tools/prose.py, and on a broken link.
-PROSE := README.md CONTRIBUTING.md docs definitions reference solutions peers benchmarks
 docs: $(STAMP)
 	$(BIN)/python tools/prose.py $(PROSE)
 	$(BIN)/mkdocs build --strict --quiet

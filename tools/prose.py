@@ -95,12 +95,12 @@ def main() -> int:
     parser.add_argument("names", nargs="+", type=Path, metavar="FILE_OR_FOLDER")
     asked = parser.parse_args()
     print(f"{'file':58s} {'words':>6s} {'mean':>5s} {'long':>5s} {'fig.':>5s} {'avoid':>5s}")
-    over = False
+    over = []
     for file in files(asked.names):
         found = measure(file.read_text(encoding="utf-8"))
         if found is None:
             continue
-        over |= found.over
+        over += [str(file)] if found.over else []
         figures = f"{found.words:6d} {found.mean:5.1f} {found.long:5.0%} {found.figures:5.1f} {len(found.avoided):5d}"
         print(f"{str(file)[-58:]:58s} {figures}{'  <- over' if found.over else ''}")
         if asked.verbose:
@@ -110,11 +110,11 @@ def main() -> int:
                 print(f"      {len(sentence.split())} words: {sentence[:160]}")
     if over:
         print(
-            f"over a limit: {MOST_WORDS:g} words per sentence, {MOST_LONG:.0%} of sentences over {LONG} words, "
-            f"{MOST_FIGURES:g} figures per 100 words; next: python tools/prose.py -v FILE",
+            f"over a limit ({MOST_WORDS:g} words per sentence, {MOST_LONG:.0%} of sentences over {LONG} words, "
+            f"{MOST_FIGURES:g} figures per 100 words): {', '.join(over)}; next: python tools/prose.py -v {over[0]}",
             file=sys.stderr,
         )
-    return int(over)
+    return int(bool(over))
 
 
 if __name__ == "__main__":

@@ -88,8 +88,4 @@ def test_the_exit_code_says_whether_a_page_is_over(tmp_path) -> None:  # type: i
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
     assert "over a limit" in done.stderr
-
-
-def test_the_pages_of_the_site_keep_the_limits() -> None:
-    done = subprocess.run([sys.executable, "tools/prose.py", "docs"], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stdout
+    assert str(page) in done.stderr

@@ -14,19 +14,6 @@ from conftest import ROOT
 pytest.importorskip("mkdocs")
 pytest.importorskip("material")
 
-pytestmark = pytest.mark.xdist_group("site")  # built once
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
-        capture_output=True, text=True, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder
-
 
 class Links(HTMLParser):
     """What a page loads when it is opened."""
@@ -43,7 +30,7 @@ class Links(HTMLParser):
             self.loaded.append(found.get("href") or "")
 
 
-def test_no_page_asks_another_server_for_anything(site: Path) -> None:
+def no_page_asks_another_server_for_anything(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 60
     for page in pages:
@@ -54,7 +41,7 @@ def test_no_page_asks_another_server_for_anything(site: Path) -> None:
         assert not re.search(r"url\(['\"]?(https?:)?//", sheet.read_text()), sheet
 
 
-def test_every_definition_has_a_page_with_its_equations(site: Path) -> None:
+def every_definition_has_a_page_with_its_equations(site: Path) -> None:
     files = list(ROOT.glob("definitions/*/*/definition.json"))
     assert len(files) > 25
     for file in files:
@@ -65,14 +52,14 @@ def test_every_definition_has_a_page_with_its_equations(site: Path) -> None:
             assert f"<code>{tensor['name']}</code>" in text, (file, tensor["name"])
 
 
-def test_every_solution_has_a_page_with_its_readme(site: Path) -> None:
+def every_solution_has_a_page_with_its_readme(site: Path) -> None:
     for file in ROOT.glob("solutions/*/solution.json"):
         text = (site / f"kernels/{file.parent.name}.html").read_text()
         title = (file.parent / "README.md").read_text().splitlines()[0].lstrip("# ")
         assert re.sub(r"[`*]", "", title)[:20] in text, file
 
 
-def test_every_command_and_option_is_there(site: Path) -> None:
+def every_command_and_option_is_there(site: Path) -> None:
     text = (site / "reference/command-line.html").read_text()
     for words in (
         "gdnspec check",
@@ -84,14 +71,14 @@ def test_every_command_and_option_is_there(site: Path) -> None:
         assert words in text
 
 
-def test_formulas_are_drawn_and_none_is_left_as_text(site: Path) -> None:
+def formulas_are_drawn_and_none_is_left_as_text(site: Path) -> None:
     text = (site / "explanation/mathematics.html").read_text()
     assert text.count("<math") > 40
     assert "\\(" not in text
     assert "arithmatex" not in text
 
 
-def test_the_scoreboard_shows_the_verdicts_and_the_times(site: Path) -> None:
+def the_scoreboard_shows_the_verdicts_and_the_times(site: Path) -> None:
     board = (site / "scoreboard/index.html").read_text()
     board = board.replace("\N{NO-BREAK SPACE}", " ")
     assert re.search(r"<code>hard_reset</code></td>\s*<td><strong>fails \d+ of \d+", board), "fla: NaN at alpha = 0"
@@ -99,11 +86,27 @@ def test_the_scoreboard_shows_the_verdicts_and_the_times(site: Path) -> None:
     assert "16x32_1x8192" in times
 
 
-def test_the_table_of_faults_is_whole(site: Path) -> None:
+def the_table_of_faults_is_whole(site: Path) -> None:
     text = (site / "explanation/faults.html").read_text()
     faults = json.loads((ROOT / "tests/known_bad/gdn/faults.json").read_text())["faults"]
     assert len(faults) > 300
     assert not [fault["name"] for fault in faults if f"<code>{fault['name']}</code>" not in text]
+
+
+def test_the_site_builds_and_is_whole(tmp_path: Path) -> None:
+    """In one test, as it takes seconds to build."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        capture_output=True, text=True, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    no_page_asks_another_server_for_anything(tmp_path)
+    every_definition_has_a_page_with_its_equations(tmp_path)
+    every_solution_has_a_page_with_its_readme(tmp_path)
+    every_command_and_option_is_there(tmp_path)
+    formulas_are_drawn_and_none_is_left_as_text(tmp_path)
+    the_scoreboard_shows_the_verdicts_and_the_times(tmp_path)
+    the_table_of_faults_is_whole(tmp_path)
 
 
 def test_a_broken_link_or_anchor_fails(tmp_path: Path) -> None:

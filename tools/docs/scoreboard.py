@@ -129,7 +129,8 @@ def _times(device: str, measured: list[Trace]) -> Page:
     mine = [trace for trace in measured if trace.device == device]
     text = (
         f"# Times on {device}\n\nMedian time of one call. The fastest of a row is bold. Heads are query and key "
-        "heads, then value heads. To repeat a figure on such a device:\n\n"
+        "heads, then value heads. The name of a prefill, such as `16x32_1x8192`, ends with sequences x tokens.\n\n"
+        "To repeat a figure on such a device:\n\n"
         "```sh\ngdnspec bench DEFINITION --solution NAME --workload WORKLOAD\n```\n\n"
         "Below each table are the commands that measured it.\n\n"
     )
