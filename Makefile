@@ -46,7 +46,7 @@ lint: $(STAMP)
 # The site, in build/site: it fails on a page that is over a limit of tools/prose.py, and on a broken link.
 docs: $(STAMP)
 	$(BIN)/python tools/prose.py $(PROSE)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # On a machine with a CUDA GPU, with whatever torch and Triton it has.
 gpu-test:
