@@ -12,11 +12,11 @@ from docs.page import Page, code, table
 # Which files are of a format, its models in the order in which a reader meets them, and where words about it stand.
 FORMATS: list[tuple[str, str, list[type[BaseModel]]]] = [
     ("Definition", "`definitions/<family>/<name>/definition.json`. "
-     "[What each field means](../../definitions/gdn/README.md#3-reading-definitionjson).",
+     "[What each field means](../../definitions/README.md).",
      [definition.Definition, elements.Conventions, elements.ConstAxis, elements.VarAxis, elements.DerivedAxis,
       elements.Tensor, elements.Part, elements.Constraint, elements.Symmetry, elements.SecondReference]),
     ("Workload", "`definitions/<family>/<name>/workloads.jsonl`, one per line. "
-     "[What each field means](../../definitions/gdn/README.md#8-workloads).",
+     "[What each field means](../../definitions/README.md).",
      [workload.Workload, workload.Judged, workload.Emulators]),
     ("Family", "`definitions/<family>/family.json`.", [family_file.FamilyFile, family_file.PresetPattern]),
     ("Preset", "`definitions/<family>/presets.json`: an object of these by name.", [preset.Preset]),

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import geometric_mean
 
 from gdnspec import paths
@@ -89,7 +90,7 @@ def _index(measured: list[Trace], devices: list[str]) -> Page:
         "# Scoreboard\n\nThis page is made from the verdicts and traces in the repository.\n\n"
         "## Which libraries are right\n\n"
         "A cell counts the workloads of all definitions that the library serves, in the regimes of the "
-        "[conventions](../../definitions/gdn/README.md#9-regimes). A kernel may fail `strict_keys` and still conform. "
+        "[conventions](../../definitions/README.md). A kernel may fail `strict_keys` and still conform. "
         "The page of a library names each workload that it fails.\n\n"
     )
     found = verdicts()
@@ -128,21 +129,23 @@ def _linked(definition: str) -> str:
 def _times(device: str, measured: list[Trace]) -> Page:
     mine = [trace for trace in measured if trace.device == device]
     text = (
-        f"# Times on {device}\n\nMedian time of one call. The fastest of a row is bold. Heads are query and key "
-        "heads, then value heads. The name of a prefill, such as `16x32_1x8192`, ends with sequences x tokens.\n\n"
+        f"# Times on {device}\n\nMedian time of one call. The fastest of a row is bold. Heads are query, key "
+        "and value heads, and neighbours that are equal are "
+        "given once. The name of a prefill, such as `16x32_1x8192`, ends with sequences x tokens.\n\n"
         "To repeat a figure on such a device:\n\n"
         "```sh\ngdnspec bench DEFINITION --solution NAME --workload WORKLOAD\n```\n\n"
         "Below each table are the commands that measured it.\n\n"
     )
     for name, found in definitions().items():
-        lines = by_name(found)
+        lines, roles = by_name(found), {axis.name: axis.role for axis in found.definition.axes}
         here = [trace for trace in mine if trace.definition == name]
         names = sorted({trace.solution for trace in here})
         times = {(t.workload, t.solution): t.timing.median for t in here if t.timing}
         rows = []
         for workload in (one for one in lines if any(one == trace.workload for trace in here)):
             axes = preset_of(found, lines[workload]).axes
-            heads = f"{axes.get('num_q_heads', axes.get('num_k_heads', ''))}/{axes.get('num_v_heads', '')}"
+            sizes = [str(axes[axis]) for axis in found.definition.const_axes() if roles[axis] == "heads"]
+            heads = "/".join(size for size, _ in groupby(sizes))
             fastest = min(times[workload, one] for one in names if (workload, one) in times)
             rows.append([code(workload), heads, *(_time(times.get((workload, one)), fastest) for one in names)])
         if rows:
