@@ -130,8 +130,8 @@ def _times(device: str, measured: list[Trace]) -> Page:
     mine = [trace for trace in measured if trace.device == device]
     text = (
         f"# Times on {device}\n\nMedian time of one call. The fastest of a row is bold. Heads are query, key "
-        "and value heads, and neighbours that are equal are "
-        "given once. The name of a prefill, such as `16x32_1x8192`, ends with sequences x tokens.\n\n"
+        "and value heads; equal neighbours are given once. The name of a prefill, such as `16x32_1x8192`, ends with "
+        "sequences x tokens.\n\n"
         "To repeat a figure on such a device:\n\n"
         "```sh\ngdnspec bench DEFINITION --solution NAME --workload WORKLOAD\n```\n\n"
         "Below each table are the commands that measured it.\n\n"
