@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from gdnspec.catalog.definitions import definitions
 
 pytest.importorskip("mkdocs")
 pytest.importorskip("material")
@@ -42,14 +43,13 @@ def no_page_asks_another_server_for_anything(site: Path) -> None:
 
 
 def every_definition_has_a_page_with_its_equations(site: Path) -> None:
-    files = list(ROOT.glob("definitions/*/*/definition.json"))
-    assert len(files) > 25
-    for file in files:
-        text = (site / f"reference/definitions/{file.parent.name}.html").read_text()
+    assert len(definitions()) > 25
+    for name, found in definitions().items():
+        text = (site / f"reference/definitions/{name}.html").read_text()
         equations = text.split('id="equations"')[1].split('id="conventions"')[0]
-        assert "<p>" in equations or "<pre>" in equations, file
-        for tensor in json.loads(file.read_text()).get("inputs", ()):
-            assert f"<code>{tensor['name']}</code>" in text, (file, tensor["name"])
+        assert "<p>" in equations or "<pre>" in equations, name
+        for tensor in (*found.definition.inputs, *found.definition.outputs):
+            assert f"<code>{tensor.name}</code>" in text, (name, tensor.name)
 
 
 def every_solution_has_a_page_with_its_readme(site: Path) -> None:
