@@ -27,7 +27,7 @@ def _page(found: Found) -> str:
     named, equations = section(found)
     parts = [
         f"# {d.name}\n\n{d.description}\n\n",
-        f"Stage: {d.stage}. Family: [{d.family}](README.md).\n\n",
+        f"Stage: {d.stage}. Version: {d.version}. Family: [{d.family}](README.md).\n\n",
         "## Equations\n\n" + (f"This section is about {named}.\n\n" if named != d.name else "") + equations,
         "\n\n## Conventions\n\n[What each value means](README.md#4-conventions).\n\n",
         table(["choice", "value"], [(key, code(value)) for key, value in d.conventions.model_dump().items()]),
