@@ -4,13 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test test-all lint selftest matrix gpu-test real-input workloads schema report-picture wheel clean
+.PHONY: run test test-all lint docs selftest matrix gpu-test real-input workloads schema report-picture wheel clean
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[run,report,serve,serving,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[run,report,serve,serving,dev,docs]'
 	# Its loader alone, which exports are held to: what it depends on is for GPUs, and large.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps flashinfer-bench docstring-parser
 	touch $@
@@ -35,11 +35,18 @@ matrix: $(STAMP)
 	mkdir -p build
 	$(BIN)/gdnspec selftest --markdown build/kill_matrix.md
 
+PROSE := README.md CONTRIBUTING.md docs definitions reference solutions peers benchmarks
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/prose.py $(PROSE) > /dev/null  # it names the pages that are over a limit on stderr
+
+# The site, in build/site: it fails on a page that is over a limit of tools/prose.py, and on a broken link.
+docs: $(STAMP)
+	$(BIN)/python tools/prose.py $(PROSE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # On a machine with a CUDA GPU, with whatever torch and Triton it has.
 gpu-test:

@@ -13,7 +13,7 @@ from helpers_bundles import resealed
 from helpers_toy import BASE, DEFINITIONS, NAMES, SOLUTIONS, STRETCH, SUM, copied
 from safetensors.torch import load_file, save_file
 
-PAGE = ROOT / "docs" / "add_a_family.md"
+PAGE = ROOT / "docs" / "how-to" / "add-a-family.md"
 OUTSIDE = ("--definitions-dir", DEFINITIONS)
 THERE = (*OUTSIDE, "--device", "cpu")
 FROM = ("--solutions-dir", SOLUTIONS)
@@ -120,7 +120,7 @@ def test_vectors_go_out_and_come_back(gdnspec: Run, tmp_path: Path) -> None:
 def test_the_page_about_it_shows_what_is_said(gdnspec: Run, tmp_path: Path) -> None:
     """Every command of the page but check, which takes longest; its three faults are rejected by one of them."""
     copied(tmp_path / "ops")
-    blocks = re.findall(r"^```\n\$ (.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```console\n\$ (.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").replace("$ ", "").splitlines()]
     ran = set()
     for command, after in zip(lines, [*lines[1:], ""], strict=True):

@@ -201,7 +201,7 @@ def test_nothing_was_left_where_it_tried_to_write(tried: dict[str, object]) -> N
 @pytest.mark.parametrize("attempt", ATTEMPTS)
 def test_a_door_is_closed(tried: dict[str, object], how: str, attempt: str) -> None:
     if how == ON_A_GPU and attempt in OPEN_ON_A_GPU:
-        assert tried[attempt] is False, "no error: docs/submitting.md says that it is open"
+        assert tried[attempt] is False, "no error: docs/explanation/isolation.md says that it is open"
         return
     # An error, and for the right reason: not that the attempt itself was wrong.
     expected = {"PermissionError", "OSError", "CalledProcessError", "FileNotFoundError", "ProcessLookupError"}

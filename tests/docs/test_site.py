@@ -1,0 +1,126 @@
+"""The site builds, every link leads somewhere, and its pages say what the repository says."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from gdnspec.catalog.definitions import definitions
+
+pytest.importorskip("mkdocs")
+pytest.importorskip("material")
+
+
+class Links(HTMLParser):
+    """What a page loads when it is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if tag in ("script", "img", "iframe", "source"):
+            self.loaded.append(found.get("src") or "")
+        if tag == "link" and found.get("rel") not in ("canonical", "next", "prev"):
+            self.loaded.append(found.get("href") or "")
+
+
+def no_page_asks_another_server_for_anything(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 60
+    for page in pages:
+        links = Links()
+        links.feed(page.read_text())
+        assert not [link for link in links.loaded if re.match(r"(https?:)?//", link)], page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(https?:)?//", sheet.read_text()), sheet
+
+
+def every_definition_has_a_page_with_its_equations(site: Path) -> None:
+    assert len(definitions()) > 25
+    for name, found in definitions().items():
+        text = (site / f"reference/definitions/{name}.html").read_text()
+        equations = text.split('id="equations"')[1].split('id="conventions"')[0]
+        assert "<p>" in equations or "<pre>" in equations, name
+        for tensor in (*found.definition.inputs, *found.definition.outputs):
+            assert f"<code>{tensor.name}</code>" in text, (name, tensor.name)
+
+
+def every_solution_has_a_page_with_its_readme(site: Path) -> None:
+    for file in ROOT.glob("solutions/*/solution.json"):
+        text = (site / f"kernels/{file.parent.name}.html").read_text()
+        title = (file.parent / "README.md").read_text().splitlines()[0].lstrip("# ")
+        assert re.sub(r"[`*]", "", title)[:20] in text, file
+
+
+def every_command_and_option_is_there(site: Path) -> None:
+    text = (site / "reference/command-line.html").read_text()
+    for words in (
+        "gdnspec check",
+        "gdnspec workloads from-requests",
+        "gdnspec traces carry",
+        "--symmetries",
+        "--reduce",
+    ):
+        assert words in text
+
+
+def formulas_are_drawn_and_none_is_left_as_text(site: Path) -> None:
+    text = (site / "explanation/mathematics.html").read_text()
+    assert text.count("<math") > 40
+    assert "\\(" not in text
+    assert "arithmatex" not in text
+
+
+def the_scoreboard_shows_the_verdicts_and_the_times(site: Path) -> None:
+    board = (site / "scoreboard/index.html").read_text()
+    board = board.replace("\N{NO-BREAK SPACE}", " ")
+    assert re.search(r"<code>hard_reset</code></td>\s*<td><strong>fails \d+ of \d+", board), "fla: NaN at alpha = 0"
+    times = (site / "scoreboard/times/nvidia-h200.html").read_text()
+    assert "16x32_1x8192" in times
+
+
+def the_table_of_faults_is_whole(site: Path) -> None:
+    text = (site / "explanation/faults.html").read_text()
+    faults = json.loads((ROOT / "tests/known_bad/gdn/faults.json").read_text())["faults"]
+    assert len(faults) > 300
+    assert not [fault["name"] for fault in faults if f"<code>{fault['name']}</code>" not in text]
+
+
+def test_the_site_builds_and_is_whole(tmp_path: Path) -> None:
+    """In one test, as it takes seconds to build."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        capture_output=True, text=True, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    no_page_asks_another_server_for_anything(tmp_path)
+    every_definition_has_a_page_with_its_equations(tmp_path)
+    every_solution_has_a_page_with_its_readme(tmp_path)
+    every_command_and_option_is_there(tmp_path)
+    formulas_are_drawn_and_none_is_left_as_text(tmp_path)
+    the_scoreboard_shows_the_verdicts_and_the_times(tmp_path)
+    the_table_of_faults_is_whole(tmp_path)
+
+
+def test_a_broken_link_or_anchor_fails(tmp_path: Path) -> None:
+    """With the project's own settings."""
+    settings = (ROOT / "mkdocs.yml").read_text()
+    assert "anchors: warn" in settings
+    own = (
+        settings.partition("\nnav:")[0].replace("hooks: [tools/docs/hook.py]", "").replace("extra_css: [style.css]", "")
+    )
+    (tmp_path / "mkdocs.yml").write_text(own)
+    (tmp_path / "docs").mkdir()
+    for text, right in (("[here](#there)\n\n## there\n", True), ("[x](#nowhere)", False), ("[x](none.md)", False)):
+        (tmp_path / "docs/index.md").write_text(f"# A page\n\n{text}\n")
+        done = subprocess.run(
+            [sys.executable, "-m", "mkdocs", "build", "--strict"], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert (done.returncode == 0) is right, done.stderr
