@@ -67,7 +67,7 @@ def test_a_variant_serves_what_it_names_on_its_own_conditions(make_solution: Cal
 @pytest.mark.parametrize(
     ("variant", "says"),
     [
-        ({"description": "nothing else"}, "/variants/doubled: does what the solution does"),
+        ({"description": "nothing else"}, "/variants/doubled: the variant does not differ from the solution"),
         ({"description": "x", "define": {}}, "/variants/doubled/define: unknown key 'define' (did you mean"),
         (DOUBLED | {"entries": ["gdn_decode_k_lost"]}, "/variants/doubled/entries/0: the solution does not serve"),
         (DOUBLED | {"supports": {"gdn_prefill_k_last": []}}, "/variants/doubled/supports/gdn_prefill_k_last"),
@@ -101,7 +101,7 @@ def test_a_cuda_file_takes_macros_and_no_arguments(make_solution: Callable[..., 
     rewritten(folder, variants={"two": {"description": "x", "defines": {"TERMS": 2}}})
     assert load_variant(folder, "two").settings["defines"] == {"TERMS": 2}
     rewritten(folder, variants={"two": DOUBLED})
-    with pytest.raises(SpecError, match=r"/variants/two/arguments: an entry in a \.cu file takes no arguments"):
+    with pytest.raises(SpecError, match=r"/variants/two/arguments: an entry in a \.cu file takes no keyword arguments"):
         load_solution(folder)
 
 

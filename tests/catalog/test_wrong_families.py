@@ -80,7 +80,7 @@ CODE: dict[str, Row] = {
     ),
     "a fresh line of another definition": (
         ("check", SUM, *SOLVED), FRESH, '"axes": sizes(self.definition, [1] * (1 + count % MOST), {})', '"axes": {}',
-        f"family.py: draws a fresh line 'fresh' that is none of {SUM}: /axes: axis 'lines' is not bound",
+        f"family.py: draws a fresh line 'fresh' that is none of {SUM}: /axes: axis 'lines' has no value",
     ),
     "a generator of another shape": (
         CHECK, FAMILY, "normal(lines, width)", "normal(lines, width + 1)",
@@ -150,11 +150,12 @@ DATA: dict[str, Row] = {
     "an unknown role": (("list",), OF_SUM, '"role": "rows"', '"role": "row"', "definition.json: /axes/1/role: "),
     "two axes with role tokens": (
         ("list",), OF_STRETCH, '"role": "sequences"', '"role": "tokens"',
-        "definition.json: /axes/2/role: 'points' has the role tokens already",
+        "definition.json: /axes/2/role: axis 'points' already has the role tokens",
     ),
     "blocks of an empty sequence": (
         ("list",), OF_STRETCH, '"min(length, 1)"', '"1"',
-        "definition.json: /blocks: 1 of a sequence without tokens, which has none (such as min(length, 1))",
+        "definition.json: /blocks: it must be 0 at length 0, not 1: an empty sequence has no pieces "
+        "(such as min(length, 1))",
     ),
     "a pattern that names no size": (
         ("workloads", "generate", SUM, "--preset", "wide-x", "-o", "-"), ABOUT, '"emulators": {',

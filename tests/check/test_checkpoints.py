@@ -29,7 +29,7 @@ LINE: dict[str, Any] = {
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     # name: (changes, place behind the line's number, what is said)
-    "no_interval": ({"scalars": {}}, ": /scalars", "no value of 'checkpoint_interval', which is not optional"),
+    "no_interval": ({"scalars": {}}, ": /scalars", "no value for 'checkpoint_interval', which is not optional"),
     "half_a_chunk": ({"scalars": {"checkpoint_interval": 32}}, "", "a positive multiple of 64"),
     "a_fraction": ({"scalars": {"checkpoint_interval": 64.0}}, ": /scalars/checkpoint_interval", "takes a int64"),
     "a_bool": ({"scalars": {"checkpoint_interval": True}}, ": /scalars/checkpoint_interval", "takes a int64"),
@@ -43,7 +43,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "one_too_many": (
         {"axes": {"total_seq_len": 195, "num_seqs": 2, "num_checkpoints": 5}}, "", "ends at num_checkpoints",
     ),
-    "no_count": ({"axes": {"total_seq_len": 195, "num_seqs": 2}}, ": /axes", "'num_checkpoints' is not bound"),
+    "no_count": ({"axes": {"total_seq_len": 195, "num_seqs": 2}}, ": /axes", "'num_checkpoints' has no value"),
 }  # fmt: skip
 
 

@@ -63,10 +63,10 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         POOL_LINE, {"integers": {**SKIP_READ, "write_slots": [0, 1, 5]}}, "", "by both slots or by neither",
     ),
     "too_few_slots": (
-        POOL_LINE, {"integers": {**SKIP_WRITE, "read_slots": [0, -1]}}, "/integers/read_slots", "2 values, not 3",
+        POOL_LINE, {"integers": {**SKIP_WRITE, "read_slots": [0, -1]}}, "/integers/read_slots", "2 values instead of 3",
     ),
-    "no_slots": (POOL_LINE, {"integers": SKIP_READ}, "/integers", "no values of 'write_slots', which takes 3"),
-    "a_gap_in_what_is_contiguous": (POOL_LINE, {"gaps": {"A_log": 8}}, "/gaps/A_log", "always arrives contiguous"),
+    "no_slots": (POOL_LINE, {"integers": SKIP_READ}, "/integers", "no values for 'write_slots', which takes 3"),
+    "a_gap_in_what_is_contiguous": (POOL_LINE, {"gaps": {"A_log": 8}}, "/gaps/A_log", "cannot have gaps"),
     "a_gap_of_nothing": (POOL_LINE, {"gaps": {"pool": 0}}, "/gaps/pool", "greater than or equal to 1"),
     "verify_a_slot_written_twice": (
         VERIFY_LINE,

@@ -29,9 +29,9 @@ WRONG: dict[str, tuple[Callable[[Data], object], str, str]] = {
     "unknown": (lambda d: axis(d, "num_seqs").update(role="sequence"), "/axes/1/role", "sequence"),
     "twice": (
         lambda d: axis(d, "num_checkpoints").update(role="tokens", per_sequence=None), "/axes/2/role",
-        "'total_seq_len' has the role tokens already",
+        "axis 'total_seq_len' already has the role tokens",
     ),
-    "of a const axis": (lambda d: axis(d, "head_size").update(role="rows"), "/axes/6/role", "is a var axis"),
+    "of a const axis": (lambda d: axis(d, "head_size").update(role="rows"), "/axes/6/role", "only a var axis"),
     "both": (lambda d: axis(d, "num_checkpoints").update(role="rows"), "/axes/2/per_sequence", "not both"),
     "unknown name": (
         lambda d: axis(d, "num_checkpoints").update(per_sequence="length // checkpoint_intervall"),

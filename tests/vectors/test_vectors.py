@@ -329,13 +329,13 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
     ),
     "another version": (
         edit(lambda m: (m.update(schema_version=2), m.pop("definition"))),
-        "manifest.json: /schema_version: version 2; this gdnspec reads version 1",
+        "manifest.json: /schema_version: version 2 is unknown: this gdnspec reads version 1",
     ),
     "missing key": (edit(drop), "/workloads/1/sha265: unknown key 'sha265' (did you mean 'sha256'?)"),
     "no workloads": (edit(lambda m: m["workloads"].clear()), "manifest.json: /workloads: "),
     "twice": (
         edit(lambda m: m["workloads"].append(m["workloads"][0])),
-        "manifest.json: /workloads/2/workload/name: 'scale_zero' stands at /workloads/0 already",
+        "manifest.json: /workloads/2/workload/name: /workloads/0 already has the name 'scale_zero'",
     ),
     "raised budget": (
         first(lambda w: w["workload"]["budget"]["new_state"].update(relative_l2=0.1)),

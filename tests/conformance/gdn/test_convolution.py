@@ -138,10 +138,10 @@ def test_the_transformers_package_computes_the_same(W: int, bias: bool) -> None:
     [
         ({"integers": {"slots": [0, 0, 1], "has_initial_state": [1, 0, 1]}}, "no slot is named by two sequences"),
         ({"integers": {"slots": [0, 9, 1], "has_initial_state": [1, 0, 1]}}, "slots are -1 or slots of the pool"),
-        ({"integers": {"slots": [0, 2, 1], "has_initial_state": [1, 2, 1]}}, "a truth is 0 or 1"),
-        ({"integers": {"slots": [0, 2, 1], "has_initial_state": [1, 0]}}, "2 values, not 3"),
-        ({"integers": {"slots": [0, 2, 1]}}, "no values of 'has_initial_state'"),
-        ({"preset": "synthetic-gqa-4x2-d64"}, "does not bind"),
+        ({"integers": {"slots": [0, 2, 1], "has_initial_state": [1, 2, 1]}}, "values of a boolean input"),
+        ({"integers": {"slots": [0, 2, 1], "has_initial_state": [1, 0]}}, "2 values instead of 3"),
+        ({"integers": {"slots": [0, 2, 1]}}, "no values for 'has_initial_state'"),
+        ({"preset": "synthetic-gqa-4x2-d64"}, "gives axis 'key_head_dim' no value"),
     ],
 )
 def test_a_line_that_no_call_may_be_made_of_is_refused(tmp_path: Path, changes: Keywords, says: str) -> None:

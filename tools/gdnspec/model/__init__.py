@@ -1,1 +1,1 @@
-"""The shape of every file, as closed pydantic models. Imports neither torch nor numpy."""
+"""The form of every file, as pydantic models that refuse unknown keys. Imports neither torch nor numpy."""

@@ -12,32 +12,32 @@ from gdnspec.model.errors import NEAR, PlacedError, json_pointer, nearest
 
 def _version_1(version: Any) -> Any:
     if type(version) is not int or version != 1:  # True == 1 == 1.0
-        raise PlacedError("", f"version {version!r}; this gdnspec reads version 1")
+        raise PlacedError("", f"version {version!r} is unknown: this gdnspec reads version 1")
     return version
 
 
-# Not Literal[1], which takes true and 1.0 for it.
+# Not Literal[1], which accepts true and 1.0 as well.
 Version1 = Annotated[int, BeforeValidator(_version_1), WithJsonSchema({"const": 1, "type": "integer"})]
 
 
 class Model(BaseModel):
-    """Frozen; unknown keys are errors; no silent conversion of types."""
+    """A frozen model: an unknown key is an error, and no type is converted silently."""
 
     model_config = ConfigDict(allow_inf_nan=False, extra="forbid", frozen=True, strict=True, defer_build=True)
-    most_bytes: ClassVar[int] = 64 << 20  # of a file that holds one: a larger one is not parsed
+    most_bytes: ClassVar[int] = 64 << 20  # size limit of a file of this model: a larger one is not parsed
 
 
 @cache
 def explaining(model: type[BaseModel]) -> SchemaValidator:
-    """What validates as the model does, and names the nearest valid key where one is unknown. It takes half as long
-    again, and is made where something is wrong."""
+    """A validator that accepts what the model accepts, and names the nearest valid key for an unknown one. It is 1.5
+    times as slow as the model's own, so it is built only after that one has found a problem."""
     model.model_rebuild()
-    # By default the core takes the validators that the classes have, without hints, for the models in the schema.
+    # By default the core reuses the prebuilt validators of the classes, which give no hints.
     return SchemaValidator(_with_hints(model.__pydantic_core_schema__), _use_prebuilt=False)
 
 
 def _with_hints(schema: Any) -> Any:
-    """The core schema, each model in it with a look at the keys first."""
+    """The core schema, in which every model checks its keys before anything else."""
     if isinstance(schema, list | tuple):
         return type(schema)(map(_with_hints, schema))
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""A proof that a change of sources left what a GPU does as it was: solutions/<name>/traces/carried/<any name>.json."""
+"""A proof that a change of sources did not change the machine code: solutions/<name>/traces/carried/<any name>.json."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class SameCode(Model):
-    """A workload on which both states launch the same; `code`: sha256 over all that they launch."""
+    """A workload on which both states launch the same code. `code`: sha256 of everything that they launch."""
 
     definition: Name
     workload: Annotated[str, Field(max_length=200)]
@@ -20,11 +20,12 @@ class SameCode(Model):
 
 
 class Carried(Model):
-    """Of a solution or a variant: the source hash that was measured and the one after the change, what the machine code
-    was made by and for, and where it is the same.
+    """The proof for one solution or variant.
 
-    `measured_as`: the name that it was measured under, where that was another. `compared`: what was held to be equal,
-    where it is not what each call launches."""
+    `before`: the source hash that was measured. `after`: the source hash after the change. `compiler`: which compiler
+    made the machine code, and for which target. `same`: the workloads on which the code is the same. `measured_as`: the
+    name at the time of the measurement, if it was another one. `compared`: what was compared, if it is not the code
+    that each call launches."""
 
     schema_version: Version1
     solution: SolutionName

@@ -39,10 +39,12 @@ from gdnspec.model.values import amount, finite, truth, whole
 
 
 class Definition(Model):
-    """The contract of one operator. `blocks`: how many blocks each sequence has, an expression of its `length`, where
-    an output depends on a token's place in its block: sequences are then cut between two blocks alone. `version` is
-    raised when the meaning changes; traces and verdicts name it. `extends`: the definition whose file holds what this
-    one's file leaves out; this is the whole, and means the same without it."""
+    """The contract of one operator.
+
+    `version` is raised when the meaning changes; traces and verdicts name it. `blocks` is an expression of `length`:
+    how many blocks a sequence has. It is given if an output depends on the position of a token in its block; the judge
+    then cuts sequences only between blocks. `extends` names the definition whose file holds what this file leaves out.
+    This model always holds the whole definition."""
 
     schema_version: Version1
     name: Name
@@ -68,7 +70,7 @@ class Definition(Model):
         seen: set[str] = set()
         for i, item in enumerate(items):
             if item.name in seen:
-                raise PlacedError(f"/{i}/name", f"{item.name!r} stands twice")
+                raise PlacedError(f"/{i}/name", f"{item.name!r} occurs twice: choose another name")
             seen.add(item.name)
         return items
 
@@ -82,7 +84,7 @@ class Definition(Model):
                 self._check_parts(f"/axes/{i}", axis.parts, axes)
                 for k, part in enumerate(axis.parts or []):
                     if part.draw is not None:
-                        raise PlacedError(f"/axes/{i}/parts/{k}/draw", "a part of an axis is not drawn")
+                        raise PlacedError(f"/axes/{i}/parts/{k}/draw", "a part of an axis has no `draw`: leave it out")
             earlier.add(axis.name)
         for side in ("inputs", "outputs"):
             for i, tensor in enumerate(getattr(self, side)):
@@ -97,7 +99,7 @@ class Definition(Model):
             ("inputs", parts & (inputs | outputs | axes), "a tensor or an axis"),
         ):
             if clash:
-                raise PlacedError(f"/{side}", f"{sorted(clash)[0]!r} is {what} already")
+                raise PlacedError(f"/{side}", f"{sorted(clash)[0]!r} is already the name of {what}")
         for i, constraint in enumerate(self.constraints):
             self._expression(
                 f"/constraints/{i}/expression", constraint.expression, self._scope_names, "an axis or value"
@@ -123,32 +125,33 @@ class Definition(Model):
                 self._expression(f"{pointer}/shape/{j}", size, axes, "an axis")
         self._check_parts(pointer, tensor.parts, axes)
         if output and (tensor.optional or tensor.default or tensor.mutates or tensor.is_scalar):
-            raise PlacedError(pointer, "an output is a tensor, and neither optional nor mutated")
+            raise PlacedError(pointer, "an output must be a tensor that is neither optional nor mutated")
         if tensor.mutates and (tensor.optional or tensor.is_scalar or tensor.parts or tensor.dtype in INTEGERS):
-            raise PlacedError(pointer, "what is mutated is a tensor of floats, neither optional nor packed")
+            raise PlacedError(pointer, "a mutated input must be a tensor of floats that is neither optional nor packed")
         if tensor.optional != (tensor.default is not None):
-            raise PlacedError(pointer, "an optional input has a default, and only an optional one has")
+            raise PlacedError(pointer, "an optional input needs a default, and no other input may have one")
         if tensor.default is not None:
             self._expression(f"{pointer}/default", tensor.default, axes, "an axis")
         if tensor.traffic is not None:
             self._expression(f"{pointer}/traffic", tensor.traffic, axes, "an axis")
         least = STRIDED.get(tensor.strides or "", 0)
         if tensor.strides is not None and (output or tensor.mutates or len(tensor.shape or []) < least):
-            message = f"an input that is not mutated, of at least {least} dimensions, has strides: not this one"
+            message = f"only an input that is not mutated and has at least {least} dimensions may have strides"
             raise PlacedError(f"{pointer}/strides", message)
         says = {"draw": tensor.draw} | {f"parts/{i}/draw": part.draw for i, part in enumerate(tensor.parts or [])}
         for key, draw in says.items():
             if draw is not None and (output or not tensor.is_drawn or (key == "draw" and tensor.parts)):
-                raise PlacedError(f"{pointer}/{key}", "only an input tensor of floats is drawn, part by part if packed")
+                message = "only an input tensor of floats has `draw`; if it is packed, each part has its own"
+                raise PlacedError(f"{pointer}/{key}", message)
         if tensor.domain is not None:
             low, high = tensor.domain
             if low is not None and high is not None and low > high:
-                raise PlacedError(f"{pointer}/domain", f"{low} is above {high}")
+                raise PlacedError(f"{pointer}/domain", f"the lower bound {low} is above the upper bound {high}")
 
     def _check_parts(self, pointer: str, parts: Parts, axes: set[str]) -> None:
         for i, part in enumerate(parts or []):
             if part.name in {other.name for other in (parts or [])[:i]}:
-                raise PlacedError(f"{pointer}/parts/{i}/name", f"{part.name!r} stands twice")
+                raise PlacedError(f"{pointer}/parts/{i}/name", f"{part.name!r} occurs twice: choose another name")
             for j, size in enumerate(part.shape):
                 if isinstance(size, str):
                     self._expression(f"{pointer}/parts/{i}/shape/{j}", size, axes, "an axis")
@@ -157,21 +160,22 @@ class Definition(Model):
         mutated = {tensor.name for tensor in self.inputs if tensor.mutates}
         for i, tensor in enumerate(self.inputs):
             if tensor.writes and tensor.indexes is None:
-                raise PlacedError(f"/inputs/{i}/writes", "it writes to what it indexes, and it indexes nothing")
+                raise PlacedError(f"/inputs/{i}/writes", "`writes` needs `indexes`: which input does it write to?")
             if tensor.read_if is not None:
                 self._expression(f"/inputs/{i}/read_if", tensor.read_if, self._row_names(tensor), "a value of its row")
             if tensor.indexes is None:
                 if tensor.read_if is not None:
-                    raise PlacedError(f"/inputs/{i}/read_if", "it says when a slot is read, and it indexes nothing")
+                    raise PlacedError(f"/inputs/{i}/read_if", "`read_if` needs `indexes`: which input does it read?")
                 continue
             if not tensor.is_index or tensor.is_flag:
-                raise PlacedError(f"/inputs/{i}/indexes", "only an integer tensor of one or two dimensions indexes")
+                message = "only an integer tensor of one or two dimensions may have `indexes`"
+                raise PlacedError(f"/inputs/{i}/indexes", message)
             if tensor.indexes not in mutated:
                 hint = nearest(tensor.indexes, mutated)
-                raise PlacedError(f"/inputs/{i}/indexes", f"{tensor.indexes!r} is no mutated input", hint)
+                raise PlacedError(f"/inputs/{i}/indexes", f"{tensor.indexes!r} is not a mutated input", hint)
 
     def _row_names(self, tensor: Tensor) -> set[str]:
-        """What `read_if` may name: axes, the place in the row, and integer inputs with one value a row."""
+        """What `read_if` may name: axes, the column, and integer inputs with one value per row."""
         rows = {other.name for other in self.inputs if other.is_index and other.shape == (tensor.shape or [])[:1]}
         return {axis.name for axis in self.axes} | rows | {COLUMN}
 
@@ -182,27 +186,25 @@ class Definition(Model):
         sizes = set()
         for name, dimension in symmetry.dimension.items():
             if name not in tensors:
-                raise PlacedError(f"{pointer}/dimension/{name}", f"{name!r} is no tensor", nearest(name, tensors))
+                raise PlacedError(f"{pointer}/dimension/{name}", f"{name!r} is not a tensor", nearest(name, tensors))
             shape = tensors[name]
             if dimension >= len(shape):
-                raise PlacedError(f"{pointer}/dimension/{name}", f"{name!r} has {len(shape)} dimensions")
+                message = f"{name!r} has no dimension {dimension}: it has {len(shape)}, counted from 0"
+                raise PlacedError(f"{pointer}/dimension/{name}", message)
             size = shape[dimension]
-            # Axes of heads differ in name where they are equal in number; presets show whether they are.
+            # Two axes of heads may have the same size under different names. Presets decide whether they do.
             sizes.add("heads" if size in self.head_axes else size)
         if len(sizes) != 1:
-            what = (
-                f"dimensions of different sizes: {', '.join(map(str, sorted(sizes, key=str)))}"
-                if sizes
-                else "no tensor"
-            )
-            raise PlacedError(f"{pointer}/dimension", f"it names {what}")
+            different = ", ".join(map(str, sorted(sizes, key=str)))
+            message = f"the dimensions must have one size, not several: {different}" if sizes else "it names no tensor"
+            raise PlacedError(f"{pointer}/dimension", message)
 
-    # --- what a reader of a definition asks ---------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------
 
     @cached_property
     def _shapes(self) -> dict[str, list[Size]]:
-        """What a symmetry may name: every tensor, and every part, its shape in the place of the dimension that it is
-        part of."""
+        """What a symmetry may name: every tensor and every part. A part has the shape of its tensor, in which its own
+        shape replaces the packed dimension."""
         shapes: dict[str, list[Size]] = {tensor.name: tensor.shape or [] for tensor in (*self.inputs, *self.outputs)}
         for name, (tensor, at, part, _) in self._packed.items():
             shape = tensor.shape or []
@@ -211,7 +213,8 @@ class Definition(Model):
 
     @cached_property
     def _packed(self) -> dict[str, tuple[Tensor, int, Part, Tensor | DerivedAxis]]:
-        """Of every part, as a symmetry names it: the tensor, its dimension, the part, and what says so."""
+        """For every part, by the name that a symmetry uses: its tensor, the packed dimension, the part, and the tensor
+        or axis that declares it."""
         found: dict[str, tuple[Tensor, int, Part, Tensor | DerivedAxis]] = {}
         axes = {axis.name: axis for axis in self.axes if isinstance(axis, DerivedAxis)}
         for tensor in (*self.inputs, *self.outputs):
@@ -223,19 +226,19 @@ class Definition(Model):
 
     @property
     def judged(self) -> list[Tensor]:
-        """What a call leaves behind: the outputs, then the inputs that it mutates."""
+        """The tensors that a call leaves behind: the outputs, then the inputs that it mutates."""
         return [*self.outputs, *(tensor for tensor in self.inputs if tensor.mutates)]
 
     def written(self, tensor: Tensor, values: Mapping[str, Any]) -> list[int] | None:
-        """The indices of the first dimension of a mutated input that are written, in order; None for all of them.
-        `values` has the integer inputs, flat."""
+        """The indices along the first dimension of a mutated input that a call writes, in order; None means all.
+        `values` maps each integer input to its flat list of values."""
         names = [t.name for t in self.inputs if t.indexes == tensor.name and t.writes]
         if not tensor.mutates or not names:
             return None
         return sorted({index for name in names for index in values[name] if index >= 0})
 
     def left(self, tensor: Tensor, scope: Scope) -> tuple[int, ...]:
-        """The shape of what a call leaves of a judged tensor: of a mutated input that is indexed, what is written."""
+        """The shape of the judged part of a tensor: all of it, or the written slots of an indexed, mutated input."""
         written, shape = self.written(tensor, scope), self.shape(tensor, scope)
         return shape if written is None else (len(written), *shape[1:])
 
@@ -246,7 +249,7 @@ class Definition(Model):
 
     @cached_property
     def leading(self) -> dict[str, int]:
-        """Of each input that may have gaps, after each index of how many dimensions."""
+        """For each input that may have gaps: the number of leading dimensions in which a gap may follow each index."""
         return {tensor.name: tensor.spaced for tensor in self.inputs if tensor.spaced is not None}
 
     @cached_property
@@ -263,7 +266,7 @@ class Definition(Model):
         return next(tensor for tensor in self.inputs if tensor.name == name)
 
     def bind(self, values: Mapping[str, int]) -> Scope:
-        """The const and var axes in `values`, and every derived axis that follows from them."""
+        """The const and var axes in `values`, and every derived axis that follows from them. Raises `PlacedError`."""
         scope: Scope = dict(values)
         for name, expression in self._derived:
             if expression.names <= scope.keys():
@@ -282,7 +285,7 @@ class Definition(Model):
         return tuple(x if isinstance(x, int) else whole(parse(x), scope) for x in tensor.shape or [])
 
     def senseless(self, scope: Scope) -> Iterator[tuple[str, str]]:
-        """The expressions without a value of their kind under axes that are all bound: (JSON pointer, why)."""
+        """The expressions that have no valid value once all axes are bound: (JSON pointer, why)."""
         for pointer, text, read in self._valued:
             try:
                 read(parse(text), scope)
@@ -297,7 +300,7 @@ class Definition(Model):
 
     @cached_property
     def _with_parts(self) -> list[tuple[str, Tensor | DerivedAxis]]:
-        """What is packed, and the JSON pointer of its parts."""
+        """(JSON pointer of the parts, packed tensor or axis)."""
         packed: dict[str, Tensor | DerivedAxis] = {
             f"/axes/{i}/parts": axis for i, axis in enumerate(self.axes) if isinstance(axis, DerivedAxis)
         }
@@ -306,7 +309,8 @@ class Definition(Model):
 
     @cached_property
     def _valued(self) -> list[tuple[str, str, Callable[[Expression, Scope], object]]]:
-        """Every expression but axes and constraints: its JSON pointer, its text, and what reads a value of its kind."""
+        """Every expression except axes and constraints: its JSON pointer, its text, and the function that evaluates
+        it."""
         found: list[tuple[str, str | None, Callable[[Expression, Scope], object]]] = [("/flops", self.flops, amount)]
         for side in ("axes", "inputs", "outputs"):
             for i, packed in enumerate(getattr(self, side)):
@@ -322,7 +326,8 @@ class Definition(Model):
         for i, symmetry in enumerate(self.symmetries):
             found += [(f"/symmetries/{i}/when", symmetry.when, Expression.holds)]
             found += [(f"/symmetries/{i}/groups", symmetry.groups, whole)]
-        # An axis by its name alone is a size already; of what stands more than once the first is enough.
+        # The name of an axis is always a size. Of expressions that occur more than once, it is enough to check the
+        # first.
         axes = {axis.name for axis in self.axes}
         first: dict[tuple[str, Callable[[Expression, Scope], object]], str] = {}
         for pointer, text, read in found:
@@ -331,7 +336,8 @@ class Definition(Model):
         return [(pointer, text, read) for (text, read), pointer in first.items()]
 
     def broken(self, scope: Scope) -> Iterator[tuple[int, Constraint, str]]:
-        """The constraints that fail, of those whose names are all bound: (index, constraint, why)."""
+        """The constraints that fail: (index, constraint, why). Constraints with a name that is not bound are
+        skipped."""
         bound = scope.keys()
         for i, (constraint, expression) in enumerate(self._conditions):
             if expression.names <= bound:
@@ -347,13 +353,13 @@ class Definition(Model):
 
     @cached_property
     def mixed_symmetries(self) -> list[Symmetry]:
-        """Those whose dimensions have not all the same size by their names alone: under bound axes they must."""
+        """The symmetries whose dimensions have different names: their sizes must be equal once the axes are bound."""
         shapes = self._shapes
         sizes = [{str(shapes[name][at]) for name, at in symmetry.dimension.items()} for symmetry in self.symmetries]
         return [symmetry for symmetry, named in zip(self.symmetries, sizes, strict=True) if len(named) > 1]
 
     def symmetry_sizes(self, symmetry: Symmetry, scope: Scope) -> list[int]:
-        """The sizes of a symmetry's dimensions, as far as the axes are bound; none where it does not apply."""
+        """The sizes of a symmetry's dimensions, as far as the axes are bound; empty if it does not apply."""
         when = parse(symmetry.when)
         if not (when.names <= scope.keys() and when.holds(scope)):
             return []
@@ -362,23 +368,26 @@ class Definition(Model):
         return [whole(text, scope) for text in texts if text.names <= scope.keys()]
 
     def bytes_moved(self, scope: Scope, omitted: "frozenset[str] | set[str]" = frozenset()) -> int:
-        """Each input read once, each output written once; `traffic` where that is not what moves."""
-        tensors = [t for t in (*self.inputs, *self.outputs) if t.name not in omitted and not t.is_scalar]
+        """The bytes that a call must move: each input read once, each output written once, or the `traffic` of a tensor
+        that says otherwise."""
         return sum(
-            self.nbytes(t, scope) if t.traffic is None else int(amount(parse(t.traffic), scope)) for t in tensors
+            self.nbytes(t, scope) if t.traffic is None else int(amount(parse(t.traffic), scope))
+            for t in self._present(omitted)
         )
 
     def bytes_held(self, scope: Scope, omitted: "frozenset[str] | set[str]" = frozenset()) -> int:
-        """Of all inputs and outputs."""
-        tensors = [t for t in (*self.inputs, *self.outputs) if t.name not in omitted and not t.is_scalar]
-        return sum(self.nbytes(t, scope) for t in tensors)
+        """The bytes of all inputs and outputs."""
+        return sum(self.nbytes(t, scope) for t in self._present(omitted))
+
+    def _present(self, omitted: "frozenset[str] | set[str]") -> list[Tensor]:
+        return [t for t in (*self.inputs, *self.outputs) if t.name not in omitted and not t.is_scalar]
 
     def nbytes(self, tensor: Tensor, scope: Scope) -> int:
         return SIZES[tensor.dtype] * prod(self.shape(tensor, scope))
 
     def part_shapes(self, packed: Tensor | DerivedAxis, scope: Scope) -> dict[str, tuple[int, ...]]:
-        """The shape of each part of a packed axis, or of a packed tensor behind its first dimensions. Raises
-        `ExpressionError` where they are not the axis, or the last dimension, together."""
+        """The shape of each part of a packed axis, or of the last dimension of a packed tensor. Raises
+        `ExpressionError` if the parts do not add up to the size of the axis or dimension."""
         shapes = {
             part.name: tuple(x if isinstance(x, int) else whole(parse(x), scope) for x in part.shape)
             for part in packed.parts or []
@@ -386,11 +395,11 @@ class Definition(Model):
         size = scope[packed.name] if isinstance(packed, DerivedAxis) else self.shape(packed, scope)[-1]
         together = sum(map(prod, shapes.values()))
         if shapes and size != together:
-            raise ExpressionError(f"{packed.name} has {size} elements in a row, its parts {together}")
+            raise ExpressionError(f"{packed.name} has {size} elements per row, but its parts have {together}")
         return shapes
 
     def within(self, name: str, scope: Scope) -> Within | None:
-        """Where the part stands that a symmetry names; None of a whole tensor. Raises `ExpressionError`."""
+        """The place of the part that a symmetry names; None if it names a whole tensor. Raises `ExpressionError`."""
         if name not in self._packed:
             return None
         tensor, at, part, packed = self._packed[name]

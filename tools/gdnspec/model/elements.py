@@ -1,4 +1,4 @@
-"""What a definition is made of: axes, tensors, constraints, symmetries, and the typed choices of its conventions."""
+"""The elements of a definition: axes, tensors, constraints, symmetries, and the typed choices of its conventions."""
 
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -15,11 +15,11 @@ Place = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0
 
 
 def _shown_as_it_is(text: str) -> str:
-    if text.isprintable():  # nearly all are, and there are thousands
+    if text.isprintable():  # a fast path for nearly all of thousands of texts
         return text
     for c in text:
         if not c.isprintable() and c != "\n":
-            raise PlacedError("", f"the character {c!r} cannot be shown")
+            raise PlacedError("", f"the character {c!r} is not printable: remove it")
     return text
 
 
@@ -29,7 +29,7 @@ Stage = Literal["prefill", "decode", "verify", "convolution", "norm", "layer", "
 
 
 class Conventions(Model):
-    """The choices in which public implementations differ, typed, so that none is left to prose."""
+    """The choices in which public implementations differ. They are typed, so that prose does not have to state them."""
 
     state_layout: Literal["k_last", "k_first", "none"]
     decay_gate: Literal["raw", "log", "linear", "none"]
@@ -60,13 +60,13 @@ class VarAxis(Model):
 
 
 Size = str | Annotated[int, Field(ge=0)]
-STRIDED = {"rows": 1, "tokens": 2}  # what `strides` allows: a gap after each index of so many leading dimensions
-COLUMN = "column"  # what `read_if` calls the place of a value in its row
+STRIDED = {"rows": 1, "tokens": 2}  # value of `strides` -> leading dimensions in which a gap may follow each index
+COLUMN = "column"  # the name that `read_if` uses for the position of a value in its row
 
 
 class Part(Model):
-    """Part of a packed tensor or axis: what stands side by side in one dimension, each of its own `shape`. `draw`: as
-    that of a tensor, of a packed input."""
+    """One part of a packed tensor or axis. Parts are side by side in one dimension, each with its own `shape`. `draw`
+    names the generator of this part of an input, as `draw` of a tensor does."""
 
     name: Name
     shape: Annotated[list[Size], Field(min_length=1)]
@@ -78,8 +78,8 @@ Parts = Annotated[list[Part], Field(min_length=1)] | None
 
 
 class DerivedAxis(Model):
-    """An expression of axes named before it. `parts` are what stands side by side along it, in every tensor that has
-    it as a dimension."""
+    """An expression of the axes before it. `parts` are side by side along this axis, in every tensor that has it as a
+    dimension."""
 
     kind: Literal["derived"]
     name: Name
@@ -96,12 +96,13 @@ Bound = float | None
 class Tensor(Model):
     """An input or an output.
 
-    `shape` holds axis names, integers and expressions of axes (`num_seqs + 1`); null is a scalar. `domain` bounds the
-    values, null being unbounded. `indexes` names the input whose first dimension the values of this integer input are
-    indices of, -1 being none; with `writes`, what the operator writes to there: all else of it stays bit for bit.
-    `read_if` says when the slot that a value names is read as well; absent, it always is. `strides` is what a caller
-    may pass: absent, contiguous memory. `bounds` names the axis whose entries this input divides among the sequences;
-    `counts` the axis that its values count entries of, from none to all. `draw` names the family's generator of it.
+    `shape` holds axis names, integers and expressions of axes (`num_seqs + 1`); null means a scalar. `domain` is
+    [lowest, highest] value; null means no bound. `indexes` names another input: the values of this integer input are
+    indices into its first dimension, and -1 means none. `writes`: the operator writes to these indices, and leaves all
+    others as they are, bit for bit. `read_if` is the condition under which the operator also reads such a slot; without
+    it, always. `strides` says which gaps a caller may leave; without it, memory is contiguous. `bounds` names the axis
+    whose entries this input divides among the sequences. `counts` names the axis whose entries its values count, from
+    none to all. `draw` names the family's generator for this input.
     """
 
     name: Name
@@ -124,7 +125,7 @@ class Tensor(Model):
 
     @property
     def spaced(self) -> int | None:
-        """The leading dimensions after each index of which a caller may leave a gap; None where there are no gaps."""
+        """In how many leading dimensions a caller may leave a gap after each index; None if no gaps are allowed."""
         if self.strides is not None:
             return STRIDED[self.strides]
         return 1 if self.mutates else None
@@ -139,17 +140,17 @@ class Tensor(Model):
 
     @property
     def is_index(self) -> bool:
-        """A tensor of integers or truths of one or two dimensions: its values, row by row, may stand in constraints."""
+        """Whether it is a tensor of integers or booleans with one or two dimensions: constraints may use its values."""
         return self.shape is not None and len(self.shape) in (1, 2) and self.dtype in (*INTEGERS, "bool")
 
     @property
     def is_drawn(self) -> bool:
-        """Whether a family's generator makes it, or each of its parts: a line gives scalars and indices itself."""
+        """Whether a family's generator draws it or each of its parts. A workload gives scalars and indices itself."""
         return not self.is_scalar and not self.is_index
 
     @property
     def is_flag(self) -> bool:
-        """A truth for each sequence: whether it goes on from the state that the call names for it."""
+        """Whether it is a boolean per sequence: it says whether the sequence continues from the state of its slot."""
         return self.is_index and self.dtype == "bool"
 
 
@@ -159,12 +160,13 @@ class Constraint(Model):
 
 
 class Symmetry(Model):
-    """An exact transformation of the inputs and what it does to the outputs.
+    """An exact transformation of the inputs, and its effect on the outputs.
 
-    The same indices of dimension `dimension[tensor]` of every tensor named are flipped in sign, scaled by a power of
-    two, or permuted (within `groups` equal contiguous groups). All other tensors stay as they are. `tensor.part` names
-    part of an axis of a tensor, its shape in the place of that axis. With `exact` false, sums are added in another
-    order: what it says holds of real numbers, and of floating point within the budget.
+    It flips the sign, scales by a power of two, or permutes (within `groups` equal contiguous groups) the same indices
+    along dimension `dimension[tensor]` of every named tensor. All other tensors stay unchanged. `tensor.part` names one
+    part of a packed axis of a tensor; the shape of the part then replaces that axis. If `exact` is false, the
+    transformation changes the order of sums: it is exact for real numbers, and holds within the budget in floating
+    point.
     """
 
     name: Name
@@ -177,7 +179,7 @@ class Symmetry(Model):
 
 
 class Within(NamedTuple):
-    """Where a part stands: the dimension of the tensor that it is part of, and every part of that dimension."""
+    """The place of a part: its tensor, the dimension that it is part of, and all parts of that dimension."""
 
     tensor: str
     dimension: int
@@ -189,8 +191,8 @@ Function = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.py::[A-Za-z_][A-Za-z0-9_]
 
 
 class SecondReference(Model):
-    """The same contract from another derivation: the oracle of workloads of over `above_tokens` tokens, on which the
-    first would take minutes. It takes the inputs, and may take `chunk_size`."""
+    """The same contract from another derivation. It gives the expected values of workloads with more than
+    `above_tokens` tokens, for which the first would take minutes. It takes the inputs, and optionally `chunk_size`."""
 
     function: Function
     above_tokens: Annotated[int, Field(ge=1, le=1 << 20)]

@@ -1,4 +1,4 @@
-"""What is wrong with a file, said so that it can be mended: file, place in it, message, hint."""
+"""Problems in files, described so that a user can fix them: file, place in it, message, hint."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,13 +7,13 @@ from pathlib import Path
 
 from gdnspec import paths
 
-NEAR = "did you mean"  # how a hint begins that names one thing
-LONGEST = 1500  # characters of a message: a file may hold a key of a megabyte
+NEAR = "did you mean"  # the start of a hint that suggests one name
+LONGEST = 1500  # characters of a message: a file may contain a key of a megabyte
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong. `place` is a JSON pointer, or `line 3` / `line 3: /axes` in a JSONL file."""
+    """One problem. `place` is a JSON pointer, or `line 3` / `line 3: /axes` in a JSONL file."""
 
     file: Path
     message: str
@@ -30,14 +30,14 @@ def _clipped(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """One line that does to a terminal nothing but be shown: what a file holds may be quoted in it."""
+    """The text as one printable line. It may quote a file, whose control characters must not reach a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def json_pointer(*parts: object) -> str:
-    """A JSON pointer."""
+    """The JSON pointer made of these keys and indices."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
@@ -50,7 +50,7 @@ class SpecError(Exception):
 
 
 class PlacedError(ValueError):
-    """Raised inside a model's validator: a problem below the model's own place."""
+    """A problem found by a model's validator. `pointer` is relative to the place of the model."""
 
     def __init__(self, pointer: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -62,7 +62,7 @@ class RegimeError(ValueError):
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
-    """`did you mean X?`, or the list of what is valid where nothing is near."""
+    """`did you mean X?`, or the list of valid names if none is similar."""
     names = sorted(set(valid))
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if close:

@@ -1,10 +1,10 @@
 """A small safe evaluator for the expressions in definitions and manifests.
 
 Grammar: a subset of Python's expressions. Names, numbers, strings, True, False; + - * / // %; comparisons and `in`;
-`and`, `or`, `not`; `a if c else b`; indexing of integer inputs; the functions below. Nothing is executed: each node of
-the syntax tree becomes a function of the values that are bound. Integer inputs are vectors, row by row where they have
-two dimensions; arithmetic and comparisons work on them element by element, and a vector has no truth value of its own
-(say `all(...)`).
+`and`, `or`, `not`; `a if c else b`; indexing of integer inputs; the functions below. Python never executes the text:
+each node of the syntax tree becomes a function of the bound values. Integer inputs are vectors; one with two dimensions
+is flattened row by row. Arithmetic and comparisons work element by element. A vector has no truth value: write
+`all(...)`.
 """
 
 import ast
@@ -16,8 +16,8 @@ from itertools import repeat
 from typing import Any
 
 MAX_LENGTH = 500
-MAX_INTEGER = 1 << 80  # bytes and operations of any workload fit; a runaway product does not
-MOST_KEPT = 1024  # values of one expression, by the integers that it was evaluated for
+MAX_INTEGER = 1 << 80  # large enough for the bytes and operations of any workload
+MOST_KEPT = 1024  # cached values per expression
 _INTEGERS, _PLAIN = frozenset({int}), frozenset({int, float, bool, str})
 
 Vector = tuple[Any, ...]
@@ -26,7 +26,7 @@ Function = Callable[[Scope], Any]
 
 
 class ExpressionError(ValueError):
-    """An expression that cannot be parsed, names nothing, or fails on its values."""
+    """An expression that cannot be parsed, uses a name that is not bound, or fails on its values."""
 
 
 def _all(x: Any) -> bool:
@@ -37,7 +37,7 @@ def _extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
     def function(*args: Any) -> Any:
         values = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
         if not values:
-            raise ExpressionError(f"{choose.__name__} of nothing")
+            raise ExpressionError(f"{choose.__name__} needs at least one value")
         return choose(values)
 
     return function
@@ -45,7 +45,7 @@ def _extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
 
 def _sqrt(x: Any) -> float:
     if isinstance(x, tuple) or x < 0:
-        raise ExpressionError("sqrt takes a number that is not negative")
+        raise ExpressionError("sqrt takes a number >= 0")
     return math.sqrt(x)
 
 
@@ -61,14 +61,15 @@ def _unique_slots(slots: Any) -> bool:
 
 
 def _each_row(name: str, of_a_row: Any, flat: Any) -> int:
-    """How many elements of one vector, row by row, go with each element of another."""
+    """How many elements of the flat second vector belong to each element (row) of the first."""
     first, all_rows = _vector(name, of_a_row), _vector(name, flat)
     if not first or len(all_rows) % len(first):
-        raise ExpressionError(f"{name} takes vectors of one and of several elements a row")
+        message = f"{name} takes a vector with one element per row, and one with the same number in every row"
+        raise ExpressionError(message)
     return len(all_rows) // len(first)
 
 
-# What goes over a vector goes by `map`: workloads have thousands of rows.
+# Loops over vectors use `map` for speed: workloads have thousands of rows.
 
 
 def _apart(read: Any, written: Any) -> bool:
@@ -80,14 +81,14 @@ def _apart(read: Any, written: Any) -> bool:
 
 
 def _together(first: Any, others: Any) -> bool:
-    """A row is named by all of its slots or by none, -1."""
+    """In each row, either all slots are -1 or none is."""
     each = _each_row("skipped_whole", first, others)
     skipped = [x == -1 for x in first]
     return all([x == -1 for x in others[k::each]] == skipped for k in range(each))
 
 
 def _differences(x: Any) -> Vector:
-    """Each element less the one before it: one fewer than there are."""
+    """Each element minus the one before it: the result has one element fewer."""
     return tuple(map(operator.sub, _vector("differences", x)[1:], x))
 
 
@@ -135,17 +136,18 @@ def _nothing(scope: Scope) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> "Expression":
-    """The expression of a text: the same few stand in every workload of a definition."""
+    """The parsed text, cached: every workload of a definition evaluates the same expressions. Raises
+    `ExpressionError`."""
     return Expression(text)
 
 
 class Expression:
-    """A parsed expression: `names` it needs, `evaluate(scope)` its value. `parse` remembers them."""
+    """A parsed expression. `names`: what a scope must bind. Use `parse`, which caches them."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         if len(text) > MAX_LENGTH:
-            raise ExpressionError(f"an expression of over {MAX_LENGTH} characters")
+            raise ExpressionError(f"the expression has over {MAX_LENGTH} characters")
         try:
             self._tree = ast.parse(text, mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -157,8 +159,8 @@ class Expression:
                 named.add(node.id)
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 called.add(node.func.id)
-        self.names = frozenset(named - called)  # what a scope must bind
-        # Of one name alone it would give the value, and no tuple of it.
+        self.names = frozenset(named - called)
+        # The names are passed twice: for a single name, itemgetter would return the value itself, not a tuple.
         self._pick = operator.itemgetter(*self.names, *self.names) if self.names else _nothing
         self._kept: dict[Any, Any] = {}
 
@@ -173,12 +175,12 @@ class Expression:
                 raise ExpressionError(f"{shortened(self.text)}: the functions are {', '.join(FUNCTIONS)}")
 
     def evaluate(self, scope: Scope) -> Any:
-        """The value under `scope`; sequences in it become vectors. Raises `ExpressionError`."""
+        """The value under `scope`, whose sequences become vectors. Raises `ExpressionError`."""
         try:
             key = self._pick(scope)
         except KeyError:
-            return self._walk(scope)  # what is not bound may not be asked for
-        # Most are asked for the same few integers by many workloads. True is 1 as a key, and is another value.
+            return self._walk(scope)  # a name that is not bound may be in a branch that is not evaluated
+        # Many workloads evaluate an expression for the same few integers. Only these are cached: True == 1 as a key.
         if not _INTEGERS.issuperset(map(type, key)):
             return self._walk(scope)
         if key in self._kept:
@@ -205,7 +207,7 @@ class Expression:
         return self._made(self._tree.body)
 
     def _made(self, node: ast.expr) -> Function:
-        """The function of a scope that a part of the tree is."""
+        """The function that evaluates one node of the tree under a scope."""
         match node:
             case ast.Constant():
                 value = node.value
@@ -235,13 +237,13 @@ class Expression:
 
     def _true(self, value: Any) -> bool:
         if isinstance(value, tuple):
-            raise ExpressionError(f"{shortened(self.text)}: a vector has no truth value, say all(...)")
+            raise ExpressionError(f"{shortened(self.text)}: a vector has no truth value; write all(...)")
         return bool(value)
 
     def _name(self, name: str) -> Function:
         def named(scope: Scope) -> Any:
             if name not in scope:
-                raise ExpressionError(f"{shortened(self.text)} names {name!r}, which is not bound")
+                raise ExpressionError(f"{shortened(self.text)} uses {name!r}, which has no value")
             value = scope[name]
             if type(value) in _PLAIN:
                 return value
@@ -253,7 +255,7 @@ class Expression:
         def together(scope: Scope) -> Any:
             items = tuple([part(scope) for part in parts])
             if any(isinstance(item, tuple) for item in items):
-                raise ExpressionError(f"{shortened(self.text)}: a vector within a vector")
+                raise ExpressionError(f"{shortened(self.text)}: a vector cannot contain a vector")
             return items
 
         return together
@@ -269,7 +271,7 @@ class Expression:
         return operand
 
     def _either(self, ends: bool, parts: list[Function]) -> Function:
-        """`or` ends at the first truth, `and` at the first falsehood."""
+        """`or` stops at the first true part, `and` at the first false one."""
 
         def decided(scope: Scope) -> bool:
             for part in parts:
@@ -280,16 +282,16 @@ class Expression:
         return decided
 
     def _number(self, value: Any) -> Any:
-        """An operand of arithmetic: a number, or a vector of numbers. Python would repeat or format a string."""
+        """An operand of arithmetic: a number or a vector of numbers. Python would accept a string in `*` and `%`."""
         if str in map(type, value) if isinstance(value, tuple) else isinstance(value, str):
-            raise ExpressionError(f"{shortened(self.text)}: arithmetic with a string")
+            raise ExpressionError(f"{shortened(self.text)}: arithmetic takes numbers, not a string")
         return value
 
     def _bounded(self, value: Any) -> Any:
         items = value if isinstance(value, tuple) else (value,)
         large = any(map(operator.gt, map(abs, items), repeat(MAX_INTEGER)))
         if large and any(isinstance(item, int) and abs(item) > MAX_INTEGER for item in items):
-            raise ExpressionError(f"{shortened(self.text)}: a value out of range")
+            raise ExpressionError(f"{shortened(self.text)}: the value is out of range")
         return value
 
 
@@ -314,7 +316,7 @@ def _call(function: Callable[..., Any], arguments: list[Function]) -> Function:
 
 
 def shortened(text: str) -> str:
-    """The text as a message quotes it."""
+    """The text as messages quote it."""
     return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
@@ -324,15 +326,15 @@ def _compared(op: type[ast.cmpop], left: Any, right: Any) -> Any:
 
 
 def _each(function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """`function` element by element: a number goes with every element of a vector."""
+    """Applies `function` element by element; a number is combined with every element of a vector."""
     if type(left) is int and type(right) is int:
         return function(left, right)
     if isinstance(left, str) != isinstance(right, str):
-        raise ExpressionError(f"a string and a number do not go together: {left!r}, {right!r}")
+        raise ExpressionError(f"a string and a number cannot be combined: {left!r}, {right!r}")
     if not isinstance(left, tuple) and not isinstance(right, tuple):
         return function(left, right)
     lefts = left if isinstance(left, tuple) else (left,) * len(right)
     rights = right if isinstance(right, tuple) else (right,) * len(lefts)
     if len(lefts) != len(rights):
-        raise ExpressionError(f"vectors of {len(lefts)} and {len(rights)} elements")
+        raise ExpressionError(f"vectors of {len(lefts)} and {len(rights)} elements cannot be combined")
     return tuple(map(function, lefts, rights))

@@ -1,4 +1,4 @@
-"""What a family of operators says of itself: definitions/<family>/family.json."""
+"""The description of a family of operators: definitions/<family>/family.json."""
 
 import re
 from typing import Annotated
@@ -12,8 +12,9 @@ from gdnspec.model.expression import ExpressionError, parse
 
 
 class PresetPattern(Model):
-    """Presets that stand in no file: a name that matches `pattern` whole binds an axis by each of its named groups, and
-    those in `axes` to an expression of them. `defaults` are axes that a name may leave out."""
+    """Presets that are described by their name instead of a file. `pattern` must match the whole name; each of its
+    named groups binds an axis. `axes` binds more axes to expressions of these. `defaults` are axes that a name may
+    leave out."""
 
     pattern: Annotated[str, Field(max_length=1000)]
     axes: dict[Name, str | Annotated[int, Field(ge=1)]] = {}
@@ -25,7 +26,7 @@ class PresetPattern(Model):
         try:
             re.compile(text)
         except re.error as error:
-            raise PlacedError("", f"no regular expression: {error}") from None
+            raise PlacedError("", f"not a regular expression: {error}") from None
         return text
 
     @field_validator("axes")
@@ -39,7 +40,7 @@ class PresetPattern(Model):
         return axes
 
     def bind(self, name: str) -> dict[str, int] | None:
-        """The axes of a preset so called; None where this is no pattern of it."""
+        """The axes of the preset with this name; None if the name does not match the pattern."""
         found = re.fullmatch(self.pattern, name)
         if found is None:
             return None
@@ -48,14 +49,14 @@ class PresetPattern(Model):
 
 
 class FamilyFile(Model):
-    """What a family says of itself.
+    """The description of a family.
 
-    `regimes`: how inputs may be drawn, each in words. `vanishing`: those in which so little is left of a state that
-    scaling by a power of two need not be exact. `strict`: those whose rows belong to the strict suite. `usual`: the
-    definition that stands for a stage where a request log asks for another. `emulators`: lists of them, each by a name,
-    in the order in which the lines of workloads hold their errors. `measured_as`: the name of the family in the hash of
-    a definition, where traces were measured under another one than that of its folder. `draws`: the generators that an
-    input may name as `draw`, each in words; where there are any, every input that is drawn names one.
+    `regimes`: the ways to draw inputs, each with a description. `vanishing`: regimes in which states become so small
+    that scaling by a power of two need not be exact. `strict`: regimes whose workloads belong to the strict suite.
+    `usual`: for each stage, the definition that request logs use by default. `emulators`: named lists of emulators, in
+    the order in which workloads store their errors. `measured_as`: the family name inside the hash of a definition, if
+    traces were measured under another name than that of the folder. `draws`: the generators that an input may name as
+    `draw`, each with a description; if there are any, every drawn input must name one.
     """
 
     schema_version: Version1
@@ -75,7 +76,7 @@ class FamilyFile(Model):
         for name, emulators in lists.items():
             for i, emulator in enumerate(emulators):
                 if emulator in emulators[:i]:
-                    raise PlacedError(f"/{name}/{i}", f"{emulator!r} stands twice")
+                    raise PlacedError(f"/{name}/{i}", f"{emulator!r} occurs twice: remove one")
         return lists
 
     @field_validator("vanishing")

@@ -1,6 +1,6 @@
-"""What is known of a wrong or cheating solution: known_bad.json beside its code, or a fault in a table.
+"""The description of a wrong or cheating solution: known_bad.json beside its code, or a fault in a table.
 
-A fault is an edit of a right solution, its base: tests/known_bad/<family>/faults.json.
+A fault is an edit of a correct solution, its base: tests/known_bad/<family>/faults.json.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -21,12 +21,12 @@ Lines = Annotated[list[Line], Field(max_length=100)]
 
 
 class Rejection(Model):
-    """The fault, and how a judge that is worth its name answers it.
+    """The fault, and how the judge must reject it.
 
-    `statuses` are those that its failures may have. `killed_by` names workloads each of which must reject it.
-    `only_in`, where given, are the suites that it may fail in: it must fail there and pass everywhere else.
-    `long_workloads`: it shows on long sequences alone, so they are run as well. `repeats`: it shows now and then, so
-    each call is repeated so often.
+    `statuses`: the statuses that its failures may have. `killed_by`: workloads that must each reject it. `only_in`: if
+    given, the solution must fail in these suites and pass in all others. `long_workloads`: the fault shows only on long
+    sequences, so selftest runs them as well. `repeats`: the fault shows only sometimes, so each call is repeated this
+    many times.
     """
 
     kind: Literal["wrong", "cheat"]
@@ -46,7 +46,7 @@ class KnownBad(Rejection):
 
 
 class Edit(Model):
-    """Lines of a source that become others. `correct` stands in the base's file exactly once."""
+    """An edit of a source: `wrong` replaces the lines `correct`, which must occur exactly once in the base's file."""
 
     file: Annotated[str, Field(min_length=1, max_length=200)]
     correct: Annotated[Lines, Field(min_length=1)]
@@ -57,18 +57,18 @@ class Edit(Model):
     def _one_line_each(cls, lines: list[str]) -> list[str]:
         for i, line in enumerate(lines):
             if "\n" in line or "\r" in line:
-                raise PlacedError(f"/{i}", "holds a line break", "one line a string")
+                raise PlacedError(f"/{i}", "contains a line break", "write one string per line")
         return lines
 
     @model_validator(mode="after")
     def _changes(self) -> "Edit":
         if self.correct == self.wrong:
-            raise PlacedError("/wrong", "is the correct text: the edit changes nothing")
+            raise PlacedError("/wrong", "the wrong text equals the correct text: the edit changes nothing")
         return self
 
 
 class ManifestChange(Model):
-    """What the manifest of a wrong solution has in place of its base's: in every entry, or as a whole."""
+    """The changes to the base's manifest: `deterministic` for the manifest, all others for every entry."""
 
     deterministic: bool | None = None
     entry: Annotated[str, Field(pattern=ENTRY, max_length=300)] | None = None
@@ -77,7 +77,7 @@ class ManifestChange(Model):
     supports: list[str] | None = None
 
     def entry_of(self, base: Entry | None) -> dict[str, Any]:
-        """The entry of one definition; `base` is None where the base does not serve it."""
+        """The changed entry of one definition. `base` is None if the base does not serve it."""
         changed = self.model_dump(include=set(Entry.model_fields), exclude_none=True)
         return {**(base.model_dump() if base else {}), **changed}
 
@@ -85,7 +85,7 @@ class ManifestChange(Model):
 class Fault(Rejection):
     """One wrong solution: `base` with `edits`, serving `definitions`.
 
-    `source` says where the fault comes from: a public report, or the trap that it stands for.
+    `source` says where the fault comes from: a public report, or the misunderstanding that it shows.
     """
 
     name: SolutionName

@@ -1,4 +1,4 @@
-"""JSON text to models, every failure as a `Problem` with its file and place."""
+"""Turns JSON text into models. Every failure is a `Problem` with its file and place."""
 
 import json
 import stat
@@ -12,16 +12,16 @@ from gdnspec.model.base import Model, explaining
 from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer
 
 M = TypeVar("M", bound=Model)
-R = TypeVar("R", bound="RootModel[Any]")  # in quotes: to make that model takes longer than to read most files
+R = TypeVar("R", bound="RootModel[Any]")  # in quotes: building this model takes longer than reading most files
 
 MAX_FILE_BYTES = Model.most_bytes
 INFINITE = frozenset({float("inf"), float("-inf")})
 MAX_DEPTH_MESSAGE = "nested too deeply"
-MOST_PROBLEMS = 100  # of one document: who has more has another kind of file
+MOST_PROBLEMS = 100  # per document: one with more is another kind of file
 
 
 def read_text(path: Path, most: int = MAX_FILE_BYTES) -> str:
-    """The file's text, or a `SpecError` that says why it cannot be had. `most`: bytes that it may have."""
+    """The text of a file of at most `most` bytes. Raises `SpecError` if it cannot be read."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -38,12 +38,12 @@ def read_text(path: Path, most: int = MAX_FILE_BYTES) -> str:
 
 
 def larger_than(most: int) -> str:
-    """What a file of more bytes is."""
+    """The message for a file that is too large."""
     return f"larger than {most >> 20} MiB" if most >= 1 << 20 else f"larger than {most >> 10} KiB"
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; a name that no file can have names none."""
+    """Whether the file exists; False for a name that no file can have."""
     try:
         return path.is_file()
     except OSError:
@@ -54,13 +54,13 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, value in pairs:
         if name in result:
-            raise ValueError(f"key {name!r} stands twice in one object")
+            raise ValueError(f"key {name!r} occurs twice in one object")
         result[name] = value
     return result
 
 
 def _no_constants(text: str) -> Any:
-    raise ValueError(f"{text} is not JSON")
+    raise ValueError(f"{text} is not a number in JSON")
 
 
 def _finite(text: str) -> float:
@@ -71,7 +71,7 @@ def _finite(text: str) -> float:
 
 
 def parse_json(text: str, path: Path, line: int | None = None) -> Any:
-    """Strict JSON: no NaN, no infinity, no duplicate keys."""
+    """Parses strict JSON: NaN, infinity and duplicate keys are errors. Raises `SpecError`."""
     at = f"line {line}" if line else ""
     try:
         return json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constants, parse_float=_finite)
@@ -85,7 +85,7 @@ def parse_json(text: str, path: Path, line: int | None = None) -> Any:
 
 
 def _pointer(loc: tuple[int | str, ...], data: Any, missing: bool) -> str:
-    """A JSON pointer into the file: pydantic's location less what it says of unions and keys."""
+    """A JSON pointer into the file: pydantic's location without its parts for unions and keys."""
     parts: list[int | str] = []
     for i, part in enumerate(loc):
         in_list = isinstance(data, list) and isinstance(part, int) and part < len(data)
@@ -106,7 +106,7 @@ def _problem(path: Path, line: int | None, error: Any, data: Any) -> Problem:
     elif error["type"] == "missing":
         message = f"missing key {error['loc'][-1]!r}"
     elif error["type"] == "json_invalid":
-        # Python's parser has taken the text; pydantic's minds depth earlier, and halves of surrogate pairs.
+        # Python's parser accepted the text. Pydantic's has a lower limit of depth, and refuses lone surrogates.
         deep = "recursion" in message
         message = MAX_DEPTH_MESSAGE if deep else f"not JSON: {message.removeprefix('Invalid JSON: ')}"
     elif error["type"] == "union_tag_not_found":
@@ -121,7 +121,7 @@ def _problem(path: Path, line: int | None, error: Any, data: Any) -> Problem:
 
 
 def shortened(value: Any) -> str:
-    """What stands there, as a message quotes it."""
+    """A JSON value as messages quote it."""
     try:
         text = json.dumps(value, default=str)
     except (ValueError, RecursionError):
@@ -130,11 +130,11 @@ def shortened(value: Any) -> str:
 
 
 def _problems(path: Path, line: int | None, error: ValidationError, data: Any) -> list[Problem]:
-    """One problem a place: a union complains once for each thing that the value is not."""
+    """One problem per place: pydantic reports a union once for each type that does not fit."""
     found: dict[str, Problem] = {}
     for entry in error.errors():
         if len(found) > MOST_PROBLEMS:
-            message = f"{error.error_count()} problems, of which these are the first"
+            message = f"{error.error_count()} problems; only the first are shown"
             return [*found.values(), Problem(path, message, f"line {line}" if line else "")]
         problem = _problem(path, line, entry, data)
         known = found.get(problem.place)
@@ -146,18 +146,18 @@ def _problems(path: Path, line: int | None, error: ValidationError, data: Any) -
 
 
 def from_text(model: type[M], text: str, path: Path, line: int | None = None) -> M:
-    """`model` from JSON text."""
+    """`model` from JSON text. Raises `SpecError`."""
     try:
         if _is_strict(text):
             return model.model_validate_json(text)
     except ValidationError:
         pass
-    return _validated(model, text, parse_json(text, path, line), path, line)  # to say what is wrong, and where
+    return _validated(model, text, parse_json(text, path, line), path, line)  # slower: says what is wrong, and where
 
 
 def _is_strict(text: str) -> bool:
-    """Whether `parse_json` takes it, in half the time, as nothing is built. Pydantic's parser takes infinities, and of
-    a key that stands twice the last value."""
+    """Whether `parse_json` accepts the text. It takes half the time, as it builds nothing. Pydantic's own parser
+    accepts infinities and duplicate keys."""
     objects: list[list[tuple[str, Any]]] = []
     floats: list[str] = []
     decoder = json.JSONDecoder(
@@ -172,7 +172,7 @@ def _is_strict(text: str) -> bool:
 
 
 def build(model: type[M], data: Any, path: Path, line: int | None = None) -> M:
-    """`model` from parsed JSON."""
+    """`model` from parsed JSON. Raises `SpecError`."""
     return _validated(model, json.dumps(data), data, path, line)
 
 
@@ -187,7 +187,7 @@ def _validated(model: type[M], text: str, data: Any, path: Path, line: int | Non
 
 
 def _explained(model: type[BaseModel], text: str, error: ValidationError) -> ValidationError:
-    """The error of the validator that knows the nearest keys."""
+    """The same error from the validator that suggests the nearest key."""
     try:
         explaining(model).validate_json(text, strict=True)
     except ValidationError as said:
@@ -196,7 +196,7 @@ def _explained(model: type[BaseModel], text: str, error: ValidationError) -> Val
 
 
 def validate_root(model: type[R], data: Any, path: Path) -> R:
-    """As `build`, for a model that is a mapping at its root."""
+    """Like `build`, for a model that is a mapping at its root."""
     text = json.dumps(data)
     try:
         return model.model_validate_json(text, strict=True)
@@ -207,25 +207,25 @@ def validate_root(model: type[R], data: Any, path: Path) -> R:
 
 
 def load(model: type[M], path: Path) -> M:
-    """One model from a JSON file."""
+    """One model from a JSON file. Raises `SpecError`."""
     return from_text(model, read_text(path, model.most_bytes), path)
 
 
 def numbered(text: str) -> Iterator[tuple[int, str]]:
     """(line number, text) of every line that is not blank."""
-    # split("\n") and not splitlines(): a JSON string may hold U+2028, which is no end of line here.
+    # split("\n") instead of splitlines(): a JSON string may contain U+2028, which does not end a line here.
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield number, line
 
 
 def jsonl(path: Path) -> Iterator[tuple[int, str]]:
-    """As `numbered`, of a JSONL file."""
+    """(line number, text) of every line of a JSONL file that is not blank."""
     yield from numbered(read_text(path))
 
 
 def load_lines(model: type[M], path: Path) -> list[tuple[int, M]]:
-    """Every line of a JSONL file, with its number; all problems are raised together."""
+    """(line number, model) of every line of a JSONL file. Raises one `SpecError` with the problems of all lines."""
     rows: list[tuple[int, M]] = []
     problems: list[Problem] = []
     for number, text in jsonl(path):

@@ -9,7 +9,8 @@ from gdnspec.model.elements import Name, Stage, Text
 
 
 class Preset(Model):
-    """Binds const axes. `stages` limits it to definitions of those stages; absent, it serves all that it binds."""
+    """Values of const axes. `stages` limits it to definitions of these stages; without it, any definition may use
+    it."""
 
     axes: dict[Name, Annotated[int, Field(ge=1, le=1 << 40)]]
     source: Text

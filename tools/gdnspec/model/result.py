@@ -1,4 +1,4 @@
-"""What a check found: one line a (solution, definition, workload), as `gdnspec check --json` writes it."""
+"""The result of a check: one line per (solution, definition, workload), as `gdnspec check --json` writes it."""
 
 from typing import Any, Literal
 
@@ -27,8 +27,8 @@ Status = Literal[
 
 
 class Place(Model):
-    """Where an output is worst. `vector` is the token within the sequence, or the row of a state; `sequence` the slot
-    or the checkpoint where the output is made of those."""
+    """The place of an output's largest error. `sequence` is a sequence, or a slot or checkpoint if the output consists
+    of those. `vector` is the token within the sequence, or the row of a state."""
 
     sequence: int
     head: int
@@ -48,17 +48,17 @@ class Bucket(Model):
 
 
 class OutputErrors(Model):
-    """An output's errors: the maximum over (sequence, head), and the budget each is judged by."""
+    """The errors of one output, each the maximum over (sequence, head), and their budgets."""
 
     output: str
     errors: dict[str, float | None]  # metric -> error; None: not finite
     budget: dict[str, float]
     worst: Place | None = None
-    profile: list[Bucket] = Field(default_factory=list)  # by position, where it was asked for
+    profile: list[Bucket] = Field(default_factory=list)  # errors by position, with --errors
 
 
 class CheckResult(Model):
-    """One verdict. `key` names everything it depends on: equal keys, equal question."""
+    """One verdict. `key` is a hash of everything that it depends on: results with equal keys are interchangeable."""
 
     schema_version: Version1 = 1
     definition: str
@@ -75,7 +75,7 @@ class CheckResult(Model):
     isolation: str = ""
     repeat: str = ""
     seed: int | None = None  # of the second call's content
-    # Each by itself, where it was asked for; None: does not apply.
+    # With --symmetries: the status of each; None if it does not apply.
     symmetries: dict[str, Status | None] = Field(default_factory=dict)
     key: str = ""
     environment: dict[str, Any] = Field(default_factory=dict)
@@ -83,5 +83,5 @@ class CheckResult(Model):
 
     @property
     def failed(self) -> bool:
-        """UNSUPPORTED is no failure."""
+        """Whether the solution failed; UNSUPPORTED is not a failure."""
         return self.status not in ("PASSED", "UNSUPPORTED")

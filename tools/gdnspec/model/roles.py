@@ -1,8 +1,8 @@
-"""What the axes of a definition are, and how the sizes of a batch follow from the lengths of its sequences.
+"""The roles of axes, and how the sizes of a batch follow from the lengths of its sequences.
 
-The tools go by the `role` of an axis and never by its name. In a ragged batch an input that `bounds` an axis says
-where the entries of each sequence lie: sequence n has entries [n] to [n + 1]. How many it has follows from its length:
-as many as tokens, or what the axis's `per_sequence` says.
+The tools use the `role` of an axis, never its name. In a ragged batch, an input that `bounds` an axis says where the
+entries of each sequence are: sequence n has the entries from value [n] to value [n + 1]. Their number follows from the
+length of the sequence: one per token, or the axis's `per_sequence`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
     from gdnspec.model.elements import Scope, Tensor
 
 Role = Literal["tokens", "sequences", "rows", "drafts", "heads", "slots"]
-LENGTH = "length"  # what `per_sequence` calls the tokens of a sequence
+LENGTH = "length"  # the name that `per_sequence` uses for the number of tokens of a sequence
 
 
 def axis(definition: "Definition", role: Role) -> str | None:
-    """The name of the axis with this role; None where there is none."""
+    """The name of the axis with this role, or None."""
     return next((axis.name for axis in definition.axes if axis.role == role), None)
 
 
 def heads(definition: "Definition", scope: "Scope") -> int:
-    """The largest number of heads under bound axes; 1 where nothing is divided into heads."""
+    """The largest number of heads under bound axes; 1 if the definition has no heads."""
     return max((int(scope[name]) for name in definition.head_axes), default=1)
 
 
 def is_state(definition: "Definition", tensor: "Tensor") -> bool:
-    """Whether it holds matrices, one per head: its vectors are rows of a state, not tokens."""
+    """Whether the tensor holds one matrix per head: its vectors are rows of a state, not tokens."""
     return len(tensor.shape or []) >= 3 and (tensor.shape or [])[-3] in definition.head_axes
 
 
 def bounds(definition: "Definition") -> str | None:
-    """The input that bounds the sequences of packed tokens; None where there is none."""
+    """The input that bounds the sequences of packed tokens, or None."""
     tokens = axis(definition, "tokens")
     return next((tensor.name for tensor in definition.inputs if tokens and tensor.bounds == tokens), None)
 
 
 def bounding(definition: "Definition") -> list[str]:
-    """Every input whose values follow from the lengths of sequences."""
+    """The inputs whose values follow from the lengths of sequences."""
     return [tensor.name for tensor in definition.inputs if tensor.bounds is not None]
 
 
@@ -53,19 +53,19 @@ def counted(definition: "Definition") -> dict[str, str]:
 
 
 def indivisible(definition: "Definition") -> list[str]:
-    """Expressions for how many pieces a sequence has, between two of which it may be cut."""
+    """Expressions for the number of pieces of a sequence. A sequence may be cut only between two pieces."""
     return [*counted(definition).values(), *([definition.blocks] if definition.blocks is not None else [])]
 
 
 def count(text: str, length: int, given: Mapping[str, object]) -> int:
-    """How many pieces a sequence of so many tokens has. `given`: the scalars and sizes that the expression names.
+    """How many pieces a sequence of `length` tokens has. `given`: the scalars and sizes that the expression uses.
     Raises `ExpressionError`."""
     return whole(parse(text), {**given, LENGTH: length})
 
 
 def starts(definition: "Definition", lengths: Sequence[int], given: Mapping[str, object]) -> dict[str, list[int]]:
-    """The values of each input that bounds something, [sequences + 1]. What cannot be computed from `given` is left
-    out: checks of the line say why."""
+    """The values of each input that bounds an axis, [sequences + 1]. An input whose values cannot be computed from
+    `given` is left out: the check of the workload reports it."""
     pieces, found = counted(definition), {}
     for tensor in definition.inputs:
         if tensor.bounds is None:
@@ -81,8 +81,8 @@ def starts(definition: "Definition", lengths: Sequence[int], given: Mapping[str,
 
 
 def sizes(definition: "Definition", lengths: Sequence[int], given: Mapping[str, object]) -> dict[str, int]:
-    """The var axes of a batch: of sequences of these lengths, or of as many rows, which all have one length. Slots
-    aside, a line binds no other. Raises `ExpressionError`."""
+    """The sizes of the var axes, except slots, for a batch of sequences with these lengths, or of as many rows of one
+    length. Raises `ExpressionError`."""
     by_role: dict[Role, int] = {
         "tokens": sum(lengths), "sequences": len(lengths), "rows": len(lengths), "drafts": max(lengths, default=1),
     }  # fmt: skip
@@ -93,13 +93,13 @@ def sizes(definition: "Definition", lengths: Sequence[int], given: Mapping[str, 
 
 
 def batch(definition: "Definition", axes: Mapping[str, int]) -> int:
-    """Sequences of a ragged batch, or rows of another, under bound axes; 0 where a definition has neither."""
+    """The number of sequences of a ragged batch, or of rows of another; 0 if the definition has neither."""
     name = axis(definition, "sequences") or axis(definition, "rows")
     return int(axes.get(name, 0)) if name else 0
 
 
 def tokens(definition: "Definition", axes: Mapping[str, int]) -> int:
-    """Tokens of all sequences or rows together, under bound axes."""
+    """The number of tokens of all sequences or rows together."""
     packed, drafts = axis(definition, "tokens"), axis(definition, "drafts")
     if packed is not None:
         return int(axes.get(packed, 0))
@@ -107,27 +107,27 @@ def tokens(definition: "Definition", axes: Mapping[str, int]) -> int:
 
 
 def packed_tokens(definition: "Definition", axes: Mapping[str, int]) -> int:
-    """Tokens of the recurrence that a reference walks through: of all sequences, or one where rows are not packed."""
+    """The number of tokens that a reference steps through: those of all sequences, or 1 if rows are not packed."""
     packed = axis(definition, "tokens")
     return 1 if packed is None else int(axes.get(packed, 1))
 
 
 def piece(definition: "Definition", name: object) -> str | None:
-    """What one entry of an axis that counts pieces of sequences is called; None for another axis."""
+    """The singular name of the pieces that an axis counts; None if it counts no pieces of sequences."""
     return str(name).removeprefix("num_").removesuffix("s") if name in counted(definition) else None
 
 
 def per_batch(definition: "Definition") -> set[str]:
-    """The axes along which a batch can be taken apart."""
+    """The axes along which a batch can be split."""
     named = (axis(definition, role) for role in ("tokens", "sequences", "rows"))
     return {name for name in named if name is not None} | counted(definition).keys()
 
 
-# --- what a definition may say ----------------------------------------------------------------------------------
+# --- checks of a definition -------------------------------------------------------------------------------------
 
 
 def check(definition: "Definition") -> None:
-    """Raises `PlacedError` where roles contradict each other."""
+    """Raises `PlacedError` if roles contradict each other."""
     _check_axes(definition)
     _check_slots(definition)
     names = {axis.name for axis in definition.axes}
@@ -139,13 +139,13 @@ def check(definition: "Definition") -> None:
             if over not in names:
                 raise PlacedError(f"/inputs/{i}/{key}", f"{over!r} is not an axis", nearest(over, names))
             if not tensor.is_index or tensor.is_flag:
-                message = f"only an integer tensor of one or two dimensions {key} an axis"
+                message = f"only an integer tensor of one or two dimensions may have `{key}`"
                 raise PlacedError(f"/inputs/{i}/{key}", message)
         if tensor.bounds is not None and tensor.bounds not in countable:
-            message = f"{tensor.bounds!r} has neither the role tokens nor per_sequence: no sequence has entries of it"
+            message = f"axis {tensor.bounds!r} needs the role tokens or `per_sequence`: this input bounds it"
             raise PlacedError(f"/inputs/{i}/bounds", message)
     if definition.conventions.packing == "ragged" and bounds(definition) is None:
-        message = "a ragged definition has an axis with the role tokens, and an input that bounds it"
+        message = "a ragged definition needs an axis with the role tokens, and an input that bounds it"
         raise PlacedError("/inputs", message)
 
 
@@ -153,7 +153,7 @@ def _check_slots(definition: "Definition") -> None:
     for i, tensor in enumerate(definition.inputs):
         pool = next((other for other in definition.inputs if other.name == tensor.indexes), None)
         if pool is not None and str((pool.shape or [""])[0]) != axis(definition, "slots"):
-            raise PlacedError(f"/inputs/{i}/indexes", f"the first axis of {pool.name!r} has not the role slots")
+            raise PlacedError(f"/inputs/{i}/indexes", f"the first axis of {pool.name!r} needs the role slots")
 
 
 def _check_axes(definition: "Definition") -> None:
@@ -164,10 +164,10 @@ def _check_axes(definition: "Definition") -> None:
     for i, axis_ in enumerate(definition.axes):
         if axis_.role is not None and axis_.role != "heads":
             if axis_.role in taken:
-                message = f"{taken[axis_.role]!r} has the role {axis_.role} already"
+                message = f"axis {taken[axis_.role]!r} already has the role {axis_.role}"
                 raise PlacedError(f"/axes/{i}/role", message)
             if axis_.name not in var:
-                raise PlacedError(f"/axes/{i}/role", f"an axis that is {axis_.role} is a var axis")
+                raise PlacedError(f"/axes/{i}/role", f"only a var axis may have the role {axis_.role}")
             taken[axis_.role] = axis_.name
     for pointer, text in _expressions(definition):
         try:
@@ -185,9 +185,10 @@ def _check_empty(pointer: str, text: str) -> None:
     try:
         of_none = count(text, 0, {})
     except ExpressionError as error:
-        raise PlacedError(pointer, f"a sequence without tokens: {error}") from None
+        raise PlacedError(pointer, f"it has no value at length 0: {error}") from None
     if of_none != 0:
-        raise PlacedError(pointer, f"{of_none} of a sequence without tokens, which has none", "such as min(length, 1)")
+        message = f"it must be 0 at length 0, not {of_none}: an empty sequence has no pieces"
+        raise PlacedError(pointer, message, "such as min(length, 1)")
 
 
 def _expressions(definition: "Definition") -> Iterator[tuple[str, str]]:
@@ -197,5 +198,5 @@ def _expressions(definition: "Definition") -> Iterator[tuple[str, str]]:
     for i, axis_ in enumerate(definition.axes):
         if axis_.name in pieces:
             if axis_.role is not None:
-                raise PlacedError(f"/axes/{i}/per_sequence", "an axis has a role or per_sequence, not both")
+                raise PlacedError(f"/axes/{i}/per_sequence", "an axis may have a role or per_sequence, not both")
             yield f"/axes/{i}/per_sequence", pieces[axis_.name]

@@ -11,29 +11,29 @@ from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.expression import MAX_LENGTH, ExpressionError, parse
 
 Language = Literal["python", "triton", "cuda"]
-# As `gdnspec new` writes them, for their author to replace.
+# `gdnspec new` writes these, and the author replaces them.
 PLACEHOLDER_AUTHOR, PLACEHOLDER_TEXT = "you", "say here what sets it apart."
-# Far more than anybody needs: a stranger's manifest is read before anything else of it is known.
+# Generous limits: gdnspec reads the manifests of strangers.
 MOST_PACKAGES, LONGEST_PACKAGE = 50, 300
 MOST_ENTRIES, MOST_CONDITIONS, MOST_AUTHORS = 200, 16, 100
 MOST_VARIANTS, MOST_SETTINGS = 16, 32
-# A variant's traces lie in traces/<variant>/, beside these folders.
+# The traces of a variant are in traces/<variant>/, beside these folders.
 KEPT_MANIFESTS, KEPT_PROOFS = "manifests", "carried"
 ENTRY = r"^[A-Za-z0-9_][A-Za-z0-9_.\-/]*\.(py|cu)::[A-Za-z_][A-Za-z0-9_]*$"
 
 _VERSION = r"(>=|==|<)[0-9]+(\.[0-9]+)*(\.post[0-9]+)?"
 PLAIN_REQUIREMENT = re.compile(rf"[A-Za-z0-9]+([-_.][A-Za-z0-9]+)*({_VERSION}(,{_VERSION})*)?", re.ASCII)
 
-# Whole numbers alone: a word could put another function in the place of one that the audit reads.
+# Only whole numbers: a word could replace a function that the audit reads by another one.
 Setting = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 WORD = r"[a-z][a-z0-9_]*"
-# NAME, or NAME:VARIANT: what commands, verdicts and traces call a solution.
+# NAME or NAME:VARIANT, as in commands, verdicts and traces.
 SolutionName = Annotated[str, Field(pattern=rf"^{WORD}(:{WORD})?$", max_length=129)]
 
 
 class Requires(Model):
-    """What a machine must have. `compute_capability` is a minimum, such as "8.0"; packages are PEP 508 lines, at most
-    50 of 300 characters."""
+    """What a machine must have. `compute_capability` is a minimum, such as "8.0". `packages` are at most 50 PEP 508
+    lines of at most 300 characters."""
 
     device: Literal["any", "cpu", "cuda"]
     compute_capability: Annotated[str, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$", max_length=7)] | None = None
@@ -43,7 +43,7 @@ class Requires(Model):
     @classmethod
     def _requirements(cls, packages: list[str]) -> list[str]:
         lines = [(i, line) for i, line in enumerate(packages) if not PLAIN_REQUIREMENT.fullmatch(line)]
-        if not lines:  # to import the library takes as long as to read all manifests
+        if not lines:  # importing the library takes as long as reading all manifests
             return packages
         from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
         from packaging.requirements import InvalidRequirement, Requirement
@@ -56,9 +56,9 @@ class Requires(Model):
                     marker.evaluate()
             except (InvalidRequirement, InvalidVersion, UndefinedComparison, UndefinedEnvironmentName) as error:
                 said = str(error).split("\n")[0]
-                raise PlacedError(f"/{i}", f"{line!r} is no requirement: {said}") from None
+                raise PlacedError(f"/{i}", f"{line!r} is not a valid requirement: {said}") from None
             except RecursionError:
-                raise PlacedError(f"/{i}", f"{line!r} is no requirement: nested too deeply") from None
+                raise PlacedError(f"/{i}", f"{line!r} is not a valid requirement: nested too deeply") from None
         return packages
 
 
@@ -79,11 +79,11 @@ Conditions = Annotated[
 
 
 class Entry(Model):
-    """How one definition is served.
+    """How a solution serves one definition.
 
-    `call` "out": the outputs, allocated and filled with NaN, follow the inputs by keyword. "return": the function
-    returns a tuple in the definition's order. `supports`: conditions over axes, switches, `<input>_dtype`, `device` and
-    `contiguous`, which is false where a workload leaves gaps in a tensor that is no pool.
+    `call` "out": the judge passes the outputs by keyword after the inputs, allocated and filled with NaN. "return": the
+    function returns a tuple in the definition's order. `supports`: conditions over axes, switches, `<input>_dtype`,
+    `device` and `contiguous`. `contiguous` is false if a workload leaves gaps in a tensor that is not a pool.
     """
 
     entry: Annotated[str, Field(pattern=ENTRY, max_length=300)]
@@ -101,11 +101,11 @@ class Entry(Model):
 
 
 class Variant(Model):
-    """The same sources, built or called in another way: a solution of its own, `NAME:VARIANT`.
+    """The same sources, built or called in another way. It counts as a solution, `NAME:VARIANT`.
 
-    `defines`: macros that every .cu file is compiled with. `arguments`: passed by keyword to every function of a Python
-    file that serves an entry. `supports`: the conditions of a definition, where they differ from the solution's.
-    `entries`: the definitions that it serves; without it, all that the solution serves.
+    `defines`: macros for compiling every .cu file. `arguments`: keyword arguments for every Python function that serves
+    an entry. `supports`: for a definition, the conditions that replace the solution's. `entries`: the definitions that
+    it serves; without it, all that the solution serves.
     """
 
     description: Text
@@ -126,8 +126,8 @@ class Variant(Model):
     @model_validator(mode="after")
     def _differs(self) -> "Variant":
         if not self.defines and not self.arguments:
-            hint = "a variant is built with other `defines`, or called with other `arguments`"
-            raise PlacedError("", "does what the solution does", hint)
+            hint = "give it `defines` or `arguments`"
+            raise PlacedError("", "the variant does not differ from the solution", hint)
         return self
 
 
@@ -163,12 +163,12 @@ class Manifest(Model):
                 raise PlacedError(f"/entries/{name}/call", 'a .cu entry is called with "out" and has no prepare')
         for name, variant in self.variants.items():
             if name in (KEPT_MANIFESTS, KEPT_PROOFS):
-                raise PlacedError(f"/variants/{name}", f"traces/{name}/ holds other files", "choose another name")
+                raise PlacedError(f"/variants/{name}", f"the folder traces/{name}/ is reserved", "choose another name")
             self._hold(variant, f"/variants/{name}")
         return self
 
     def _hold(self, variant: Variant, at: str) -> None:
-        """Raises `PlacedError` where a variant names what the solution does not have."""
+        """Raises `PlacedError` if a variant names something that the solution does not have."""
         served = list(self.entries) if variant.entries is None else variant.entries
         for i, name in enumerate(served):
             if name not in self.entries:
@@ -176,17 +176,18 @@ class Manifest(Model):
                 raise PlacedError(f"{at}/entries/{i}", f"the solution does not serve {name!r}", hint)
         for name in variant.supports:
             if name not in served:
-                raise PlacedError(f"{at}/supports/{name}", "the variant does not serve it", nearest(name, served))
+                message = f"the variant does not serve {name!r}"
+                raise PlacedError(f"{at}/supports/{name}", message, nearest(name, served))
         cuda = [self.entries[name].file.endswith(".cu") for name in served]
         if variant.defines and not any(cuda):
             hint = "a Python entry takes `arguments`"
             raise PlacedError(f"{at}/defines", "no entry of the variant is in a .cu file", hint)
         if variant.arguments and any(cuda):
             hint = "a .cu file takes `defines`"
-            raise PlacedError(f"{at}/arguments", "an entry in a .cu file takes no arguments by keyword", hint)
+            raise PlacedError(f"{at}/arguments", "an entry in a .cu file takes no keyword arguments", hint)
 
     def as_variant(self, name: str) -> "Manifest":
-        """The manifest with a variant's description, entries and conditions in the place of the solution's."""
+        """The manifest with the description, entries and conditions of a variant."""
         variant = self.variants[name]
         entries = {
             served: entry.model_copy(update={"supports": variant.supports.get(served, entry.supports)})

@@ -18,7 +18,7 @@ METHODS: dict[Method, str] = {
     "cpu": "wall time on a CPU: shown, never ranked",
 }
 
-# What the clock of each method tells apart, in seconds of a window: events count half microseconds.
+# The resolution of each method's clock, in seconds per window: events count half microseconds.
 RESOLUTION: dict[Method, float] = {"graph": 5e-7, "events": 5e-7, "cpu": 1e-7}
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -27,7 +27,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 def _pair(value: Any) -> Any:
-    """A strict model takes no list for a tuple, and JSON has nothing else."""
+    """A strict model refuses a list where it wants a tuple, but JSON has only lists."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -35,27 +35,28 @@ Interval = Annotated[tuple[float, float], BeforeValidator(_pair)]
 
 
 class Witness(Model):
-    """The parent's own clock: over `calls` and twice as many, in the same mode; what one more call cost by it."""
+    """What the parent's own clock measured, in the same mode."""
 
     calls: Count
-    once: Seconds  # of a window of `calls` calls, messages included
-    twice: Seconds
-    per_call: float
+    once: Seconds  # a window of `calls` calls, messages included
+    twice: Seconds  # a window of twice as many calls
+    per_call: float  # seconds for each additional call
 
 
 class Health(Model):
-    """The GPU before or after: what may have slowed it."""
+    """The state of the GPU before or after a measurement: what may have slowed it down."""
 
     sm_mhz: Count | None = None
     memory_mhz: Count | None = None
     temperature: int | None = None  # Celsius
     power: float | None = None  # W
     throttled_by: list[str] = Field(default_factory=list)
-    others: Count = 0  # processes of others that compute on it
+    others: Count = 0  # other processes that compute on it
 
 
 class Ceilings(Model):
-    """What this device can do: copy bandwidth in bytes (read and written) and dense bfloat16 products in operations."""
+    """Measured limits of this device: copy bandwidth in bytes/s (read and written), dense bfloat16 products in
+    operations/s."""
 
     copy_bandwidth: Rate
     matrix_rate: Rate
@@ -64,7 +65,7 @@ class Ceilings(Model):
 
 
 class Timing(Model):
-    """How long a call takes. Every timed call had content of its own, and its outputs were verified."""
+    """How long a call takes. Every timed call had its own content, and the judge verified its outputs."""
 
     method: Method
     median: Seconds
@@ -74,25 +75,25 @@ class Timing(Model):
     samples: Count
     calls: Count  # timed, all of them
     ring_bytes: Count  # of all buffers together
-    host: Seconds | None = None  # the child's word: an eager call until it returns
+    host: Seconds | None = None  # until an eager call returns, as the child reports it
     prepare: Seconds | None = None
     witness: Witness
     bytes: Count  # each input read once, each output written once
     operations: Count
-    floor: Seconds | None = None  # nothing honest is faster
+    floor: Seconds | None = None  # no honest solution is faster
     bound: Seconds | None = None  # bytes and operations at this device's measured rates
     bound_by: Literal["memory", "compute"] | None = None
-    verification: Seconds = 0.0  # wall time of filling and verifying, beside that of the timed windows, below
-    timed: Seconds = 0.0
+    verification: Seconds = 0.0  # wall time of filling and verifying buffers
+    timed: Seconds = 0.0  # wall time of the timed windows
 
     @property
     def resolved(self) -> float:
-        """Seconds of one call that the clock tells apart: a smaller figure is noise, and no time."""
+        """The clock's resolution in seconds per call: a smaller figure is noise."""
         return RESOLUTION[self.method] / max(1, self.witness.calls)
 
 
 class Ratio(Model):
-    """Time of a named baseline over time of this solution, measured in turns: above 1 this solution is faster."""
+    """Time of a baseline divided by the time of this solution, measured in turns. Above 1, this solution is faster."""
 
     baseline: str
     baseline_hash: str
@@ -103,7 +104,7 @@ class Ratio(Model):
 
 
 class Missing(Model):
-    """A named baseline that has no ratio: it failed, was measured another way, or does not serve the workload."""
+    """A baseline without a ratio: it failed, was measured by another method, or does not serve the workload."""
 
     baseline: str
     status: Status
@@ -111,8 +112,8 @@ class Missing(Model):
 
 
 class Trace(Model):
-    """One solution on one workload on one device. `source_hash` and `definition_hash` say what was measured: where they
-    no longer match, the trace is stale, shown as such and never ranked."""
+    """One solution on one workload on one device. `source_hash` and `definition_hash` say what was measured. If they no
+    longer match, the trace is stale: reports mark it and never rank it."""
 
     schema_version: Version1
     definition: Name
@@ -144,18 +145,18 @@ class Trace(Model):
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader should know before believing the figure of a trace that passed."""
+        """Reasons to doubt the figure of a trace that passed."""
         timing = self.timing
         if timing is None or timing.bound is None or timing.median >= timing.bound:
             return []
         share = timing.bound / timing.median
         return [
-            f"{share:.0%} of the bound: faster than this device's measured rates allow; look at what is not moved or "
-            "computed"
+            f"{share:.0%} of the bound: faster than this device's measured rates allow; "
+            "find out what the solution does not move or compute"
         ]
 
     @property
     def ranked(self) -> bool:
-        """Whether its speed may be compared: passed, on a GPU that did nothing else."""
+        """Whether its speed may be compared: it passed, on a GPU that did nothing else."""
         timed = self.timing is not None and self.timing.method != "cpu"
         return self.status == "PASSED" and timed and not self.unclean

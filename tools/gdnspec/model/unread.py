@@ -1,7 +1,7 @@
-"""What the contract says that a call does not read: derived from a definition's slots, flags and bounds.
+"""The parts of the inputs that a call must not read, derived from a definition's slots, flags and bounds.
 
-A row whose slots are all -1 is skipped, and so are its tokens. Of a pool a call reads the slots that it names for
-reading: where a flag says that a sequence begins without a state, and where `read_if` is false, that is none.
+A row whose slots are all -1 is skipped with its tokens. In a pool, a call reads only the slots that it names for
+reading. It reads no slot if a flag says that the sequence starts without a state, or if `read_if` is false.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,8 +19,9 @@ Values = Mapping[str, Any]
 
 
 def unread(definition: Definition, scope: Scope, values: Values) -> dict[str, list[int]]:
-    """Of each float input, the indices of its first dimension that the call does not read; inputs that are read whole
-    are left out. `scope` binds the axes, `values` has the integer inputs, flat. Raises `ExpressionError`."""
+    """For each float input, the indices along its first dimension that the call does not read. Inputs that are read
+    completely are left out. `scope` binds the axes; `values` maps each integer input to its flat list of values. Raises
+    `ExpressionError`."""
     found = {}
     for tensor in definition.inputs:
         if tensor.dtype not in FLOATS or not tensor.shape:
@@ -50,14 +51,14 @@ def _first_axis(tensor: Tensor) -> str:
 
 
 def _skipped(definition: Definition, axis: str, scope: Scope, values: Values) -> list[int]:
-    """The rows all of whose slots are -1; none where nothing names slots for the rows of this axis."""
+    """The rows whose slots are all -1; empty if no input names slots for the rows of this axis."""
     naming = [tensor for tensor in definition.inputs if tensor.indexes is not None and _first_axis(tensor) == axis]
     rows = zip(*(_rows(definition, tensor, scope, values) for tensor in naming), strict=True)
     return [n for n, slots in enumerate(rows) if all(slot == -1 for slot in chain(*slots))]
 
 
 def _tokens_unread(definition: Definition, size: int, scope: Scope, values: Values) -> list[int]:
-    """Tokens of skipped sequences, and those in front of the first sequence or behind the last."""
+    """The tokens of skipped sequences, and those before the first sequence or after the last."""
     name = bounds(definition)
     if name is None:
         return []
@@ -69,8 +70,8 @@ def _tokens_unread(definition: Definition, size: int, scope: Scope, values: Valu
 
 
 def _slots_read(definition: Definition, pool: Tensor, scope: Scope, values: Values) -> Iterator[int]:
-    """The slots of a pool whose content counts: those that are read, and those that an empty sequence leaves as they
-    are."""
+    """The slots of a pool whose content matters: those that are read, and those that an empty sequence leaves
+    unchanged."""
     name = bounds(definition)
     for tensor in definition.inputs:
         if tensor.indexes != pool.name:

@@ -1,4 +1,4 @@
-"""Expressions whose values must be of a kind: a number, an amount, a size, a truth."""
+"""Evaluates an expression whose value must be of one kind: a number, an amount, a size or a boolean."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ Scope = dict[str, Any]
 
 
 def finite(expression: Expression, scope: Scope) -> int | float:
-    """Its value where that is a number. Raises `ExpressionError`."""
+    """The value, which must be a number. Raises `ExpressionError`."""
     value = expression.evaluate(scope)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ExpressionError(f"{expression.text!r} is {value!r}, not a number")
@@ -18,18 +18,18 @@ def finite(expression: Expression, scope: Scope) -> int | float:
 
 
 def amount(expression: Expression, scope: Scope) -> int | float:
-    """Its value where that is a number and not negative. Raises `ExpressionError`."""
+    """The value, which must be a number >= 0. Raises `ExpressionError`."""
     value = expression.evaluate(scope)
-    if type(value) is int and 0 <= value <= MAX_INTEGER:  # nearly all are, and there are tens of thousands
+    if type(value) is int and 0 <= value <= MAX_INTEGER:  # a fast path for nearly all of tens of thousands of values
         return value
     value = finite(expression, scope)
     if value < 0:
-        raise ExpressionError(f"{expression.text!r} is {value!r}: negative")
+        raise ExpressionError(f"{expression.text!r} is {value!r}, which is negative")
     return value
 
 
 def whole(expression: Expression, scope: Scope) -> int:
-    """Its value where that can be a size: nothing is rounded. Raises `ExpressionError`."""
+    """The value, which must be a whole number >= 0; it is not rounded. Raises `ExpressionError`."""
     value = expression.evaluate(scope)
     if type(value) is int and 0 <= value <= MAX_INTEGER:
         return value
@@ -40,7 +40,7 @@ def whole(expression: Expression, scope: Scope) -> int:
 
 
 def truth(expression: Expression, scope: Scope) -> bool:
-    """Its value where that is True or False. Raises `ExpressionError`."""
+    """The value, which must be True or False. Raises `ExpressionError`."""
     value = expression.evaluate(scope)
     if not isinstance(value, bool):
         raise ExpressionError(f"{expression.text!r} is {value!r}, not True or False")

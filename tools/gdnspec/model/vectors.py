@@ -1,4 +1,4 @@
-"""A folder of test vectors: manifest.json, which says all there is to say of the tensors beside it."""
+"""A folder of test vectors: its manifest.json describes the tensor files beside it completely."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ Size = Annotated[int, Field(ge=0)]
 
 
 class VectorTensor(Model):
-    """A tensor of a workload: C order, the last dimension contiguous. A size may be 0."""
+    """A tensor of a workload, in C order (the last dimension is contiguous). A size may be 0."""
 
     name: Name
     dtype: DType
@@ -23,7 +23,7 @@ class VectorTensor(Model):
 
 
 class VectorScalar(Model):
-    """A scalar input. `given`: whether the workload gives it; if not, `value` is the definition's default."""
+    """A scalar input. `given`: whether the workload gives its value; otherwise `value` is the definition's default."""
 
     name: Name
     dtype: DType
@@ -32,7 +32,7 @@ class VectorScalar(Model):
 
 
 class VectorOutput(VectorTensor):
-    """What is to be written back, and the largest error of each metric that passes."""
+    """A tensor to write back, and the largest error that passes for each metric."""
 
     budget: dict[str, float]
 
@@ -40,9 +40,9 @@ class VectorOutput(VectorTensor):
 class VectorWorkload(Model):
     """One call.
 
-    `workload` is its line, complete; everything else follows from the line and the definition and stands here for
-    readers that have no evaluator of expressions. `axes` binds every axis. `omitted`: the input tensors that are left
-    out, and the value that each of their elements has by default. `sha256` is that of the file.
+    `workload` is the complete workload line. Everything else follows from the line and the definition; it is here for
+    readers without an evaluator of expressions. `axes` binds every axis. `omitted` maps each input tensor that is left
+    out to the default value of its elements. `sha256` is the hash of the file.
     """
 
     workload: Workload
@@ -56,7 +56,7 @@ class VectorWorkload(Model):
 
 
 class VectorsManifest(Model):
-    """The definition in full, and every workload in the order of the suites."""
+    """The complete definition, and every workload in the order of the suites."""
 
     schema_version: Version1
     definition: Definition
@@ -69,6 +69,6 @@ class VectorsManifest(Model):
         for i, item in enumerate(items):
             name = item.workload.name
             if name in seen:
-                raise PlacedError(f"/{i}/workload/name", f"{name!r} stands at /workloads/{seen[name]} already")
+                raise PlacedError(f"/{i}/workload/name", f"/workloads/{seen[name]} already has the name {name!r}")
             seen[name] = i
         return items
