@@ -1,1 +1,1 @@
-"""What there is: definitions, presets, workloads and solutions, found by a glob and loaded into models."""
+"""Finds definitions, presets, workloads and solutions in their folders, and loads them into models."""

@@ -1,4 +1,5 @@
-"""Which traces were measured with other sources that do the same: proofs that `gdnspec traces carry` has written."""
+"""Finds traces that were measured with other sources but the same machine code, by the proofs of `gdnspec traces
+carry`."""
 
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ CARRIED = Path(TRACES) / KEPT_PROOFS
 
 
 def carried_over(source_hash: str, solution: Solution, definition: str, workload: str) -> Carried | None:
-    """The proof that today's sources launch on a workload what those with this hash did; None without one."""
+    """The proof that today's sources launch on this workload what the sources with this hash launched, or None."""
     for proof in proofs(solution.folder):
         if proof.solution != solution.name:
             continue
@@ -25,13 +26,13 @@ def carried_over(source_hash: str, solution: Solution, definition: str, workload
 
 
 def proof_files(folder: Path) -> list[Path]:
-    """The files of proofs below a solution's folder."""
+    """The proof files of a solution, below its folder."""
     return sorted((folder / CARRIED).glob("*.json"))
 
 
 @cache
 def proofs(folder: Path) -> list[Carried]:
-    """Those that can be read: one that cannot proves nothing, and `gdnspec validate` says so."""
+    """The readable proofs of a solution. The others prove nothing; `gdnspec validate` reports them."""
     found = []
     for file in proof_files(folder):
         try:
@@ -42,8 +43,9 @@ def proofs(folder: Path) -> list[Carried]:
 
 
 def load_proof(file: Path) -> Carried:
-    """One proof; raises `SpecError` where it is none, or of another solution than the one that it lies with."""
+    """One proof. Raises `SpecError` if the file is not valid, or proves something about another solution."""
     proof, name = load(Carried, file), file.parents[2].name
     if proof.solution.split(":")[0] != name:
-        raise SpecError([Problem(file, f"{proof.solution!r} in the folder of {name!r}", "/solution")])
+        message = f"the proof is about {proof.solution!r}, but it is in the folder of {name!r}"
+        raise SpecError([Problem(file, message, "/solution")])
     return proof

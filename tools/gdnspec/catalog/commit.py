@@ -1,4 +1,4 @@
-"""A solution as it was at a commit, read from git's store: nothing is checked out."""
+"""Reads a solution as it was at a commit from git's object store, without checking anything out."""
 
 import contextlib
 import subprocess
@@ -17,7 +17,7 @@ MOST_COMMITS = 1000
 
 
 def resolve(folder: Path, word: str) -> str | None:
-    """The hash of the commit that a word names in the folder's repository; None where it names none, or there is no
+    """The hash of the commit that `word` names in the repository of `folder`; None if it names none or there is no
     repository."""
     if word.startswith("-"):
         return None
@@ -27,8 +27,8 @@ def resolve(folder: Path, word: str) -> str | None:
 
 @dataclass(frozen=True)
 class Past:
-    """The folder of a solution at a commit; the folder need not be there any more. `label` is what messages call it.
-    `manifest_file`: the manifest that counts, which may be an earlier one that was kept with those sources."""
+    """The folder of a solution at a commit. The folder need not exist today. `label`: its name in messages.
+    `manifest_file`: the manifest in use, which may be an earlier one that was kept beside those sources."""
 
     folder: Path
     commit: str
@@ -37,14 +37,14 @@ class Past:
     manifest_file: str = MANIFEST
 
     def named(self, name: str) -> Path:
-        """What a message calls one of its files."""
+        """The name of one of its files in messages."""
         return Path(self.label) / name
 
     def read(self, name: str) -> bytes:
-        """A file of it; raises `SpecError` where there was none."""
+        """The content of one of its files. Raises `SpecError` if it does not exist at that commit."""
         file = self.manifest_file if name == MANIFEST else name
         wanted = f"{self.commit}:./{self.folder.name}/{file}\n"
-        # Links are followed: a solution of those days may have shared its sources with the one beside it.
+        # Links are followed: old versions of a solution may have links to files of a neighbour.
         done = _git(self.folder.parent, "cat-file", "--batch", "--follow-symlinks", asked=wanted.encode())
         header, _, content = done.stdout.partition(b"\n")
         if done.returncode != 0 or header.split()[1:2] != [b"blob"]:
@@ -52,7 +52,7 @@ class Past:
         return content[: int(header.split()[2])]
 
     def traces(self) -> list[str]:
-        """The names of its trace files, below its folder."""
+        """The names of its trace files, relative to its folder."""
         return self._names(traces_below(Path(), self.variant), ".jsonl")
 
     def _names(self, below: Path, ending: str) -> list[str]:
@@ -62,18 +62,18 @@ class Past:
         return sorted(name.removeprefix(f"{self.folder.name}/") for name in names if name.endswith(ending))
 
     def as_measured(self, source_hash: str) -> "Past | None":
-        """The same sources with the manifest, that of the commit or one that was kept there, with which they have this
-        hash; None where there is none."""
+        """The same sources with the manifest that gives this hash: the one of the commit, or one that was kept. None if
+        no manifest gives it."""
         for file in (MANIFEST, *self._names(EARLIER, ".json")):
             past = replace(self, manifest_file=file)
-            with contextlib.suppress(SpecError):  # what is no manifest proves nothing
+            with contextlib.suppress(SpecError):  # an invalid manifest proves nothing
                 if past.source_hash == source_hash:
                     return past
         return None
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Its manifest then, of the variant where it is one; raises `SpecError` where there was none."""
+        """The manifest at that commit, as the variant if there is one. Raises `SpecError` if there was none."""
         file = self.named(MANIFEST)
         found = build(Manifest, parse_json(self.text(MANIFEST), file), file)
         if self.variant is None:
@@ -84,11 +84,11 @@ class Past:
 
     @cached_property
     def source_hash(self) -> str:
-        """As `Solution.source_hash`, of its sources then."""
+        """Like `Solution.source_hash`, for the sources at that commit."""
         return source_hash(self.manifest, self.read, self.variant)
 
     def text(self, name: str) -> str:
-        """As `read`, of a file of text."""
+        """Like `read`, for a text file."""
         try:
             return self.read(name).decode()
         except UnicodeDecodeError as error:
@@ -96,14 +96,14 @@ class Past:
 
 
 def commits_of(folder: Path) -> list[str]:
-    """The commits that changed a folder, which need not be there any more, the last one first."""
+    """The commits that changed a folder, newest first. The folder need not exist today."""
     done = _git(folder.parent, "log", f"-{MOST_COMMITS}", "--format=%H", "--", folder.name)
     return done.stdout.decode().split()
 
 
 def last_state(folder: Path, variant: str | None = None) -> Past | None:
-    """The solution of a folder at the last commit that has it; None where none has, or there is no repository."""
-    # The last commit that touched it may have removed it: then the one before that commit has it.
+    """The solution in a folder at the newest commit that has it; None if no commit has it or there is no repository."""
+    # If the newest commit that touched the folder removed it, the commit before has the last state.
     for word in ("HEAD", *(word for commit in commits_of(folder) for word in (commit, f"{commit}^"))):
         found = resolve(folder.parent, word)
         if found is None:
@@ -116,15 +116,15 @@ def last_state(folder: Path, variant: str | None = None) -> Past | None:
 
 
 def measured_at(folder: Path, source_hash: str, variant: str | None = None) -> Past | None:
-    """The solution of a folder at the last commit at which its sources had this hash; None where it never had, or there
-    is no repository."""
+    """The solution in a folder at the newest commit at which its sources had this hash; None if there is no such commit
+    or no repository."""
     for commit in commits_of(folder):
         past = Past(folder, commit, f"{folder.name}@{commit[:12]}", variant)
         try:
             if past.source_hash == source_hash:
                 return past
         except SpecError:
-            continue  # it was no solution yet
+            continue  # the folder was not yet a valid solution
     return None
 
 
@@ -133,6 +133,6 @@ def _git(folder: Path, *arguments: str, asked: bytes = b"") -> subprocess.Comple
     try:
         return subprocess.run(command, input=asked, capture_output=True, timeout=GIT_SECONDS)
     except FileNotFoundError:
-        raise SpecError("git is not installed: a solution at a commit cannot be read") from None
+        raise SpecError("cannot read a solution at a commit: git is not installed") from None
     except subprocess.TimeoutExpired:
         raise SpecError(f"git did not answer within {GIT_SECONDS} s") from None

@@ -1,4 +1,4 @@
-"""Definitions and presets, cross-checked: reference signatures without running them, constraints on every preset."""
+"""Loads definitions and presets. Checks signatures of references without running them, and constraints on presets."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -19,19 +19,19 @@ from gdnspec.model.workload import Workload
 
 @dataclass(frozen=True)
 class Found:
-    """A definition and the folder that it came from."""
+    """A definition, and the folder that it was read from."""
 
     definition: Definition
     folder: Path = field(compare=False)
     family: Family = field(compare=False)
-    beside: Path | None = field(default=None, compare=False)  # a workload file of somebody's own, where it lies
+    beside: Path | None = field(default=None, compare=False)  # the folder of a user's workload file
 
     def at(self, file: Path) -> "Found":
-        """The same for the workloads of this file."""
+        """The same definition, with tensor files looked up beside this workload file first."""
         return replace(self, beside=file.resolve().parent)
 
     def tensors(self, name: str) -> Path:
-        """The file that a workload names, below the workload file's folder or the definition's own."""
+        """The tensor file that a workload names: beside the workload file, or else in the definition's folder."""
         if self.beside is not None and is_file(self.beside / name):
             return self.beside / name
         return self.folder / name
@@ -42,7 +42,7 @@ class Found:
 
     @property
     def files(self) -> list[Path]:
-        """Its own, and those of the definitions that it extends."""
+        """Its own file and those of the definitions that it extends."""
         return [source.file for source in read(self.file).chain()]
 
     @cached_property  # asked for by every trace
@@ -51,15 +51,16 @@ class Found:
 
 
 def load_definition(file: Path) -> Found:
-    """One definition, checked against its folder's name and its reference."""
+    """One definition, checked against the name of its folder and against its reference. Raises `SpecError`."""
     source = read(file)
     definition = _parsed(source)
     problems = []
     if definition.name != file.parent.name:
-        problems.append(Problem(file, f"{definition.name!r} in a folder named {file.parent.name!r}", "/name"))
+        message = f"the name {definition.name!r} differs from its folder's, {file.parent.name!r}"
+        problems.append(Problem(file, message, "/name"))
     family = family_of(file, definition.family)
     if definition.family != family.name:
-        message = f"{definition.family!r} in the folder of the family {family.name!r}"
+        message = f"the family {definition.family!r} differs from its folder's, {family.name!r}"
         problems.append(Problem(file, message, "/family"))
     problems += _reference_problems(definition, family, file)
     problems += _draw_problems(definition, family, file)
@@ -68,7 +69,7 @@ def load_definition(file: Path) -> Found:
     return Found(definition, file.parent, family)
 
 
-@cache  # a definition is asked for by each command more than once: for itself, and for what others may name
+@cache  # each command asks for a definition more than once
 def _parsed(source: Source) -> Definition:
     if source.parent is None:
         return from_text(Definition, source.text, source.file)
@@ -83,7 +84,7 @@ def _parsed(source: Source) -> Definition:
 
 
 def _draw_problems(definition: Definition, family: Family, file: Path) -> Iterator[Problem]:
-    """The inputs that name no generator of the family, where it lists any."""
+    """Drawn inputs that do not name a generator of the family, if the family lists any."""
     known = family.about.draws
     for i, tensor in enumerate(definition.inputs):
         at = f"/inputs/{i}"
@@ -94,14 +95,14 @@ def _draw_problems(definition: Definition, family: Family, file: Path) -> Iterat
                     file, f"{one.name!r} does not say how it is drawn", pointer, f"draw: {nearest('', known)}"
                 )
             elif one.draw is not None and one.draw not in known:
-                message = f"{FAMILY_FILE} has no generator {one.draw!r} among its draws"
+                message = f"{FAMILY_FILE} lists no generator {one.draw!r} in its draws"
                 yield Problem(file, message, f"{pointer}/draw", nearest(one.draw, known))
 
 
 def _reference_problems(definition: Definition, family: Family, file: Path) -> list[Problem]:
     problems = _function_problems(definition, family, file, definition.reference, "/reference")
     if problems or definition.second_reference is None:
-        return problems  # inputs that do not fit the first fit no second
+        return problems  # the second reference would have the same problems
     second = definition.second_reference.function
     return _function_problems(definition, family, file, second, "/second_reference/function", ("chunk_size",))
 
@@ -109,7 +110,7 @@ def _reference_problems(definition: Definition, family: Family, file: Path) -> l
 def _function_problems(
     definition: Definition, family: Family, file: Path, named: str, at: str, also: tuple[str, ...] = ()
 ) -> list[Problem]:
-    """What keeps `file.py::function` from being called with the inputs; `also`: parameters that it may have besides."""
+    """Why `file.py::function` cannot be called with the inputs. `also`: optional parameters that it may have."""
     name, function = named.split("::")
     source = family.reference / name
     if not is_file(source):
@@ -121,12 +122,12 @@ def _function_problems(
     wanted, has = tuple(tensor.name for tensor in definition.inputs), signature.names
     taken = tuple(parameter for parameter in has if parameter not in also or parameter in signature.required)
     if taken != wanted and not (also and signature.open and not taken):
-        return [Problem(file, f"{function}({', '.join(has)}) does not take ({', '.join(wanted)})", at)]
+        return [Problem(file, f"{function} takes ({', '.join(has)}), but the inputs are ({', '.join(wanted)})", at)]
     return []
 
 
 def presets() -> dict[str, Preset]:
-    """Those of all families, their names in the order of the files; of two that share a name the first."""
+    """The presets of all families, in the order of the files. If two families share a name, the first counts."""
     found: dict[str, Preset] = {}
     for family in families().values():
         found = family.presets | found
@@ -134,12 +135,12 @@ def presets() -> dict[str, Preset]:
 
 
 def preset(name: str) -> Preset | None:
-    """A preset of any family by name, or by a family's pattern of names."""
+    """The first preset with this name in any family, from its file or its patterns."""
     return next((found for family in families().values() if (found := family.preset(name)) is not None), None)
 
 
 def preset_of(found: Found, workload: Workload) -> Preset:
-    """The preset that a workload names, which has been seen to exist."""
+    """The preset of a workload that was checked already."""
     preset = found.family.preset(workload.preset)
     assert preset is not None, workload.preset
     return preset
@@ -154,7 +155,7 @@ def preset_problems(found: Found, known: dict[str, Preset], file: Path) -> list[
 def _broken_by(found: Found, known: dict[str, Preset], file: Path) -> Iterator[Problem]:
     definition = found.definition
     const = definition.const_axes()
-    alike = set()  # models share their heads: what holds with one preset holds with the next
+    alike = set()  # many models have the same heads, which are checked once
     for name, preset in known.items():
         heads = tuple(map(preset.axes.get, const))
         if heads in alike or not applies(preset, definition):
@@ -165,7 +166,7 @@ def _broken_by(found: Found, known: dict[str, Preset], file: Path) -> Iterator[P
             scope = definition.bind(bound)
         except PlacedError as error:
             yield Problem(found.file, f"with preset {name!r}: {error.message}", error.pointer)
-            return  # the axis is at fault, and would be with every other preset
+            return  # the axis is wrong, and would fail with every preset
         for _, constraint, why in definition.broken(scope):
             yield Problem(file, f"breaks {constraint.expression!r} of {definition.name}: {why}", f"/{name}/axes")
         senseless = _senseless(definition, bound)
@@ -175,12 +176,12 @@ def _broken_by(found: Found, known: dict[str, Preset], file: Path) -> Iterator[P
         for symmetry in definition.mixed_symmetries:
             sizes = set(definition.symmetry_sizes(symmetry, scope))
             if len(sizes) > 1:
-                message = f"symmetry {symmetry.name!r} does not hold with it: sizes {sorted(sizes)}"
+                message = f"symmetry {symmetry.name!r} needs dimensions of one size, not {sorted(sizes)}"
                 yield Problem(found.file, message, f"preset {name}")
 
 
 def _senseless(definition: Definition, bound: dict[str, int]) -> list[tuple[str, str]]:
-    """What has no value of its kind with a preset's axes and with the least that a workload may bind."""
+    """The expressions that have no valid value with the axes of a preset and the smallest var axes."""
     least = {axis.name: axis.minimum for axis in definition.var_axes()}
     try:
         scope = definition.bind({**bound, **least})
@@ -190,7 +191,7 @@ def _senseless(definition: Definition, bound: dict[str, int]) -> list[tuple[str,
 
 
 def _unknown_axes(found: Found, known: dict[str, Preset], file: Path) -> list[Problem]:
-    """Axes of presets that no const axis could mean, but for a slip."""
+    """Axes of presets that look like a misspelt const axis."""
     names, others = found.definition.const_axes(), _const_axes(found.family.folder)
     return [
         Problem(
@@ -204,7 +205,7 @@ def _unknown_axes(found: Found, known: dict[str, Preset], file: Path) -> list[Pr
 
 @cache
 def _const_axes(folder: Path) -> frozenset[str]:
-    """Names of const axes in all definitions that can be read: one of them is no slip of another."""
+    """The const axes of all readable definitions: such a name is not a misspelling of another."""
     found: set[str] = set()
     for file in folder.glob(f"*/{DEFINITION_FILE}"):
         try:
@@ -222,7 +223,7 @@ def applies(preset: Preset, definition: Definition) -> bool:
 
 @cache
 def definitions() -> dict[str, Found]:
-    """All definitions by name; every problem of every file is raised together."""
+    """All definitions by name. Raises one `SpecError` with the problems of all files."""
     found: dict[str, Found] = {}
     problems: list[Problem] = []
     for family in families().values():
@@ -236,22 +237,22 @@ def definitions() -> dict[str, Found]:
             name = item.definition.name
             if name in found:
                 where = paths.shown(found[name].file)
-                problems.append(Problem(file, f"{name!r} is defined in {where} already", "/name"))
+                problems.append(Problem(file, f"{where} already defines {name!r}", "/name"))
             problems += preset_problems(item, known, family.presets_file)
             found.setdefault(name, item)
     if problems:
-        raise SpecError(list(dict.fromkeys(problems)))  # those of an extended file come with each that extends it
+        raise SpecError(list(dict.fromkeys(problems)))  # each extending definition repeats the problems of its parent
     return found
 
 
 def without_family(name: str) -> str:
-    """A definition's name for a table that says the family elsewhere."""
+    """The name of a definition without its family, for tables that name the family elsewhere."""
     found = definitions().get(name)
     return name.removeprefix(f"{found.family.name}_") if found else name
 
 
 def definition(name: str) -> Found:
-    """One definition by name."""
+    """One definition by name. Raises `SpecError`."""
     known = definitions()
     if name not in known:
         raise SpecError(f"no definition {name!r} ({nearest(name, known)})")

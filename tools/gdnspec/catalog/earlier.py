@@ -1,9 +1,9 @@
-"""Under which source hashes a solution was measured with the code that it has now.
+"""The source hashes under which a solution was measured with the code that it has now.
 
-A hash is over the manifest and every source. When a manifest changes in words or conditions alone, the one before
-the change is kept byte for byte, as traces/manifests/<any name>.json. With the sources of today it has the hash of the
-older traces: that proves that no source has changed since. It counts where nothing in it that a figure depends on
-differs.
+A hash covers the manifest and every source. If a change of the manifest affects only words or conditions, the manifest
+from before the change is kept byte for byte, as traces/manifests/<any name>.json. If it gives, with the sources of
+today, the hash of the older traces, then no source has changed since. The older traces stay valid if nothing in that
+manifest that affects a measurement differs.
 """
 
 from functools import cache, partial
@@ -19,7 +19,7 @@ EARLIER = Path(TRACES) / KEPT_MANIFESTS
 
 
 def measured_as(solution: Solution, definition: str) -> frozenset[str]:
-    """The source hashes of traces on this definition that say something of the solution as it is now."""
+    """The source hashes of traces on this definition that are valid for the solution as it is now."""
     now = _decides(solution.manifest, solution.variant, definition)
     earlier = _earlier(solution.folder, solution.variant, solution.source_hash)
     same = (before for before, manifest in earlier if _decides(manifest, solution.variant, definition) == now)
@@ -28,8 +28,8 @@ def measured_as(solution: Solution, definition: str) -> frozenset[str]:
 
 @cache
 def _earlier(folder: Path, variant: str | None, today: str) -> list[tuple[str, Manifest]]:
-    """Each manifest that was kept and knows the variant, and the hash that it has with the sources of today, whose own
-    hash is `today`."""
+    """(hash, manifest) of each kept manifest that has the variant, with the sources of today. `today`, their current
+    hash, is only a key of the cache."""
     found = []
     for file in sorted((folder / EARLIER).glob("*.json")):
         try:
@@ -39,7 +39,7 @@ def _earlier(folder: Path, variant: str | None, today: str) -> list[tuple[str, M
             if variant is None or variant in manifest.variants:
                 found.append((source_hash(manifest, read, variant), manifest))
         except (OSError, UnicodeDecodeError, SpecError):
-            continue  # it proves nothing
+            continue  # an unreadable manifest proves nothing
     return found
 
 
@@ -48,7 +48,7 @@ def _read(folder: Path, manifest: bytes, name: str) -> bytes:
 
 
 def _decides(manifest: Manifest, variant: str | None, definition: str) -> dict[str, Any] | None:
-    """What of a manifest a figure depends on; None where it does not serve the definition."""
+    """The parts of a manifest that affect a measurement; None if it does not serve the definition."""
     entry = (manifest if variant is None else manifest.as_variant(variant)).entries.get(definition)
     if entry is None:
         return None

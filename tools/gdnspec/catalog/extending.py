@@ -1,7 +1,8 @@
-"""Definitions that extend another one: the file holds what differs, and every reader gets the whole.
+"""Definitions that extend another one: the file holds only what differs, and readers get the whole definition.
 
-The rule is that of JSON Merge Patch (RFC 7396). An object changes the keys that it gives, null removes a key, and any
-other value replaces what was there. A list of named things is changed by an object too: its keys are their names.
+The rules are those of JSON Merge Patch (RFC 7396): an object changes the keys that it gives, null removes a key, and
+any other value replaces the old one. In addition, an object can change a list of named things: its keys are their
+names.
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ ALWAYS_GIVEN = ("name", "version", "description")
 
 @dataclass(frozen=True)
 class Source:
-    """A definition.json as it stands, and the one that it extends."""
+    """The text of a definition.json, and the definition that it extends."""
 
     file: Path
     text: str
@@ -35,17 +36,17 @@ class Source:
 
     @cached_property
     def whole(self) -> Any:
-        """What the file says together with the files that it extends, as parsed JSON."""
+        """The content of the file merged with the files that it extends, as parsed JSON."""
         return self.given if self.parent is None else merged(self.parent.whole, self.given)
 
     def chain(self) -> Iterator["Source"]:
-        """This one, then what it extends, to the last."""
+        """This source, then the one that it extends, and so on."""
         yield self
         if self.parent is not None:
             yield from self.parent.chain()
 
     def placed(self, problem: Problem) -> Problem:
-        """A problem of the whole, with the file and the place that hold the value."""
+        """A problem of the whole definition, moved to the file and place that hold the value."""
         if self.parent is None or problem.file != self.file or not problem.place.startswith("/"):
             return problem
         parts = [part.replace("~1", "/").replace("~0", "~") for part in problem.place.split("/")[1:]]
@@ -56,11 +57,11 @@ class Source:
         if source is self:
             return replace(problem, place=json_pointer(*parts))
         origin = f"{paths.shown(source.file)}: {json_pointer(*parts)}"
-        return replace(problem, place=f"/{KEY}", message=f"taken from {origin}: {problem.message}")
+        return replace(problem, place=f"/{KEY}", message=f"inherited from {origin}: {problem.message}")
 
 
 def read(file: Path) -> Source:
-    """A definition's file and all that it extends. Raises `SpecError`."""
+    """The file of a definition and all files that it extends. Raises `SpecError`."""
     found: list[tuple[Path, str]] = []
     problems: list[Problem] = []
     at: Path | None = file
@@ -74,7 +75,7 @@ def read(file: Path) -> Source:
             break
         if at in [known for known, _ in found]:
             names = [known.parent.name for known in (*(known for known, _ in found), at)]
-            message = f"comes back to itself: {' extends '.join(names)}" if len(found) > 1 else "extends itself"
+            message = f"it extends itself: {' extends '.join(names)}"
             problems = [Problem(file, message, f"/{KEY}", "give the whole definition in one of these files")]
             break
     if problems and all(problem.file != file for problem in problems):
@@ -89,22 +90,23 @@ def read(file: Path) -> Source:
 
 
 def because_of(file: Path, parent: Path) -> Problem:
-    """What a file says that cannot be read since the one that it extends has problems."""
-    return Problem(file, f"what it extends has problems: {paths.shown(parent)}", f"/{KEY}")
+    """The problem of a file whose parent has problems."""
+    return Problem(file, f"the definition that it extends has problems: {paths.shown(parent)}", f"/{KEY}")
 
 
 def _extended(file: Path, text: str) -> Path | None:
     """The file that this one extends. Raises `SpecError`."""
-    if f'"{KEY}"' not in text:  # most do not, and are not parsed here
+    if f'"{KEY}"' not in text:  # most definitions do not extend another: skip parsing
         return None
     data = parse_json(text, file)
     if not isinstance(data, dict) or KEY not in data:
         return None
     name, pointer = data[KEY], f"/{KEY}"
     if not isinstance(name, str):
-        raise SpecError([Problem(file, f"the name of a definition of this family, not {shortened(name)}", pointer)])
+        message = f"it must be the name of a definition of this family, not {shortened(name)}"
+        raise SpecError([Problem(file, message, pointer)])
     if missing := [key for key in ALWAYS_GIVEN if key not in data]:
-        message = "missing key {!r}: every definition gives its own"
+        message = "missing key {!r}: it is not inherited"
         raise SpecError([Problem(file, message.format(key), json_pointer(key)) for key in missing])
     own = str(data["name"])
     if name == own:
@@ -116,12 +118,12 @@ def _extended(file: Path, text: str) -> Path | None:
     message = f"no definition {name!r} in the family {family.name!r}"
     for other in families().values():
         if name in (known.parent.name for known in other.folder.glob(f"*/{DEFINITION_FILE}")):
-            message = f"{name!r} is a definition of the family {other.name!r}, and this one is of {family.name!r}"
+            message = f"{name!r} belongs to the family {other.name!r}, not to {family.name!r} as this definition"
     raise SpecError([Problem(file, message, pointer, nearest(name, siblings.keys() - {own}))])
 
 
 def merged(parent: Any, given: Any) -> Any:
-    """The parent's value with what is given instead."""
+    """The parent's value with the changes of `given`."""
     if isinstance(parent, dict) and isinstance(given, dict):
         kept = {key: merged(value, given[key]) if key in given else value for key, value in parent.items()}
         added = {key: value for key, value in given.items() if key not in parent}
@@ -133,14 +135,14 @@ def merged(parent: Any, given: Any) -> Any:
 
 
 def _by_name(value: Any) -> dict[str, Any] | None:
-    """The entries of a list of named things; None for anything else."""
+    """The entries of a list of named things by name; None for anything else."""
     if not isinstance(value, list) or not all(isinstance(entry, dict) and "name" in entry for entry in value):
         return None
     return {entry["name"]: entry for entry in value}
 
 
 def _place(parent: Any, given: Any, parts: list[str]) -> tuple[bool, list[str]]:
-    """Where the value at `parts` of the whole stands: (True, its place in `given`) or (False, that in the parent)."""
+    """Where the value at `parts` of the whole is: (True, its place in `given`) or (False, its place in the parent)."""
     entries = _by_name(parent)
     if not parts or not isinstance(given, dict) or (entries is None and not isinstance(parent, dict)):
         return True, parts

@@ -1,9 +1,9 @@
-"""Families of operators: which there are, and where their data and their code lie.
+"""Finds families of operators: their data and their code.
 
-A family is two folders beside each other: `definitions/<family>/` and `reference/<family>/`. They are looked for in the
-data of this package, in what `--definitions-dir` names, and in installed packages with the entry point
-`gdnspec.families`, whose value is a package that holds both folders. `tests/known_bad/<family>/` beside them is the
-third, which only the selftest reads.
+A family has two folders: `definitions/<family>/` and `reference/<family>/` beside it. gdnspec looks for families in the
+data of this package, in the folders of `--definitions-dir`, and in installed packages with the entry point
+`gdnspec.families`, whose value is a package that contains both folders. Only selftest reads the third folder,
+`tests/known_bad/<family>/`.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ from gdnspec.model.preset import Preset, Presets
 
 FAMILY_FILE, PRESETS_FILE = "family.json", "presets.json"
 ENTRY_POINTS = "gdnspec.families"
-VARIABLE = "GDNSPEC_DEFINITIONS"  # the folders of --definitions-dir, for the processes that a command starts
+VARIABLE = "GDNSPEC_DEFINITIONS"  # passes the folders of --definitions-dir to child processes
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,18 @@ class Family:
 
     @cached_property
     def presets(self) -> dict[str, Preset]:
-        """By name, in the order of the file."""
+        """The presets of the file, by name, in its order."""
         return load_presets(self.presets_file)
 
     def preset(self, name: str) -> Preset | None:
-        """A preset by name, or by a pattern of names that stand in no file."""
+        """A preset by name, from the file or from a pattern of names; None if there is none."""
         if name not in self._named:
             self._named[name] = self.presets.get(name) or self._by_pattern(name)
         return self._named[name]
 
     @cached_property
     def _named(self) -> dict[str, Preset | None]:
-        """Those that were asked for: many workloads name one."""
+        """A cache of `preset`: many workloads name the same one."""
         return {}
 
     def _by_pattern(self, name: str) -> Preset | None:
@@ -65,8 +65,8 @@ class Family:
             try:
                 if (axes := pattern.bind(name)) is not None:
                     return Preset(axes=axes, source="named by its heads")
-            except ValueError as error:  # no number, no value of an expression, or no size
-                why = f"makes no preset of {name!r}: {str(error).splitlines()[0]}"
+            except ValueError as error:  # not a number, an expression without a value, or not a size
+                why = f"the pattern cannot make a preset of {name!r}: {str(error).splitlines()[0]}"
                 raise SpecError([Problem(self.file, why, f"/preset_patterns/{i}")]) from None
         return None
 
@@ -81,11 +81,11 @@ def at(folder: Path) -> Family:
 
 
 def add(folder: Path) -> None:
-    """Looks in this folder of families as well. Raises `SpecError` where it holds none."""
+    """Adds a folder of families to those that gdnspec reads. Raises `SpecError` if it contains none."""
     if not folder.is_dir():
         raise SpecError([Problem(folder, "no such folder", hint="--definitions-dir takes a folder of families")])
     if not list(folder.glob(f"*/{FAMILY_FILE}")):
-        raise SpecError([Problem(folder, f"holds no family: none of its folders has a {FAMILY_FILE}")])
+        raise SpecError([Problem(folder, f"contains no family: none of its folders has a {FAMILY_FILE}")])
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*map(str, given()), str(folder.resolve())]))
     families.cache_clear()
 
@@ -96,31 +96,31 @@ def given() -> list[Path]:
 
 
 def same_families() -> tuple[str, ...]:
-    """What a command that goes on from this one is given, so that it knows the same families."""
+    """Arguments for a command that continues this one, so that it finds the same families."""
     return tuple(word for folder in given() for word in ("--definitions-dir", str(folder)))
 
 
 def elsewhere() -> list[Path]:
-    """The folders of families outside of the data of this package. Raises `SpecError`."""
+    """The folders of families outside the data of this package. Raises `SpecError`."""
     return [*given(), *_installed()]
 
 
 @cache
 def families() -> dict[str, Family]:
-    """All of them by name. Raises `SpecError` where two have one name."""
+    """All families by name. Raises `SpecError` if two have the same name."""
     found: dict[str, Family] = {}
     for root in _roots():
         for file in sorted(root.glob(f"*/{FAMILY_FILE}")):
             family = at(file.parent)
             if (other := found.get(family.name)) is not None and other.folder != family.folder:
                 where = paths.shown(other.file)
-                raise SpecError([Problem(file, f"a family {family.name!r} stands in {where} already")])
+                raise SpecError([Problem(file, f"{where} already defines the family {family.name!r}")])
             found[family.name] = family
     return found
 
 
 def family(name: str) -> Family:
-    """One family by name."""
+    """One family by name. Raises `SpecError`."""
     known = families()
     if name not in known:
         raise SpecError(f"no family {name!r} ({nearest(name, known)})")
@@ -128,7 +128,7 @@ def family(name: str) -> Family:
 
 
 def regimes() -> dict[str, str]:
-    """The regimes of all families, in words; of two that share a name the first."""
+    """The regimes of all families with their descriptions. If two families share a name, the first counts."""
     found: dict[str, str] = {}
     for one in families().values():
         found = one.about.regimes | found
@@ -136,7 +136,7 @@ def regimes() -> dict[str, str]:
 
 
 def family_of(definition_file: Path, name: str) -> Family:
-    """The family that a definition's file belongs to: that of its folder, or for a file elsewhere the one it names."""
+    """The family of a definition's file: the folder that contains it, or, elsewhere, the family called `name`."""
     folder = definition_file.parent.parent
     if is_file(folder / FAMILY_FILE):
         return next((known for known in families().values() if known.folder == folder), at(folder))
@@ -155,16 +155,17 @@ def _installed() -> tuple[Path, ...]:
 
 
 def _root(name: str, package: str) -> Path:
-    """The definitions of an installed package. Raises `SpecError`."""
+    """The folder of definitions of an installed package. Raises `SpecError`."""
     said = f"the entry point {name!r} of {ENTRY_POINTS}"
     try:
         spec = importlib.util.find_spec(package)
-    except Exception as error:  # of a dotted name it runs the package above
-        raise SpecError(f"{said} names {package!r}: {type(error).__name__}: {error}") from None
+    except Exception as error:  # for a dotted name, find_spec imports the parent package
+        why = f"{type(error).__name__}: {error}"
+        raise SpecError(f"{said} names {package!r}, which cannot be imported: {why}") from None
     if spec is None or not spec.submodule_search_locations:
-        raise SpecError(f"{said} names no package: {package!r}")
+        raise SpecError(f"{said} names {package!r}, which is not a package")
     root = Path(next(iter(spec.submodule_search_locations))) / "definitions"
     if not list(root.glob(f"*/{FAMILY_FILE}")):
-        hint = f"{said} promises one: it has the form of definitions/, with reference/ beside it"
-        raise SpecError([Problem(root, "holds no family", hint=hint)])
+        hint = f"{said} needs a family here, in the form of definitions/, with reference/ beside it"
+        raise SpecError([Problem(root, "contains no family", hint=hint)])
     return root

@@ -1,7 +1,7 @@
-"""The solutions that test the judge: tests/known_bad/ here and beside families from elsewhere, and tests/honest/.
+"""The solutions that test the judge: tests/known_bad/ of this project and of other families, and tests/honest/.
 
-A wrong solution is a folder with a known_bad.json, or a row of a family's faults.json: lines of a right solution, its
-base, that become others. A row is written into the cache as a folder, so that it runs as any solution does.
+A wrong solution is a folder with a known_bad.json, or a row of a family's faults.json, which edits lines of a correct
+solution, its base. A row is written into the cache as a folder, so that it runs like any solution.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ DESCRIPTIONS = {"wrong": "Wrong on purpose.", "cheat": "Cheats on purpose."}
 
 @dataclass(frozen=True)
 class Bad:
-    """A solution, and what is known of its fault."""
+    """A wrong solution, and how the judge must reject it."""
 
     solution: Solution
     known: Rejection
@@ -33,7 +33,7 @@ class Bad:
 
 @dataclass(frozen=True)
 class Made:
-    """A row of a table, where it stands, and the files of the solution that it makes."""
+    """A row of a table, its place, and the files of the wrong solution that it describes."""
 
     table: Path
     place: str
@@ -42,15 +42,15 @@ class Made:
 
 
 def known_bad(names: Collection[str] | None = None) -> list[Bad]:
-    """All of them by name, or those that are named; raises `SpecError` with every problem."""
+    """All wrong solutions, or those with these names, sorted by name. Raises `SpecError` with every problem."""
     found = [*_folders(names), *(_written(made, paths.faults_cache()) for made in _rows() if _wanted(made, names))]
     if names is None and not found:
-        raise SpecError([Problem(paths.known_bad_dir(), "holds no wrong solution")])
+        raise SpecError([Problem(paths.known_bad_dir(), "contains no wrong solution")])
     return sorted(found, key=lambda item: item.solution.name)
 
 
 def rejections() -> dict[str, Rejection]:
-    """What is known of each, by name. It makes no solution."""
+    """The expected rejection of each wrong solution, by name. It writes no solution."""
     found: dict[str, Rejection] = {file.parent.name: load(KnownBad, file) for file in _known_bad_files()}
     for table in _tables():
         found |= {fault.name: fault for fault in load(FaultTable, table).faults}
@@ -58,18 +58,18 @@ def rejections() -> dict[str, Rejection]:
 
 
 def honest() -> list[Solution]:
-    """Right solutions: the project's own, those of tests/honest/, and the bases of wrong ones."""
+    """Correct solutions: the project's own, those of tests/honest/, and the bases of wrong ones."""
     roots = [paths.solutions_dir(), paths.honest_dir()]
     return [solution for root in roots for solution in _all(root)] + bases()
 
 
 def bases() -> list[Solution]:
-    """The bases of all tables."""
+    """The base solutions of all tables."""
     return [solution for table in _tables() for solution in _bases(table).values()]
 
 
 def of_family(name: str) -> list[str]:
-    """The names of all wrong solutions of a family and of their bases; none where it has none."""
+    """The names of a family's wrong solutions and of their bases."""
     folders = [folder for folder in _of_families() if folder.name == name]
     return [
         *(file.parent.name for folder in folders for file in _known_bad_files(folder)),
@@ -79,7 +79,7 @@ def of_family(name: str) -> list[str]:
 
 
 def check_table(table: Path, scratch: Path) -> None:
-    """Raises `SpecError` with every problem of a table and of what its rows make, which it writes to `scratch`."""
+    """Raises `SpecError` with every problem of a table and of the solutions that it describes, written to `scratch`."""
     problems: list[Problem] = []
     for made in read_table(table):
         try:
@@ -94,19 +94,19 @@ def check_table(table: Path, scratch: Path) -> None:
 
 
 def _of_families() -> list[Path]:
-    """A folder for each family that has wrong solutions."""
+    """The known_bad folder of each family that has one."""
     roots = [paths.known_bad_dir(), *(paths.known_bad_below(root.parent) for root in elsewhere())]
     return [folder for root in dict.fromkeys(roots) for folder in sorted(root.glob("*/"))]
 
 
 def _known_bad_files(*folders: Path) -> list[Path]:
-    """Those of these families; of all where none is given."""
+    """The known_bad.json files in these folders, or in those of all families."""
     return [file for folder in folders or _of_families() for file in sorted(folder.glob(f"*/{KNOWN_BAD_FILE}"))]
 
 
 def _folders(names: Collection[str] | None) -> Iterator[Bad]:
     problems = [
-        Problem(file.parent, f"has {file.name} and no {MANIFEST}")
+        Problem(file.parent, f"has a {file.name} but no {MANIFEST}")
         for file in _known_bad_files()
         if not (file.parent / MANIFEST).is_file()
     ]
@@ -129,7 +129,7 @@ def _all(root: Path, least: int = 1) -> list[Solution]:
     if problems:
         raise SpecError(problems)
     if len(found) < least:
-        raise SpecError([Problem(root, "holds no solution")])
+        raise SpecError([Problem(root, "contains no solution")])
     return found
 
 
@@ -149,19 +149,19 @@ def _wanted(made: Made, names: Collection[str] | None) -> bool:
 
 
 def _rows() -> Iterator[Made]:
-    """Those of all tables; a name stands for one of them."""
+    """The rows of all tables. A name may occur only once."""
     seen: dict[str, Path] = {}
     for table in _tables():
         for made in read_table(table):
             if made.fault.name in seen:
-                message = f"the name {made.fault.name!r} is taken by a row of {paths.shown(seen[made.fault.name])}"
+                message = f"a row of {paths.shown(seen[made.fault.name])} already has the name {made.fault.name!r}"
                 raise SpecError([Problem(table, message, f"{made.place}/name")])
             seen[made.fault.name] = table
             yield made
 
 
 def read_table(table: Path) -> list[Made]:
-    """Every row and what it makes; raises `SpecError` with every problem. It writes nothing."""
+    """Every row with the files of its solution. Raises `SpecError` with every problem. It writes nothing."""
     faults, known = load(FaultTable, table).faults, _bases(table)
     rows: list[Made] = []
     problems: list[Problem] = []
@@ -169,7 +169,7 @@ def read_table(table: Path) -> list[Made]:
     for i, fault in enumerate(faults):
         place = json_pointer("faults", i)
         if taken := _taken(table, fault.name, known, first):
-            problems.append(Problem(table, f"the name {fault.name!r} is taken by {taken}", f"{place}/name"))
+            problems.append(Problem(table, f"{taken} already has the name {fault.name!r}", f"{place}/name"))
         first.setdefault(fault.name, i)
         if fault.base not in known:
             where = paths.shown(table.parent / BASES)
@@ -188,17 +188,17 @@ def read_table(table: Path) -> list[Made]:
 
 
 def _taken(table: Path, name: str, known: dict[str, Solution], first: dict[str, int]) -> str:
-    """By what else a name is taken; empty where it is free."""
+    """What else has this name; empty if it is free."""
     if name in first:
         return f"row {json_pointer('faults', first[name])}"
     if name in known:
-        return "its table's base of that name"
+        return "a base of this table"
     folder = table.parent / name
     return f"the folder {paths.shown(folder)}" if folder.exists() else ""
 
 
 def _files(table: Path, place: str, fault: Fault, base: Solution) -> dict[str, bytes]:
-    """The files of the wrong solution, its manifest among them."""
+    """The files of the wrong solution, including its manifest."""
     edits: dict[str, list[tuple[int, Edit]]] = {}
     for i, edit in enumerate(fault.edits):
         if edit.file not in base.manifest.sources:
@@ -224,7 +224,7 @@ def _files(table: Path, place: str, fault: Fault, base: Solution) -> dict[str, b
         raise PlacedError(
             f"/definitions/{fault.definitions.index(unserved[0])}",
             f"the base {base.name!r} does not serve {unserved[0]!r}",
-            f"{nearest(unserved[0], base.manifest.entries)}; or say in manifest which entry and call do",
+            f"{nearest(unserved[0], base.manifest.entries)}; or give `entry` and `call` under `manifest`",
         )
     try:
         build(Manifest, manifest, table)
@@ -234,18 +234,18 @@ def _files(table: Path, place: str, fault: Fault, base: Solution) -> dict[str, b
 
 
 def _edited(text: str, edits: list[tuple[int, Edit]], where: str) -> str:
-    """The text with every edit. Each finds its place in the text as it was."""
+    """The text after all edits. Each edit finds its place in the original text."""
     lines = text.split("\n")
     spans: list[tuple[int, int, list[str]]] = []
     for i, edit in edits:
         length = len(edit.correct)
         at = [start for start in range(len(lines) - length + 1) if lines[start : start + length] == edit.correct]
         if len(at) != 1:
-            found = f"stands {len(at)} times in {where}" if at else f"does not stand in {where}"
-            hint = "take in a line before or behind it" if at else "whole lines, with the spaces before them"
+            found = f"the text occurs {len(at)} times in {where}" if at else f"the text is not in {where}"
+            hint = "add a line before or after it" if at else "give whole lines with their indentation"
             raise PlacedError(f"/edits/{i}/correct", found, hint)
         if any(start < at[0] + length and at[0] < stop for start, stop, _ in spans):
-            raise PlacedError(f"/edits/{i}/correct", f"has lines of {where} that another edit has as well")
+            raise PlacedError(f"/edits/{i}/correct", f"another edit already changes these lines of {where}")
         spans.append((at[0], at[0] + length, edit.wrong))
     for start, stop, wrong in sorted(spans, reverse=True):
         lines[start:stop] = wrong
@@ -253,7 +253,7 @@ def _edited(text: str, edits: list[tuple[int, Edit]], where: str) -> str:
 
 
 def _written(made: Made, root: Path) -> Bad:
-    """The row as a solution, in a folder of its own: `root/<hash of its files>/<name>/`, written once."""
+    """The row as a solution, written once to `root/<hash of its files>/<name>/`."""
     digest = hashlib.sha256()
     for name, content in sorted(made.files.items()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -266,7 +266,7 @@ def _written(made: Made, root: Path) -> Bad:
                     stream.write(content)
         except OSError as error:
             why = f"cannot be written: {error.strerror or error}"
-            raise SpecError([Problem(file, why, hint="GDNSPEC_CACHE moves the cache")]) from None
+            raise SpecError([Problem(file, why, hint="set GDNSPEC_CACHE to move the cache")]) from None
     try:
         return Bad(load_solution(folder), made.fault)
     except SpecError as error:
@@ -274,6 +274,6 @@ def _written(made: Made, root: Path) -> Bad:
 
 
 def _in_row(table: Path, place: str, problem: Problem) -> Problem:
-    """A problem of what a row makes is the row's: nobody has written the file that it was found in."""
+    """Moves a problem of a generated file to the row that generates it."""
     where = f" at {problem.place}" if problem.place else ""
-    return Problem(table, f"its {problem.file.name}{where}: {problem.message}", place, problem.hint)
+    return Problem(table, f"in its {problem.file.name}{where}: {problem.message}", place, problem.hint)

@@ -1,7 +1,7 @@
-"""Files of the cache: each appears in one step and carries a checksum; what a killed process left behind is swept.
+"""Files of the cache. Each appears in one step and has a checksum. `sweep` removes what killed processes left behind.
 
-A kept file is one line, `sha256 HEX`, and the content. The checksum covers the file's name too, so that an entry copied
-over another one is found as well.
+A kept file consists of one line, `sha256 HEX`, and the content. The checksum also covers the file's name, so that an
+entry that was copied over another one is detected.
 """
 
 import contextlib
@@ -15,16 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-PARTIAL = ".partial"  # the end of the name of a file that is being written; its writer holds a lock on it
+PARTIAL = ".partial"  # suffix of a file that is being written; its writer holds a lock on it
 HEADER = re.compile(rb"sha256 ([0-9a-f]{64})\n")
 LENGTH = len("sha256 \n") + 64
-# Earlier versions named files that they were writing like this, and held no lock on them.
+# Earlier versions used such names for files that they were writing, without a lock.
 UNLOCKED, UNLOCKED_FOR = re.compile(r"tmp[a-z0-9_]{8}"), 3600.0  # seconds
 
 
 def keep(file: Path, content: bytes) -> None:
-    """Writes the content and its checksum. Makes the folder, for this user alone, where there is none. Raises
-    `OSError`; what stood there is then still there."""
+    """Writes the content with its checksum; creates the folder for this user only. Raises `OSError`, and then leaves an
+    earlier file as it was."""
     with partial(file) as handle:
         for piece in (f"sha256 {_checksum(file, content)}\n".encode(), content):
             left = memoryview(piece)
@@ -33,8 +33,8 @@ def keep(file: Path, content: bytes) -> None:
 
 
 def kept(file: Path, warn: Callable[[str], None], what: str) -> bytes | None:
-    """The content as it was written; None where there is none. A broken entry is removed, and `warn` is told so:
-    `what` says what happens now, such as "computed again"."""
+    """The content that was written; None if there is none. A broken entry is removed, and `warn` gets a message. `what`
+    says what happens next, such as "computed again"."""
     try:
         data = file.read_bytes()
     except OSError:
@@ -48,16 +48,16 @@ def kept(file: Path, warn: Callable[[str], None], what: str) -> bytes | None:
 
 
 def drop(file: Path, warn: Callable[[str], None], what: str) -> None:
-    """Removes an entry that is broken."""
+    """Removes a broken entry."""
     with contextlib.suppress(OSError):
         file.unlink()
-    warn(f"{file}: a broken entry of the cache is dropped: {what}")
+    warn(f"{file}: this entry of the cache is broken and was removed: {what}")
 
 
 @contextlib.contextmanager
 def partial(file: Path, over: bool = True) -> Iterator[int]:
-    """The descriptor of a new file, which becomes `file` at the end unless something is raised. Raises `OSError`;
-    unless it may write `over` what stands there, `FileExistsError` where something does."""
+    """The descriptor of a new file, which becomes `file` at the end unless an exception is raised. Raises `OSError`,
+    and `FileExistsError` if `file` exists and `over` is false."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path, handle = _locked(file)
     try:
@@ -72,7 +72,7 @@ def partial(file: Path, over: bool = True) -> Iterator[int]:
 
 
 def sweep(folder: Path) -> None:
-    """Removes what processes that have been killed were writing into this folder. Says nothing where it cannot."""
+    """Removes partial files of killed processes from this folder. Ignores errors."""
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
             with contextlib.suppress(OSError):
@@ -84,15 +84,15 @@ def sweep(folder: Path) -> None:
 
 
 def new_folder(parent: Path, prefix: str) -> tuple[Path, int]:
-    """A new folder, for this user alone, and a descriptor that holds a lock on it: `holder_lives` is true of the folder
-    until that is closed. Makes the parent too. Raises `OSError`."""
+    """A new folder for this user only, and a descriptor that holds a lock on it: `holder_lives` is true for the folder
+    until the descriptor is closed. Creates the parent too. Raises `OSError`."""
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         try:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            continue  # swept before it was locked
+            continue  # another process removed it before it was locked
         _lock(handle)
         if os.fstat(handle).st_nlink:
             return path, handle
@@ -100,8 +100,7 @@ def new_folder(parent: Path, prefix: str) -> tuple[Path, int]:
 
 
 def holder_lives(path: Path) -> bool:
-    """Whether a process still writes this file, or into this folder, and holds the lock. Raises `OSError` where nobody
-    can tell."""
+    """Whether a process holds the lock on this file or folder. Raises `OSError` if this cannot be found out."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,18 +112,18 @@ def holder_lives(path: Path) -> bool:
 
 
 def _locked(file: Path) -> tuple[Path, int]:
-    """A new file beside that one, and its descriptor, locked."""
+    """A new, locked file beside `file`, and its descriptor."""
     while True:
         path = file.with_name(f".{file.name[:100]}.{secrets.token_hex(6)}{PARTIAL}")
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         _lock(handle)
         if os.fstat(handle).st_nlink:
             return path, handle
-        os.close(handle)  # swept before it was locked
+        os.close(handle)  # another process removed it before it was locked
 
 
 def _lock(handle: int) -> None:
-    with contextlib.suppress(OSError):  # a file system without locks: who sweeps gets none there either
+    with contextlib.suppress(OSError):  # on a file system without locks, `sweep` gets none either
         fcntl.flock(handle, fcntl.LOCK_EX)
 
 

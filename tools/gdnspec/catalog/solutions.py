@@ -1,4 +1,4 @@
-"""Solutions: one folder each, found by a glob, their entry points checked without running them."""
+"""Finds solutions, one folder each, and checks their entry points without running them."""
 
 import hashlib
 import stat
@@ -25,7 +25,8 @@ MAX_SOURCE_BYTES = 10 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Solution:
-    """A manifest and the folder that it came from. Of a variant, the manifest says what the variant is."""
+    """A solution or a variant: its manifest, and its folder. A variant's manifest has its own entries and
+    conditions."""
 
     manifest: Manifest
     folder: Path = field(compare=False)
@@ -42,12 +43,12 @@ class Solution:
 
     @property
     def traces(self) -> Path:
-        """The folder of its traces; that of a variant lies in the solution's."""
+        """The folder of its traces; a variant has a subfolder there."""
         return traces_below(self.folder, self.variant)
 
     @property
     def variants(self) -> "list[Solution]":
-        """Of the solution itself, its variants as solutions; of a variant, none."""
+        """The variants of a solution, as solutions; a variant has none."""
         if self.variant is not None:
             return []
         return [Solution(self.manifest.as_variant(name), self.folder, name) for name in self.manifest.variants]
@@ -58,7 +59,7 @@ class Solution:
 
     @property
     def is_peer(self) -> bool:
-        """Another library, for comparison: run where it is named, never because all are."""
+        """Whether it is another library, for comparison. Commands run it only if it is named."""
         return self.folder.parent == paths.peers_dir()
 
     @cached_property
@@ -67,7 +68,7 @@ class Solution:
 
 
 def source_hash(manifest: Manifest, read: Callable[[str], bytes], variant: str | None = None) -> str:
-    """sha256 over the manifest, every source, and a variant's name: what a verdict or a trace belongs to."""
+    """sha256 over the manifest, every source, and the name of a variant. Verdicts and traces belong to this hash."""
     digest = hashlib.sha256()
     for name in (MANIFEST, *sorted(manifest.sources)):
         content = read(name)
@@ -78,7 +79,7 @@ def source_hash(manifest: Manifest, read: Callable[[str], bytes], variant: str |
 
 
 def settings(manifest: Manifest, variant: str | None) -> Settings:
-    """What a variant is built and called with; nothing of the solution itself."""
+    """The macros and arguments of a variant; empty for the solution itself."""
     if variant is None:
         return {"defines": {}, "arguments": {}}
     own = manifest.variants[variant]
@@ -86,17 +87,17 @@ def settings(manifest: Manifest, variant: str | None) -> Settings:
 
 
 def traces_below(folder: Path, variant: str | None) -> Path:
-    """Where the traces of a solution, or of its variant, lie below its folder."""
+    """The folder of the traces of a solution or variant, below its folder."""
     return folder / TRACES / (variant or "")
 
 
 def load_variant(folder: Path, variant: str | None) -> Solution:
-    """As `load_solution`, or one of its variants; raises `SpecError` where it has none of that name."""
+    """Like `load_solution`, or one of its variants. Raises `SpecError` if it has no such variant."""
     return as_variant(load_solution(folder), variant)
 
 
 def as_variant(solution: Solution, variant: str | None) -> Solution:
-    """One of its variants, or the solution itself; raises `SpecError` where it has none of that name."""
+    """The solution itself, or one of its variants. Raises `SpecError` if it has no such variant."""
     if variant is None:
         return solution
     if variant not in solution.manifest.variants:
@@ -105,35 +106,36 @@ def as_variant(solution: Solution, variant: str | None) -> Solution:
 
 
 def no_variant(solution: Solution, variant: str) -> SpecError:
-    """That a solution has no such variant, and which it has."""
+    """The error for an unknown variant, with the nearest name."""
     hint = nearest(variant, solution.manifest.variants)
     return SpecError([Problem(solution.folder / MANIFEST, f"no variant {variant!r}", "/variants", hint)])
 
 
 def load_solution(folder: Path) -> Solution:
-    """One solution; raises `SpecError` with every problem of its manifest and entry points."""
+    """One solution. Raises `SpecError` with every problem of its manifest and entry points."""
     file = folder / MANIFEST
     manifest = load(Manifest, file)
     problems = []
     if manifest.name != folder.name:
-        problems.append(Problem(file, f"{manifest.name!r} in a folder named {folder.name!r}", "/name"))
+        message = f"the name {manifest.name!r} differs from its folder's, {folder.name!r}"
+        problems.append(Problem(file, message, "/name"))
     total = 0
     for i, name in enumerate(manifest.sources):
         source = folder / name
         if not is_file(source):
             problems.append(Problem(file, f"no file {name!r} in the solution's folder", f"/sources/{i}"))
         elif not is_plain(folder, name):
-            hint = "a source is a file of the solution's own folder; what two builds share, a variant can say"
+            hint = "copy the file; for two builds of the same sources, declare a variant"
             problems.append(Problem(file, f"{name!r} is a symbolic link", f"/sources/{i}", hint))
         elif why := _unreadable(source):
             problems.append(Problem(file, f"{name!r} cannot be read: {why}", f"/sources/{i}"))
         else:
             total += source.stat().st_size
     if total > MAX_SOURCE_BYTES:
-        problems.append(Problem(file, f"sources of over {MAX_SOURCE_BYTES >> 20} MiB", "/sources"))
+        problems.append(Problem(file, f"the sources have more than {MAX_SOURCE_BYTES >> 20} MiB together", "/sources"))
     if not problems and manifest.language == "triton" and not _has_triton(folder, manifest):
-        message = 'is "triton" and no source has a kernel of it'
-        problems.append(Problem(file, message, "/language", "a function under @triton.jit or @gluon.jit"))
+        message = 'the language is "triton", but no source has a Triton kernel'
+        problems.append(Problem(file, message, "/language", "decorate one with @triton.jit or @gluon.jit"))
     if not problems:
         for name, entry in manifest.entries.items():
             problems += _entry_problems(folder, file, name, entry)
@@ -146,7 +148,7 @@ def load_solution(folder: Path) -> Solution:
 
 
 def _unreadable(source: Path) -> str:
-    """Why; empty where it can be read. Found here it costs one solution, and where all are hashed it costs all."""
+    """Why the source cannot be read, or "". Hashing it later would end the whole command, not only this solution."""
     try:
         with source.open("rb"):
             return ""
@@ -155,7 +157,7 @@ def _unreadable(source: Path) -> str:
 
 
 def is_plain(folder: Path, name: str) -> bool:
-    """Whether a file below the folder is a regular one, reached without a symbolic link."""
+    """Whether a file below the folder is a regular file, and no part of its path is a symbolic link."""
     path = folder
     for part in Path(name).parts:
         path = path / part
@@ -165,7 +167,7 @@ def is_plain(folder: Path, name: str) -> bool:
 
 
 def _has_triton(folder: Path, manifest: Manifest) -> bool:
-    """A kernel that is interpreted without a GPU is let off what takes the interpreter minutes."""
+    """Whether a source has a Triton kernel. Triton solutions skip the workloads that take the interpreter minutes."""
     marks = (b"triton.jit", b"gluon.jit", b"import jit")
     return any(mark in (folder / name).read_bytes() for name in manifest.sources for mark in marks)
 
@@ -180,7 +182,7 @@ def _entry_problems(folder: Path, file: Path, name: str, entry: Entry) -> list[P
         if entry.file.endswith(".cu"):
             exports = cuda_exports(folder / entry.file)
             if entry.function not in exports:
-                message = f"{entry.file} exports no {entry.function!r}"
+                message = f"{entry.file} does not export {entry.function!r}"
                 problems.append(Problem(file, message, f"{at}/entry", nearest(entry.function, exports)))
             return problems
         inputs = [tensor.name for tensor in definition.inputs]
@@ -195,7 +197,7 @@ def _entry_problems(folder: Path, file: Path, name: str, entry: Entry) -> list[P
 
 
 def _variant_problems(folder: Path, file: Path, manifest: Manifest, name: str) -> list[Problem]:
-    """Of a variant of a manifest that has no other problems."""
+    """The problems of a variant, in a manifest that has no other problems."""
     variant, at = manifest.variants[name], f"/variants/{name}"
     problems = []
     for served, conditions in variant.supports.items():
@@ -207,7 +209,7 @@ def _variant_problems(folder: Path, file: Path, manifest: Manifest, name: str) -
         taken = sorted(tensors & set(variant.arguments))
         if taken:
             problems.append(
-                Problem(file, f"{served} has an input or output of that name", f"{at}/arguments/{taken[0]}")
+                Problem(file, f"{served} already has an input or output of that name", f"{at}/arguments/{taken[0]}")
             )
             continue
         for spec in filter(None, (entry.entry, entry.prepare)):
@@ -228,7 +230,7 @@ def _argument_problems(folder: Path, file: Path, at: str, spec: str, arguments: 
 
 def _unknown_names(file: Path, at: str, conditions: list[str], definition: Definition) -> list[Problem]:
     return [
-        Problem(file, f"{unknown!r} is not an axis, a switch, a dtype, `device` or `contiguous`", f"{at}/{i}")
+        Problem(file, f"{unknown!r} is not an axis, a switch, `<input>_dtype`, `device` or `contiguous`", f"{at}/{i}")
         for i, text in enumerate(conditions)
         for unknown in sorted(parse(text).names - support_names(definition))
     ]
@@ -246,10 +248,12 @@ def _function_problems(folder: Path, file: Path, at: str, entry: str, wanted: li
         return [Problem(file, f"{where} does not take {', '.join(refused)}", at, _takes(signature))]
     needless = sorted(signature.required - set(wanted))
     if needless:
-        return [Problem(file, f"{where} asks for {', '.join(needless)}, which nobody passes", at)]
+        message = f"{where} needs {', '.join(needless)}, which the judge does not pass: give it a default"
+        return [Problem(file, message, at)]
     closed = sorted(signature.positional_only & set(wanted))
     if closed:
-        return [Problem(file, f"{where} takes {', '.join(closed)} by position alone; inputs come by keyword", at)]
+        message = f"{where} takes {', '.join(closed)} only by position, but the judge passes inputs by keyword"
+        return [Problem(file, message, at)]
     return []
 
 
@@ -264,13 +268,14 @@ def support_names(definition: Definition) -> set[str]:
 
 
 def solution_folders(extra: Path | None = None) -> list[Path]:
-    """Every folder with a manifest: the project's own, its peers, and those of `--solutions-dir`."""
+    """Every folder with a manifest: the project's own, its peers, and those of `--solutions-dir`. Raises
+    `SpecError`."""
     roots = [paths.solutions_dir(), paths.peers_dir()]
     if extra is not None:
         if not extra.is_dir():
-            raise SpecError(f"no folder {extra} (--solutions-dir)")
-        extra = extra.resolve()  # "." has no name
-        # A folder that is itself a solution is taken as one.
+            raise SpecError(f"--solutions-dir: no such folder: {extra}")
+        extra = extra.resolve()  # the path "." has no name
+        # The folder may itself be a solution.
         if (extra / MANIFEST).is_file():
             return [*(folder for root in roots for folder in _below(root)), extra]
         if extra.resolve() not in [root.resolve() for root in roots]:
@@ -283,8 +288,8 @@ def _below(root: Path) -> list[Path]:
 
 
 def solutions(extra: Path | None = None) -> tuple[dict[str, Solution], list[Problem]]:
-    """All solutions and their variants by name, and the problems of those that cannot be used: one bad folder spoils no
-    other."""
+    """All solutions and variants by name, and the problems of the folders that cannot be used. A bad folder does not
+    affect the others."""
     found: dict[str, Solution] = {}
     problems: list[Problem] = []
     for folder in solution_folders(extra):
@@ -295,7 +300,7 @@ def solutions(extra: Path | None = None) -> tuple[dict[str, Solution], list[Prob
             continue
         if solution.name in found:
             other = paths.shown(found[solution.name].folder)
-            problems.append(Problem(folder / MANIFEST, f"the name {solution.name!r} is taken by {other}", "/name"))
+            problems.append(Problem(folder / MANIFEST, f"{other} already has the name {solution.name!r}", "/name"))
             continue
         found |= {one.name: one for one in (solution, *solution.variants)}
     return found, problems

@@ -1,4 +1,4 @@
-"""Reading Python and CUDA sources without running them: does a function exist, and what does it take?"""
+"""Reads Python and CUDA sources without running them: which functions exist, and which parameters they take."""
 
 import ast
 import re
@@ -12,28 +12,28 @@ from gdnspec.model.loading import MAX_DEPTH_MESSAGE, read_text
 
 @dataclass(frozen=True)
 class Signature:
-    """A function's parameters as written. `line` is where it stands."""
+    """The parameters of a function. `line`: where it is defined."""
 
     line: int
     names: tuple[str, ...]
     required: frozenset[str]
-    open: bool  # takes **kwargs
+    open: bool  # it takes **kwargs
     positional_only: frozenset[str] = frozenset()
 
 
 def python_functions(path: Path) -> dict[str, Signature]:
-    """The functions at the top level of a Python file."""
+    """The functions at the top level of a Python file. Raises `SpecError`."""
     return _functions(path, read_text(path))
 
 
-@cache  # a file that serves many definitions is parsed once
+@cache  # one file may serve many definitions
 def _functions(path: Path, text: str) -> dict[str, Signature]:
     try:
         tree = ast.parse(text.removeprefix("\ufeff"), filename=str(path))
     except SyntaxError as error:
         place = "" if error.lineno is None else f"line {error.lineno}"
         raise SpecError([Problem(path, f"not Python: {error.msg}", place)]) from None
-    except (RecursionError, MemoryError):  # the parser's stack, and it says no more
+    except (RecursionError, MemoryError):  # the parser's stack is exhausted
         raise SpecError([Problem(path, f"not Python: {MAX_DEPTH_MESSAGE}")]) from None
     except ValueError as error:
         raise SpecError([Problem(path, f"not Python: {error}")]) from None

@@ -1,4 +1,4 @@
-"""Traces: what was measured of a solution, one file a device, and whether it still holds."""
+"""Traces: measurements of a solution, one file per device, and whether they are still valid."""
 
 import fcntl
 import hashlib
@@ -22,17 +22,17 @@ from gdnspec.model.trace import Trace
 
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
-# Keys of a tensor that no measurement depends on: they add calls, and change none that was measured.
+# Keys of a tensor that only allow more calls: they do not affect a measurement.
 _ABOUT_CALLERS = {"read_if", "strides"}
-# What tells the tools about a batch: the numbers that were measured are the same without.
+# Keys that describe a batch to the tools: they do not affect a measurement.
 _ROLES = {"role", "per_sequence", "bounds", "counts"}
-# How inputs are drawn: their sha256 is held to anyway.
+# How inputs are drawn: the sha256 of the tensors covers this already.
 _PARTS = {"parts": {"__all__": {"draw"}}}
 _OF_TENSORS = dict.fromkeys(("description", "draw", *_ABOUT_CALLERS, *_ROLES), True) | _PARTS
-# Prose: a word mended in it makes no measurement stale.
+# Prose: a correction of a text makes no measurement stale.
 _PROSE: dict[str, Any] = {
     "description": True,
-    "second_reference": True,  # equal to the first, whose name is among what counts
+    "second_reference": True,  # it computes the same as the first, whose name counts
     "blocks": True,
     "symmetries": {"__all__": {"description"}},
     "axes": {"__all__": dict.fromkeys(("description", *_ROLES), True) | _PARTS},
@@ -42,7 +42,7 @@ _PROSE: dict[str, Any] = {
 }
 
 
-# Keys that came later: where they say nothing, what was measured before them still holds.
+# Keys that were added later: if they have their default, earlier measurements stay valid.
 _ADDED_TO_TENSORS: dict[str, object] = {"parts": None, "indexes": None, "writes": False}
 _ADDED: dict[str, dict[str, object]] = {
     "axes": {"parts": None},
@@ -52,20 +52,20 @@ _ADDED: dict[str, dict[str, object]] = {
 }
 
 
-_hashes: dict[int, tuple[Found, str]] = {}  # by identity: a definition that was read again has another
+_hashes: dict[int, tuple[Found, str]] = {}  # by identity: a definition that was read again is another object
 
 
 def definition_hash(found: Found) -> str:
-    """sha256 over what a measurement depends on: all of the definition but its prose."""
+    """sha256 over everything in the definition that affects a measurement."""
     if id(found) not in _hashes:
-        _hashes[id(found)] = found, _hash(found)  # held, so that no other gets its identity
+        _hashes[id(found)] = found, _hash(found)  # kept alive, so that no other object gets its identity
     return _hashes[id(found)][1]
 
 
 def _hash(found: Found) -> str:
     content = found.definition.model_dump(mode="json", exclude=_PROSE)
     if content["version"] == 1:
-        del content["version"]  # it came later
+        del content["version"]  # this key was added later
     content["family"] = found.family.about.measured_as or found.family.name
     for side, added in _ADDED.items():
         for item in content[side]:
@@ -79,79 +79,78 @@ def _hash(found: Found) -> str:
 
 
 def trace_files(solution: Solution) -> list[Path]:
-    """solutions/<name>/traces/<device>.jsonl, by device; none where nothing was measured. Those of a variant lie in
-    traces/<variant>/."""
+    """The trace files of a solution or variant, sorted by device."""
     return sorted(solution.traces.glob("*.jsonl"))
 
 
 def files_below(folder: Path) -> list[Path]:
-    """As `trace_files`, of a solution's folder that need not be whole, and of all that lies there as variants."""
+    """All trace files below a solution's folder, with those of variants. The solution need not be valid."""
     return [*sorted((folder / TRACES).glob("*.jsonl")), *sorted((folder / TRACES).glob("*/*.jsonl"))]
 
 
 def load_traces(file: Path, warn: Callable[[str], None]) -> list[Trace]:
-    """The lines of a file that are traces. One that is cut off or invalid is told to `warn`, with file and line
-    number, and passed over. Raises `SpecError` where the file cannot be read at all."""
+    """The traces of a file. `warn` gets a message with file and line number for each invalid line, which is skipped.
+    Raises `SpecError` if the file cannot be read."""
     return parse_traces(read_text(file), file, warn)
 
 
 def parse_traces(text: str, file: Path, warn: Callable[[str], None]) -> list[Trace]:
-    """As `load_traces`, of a text that was read already; `file` is what a warning calls it."""
+    """Like `load_traces`, for a text. `file` is its name in warnings."""
     traces = []
     for number, line in numbered(text):
         try:
             traces.append(from_text(Trace, line, file, number))
         except SpecError as error:
             first, *more = error.problems
-            beside = f", and {len(more)} more problems" if more else ""
-            warn(f"{first}{beside}; the line is passed over")
+            beside = f", and {len(more)} other problems" if more else ""
+            warn(f"{first}{beside}; the line is skipped")
     return traces
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A trace, and why it says nothing of today's solution, definition or workload; None where it does."""
+    """A trace, and why it is stale, or None."""
 
     trace: Trace
     stale: str | None = None
-    carried: str | None = None  # where other sources were measured, which do the same: how that is known
+    carried: str | None = None  # if other sources with the same code were measured: how that is known
 
 
 # --- stale ------------------------------------------------------------------------------------------------------
 
 
 def is_stale(trace: Trace, solution: Solution, found: Found) -> str | None:
-    """Why the trace says nothing of the solution, definition and workload as they are now; None where it does."""
+    """Why the trace is not valid for the solution, definition and workload as they are now, or None."""
     return stale_source(trace, solution) or stale_question(trace, found)
 
 
 def stale_source(trace: Trace, solution: Solution) -> str | None:
-    """Whether other code was measured."""
+    """Why the trace is not valid for today's sources, or None."""
     if holds_for(trace.source_hash, solution, trace.definition, trace.workload):
         return None
     return "the solution has changed since it was measured"
 
 
 def holds_for(source_hash: str, solution: Solution, definition: str, workload: str) -> bool:
-    """Whether what was measured with these sources says something of the solution as it is now."""
+    """Whether a measurement of sources with this hash is valid for the solution as it is now."""
     known = source_hash in measured_as(solution, definition)
     return known or carried_over(source_hash, solution, definition, workload) is not None
 
 
 def stale_question(trace: Trace, found: Found) -> str | None:
-    """Whether something else was asked of it: the definition or the workload has changed, or is gone."""
+    """Why the trace is not valid for today's definition and workload, or None."""
     now = found.definition.version
     if trace.definition_version != now:
-        return f"it was measured on version {trace.definition_version} of the definition, which is at version {now}"
+        return f"it was measured on version {trace.definition_version} of the definition, which now has version {now}"
     if trace.definition_hash != definition_hash(found):
         return "the definition has changed since it was measured"
     known = by_name(found)
     if trace.workload not in known:
-        return f"there is no workload {trace.workload!r} any more ({nearest(trace.workload, known)})"
+        return f"the workload {trace.workload!r} no longer exists ({nearest(trace.workload, known)})"
     workload = known[trace.workload]
     changed = [key for key in ("preset", "regime", "sequence_lengths") if getattr(trace, key) != getattr(workload, key)]
     changed += [axis for axis, size in workload.axes.items() if trace.axes.get(axis) != size]
-    # The preset's own, heads and sizes, as far as the trace names them.
+    # The axes of the preset, as far as the trace names them.
     changed += [a for a, size in preset_of(found, workload).axes.items() if trace.axes.get(a, size) != size]
     return f"the workload has changed since it was measured: {', '.join(changed)}" if changed else None
 
@@ -160,10 +159,10 @@ def stale_question(trace: Trace, found: Found) -> str | None:
 
 
 def save(solution: Solution, trace: Trace) -> Path:
-    """Writes the trace to its device's file, in the place of an earlier one of the same workload; returns the file.
+    """Writes the trace to the file of its device, and replaces an earlier trace of the same workload. Returns the file.
 
-    Every other line stays byte for byte, those that are cut off or that this gdnspec cannot read among them. The file
-    is replaced as a whole, so that a reader never sees half of it. Raises `SpecError` where it cannot be written.
+    All other lines stay as they are, byte for byte, even those that this gdnspec cannot read. The file is replaced as a
+    whole, so that a reader never sees half of it. Raises `SpecError` if it cannot be written.
     """
     if trace.solution != solution.name:
         raise ValueError(f"a trace of {trace.solution!r} for {solution.name!r}")
@@ -182,7 +181,7 @@ def save(solution: Solution, trace: Trace) -> Path:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two runs on two GPUs of a kind write one file: the second waits, and loses no line of the first."""
+    """Holds a lock on the folder: two runs on GPUs of one kind write the same file, and neither may lose a line."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -195,7 +194,7 @@ def _with(trace: Trace, before: bytes, file: Path) -> bytes:
     lines = before.split(b"\n")
     if not lines[-1]:
         lines.pop()
-    # A last line without an end is one that was cut off: it gets an end, and the next line is one of its own.
+    # A last line without a line break was cut off. It gets one, so that the new line stays separate.
     new = json.dumps(trace.model_dump(mode="json"), allow_nan=False).encode()
     earlier = [i for i, line in enumerate(lines) if _measures(line, file) == (trace.definition, trace.workload)]
     if not earlier:
@@ -205,7 +204,7 @@ def _with(trace: Trace, before: bytes, file: Path) -> bytes:
 
 
 def _measures(line: bytes, file: Path) -> tuple[str, str] | None:
-    """(definition, workload) of a line; None where it is no trace."""
+    """(definition, workload) of a line; None if it is not a trace."""
     try:
         trace = from_text(Trace, line.decode(), file)
     except (SpecError, UnicodeDecodeError):
@@ -214,7 +213,8 @@ def _measures(line: bytes, file: Path) -> tuple[str, str] | None:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    # In the same folder, as a rename stays within one file system; not *.jsonl, so that nobody reads it.
+    # The new file is in the same folder, because a rename stays within one file system. Nobody reads it: it is no
+    # *.jsonl.
     new = file.with_name(f".{file.name}.{os.getpid()}.new")
     try:
         with new.open("wb") as stream:

@@ -1,4 +1,4 @@
-"""Workloads: the lines of a definition's workloads.jsonl, each checked against its definition."""
+"""Loads workloads, the lines of workloads.jsonl, and checks each against its definition."""
 
 from pathlib import Path
 
@@ -10,13 +10,13 @@ from gdnspec.model.workload import Workload
 
 
 def load_workloads(file: Path, found: Found) -> list[Workload]:
-    """All lines of a file; raises `SpecError` with every problem."""
+    """All workloads of a file. Raises `SpecError` with every problem."""
     rows = load_lines(Workload, file)
     problems = []
     seen: dict[str, int] = {}
     for number, workload in rows:
         if workload.name in seen:
-            message = f"{workload.name!r} stands at line {seen[workload.name]} already"
+            message = f"line {seen[workload.name]} already has the name {workload.name!r}"
             problems.append(Problem(file, message, f"line {number}: /name"))
         seen.setdefault(workload.name, number)
         problems += problems_of(workload, found, file, number)
@@ -26,7 +26,7 @@ def load_workloads(file: Path, found: Found) -> list[Workload]:
 
 
 def problems_of(workload: Workload, found: Found, file: Path, number: int) -> list[Problem]:
-    """What keeps one line from being a workload of this definition."""
+    """Why a line is not a valid workload of this definition; empty if it is."""
     family = found.family
     if family.preset(workload.preset) is None:
         hint = nearest(workload.preset, family.presets)
@@ -35,10 +35,10 @@ def problems_of(workload: Workload, found: Found, file: Path, number: int) -> li
         hint = nearest(workload.regime, family.about.regimes)
         return [Problem(file, f"no regime {workload.regime!r}", f"line {number}: /regime", hint)]
     if workload.tensors is not None and not is_file(found.at(file).tensors(workload.tensors)):
-        message = f"no file {workload.tensors!r} beside it or in {found.folder.name}/"
+        message = f"no file {workload.tensors!r} beside this file or in {found.folder.name}/"
         return [Problem(file, message, f"line {number}: /tensors")]
     if workload.suite == "fresh":
-        message = "fresh workloads are drawn by each check, and kept in no file"
+        message = "a file cannot contain fresh workloads: each check draws its own"
         return [Problem(file, message, f"line {number}: /suite", "gdnspec check --seed SEED draws them again")]
     if (problem := _columns(workload, found, file, number)) is not None:
         return [problem]
@@ -51,18 +51,18 @@ def problems_of(workload: Workload, found: Found, file: Path, number: int) -> li
 
 
 def _columns(workload: Workload, found: Found, file: Path, number: int) -> Problem | None:
-    """What keeps its figures from being those of the emulators of a list, one each."""
+    """Why the errors do not belong to a list of emulators, one error each; None if they do."""
     if workload.emulators is None:
         return None
     lists, name = found.family.about.emulators, workload.emulators.names
     if name not in lists:
-        message = f"no list of emulators {name!r} in {FAMILY_FILE}"
+        message = f"{FAMILY_FILE} has no list of emulators {name!r}"
         return Problem(file, message, f"line {number}: /emulators/names", nearest(name, lists))
     wanted = len(lists[name])
     for output, metrics in workload.emulators.errors.items():
         for metric, errors in metrics.items():
             if len(errors) != wanted:
-                message = f"{len(errors)} figures, not {wanted}: one for each emulator of {name!r} in {FAMILY_FILE}"
+                message = f"{len(errors)} errors instead of {wanted}: {name!r} in {FAMILY_FILE} has {wanted} emulators"
                 return Problem(file, message, f"line {number}: {json_pointer('emulators', 'errors', output, metric)}")
     return None
 
@@ -71,12 +71,12 @@ _read: dict[Path, dict[str, Workload]] = {}
 
 
 def by_name(found: Found) -> dict[str, Workload]:
-    """As `workloads`, by name. One run reads a file once, however many traces belong to it."""
+    """Like `workloads`, by name. Cached: many traces belong to one file."""
     if found.workloads_file not in _read:
         _read[found.workloads_file] = {workload.name: workload for workload in workloads(found)}
     return _read[found.workloads_file]
 
 
 def workloads(found: Found) -> list[Workload]:
-    """The workloads that a definition ships; none where it has no file."""
+    """The workloads that a definition ships; empty if it has no file. Raises `SpecError`."""
     return load_workloads(found.workloads_file, found) if found.workloads_file.is_file() else []

@@ -1,4 +1,4 @@
-"""Whether something can be written, asked before the work whose result it is to hold."""
+"""Checks that a result can be written, before the work that produces it."""
 
 import os
 import tempfile
@@ -8,14 +8,14 @@ from gdnspec.model.errors import Problem, SpecError
 
 
 def require_file(file: Path, hint: str) -> None:
-    """Raises `SpecError` where no such file can be made, or the one there not be replaced."""
+    """Raises `SpecError` if the file cannot be created or replaced."""
     file = file.resolve()
     if file.is_dir():
-        raise SpecError([Problem(file, "is a folder, and a file is to be written", hint=hint)])
+        raise SpecError([Problem(file, "is a folder, not a file", hint=hint)])
     if file.exists() and not file.is_file():  # a pipe, or a terminal
         why = "" if os.access(file, os.W_OK) else "permission denied"
     elif not file.parent.is_dir():
-        why = "there is no such folder to put it in"
+        why = "its folder does not exist"
     else:
         why = refusal(file.parent)
     if why:
@@ -23,7 +23,7 @@ def require_file(file: Path, hint: str) -> None:
 
 
 def require_folder(folder: Path, hint: str) -> None:
-    """Raises `SpecError` where nothing can be put into that folder, which may still have to be made."""
+    """Raises `SpecError` if nothing can be written into that folder, which need not exist yet."""
     there = folder.resolve()
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -33,8 +33,8 @@ def require_folder(folder: Path, hint: str) -> None:
 
 
 def refusal(folder: Path) -> str:
-    """Why no file can be made in this folder; empty where one can. It is tried: modes do not tell of a disk that is
-    mounted for reading, and say nothing to root."""
+    """Why no file can be created in this folder; "" if one can. It tries: permissions say nothing about a read-only
+    file system, or to root."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")
