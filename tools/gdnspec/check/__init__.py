@@ -1,1 +1,1 @@
-"""Correctness: which workloads run on which solutions, each call, and its verdict."""
+"""Checks correctness: which workloads run on which solutions, each call, and its verdict."""

@@ -1,4 +1,4 @@
-"""A batch taken apart and put together: any pieces of its sequences as a call of their own."""
+"""Splits a batch into pieces of its sequences, and puts the outputs of calls on pieces back together."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -24,7 +24,7 @@ class Piece(NamedTuple):
 
 
 class Batch:
-    """The sequences of one call; of a definition of one token a sequence, its rows."""
+    """The sequences of one call, or its rows if the definition has one token per row."""
 
     def __init__(self, definition: Definition, content: Content) -> None:
         self.definition, self.content = definition, content
@@ -32,7 +32,7 @@ class Batch:
         self.bounded_by = roles.bounds(definition)
         self.bounds: list[int] = content.tensors[self.bounded_by].tolist() if self.bounded_by is not None else []
         self.count = len(self.bounds) - 1 if self.ragged else roles.batch(definition, content.scope)
-        self.given = dict(content.scalars)  # what the number of a sequence's pieces may depend on beside its length
+        self.given = dict(content.scalars)  # the number of pieces of a sequence may depend on these
         self.pieces = roles.counted(definition)
         self.starts_of = {t.bounds: t.name for t in definition.inputs if t.bounds is not None}
         self.per_row = roles.per_batch(definition)
@@ -42,8 +42,8 @@ class Batch:
         return Piece(sequence, 0, length)
 
     def cuts(self, sequence: int) -> list[int]:
-        """Where a sequence may be cut in two: anywhere, or, where its pieces are counted, only where what follows has
-        the same pieces when it is counted from there."""
+        """Where a sequence may be cut in two. If its pieces are counted, a cut is allowed only if the second part has
+        the same pieces when it is counted as a sequence of its own."""
         length = self.whole(sequence).stop
         found = np.ones(length + 1, dtype=bool)
         for text in roles.indivisible(self.definition):
@@ -53,8 +53,8 @@ class Batch:
         return [int(cut) for cut in np.flatnonzero(found)]
 
     def carried(self, pieces: Sequence[Piece], outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What a call on the rest of sequences finds once one on `pieces`, their beginnings, has left `outputs`: states
-        of its own, or pools with what was written, and flags that say so."""
+        """The inputs for a call on the rest of each sequence, after a call on `pieces` (their beginnings) left
+        `outputs`: states, or pools with the written slots, and flags that tell the call to continue."""
         found: dict[str, Tensor] = {}
         for model in self.definition.inputs:
             if model.mutates:
@@ -63,7 +63,7 @@ class Batch:
                 found[model.name][slice(None) if written is None else written] = outputs[model.name]
             elif model.is_flag:
                 found[model.name] = self._rows(model, self.content.tensors[model.name], pieces)
-                for i, piece in enumerate(pieces):  # no token, no state: what there was is what there is
+                for i, piece in enumerate(pieces):  # an empty piece leaves no state, so the flag stays
                     found[model.name][i] |= piece.stop > piece.start
             elif roles.is_state(self.definition, model):
                 left = next((output for output in self.definition.outputs if output.shape == model.shape), None)
@@ -72,7 +72,7 @@ class Batch:
         return found
 
     def take(self, pieces: Sequence[Piece], replaced: Mapping[str, Tensor] = MappingProxyType({})) -> Content:
-        """A call on these pieces in this order; what is `replaced` is taken as it is."""
+        """The content of a call on these pieces, in this order. Tensors in `replaced` are used unchanged."""
         lengths = [piece.stop - piece.start for piece in pieces]
         counted = roles.starts(self.definition, lengths, self.given)
         tensors = {}
@@ -86,13 +86,13 @@ class Batch:
                 tensors[model.name] = self._rows(model, self.content.tensors[model.name], pieces)
         sizes = roles.sizes(self.definition, lengths, self.given)
         drafts = roles.axis(self.definition, "drafts")
-        if drafts is not None:  # rows are never cut: each keeps its tokens
+        if drafts is not None:  # rows are never cut, so each keeps its tokens
             sizes[drafts] = int(self.content.scope[drafts])
         scope = {**self.content.scope, **sizes, **integers(tensors)}
         return Content(tensors, self.content.scalars, scope)
 
     def put(self, whole: Mapping[str, Tensor], part: Mapping[str, Tensor], pieces: Sequence[Piece]) -> None:
-        """Writes the outputs of a call on pieces to where they belong in those of all."""
+        """Copies the outputs of a call on pieces to their places in the outputs of the whole call."""
         for model in self.definition.outputs:
             whole[model.name][self._index(model, pieces, whole[model.name].device)] = part[model.name]
         for model in self.definition.inputs:
@@ -100,7 +100,7 @@ class Batch:
                 whole[model.name][self._written(model, pieces)] = part[model.name]
 
     def get(self, whole: Mapping[str, Tensor], pieces: Sequence[Piece]) -> dict[str, Tensor]:
-        """What `put` would write: of the outputs of all, those of a call on pieces."""
+        """The inverse of `put`: the part of the whole call's outputs that belongs to these pieces."""
         found = {}
         for model in self.definition.outputs:
             found[model.name] = whole[model.name][self._index(model, pieces, whole[model.name].device)]
@@ -110,7 +110,7 @@ class Batch:
         return found
 
     def _written(self, model: TensorModel, pieces: Sequence[Piece]) -> list[int]:
-        """Where what a call on pieces writes of a mutated input stands in what all of them write."""
+        """The rows of a mutated input's written part that a call on these pieces writes."""
         everywhere = self.definition.written(model, self.content.scope)
         mine = self.definition.written(model, self.take(pieces).scope)
         if everywhere is None or mine is None:

@@ -1,4 +1,5 @@
-"""Calls of one workload on the same memory: laid out once, filled and poisoned anew for each, copied as each ends."""
+"""Calls one workload repeatedly in the same memory. Each call gets new content and poisoned outputs; its outputs are
+copied as soon as it ends."""
 
 import contextlib
 from dataclasses import dataclass, replace
@@ -20,13 +21,13 @@ from gdnspec.sandbox.parent.output import printable
 from gdnspec.sandbox.parent.process import Child, ChildFailed
 from gdnspec.sandbox.wire.arena import GUARD_BYTE, Arena, HostArena, Slot, create, lay_out, zones
 
-LARGE = 1 << 30  # bytes of an input of which no second copy is made
+LARGE = 1 << 30  # bytes: larger inputs are not copied a second time
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What came back: each output, and what the call left of each input that it mutates. `fault` is what is wrong with
-    it before any number is looked at; seconds are the child's word."""
+    """What a call returned: the outputs, and the inputs that it mutated. `fault` is a problem that needs no comparison
+    of numbers. The child reports the seconds, so they are not trusted."""
 
     outputs: dict[str, Tensor]
     fault: Verdict | None
@@ -35,11 +36,11 @@ class Answer:
 
 
 class Session:
-    """Calls with tensors of the same shapes: the child maps the memory and prepares once, then is called as often as
-    the judge likes.
+    """Calls with tensors of the same shapes. The child maps the memory and prepares once; then the judge calls it as
+    often as it likes.
 
-    Every call finds the same pointers, and may find other content. What no call reads of `content` is replaced by junk.
-    Use as a context manager.
+    Every call gets the same pointers, and may get other content. Junk replaces everything in `content` that no call may
+    read. Use as a context manager.
     """
 
     def __init__(self, job: Job, content: Content, device: str, child: Child, timeout: float) -> None:
@@ -53,10 +54,10 @@ class Session:
         self._slots: dict[str, Slot] = {slot.name: slot for slot in slots}
         self._arena: Arena | None = None
         self._prepare_seconds: float | None = None
-        self._prepared_for: list[int] | None = None  # where the sequences lay that `prepare` was last told of
+        self._prepared_for: list[int] | None = None  # the bounds of sequences at the last `prepare`
 
     def __enter__(self) -> "Session":
-        """Raises `MemoryError` where the device is full."""
+        """Raises `MemoryError` if the device has no room."""
         give_back(self.device)
         self._arena = create(self.device, self._nbytes)
         return self
@@ -66,29 +67,30 @@ class Session:
     ) -> None:
         assert self._arena is not None
         if error is None or isinstance(error, ChildFailed):
-            with contextlib.suppress(ChildFailed):  # what the judge has seen by now, it has seen
+            with contextlib.suppress(ChildFailed):  # too late to change the verdict
                 self._let_go()
         else:
-            # Memory was full, or Ctrl-C: the child may be deep in a call, and would have this memory open for the next.
+            # Out of memory, or Ctrl-C: the child may be inside a call, and must not keep this memory open for the next
+            # one.
             self.child.end()
         self._arena.close()
         self._arena = None
 
     def call(self, content: Content | None = None) -> Answer:
-        """One call on the session's own content, or on other content of the same shapes. `prepare` is told anew where
-        that has other lengths of sequences. Raises `ChildFailed`."""
+        """One call, on the session's content or on other content of the same shapes. `prepare` runs again if the
+        lengths of sequences differ. Raises `ChildFailed`."""
         given = self.content if content is None else content
         views = self.ready(given)
         give_back(self.device)
         return self.answer(given, views, self.child.call(self.timeout))
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Content:
-        """The session's own content with these tensors in its place."""
+        """The session's content, with its tensors replaced by these."""
         return replace(self.content, tensors=tensors)
 
     def ready(self, content: Content) -> dict[str, Tensor]:
-        """Fills the memory for a call, and sees to it that the child has it open and is prepared; its tensors. Raises
-        `ChildFailed`."""
+        """Fills the memory for a call, and makes sure that the child has opened it and prepared. Returns the tensors in
+        this memory. Raises `ChildFailed`."""
         views = self._fill(content)
         lengths = self._lengths(content)
         if not self.is_open:
@@ -98,10 +100,10 @@ class Session:
         else:
             return views
         self._prepared_for = lengths
-        return self._fill(content)  # what `prepare` wrote is no part of the call
+        return self._fill(content)  # undo what `prepare` may have written
 
     def answer(self, content: Content, views: dict[str, Tensor], reply: dict[str, Any]) -> Answer:
-        """What a call left, copied at once: what is written after "done" does not count."""
+        """The outputs of a call, copied at once: later writes do not count."""
         outputs = {output.name: views[output.name].clone() for output in self.definition.outputs}
         after = {name: self._kept(name, views[name]) for name in content.tensors}
         block = self._block
@@ -111,13 +113,13 @@ class Session:
         return Answer(outputs | self._left(after), fault, number(reply.get("seconds")), self._prepare_seconds)
 
     def _kept(self, name: str, view: Tensor) -> Tensor:
-        """An input after a call: a copy, or the memory itself where it is gigabytes that are only to be compared."""
+        """An input after a call: a copy, or the memory itself if it is large and only compared."""
         compared = not self.definition.input(name).mutates and view.nbytes > LARGE
         return view if compared else view.clone()
 
     @property
     def is_open(self) -> bool:
-        """Whether the child has this session's memory."""
+        """Whether the child has mapped this session's memory."""
         return self.child.is_open
 
     @property
@@ -160,14 +162,14 @@ class Session:
         self._prepare_seconds = number(self.child.open(message, fds, self.timeout).get("prepare_seconds"))
 
     def _form(self, reply: dict[str, Any]) -> Verdict | None:
-        """Shape and type of what was returned, against the definition."""
+        """Compares the shape and type of returned outputs with the definition."""
         if self.entry["call"] == "out":
-            return None  # the parent made the outputs
+            return None  # the parent allocated the outputs
         returned: Any = reply.get("returned")
         outputs = self.definition.outputs
         told = isinstance(returned, list) and all(isinstance(got, dict) for got in returned)
         if not told or len(returned) != len(outputs):
-            return Verdict("PROTOCOL_ERROR", "the child did not say what was returned")
+            return Verdict("PROTOCOL_ERROR", "the process did not report what the entry returned")
         for output, got in zip(outputs, returned, strict=True):
             wanted = list(self._slots[output.name].shape)
             if got.get("shape") != wanted:
@@ -184,18 +186,18 @@ class Session:
     def _mutated(self, before: dict[str, Tensor], after: dict[str, Tensor]) -> Verdict | None:
         for name, value in after.items():
             if not self.definition.input(name).mutates and not same_bits(value, before[name]):
-                return Verdict("MUTATED_INPUT", f"{name} was written to")
+                return Verdict("MUTATED_INPUT", f"the call wrote to the input {name}, which it may only read")
         return untouched(self.definition, before, after)
 
     def _left(self, after: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What the call left of the inputs that it mutates: of an indexed one, the slots that it writes."""
+        """The mutated inputs after the call; only the written slots of an indexed one."""
         return left(self.definition, after, integers(after))
 
 
 def description(
     definition: Definition, entry: dict[str, Any], content: Content, slots: dict[str, Slot], arena: Arena
 ) -> tuple[dict[str, Any], list[int]]:
-    """What a child needs in order to call on a piece of memory: a message, and descriptors to go with it."""
+    """The message and the file descriptors that tell a child how to call on this memory."""
     message = {
         "entry": entry,
         "arena": arena.describe(),
@@ -208,7 +210,7 @@ def description(
 
 
 def poison(tensor: Tensor) -> None:
-    """What an output holds before the call: nothing that a kernel could have meant."""
+    """Fills an output before the call with values that no kernel could mean."""
     if tensor.is_floating_point():
         tensor.fill_(torch.nan)
     else:
@@ -218,11 +220,11 @@ def poison(tensor: Tensor) -> None:
 def _overrun(names: list[str]) -> Verdict | None:
     if not names:
         return None
-    return Verdict("RUNTIME_ERROR", f"wrote outside of every tensor, behind {', '.join(names)}")
+    return Verdict("RUNTIME_ERROR", f"the call wrote outside its tensors, behind {', '.join(names)}")
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Equal as bits: NaN equals itself, and +0 is not -0."""
+    """Whether the bits are equal: NaN equals itself, and +0 differs from -0."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return all(
@@ -231,6 +233,6 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def number(value: Any) -> float | None:
-    """What a child says of its own time is shown, never trusted."""
+    """A time that the child reports, or None if it is not plausible. It is shown, never trusted."""
     known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
     return float(value) if known else None

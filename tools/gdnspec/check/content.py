@@ -1,4 +1,4 @@
-"""What one call is given."""
+"""The content of one call."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from gdnspec.numerics.torch_arrays import to_torch
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """What a call is given: tensors on the device, scalars, and the axes that they bind."""
+    """The inputs of one call: tensors on the device, scalars, and the axes that they bind."""
 
     tensors: dict[str, Tensor]
     scalars: dict[str, float | bool | None]

@@ -1,4 +1,4 @@
-"""Inputs drawn on the device of a check: gigabytes in a second, where the generator of files would take minutes."""
+"""Draws inputs on the device of a check: gigabytes per second. The generator on the host would take minutes."""
 
 from collections.abc import Iterator
 
@@ -19,10 +19,10 @@ from gdnspec.sandbox.wire.arena import TORCH
 
 
 def draw(found: Found, workload: Workload, device: str) -> Content:
-    """The call of a line that says `"drawn": "device"`. Raises `InvalidWorkload` where its inputs may not be used."""
+    """The content of a workload with `"drawn": "device"`. Raises `InvalidWorkload` if its inputs are not valid."""
     family, definition = judged(found.family), found.definition
     if family.device_painter is None or family.device_problems is None:
-        raise InvalidWorkload(f"the family {found.family.name} draws nothing on a device")
+        raise InvalidWorkload(f"the family {found.family.name} cannot draw inputs on a device: leave out `drawn`")
     scope = workload.scope(definition, preset_of(found, workload))
     try:
         with running(found.family, f"inputs of {definition.name} are drawn on a device"):
@@ -38,7 +38,7 @@ def draw(found: Found, workload: Workload, device: str) -> Content:
 
 
 def _held(found: Found, model: TensorModel, x: Tensor, scope: Scope) -> Tensor:
-    """What was drawn, seen to be what the definition says. Raises `SpecError`."""
+    """`x`, if it has the type and shape of the definition. Raises `SpecError`."""
     has, wanted = (x.dtype, tuple(x.shape)), (TORCH[model.dtype], found.definition.shape(model, scope))
     if has == wanted:
         return x
@@ -47,7 +47,7 @@ def _held(found: Found, model: TensorModel, x: Tensor, scope: Scope) -> Tensor:
 
 
 def problems(definition: Definition, tensors: dict[str, Tensor]) -> Iterator[str]:
-    """What of drawn inputs lies outside of its domain, in words. A block at a time."""
+    """The drawn inputs with values outside their domain, described. Works block by block."""
     for model in definition.inputs:
         if model.name in tensors and tensors[model.name].is_floating_point():
             yield from _values(model, tensors[model.name])

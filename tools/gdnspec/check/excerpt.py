@@ -1,8 +1,7 @@
-"""A sample of a large call, as a call of its own: some of its sequences and some of its heads.
+"""A sample of a large call, as a smaller call: some of its sequences and some of its heads.
 
-Sequences and heads do not know of one another, so the reference of the small call says what the large one must have
-there. Which dimension of a tensor holds sequences, tokens, slots or heads follows from the names of its axes, and from
-the parts of what is packed.
+Sequences and heads are independent, so the reference result of the small call is also the correct result for that part
+of the large one. The axes of a tensor and its packed parts say which dimension holds sequences, tokens, slots or heads.
 """
 
 import random
@@ -28,7 +27,7 @@ Outputs = dict[str, Tensor]
 
 
 def chosen(count: int, wanted: int, seed: int) -> list[int]:
-    """`wanted` of the numbers below `count`, rising: the first, the last, and others that the seed draws."""
+    """`wanted` numbers below `count`, ascending: the first, the last, and others drawn from the seed."""
     if count <= wanted:
         return list(range(count))
     inner = random.Random(seed).sample(range(1, count - 1), wanted - 2)
@@ -36,7 +35,8 @@ def chosen(count: int, wanted: int, seed: int) -> list[int]:
 
 
 class Sample:
-    """Which part of a call is judged by numbers. Raises `InvalidWorkload` where its heads cannot be taken apart."""
+    """The part of a call that is compared with expected values. Raises `InvalidWorkload` if heads cannot be
+    separated."""
 
     def __init__(self, definition: Definition, workload: Workload, content: Content) -> None:
         assert workload.judged is not None
@@ -49,7 +49,7 @@ class Sample:
         self._groups = [] if self._heads is None else chosen(self._heads.groups, workload.judged.heads or 0, seed)
 
     def inputs(self) -> Inputs:
-        """The call on the sample alone; pools of the slots that it names, in order."""
+        """The inputs of the small call. Its pools have only the slots that the sample names, in order."""
         part = self._batch.take(self._pieces)
         tensors, scope = dict(part.tensors), dict(part.scope)
         slots = named_slots(self.definition, scope)
@@ -71,7 +71,7 @@ class Sample:
         return Inputs(arrays, part.scalars, scope, digest(arrays))
 
     def outputs(self, whole: Mapping[str, Tensor]) -> Outputs:
-        """What a call on all of it left, of the sample alone."""
+        """The part of the whole call's outputs that belongs to the sample."""
         part = self._batch.get(whole, self._pieces)
         if self._heads is None:
             return part
@@ -80,7 +80,7 @@ class Sample:
 
 
 class _Heads:
-    """The heads of a call in groups: a key head with the value heads that use it, or the other way round."""
+    """Groups of heads that belong together: a key head with the value heads that use it, or the reverse."""
 
     def __init__(self, definition: Definition, scope: Scope) -> None:
         self.definition, self.scope = definition, scope
@@ -89,10 +89,10 @@ class _Heads:
         for model in definition.outputs:
             dimensions = len(model.shape or [])
             if self.groups < 1 or not any(self._parts(model, at) for at in range(dimensions)):
-                raise InvalidWorkload(f"{model.name} has no dimension of heads: leave heads out of judged")
+                raise InvalidWorkload(f"{model.name} has no dimension of heads: leave `heads` out of `judged`")
 
     def bound(self, groups: list[int]) -> Scope:
-        """The axes of a call on these groups alone."""
+        """The axes of a call on only these groups."""
         values = {
             axis.name: int(self.scope[axis.name]) * (len(groups) if axis.name in self.names else self.groups)
             // self.groups
@@ -103,7 +103,7 @@ class _Heads:
                 self.names or isinstance(axis, DerivedAxis)}  # fmt: skip
 
     def take(self, model: TensorModel, x: Tensor, groups: list[int]) -> Tensor:
-        """The heads of these groups, of every dimension that holds heads."""
+        """`x` with only the heads of these groups, in every dimension that holds heads."""
         for at in range(x.dim()):
             parts = self._parts(model, at)
             if parts:
@@ -121,8 +121,8 @@ class _Heads:
         return x
 
     def _parts(self, model: TensorModel, at: int) -> list[tuple[list[str], tuple[int, ...]]]:
-        """What stands side by side in a dimension, each with the names and the sizes of its own dimensions; nothing
-        where it holds no heads."""
+        """The parts of a dimension, each with the names and sizes of its own dimensions; empty if the dimension holds
+        no heads."""
         size = str((model.shape or [])[at])
         if size in self.names:
             return [([size], (int(self.scope[size]),))]
@@ -133,7 +133,7 @@ class _Heads:
             return [(self._named(part), shapes[part.name]) for part in packed.parts]
         if axis is not None and self._of_heads(axis):
             raise InvalidWorkload(
-                f"the heads in {size!r} of {model.name} are not told apart: leave heads out of judged"
+                f"axis {size!r} of {model.name} mixes heads without `parts`: leave `heads` out of `judged`"
             )
         return []
 
@@ -142,14 +142,14 @@ class _Heads:
         return [str(size) for size in part.shape]
 
     def _of_heads(self, axis: DerivedAxis) -> bool:
-        """Whether its size depends on how many heads there are, by way of other axes too."""
+        """Whether its size depends on the number of heads, directly or through other derived axes."""
         derived = {a.name: a for a in self.definition.axes if isinstance(a, DerivedAxis)}
         names = parse(axis.expression).names
         return any(name in self.names or (name in derived and self._of_heads(derived[name])) for name in names)
 
 
 def unfinished(definition: Definition, outputs: Mapping[str, Tensor]) -> Verdict | None:
-    """What a call left that is not finite, outside of the sample as well: never written, most often."""
+    """A verdict if any judged value is not finite, even outside the sample. Usually it was never written."""
     for model in definition.judged:
         first = 0
         for (block,) in in_blocks(outputs[model.name]):
@@ -158,7 +158,8 @@ def unfinished(definition: Definition, outputs: Mapping[str, Tensor]) -> Verdict
                 place = (~finite).nonzero()[0].tolist()
                 place[0] += first
                 shape = ", ".join(map(str, model.shape or []))
-                return Verdict("NON_FINITE", f"{model.name}: not finite at {place} of [{shape}]: never written?")
+                message = f"{model.name} is not finite at {place} of [{shape}]: was it never written?"
+                return Verdict("NON_FINITE", message)
             first += len(block)
     return None
 
@@ -167,8 +168,8 @@ GROSS = 0.25
 
 
 def far_apart(model: TensorModel, a: Tensor, b: Tensor) -> Verdict | None:
-    """Where two calls whose answers must be equal differ by more than rounding could: by a quarter of a vector (along
-    the last dimension) and of what vectors have on average. Every element is looked at, in the sample or not."""
+    """A verdict if two calls that must agree differ by more than rounding could explain: by a quarter of a vector
+    (along the last dimension) and of the average vector. It compares every element, even outside the sample."""
     first = 0
     for x, y in in_blocks(a, b):
         difference = torch.linalg.vector_norm(x.float() - y.float(), dim=-1)
@@ -178,7 +179,7 @@ def far_apart(model: TensorModel, a: Tensor, b: Tensor) -> Verdict | None:
         if bool(wrong.any()):
             place = wrong.nonzero()[0].tolist()
             place[0] += first
-            message = f"{model.name}: two calls that must agree are far apart at {place}, outside of the judged sample"
+            message = f"{model.name}: two calls that must agree differ strongly at {place}, outside the judged sample"
             return Verdict("INCORRECT_NUMERICAL", message)
         first += len(x)
     return None

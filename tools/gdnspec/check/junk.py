@@ -1,4 +1,4 @@
-"""Junk where the contract says that nothing is read: NaN and infinities, which no multiplication by zero removes."""
+"""Writes junk where a call must not read: NaN and infinities, which survive a multiplication by zero."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -11,15 +11,15 @@ from gdnspec.model.definition import Definition
 from gdnspec.model.unread import unread
 from gdnspec.numerics.pools import integers
 
-# One after the other, element by element. The last is what was there: whatever is done to NaN, it stays NaN, and a
-# write to what nobody names would not show.
+# The elements get these values in turn; 0.0 stands for the original value. Without it, a row would be all NaN and
+# infinity: arithmetic on NaN gives NaN, so a write to a slot that nobody names would not show.
 JUNK = (torch.nan, torch.inf, -torch.inf, 0.0)
-AT_A_TIME = 256  # slots: a pool may have gigabytes
+AT_A_TIME = 256  # slots per step: a pool may have gigabytes
 
 
 def with_junk(definition: Definition, content: Content, kept: Mapping[str, Iterable[int]] | None = None) -> Content:
-    """The same call, whose answer is the same, with junk in all that it does not read; the tensors given stay as they
-    are. `kept`: indices of the first dimension to leave alone, by name."""
+    """The same call with junk in everything that it must not read, which does not change its answer. The given tensors
+    are not modified. `kept`: for each name, indices along the first dimension that get no junk."""
     tensors = dict(content.tensors)
     for name, indices in unread(definition, content.scope, integers(content.tensors)).items():
         if name in tensors:
@@ -29,7 +29,7 @@ def with_junk(definition: Definition, content: Content, kept: Mapping[str, Itera
 
 
 def _junked(x: Tensor, rows: list[int]) -> Tensor:
-    """A copy with junk in these indices of the first dimension."""
+    """A copy with junk at these indices along the first dimension."""
     if not rows:
         return x
     result = x.clone()

@@ -1,8 +1,8 @@
-"""A further call on the same memory with other lengths of sequences: who kept those of an earlier one is wrong there.
+"""Calls again in the same memory with other lengths of sequences: a kernel that kept the old lengths fails.
 
-Where sequences differ in length they change places, each with its state, its slots and its flags, and the right answer
-is that of the first call in another order. Where all are of one length the bounds between them move, and the reference
-says what is right.
+If the lengths differ, the sequences are permuted together with their states, slots and flags; the correct answer is
+the first one in the new order. If all lengths are equal, the bounds between sequences move, and the reference computes
+the correct answer.
 """
 
 from dataclasses import dataclass, replace
@@ -23,24 +23,24 @@ from gdnspec.model.definition import Definition
 from gdnspec.model.workload import Budget, Workload
 from gdnspec.numerics.judge import Verdict
 
-TRIES = 200  # at bounds that leave as many pieces of sequences as there were
-CHEAP = 2000  # tokens up to which the reference is asked anew
-# Times the workload's budget, which is that of other bounds: sequences change in length, and so do their sums.
+TRIES = 200  # to find bounds with the same number of pieces
+CHEAP = 2000  # tokens: beyond this, the reference takes too long
+# Factor on the workload's budget, which was measured with other bounds: longer sequences have longer sums.
 SLACK = 2.0
-WHAT = "on a further call with other lengths of sequences in the same memory"
-HINT = "are lengths kept from an earlier call?"
+WHAT = "on another call in the same memory, with other lengths of sequences"
+HINT = "does the kernel keep lengths from an earlier call?"
 
 
 @dataclass(frozen=True, eq=False)
 class Relaid:
-    """What the further call is given, without junk, and what judges what it leaves."""
+    """The content of the call with other lengths, without junk, and the judge of its outputs."""
 
     content: Content
     judge: Judge
 
 
 def judged_anew(session: Session, relaid: Relaid) -> Verdict | None:
-    """The verdict on the further call, or None where its answer is right. Raises `ChildFailed`."""
+    """The verdict on the call with other lengths; None if its answer is correct. Raises `ChildFailed`."""
     answer = session.call(with_junk(session.definition, relaid.content))
     if answer.fault is not None:
         return Verdict(answer.fault.status, f"{WHAT}: {answer.fault.message}")
@@ -51,7 +51,7 @@ def judged_anew(session: Session, relaid: Relaid) -> Verdict | None:
 def permuted(
     definition: Definition, content: Content, first: dict[str, Tensor], judge: Judge, generator: torch.Generator
 ) -> Relaid | None:
-    """The sequences in an order that gives other lengths; None where there is none."""
+    """The sequences in an order with other lengths at each place; None if all lengths are equal."""
     if roles.bounds(definition) is None:
         return None
     batch = Batch(definition, content)
@@ -59,7 +59,7 @@ def permuted(
     if len(set(lengths)) < 2:
         return None
     order = torch.randperm(batch.count, generator=generator).tolist()
-    while [lengths[n] for n in order] == lengths:  # turned far enough it is another
+    while [lengths[n] for n in order] == lengths:  # a rotation always ends this loop
         order = order[1:] + order[:1]
     pieces = [batch.whole(n) for n in order]
 
@@ -72,8 +72,8 @@ def permuted(
 
 
 def moved(definition: Definition, inputs: Inputs, generator: torch.Generator) -> Inputs | None:
-    """The same tokens cut into as many sequences at other places; None where no other cut leaves all sizes as they are,
-    or where it would take the reference long."""
+    """The same tokens, cut at other places into the same number of sequences. None if no other cut keeps all sizes, or
+    if the reference would take too long."""
     name = roles.bounds(definition)
     if name is None or inputs.scope[name][-1] > CHEAP:
         return None
@@ -84,12 +84,12 @@ def moved(definition: Definition, inputs: Inputs, generator: torch.Generator) ->
     counted = roles.starts(definition, lengths, inputs.scope)
     arrays = {other: _array(definition.input(other).dtype, values) for other, values in counted.items()}
     tensors = inputs.tensors | arrays
-    # Expected values are looked up by the hash: those of the first call are not right here.
+    # Expected values are looked up by this hash, so it must differ from that of the first call.
     return replace(inputs, tensors=tensors, scope=inputs.scope | counted, sha256=digest(tensors))
 
 
 def widened(workload: Workload) -> Workload:
-    """The workload with the budget of other bounds."""
+    """The workload with its budget multiplied by SLACK."""
     budget: Budget = {
         output: {metric: limit * SLACK for metric, limit in limits.items()}
         for output, limits in (workload.budget or {}).items()
@@ -98,7 +98,7 @@ def widened(workload: Workload) -> Workload:
 
 
 def _other(definition: Definition, before: list[int], inputs: Inputs, generator: torch.Generator) -> list[int] | None:
-    """Other lengths of the same sum, with as many pieces of each kind; None where none were found."""
+    """Other lengths with the same sum and the same number of pieces of each kind; None if none were found."""
     if len(before) < 2 or not sum(before):
         return None
 

@@ -1,4 +1,4 @@
-"""Which workloads are run on which solutions, and which of them cannot be."""
+"""Plans which workloads run on which solutions, and why some cannot run."""
 
 import hashlib
 import json
@@ -18,14 +18,14 @@ from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.solution import Entry
 from gdnspec.model.workload import Workload
 
-# The interpreter takes about 2.6 ms for a token of a (sequence, head).
+# Token-programs (tokens times heads): the interpreter takes about 2.6 ms for each.
 INTERPRETER_LIMIT = 2000
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What is looked at beside the verdict: each symmetry by itself; errors by position. `repeats`: how often each call
-    is repeated, None for what is usual on the device."""
+    """Optional extra checks. `symmetries`: run each symmetry separately. `errors`: report errors by position.
+    `repeats`: how often to repeat each call; None means the default of the device."""
 
     symmetries: bool = False
     errors: bool = False
@@ -34,7 +34,7 @@ class Extras:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One verdict to be had. `unsupported` says why there will be none."""
+    """One check that leads to one verdict. `unsupported`: why it cannot run, or None."""
 
     solution: Solution
     found: Found
@@ -49,7 +49,7 @@ class Job:
 
     @property
     def vanishing(self) -> bool:
-        """Whether so little of a state is left that scaling by powers of two need not be exact."""
+        """Whether states become so small that scaling by powers of two need not be exact."""
         return self.workload.regime in self.found.family.about.vanishing
 
     @property
@@ -57,7 +57,7 @@ class Job:
         return interpreted(self.solution, self.device)
 
     def key(self) -> str:
-        """Names everything that the verdict depends on."""
+        """A hash of everything that the verdict depends on."""
         parts = [
             __version__,
             code_hash(self.found.family),
@@ -80,7 +80,7 @@ class Job:
 
 @cache
 def judge_hash() -> str:
-    """sha256 over this package's own sources: another judge, another verdict."""
+    """sha256 over this package's sources: another judge may give another verdict."""
     digest = hashlib.sha256()
     for file in sorted(paths.PACKAGE.rglob("*.py")):
         digest.update(str(file.relative_to(paths.PACKAGE)).encode() + b"\0" + file.read_bytes())
@@ -93,7 +93,7 @@ def plan(
     device: Device,
     extras: Extras = Extras(),  # frozen
 ) -> Iterator[Job]:
-    """Jobs, solution by solution: each has one child."""
+    """The jobs, grouped by solution: each solution runs in one child process."""
     for solution in solutions:
         reason = lacking(solution.manifest, device)
         for found, workloads in selected:
@@ -107,7 +107,7 @@ def plan(
 
 def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workload, device: Device) -> str | None:
     if workload.device == "cuda" and device.kind != "cuda":
-        return "the workload is for a CUDA GPU"
+        return "the workload needs a CUDA GPU"
     scope = workload.scope(found.definition, preset_of(found, workload))
     outside = beyond(entry, found.definition, scope, device.kind, workload)
     if outside is not None:
@@ -115,31 +115,34 @@ def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workl
     if interpreted(solution, device):
         programs = token_programs(found.definition, scope)
         if programs > INTERPRETER_LIMIT:
-            return f"interpreted on a CPU only up to {INTERPRETER_LIMIT} token-programs ({programs} here)"
+            return (
+                f"{programs} token-programs are too many for Triton's interpreter on a CPU "
+                f"(at most {INTERPRETER_LIMIT}): run it on a GPU"
+            )
     return None
 
 
 def beyond(entry: Entry, definition: Definition, scope: Scope, device: str, workload: Workload) -> str | None:
-    """The condition of `supports` that a call does not meet: one of this shape, its tensors laid out as the workload's
-    are."""
-    # A switch that a line does not mention has its default.
+    """The condition of `supports` that a call of this shape does not meet, in words; None if it meets all. `workload`
+    gives the memory layout of its tensors."""
+    # A switch that the line does not mention has its default.
     switches = {t.name: parse(t.default or "True").evaluate({}) for t in definition.inputs if t.is_switch}
     dtypes = {f"{t.name}_dtype": t.dtype for t in definition.inputs}
     names: Scope = {**switches, **scope, **dtypes, "device": device, "contiguous": workload.contiguous(definition)}
     for text in entry.supports:
         try:
             if not parse(text).holds(names):
-                return f"the solution supports {'contiguous inputs alone' if text == 'contiguous' else text}"
+                return f"the solution supports {'only contiguous inputs' if text == 'contiguous' else text}"
         except ExpressionError as error:
-            return f"supports: {error}"
+            return f"cannot evaluate `supports`: {error}"
     return None
 
 
 def interpreted(solution: Solution, device: Device) -> bool:
-    """Triton without a GPU."""
+    """Whether Triton's interpreter runs the solution, because there is no GPU."""
     return solution.manifest.language == "triton" and device.kind == "cpu"
 
 
 def token_programs(definition: Definition, scope: Scope) -> int:
-    """Tokens times heads: what an interpreted kernel's time goes with."""
+    """Tokens times heads: the time of an interpreted kernel is proportional to it."""
     return roles.tokens(definition, scope) * roles.heads(definition, scope)

@@ -1,4 +1,4 @@
-"""Results as JSON lines: written as they come, so that an interrupted run goes on where it stopped."""
+"""Results as JSON lines. Each is written at once, so that an interrupted run can continue where it stopped."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ LASTING = frozenset(
 
 
 def earlier(path: Path, warn: Callable[[str], None]) -> dict[str, CheckResult]:
-    """The results a file holds already, by key; a line that is cut off is reported and passed over."""
+    """The results in a file, by key. `warn` gets a message for each broken line, which is skipped."""
     if not path.exists():
         return {}
     results, foreign = {}, 0
@@ -25,9 +25,9 @@ def earlier(path: Path, warn: Callable[[str], None]) -> dict[str, CheckResult]:
         try:
             result = from_text(CheckResult, text, path, number)
         except SpecError as error:
-            warn(f"{error}; the line is passed over")
+            warn(f"{error}; the line is skipped")
             continue
-        # What depends on the machine's mood or on what is installed is asked again.
+        # Other statuses depend on the machine's load or installation, so they are judged again.
         if result.status not in LASTING:
             continue
         if is_sealed(result):
@@ -35,15 +35,15 @@ def earlier(path: Path, warn: Callable[[str], None]) -> dict[str, CheckResult]:
         else:
             foreign += 1
     if foreign:
-        warn(f"{path}: {foreign} results were not recorded by this judge as they stand: judged again")
+        warn(f"{path}: {foreign} results were not recorded by this judge, or were changed since: they are judged again")
     return results
 
 
-BEGIN = '{"schema_version":'  # of each line that is written, a result's or a trace's
+BEGIN = '{"schema_version":'  # the start of every line of results or traces
 
 
 def _refuse_other_files(path: Path) -> None:
-    """Results are appended to results, never to somebody's source. A line that was cut off is one of theirs."""
+    """Raises `SpecError` unless the file contains results: never append to another file. A line may be cut off."""
     for _, text in jsonl(path):
         try:
             data = json.loads(text)
@@ -53,12 +53,13 @@ def _refuse_other_files(path: Path) -> None:
             return
         if data is None and (text.startswith(BEGIN) or BEGIN.startswith(text)):
             continue
-        raise SpecError([Problem(path, "holds something other than results", hint="--json appends; name another file")])
+        message = "the file contains something other than results"
+        raise SpecError([Problem(path, message, hint="--json appends: name another file")])
 
 
 class Lines:
-    """Appends lines of JSON to a file of such lines, each flushed; a last line without an end gets one first. Use as a
-    context manager; raises `SpecError` where the file cannot be written or holds something else."""
+    """Appends lines of JSON to a file of such lines, and flushes each. If the last line has no line break, it gets one
+    first. Use as a context manager. Raises `SpecError` if the file cannot be written or contains something else."""
 
     def __init__(self, path: Path) -> None:
         if path.exists():
@@ -84,7 +85,7 @@ class Lines:
 
 
 class Recorder(Lines):
-    """Of results, sealed."""
+    """Appends results with their seals."""
 
     def write(self, result: CheckResult) -> None:
         sealed = result.model_copy(update={"seal": seal(result)})

@@ -1,8 +1,8 @@
-"""Symmetries as a check of their own: each by itself, and what must hold between whole calls.
+"""Checks each symmetry separately, and relations between whole calls.
 
-Exact ones leave no tolerance to a solution that promises the same bits. The others, and permuting the sequences,
-running them one at a time and carrying a state from one call to the next, change the order of sums: those are held to
-the budget.
+An exact symmetry leaves no tolerance to a solution that promises the same bits. Other symmetries, and relations that
+permute sequences, run them one at a time or carry a state between calls, change the order of sums. Their results must
+stay within the budget.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,18 +20,18 @@ from gdnspec.check.symmetry import Transformation
 from gdnspec.numerics.judge import Verdict
 from gdnspec.sandbox.parent.process import Child
 
-MANY = 8  # sequences; of more, this many are run one at a time
+MANY = 8  # sequences that are run one at a time, at most
 
 Outputs = dict[str, Tensor]
 
 
 class Skipped(Exception):
-    """The solution does not support the call that a relation needs, or a relation has nothing to say."""
+    """The solution does not support the call that a relation needs, or the relation does not apply."""
 
 
 @dataclass(frozen=True, eq=False)
 class Relations:
-    """What is asked of a job that has passed. Both methods give (name, verdict); None where it does not apply."""
+    """The relations that a passed job must satisfy. Both methods yield (name, verdict); None if it does not apply."""
 
     job: Job
     content: Content
@@ -43,13 +43,13 @@ class Relations:
     def by_itself(
         self, session: Session, first: Outputs, transformations: list[Transformation]
     ) -> Iterator[tuple[str, Verdict | None]]:
-        """Each symmetry by itself. `session` is the one that `first` came from. Raises `ChildFailed`."""
+        """Checks each symmetry separately. `session` is the one that produced `first`. Raises `ChildFailed`."""
         for transformation in transformations:
             verdict = SecondCall(self.job, [transformation]).judge(session, first, self.judge)
             yield transformation.symmetry.name, verdict or Verdict("PASSED", "")
 
     def between_calls(self, first: Outputs) -> Iterator[tuple[str, Verdict | None]]:
-        """What holds between calls of other shapes, each a session of its own. Raises `ChildFailed`."""
+        """Checks relations between calls of other shapes, each in its own session. Raises `ChildFailed`."""
         for name, relation in self._relations().items():
             try:
                 outputs = relation({name: x.clone() for name, x in first.items()})
@@ -86,7 +86,7 @@ class Relations:
         return whole
 
     def _split(self, whole: Outputs) -> Outputs | Verdict:
-        """Every sequence cut in two at random, the second call starting from the first one's final states."""
+        """Cuts every sequence in two at random. The second call starts from the final states of the first."""
         batch = self._batch()
         pieces = [batch.whole(n) for n in range(batch.count)]
         if not any(piece.stop > 1 for piece in pieces):
@@ -106,7 +106,7 @@ class Relations:
     def _placed(
         self, batch: Batch, whole: Outputs, pieces: list[Piece], replaced: Mapping[str, Tensor] = MappingProxyType({})
     ) -> Outputs | Verdict:
-        """Calls on pieces, and puts what comes back into `whole`; a verdict where its form is wrong already."""
+        """Calls on pieces and copies the outputs into `whole`; a verdict if their form is already wrong."""
         content = batch.take(pieces, replaced)
         job = self.job
         if beyond(job.entry, job.found.definition, content.scope, job.device.kind, job.workload) is not None:

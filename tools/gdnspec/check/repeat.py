@@ -1,7 +1,7 @@
-"""More calls with the same content on the same memory: what is right only now and then.
+"""Repeats a call with the same content in the same memory: finds kernels that are only sometimes correct.
 
-Beside plain repeats there are calls with other kernels running, and calls on two sets of buffers at once, each on a
-stream of its own. A CPU has neither: there the order of the calls is all that differs.
+It repeats plainly, while other kernels run, and in two sets of buffers at once, each on its own stream. A CPU has
+neither streams nor other kernels: there, only the order of the calls differs.
 """
 
 import time
@@ -18,22 +18,22 @@ from gdnspec.check.symmetry import Transformation, apply_all, same_values, undo_
 from gdnspec.numerics.judge import Verdict
 from gdnspec.sandbox.wire.arena import Arena
 
-BY_DEFAULT = {"cpu": 0, "cuda": 20}  # repeats where nobody says how many
-SECONDS = 1.0  # that repeats may take where nobody says how many; of each kind there is one at least
-ROOM = 4  # times the bytes of a set of buffers that must be free before there is a second one
-CROWDED = 3  # calls beside other kernels, and as many on two streams
+BY_DEFAULT = {"cpu": 0, "cuda": 20}  # repeats without --repeat
+SECONDS = 1.0  # limit for repeats without --repeat; there is at least one of each kind
+ROOM = 4  # a second set of buffers needs this many times its bytes of free memory
+CROWDED = 3  # calls beside other kernels, and the same number on two streams
 
 Outputs = dict[str, Tensor]
 
 
 class Second(Session):
-    """A second set of buffers in the same child, beside a session that is open."""
+    """A second set of buffers in the same child, beside an open session."""
 
     _opened = False
 
     def fits(self) -> bool:
-        """Whether there is memory for it and for what two calls at once may need: a solution that runs out of it there
-        is not wrong."""
+        """Whether there is enough memory for it and for two calls at once: a solution that runs out of memory here is
+        not wrong."""
         if self.device != "cuda":
             return True
         free, _ = torch.cuda.mem_get_info()
@@ -55,7 +55,7 @@ class Second(Session):
 
 
 class Repeats:
-    """What is asked of a job that has answered well: `count` repeats, or as many as there is time for by default."""
+    """Repeats of a correct call: `count` of them, or by default as many as the time allows."""
 
     def __init__(
         self, job: Job, content: Content, session: Session, first: Outputs, judge: Judge,
@@ -68,8 +68,8 @@ class Repeats:
         self.limit = SECONDS if asked is None else None
 
     def verdict(self, changes: list[Transformation]) -> Verdict | None:
-        """What is wrong with the first call that is; None where all are right. `changes` are exact, and give the second
-        set of buffers its content. Raises `ChildFailed`."""
+        """The verdict on the first wrong call; None if all are correct. `changes` are exact symmetries that give the
+        second set of buffers its content. Raises `ChildFailed`."""
         if not self.count:
             return None
         return next((wrong for wrong in self._all(changes) if wrong is not None), None)
@@ -109,7 +109,7 @@ class Repeats:
                 yield self._same(answer, f"{where}, with the second set of buffers", changes)
 
     def _same(self, answer: Answer, where: str, changes: list[Transformation] | None = None) -> Verdict | None:
-        """What is wrong with an answer that must be the first one."""
+        """The verdict on an answer that must equal the first one; None if it does."""
         if answer.fault is not None:
             return Verdict(answer.fault.status, f"{where}: {answer.fault.message}")
         outputs = undo_all(changes or [], answer.outputs)
@@ -118,11 +118,11 @@ class Repeats:
             return None
         failed = next((verdict for verdict in self.judge(outputs) if verdict.status != "PASSED"), None)
         if failed is not None:
-            return Verdict(failed.status, f"{where}, which was right before: {failed.message}", failed.errors)
+            return Verdict(failed.status, f"{where}, which was correct before: {failed.message}", failed.errors)
         if not self.job.solution.manifest.deterministic:
             return None
         return Verdict(
             "NOT_REPRODUCIBLE",
-            f"{where}: {differing[0]} is not what the first call gave, within its budget; {PROMISED}: declare false, "
-            "or mend it",
+            f"{where}: {differing[0]} is within its budget but differs from the first call; {PROMISED}: declare "
+            "false, or fix the kernel",
         )

@@ -1,4 +1,4 @@
-"""Runs jobs and judges them: one child a solution, one verdict a job."""
+"""Runs jobs and judges them: one child process per solution, one verdict per job."""
 
 import shlex
 import zlib
@@ -37,18 +37,18 @@ from gdnspec.sandbox.parent.confinement import Confinement
 from gdnspec.sandbox.parent.process import Child, ChildFailed
 
 REMEMBERED_BYTES = 1 << 30
-MOST_MOVED = 64  # workloads whose bounds were moved, each of 2,000 tokens at most, that are remembered
+MOST_MOVED = 64  # workloads with moved bounds to keep, each of at most 2,000 tokens
 DEATHS_IN_A_ROW = 3
-DRAWS = 8  # of a fresh workload's content, at most
-DRAWS_OF_MANY = 2  # where the next has fewer sequences
-# Token-programs above which an interpreted kernel, at 2.6 ms each, is called once only, unless repeats are asked for.
+DRAWS = 8  # attempts to draw the content of a fresh workload
+DRAWS_OF_MANY = 2  # attempts if a smaller workload comes next
+# Token-programs: a larger interpreted call (2.6 ms each) is made only once, unless --repeat asks for more.
 ONCE = 300
 
 
 @dataclass(frozen=True)
 class Options:
-    """`timeout`: seconds for one call. `seed`: of the second call's content. `extra_flags`: for the repeat command.
-    `confinement`: of solutions whose author nobody knows."""
+    """`timeout`: seconds for one call. `seed`: draws the content of the second call. `extra_flags`: added to the repeat
+    command. `confinement`: for solutions of unknown authors."""
 
     timeout: float = 120.0
     seed: int = 0
@@ -58,18 +58,18 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A workload ready to be run, its budget with it: inputs and expected values."""
+    """A workload with its budget, inputs and expected values."""
 
     workload: Workload
     inputs: Inputs
     expected: dict[str, Tensor]
 
     def content(self, device: str) -> Content:
-        """What a call is given."""
+        """The content of its calls."""
         return Content.of(self.inputs, device)
 
     def seen(self, definition: Definition, outputs: dict[str, Tensor]) -> dict[str, Tensor] | Verdict:
-        """What is held against the expected values, or what is wrong already."""
+        """The outputs to compare with the expected values, or a verdict if they are already wrong."""
         return outputs
 
     @property
@@ -80,7 +80,7 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class SampledCase(Case):
-    """A large workload: `inputs` and `expected` are those of the sample, `whole` is what a call is given."""
+    """A large workload. `inputs` and `expected` belong to the sample, `whole` is the content of its calls."""
 
     whole: Content
     sample: Sample
@@ -93,7 +93,7 @@ class SampledCase(Case):
 
 
 def draw_sampled(found: Found, workload: Workload, values: Expected, device: str) -> SampledCase:
-    """With the budget that honest emulators have on the sample. Raises `InvalidWorkload`."""
+    """A sampled case, with the budget that honest emulators give for the sample. Raises `InvalidWorkload`."""
     if workload.drawn == "device":
         whole = drawn.draw(found, workload, device)
     else:
@@ -109,8 +109,8 @@ def draw_sampled(found: Found, workload: Workload, values: Expected, device: str
 
 
 def draw_fresh(found: Found, workload: Workload, values: Expected, device: str) -> Case:
-    """With a budget. Content that even honest emulators are far off of is no test, and no solution's fault: that of the
-    next seed takes its place, and at last that of fewer sequences. Raises `InvalidWorkload` where none will do."""
+    """A fresh case with a budget. If even honest emulators are far off, the content tests nothing, and the next seed is
+    tried, then fewer sequences. Raises `InvalidWorkload` if no content works."""
     fewer: Workload | None = workload
     refused = ""
     while fewer is not None:
@@ -131,7 +131,7 @@ def draw_fresh(found: Found, workload: Workload, values: Expected, device: str) 
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """The verdict on a job, with those on its outputs and what was answered, as far as it came to that."""
+    """The verdict on a job. The verdicts on outputs and the answer are there if the check got that far."""
 
     verdict: Verdict
     outputs: list[Verdict] = field(default_factory=list)
@@ -144,7 +144,7 @@ class Judgement:
 
 
 class Checker:
-    """Judges jobs; remembers cases, for every solution meets the same ones."""
+    """Judges jobs. It caches cases, because every solution runs the same ones."""
 
     def __init__(self, device: str, options: Options, warn: Callable[[str], None]) -> None:
         self.device, self.options = device, options
@@ -153,26 +153,26 @@ class Checker:
         self._bounds_moved: OrderedDict[tuple[str, str], tuple[Inputs, dict[str, Tensor]] | None] = OrderedDict()
 
     def run(self, jobs: list[Job]) -> Iterator[CheckResult]:
-        """One result a job, as it comes; jobs of one solution stand together."""
+        """Yields one result per job as soon as it is known. Jobs of one solution must be adjacent."""
         for _, group in groupby(jobs, key=lambda job: id(job.solution)):
             batch = list(group)
             with self.child(batch[0]) as child:
-                deaths: dict[str, int] = {}  # in a row, by definition
+                deaths: dict[str, int] = {}  # consecutive ones, by definition
                 for job in batch:
                     yield self.result(job, child, deaths)
 
     def child(self, job: Job) -> Child:
-        """A process for the job's solution, not yet started."""
+        """The process for the job's solution, not yet started."""
         return Child(job.solution, self.device, job.interpreted, self.options.confinement)
 
     def result(self, job: Job, child: Child, deaths: dict[str, int]) -> CheckResult:
-        """The verdict on one job. `deaths` are those of the child in a row, by definition, for whoever asks again."""
+        """The result of one job. `deaths` counts consecutive deaths of the child by definition; the caller keeps it."""
         if job.unsupported is not None:
             return self._record(job, Judgement.of("UNSUPPORTED", job.unsupported), child)
         entry, before = job.found.definition.name, child.deaths
         if deaths.get(entry, 0) >= DEATHS_IN_A_ROW:
             last = child.last_failure
-            message = f"not run: its process was lost {deaths[entry]} times in a row, last: {last.message}"
+            message = f"not run: its process died {deaths[entry]} times in a row; the last message was: {last.message}"
             return self._record(job, Judgement.of(last.status, message), child)
         try:
             judgement = self._judged_with_room(job, child)
@@ -185,13 +185,13 @@ class Checker:
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
                 raise
-            said = (str(error).splitlines() or ["no more is said"])[0]
+            said = (str(error).splitlines() or ["no details"])[0]
             judgement = Judgement.of("UNSUPPORTED", f"out of memory: {said}")
         return self._record(job, judgement, child)
 
     def _judged_with_room(self, job: Job, child: Child) -> Judgement:
-        """What the child holds may be the memory that is missing, which is no reason to let it off: a fresh one is
-        asked before that is believed."""
+        """The child itself may hold the missing memory, which must not excuse it: on lack of memory, tries again with a
+        new child."""
         try:
             return self._judge(job, self.case(job), child)
         except (MemoryError, RuntimeError) as error:
@@ -201,7 +201,7 @@ class Checker:
         return self._judge(job, self.case(job), child)
 
     def _judge(self, job: Job, case: Case, child: Child) -> Judgement:
-        """Calls, looks at the form, then at the numbers, then calls again with other content on the same memory."""
+        """Calls, checks the form and then the numbers, then calls again with other content in the same memory."""
         child.load(job.entry.model_dump())
         content, definition = case.content(self.device), job.found.definition
         scope = content.scope
@@ -238,12 +238,12 @@ class Checker:
         self, job: Job, case: Case, content: Content, session: Session, first: dict[str, Tensor], judge: Judge,
         calls: list[list[Transformation]],
     ) -> Iterator[Verdict | None]:  # fmt: skip
-        """What is wrong in calls after a first one that was right: those with other content, the same again, and other
+        """The verdicts on calls after a correct first one: with other content, with the same content, and with other
         lengths of sequences. Raises `ChildFailed`."""
         for changes in calls:
             yield SecondCall(job, changes).judge(session, first, judge)
         if case.workload.judged is not None:
-            return  # gigabytes: what follows would hold them twice
+            return  # the following checks would need gigabytes twice
         if calls or job.extras.repeats is not None:
             yield Repeats(job, content, session, first, judge).verdict(calls[0] if calls else [])
         relaid = other_lengths.permuted(session.definition, content, first, judge, self._generator(job))
@@ -252,8 +252,8 @@ class Checker:
             yield other_lengths.judged_anew(session, relaid)
 
     def _moved(self, job: Job, case: Case) -> Relaid | None:
-        """Where sequences are of one length: the same tokens with other bounds, whose right answer is computed once for
-        all solutions."""
+        """For sequences of one length: the same tokens with other bounds. The correct answer is computed once for all
+        solutions."""
         key = (job.found.definition.name, job.workload.model_dump_json())
         if key not in self._bounds_moved:
             definition = job.found.definition
@@ -262,7 +262,7 @@ class Checker:
                 try:
                     expected = self._expected.values(job.found, inputs, keep=False)
                 except InvalidWorkload:
-                    inputs = None  # what this cut gives is not finite: it says nothing
+                    inputs = None  # this cut gives values that are not finite, and tests nothing
             self._bounds_moved[key] = None if inputs is None else (inputs, expected)
             while len(self._bounds_moved) > MOST_MOVED:
                 self._bounds_moved.popitem(last=False)
@@ -282,7 +282,7 @@ class Checker:
         return torch.Generator().manual_seed(self.options.seed ^ zlib.crc32(job.workload.name.encode()))
 
     def _profiled(self, job: Job, verdicts: list[Verdict], answer: Answer, case: Case) -> list[Verdict]:
-        """The verdicts with their errors by position, where those were asked for."""
+        """The verdicts, with errors by position if --errors asks for them."""
         definition, scope = job.found.definition, case.inputs.scope
         seen = case.seen(definition, answer.outputs) if job.extras.errors else None
         if seen is None or isinstance(seen, Verdict):
@@ -295,7 +295,7 @@ class Checker:
     def case(self, job: Job) -> Case:
         """Inputs, expected values and budget. Raises `InvalidWorkload`, `MemoryError`."""
         if job.workload.judged is not None:
-            return self._made(job)  # gigabytes on the device: drawn again sooner than kept
+            return self._made(job)  # gigabytes on the device: drawing again is better than keeping them
         key = (job.found.definition.name, job.workload.model_dump_json())
         known = self._cases.get(key)
         if known is None:
@@ -311,7 +311,7 @@ class Checker:
     def _made(self, job: Job) -> Case:
         found, workload = job.found, job.workload
         if workload.drawn == "device" and self.device != "cpu":
-            return draw_sampled(found, workload, self._expected, self.device)  # none of it passes through the host
+            return draw_sampled(found, workload, self._expected, self.device)  # without a copy on the host
         memory.require(found, workload, memory.ON_A_CPU if self.device == "cpu" else memory.DRAWING)
         if workload.judged is not None:
             return draw_sampled(found, workload, self._expected, self.device)

@@ -1,7 +1,7 @@
-"""A seal on recorded results: what comes back from a file was written by this judge, on this machine.
+"""Seals recorded results, to prove that this judge wrote them on this machine.
 
-A submission may bring a file of verdicts along, and whoever wrote it can compute its keys. The seal's key lies with the
-expected values, where no solution can read.
+A submission may bring a file of verdicts, and its author can compute the keys in it. The secret of the seal is beside
+the expected values, where no solution can read it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ KEY_FILE, LENGTH = "seal.key", 32
 
 
 def seal(result: CheckResult) -> str:
-    """Over every field but the seal itself; empty where no key can be kept."""
+    """The seal over all other fields; "" if the secret cannot be stored."""
     key = _key()
     if key is None:
         return ""
@@ -29,7 +29,7 @@ def seal(result: CheckResult) -> str:
 
 
 def is_sealed(result: CheckResult) -> bool:
-    """Whether this judge wrote it, as it stands."""
+    """Whether this judge wrote the result, and nobody changed it."""
     return bool(result.seal) and hmac.compare_digest(result.seal, seal(result))
 
 
@@ -39,7 +39,7 @@ def _key() -> bytes | None:
     try:
         key = _read(file)
         if key is None:
-            file.unlink(missing_ok=True)  # cut short: no seal could ever be made
+            file.unlink(missing_ok=True)  # a file that was cut off would disable seals forever
             _make(file)
             key = _read(file)
     except OSError:
@@ -56,6 +56,6 @@ def _read(file: Path) -> bytes | None:
 
 
 def _make(file: Path) -> None:
-    """Whole from the start: another process may read it at any time. The first of two wins."""
+    """Creates the file in one step, because another process may read it at any time. The first of two wins."""
     with contextlib.suppress(FileExistsError), kept.partial(file, over=False) as handle:
         os.write(handle, secrets.token_bytes(LENGTH))

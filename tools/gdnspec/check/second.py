@@ -1,9 +1,9 @@
-"""The second call: the same memory, the same `prepared`, and content that no earlier answer fits.
+"""The second call: the same memory, the same `prepared`, and content for which no earlier answer is correct.
 
-All exact symmetries of the definition are drawn at once, so that the right answer is known from the first call, to the
-last bit. What keeps answers (by pointer, by hash, by magnitude) or works only once gives the wrong ones here. Where a
-definition has symmetries that hold but for the order of sums, a third call has those as well and is held to the budget:
-no other moves what lies between an activation and a sum, such as the states of a whole layer.
+It applies all exact symmetries of the definition at once, so the correct answer follows from the first call, to the
+last bit. A solution that keeps answers (by pointer, hash or magnitude) or works only once fails here. If a definition
+has symmetries that change the order of sums, a third call applies those as well, and is judged by the budget: only they
+move what is between an activation and a sum, such as the states of a whole layer.
 """
 
 from collections.abc import Callable
@@ -21,28 +21,29 @@ from gdnspec.numerics.judge import Verdict
 from gdnspec.numerics.torch_arrays import in_blocks
 
 PROMISED = 'the manifest says "deterministic": true'
-BY_PLACE = f"{PROMISED}: declare false where the arithmetic depends on a value's place, or mend it"
+BY_PLACE = f"{PROMISED}: declare false if the arithmetic depends on a value's place, or fix the kernel"
 Judge = Callable[[dict[str, Tensor]], list[Verdict]]
 
 
 def further(
     definition: Definition, scope: Scope, generator: torch.Generator, vanishing: bool = False
 ) -> list[list[Transformation]]:
-    """What each call after the first one changes: one call, or two, the last of them with every symmetry that holds.
-    Together they alter all that a call leaves behind, or what is left as it was may be kept from the first."""
+    """The symmetries that each later call applies: one call, or two if some symmetries are not exact. Together they
+    change everything that a call leaves behind; otherwise a solution could keep the unchanged part from the first
+    call."""
     drawn = draw(definition, scope, generator, moved=True)
     exact = [one for one in drawn if holds_exactly(one, vanishing)]
     return [exact] if len(exact) == len(drawn) else [exact, drawn]
 
 
 def holds_exactly(one: Transformation, vanishing: bool) -> bool:
-    """To the last bit. `vanishing`: so little is left of a state that it may or may not vanish, scaled or not."""
+    """Whether it holds to the last bit. `vanishing`: states are so small that scaling may lose them."""
     scaled = one.symmetry.transform == "scale_power_of_two"
     return one.symmetry.exact and not (scaled and vanishing)
 
 
 class SecondCall:
-    """What is asked of a job that has answered well once."""
+    """A call with other content, after a correct first one."""
 
     def __init__(self, job: Job, transformations: list[Transformation]) -> None:
         self.job, self.transformations = job, transformations
@@ -50,7 +51,7 @@ class SecondCall:
     @property
     def what(self) -> str:
         names = ", ".join(t.symmetry.name for t in self.transformations)
-        which = "second" if self._exact else "further"
+        which = "second" if self._exact else "third"
         return f"on a {which} call with other content in the same memory ({names or 'none'})"
 
     @property
@@ -58,7 +59,7 @@ class SecondCall:
         return all(holds_exactly(one, self.job.vanishing) for one in self.transformations)
 
     def judge(self, session: Session, first: dict[str, Tensor], judge: Judge) -> Verdict | None:
-        """The verdict, or None where the answer is what it must be. Raises `ChildFailed`."""
+        """The verdict, or None if the answer is correct. Raises `ChildFailed`."""
         answer = session.call(session.with_tensors(apply_all(self.transformations, session.content.tensors)))
         if answer.fault is not None:
             return Verdict(answer.fault.status, f"{self.what}: {answer.fault.message}")
@@ -76,19 +77,19 @@ class SecondCall:
             if wrong is not None:
                 return Verdict(wrong.status, f"{self.what}: {wrong.message}")
         if not (self._exact and self.job.solution.manifest.deterministic):
-            return None  # within its budget, which is all that is promised
+            return None  # within its budget, and the solution promises no more
         return self._not_held(session, first, outputs, differing[0])
 
     def _not_held(self, session: Session, first: dict[str, Tensor], outputs: dict[str, Tensor], name: str) -> Verdict:
-        """Right within the budget, but not the same bits: is it the content, or the call?"""
+        """The answer is within the budget but has other bits: finds out whether the content or the call causes it."""
         again = session.call()
         if again.fault is None and all(same_bits(again.outputs[other], first[other]) for other in first):
             where = _first(~same_values(outputs[name], first[name]))
-            message = f"{name}: {where}; the symmetries are exact, and repeating the first call gives the same bits"
+            message = f"{name}: {where}; the symmetries are exact, and a repeat of the first call gives the same bits"
             return Verdict("NOT_REPRODUCIBLE", f"{self.what}: {message}; {BY_PLACE}")
         where = _first(again.outputs[name] != first[name])
         message = f"{name}: between two calls on the same inputs, {where}"
-        return Verdict("NOT_REPRODUCIBLE", f"{message}; {PROMISED}: declare false, or mend it")
+        return Verdict("NOT_REPRODUCIBLE", f"{message}; {PROMISED}: declare false, or fix the kernel")
 
 
 def _agree(a: Tensor, b: Tensor) -> bool:

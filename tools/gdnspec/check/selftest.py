@@ -1,4 +1,4 @@
-"""The judge judged: every known-bad solution must be rejected, every honest one accepted with a margin."""
+"""Tests the judge: it must reject every known-bad solution, and accept every honest one with a margin."""
 
 import contextlib
 import math
@@ -23,16 +23,16 @@ from gdnspec.model.workload import Workload
 from gdnspec.sandbox.wire.lifetime import die_with
 
 SUITES = ("smoke", "conformance", "strict", "fresh")
-SAMPLE = ("smoke", "strict", "fresh")  # of honest solutions, where a trial is not complete
-PAIRS = 65535  # of a sequence and a head, above which a workload is run as a long one is
-LONG = 2100  # tokens above which a workload is run only for what shows on long sequences, and for honest solutions
+SAMPLE = ("smoke", "strict", "fresh")  # for honest solutions, unless the trial is complete
+PAIRS = 65535  # of sequence and head: a workload with more counts as long
+LONG = 2100  # tokens: longer workloads run only for honest solutions and for faults that need them
 
 
 @dataclass(frozen=True)
 class Task:
-    """One solution on its definitions' workloads. `longest`: of a workload, in tokens. `repeats`: of each call; None is
-    what is usual on the device. `suites`: what it is tried on. `until_rejected`: whether a definition is left once a
-    workload has rejected the solution; those named in `killed_by` come first, and each is tried."""
+    """The trial of one solution. `longest`: limit of a workload in tokens. `repeats`: of each call; None means the
+    default of the device. `suites`: which to run. `until_rejected`: skip the rest of a definition after a workload
+    rejected the solution; workloads in `killed_by` run first, and all of them run."""
 
     solution: Solution
     longest: float
@@ -47,7 +47,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Trial:
-    """How all solutions are tried. `complete`: on every workload, not only until one rejects a wrong solution."""
+    """The settings for all solutions. `complete`: run all workloads, even after one rejected a wrong solution."""
 
     device: str
     timeout: float
@@ -56,13 +56,14 @@ class Trial:
 
 
 def honest_task(solution: Solution, trial: Trial) -> Task:
-    """Long workloads among them; unless the trial is complete, only those that every run needs."""
+    """The trial of an honest solution, with long workloads. Unless it is complete, only the suites in SAMPLE."""
     suites = SUITES if trial.complete else SAMPLE
     return Task(solution, math.inf, trial.device, trial.timeout, trial.seed, suites=suites)
 
 
 def bad_task(bad: Bad, trial: Trial) -> Task:
-    """A fault that shows only in some suites is tried on all workloads: it must pass in the others."""
+    """The trial of a wrong solution. One that fails only in some suites runs on all workloads: it must pass the
+    others."""
     known = bad.known
     longest = math.inf if known.long_workloads else LONG
     short = not trial.complete and not known.only_in
@@ -72,13 +73,13 @@ def bad_task(bad: Bad, trial: Trial) -> Task:
     )  # fmt: skip
 
 
-THREADS = "OMP_NUM_THREADS"  # of a process, and of those that it starts
+THREADS = "OMP_NUM_THREADS"  # of a process and its children
 
 
 @contextlib.contextmanager
 def _shared_processors(jobs: int) -> Iterator[None]:
-    """Processes that begin here have no more threads together than there are processors, unless the user has said how
-    many. With two each, two jobs on two processors took 216 s for 33."""
+    """Limits the threads of new processes, so that together they have as many as there are processors, unless the user
+    set a number. With two threads each, two jobs on two processors took 216 s, up from 33 s."""
     given = os.environ.get(THREADS)
     os.environ.setdefault(THREADS, str(max(1, len(os.sched_getaffinity(0)) // jobs)))
     try:
@@ -89,8 +90,8 @@ def _shared_processors(jobs: int) -> Iterator[None]:
 
 
 def run(tasks: list[Task], jobs: int) -> Iterator[tuple[Solution, list[CheckResult]]]:
-    """Results as they come, `jobs` solutions at a time, each group of cases held by one process."""
-    # Spawned, not forked: torch's threads do not survive a fork.
+    """Yields results as soon as they are known. It runs `jobs` solutions at a time."""
+    # "spawn" and not "fork": torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     with _shared_processors(jobs), ProcessPoolExecutor(jobs, context, die_with, (os.getpid(),)) as pool:
         try:
@@ -108,7 +109,7 @@ _checkers: dict[tuple[str, float, int], Checker] = {}
 def _run(task: Task) -> list[CheckResult]:
     device = machine.device(task.device)
     assert device is not None
-    # One for all tasks of this process: it remembers the cases.
+    # One checker for all tasks of this process, because it caches cases.
     key = (task.device, task.timeout, task.seed)
     checker = _checkers.setdefault(key, Checker(task.device, Options(task.timeout, task.seed), lambda message: None))
     jobs = list(plan([task.solution], selected(task, device), device, Extras(repeats=task.repeats)))
@@ -116,7 +117,7 @@ def _run(task: Task) -> list[CheckResult]:
 
 
 def _until_rejected(task: Task, checker: Checker, jobs: list[Job]) -> Iterator[CheckResult]:
-    """The results of as many jobs as it takes."""
+    """The results until each definition has rejected the solution."""
     jobs = sorted(jobs, key=lambda job: job.workload.name not in task.killed_by)
     rejected: set[str] = set()
     deaths: dict[str, int] = {}
@@ -132,8 +133,8 @@ def _until_rejected(task: Task, checker: Checker, jobs: list[Job]) -> Iterator[C
 
 
 def selected(task: Task, device: machine.Device) -> list[tuple[Found, list[Workload]]]:
-    """The workloads that a solution is tried on. An interpreted one is tried on what it is called twice on: more takes
-    minutes, and shows nothing about the judge."""
+    """The workloads for a solution. An interpreted one skips large workloads: they take minutes and do not test the
+    judge."""
     slow = interpreted(task.solution, device)
 
     def chosen(found: Found, line: Workload) -> bool:
@@ -152,11 +153,11 @@ def selected(task: Task, device: machine.Device) -> list[tuple[Found, list[Workl
     ]
 
 
-# --- what the results say ---------------------------------------------------------------------------------------
+# --- evaluation of results --------------------------------------------------------------------------------------
 
 
 def strength(result: CheckResult) -> float:
-    """How far a failure is from passing: error over budget, infinite where it never came to numbers; 0 if it passed."""
+    """How far a failure is from passing: error over budget; infinite if no numbers were compared; 0 if it passed."""
     if not result.failed:
         return 0.0
     shares = list(_shares(result))
@@ -164,7 +165,7 @@ def strength(result: CheckResult) -> float:
 
 
 def margin(results: Iterable[CheckResult]) -> float:
-    """The least budget over error of those that passed."""
+    """The smallest ratio of budget to error among passed results."""
     worst = max((share for result in results if result.status == "PASSED" for share in _shares(result)), default=0.0)
     return math.inf if worst == 0 else 1 / worst
 
@@ -177,7 +178,7 @@ def _shares(result: CheckResult) -> Iterator[float]:
 
 
 def complaints_about_bad(bad: Bad, results: list[CheckResult]) -> Iterator[str]:
-    """Why the judge is not worth its name: in words, one for each reason."""
+    """The reasons why the judge treats a wrong solution incorrectly, in words."""
     known, name = bad.known, bad.solution.name
     killers = {result.workload for result in results if result.failed}
     for definition in bad.solution.manifest.entries:
@@ -188,29 +189,30 @@ def complaints_about_bad(bad: Bad, results: list[CheckResult]) -> Iterator[str]:
             wanted = " or ".join(known.statuses)
             yield f"{name} on {result.definition}/{result.workload} is {result.status}, not {wanted}: {result.message}"
         if known.only_in and result.failed and result.suite not in known.only_in:
-            yield f"{name} fails on {result.workload}, outside of {', '.join(known.only_in)}: {result.message}"
+            yield f"{name} fails on {result.workload}, outside {', '.join(known.only_in)}: {result.message}"
     for workload in known.killed_by:
         if workload not in killers:
-            yield f"{name} is not killed by {workload}, which is there for it"
+            yield f"{name} passes {workload}, which must reject it"
     if known.only_in:
         yield from _thin(name, [result for result in results if result.suite not in known.only_in])
 
 
 def complaints_about_honest(solution: Solution, results: list[CheckResult]) -> Iterator[str]:
-    """What is wrong with a judgement of a right solution. The strict suite is a badge: all of it, or none counts."""
+    """The reasons why the judge treats a correct solution incorrectly. The strict suite counts only if all of it
+    passes."""
     ordinary = [result for result in results if result.suite != "strict"]
     strict = [result for result in results if result.suite == "strict"]
     for result in ordinary:
         if result.failed:
             where = f"{result.definition}/{result.workload}"
-            yield f"{solution.name} is honest and {result.status} on {where}: {result.message}"
+            yield f"{solution.name} is honest but gets {result.status} on {where}: {result.message}"
     yield from _thin(solution.name, ordinary)
     if has_badge(results):
         yield from _thin(solution.name, strict)
 
 
 def has_badge(results: list[CheckResult]) -> bool:
-    """Whether the strict suite is passed, as far as there is one and it could be run."""
+    """Whether the solution passes every strict workload that could run."""
     strict = [result for result in results if result.suite == "strict"]
     return any(result.status == "PASSED" for result in strict) and not any(result.failed for result in strict)
 
@@ -220,14 +222,14 @@ def _thin(name: str, results: list[CheckResult]) -> Iterator[str]:
         wanted = STRICT_MARGIN if result.suite == "strict" else MARGIN
         if margin([result]) < wanted:
             yield (
-                f"{name} keeps a margin of {margin([result]):.2f} on {result.definition}/{result.workload}: an honest "
-                f"solution keeps {wanted}"
+                f"{name} has a margin of {margin([result]):.2f} on {result.definition}/{result.workload}: an honest "
+                f"solution needs {wanted}"
             )
 
 
 def best_killers(results: dict[str, list[CheckResult]]) -> dict[str, CheckResult]:
-    """For each known-bad solution the failure that is furthest from passing; among equals the first in the suites. A
-    fresh workload, another one in each run, only where no other rejects it."""
+    """For each known-bad solution, the failure that is furthest from passing; the first in suite order if several are
+    equal. A fresh workload counts only if no other rejects it, because it differs in each run."""
     best = {}
     for name, mine in results.items():
         failures = [result for result in mine if result.failed]

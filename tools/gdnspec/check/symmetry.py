@@ -1,4 +1,4 @@
-"""The exact symmetries of a definition, drawn at random: new content whose right answer is known at once."""
+"""Draws the symmetries of a definition at random: new content whose correct answer follows from the first call."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,38 +11,37 @@ from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope, Symmetry
 from gdnspec.model.expression import parse
 
-POWERS = 4  # scaled by 2^-4 to 2^4: far from the ends of every type
-# Below this, a value may have lost bits as a subnormal number on its way, on one of two sides that a power of two
-# sets apart.
+POWERS = 4  # scale by 2^-4 to 2^4: far from the limits of every type
+# Below this, scaling by a power of two may lose bits: one of the two values may have been subnormal on the way.
 VANISHING = 2.0**-100
 
 
-Along = tuple[int, Tensor]  # a dimension of a tensor, and what each of its indices is given
+Along = tuple[int, Tensor]  # a dimension of a tensor, and a value for each of its indices
 
 
 @dataclass(frozen=True, eq=False)
 class Transformation:
-    """One symmetry, with what it does to each tensor that it names: `factors` multiply along a dimension, [size], or
-    [count, size] for so many calls; `indices` say where each index is taken from."""
+    """One symmetry and its effect on each tensor that it names. `factors` multiply along a dimension: [size], or
+    [count, size] for `count` calls. `indices` say which index each index is taken from."""
 
     symmetry: Symmetry
     factors: Mapping[str, Along] = field(default_factory=dict)
     indices: Mapping[str, Along] = field(default_factory=dict)
 
     def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All tensors, those that the symmetry names changed. Inputs or outputs, on any device."""
+        """All tensors, with the symmetry applied to those that it names: inputs or outputs, on any device."""
         return {name: self._one(name, x) for name, x in tensors.items()}
 
     def undo(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The inverse of `apply`; exact."""
+        """The exact inverse of `apply`."""
         return self.inverse().apply(tensors)
 
     def of_call(self, i: int) -> "Transformation":
-        """Of factors drawn for many calls, those of one."""
+        """The transformation of call `i`, if factors were drawn for many calls."""
         return replace(self, factors={name: (at, x[i]) for name, (at, x) in self.factors.items()})
 
     def inverse(self) -> "Transformation":
-        """What undoes it."""
+        """The transformation that undoes this one."""
         return Transformation(
             self.symmetry,
             {name: (at, 1 / factor) for name, (at, factor) in self.factors.items()},
@@ -62,9 +61,9 @@ class Transformation:
 def draw(
     definition: Definition, scope: Scope, generator: torch.Generator, count: int | None = None, *, moved: bool = False
 ) -> list[Transformation]:
-    """Every symmetry that holds with these axes, each with a choice of its own. With `count`, factors are drawn so many
-    times, [count, size], for so many calls; a permutation is one for all of them. With `moved`, no permutation leaves
-    all where it is, but of one alone. On the generator's device."""
+    """Every symmetry that applies to these axes, each with its own random choice. With `count`, factors are drawn for
+    so many calls, [count, size], but a permutation is the same for all. With `moved`, no permutation of two or more
+    indices is the identity. Tensors are on the generator's device."""
     drawn = (_draw(definition, symmetry, scope, generator, count, moved) for symmetry in definition.symmetries)
     return [one for one in drawn if one is not None]
 
@@ -89,17 +88,17 @@ def _draw(
 
 
 def _order(groups: int, part: int, generator: torch.Generator, moved: bool) -> Tensor:
-    """Where each of `groups` times `part` indices is taken from, within its group."""
+    """For each of `groups` * `part` indices, the index in the same group that it is taken from."""
     orders = [torch.randperm(part, generator=generator, device=generator.device) for _ in range(groups)]
     index = torch.cat([group * part + order for group, order in enumerate(orders)])
     if moved and torch.equal(index, torch.arange(len(index), device=index.device)):
-        # Two heads are drawn in their own order half of the time, and a call with nothing moved shows nothing.
+        # Half of the permutations of two heads are the identity, and a call with nothing moved tests nothing.
         return index.view(groups, part).roll(1, dims=1).flatten()
     return index
 
 
 def _along(definition: Definition, symmetry: Symmetry, scope: Scope, x: Tensor) -> dict[str, Along]:
-    """`x`, factors or an index, for each tensor; what it does to parts of one, along the dimension that they share."""
+    """`x` (factors or indices) for each tensor. Effects on parts of a tensor are combined along their dimension."""
     found: dict[str, Along] = {}
     for name, dimension in symmetry.dimension.items():
         within = definition.within(name, scope)
@@ -107,7 +106,7 @@ def _along(definition: Definition, symmetry: Symmetry, scope: Scope, x: Tensor) 
             found[name] = (dimension, x)
             continue
         tensor, at, part, shapes = within
-        if not at <= dimension < at + len(shapes[part]):  # one that all parts have, in front of theirs or behind
+        if not at <= dimension < at + len(shapes[part]):  # a dimension before or after the packed one
             found[tensor] = (dimension if dimension < at else dimension - len(shapes[part]) + 1, x)
             continue
         if tensor not in found:
@@ -119,14 +118,14 @@ def _along(definition: Definition, symmetry: Symmetry, scope: Scope, x: Tensor) 
 
 
 def _nothing(size: int, like: Tensor, symmetry: Symmetry) -> Tensor:
-    """What leaves all as it is."""
+    """Factors or indices that change nothing."""
     if symmetry.transform == "permute":
         return torch.arange(size, device=like.device)
     return torch.ones(*like.shape[:-1], size, device=like.device)
 
 
 def _spread(x: Tensor, shape: tuple[int, ...], dimension: int, symmetry: Symmetry, start: int) -> Tensor:
-    """For each element of a part, flat: its factor, or where in the packed dimension it is taken from."""
+    """For each element of a part, flattened: its factor, or its source index in the packed dimension."""
     if symmetry.transform == "permute":
         places = torch.arange(prod(shape), device=x.device).reshape(shape)
         return start + places.index_select(dimension, x).flatten()
@@ -135,17 +134,17 @@ def _spread(x: Tensor, shape: tuple[int, ...], dimension: int, symmetry: Symmetr
 
 
 def apply_all(transformations: list[Transformation], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """One after the other; a tensor at a time, for two copies of one may be all that there is room for."""
+    """Applies all in order. It handles one tensor at a time, because memory may have room for few copies."""
     return {name: _through(transformations, name, x) for name, x in tensors.items()}
 
 
 def undo_all(transformations: list[Transformation], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What `apply_all` did, undone."""
+    """Undoes `apply_all`."""
     return taken_back(transformations, dict(tensors))
 
 
 def taken_back(transformations: list[Transformation], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """As `undo_all`; each tensor leaves `tensors` when its turn comes, so that its memory is free soon."""
+    """Like `undo_all`, but removes each tensor from `tensors` when its turn comes, to free its memory early."""
     inverses = [transformation.inverse() for transformation in reversed(transformations)]
     return {name: _through(inverses, name, tensors.pop(name)) for name in list(tensors)}
 
@@ -157,7 +156,7 @@ def _through(transformations: list[Transformation], name: str, x: Tensor) -> Ten
 
 
 def same_values(a: Tensor, b: Tensor) -> Tensor:
-    """Where two outputs agree as values: +0 is -0, and what vanishes is zero. NaN agrees with nothing."""
+    """Where two outputs have equal values: +0 equals -0, and vanishing values equal zero. NaN equals nothing."""
     if not a.is_floating_point():
         return a == b
     return (a == b) | ((a.abs() < VANISHING) & (b.abs() < VANISHING))
