@@ -1,1 +1,1 @@
-"""From a solution's sources to something that can be called."""
+"""Turns the sources of a solution into functions."""

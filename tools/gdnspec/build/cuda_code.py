@@ -1,8 +1,8 @@
-"""What a .cu file becomes, as a hash: the same before and after a change of its sources where the change reaches
-neither the machine code nor the host code.
+"""A hash of what a .cu file compiles to. It stays the same if a change of the sources affects neither the machine code
+nor the host code.
 
-The file is compiled by nvcc, without a GPU. Its cubin is compared section by section. Its host code is compared as
-cudafe++ leaves it for the host compiler, where no comment and no body of a kernel is left.
+nvcc compiles the file, without a GPU. The cubin is compared section by section. The host code is compared as cudafe++
+passes it to the host compiler, without comments and bodies of kernels.
 """
 
 import hashlib
@@ -17,27 +17,27 @@ from gdnspec.build.loader import CUDA_FLAGS, define_flags
 from gdnspec.build.machine import nvcc
 
 ARCH = "90a"
-# The slugs of GPUs that a build for ARCH is for.
+# Slugs of the GPUs that ARCH is for.
 HOPPER = re.compile(r"-(h100|h200|h800|h20|gh200)\b")
-# As apache-tvm-ffi passes them before those of the loader.
+# apache-tvm-ffi passes these before the loader's own flags.
 TVM_FFI_FLAGS = ["-Xcompiler", "-fPIC", "-std=c++17", "-O2"]
 COMPARED = (
     "Machine code: the name, type, flags, size and content of each section of the cubin, and its symbols, without "
     "debugging information and without the hash of the compilation unit in names. Host code: its tokens as cudafe++ "
     "leaves them for the host compiler, __LINE__ being 0 in both states, without the embedded cubin."
 )
-# nvcc makes names of a file's own unique by two hashes: of its content, and of its path.
+# nvcc makes local names unique by two hashes: of the file's content and of its path.
 UNIT = re.compile(rb"(_GLOBAL__N__|_INTERNAL_)[0-9a-f]{8}(_\d+_\w+?_)[0-9a-f]{8}")
 TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|[^\s"]+|"')
 SHT_SYMTAB, SHT_STRTAB, SHT_NOBITS = 2, 3, 8
 
 
 class NoCompilerError(Exception):
-    """There is no nvcc here."""
+    """nvcc is not installed."""
 
 
 def compiler() -> dict[str, str]:
-    """What the code is made by, and for. Raises `NoCompilerError`."""
+    """The version of nvcc and the target. Raises `NoCompilerError`."""
     said = run([_nvcc(), "--version"]).stdout
     found = re.search(r"\bV(\d+(?:\.\d+)+)", said)
     return {"nvcc": found[1] if found else said.strip().splitlines()[-1], "target": f"sm_{ARCH}"}
@@ -45,11 +45,11 @@ def compiler() -> dict[str, str]:
 
 def code(folder: Path, file: str, defines: Mapping[str, int]) -> str:
     """sha256 over the machine code and the host code of a .cu file in a folder. Raises `NoCompilerError`, and
-    `RuntimeError` with nvcc's words where it does not compile."""
+    `RuntimeError` with nvcc's message if it does not compile."""
     cubin, host = folder / "_gdnspec.cubin", folder / "_gdnspec.ii"
     try:
         _compile(folder, file, defines, ["-cubin", "-o", cubin.name])
-        # An error message names its line, which moves with every comment.
+        # Error messages contain line numbers, which would change with every comment.
         _compile(folder, file, defines, ["-cuda", "-D__LINE__=0", "-o", host.name])
         parts = [*_sections(cubin.read_bytes()), _host(host.read_bytes())]
     finally:
@@ -64,13 +64,13 @@ def _compile(folder: Path, file: str, defines: Mapping[str, int], to: list[str])
     includes = [tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path(), "."]
     command = [_nvcc(), *TVM_FFI_FLAGS, *CUDA_FLAGS, f"-gencode=arch=compute_{ARCH},code=sm_{ARCH}"]
     command += [*define_flags(defines), *(f"-I{include}" for include in includes), *to, file]
-    run(command, folder=folder)  # from its folder: no path of this machine comes into the code
+    run(command, folder=folder)  # run inside the folder, so that the code contains no path of this machine
 
 
 def _nvcc() -> str:
     found = nvcc()
     if found is None:
-        raise NoCompilerError("no nvcc: install the CUDA toolkit, or set CUDA_HOME")
+        raise NoCompilerError("nvcc was not found: install the CUDA toolkit, or set CUDA_HOME")
     return found
 
 
@@ -78,7 +78,7 @@ def _nvcc() -> str:
 
 
 def _sections(cubin: bytes) -> Iterator[list[object]]:
-    """What each section of an ELF file is, and sha256 over its content."""
+    """The properties of each section of an ELF file, and sha256 over its content."""
     at, size, count, names_at = *struct.unpack_from("<Q", cubin, 0x28), *struct.unpack_from("<HHH", cubin, 0x3A)
     headers = [struct.unpack_from("<IIQQQQIIQQ", cubin, at + i * size) for i in range(count)]
     names = _content(cubin, headers[names_at])
@@ -98,7 +98,7 @@ def _content(cubin: bytes, header: tuple[int, ...]) -> bytes:
 
 
 def _symbols(table: bytes, each: int, strings: bytes) -> bytes:
-    """The symbols with their names in the place of where these lie."""
+    """The symbols, with each name in place of its offset."""
     found = []
     for at in range(0, len(table), each):
         (name,) = struct.unpack_from("<I", table, at)
@@ -118,7 +118,7 @@ def _without_unit(text: bytes) -> bytes:
 
 
 def _host(text: bytes) -> str:
-    """sha256 over the tokens. Lines that say where a text comes from, and the cubin in numbers, are none."""
+    """sha256 over the tokens, without line markers and the embedded cubin."""
     lines = _without_unit(text).decode(errors="surrogateescape").splitlines()
     kept = "\n".join(line for line in lines if not line.lstrip().startswith(("#", '".quad')))
     tokens = "\n".join(TOKEN.findall(kept))

@@ -1,9 +1,8 @@
-"""Triton solutions run without a GPU, as far as their launches.
+"""Runs Triton solutions without a GPU, up to their launches.
 
-They are run as they are, with tensors that have shapes and types but no memory, and with launches that compile for
-sm_90 and stop: so what is compiled is what the solution would launch on a GPU, with the arguments specialised as Triton
-does it. That happens in a process of its own, where neither TRITON_INTERPRET nor a driver chosen earlier stands in the
-way.
+A solution runs with tensors that have shapes and types but no memory. Each launch compiles for sm_90 and stops, so the
+compiled kernels are those that the solution would launch on a GPU, with arguments specialised by Triton. This happens
+in a separate process, because TRITON_INTERPRET or an already chosen driver would interfere.
 """
 
 import json
@@ -21,8 +20,8 @@ TIMEOUT = 300.0  # seconds
 
 
 def ask(module: str, request: dict[str, Any], **environment: str) -> Any:
-    """Runs a module of gdnspec in such a process, with the request on stdin; its answer, the last line that it prints.
-    Raises `RuntimeError` with what it says where it fails."""
+    """Runs a module of gdnspec in such a process with the request on stdin, and returns its answer, the last line that
+    it prints. Raises `RuntimeError` with its output if it fails."""
     with tempfile.TemporaryDirectory() as cache:
         passed_on = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
         tools = str(Path(__file__).resolve().parents[2])
@@ -33,7 +32,7 @@ def ask(module: str, request: dict[str, Any], **environment: str) -> Any:
 
 
 def described(inputs: Mapping[str, object]) -> dict[str, object]:
-    """Inputs by keyword, for a process that makes them anew: tensors by shape and type, anything else by its value."""
+    """Describes inputs for another process: tensors by shape and type, other values as they are."""
     return {name: _described(value) for name, value in inputs.items()}
 
 
@@ -45,7 +44,7 @@ def _described(value: object) -> dict[str, object]:
 
 
 def arguments(described: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What `described` said, tensors on the device "meta"."""
+    """The inputs that `described` describes, with tensors on the device "meta"."""
     import torch
 
     arguments: dict[str, Any] = {}
@@ -59,8 +58,7 @@ def arguments(described: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """A compiled kernel, and what it would have been launched with: its grid, and its arguments in words, without
-    the constants, which are in the kernel."""
+    """A compiled kernel, the grid of its launch, and the other arguments in words. Constants are part of the kernel."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -68,14 +66,14 @@ class Launch:
 
 
 def intercept_launches() -> list[Launch]:
-    """From here on a launch compiles for TARGET and goes no further. Returns the list that launches are added to."""
+    """Makes every launch compile for TARGET and stop. Returns the list to which launches are added."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction
 
     class NoDriver:
-        """As much of a driver as compiling asks for."""
+        """The part of a driver that compiling needs."""
 
         def get_current_target(self) -> Any:
             return GPUTarget(*TARGET)
@@ -98,7 +96,7 @@ def intercept_launches() -> list[Launch]:
         return kernel
 
     def every_configuration(self: Any, *args: Any, **kwargs: Any) -> None:
-        for configuration in self.configs:  # nothing can be timed here: all of them are candidates
+        for configuration in self.configs:  # nothing can be timed here, so all are candidates
             self.fn.run(*args, **kwargs, **configuration.all_kwargs())
 
     driver.set_active(NoDriver())
@@ -118,10 +116,12 @@ def run(
     environment: dict[str, str] | None = None,
     folder: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """A compiler or another tool, to its end, in a folder. Raises `RuntimeError` with what it says where it fails."""
+    """Runs a compiler or another tool in a folder. Raises `RuntimeError` with its message if it fails."""
     done = subprocess.run(
         command, input=stdin, env=environment, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT
     )
     if done.returncode:
-        raise RuntimeError(f"{Path(command[0]).name} ended with {done.returncode}: {done.stderr[-2000:].strip()}")
+        raise RuntimeError(
+            f"{Path(command[0]).name} failed with exit code {done.returncode}: {done.stderr[-2000:].strip()}"
+        )
     return done

@@ -1,17 +1,18 @@
-"""Triton's interpreter, corrected where it gives a right kernel wrong numbers on a CPU.
+"""Corrects Triton's interpreter, which gives correct kernels wrong numbers on a CPU.
 
-The worker calls `correct_interpreter()` once, before it loads a Triton solution, when TRITON_INTERPRET=1. The
-interpreter (triton.runtime.interpreter, 3.6 to 3.9) keeps bfloat16 as uint16 bit patterns, and forgets it:
+The worker calls `correct_interpreter()` once, before it loads a Triton solution, if TRITON_INTERPRET=1. The interpreter
+(triton.runtime.interpreter, 3.6 to 3.9) stores bfloat16 as uint16 bit patterns, but often treats them as integers:
 
-- `tl.dot` multiplies the bit patterns of bfloat16 operands, as do `+`, `*`, `<` and the like on bfloat16 tensors;
-- `tl.dot` leaves products to a BLAS, which may round an element by where it stands in the matrix: no GPU does;
-- float32 to bfloat16 truncates where every GPU rounds to nearest even, and other types (float64, integers) become
+- `tl.dot` multiplies the bit patterns of bfloat16 operands; so do `+`, `*`, `<` and others on bfloat16 tensors;
+- `tl.dot` uses a BLAS, which may round an element depending on its place in the matrix; no GPU does that;
+- conversion from float32 to bfloat16 truncates, but every GPU rounds to nearest even; other types (float64, integers)
+  become
   bfloat16 by writing their integer value into the bits;
-- Triton 3.6 turns a one-element array into an integer by `int(array)`, which NumPy 2.4 refuses, so a loop over
-  `range(tensor)` raises.
+- Triton 3.6 converts a one-element array by `int(array)`, which NumPy 2.4 refuses, so a loop over `range(tensor)`
+fails.
 
-tests/build/test_interpreter.py shows each of them. Left as they are: reductions of bfloat16 tensors (`tl.sum` of one;
-convert to float32 first, as an accurate kernel does anyway) and the rounding to 8-bit floats.
+tests/build/test_interpreter.py shows each of them. Not corrected: reductions of bfloat16 tensors (convert to float32
+before `tl.sum`, as an accurate kernel does anyway), and rounding to 8-bit floats.
 """
 
 import inspect
@@ -35,8 +36,8 @@ def correct_interpreter() -> None:
         return
     builder = _attribute(interpreter, "InterpreterBuilder")
     handle = _attribute(interpreter, "TensorHandle")
-    _attribute(builder, "create_fp_trunc")  # goes through cast_impl; were it gone, so would be our rounding
-    # All looked up before the first is replaced: a Triton that lacks one is left untouched.
+    _attribute(builder, "create_fp_trunc")  # it calls cast_impl; without it, our rounding would not be used
+    # All attributes are looked up before the first is replaced: a Triton that lacks one stays unchanged.
     replaced: list[tuple[Any, str, Any]] = [
         (builder, "cast_impl", _casting(_attribute(builder, "cast_impl"), handle, tl, interpreter)),
         (builder, "create_fp_to_fp", _rounding(_attribute(builder, "create_fp_to_fp"), handle, tl, interpreter)),
@@ -61,8 +62,8 @@ def _attribute(owner: Any, name: str) -> Any:
 
         where = getattr(owner, "__name__", str(owner))
         raise RuntimeError(
-            f"Triton {triton.__version__}: {where} has no {name}, so its interpreter cannot be corrected "
-            "(gdnspec knows Triton 3.6 to 3.9); install one of those, or run Triton solutions on a GPU"
+            f"Triton {triton.__version__}: gdnspec cannot correct its interpreter, because {where} has no {name}; "
+            "install Triton 3.6 to 3.9, or run Triton solutions on a GPU"
         ) from None
 
 
@@ -70,26 +71,26 @@ def _attribute(owner: Any, name: str) -> Any:
 
 
 def bfloat16_values(bits: NDArray[Any]) -> NDArray[np.float32]:
-    """The float32 values of bfloat16 bit patterns; exact."""
+    """The exact float32 values of bfloat16 bit patterns."""
     return (np.asarray(bits).view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def bfloat16_bits(values: NDArray[Any], truncate: bool = False) -> NDArray[np.uint16]:
     """Values rounded to bfloat16 (to nearest, ties to even; or toward zero), as bit patterns."""
-    with np.errstate(over="ignore"):  # a float64 beyond float32 is an infinity here too
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinity, as on a GPU
         single = np.ascontiguousarray(values, dtype=np.float32).reshape(np.shape(values))
     bits = single.view(np.uint32)
     upper = bits >> np.uint32(16)
-    # Half a unit, less one bit when the result is even: the carry runs into the exponent, as it should, and so
-    # subnormals and the overflow to infinity come out right. Infinities have no low bits and stay.
+    # Add half a unit, less one bit if the result is even. The carry runs into the exponent, which also handles
+    # subnormals and the overflow to infinity correctly. Infinities have no low bits and stay.
     nearest = (bits + np.uint32(0x7FFF) + (upper & np.uint32(1))) >> np.uint32(16)
     rounded = upper if truncate else nearest
-    # A NaN may have all its payload in the low bits: the quiet bit keeps it one.
+    # A NaN may have its whole payload in the low bits. The quiet bit keeps it a NaN.
     return np.where(np.isnan(single), upper | np.uint32(0x40), rounded).astype(np.uint16)
 
 
 def _widened(value: Any, handle: Any, tl: ModuleType) -> Any:
-    """A bfloat16 handle as the float32 one of equal values; any other as it is."""
+    """A bfloat16 handle as a float32 one with equal values; others unchanged."""
     if value.dtype.scalar != tl.bfloat16:
         return value
     return handle(bfloat16_values(value.data), tl.float32)
@@ -140,16 +141,16 @@ def _multiplying(original: Callable[..., Any], handle: Any, tl: ModuleType) -> C
 
 
 def product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float32]:
-    """a b [.., M, N] in float32, for a [.., M, K] and b [.., K, N]: all elements by the same additions in the same
-    order, wherever they stand. A BLAS takes other code at the edges of its tiles, whose last bits differ (OpenBLAS on
-    processors without AVX-512 does), and then an exact symmetry of a kernel would not come out exactly."""
+    """a b [.., M, N] in float32, for a [.., M, K] and b [.., K, N]. All elements use the same additions in the same
+    order. A BLAS uses other code at the edges of its tiles, where the last bits differ (OpenBLAS on processors without
+    AVX-512). An exact symmetry of a kernel would then not be exact."""
     a, b = (np.ascontiguousarray(x, dtype=np.float32) for x in (a, b))
     return np.einsum("...ik,...kj->...ij", a, b, optimize=False)  # type: ignore[no-any-return]
 
 
 def _computing(original: Callable[..., Any], handle: Any, tl: ModuleType) -> Callable[..., Any]:
     def compute(self: Any, *args: Any) -> Any:
-        """binary_op(lhs, rhs, op) and unary_op(arg, op): bfloat16 operands as their values."""
+        """binary_op(lhs, rhs, op) and unary_op(arg, op), with bfloat16 operands as their values."""
         *operands, op = args
         if all(operand.dtype.scalar != tl.bfloat16 for operand in operands):
             return original(self, *args)
@@ -161,11 +162,11 @@ def _computing(original: Callable[..., Any], handle: Any, tl: ModuleType) -> Cal
     return compute
 
 
-# --- speed: half of the time of a token went into these three --------------------------------------------------------
+# --- speed: half of the time of a token was spent in these three ----------------------------------------------------
 
 
 def _looking_up(original: Callable[..., Any], tl: ModuleType) -> Callable[..., Any]:
-    """The NumPy type of a Triton type: from a table that was made anew at each call."""
+    """Caches the NumPy type of a Triton type: the original builds a table at each call."""
     of_scalar = cache(original)
 
     def get_np_dtype(dtype: Any) -> Any:
@@ -176,8 +177,8 @@ def _looking_up(original: Callable[..., Any], tl: ModuleType) -> Callable[..., A
 
 
 def _patching(original: Callable[..., None], tl: ModuleType) -> Callable[..., None]:
-    """Each call of a device function, `tl.sum` for one, went through all names of the language in search of what is not
-    replaced yet. They are replaced together, so the first tells."""
+    """Each call of a device function, such as `tl.sum`, searches all names of the language for one that is not replaced
+    yet. They are replaced together, so it is enough to test the first."""
     first: dict[Any, str | None] = {}
 
     def _patch_builtin(package: Any, *args: Any) -> None:
@@ -192,7 +193,7 @@ def _patching(original: Callable[..., None], tl: ModuleType) -> Callable[..., No
 
 
 def _typing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The shape of every intermediate result is a tuple of integers, whose type was worked out anew each time."""
+    """Caches the type of a tuple of integers: every intermediate result has such a shape."""
     of_integers = cache(lambda values: original(list(values)))
 
     def type_for_tuple_values(values: Any, fields: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Loads an entry point: a function of a Python file, or an export of a CUDA file built with tvm-ffi."""
+"""Loads an entry point: a function of a Python file, or an export of a CUDA file that tvm-ffi builds."""
 
 import hashlib
 import importlib.util
@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PREFIX = "gdnspec_solution_"  # of the names of modules that hold entry points
+PREFIX = "gdnspec_solution_"  # of the names of modules with entry points
 CUDA_FLAGS = ["-std=c++17", "-lineinfo", "--expt-relaxed-constexpr"]
 
 
@@ -22,9 +22,10 @@ def load_function(
     defines: Mapping[str, int] | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """The function that `file::function` names. Whatever goes wrong inside the solution's code is raised as it is.
+    """The function that `file::function` names. Exceptions of the solution's code are not caught.
 
-    A variant has `defines`, with which a .cu file is compiled, or `arguments`, which a Python function always gets."""
+    A variant has `defines`, macros for compiling a .cu file, or `arguments`, keyword arguments for a Python
+    function."""
     file, function = spec.split("::")
     if file.endswith(".cu"):
         macros = tuple(sorted((defines or {}).items()))
@@ -34,20 +35,20 @@ def load_function(
 
 
 def define_flags(defines: Mapping[str, int]) -> list[str]:
-    """What a compiler is told of a variant's macros."""
+    """Compiler flags for the macros of a variant."""
     return [f"-D{name}={value}" for name, value in sorted(defines.items())]
 
 
 @cache
 def _python_module(path: Path) -> ModuleType:
     _make_way_for_neighbours_in(path.parent.resolve())
-    # Its own module gets a name that no package has.
+    # The module gets a name that no package has.
     name = f"{PREFIX}{path.parent.name}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs: Triton and dataclasses look a function's module up
+    sys.modules[name] = module  # before it runs, because Triton and dataclasses look up a function's module
     spec.loader.exec_module(module)
     return module
 
@@ -56,9 +57,10 @@ _solution_folders: set[Path] = set()
 
 
 def _make_way_for_neighbours_in(folder: Path) -> None:
-    """A kernel may import the files beside it by their bare names, and so may another solution in this process, whose
-    files are called the same: what was imported from other solutions' folders is forgotten, and this folder comes
-    first. Whoever has imported them keeps what it has; only an import inside a function comes too late."""
+    """Lets a kernel import the files beside it by their bare names. Another solution in this process may have files
+    with the same names, so modules from other solutions' folders are removed, and this folder comes first on the path.
+    Modules that were already imported keep their references; only a later import inside a function would be
+    affected."""
     _solution_folders.add(folder)
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -75,10 +77,10 @@ def _cuda_module(path: Path, build_dir: Path, macros: tuple[tuple[str, int], ...
     import torch
     import tvm_ffi.cpp
 
-    # Two variants of one file in a process are two libraries.
+    # Two variants of a file need two libraries.
     own = [hashlib.sha256(repr(macros).encode()).hexdigest()[:12]] if macros else []
     major, minor = torch.cuda.get_device_capability()
-    # The "a" variants hold what only one generation has, wgmma among it.
+    # The "a" targets have instructions of one generation only, such as wgmma.
     os.environ["TVM_FFI_CUDA_ARCH_LIST"] = f"{major}.{minor}{'a' if major >= 9 else ''}"
     return tvm_ffi.cpp.load(
         name="_".join([path.parent.name, path.stem, *own]),
@@ -91,8 +93,8 @@ def _cuda_module(path: Path, build_dir: Path, macros: tuple[tuple[str, int], ...
 
 
 def _cudart_folders() -> list[str]:
-    """Where libcudart is, when nvcc on PATH is a link or a script that stands outside its toolkit."""
-    from gdnspec.build.machine import nvcc  # not before it is needed: with it come manifests, and pydantic
+    """The folders of libcudart, for an nvcc on PATH that is a link or script outside its toolkit."""
+    from gdnspec.build.machine import nvcc  # late: it imports manifests and pydantic
 
     compiler = nvcc()
     if compiler is None:

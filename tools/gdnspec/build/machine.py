@@ -1,4 +1,4 @@
-"""What this machine can run, and why not."""
+"""Finds out what this machine can run, and why not."""
 
 import importlib.metadata
 import os
@@ -17,7 +17,7 @@ from gdnspec.model.solution import Manifest
 
 @dataclass(frozen=True)
 class Device:
-    """Where solutions run: "cpu" or "cuda", its name, and a GPU's compute capability."""
+    """A device for solutions: "cpu" or "cuda", its name, and the compute capability of a GPU."""
 
     kind: str
     name: str
@@ -31,7 +31,7 @@ class Device:
 
 @cache
 def device(kind: str) -> Device | None:
-    """The device of that kind, None where there is none."""
+    """The device of that kind, or None."""
     if kind == "cpu":
         return Device("cpu", platform.processor() or platform.machine())
     if not torch.cuda.is_available():
@@ -54,7 +54,7 @@ def version(package: str) -> str | None:
 
 
 def environment(where: Device) -> dict[str, str | None]:
-    """What a result depends on beside the sources."""
+    """What a result depends on, besides the sources."""
     return {
         "device": where.name,
         "python": platform.python_version(),
@@ -76,16 +76,16 @@ def nvcc() -> str | None:
 
 
 def lacking(manifest: Manifest, where: Device) -> str | None:
-    """Why this machine cannot run the solution; None where it can."""
+    """Why this machine cannot run the solution, or None."""
     requires = manifest.requires
     if requires.device not in ("any", where.kind):
         if requires.device == "cuda":
             return "needs a CUDA GPU: " + ("run with --device cuda" if device("cuda") else "this machine has none")
-        return f"runs on a {requires.device} only"
+        return f"runs only on a {requires.device}"
     if requires.compute_capability is not None and where.capability is not None:
         major, minor = (int(x) for x in requires.compute_capability.split("."))
         if where.capability < (major, minor):
-            return f"needs compute capability {requires.compute_capability}, this GPU has {where.capability}"
+            return f"needs compute capability {requires.compute_capability}, but this GPU has {where.capability}"
     for line in requires.packages:
         reason = _package(line)
         if reason is not None:
@@ -99,14 +99,14 @@ def _package(line: str) -> str | None:
     try:
         requirement = Requirement(line)
     except InvalidRequirement:
-        return f"requires.packages: {line!r} is no requirement"
+        return f"requires.packages: {line!r} is not a valid requirement"
     if requirement.marker is not None and not requirement.marker.evaluate():
         return None
     have = version(requirement.name)
     if have is None:
         return f'needs {line}: pip install "{line}"'
     if not requirement.specifier.contains(have, prereleases=True):
-        return f'needs {line}, {have} is installed: pip install "{line}"'
+        return f'needs {line}, but {have} is installed: pip install "{line}"'
     return None
 
 

@@ -1,8 +1,8 @@
-"""What a call of a Triton solution makes a GPU do, as a hash: the same before and after a change of its sources where
-the change reaches no GPU.
+"""A hash of what a call of a Triton solution does on a GPU. It stays the same if a change of the sources does not
+affect the GPU.
 
-Of each launch in turn the kernel's machine code for sm_90, its shared memory, warps, grid and arguments; and each
-operation of PyTorch in between. No line numbers: those move with every comment.
+It covers, for each launch in order, the kernel's machine code for sm_90, its shared memory, warps, grid and arguments,
+and each PyTorch operation in between. It does not cover line numbers, which change with every comment.
 """
 
 import hashlib
@@ -20,27 +20,27 @@ Call = tuple[str, Mapping[str, object]]
 
 
 def hashes(folder: Path, calls: Sequence[Call]) -> list[str]:
-    """For each call, `file.py::function` and its inputs by keyword, outputs among them where the entry takes them:
-    sha256 over what it launches. Raises `RuntimeError` where a call cannot be looked at without a GPU, as one that
-    reads values on the host."""
+    """For each call (`file.py::function` and its inputs by name, with outputs if the entry takes them): sha256 over
+    what it launches. Raises `RuntimeError` if a call cannot run without a GPU, for example because it reads values on
+    the host."""
     request = {"folder": str(folder.resolve()), "calls": [(entry, described(inputs)) for entry, inputs in calls]}
     found: list[str] = ask(__name__, request, TRITON_DISABLE_LINE_INFO="1")
     return found
 
 
 def compiler() -> dict[str, str]:
-    """What the machine code is made by, and for."""
+    """The version of Triton and the target."""
     from importlib.metadata import version
 
     return {"triton": version("triton"), "target": f"sm_{TARGET[1]}"}
 
 
 def _answer() -> None:
-    """In the child: a request on stdin, the hashes on stdout."""
+    """The child process: reads a request from stdin, and prints the hashes."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        """Writes down what PyTorch is told to do; what only makes room or looks at memory otherwise does nothing."""
+        """Records the operations of PyTorch, except views and allocations."""
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             found = func(*args, **(kwargs or {}))

@@ -1,6 +1,6 @@
-"""A family's code: reference/<family>/ as a package of its own, whatever else has names like its modules.
+"""Imports a family's code, reference/<family>/, as a package whose name cannot clash with others.
 
-It is somebody else's code, which the judge runs in its own process: what it raises is told as a problem of its file.
+The judge runs this foreign code in its own process. An exception in it becomes a problem of its file.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 PACKAGE = "gdnspec_reference_{}"
 FAMILY_CODE = "family.py"
-ASKED = ("painter", "problems", "emulators")  # what no family can do without
+ASKED = ("painter", "problems", "emulators")  # every family needs these
 _OF_THE_JUDGE = re.compile(r"^ *(from|import) gdnspec\b", re.MULTILINE)
-BESIDE = ("suites", "scripts")  # folders of what lists workloads and writes data: no verdict follows from them
+BESIDE = ("suites", "scripts")  # no verdict depends on these folders
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """torch says it in three ways. Here it is not imported."""
+    """Whether the error means that memory ran out. torch has three ways to say it, and is not imported here."""
     return isinstance(error, MemoryError) or any(
         word in f"{type(error).__name__}: {error}" for word in ("OutOfMemoryError", "can't allocate memory")
     )
@@ -40,23 +40,23 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def running(family: Family, doing: str) -> Iterator[None]:
-    """Around a call of a family's code. What that raises becomes a `SpecError` with its file and line; memory that is
-    missing is no fault of the code, and a `RegimeError` is an answer."""
+    """Wraps a call of a family's code. An exception becomes a `SpecError` with its file and line, except lack of
+    memory, which is not the code's fault, and `RegimeError`, which is an answer."""
     try:
         yield
     except (SpecError, RegimeError):
         raise
-    except (Exception, SystemExit) as error:  # what ends the process would look like a verdict
+    except (Exception, SystemExit) as error:  # an exit of the process would look like a verdict
         if out_of_memory(error):
             raise
         file, line = _origin(family, error)
-        what = f"{type(error).__name__}: {(str(error).splitlines() or ['no more is said'])[0]}"
+        what = f"{type(error).__name__}: {(str(error).splitlines() or ['no details'])[0]}"
         place = "" if line is None else f"line {line}"
-        raise SpecError([Problem(file, f"{what}, raised while {doing}", place)]) from error
+        raise SpecError([Problem(file, f"{what} (while {doing})", place)]) from error
 
 
 def _origin(family: Family, error: BaseException) -> tuple[Path, int | None]:
-    """The last line of the family's own code that an error passed through."""
+    """The last place in the family's own code that an error passed through."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename is not None:
         places.append((error.filename, error.lineno or 1))
@@ -65,45 +65,48 @@ def _origin(family: Family, error: BaseException) -> tuple[Path, int | None]:
 
 
 def module(family: Family, name: str) -> ModuleType:
-    """reference/<family>/<name>.py; in a folder of it `folder.name`. Raises `SpecError`."""
-    with running(family, f"{name}.py is imported"):
+    """The module reference/<family>/<name>.py, or `folder.name` for one in a folder. Raises `SpecError`."""
+    with running(family, f"importing {name}.py"):
         return importlib.import_module(f"{_package(family)}.{name}")
 
 
 def function(family: Family, named: str) -> Callable[..., Any]:
-    """What a definition names as `file.py::function`. Raises `SpecError`."""
+    """The function that a definition names as `file.py::function`. Raises `SpecError`."""
     file, name = named.split("::")
     found = module(family, file.removesuffix(".py"))
-    with running(family, f"{name} is looked up"):
+    with running(family, f"looking up {name}"):
         return getattr(found, name)  # type: ignore[no-any-return]
 
 
 def judged(family: Family) -> Any:
-    """What the judge asks the family for: the `FAMILY` of its family.py, a `gdnspec.family.Family`. Raises `SpecError`
-    where there is none."""
+    """The `FAMILY` of a family's family.py, a `gdnspec.family.Family`. Raises `SpecError` if there is none."""
     file = family.reference / FAMILY_CODE
     if not is_file(file):
-        raise SpecError([Problem(file, "no such file", hint=f"a family's {FAMILY_CODE} says how its inputs are drawn")])
+        raise SpecError(
+            [Problem(file, "no such file", hint=f"every family needs a {FAMILY_CODE}, which draws its inputs")]
+        )
     found = getattr(module(family, "family"), "FAMILY", None)
     if found is None:
-        raise SpecError([Problem(file, "no FAMILY in it", hint="FAMILY = gdnspec.family.Family(painter, ..)")])
+        raise SpecError(
+            [Problem(file, "it does not define FAMILY", hint="FAMILY = gdnspec.family.Family(painter, ..)")]
+        )
     if missing := [name for name in ASKED if not callable(getattr(found, name, None))]:
         raise SpecError([Problem(file, f"FAMILY has no function {missing[0]!r}: it is a {type(found).__name__}")])
     return found
 
 
 def calls(family: Family) -> "Calls":
-    """How calls of a library become workloads of the family's definitions. Raises `SpecError` where they do not."""
-    return _further(family, "calls", "reads no library calls")  # type: ignore[no-any-return]
+    """How library calls become workloads of the family's definitions. Raises `SpecError` if the family does not say."""
+    return _further(family, "calls", "cannot read library calls")  # type: ignore[no-any-return]
 
 
 def foreign(family: Family) -> "Foreign":
-    """How FlashInfer-Bench has the family's definitions. Raises `SpecError` where nothing says so."""
-    return _further(family, "foreign", "does not say how FlashInfer-Bench has it")  # type: ignore[no-any-return]
+    """How FlashInfer-Bench describes the family's definitions. Raises `SpecError` if the family does not say."""
+    return _further(family, "foreign", "does not say how FlashInfer-Bench describes it")  # type: ignore[no-any-return]
 
 
 def _further(family: Family, part: str, without: str) -> Any:
-    """What a family need not have."""
+    """An optional part of a family. Raises `SpecError` if it is missing."""
     found = getattr(judged(family), part, None)
     if found is None:
         hint = f"FAMILY = gdnspec.family.Family(.., {part}=..)"
@@ -113,7 +116,8 @@ def _further(family: Family, part: str, without: str) -> Any:
 
 @cache
 def code_hash(family: Family) -> str:
-    """sha256 over all that a verdict follows from: the operators' files and what the judge needs beside them."""
+    """sha256 over all files of the family that affect a verdict: the operators, and what the judge needs beside
+    them."""
     digest = hashlib.sha256(family.file.read_bytes())
     for file in _judging(family):
         digest.update(_named(family, file) + file.read_bytes())
@@ -122,7 +126,7 @@ def code_hash(family: Family) -> str:
 
 @cache
 def reference_hash(family: Family) -> str:
-    """sha256 over what expected values follow from: the files of the operators, not those that only the judge needs."""
+    """sha256 over the files that affect expected values: the operators, not the files that only the judge needs."""
     digest = hashlib.sha256()
     for file in _judging(family):
         content = file.read_bytes()
@@ -132,7 +136,7 @@ def reference_hash(family: Family) -> str:
 
 
 def _judging(family: Family) -> list[Path]:
-    """The family's files, those in folders too, but for those from which no verdict follows."""
+    """The family's Python files, including those in folders, except folders that affect no verdict."""
     files = sorted(family.reference.rglob("*.py"))
     return [file for file in files if file.relative_to(family.reference).parts[0] not in BESIDE]
 

@@ -1,7 +1,7 @@
-"""What kernels take of a GPU - registers, spills, shared memory - found without one.
+"""Finds the registers, spills and shared memory that kernels use, without a GPU.
 
-Triton solutions are run without one (build/dry.py). Assembly is by the ptxas that Triton brings; CUDA files are
-compiled by nvcc.
+Triton solutions run without a GPU (build/dry.py), and the ptxas of Triton assembles their kernels. nvcc compiles CUDA
+files.
 """
 
 import json
@@ -20,8 +20,8 @@ from gdnspec.build.loader import CUDA_FLAGS, load_function
 
 @dataclass(frozen=True)
 class KernelResources:
-    """Of one compiled kernel: registers a thread, bytes spilled a thread, bytes of shared memory a block; whether ptxas
-    says that its wgmma instructions wait for one another."""
+    """The resources of one compiled kernel: registers per thread, bytes spilled per thread, bytes of shared memory per
+    block, and whether ptxas reports that its wgmma instructions are serialised."""
 
     name: str
     registers: int
@@ -37,9 +37,9 @@ class KernelResources:
 def triton_resources(
     solution_folder: Path, calls: Sequence[tuple[str, Mapping[str, object]]]
 ) -> list[list[KernelResources]]:
-    """For each call, `file.py::function` and its inputs by keyword, outputs among them where the entry takes them: the
-    kernels that it launches. Tensors count by shape and type alone and arrive on the device "meta": an entry that
-    reads values on the host cannot be looked at this way."""
+    """The kernels that each call launches. A call is `file.py::function` and its inputs by name, with outputs if the
+    entry takes them. Tensors have only shape and type, on the device "meta", so an entry that reads values on the host
+    fails."""
     request = {
         "folder": str(solution_folder.resolve()),
         "calls": [(entry, described(inputs)) for entry, inputs in calls],
@@ -48,7 +48,7 @@ def triton_resources(
 
 
 def _answer() -> None:
-    """In the child: a request on stdin, the kernels on stdout."""
+    """The child process: reads a request from stdin, and prints the kernels."""
     request = json.load(sys.stdin)
     with tempfile.TemporaryDirectory() as build:
         launches = intercept_launches()
@@ -56,7 +56,7 @@ def _answer() -> None:
         for entry, described in request["calls"]:
             launches.clear()
             load_function(Path(request["folder"]), entry, Path(build))(**arguments(described))
-            kernels = {launch.kernel.hash: launch.kernel for launch in launches}  # a kernel once
+            kernels = {launch.kernel.hash: launch.kernel for launch in launches}  # each kernel once
             answer.append([asdict(_assembled(kernel)) for kernel in kernels.values()])
         print(json.dumps(answer))
 
@@ -67,14 +67,14 @@ def _assembled(kernel: Any) -> KernelResources:
     ptx = kernel.asm["ptx"]
     arch = re.search(r"^\.target\s+(sm_\w+)", ptx, re.MULTILINE)
     if arch is None:
-        raise RuntimeError("Triton's PTX names no target")
+        raise RuntimeError("the PTX of Triton names no target")
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_text(ptx)
         ptxas = triton.knobs.nvidia.ptxas.path
         log = run([ptxas, "-v", f"--gpu-name={arch[1]}", str(source), "-o", str(source.with_suffix(".cubin"))]).stderr
     (used,) = parse_ptxas(log)
-    # ptxas sees Triton's shared memory as dynamic, of size unknown; Triton knows.
+    # For ptxas, Triton's shared memory is dynamic and of unknown size; Triton knows the size.
     return KernelResources(used.name, used.registers, used.spill_stores, used.spill_loads, int(kernel.metadata.shared))
 
 
@@ -82,12 +82,12 @@ def _assembled(kernel: Any) -> KernelResources:
 
 
 def cuda_resources(source: Path, arch: str = "90a") -> list[KernelResources]:
-    """The kernels of a .cu file compiled by nvcc for sm_<arch>, with the flags that solutions are built with."""
+    """The kernels of a .cu file, compiled by nvcc for sm_<arch> with the flags for solutions. Raises `RuntimeError`."""
     import tvm_ffi.libinfo
 
     nvcc = shutil.which("nvcc")
     if nvcc is None:
-        raise RuntimeError("no nvcc on PATH: install the CUDA toolkit to compile CUDA solutions")
+        raise RuntimeError("nvcc is not on PATH: install the CUDA toolkit to compile CUDA solutions")
     includes = [tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path(), source.parent]
     with tempfile.TemporaryDirectory() as folder:
         command = [nvcc, *CUDA_FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}", "-Xptxas", "-v", "-cubin"]
@@ -100,7 +100,7 @@ def cuda_resources(source: Path, arch: str = "90a") -> list[KernelResources]:
 
 
 def parse_ptxas(log: str) -> list[KernelResources]:
-    """The entry functions in what `ptxas -v` says, by name."""
+    """The kernels in the output of `ptxas -v`, by name."""
     kernels = []
     serialised = set(re.findall(r"wgmma.mma_async instructions are serialized .* function '([^']+)'", log))
     for part in re.split(r"Compiling entry function ", log)[1:]:
@@ -108,7 +108,7 @@ def parse_ptxas(log: str) -> list[KernelResources]:
         spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", part)
         registers = re.search(r"Used (\d+) registers", part)
         if name is None or spills is None or registers is None:
-            raise RuntimeError(f"unexpected words from ptxas: {part[:400]}")
+            raise RuntimeError(f"unexpected output of ptxas: {part[:400]}")
         shared = re.search(r"(\d+) bytes smem", part)
         counts = (int(registers[1]), int(spills[1]), int(spills[2]), int(shared[1]) if shared else 0)
         kernels.append(KernelResources(_readable(name[1]), *counts, serialised=name[1] in serialised))
@@ -116,7 +116,7 @@ def parse_ptxas(log: str) -> list[KernelResources]:
 
 
 def _readable(mangled: str) -> str:
-    """Namespace, return type and arguments dropped: `kernel<128>`. As it is where c++filt is not to be had."""
+    """The name without namespace, return type and arguments, such as `kernel<128>`; unchanged without c++filt."""
     tool = shutil.which("c++filt")
     if tool is None or not mangled.startswith("_Z"):
         return mangled

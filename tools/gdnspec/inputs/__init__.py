@@ -1,1 +1,1 @@
-"""Workload lines to tensors: the same line gives the same bytes on any machine. NumPy alone, no torch."""
+"""Turns workload lines into tensors. The same line gives the same bytes on any machine. Uses NumPy, not torch."""

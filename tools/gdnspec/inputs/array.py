@@ -1,4 +1,4 @@
-"""An array with an element type that NumPy may not have: bfloat16 is held as the uint16 of its bits."""
+"""An array whose element type NumPy may lack: bfloat16 is stored as the uint16 of its bits."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ CARRIER: dict[str, type[np.generic]] = {
 
 @dataclass(frozen=True, eq=False)
 class Array:
-    """`data` is C-contiguous and of the carrier type of `dtype`."""
+    """`data` is C-contiguous and has the carrier type of `dtype`."""
 
     dtype: str
     data: NDArray[np.generic]
@@ -42,7 +42,7 @@ class Array:
 
 
 def to_bfloat16(x: NDArray[np.floating], toward_zero: bool = False) -> NDArray[np.uint16]:
-    """Finite values to the bits of bfloat16: to nearest, ties to even, or toward zero."""
+    """Converts finite values to the bits of bfloat16: rounds to nearest, ties to even, or toward zero."""
     bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
     if not toward_zero:
         bits = bits + (0x7FFF + ((bits >> 16) & 1))
@@ -50,5 +50,5 @@ def to_bfloat16(x: NDArray[np.floating], toward_zero: bool = False) -> NDArray[n
 
 
 def encode(x: NDArray[np.floating], dtype: str) -> NDArray[np.generic]:
-    """Float64 values in the carrier of `dtype`."""
+    """Converts float64 values to the carrier type of `dtype`."""
     return to_bfloat16(x) if dtype == "bfloat16" else x.astype(CARRIER[dtype])

@@ -1,6 +1,6 @@
-"""What the judge asks a family of operators for: reference/<family>/family.py has one `FAMILY` of this type.
+"""What the judge needs from a family of operators: reference/<family>/family.py has one `FAMILY` of this type.
 
-The family's own files import nothing of gdnspec but `gdnspec.family`, which holds this and what drawing needs.
+The family's files import only `gdnspec.family` from gdnspec. It contains this file and helpers for drawing.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class SuiteError(ValueError):
-    """What a definition's suites need, and no line can be."""
+    """The suites of a definition need a workload that cannot exist."""
 
 
 class Painter(Protocol):
-    """Draws the inputs of one workload: the same from the same line on every machine."""
+    """Draws the inputs of one workload. The same line gives the same inputs on every machine."""
 
     def paint(self, tensor: Tensor) -> Array:
-        """One input, of the shape and type that the definition gives it, by the generator that its `draw` names. Each
-        has a random stream of its own, so that leaving one out changes no other. Raises `RegimeError`."""
+        """One input, with the shape and type of the definition, drawn by the generator that its `draw` names. Each
+        input has its own random stream, so that leaving one out changes no other. Raises `RegimeError`."""
         ...
 
 
 class DevicePainter(Protocol):
-    """Draws the inputs of a workload that only a check draws, on its device."""
+    """Draws the inputs of a workload with `"drawn": "device"`, on the device of the check."""
 
     def paint(self, tensor: Tensor) -> "torch.Tensor":
         """One input. Raises `RegimeError`."""
@@ -43,8 +43,8 @@ class DevicePainter(Protocol):
 
 @dataclass(frozen=True)
 class Published:
-    """What a family knows when it draws fresh lines or lists those that it ships: the definition, its published lines,
-    the axes of the presets of presets.json, and those of any preset by its name."""
+    """What a family gets when it draws fresh lines or lists its workloads. `lines`: the published workloads of the
+    definition. `presets`: the axes of each preset in presets.json. `heads`: the axes of any preset, by name."""
 
     definition: Definition
     lines: list[Workload]
@@ -53,44 +53,43 @@ class Published:
 
 
 class FreshLines(Protocol):
-    """Lines that nobody has seen: everything in a workload file can be recognised by its shapes and its gates."""
+    """Draws new lines for each check: a solution could recognise a published line by its shapes or gates."""
 
     def names(self, device: str) -> tuple[str, ...]:
-        """The names of the lines of every seed on a kind of device."""
+        """The names of the lines for a kind of device; they are the same for every seed."""
         ...
 
     def draw(self, name: str, seed: int, device: str) -> Workload:
-        """One of them, without a budget. The same seed gives the same line."""
+        """The line with this name, without a budget. The same seed gives the same line."""
         ...
 
     def narrower(self, line: Workload) -> Workload | None:
-        """The same with fewer sequences; None where it has few."""
+        """The same line with fewer sequences; None if it has few."""
         ...
 
 
 class Suites(Protocol):
-    """The workloads that a family ships. `tools/make_workloads.py` writes them; no check asks for them."""
+    """The workloads that a family ships. `tools/make_workloads.py` writes them; checks do not use this."""
 
     def lines(self, published: Published, share: Callable[[Workload], float | None]) -> Iterator[Workload]:
-        """All lines of a definition, in the order of its file: each with its suite and, where it is drawn, its seed,
-        none with a hash or a budget. `published.lines` are those that the file holds. A line whose file of tensors is
-        not in the definition's folder is left out.
+        """All lines of a definition, in the order of its file. Each has its suite and, if it is drawn, its seed, but no
+        hash and no budget. `published.lines` are the lines in the file today. A line whose tensor file is missing from
+        the definition's folder is left out.
 
-        `share` says which part of the largest budget that may be frozen honest arithmetic takes on a line: 1.0 is all
-        of it, None more. It draws the inputs and runs the emulators, so that it is for lines that are new. Raises
+        `share` returns which part of the largest allowed budget honest arithmetic needs on a line: 1.0 is all of it,
+        None is more. It draws the inputs and runs the emulators, which is slow: use it only for new lines. Raises
         `SuiteError`."""
         ...
 
     def table(self, published: Sequence[Published]) -> str:
-        """What the published lines of the family's definitions cover, in Markdown, for the family's README."""
+        """A Markdown table of what the family's published lines cover, for its README."""
         ...
 
 
 @dataclass(frozen=True)
 class Emulated:
-    """One call, for the emulators of its workload. `arguments`: the inputs by name, as stored. `oracle`: the reference
-    that the definition names for calls of this size; `second`: its second derivation, or the first where there is
-    none."""
+    """One call for the emulators. `arguments`: the inputs by name, as stored. `oracle`: the reference for calls of this
+    size. `second`: the second derivation, or the first if there is only one."""
 
     definition: Definition
     strict: bool
@@ -100,51 +99,52 @@ class Emulated:
 
 
 class NotRecorded(ValueError):
-    """A call that no definition describes; why."""
+    """No definition describes the call. The message says why."""
 
 
 @dataclass(frozen=True)
 class Regrouped:
-    """A call that shows that earlier ones were read wrongly: which of those, and what their kept tensors become."""
+    """A call that shows that earlier calls were read wrongly. `affects`: whether a call was. `tensors`: corrects its
+    kept tensors."""
 
     affects: Callable[[Any], bool]
     tensors: "Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]"
 
 
 class CallReader(Protocol):
-    """Reads the calls of one recording as workloads of one definition. What `seen` returns is given back to the others.
+    """Reads the calls of one recording as workloads of one definition. Other methods get back what `seen` returned.
 
-    A call is a mapping of arguments by their names in `Calls.arguments`; others come by the name that they were passed
-    with. What was left out has its default or is absent.
+    A call maps arguments to values, by their names in `Calls.arguments`; other arguments keep the name in the call. An
+    argument that was left out has its default or is absent.
     """
 
     def seen(self, call: Mapping[str, Any]) -> Hashable:
-        """What is recorded of a call without a look at its values: the same for calls that are alike. Printed, it says
-        which kind of call. Raises `NotRecorded`."""
+        """A description of a call, made without looking at values: calls of one kind have equal descriptions. Printed,
+        it says which kind of call it is. Raises `NotRecorded`."""
         ...
 
     def serves(self, seen: Any) -> bool:
-        """Whether a call is one of the definition's stage."""
+        """Whether a call belongs to the definition's stage."""
         ...
 
     def look(self, call: Mapping[str, Any], seen: Any) -> Regrouped | None:
-        """Looks at the values of a call that is about to be recorded."""
+        """Looks at the values of a call before it is recorded. A result says that earlier calls were read wrongly."""
         ...
 
     def line(self, seen: Any) -> dict[str, Any]:
-        """Preset, axes, lengths, scalars and what is left out, as in a workload line. Raises `NotRecorded`."""
+        """Preset, axes, lengths, scalars and omitted inputs, as in a workload line. Raises `NotRecorded`."""
         ...
 
     def tensors(self, call: Mapping[str, Any], seen: Any) -> "dict[str, torch.Tensor]":
-        """The definition's inputs, contiguous, on the CPU, in memory of their own. Raises `NotRecorded`."""
+        """The definition's inputs, contiguous, copied to the CPU. Raises `NotRecorded`."""
         ...
 
     def size(self, seen: Any) -> int:
-        """How many bytes `tensors` will have, about."""
+        """The approximate number of bytes of `tensors`."""
         ...
 
     def told(self, seen: Iterable[Any]) -> list[str]:
-        """What a user should know of how these calls were read, a sentence each."""
+        """Sentences for the user about how these calls were read."""
         ...
 
 
@@ -152,16 +152,16 @@ class CallReader(Protocol):
 class Calls:
     """How a call of a library becomes a workload.
 
-    - `named`: what such a function is called: "gated delta rule".
-    - `arguments`: what it takes, each by one name, with all names that a library may give it; `needed`: those by which
-      such a function is known.
-    - `told`: the arguments whose shapes a message tells, with the words for one that is absent.
-    - `usual`: package.module:function for each stage, where the user names none.
-    - `regime`: how inputs are drawn of which no tensors were kept.
-    - `records`: whether calls can be workloads of a definition; `served`: of which kinds of definitions, in words;
+    - `named`: the name of such a function in messages, such as "gated delta rule".
+    - `arguments`: its arguments: one name for each, and all names that libraries use for it. `needed`: those that
+    identify such a function.
+    - `told`: the arguments whose shapes messages show, with the words for an absent one.
+    - `usual`: package.module:function for each stage, if the user names none.
+    - `regime`: how to draw inputs if no tensors were kept.
+    - `records`: whether calls can be workloads of a definition. `served`: the kinds of such definitions, in words.
       `stages`: which calls belong to which stage, in words.
-    - `reader`: for a definition, all definitions of the family by name, and how often heads were repeated before the
-      call, where the user says so.
+    - `reader`: makes the reader from a definition, all definitions of the family by name, and how often heads were
+    repeated before the call, if the user says so.
     """
 
     named: str
@@ -177,17 +177,17 @@ class Calls:
 
 
 class NotExpressed(Exception):
-    """What something of FlashInfer-Bench has that nothing here can say."""
+    """A part of FlashInfer-Bench that has no counterpart here. The message says what."""
 
 
 class Foreign(Protocol):
-    """How FlashInfer-Bench, a public benchmark, has the definitions of a family. A `Meaning` is one of its definitions
-    beside the one here that has its contract.
+    """How FlashInfer-Bench, a public benchmark, describes the definitions of a family. A `Meaning` pairs one of its
+    definitions with the one here that has the same contract.
 
-    - `aliases`: other names there of inputs and outputs here. They count only where shape and type fit as well.
-    - `raw`: inputs there from which inputs here can be computed; `ready`: which of them has the shape of which input
-      here. Empty where there are none.
-    - `asides`: differences that a judge can put aside, each in words that follow "right on 9 of 9 ..".
+    - `aliases`: their names for inputs and outputs here. A name counts only if shape and type match as well.
+    - `raw`: their inputs from which inputs here can be computed. `ready`: which of them has the shape of which input
+    here. Both may be empty.
+    - `asides`: differences that a judge can set aside, in words that follow "right on 9 of 9 ..".
     """
 
     aliases: Mapping[str, tuple[str, ...]]
@@ -196,57 +196,58 @@ class Foreign(Protocol):
     asides: tuple[str, ...]
 
     def unsaid(self, definition: Definition) -> str | None:
-        """Why the format has no words for a definition, to follow its name; None where it has."""
+        """Why the format cannot describe a definition, in words that follow its name; None if it can."""
         ...
 
     def name(self, definition: str, axes: Mapping[str, int]) -> str:
-        """What a definition with the axes of a preset is called there."""
+        """Their name for a definition with the axes of a preset."""
         ...
 
     def stage(self, name: str) -> str | None:
-        """The stage here that a name there says; None where it says none."""
+        """The stage that one of their names implies, or None."""
         ...
 
     def preset(self, axes: Mapping[str, int]) -> str:
-        """The name of the preset that binds these axes, where there is one for any sizes."""
+        """The name of the preset with these axes, if the family has presets for any sizes."""
         ...
 
     def computed(self, definition: Definition) -> str:
-        """A sentence that says that `raw` is given there, where a definition takes what is computed from it."""
+        """A sentence that says that they pass `raw`, if the definition here takes values computed from it."""
         ...
 
     def compare(self, found: "Meaning", text: "Text") -> None:
-        """Adds to `differences`, `aside` and `gate` what the text of a reference says otherwise."""
+        """Adds to `differences`, `aside` and `gate` what the text of their reference does differently."""
         ...
 
     def tensors(self, found: "Meaning", tensors: dict[str, Array], drawn: Collection[str]) -> list[str]:
-        """Turns the tensors of a workload into those of a line here, in place, and says what was changed. Those in
-        `drawn` are to be drawn. Raises `NotExpressed`."""
+        """Converts the tensors of one of their workloads in place, and says what changed. Inputs in `drawn` will be
+        drawn. Raises `NotExpressed`."""
         ...
 
     def scalars(self, found: "Meaning", kept: dict[str, Any]) -> list[str]:
-        """The same for scalars."""
+        """Like `tensors`, for scalars."""
         ...
 
     def supports(self, found: "Meaning") -> list[str]:
-        """Conditions of a manifest under which an imported solution is called. Raises `NotExpressed`."""
+        """The conditions of the manifest under which an imported solution is called. Raises `NotExpressed`."""
         ...
 
     def adapter(self, found: "Meaning", entry: str, returns: bool, aside: Collection[str] | None = None) -> str:
-        """A module whose `run` is called as a definition here is, by name, and calls `entry`, file.py::function, as
-        FlashInfer-Bench does. It `returns` outputs or takes places for them. `aside`: what is done for it."""
+        """The text of a module whose `run` takes the arguments of the definition here by name, and calls `entry`
+        (file.py::function) as FlashInfer-Bench does. `returns`: whether `entry` returns its outputs instead of writing
+        them. `aside`: the differences that the module sets aside."""
         ...
 
     def unasked(self, found: "Meaning", line: Workload) -> str:
-        """Why a workload cannot be asked of a definition there; empty where it can."""
+        """Why their definition cannot run a workload; "" if it can."""
         ...
 
     def concerns(self, found: "Meaning", word: str, line: Workload) -> bool:
-        """Whether a workload has to do with one of `asides`."""
+        """Whether one of `asides` affects a workload."""
         ...
 
     def put_aside(self, words: Collection[str], scalars: dict[str, Any]) -> None:
-        """Changes the scalars of a workload to those on which the differences do not show."""
+        """Changes the scalars of a workload so that the differences have no effect."""
         ...
 
 
@@ -254,21 +255,21 @@ class Foreign(Protocol):
 class Family:
     """The functions that the judge calls.
 
-    - `painter`: for a definition, a workload and its bound axes. Raises `RegimeError` where a definition cannot express
-      the regime.
-    - `problems`: why inputs that are inside their domains may not be used all the same, in words: what keeps the
-      operator's numbers bounded. It is given the inputs by name, parts of packed ones as well.
-    - `emulators`: honest arithmetic, from which error budgets are frozen: the name of each emulator, and what the
+    - `painter`: makes the painter of a definition, a workload and its bound axes. Raises `RegimeError` if the
+    definition cannot express the regime.
+    - `problems`: reasons why inputs may not be used although their values are inside their domains, such as numbers
+    that grow without bound. It gets the inputs, and the parts of packed inputs, by name.
+    - `emulators`: honest arithmetic, from which budgets are computed: yields the name of each emulator, and what the
       reference would return, in the types of the definition.
-    - `bounding`: the inputs that `problems` looks at; the others may be gigabytes, and are written one at a time.
-    - `fresh`: draws lines for each check beside the published ones; None where a family has none.
-    - `device_painter`, `device_problems`: the same for calls that only a check draws, past 2^31 elements; None where a
-      family has no such workloads.
-    - `calls`: how a call of a library becomes a workload; None where `gdnspec capture` has nothing to record.
-    - `foreign`: how FlashInfer-Bench has the definitions; None where nothing is exported to it or imported from it.
-    - `suites`: loads what lists the workloads that the family ships, and imports it only when called; None where
-      workload files are written by other means. It lies in the sub-package `suites`, a folder beside family.py: no
-      verdict follows from that, nor from a folder `scripts`, so that a change there leaves kept verdicts as they are.
+    - `bounding`: the inputs that `problems` needs. Others may have gigabytes, and are written one at a time.
+    - `fresh`: draws new lines for each check; None if the family has none.
+    - `device_painter`, `device_problems`: the same for workloads that the device draws, beyond 2^31 elements; None if
+    the family has none.
+    - `calls`: how a call of a library becomes a workload; None if `gdnspec capture` cannot record any.
+    - `foreign`: how FlashInfer-Bench describes the definitions; None if there is no exchange with it.
+    - `suites`: imports and returns the list of workloads that the family ships; None if their files are written in
+    another way. The code is in the folder `suites` beside family.py. No verdict depends on this folder or on a folder
+    `scripts`, so changes there keep cached verdicts.
     """
 
     painter: Callable[[Definition, Workload, Scope], Painter]

@@ -1,4 +1,4 @@
-"""Where each token of a workload stands, and the kinds of function that a regime is made of."""
+"""The position of each token of a workload, and the types of the functions that make up a regime."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each token stands: `sequence` [T], `position` in it [T], `lengths` [num_seqs], and the heads."""
+    """The `sequence` [T] of each token, its `position` in the sequence [T], the `lengths` [num_seqs], and the heads."""
 
     lengths: NDArray[np.int64]
     heads: int

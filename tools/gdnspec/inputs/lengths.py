@@ -14,7 +14,7 @@ FORMS = "a list such as 1,63,1000, or uniform:LO:HI, or lognormal:MEDIAN:SIGMA"
 
 @dataclass(frozen=True)
 class Spec:
-    """A parsed SPEC; `fixed` is the list where it is one."""
+    """A parsed SPEC. `fixed`: the values, if it is a list."""
 
     text: str
     fixed: tuple[int, ...] | None = None
@@ -34,7 +34,7 @@ class Spec:
 
 
 def parse(text: str, option: str) -> Spec:
-    """Raises `SpecError` naming the option where the text is none of the three forms."""
+    """Parses a SPEC. Raises `SpecError`, which names the option, if the text has none of the three forms."""
     try:
         if not text.isascii() or "_" in text:
             raise ValueError

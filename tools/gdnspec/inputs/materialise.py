@@ -1,4 +1,4 @@
-"""From a workload to everything that one call needs, with its hash."""
+"""Turns a workload into the inputs of one call, with their hash."""
 
 import hashlib
 import json
@@ -19,12 +19,12 @@ from gdnspec.model.workload import Workload
 
 
 class InvalidWorkload(Exception):
-    """Inputs that cannot be judged on: INVALID_WORKLOAD."""
+    """The inputs cannot be used to judge a solution: status INVALID_WORKLOAD."""
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """One call. `tensors` in the definition's order, without the omitted; `scalars` with None for the absent."""
+    """The inputs of one call. `tensors`: in the definition's order, without omitted ones. `scalars`: None if absent."""
 
     tensors: dict[str, Array]
     scalars: dict[str, float | bool | None]
@@ -32,7 +32,7 @@ class Inputs:
     sha256: str
 
     def key(self) -> str:
-        """Names the call by content: tensors, what is omitted, and scalars."""
+        """A hash of the content: tensors, omitted inputs, and scalars."""
         return hashlib.sha256(json.dumps([self.sha256, self.scalars], sort_keys=True).encode()).hexdigest()
 
 
@@ -45,7 +45,7 @@ def digest(tensors: dict[str, Array]) -> str:
 
 
 def materialise(found: Found, workload: Workload) -> Inputs:
-    """Draws or reads the inputs; raises `InvalidWorkload` with the reason where they may not be used."""
+    """Draws or reads the inputs. Raises `InvalidWorkload` with the reason if they may not be used."""
     definition = found.definition
     refuse_drawn(workload)
     scope = workload.scope(definition, preset_of(found, workload))
@@ -55,7 +55,7 @@ def materialise(found: Found, workload: Workload) -> Inputs:
         raise InvalidWorkload(str(error)) from None
     sha256 = digest(tensors)
     changed = workload.sha256 is not None and workload.sha256 != sha256
-    # A file is held to its hash first. Of a generator that draws no number the other hash would not say what is wrong.
+    # For a file, compare the hash first. For a generator, other problems come first: they say more than a wrong hash.
     if changed and workload.tensors is not None:
         raise InvalidWorkload(_other_hash(sha256, workload))
     for problem in validity.problems(found, tensors, workload, scope):
@@ -66,18 +66,18 @@ def materialise(found: Found, workload: Workload) -> Inputs:
 
 
 def _other_hash(sha256: str, workload: Workload) -> str:
-    return f"the inputs have sha256 {sha256[:12]}.., the line says {str(workload.sha256)[:12]}.."
+    return f"the inputs have sha256 {sha256[:12]}.., but the workload says {str(workload.sha256)[:12]}.."
 
 
 def draw(found: Found, workload: Workload, scope: Scope) -> dict[str, Array]:
-    """Every input tensor that the line does not omit, by name, as the family draws it. Scalars are not drawn."""
+    """All input tensors that the line does not omit, by name, as the family draws them. Scalars are not drawn."""
     return {tensor.name: array for tensor, array in painted(found, workload, scope)}
 
 
 def painted(found: Found, workload: Workload, scope: Scope) -> Iterator[tuple[Tensor, Array]]:
-    """The same one at a time. Raises `RegimeError`, and `SpecError` where the family's code is wrong."""
+    """Like `draw`, one tensor at a time. Raises `RegimeError`, and `SpecError` if the family's code is wrong."""
     definition = found.definition
-    with running(found.family, f"inputs of {definition.name} are drawn"):
+    with running(found.family, f"drawing the inputs of {definition.name}"):
         painter = judged(found.family).painter(definition, workload, scope)
         for tensor in definition.inputs:
             if not tensor.is_scalar and tensor.name not in workload.omit:
@@ -85,7 +85,7 @@ def painted(found: Found, workload: Workload, scope: Scope) -> Iterator[tuple[Te
 
 
 def _held(found: Found, tensor: Tensor, array: object, scope: Scope) -> Array:
-    """What was drawn, seen to be what the definition says. Raises `SpecError`."""
+    """The drawn array, if it has the type and shape of the definition. Raises `SpecError`."""
     if not isinstance(array, Array):
         has = f"a {type(array).__name__}, not a gdnspec.family.Array"
     elif array.dtype in CARRIER and array.data.dtype != CARRIER[array.dtype]:
@@ -100,9 +100,9 @@ def _held(found: Found, tensor: Tensor, array: object, scope: Scope) -> Array:
 
 
 def refuse_drawn(workload: Workload) -> None:
-    """Raises `InvalidWorkload` for a line whose tensors only a check draws."""
+    """Raises `InvalidWorkload` for a workload that only a check can draw, on its device."""
     if workload.drawn is not None:
-        raise InvalidWorkload("its inputs are drawn on the device of a check, and are the same on no other machine")
+        raise InvalidWorkload("only a check can draw its inputs, on its device: other machines give other values")
 
 
 def _read(found: Found, workload: Workload, scope: Scope) -> dict[str, Array]:
@@ -119,7 +119,7 @@ def _read(found: Found, workload: Workload, scope: Scope) -> dict[str, Array]:
 
 
 def scalars(found: Found, workload: Workload, scope: Scope) -> dict[str, float | bool | None]:
-    """The values of all scalars of a call, None for the absent."""
+    """The values of all scalars of a call; None for absent ones."""
     values: dict[str, float | bool | None] = {}
     absent = workload.omitted(found.definition)
     for tensor in found.definition.inputs:
@@ -127,6 +127,6 @@ def scalars(found: Found, workload: Workload, scope: Scope) -> dict[str, float |
             value = workload.scalars.get(tensor.name)
             if value is None and tensor.name not in absent:
                 value = parse(tensor.default or "0").evaluate(scope)
-            # 1 of a float is 1.0, however the line writes it.
+            # A line may write the float 1.0 as 1.
             values[tensor.name] = float(value) if value is not None and tensor.dtype in FLOATS else value
     return values

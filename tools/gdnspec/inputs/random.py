@@ -1,7 +1,7 @@
-"""Numbers from a counter-based generator, keyed by (seed, name).
+"""Random numbers from a counter-based generator, keyed by (seed, name).
 
-Philox is specified bit by bit and NumPy promises its raw stream. Everything after it is integer arithmetic, or
-single IEEE operations that every machine rounds alike: no library's `randn`, `exp` or order of summation decides a bit.
+Philox is specified bit by bit, and NumPy promises a stable raw stream. All further steps are integer arithmetic or
+single IEEE operations, which every machine rounds alike. No bit depends on a library's `randn`, `exp` or order of sums.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-NORMAL_STD = float(np.sqrt(4 * (65536.0**2 - 1) / 12))  # of the sum of four 16-bit integers
+NORMAL_STD = float(np.sqrt(4 * (65536.0**2 - 1) / 12))  # standard deviation of the sum of four uniform 16-bit integers
 GRID = float(1 << 20)
 
 
@@ -46,21 +46,23 @@ class Stream:
 
 
 def on_grid(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rounded to multiples of 2^-20, so that the last bit of a library's exp does not show; infinities stay.
+    """Rounds to multiples of 2^-20, so that the last bit of a library's exp has no effect. Infinities stay.
 
-    What is above 0 stays so: an alpha of 1e-7 is no reset, and kernels that take its logarithm can tell.
+    A positive value stays positive: an alpha of 1e-7 is not a reset, and kernels that take its logarithm see a
+    difference.
     """
     return np.where((x > 0) & (x * GRID < 1), 1.0, np.round(x * GRID)) / GRID
 
 
 def off_grid(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """In float32 and off that grid, by a last bit where rounding has put a value on it; what was meant for it stays."""
+    """Rounds to float32, and moves a value that rounding put on that grid by one bit. Values meant for the grid
+    stay."""
     single = x.astype(np.float32)
     by_chance = (single == on_grid(single.astype(np.float64))) & (x != on_grid(x))
     return np.where(by_chance, np.nextafter(single, np.float32(0)), single).astype(np.float64)
 
 
 def on_fine_grid(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rounded to 16 significant bits: what `on_grid` is for, where gates far below its 2^-20 count."""
+    """Rounds to 16 significant bits: like `on_grid`, for gates far below 2^-20."""
     mantissa, exponent = np.frexp(x)
     return np.asarray(np.where(np.isfinite(x), np.ldexp(np.round(mantissa * 65536.0) / 65536.0, exponent), x))

@@ -1,6 +1,6 @@
-"""Tensors from a safetensors file as raw bytes, held to the definition: names, element types, shapes, constraints.
+"""Reads tensors of a safetensors file as raw bytes, and checks names, types, shapes and constraints.
 
-Without NumPy, so that `gdnspec validate` answers at once.
+It does not import NumPy, so that `gdnspec validate` answers quickly.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ DTYPES = {
     "BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64",
     "I32": "int32", "I64": "int64", "BOOL": "bool",
 }  # fmt: skip
-EXPECTED = "expected."  # prefix of recorded outputs: evidence beside the reference, never what judges
+EXPECTED = "expected."  # prefix of recorded outputs: evidence beside the reference, never used to judge
 
 
 @dataclass(frozen=True)
@@ -32,68 +32,68 @@ class Raw:
     data: bytes
 
     def integers(self) -> list[int]:
-        """The values of a tensor of integers, or of truths as 0 and 1."""
+        """The values of an integer tensor, or of a boolean one as 0 and 1."""
         if self.dtype == "bool":
             return list(self.data)
         return memoryview(self.data).cast("i" if self.dtype == "int32" else "q").tolist()
 
 
 def read_raw(path: Path) -> dict[str, Raw]:
-    """Every tensor of the file. Raises `SpecError` where it is cut short or has a type of no definition."""
+    """All tensors of the file. Raises `SpecError` if it is incomplete or has a type that no definition uses."""
     try:
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise SpecError([Problem(path, "is not a regular file")])  # a pipe would be waited for
+            raise SpecError([Problem(path, "is not a regular file")])  # reading a pipe would block
         content = path.read_bytes()
         entries = deserialize(content)  # type: ignore[no-untyped-call]
     except OSError as error:
         raise SpecError([Problem(path, error.strerror or str(error))]) from None
     except (SafetensorError, ValueError, OverflowError) as error:
-        raise SpecError([Problem(path, f"not a whole safetensors file: {error}")]) from None
-    # Of two tensors of one name the library gives the last.
+        raise SpecError([Problem(path, f"not a complete safetensors file: {error}")]) from None
+    # The library silently takes the last of two tensors with one name; this parser refuses duplicate keys.
     parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode(), path)
     tensors = {}
     for name, entry in entries:
         if entry["dtype"] not in DTYPES:
-            raise SpecError([Problem(path, f"element type {entry['dtype']} is of no definition", name)])
+            raise SpecError([Problem(path, f"no definition uses the element type {entry['dtype']}", name)])
         tensors[name] = Raw(DTYPES[entry["dtype"]], tuple(entry["shape"]), bytes(entry["data"]))
     return tensors
 
 
 def read_inputs(path: Path, definition: Definition, omit: Iterable[str]) -> dict[str, Raw]:
-    """The definition's inputs, in its order; expected.* are passed over, anything else is an error."""
+    """The definition's inputs, in its order. Tensors named expected.* are ignored; any other tensor is an error."""
     tensors = read_raw(path)
     wanted = [t for t in definition.inputs if not t.is_scalar and t.name not in omit]
     names = {tensor.name for tensor in wanted}
     problems = []
     for name in tensors:
         if name not in names and not name.startswith(EXPECTED):
-            problems.append(Problem(path, f"{name!r} is no input of {definition.name}", name, nearest(name, names)))
+            problems.append(Problem(path, f"{name!r} is not an input of {definition.name}", name, nearest(name, names)))
     for tensor in wanted:
         if tensor.name not in tensors:
             problems.append(Problem(path, f"no tensor {tensor.name!r}, an input of {definition.name}", tensor.name))
         elif tensors[tensor.name].dtype != tensor.dtype:
-            problems.append(Problem(path, f"{tensors[tensor.name].dtype}, not {tensor.dtype}", tensor.name))
+            problems.append(Problem(path, f"the type is {tensors[tensor.name].dtype}, not {tensor.dtype}", tensor.name))
     if problems:
         raise SpecError(problems)
     return {tensor.name: tensors[tensor.name] for tensor in wanted}
 
 
 def hold_to(path: Path, tensors: Mapping[str, Raw], definition: Definition, scope: Scope) -> None:
-    """Binds the 1-D integer inputs in `scope`; raises `SpecError` where shapes or constraints do not hold, or where
-    `scope` has other values of them."""
+    """Adds the values of integer inputs to `scope`. Raises `SpecError` if shapes or constraints are violated, or if
+    `scope` has other values for them."""
     problems = []
     for name, raw in tensors.items():
         if definition.input(name).is_index:
             values = raw.integers()
             if scope.setdefault(name, values) != values:
-                problems.append(Problem(path, "not the values that the workload's line gives", name))
+                problems.append(Problem(path, "the values differ from those in the workload line", name))
             scope[name] = values
     problems += [Problem(path, why) for _, _, why in definition.broken(scope)]
     for name, raw in tensors.items():
         wanted = definition.shape(definition.input(name), scope)
         if raw.shape != wanted:
-            problems.append(Problem(path, f"shape {list(raw.shape)}, not {list(wanted)}", name))
+            problems.append(Problem(path, f"the shape is {list(raw.shape)}, not {list(wanted)}", name))
     if problems:
         raise SpecError(problems)
 

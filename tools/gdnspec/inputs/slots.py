@@ -1,4 +1,4 @@
-"""Which slots of a pool the rows of a call read and write, and how many there are: drawn, where no line says."""
+"""Draws which slots of a pool the rows of a call read and write, and the size of the pool, if a line does not say."""
 
 import numpy as np
 
@@ -6,17 +6,16 @@ from gdnspec.inputs.random import Stream
 from gdnspec.model.definition import Definition
 from gdnspec.model.roles import axis
 
-SKIPPED = 8  # one row in so many
-SPARE = 3  # slots that no row names, at least
+SKIPPED = 8  # one row in this many is skipped
+SPARE = 3  # at least this many slots are not named by any row
 
 
 def slots(
     definition: Definition, batch: int, tokens: int, stream: Stream, most: int = 0
 ) -> tuple[dict[str, int], dict[str, list[int]]]:
-    """Axes and integer inputs of a call of `batch` rows of `tokens` each; empty where the definition has no pool.
+    """Axes and integer inputs of a call of `batch` rows with `tokens` each; empty if the definition has no pool.
 
-    A row that writes one slot writes to the one that it reads, or to another. Some rows are skipped. A flag is one way
-    or the other.
+    A row that writes one slot writes to the slot that it reads, or to another. Some rows are skipped. Flags are random.
     """
     naming = [tensor for tensor in definition.inputs if tensor.indexes is not None]
     if not naming:
@@ -32,7 +31,7 @@ def slots(
         skipped, in_place = (int(x) for x in stream.raw(2) % np.array([SKIPPED, 2], dtype=np.uint64))
         first = next(free)
         for tensor, count in zip(naming, each, strict=True):
-            alone = pools.count(tensor.indexes) == 1  # one input names the slot that is read and written
+            alone = pools.count(tensor.indexes) == 1  # one input names the slot for both reading and writing
             shares = alone or not tensor.writes or (in_place and count == 1 and tokens == 1)
             chosen = [first] * count if shares else [next(free) for _ in range(count)]
             values[tensor.name] += [-1] * count if skipped == 0 else chosen

@@ -1,4 +1,4 @@
-"""The tensors of a workload into a safetensors file, one at a time: none is in memory twice, most not at once."""
+"""Writes the tensors of a workload into a safetensors file one at a time, to save memory."""
 
 import hashlib
 from collections.abc import Iterator
@@ -17,19 +17,20 @@ from gdnspec.model.elements import Tensor
 from gdnspec.model.errors import RegimeError
 from gdnspec.model.workload import Workload
 
-DRAWING = 1.2  # times a tensor's bytes: the blocks that it is drawn in are small beside it
+DRAWING = 1.2  # times a tensor's bytes: it is drawn in blocks, which are small
 
 
 def write(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
-    """Bytes and sha256 of what was written: the same as `materialise` has of the same line. The file is whole, or it
-    is not there. Raises `InvalidWorkload`, `OSError`, `MemoryError` where the largest tensor would not fit."""
+    """Writes the file and returns its size in bytes and its sha256, the same as from `materialise`. The file is
+    complete or does not exist. Raises `InvalidWorkload`, `OSError`, and `MemoryError` if the largest tensor does not
+    fit."""
     refuse_drawn(workload)
     scope = workload.scope(found.definition, preset_of(found, workload))
     largest = max(found.definition.nbytes(tensor, scope) for tensor in found.definition.inputs)
     have = available()
     if have is not None and DRAWING * largest > have:
         need = DRAWING * largest / 2**30
-        raise MemoryError(f"its largest tensor needs about {need:.1f} GiB, {have / 2**30:.1f} GiB are free")
+        raise MemoryError(f"its largest tensor needs about {need:.1f} GiB, but only {have / 2**30:.1f} GiB are free")
     partial = file.with_name(f".{file.name}.partial")
     try:
         size, sha256 = _written(found, workload, partial)
@@ -46,7 +47,7 @@ def _written(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
     shapes = {t.name: definition.shape(t, scope) for t in tensors}
     head, starts = header({t.name: (t.dtype, shapes[t.name]) for t in tensors})
     digest = hashlib.sha256()
-    small: dict[str, Array] = {}  # what is looked at together
+    small: dict[str, Array] = {}  # the tensors that the family checks together
     bounding = judged(found.family).bounding
     with file.open("wb") as out:
         out.write(head)
@@ -64,7 +65,7 @@ def _written(found: Found, workload: Workload, file: Path) -> tuple[int, str]:
     for problem in validity.problems(found, small, workload, scope):
         raise InvalidWorkload(problem)
     if workload.sha256 is not None and workload.sha256 != digest.hexdigest():
-        raise InvalidWorkload(f"the inputs have sha256 {digest.hexdigest()[:12]}.., the line says another")
+        raise InvalidWorkload(f"the inputs have sha256 {digest.hexdigest()[:12]}.., but the workload has another")
     return size, digest.hexdigest()
 
 

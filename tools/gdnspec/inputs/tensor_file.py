@@ -1,7 +1,7 @@
-"""The safetensors format: eight bytes of length, a JSON header, the tensors.
+"""The safetensors format: eight bytes of length, a JSON header, then the tensors.
 
-Written here and not by a library, so that the bytes of an export are those of schema version 1 and of nothing else.
-Read here, so that names, types and shapes are known, and refused, before one byte of data is.
+gdnspec writes it without a library, so that the bytes of an export depend only on schema version 1. It reads headers
+without a library, so that it can refuse names, types and shapes before it reads any data.
 """
 
 import json
@@ -27,8 +27,8 @@ METADATA = "__metadata__"
 
 
 def header(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[bytes, dict[str, int]]:
-    """The head of a file of tensors (name: type, shape), and where each starts behind it, in the order in which they
-    lie. Wider elements first, so that each tensor is aligned."""
+    """The header of a file of tensors (name: type, shape), and the start of each tensor after it, in their order in the
+    file. Wider elements come first, so that each tensor is aligned."""
     described, starts, end = {}, {}, 0
     for name, (dtype, shape) in sorted(tensors.items(), key=lambda item: -SIZES[item[1][0]]):
         start, end = end, end + prod(shape) * SIZES[dtype]
@@ -40,7 +40,7 @@ def header(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[bytes, d
 
 
 def encoded(tensors: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
-    """The file in pieces: the same arrays, the same bytes."""
+    """The file in pieces. The same arrays give the same bytes."""
     head, starts = header({name: (array.dtype, array.shape) for name, array in tensors.items()})
     yield head
     for name in starts:
@@ -49,7 +49,7 @@ def encoded(tensors: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of a file: where its data lies, in bytes from the file's start. An unknown type keeps its code."""
+    """A tensor in a file: its start in bytes from the start of the file. An unknown type keeps its code."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -58,12 +58,12 @@ class Entry:
 
 
 def entries(file: BinaryIO, size: int, path: Path) -> dict[str, Entry]:
-    """The header of a file of `size` bytes; raises `SpecError` where header and file are not a whole."""
+    """The tensors in a file of `size` bytes. Raises `SpecError` if the header and the file do not match."""
     length = int.from_bytes(file.read(LENGTH), "little")
     if size < LENGTH or length > size - LENGTH:
-        raise _broken(path, f"the header should have {length} bytes, the file has {size}")
+        raise _broken(path, f"the header should have {length} bytes, but the file has {size}")
     if length > LARGEST_HEADER:
-        raise _broken(path, f"a header of {length} bytes; at most {LARGEST_HEADER} are read")
+        raise _broken(path, f"the header has {length} bytes, more than the limit of {LARGEST_HEADER}")
     try:
         text = file.read(length).decode()
     except UnicodeDecodeError:
@@ -79,21 +79,21 @@ def entries(file: BinaryIO, size: int, path: Path) -> dict[str, Entry]:
             raise _broken(path, f"the data of {name!r} begins at byte {entry.start}, not {end}")
         end += entry.nbytes
     if end != size:
-        raise _broken(path, f"the data ends at byte {end}, the file at {size}")
+        raise _broken(path, f"the data ends at byte {end}, but the file at {size}")
     return found
 
 
 def _entry(name: str, value: Any, data: int, path: Path) -> Entry:
     wanted = {"dtype", "shape", "data_offsets"}
     if not isinstance(value, dict) or value.keys() != wanted or not isinstance(value["dtype"], str):
-        raise _broken(path, f"{name!r} is not described by dtype, shape and data_offsets")
+        raise _broken(path, f"{name!r} needs exactly the keys dtype, shape and data_offsets")
     shape, offsets = value["shape"], value["data_offsets"]
     if not (_sizes(shape) and len(shape) <= DIMENSIONS and _sizes(offsets) and len(offsets) == 2):
         raise _broken(path, f"shape or data_offsets of {name!r} are not lists of sizes")
     start, end = offsets
     dtype = DTYPES.get(value["dtype"], value["dtype"])
     if start > end or (dtype in SIZES and end - start != prod(shape) * SIZES[dtype]):
-        raise _broken(path, f"{name!r}: {value['dtype'][:40]} {shape} does not take bytes {start} to {end}")
+        raise _broken(path, f"{name!r}: {value['dtype'][:40]} {shape} does not match its bytes {start} to {end}")
     return Entry(dtype, tuple(shape), data + start, end - start)
 
 
@@ -102,4 +102,4 @@ def _sizes(value: Any) -> bool:
 
 
 def _broken(path: Path, message: str) -> SpecError:
-    return SpecError([Problem(path, f"not a whole safetensors file: {message}")])
+    return SpecError([Problem(path, f"not a complete safetensors file: {message}")])

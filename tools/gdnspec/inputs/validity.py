@@ -1,4 +1,4 @@
-"""Whether drawn or recorded inputs may be used: values inside their domains, and bounded by what their family says."""
+"""Checks drawn or recorded inputs: values must be inside their domains, and within the bounds of their family."""
 
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -14,29 +14,29 @@ from gdnspec.model.elements import Scope, Tensor
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.workload import Workload
 
-BLOCK = 1 << 22  # elements looked at together: a pool of gigabytes is not held twice
+BLOCK = 1 << 22  # elements per step: a pool of gigabytes is not copied
 
 
 def problems(found: Found, arrays: Mapping[str, Array], workload: Workload, scope: Scope) -> Iterator[str]:
-    """What makes these inputs an invalid workload, in words: values outside their domain, and what their family says
-    of them together."""
+    """Why these inputs are not a valid workload: values outside their domains, and problems that the family finds in
+    all inputs together."""
     definition = found.definition
     for name, array in arrays.items():
         yield from values(found, definition.input(name), array, workload)
     together = {**arrays, **_unpacked(definition, arrays, scope)}
-    with running(found.family, f"inputs of {definition.name} are looked at"):
+    with running(found.family, f"checking the inputs of {definition.name}"):
         yield from judged(found.family).problems(definition, together, workload, scope)
 
 
 def values(found: Found, tensor: Tensor, array: Array, workload: Workload) -> Iterator[str]:
-    """What a definition does not allow one tensor to hold. Raises `SpecError` where a generator drew no number."""
+    """Values of one tensor outside its domain. Raises `SpecError` if a generator drew NaN or infinity."""
     low, high = tensor.domain or (None, None)
     least, most, legal = np.inf, -np.inf, True
     flat = array.data.reshape(-1)
     for start in range(0, flat.size, BLOCK):
         block = Array(array.dtype, flat[start : start + BLOCK]).values()
         if array.dtype in FLOATS:
-            # Only a gate in log space may be infinite, and only downwards: alpha = 0.
+            # Only a gate in log space may be infinite, and only negative: alpha = 0.
             downwards = tensor.domain is not None and low is None
             legal = legal and bool((np.isfinite(block) | ((block == -np.inf) & downwards)).all())
         least, most = min(least, block.min()), max(most, block.max())
@@ -53,7 +53,7 @@ def values(found: Found, tensor: Tensor, array: Array, workload: Workload) -> It
 
 
 def _unpacked(definition: Definition, arrays: Mapping[str, Array], scope: Scope) -> dict[str, Array]:
-    """The parts of packed tensors, each of its own shape."""
+    """The parts of packed tensors, each in its own shape."""
     found = {}
     for tensor in definition.inputs:
         start = 0

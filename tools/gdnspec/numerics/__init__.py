@@ -1,1 +1,1 @@
-"""Expected values, error metrics, and budgets that are measured and frozen."""
+"""Expected values, error metrics, and error budgets."""

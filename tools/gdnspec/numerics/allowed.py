@@ -1,4 +1,4 @@
-"""The error that is allowed: what a workload's line has frozen. There is no default to fall back on."""
+"""The error budget of a workload, which its line contains. There is no default."""
 
 from gdnspec.model.budget import missing
 from gdnspec.model.definition import Definition
@@ -8,24 +8,24 @@ from gdnspec.model.workload import Workload
 
 
 def budget(definition: Definition, output: Tensor, workload: Workload) -> dict[str, float]:
-    """Metric to limit, for one output. Raises `SpecError` where the line has none."""
+    """The limit for each metric of one output. Raises `SpecError` if the workload has none."""
     if workload.budget is None or output.name not in workload.budget:
         raise unfrozen(definition, workload)
     return {str(metric): limit for metric, limit in workload.budget[output.name].items()}
 
 
 def unfrozen(definition: Definition, workload: Workload) -> SpecError:
-    """The error for a line that cannot be judged by."""
+    """The error for a workload without a budget."""
     names = ", ".join(missing(definition, workload.budget))
     return SpecError(
-        f"workload {workload.name!r} of {definition.name} has no error budget for {names}: nothing can be judged by it "
+        f"workload {workload.name!r} of {definition.name} has no error budget for {names}, so it cannot be judged "
         "(gdnspec workloads freeze writes one from honest emulators)"
     )
 
 
 def require(definition: Definition, workloads: list[Workload]) -> None:
-    """Raises `SpecError` for the first line without a budget, but for fresh ones and those that are judged on a sample:
-    theirs is measured when they run."""
+    """Raises `SpecError` for the first workload without a budget. Fresh and sampled workloads get theirs during the
+    check."""
     for workload in workloads:
         if workload.suite != "fresh" and workload.judged is None and missing(definition, workload.budget):
             raise unfrozen(definition, workload)

@@ -1,4 +1,4 @@
-"""A call's inputs as the keyword arguments of a function of torch tensors."""
+"""Turns the inputs of a call into keyword arguments for a function of torch tensors."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from gdnspec.numerics.torch_arrays import to_torch
 
 
 def arguments(found: Found, inputs: Inputs, device: str, dtype: torch.dtype | None = None) -> dict[str, Any]:
-    """By name, in the definition's order; omitted ones are None. Floats as stored, or all in `dtype`."""
+    """The inputs by name, in the definition's order; None for omitted ones. Floats are as stored, or all in `dtype`."""
     result: dict[str, Any] = {}
     for tensor in found.definition.inputs:
         if tensor.is_scalar:

@@ -1,4 +1,4 @@
-"""Expected values: the reference in float64, cached on disk by content."""
+"""Computes expected values with the reference in float64, and caches them on disk by content."""
 
 import hashlib
 import json
@@ -26,12 +26,13 @@ AGAIN = "its expected values are computed again"
 
 
 def oracle(found: Found, tokens: int) -> Callable[..., tuple[Tensor, ...] | Tensor]:
-    """The reference function; where the workload is long, the second reference that the definition names."""
+    """The reference function for a workload with this many tokens: long ones use the second reference, if there is
+    one."""
     return function(found.family, _asked(found, tokens)[0])
 
 
 def _asked(found: Found, tokens: int) -> tuple[str, str]:
-    """The function that is the oracle for so many tokens, and where the definition names it."""
+    """The reference for this many tokens, and the JSON pointer where the definition names it."""
     second = found.definition.second_reference
     if second is None or tokens <= second.above_tokens:
         return found.definition.reference, "/reference"
@@ -39,18 +40,18 @@ def _asked(found: Found, tokens: int) -> tuple[str, str]:
 
 
 def in_chunks(found: Found) -> Callable[..., tuple[Tensor, ...] | Tensor]:
-    """The second reference, whatever the size of a workload; the only one where there is no second."""
+    """The second reference for any size, or the first if there is no second."""
     second = found.definition.second_reference
     return function(found.family, found.definition.reference if second is None else second.function)
 
 
 def evaluate(found: Found, inputs: Inputs, device: str, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """What the reference leaves, by name: each output, and each mutated input, of an indexed one the slots that are
-    written. In `dtype`, else in the types that its inputs have."""
+    """The values that the reference returns, by name: each output and each mutated input, but only the written slots of
+    an indexed one. Computed in `dtype`, or in the types of the inputs."""
     inputs = compact(found.definition, inputs)
     tokens = packed_tokens(found.definition, inputs.scope)
     asked, place = _asked(found, tokens)
-    with running(found.family, f"{asked} computes expected values of {found.definition.name}"):
+    with running(found.family, f"computing expected values of {found.definition.name} with {asked}"):
         values = function(found.family, asked)(**arguments(found, inputs, device, dtype))
     try:
         return by_name(found, values, inputs, dtype)
@@ -59,29 +60,29 @@ def evaluate(found: Found, inputs: Inputs, device: str, dtype: torch.dtype | Non
 
 
 def by_name(found: Found, values: object, inputs: Inputs, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """What a reference left of a call: one output needs no tuple; of an indexed input the slots that are written.
-    Raises `ValueError`, in words, where that is not what the definition has, or not in `dtype`."""
+    """The returned values of a reference by name, but only the written slots of an indexed input. A single output needs
+    no tuple. Raises `ValueError` if number, shapes or types differ from the definition or from `dtype`."""
     definition, scope = found.definition, inputs.scope
     given = values if isinstance(values, tuple | list) else (values,)
     if len(given) != len(definition.judged):
-        raise ValueError(f"{len(given)} values, not {', '.join(tensor.name for tensor in definition.judged)}")
+        raise ValueError(f"{len(given)} values instead of {', '.join(tensor.name for tensor in definition.judged)}")
     whole: dict[str, Tensor] = {}
     for tensor, value in zip(definition.judged, given, strict=True):
         if not isinstance(value, Tensor):
             raise ValueError(f"a {type(value).__name__} for {tensor.name}, not a tensor")
-        # A pool has only the slots that the call names.
+        # Here a pool has only the slots that the call names.
         shape = inputs.tensors[tensor.name].shape if tensor.mutates else definition.shape(tensor, scope)
         if tuple(value.shape) != shape:
-            raise ValueError(f"{tensor.name} as {list(value.shape)}, not as {list(shape)}")
+            raise ValueError(f"{tensor.name} with shape {list(value.shape)} instead of {list(shape)}")
         if dtype is not None and value.dtype != dtype:
-            raise ValueError(f"{tensor.name} in {value.dtype}, and its inputs are in {dtype}")
+            raise ValueError(f"{tensor.name} in {value.dtype}, but its inputs are in {dtype}")
         whole[tensor.name] = value
     return whole | left(definition, whole, scope)
 
 
 class Expected:
-    """Computes or remembers expected values. `warn` is told, once, that the cache cannot be written, and each time that
-    an entry is broken."""
+    """Computes expected values and caches them. `warn` gets a message once if the cache cannot be written, and for each
+    broken entry."""
 
     def __init__(self, device: str, warn: Callable[[str], None]) -> None:
         self.device = device
@@ -90,8 +91,8 @@ class Expected:
         kept.sweep(paths.expected_cache())
 
     def values(self, found: Found, inputs: Inputs, keep: bool = True) -> dict[str, Tensor]:
-        """Every output in float64, on the device. `keep`: in the cache, for another run. Raises `InvalidWorkload` where
-        one is not finite."""
+        """All outputs in float64, on the device. `keep`: whether to cache them for other runs. Raises `InvalidWorkload`
+        if one is not finite."""
         file = self._file(found, inputs)
         judged = found.definition.judged
         shapes = {tensor.name: found.definition.left(tensor, inputs.scope) for tensor in judged}
@@ -101,7 +102,7 @@ class Expected:
             for tensor in judged:
                 value = values[tensor.name]
                 largest = torch.finfo(TORCH[tensor.dtype]).max
-                if not bool((value.abs() <= largest).all()):  # NaN is not below anything
+                if not bool((value.abs() <= largest).all()):  # also true for NaN
                     raise InvalidWorkload(f"the expected {tensor.name} is not finite in {tensor.dtype}")
             if keep:
                 self._write(file, values)
@@ -126,7 +127,7 @@ class Expected:
         whole = {name: tuple(value.shape) for name, value in values.items()} == shapes
         if whole and all(v.dtype == torch.float64 and bool(torch.isfinite(v).all()) for v in values.values()):
             return values
-        kept.drop(file, self._warn, AGAIN)  # written by something else
+        kept.drop(file, self._warn, AGAIN)  # another program wrote it
         return None
 
     def _write(self, file: Path, values: dict[str, Tensor]) -> None:
@@ -139,6 +140,6 @@ class Expected:
                 self._warned = True
                 reason = getattr(error, "strerror", None) or error
                 self._warn(
-                    f"cannot write expected values to {file.parent} ({reason}): they are computed again each time; "
-                    "set GDNSPEC_CACHE to a folder that can be written"
+                    f"cannot write expected values to {file.parent} ({reason}): they will be computed again each time; "
+                    "set GDNSPEC_CACHE to a writable folder"
                 )

@@ -1,5 +1,5 @@
-"""From a definition alone: what a call must move and compute, the time that takes here, and the time below which a
-figure is not believed."""
+"""Derives from a definition what a call must move and compute, how long that takes on this device, and the time below
+which a figure is not plausible."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,13 +10,13 @@ from gdnspec.model.trace import Ceilings
 from gdnspec.model.values import amount
 from gdnspec.model.workload import Workload
 
-BELIEVED = 0.9  # of what the nominal rates allow: no clock runs above them by a tenth
+BELIEVED = 0.9  # of the time at nominal rates: no clock runs a tenth faster
 
 
 @dataclass(frozen=True)
 class Work:
     """`bytes`: each input read once, each output written once. `operations`: of the recurrence itself. `all_needed`:
-    whether no call can do with less: rows that are skipped, or share a slot, are counted though they need not move."""
+    whether every call needs all of it; rows that are skipped or share a slot count here but need not move."""
 
     bytes: int
     operations: int
@@ -24,7 +24,7 @@ class Work:
 
 
 def work(found: Found, workload: Workload) -> Work:
-    """What one call must do."""
+    """The work of one call."""
     scope = workload.scope(found.definition, preset_of(found, workload))
     moved = found.definition.bytes_moved(scope, workload.omitted(found.definition))
     slots = [scope[x.name] for x in found.definition.inputs if x.indexes and x.name in scope]
@@ -33,14 +33,14 @@ def work(found: Found, workload: Workload) -> Work:
 
 
 def floor(call: Work, ceilings: Ceilings) -> float | None:
-    """Seconds that no honest call is faster than: 0.9 times the larger of bytes at nominal bandwidth and the
-    recurrence's operations at the nominal rate. None where the nominal rates are not known, or less work will do."""
+    """The least plausible time of an honest call in seconds: 0.9 times the larger of bytes at nominal bandwidth and
+    operations at the nominal rate. None if the nominal rates are unknown, or a call may need less work."""
     if ceilings.nominal_bandwidth is None or ceilings.nominal_rate is None or not call.all_needed:
         return None
     return BELIEVED * max(call.bytes / ceilings.nominal_bandwidth, call.operations / ceilings.nominal_rate)
 
 
 def bound(call: Work, ceilings: Ceilings) -> tuple[float, Literal["memory", "compute"]]:
-    """Seconds at this device's measured rates, and which of them decides. For display: it proves nothing."""
+    """The time in seconds at this device's measured rates, and which rate limits it. For display only."""
     memory, compute = call.bytes / ceilings.copy_bandwidth, call.operations / ceilings.matrix_rate
     return (memory, "memory") if memory >= compute else (compute, "compute")

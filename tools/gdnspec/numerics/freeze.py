@@ -1,4 +1,4 @@
-"""Freezes a workload's budget: every honest emulator run on its inputs, its errors against the reference measured."""
+"""Freezes a workload's budget: runs every honest emulator on its inputs, and measures the errors."""
 
 import math
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ from gdnspec.numerics.metrics import as_vectors, errors
 from gdnspec.numerics.pools import compact
 
 Figures = dict[str, dict[Metric, dict[str, float]]]  # output -> metric -> emulator -> error
-DRIFT = 0.1  # of a figure, recomputed on another machine
+DRIFT = 0.1  # largest relative difference of a figure between two machines
 
 
 def frozen(found: Found, workload: Workload, expected: Expected) -> Workload:
-    """The line with its budget and what it was frozen from. Raises `SpecError` where it would be above the limit."""
+    """The line with its budget and the emulators' errors. Raises `SpecError` if the budget would exceed the limit."""
     try:
         inputs = materialise(found, workload)
         measured = measure(found, workload, inputs, expected.values(found, inputs), expected.device)
@@ -34,7 +34,7 @@ def frozen(found: Found, workload: Workload, expected: Expected) -> Workload:
 
 
 def with_budget(found: Found, workload: Workload, measured: Figures) -> Workload:
-    """The line with the budget that follows from `measured`. Raises `SpecError` where it is above the limit."""
+    """The line with the budget that follows from `measured`. Raises `SpecError` if it exceeds the limit."""
     budget = {}
     for output in found.definition.judged:
         by_emulator = measured[output.name]
@@ -43,29 +43,29 @@ def with_budget(found: Found, workload: Workload, measured: Figures) -> Workload
             if not limit <= LIMITS[metric]:
                 name, worst = max(by_emulator[metric].items(), key=lambda item: item[1])
                 raise SpecError(
-                    f"workload {workload.name!r} of {found.definition.name} is refused: an honest emulator ({name}) "
-                    f"has {metric} {worst:.3g} on {output.name}, and twice that is above {LIMITS[metric]}: make it "
-                    "shorter, or its keys less alike"
+                    f"workload {workload.name!r} of {found.definition.name} cannot be judged: twice the error of an "
+                    f"honest emulator ({name}: {metric} {worst:.3g} on {output.name}) is above {LIMITS[metric]}; make "
+                    "the sequences shorter, or the keys less alike"
                 )
     return workload.model_copy(update={"budget": budget})
 
 
 def recorded(found: Found, workload: Workload, measured: Figures) -> Workload:
-    """As `with_budget`, with what the budget was frozen from: what a file holds. Raises `SpecError`."""
+    """Like `with_budget`, with the emulators' errors, as a file stores it. Raises `SpecError`."""
     line = with_budget(found, workload, measured)
     names = next([*errors] for metrics in measured.values() for errors in metrics.values())
     lists = found.family.about.emulators
     name = next((name for name, emulators in lists.items() if emulators == names), None)
     if name is None:
-        message = f"no list of emulators is {', '.join(names)}"
-        hint = "write it there under a name: lines hold their errors in its order"
+        message = f"no list consists of the emulators {', '.join(names)}"
+        hint = "add the list under a name: workloads store errors in its order"
         raise SpecError([Problem(found.family.file, message, "/emulators", hint)])
     errors = {o: {m: [*by_name.values()] for m, by_name in metrics.items()} for o, metrics in measured.items()}
     return line.model_copy(update={"emulators": Emulators(names=name, errors=errors)})
 
 
 def known(found: Found, workload: Workload) -> Figures:
-    """The figures of a line, by the names of the emulators."""
+    """The stored errors of a line, by emulator."""
     if workload.emulators is None:
         return {}
     names = found.family.about.emulators[workload.emulators.names]
@@ -76,13 +76,13 @@ def known(found: Found, workload: Workload) -> Figures:
 
 
 def lacks_bias(found: Found, workload: Workload) -> bool:
-    """Whether the emulators of a line with a budget were not asked for the bias, where an output has one."""
+    """Whether the line has a budget without the bias, although an output has that metric."""
     wanted = [output.name for output in found.definition.judged if "bias" in metrics_of(output)]
     return any("bias" not in known(found, workload).get(name, {}) for name in wanted)
 
 
 def with_bias(found: Found, workload: Workload, expected: Expected) -> Workload:
-    """The line with limits of the bias beside the ones that it has, which stay as they are."""
+    """The line with limits for the bias added; its other limits stay."""
     emulated = known(found, workload)
     for name, of_output in figures(found, workload, expected).items():
         if "bias" in of_output:
@@ -91,7 +91,7 @@ def with_bias(found: Found, workload: Workload, expected: Expected) -> Workload:
 
 
 def figures(found: Found, workload: Workload, expected: Expected) -> Figures:
-    """The error of every emulator, rounded as it is stored. Raises `SpecError` for an invalid workload."""
+    """The error of every emulator, rounded as stored. Raises `SpecError` for an invalid workload."""
     try:
         inputs = materialise(found, workload)
         return measure(found, workload, inputs, expected.values(found, inputs), expected.device)
@@ -100,7 +100,7 @@ def figures(found: Found, workload: Workload, expected: Expected) -> Figures:
 
 
 def measure(found: Found, workload: Workload, inputs: Inputs, wanted: dict[str, Tensor], device: str) -> Figures:
-    """The same from inputs and expected values at hand."""
+    """Like `figures`, from given inputs and expected values."""
     definition = found.definition
     result: Figures = {output.name: {metric: {} for metric in metrics_of(output)} for output in definition.judged}
     for name, values in _emulators(found, workload, inputs, device):
@@ -110,24 +110,26 @@ def measure(found: Found, workload: Workload, inputs: Inputs, wanted: dict[str, 
             maxima = errors(got, want, SPACING.get(output.dtype)).maxima
             for metric in metrics_of(output):
                 if not math.isfinite(maxima[metric]):
-                    raise SpecError(f"workload {workload.name!r}: emulator {name} fails on {output.name}: {metric}")
+                    raise SpecError(
+                        f"workload {workload.name!r}: emulator {name} has no finite {metric} on {output.name}"
+                    )
                 result[output.name][metric][name] = significant(maxima[metric])
     return result
 
 
 def drifts(found: Found, workload: Workload, measured: Figures) -> Iterator[str]:
-    """Where frozen figures and measured ones differ by more than a tenth, in words."""
+    """The figures that differ by more than a tenth from the frozen ones, in words."""
     frozen_figures = known(found, workload)
     for output, metrics in measured.items():
         for metric, now_by_name in metrics.items():
             then_by_name = frozen_figures.get(output, {}).get(metric, {})
             if metric == "bias" and not then_by_name:
-                continue  # of a line that was frozen before there was one
+                continue  # the line was frozen before this metric existed
             if others := then_by_name.keys() ^ now_by_name.keys():
-                yield f"{output} {metric}: emulators {', '.join(sorted(others))} come or go"
+                yield f"{output} {metric}: emulators {', '.join(sorted(others))} are new or gone"
                 continue
             before, now = max(then_by_name.values()), max(now_by_name.values())
-            # Below a thousandth of the limit no budget rests on it: a floor does.
+            # Figures below a thousandth of the limit do not matter: the budget is then the floor.
             if abs(now - before) > DRIFT * max(before, 1e-3 * LIMITS[metric]):
                 yield f"{output} {metric}: {before:.3g} frozen, {now:.3g} now"
 
@@ -141,7 +143,7 @@ def _emulators(
         definition, workload.suite == "strict", arguments(found, few, device), oracle(found, tokens), in_chunks(found)
     )
     file, seen = found.family.reference / FAMILY_CODE, False
-    with torch.no_grad(), running(found.family, f"emulators compute {definition.name}"):
+    with torch.no_grad(), running(found.family, f"running the emulators of {definition.name}"):
         for name, values in judged(found.family).emulators(call):
             try:
                 yield str(name), by_name(found, values, few)
@@ -150,5 +152,5 @@ def _emulators(
                 raise SpecError([Problem(file, message)]) from None
             seen = True
     if not seen:
-        message = f"no emulator of {definition.name}: budgets are frozen from the errors of honest emulators"
-        raise SpecError([Problem(file, message, hint="emulators yields the name and the result of each")])
+        message = f"no emulators for {definition.name}: budgets follow from the errors of honest emulators"
+        raise SpecError([Problem(file, message, hint="`emulators` must yield the name and the result of each")])

@@ -1,4 +1,4 @@
-"""One output against its expected values: shape, type, finiteness and numbers apart, in that order."""
+"""Compares one output with its expected values: shape, type, finiteness, and numbers, in that order."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from gdnspec.numerics.metrics import Errors, Vectors, as_vectors, errors
 
 @dataclass(frozen=True)
 class Verdict:
-    """PASSED or the reason why not."""
+    """The status of an output or a call, and the reason if it is not PASSED."""
 
     status: Status
     message: str
@@ -30,7 +30,7 @@ class Verdict:
 def judge(
     got: Tensor, expected: Tensor, tensor: TensorModel, definition: Definition, scope: Scope, limits: dict[str, float]
 ) -> Verdict:
-    """`got` has the definition's shape and type already; `expected` is float64 and finite."""
+    """The verdict on one output. `got` has the definition's shape and type; `expected` is float64 and finite."""
     if got.shape != expected.shape:
         raise ValueError(f"{tensor.name}: shape {tuple(got.shape)} against expected {tuple(expected.shape)}")
     have = as_vectors(got.to(torch.float64), tensor, definition, scope)
@@ -54,7 +54,7 @@ def judge(
     at = _at(worst, tensor, definition)
     if not finite:
         unwritten = bool(torch.isnan(have.values).all())
-        what = "nothing but NaN: never written?" if unwritten else "not finite"
+        what = "every value is NaN: was it never written?" if unwritten else "it has values that are not finite"
         return Verdict("NON_FINITE", f"{tensor.name}: {what}{at}", record)
     if exceeded:
         said = ", ".join(f"{m} {found.maxima[m]:.4g} > {limits[m]:.4g}" for m in exceeded)
@@ -69,7 +69,7 @@ def judge_all(
     workload: Workload,
     scope: Scope,
 ) -> list[Verdict]:
-    """A verdict for each output, in the definition's order. Raises `SpecError` where the line has no budget."""
+    """A verdict for each output, in the definition's order. Raises `SpecError` if the workload has no budget."""
     return [
         judge(got[o.name], expected[o.name], o, definition, scope, budget(definition, o, workload))
         for o in definition.judged
@@ -77,7 +77,8 @@ def judge_all(
 
 
 def _multiplies_tokens(definition: Definition) -> bool:
-    """Whether honest kernels multiply a sequence's tokens as matrices, where one rounding may reach a whole vector."""
+    """Whether honest kernels multiply the tokens of a sequence as matrices: then one rounding may affect a whole
+    vector."""
     return definition.conventions.packing == "ragged" and definition.stage != "convolution"
 
 

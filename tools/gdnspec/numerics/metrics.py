@@ -1,23 +1,23 @@
-"""Errors per (sequence, head), so that no large sequence hides a small one; the maximum counts.
+"""Measures errors per (sequence, head), so that a large sequence cannot hide a small one. The maximum counts.
 
-An output is seen as vectors (a token's output, a row of a state) that belong to a sequence and a head. Of slots and
-checkpoints each is a sequence of its own. Then
+An output is a set of vectors (a token's output, a row of a state), each of a sequence and a head. Each slot or
+checkpoint counts as a sequence. The metrics are
 
 - relative_l2: |got - expected| / |expected| over all vectors of a sequence and head;
-- worst_vector: the largest |got - expected| / |expected| of one vector, the denominator floored at a quarter of what
-  a vector of that sequence and head has on average (root mean square);
-- max_over_rms: the largest error of one element over the root mean square of that sequence and head;
-- bias, of 16-bit outputs: the sum of the errors toward zero, or of the errors upwards if that is larger, over the sum
-  of the expected magnitudes. What errors may add up to by chance is taken off: four standard deviations of the sum of
-  as many roundings to nearest, or of errors that scatter as these do, whichever is more. Truncation leaves about a
-  third of the type's spacing, however many elements there are. Where tokens of a sequence are multiplied as matrices
-  of rounded numbers, one rounding can reach a whole vector (that of q k^T at a token, say), and the judge takes off
-  what one such rounding of each vector adds up to by chance. In a sequence of one token that is more than truncation
-  leaves; from about thirty tokens on, or in the rows of a state, truncation is seen.
+- worst_vector: the largest |got - expected| / |expected| of one vector; the denominator is at least a quarter of the
+  root mean square of the vectors of that sequence and head;
+- max_over_rms: the largest error of one element divided by the root mean square of that sequence and head;
+- bias, for 16-bit outputs: the sum of the errors toward zero, or of the errors upwards if that is larger, divided by
+the sum of the expected magnitudes. First the part that chance explains is subtracted: four standard deviations of the
+sum of as many roundings to nearest, or of errors with the measured scatter, whichever is larger. Truncation leaves
+about a third of the type's spacing, for any number of elements. If tokens are multiplied as matrices of rounded
+numbers, one rounding can affect a whole vector (for example that of q k^T at a token); then the judge also subtracts
+what one such rounding per vector adds up to by chance. In a sequence of one token this is more than truncation leaves.
+From about thirty tokens on, or in the rows of a state, truncation is detected.
 
-Where the expected vector is zero, the output must be zero: anything else is an infinite error. Magnitudes below the
-smallest normal float32 count as zero on both sides: hardware may flush them. Where the expected one is below, and not
-exactly zero, so do those of an output that are less than twice as large: no error is to become infinite there.
+If the expected vector is zero, the output must be zero; otherwise the error is infinite. Magnitudes below the smallest
+normal float32 count as zero on both sides, because hardware may flush them. If the expected value is below it but not
+zero, output values of less than twice that magnitude also count as zero, so that no error becomes infinite there.
 """
 
 from dataclasses import dataclass
@@ -33,30 +33,30 @@ from gdnspec.model.roles import axis, bounds
 TINY = 2.0**-126
 FLOOR = 0.25
 METRICS = ("relative_l2", "worst_vector", "max_over_rms")
-SPREAD = 4.0  # standard deviations; that of an error that is uniform within one spacing is 1 / sqrt(12) of it
+SPREAD = 4.0  # standard deviations; an error that is uniform within one spacing has 1 / sqrt(12) of it
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """An output as vectors: [rows, heads, elements], the sequence of each row [rows], how many sequences there are."""
+    """An output as vectors [rows, heads, elements], the sequence of each row [rows], and the number of sequences."""
 
     values: Tensor
     sequence: Tensor
     sequences: int
 
     def place(self, row: int) -> tuple[int, int]:
-        """(sequence, position in it) of a row: the rows of a sequence stand together."""
+        """(sequence, position in it) of a row. The rows of a sequence are adjacent."""
         sequence = int(self.sequence[row])
         return sequence, row - int((self.sequence < sequence).sum())
 
 
 def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scope: Scope) -> Vectors:
-    """Sorts the dimensions of an output by the names of its axes; one without heads is a single one."""
+    """Sorts the dimensions of an output by the roles of its axes. An output without heads gets one head."""
     names = [str(size) for size in tensor.shape or []]
-    if tensor.parts is not None and len(tensor.parts) == 1:  # a last dimension that heads lie side by side in
+    if tensor.parts is not None and len(tensor.parts) == 1:  # heads are side by side in the last dimension
         (shape,) = definition.part_shapes(tensor, scope).values()
         names, values = [*names[:-1], *map(str, tensor.parts[0].shape)], values.reshape(*values.shape[:-1], *shape)
-    if names[-1] in definition.head_axes:  # one number a head: gates
+    if names[-1] in definition.head_axes:  # one number per head: gates
         names, values = [*names, "1"], values.unsqueeze(-1)
     head = next((i for i, name in enumerate(names) if name in definition.head_axes), None)
     if head is None:
@@ -80,16 +80,17 @@ def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scop
 
 @dataclass(frozen=True)
 class Errors:
-    """The three metrics, and for each the (row, head) where it is worst."""
+    """The maximum of each metric, and its (row, head)."""
 
     maxima: dict[str, float]
     worst: dict[str, tuple[int, int]]
 
 
 def errors(got: Vectors, expected: Vectors, spacing: float | None = None, shared: bool = False) -> Errors:
-    """Both in float64; the expected values finite. What is not finite in `got` gives infinite errors. `spacing`: that
-    of the output's type, relative to the power of two below a number; the bias is measured where it is given.
-    `shared`: whether one rounding may reach a whole vector."""
+    """The errors of `got`. Both are in float64, and the expected values are finite; a value of `got` that is not finite
+    gives an infinite error. `spacing`: the distance between neighbouring numbers of the output's type, relative to the
+    power of two below; without it, the bias is not measured. `shared`: whether one rounding may affect a whole
+    vector."""
     rows, heads, size = expected.values.shape
     if rows == 0 or heads == 0 or size == 0:
         return Errors(dict.fromkeys((*METRICS, *(["bias"] if spacing else [])), 0.0), {})
@@ -98,7 +99,7 @@ def errors(got: Vectors, expected: Vectors, spacing: float | None = None, shared
         fields["bias"] = _bias(got, expected, spacing, shared)
     owner = expected.sequence
     worst = {name: divmod(int(field.argmax()), heads) for name, field in fields.items()}
-    # Within the worst group, the worst vector is the place to look at.
+    # The place to report is the worst vector within the worst group.
     row, head = worst["relative_l2"]
     inside = torch.where(owner == owner[row], error_sq[:, head], -1.0)
     worst["relative_l2"] = (int(inside.argmax()), head)
@@ -106,12 +107,12 @@ def errors(got: Vectors, expected: Vectors, spacing: float | None = None, shared
 
 
 def vector_errors(got: Vectors, expected: Vectors) -> Tensor:
-    """`worst_vector` before its maximum is taken: [rows, heads]."""
+    """The metric `worst_vector` for every (row, head), [rows, heads]."""
     return _fields(got, expected)[0]["worst_vector"]
 
 
 def _fields(got: Vectors, expected: Vectors) -> tuple[dict[str, Tensor], Tensor]:
-    """Each metric at every (row, head), and the squared error there."""
+    """Each metric for every (row, head), and the squared errors."""
     owner, sequences = expected.sequence, expected.sequences
     x, e = _counted(got, expected)
     heads, size = e.shape[1:]
@@ -135,14 +136,14 @@ def _fields(got: Vectors, expected: Vectors) -> tuple[dict[str, Tensor], Tensor]
 
 
 def _counted(got: Vectors, expected: Vectors) -> tuple[Tensor, Tensor]:
-    """The values of both, with zeros for what is too small to count."""
+    """Both tensors of values; values that are too small to count are zero."""
     e = expected.values
-    at_least = torch.where((e.abs() < TINY) & (e != 0), 2 * TINY, TINY)  # of what counts, of an output
+    at_least = torch.where((e.abs() < TINY) & (e != 0), 2 * TINY, TINY)  # smaller output values count as zero
     return torch.where(got.values.abs() < at_least, 0.0, got.values), torch.where(e.abs() < TINY, 0.0, e)
 
 
 def _bias(got: Vectors, expected: Vectors, spacing: float, shared: bool) -> Tensor:
-    """The bias of each row's sequence and head, [rows, heads]."""
+    """The bias of the sequence and head of each row, [rows, heads]."""
     owner, (x, e) = expected.sequence, _counted(got, expected)
     difference = torch.nan_to_num(x - e, nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
     signed = difference * e.sign()
@@ -162,5 +163,5 @@ def _bias(got: Vectors, expected: Vectors, spacing: float, shared: bool) -> Tens
 
 
 def ratio(error: Tensor, scale: Tensor) -> Tensor:
-    """error / scale, 0 / 0 being 0 and x / 0 infinite."""
+    """error / scale, with 0 / 0 = 0 and x / 0 infinite."""
     return torch.where(error == 0, 0.0, error / scale)

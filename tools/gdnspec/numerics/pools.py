@@ -1,4 +1,5 @@
-"""Pools: what a call leaves of them, what it must not touch, and a call on the slots alone that it names."""
+"""Pools: what a call leaves in them, what it must not change, and a copy of a call with only the slots that it
+names."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,17 +14,17 @@ from gdnspec.inputs.materialise import Inputs
 from gdnspec.model.definition import Definition
 from gdnspec.numerics.judge import Verdict
 
-COMPARED = 1 << 30  # bytes at a time
+COMPARED = 1 << 30  # bytes per step
 
 
 def integers(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
-    """The values of the inputs of integers or truths, flat."""
+    """The values of integer and boolean inputs, flat."""
     whole = {name: x for name, x in tensors.items() if x.dtype in (torch.int32, torch.int64, torch.bool)}
     return {name: x.flatten().tolist() for name, x in whole.items()}
 
 
 def left(definition: Definition, after: Mapping[str, Tensor], values: Mapping[str, list[int]]) -> dict[str, Tensor]:
-    """Of each mutated input, what is judged: all of it, or the slots that `values` name for writing, in order."""
+    """The judged part of each mutated input: all of it, or the slots that `values` name for writing, in order."""
     found = {}
     for model in definition.inputs:
         if model.mutates:
@@ -33,7 +34,8 @@ def left(definition: Definition, after: Mapping[str, Tensor], values: Mapping[st
 
 
 def named_slots(definition: Definition, values: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Of each pool, the slots that a call names, for reading or writing, in order; `values` has the integer inputs."""
+    """The slots of each pool that a call names for reading or writing, in order. `values` has the integer inputs,
+    flat."""
     named: dict[str, set[int]] = {}
     for tensor in definition.inputs:
         if tensor.indexes is not None:
@@ -42,19 +44,21 @@ def named_slots(definition: Definition, values: Mapping[str, Any]) -> dict[str, 
 
 
 def untouched(definition: Definition, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Verdict | None:
-    """What is wrong with the slots that no row writes: each must be what it was, bit for bit."""
+    """A verdict if the call changed a slot that no row writes: these must stay the same, bit for bit."""
     for model in definition.inputs:
         written = definition.written(model, integers(before)) if model.mutates else None
         if written is None:
             continue
         changed = sorted(set(changed_rows(after[model.name], before[model.name])) - set(written))
         if changed:
-            return Verdict("MUTATED_INPUT", f"slot {changed[0]} of {model.name} was written to, which no row names")
+            return Verdict(
+                "MUTATED_INPUT", f"the call wrote to slot {changed[0]} of {model.name}, which no row names for writing"
+            )
     return None
 
 
 def changed_rows(a: Tensor, b: Tensor) -> list[int]:
-    """The indices of the first dimension where two tensors differ as bits."""
+    """The indices along the first dimension at which two tensors differ in their bits."""
     changed: list[int] = []
     step = max(1, COMPARED // max(1, a[:1].nbytes))
     for start in range(0, len(a), step):
@@ -65,8 +69,8 @@ def changed_rows(a: Tensor, b: Tensor) -> list[int]:
 
 
 def compact(definition: Definition, inputs: Inputs) -> Inputs:
-    """The same call on pools of those slots alone that it names, in order, for the reference in float64 need not hold
-    gigabytes of others; as it is where nothing is indexed."""
+    """The same call with pools that have only the slots that it names, in order: the float64 reference then needs no
+    memory for the others. Unchanged if nothing is indexed."""
     tensors, scope = dict(inputs.tensors), dict(inputs.scope)
     slots = named_slots(definition, scope)
     for pool, named in slots.items():

@@ -1,14 +1,14 @@
-"""Any reference that is written in matrix products, as tensor cores take them: operands in bfloat16, sums in float32.
+"""Emulates tensor cores for any reference written in matrix products: bfloat16 operands, float32 sums.
 
-The reference runs in float32, with the operands of each product rounded on their way in. Where a kernel puts a factor,
-to one operand or to the other, before the rounding or after it, is its own affair: operands are therefore also rounded
-as a multiple of themselves, which errs as much and elsewhere. One emulator alone would be a lottery. For strict
-workloads every operand is a sum of two bfloat16 terms.
+The reference runs in float32, and the operands of each product are rounded first. Kernels differ in where they apply a
+factor: to either operand, before or after rounding. Operands are therefore also rounded as a multiple of themselves,
+which gives errors of the same size at other places; a single emulator would be a matter of luck. For strict workloads,
+every operand is a sum of two bfloat16 terms.
 
-A product with a single vector, of which a recurrence over tokens is made, is none of theirs: it stays float32. In a
-reference in chunks it is one of theirs: a chunk of one token, which kernels fill up to a whole one.
+A product with a single vector, as in a recurrence over tokens, stays in float32. In a reference that works in chunks it
+is rounded too: it is a chunk of one token, which kernels pad to a full one.
 
-Sums are taken in float64 and rounded to float32: a float32 sum whose order is nobody's.
+Sums are computed in float64 and rounded to float32, so that they do not depend on an order of summation.
 """
 
 import inspect
@@ -25,8 +25,8 @@ PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, torch.mm)
 
 
 def family(strict: bool, chunked: bool) -> list[str]:
-    """The names of the emulators of an ordinary workload, or of a strict one; `chunked`: the reference takes a
-    `chunk_size`, and runs with each."""
+    """The names of the emulators of an ordinary or a strict workload. `chunked`: the reference takes a `chunk_size`,
+    and runs with each size."""
     sizes = [f"chunk_{size}_" for size in CHUNKS] if chunked else [""]
     return [size + name + ("_two_terms" if strict else "") for size in sizes for name in MULTIPLES]
 
@@ -34,7 +34,7 @@ def family(strict: bool, chunked: bool) -> list[str]:
 def rounded_products(
     reference: Callable[..., tuple[Tensor, ...] | Tensor], arguments: dict[str, Any], strict: bool
 ) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-    """(name, what it leaves) of each member; `arguments` as stored."""
+    """Yields (name, values that the reference returns) for each emulator. `arguments` are as stored."""
     chunked = takes_chunks(reference)
     names = iter(family(strict, chunked))
     for size in CHUNKS if chunked else (None,):
@@ -45,17 +45,17 @@ def rounded_products(
 
 
 def takes_chunks(reference: Callable[..., Any]) -> bool:
-    """Whether it runs in chunks of any size."""
+    """Whether the reference takes a chunk size."""
     return "chunk_size" in inspect.signature(reference).parameters
 
 
 class _Rounded(TorchFunctionMode):
-    """Every matrix product below has its operands rounded; with `vectors` those with a single vector as well."""
+    """Rounds the operands of every matrix product inside; with `vectors`, also of products with a single vector."""
 
     def __init__(self, multiple: float, terms: int, vectors: bool) -> None:
         super().__init__()
         self.multiple, self.terms = multiple, terms
-        self.columns = 1 if vectors else 2  # at least
+        self.columns = 1 if vectors else 2  # the least number of columns
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -71,7 +71,7 @@ class _Rounded(TorchFunctionMode):
 
 
 def bfloat16_sum(x: Tensor, terms: int) -> Tensor:
-    """As the sum of `terms` bfloat16 operands of a matrix product whose sums are float32."""
+    """`x` as a sum of `terms` bfloat16 numbers, in float32."""
     total = x.to(torch.bfloat16).to(torch.float32)
     for _ in range(terms - 1):
         total = total + (x - total).to(torch.bfloat16).to(torch.float32)

@@ -1,4 +1,4 @@
-"""Errors by position in the sequence: where drift shows, and what repeated keys blow up."""
+"""Errors by position in the sequence: they show drift, and how repeated keys amplify errors."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from gdnspec.model.result import Bucket, OutputErrors
 from gdnspec.model.roles import is_state
 from gdnspec.numerics.metrics import as_vectors, ratio, vector_errors
 
-# Positions 0, 1-3, 4-15, 16-63, ..: powers of four, so that drift is a trend over columns.
+# Positions 0, 1-3, 4-15, 16-63, ...: powers of four, so that drift shows as a trend over columns.
 EDGES = (0, 1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 1 << 40)
 
 
@@ -26,7 +26,7 @@ def with_profile(
     definition: Definition,
     scope: Scope,
 ) -> OutputErrors | None:
-    """The errors of an output of tokens, with its buckets; those of a state as they are."""
+    """The errors with buckets by position, for an output of tokens; unchanged for a state."""
     if errors is None or is_state(definition, output) or output.mutates:
         return errors
     have = as_vectors(got[output.name].to(torch.float64), output, definition, scope)

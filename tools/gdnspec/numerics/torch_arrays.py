@@ -1,4 +1,4 @@
-"""Arrays of drawn inputs as torch tensors and back, and large tensors a block at a time."""
+"""Converts between arrays and torch tensors, and walks through large tensors in blocks."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from gdnspec.sandbox.wire.arena import TORCH
 
 
 def to_torch(array: Array) -> Tensor:
-    """The same bits on the CPU; the array stays untouched."""
+    """A CPU tensor with the same bits. The array is not modified."""
     if array.data.size == 0:
         return torch.empty(array.shape, dtype=TORCH[array.dtype])
     data = array.data if array.data.flags.writeable else array.data.copy()
@@ -18,7 +18,7 @@ def to_torch(array: Array) -> Tensor:
 
 
 def to_array(x: Tensor) -> Array:
-    """The same bits, from any device."""
+    """An array with the same bits, from a tensor on any device."""
     x = x.detach().cpu().contiguous()
     bits = x.view(torch.uint16) if x.dtype == torch.bfloat16 else x
     return Array(str(x.dtype).removeprefix("torch."), bits.numpy())
@@ -29,7 +29,7 @@ SPARE_BYTES = 1 << 32
 
 
 def in_blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same few rows of each, tensors of one length: what is made of a block is small beside the whole."""
+    """The same rows of each tensor, a few at a time: intermediate values of a block are small. All have one length."""
     first = tensors[0]
     if first.dim() == 0 or len(first) == 0:
         yield tensors
@@ -40,6 +40,6 @@ def in_blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def give_back(device: str) -> None:
-    """Leaves to others what torch keeps of a GPU's memory for later, where it is gigabytes."""
+    """Frees GPU memory that torch caches, if it is gigabytes, so that other processes can use it."""
     if device == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > SPARE_BYTES:
         torch.cuda.empty_cache()
