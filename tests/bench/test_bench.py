@@ -514,7 +514,7 @@ def test_traces_are_never_appended_to_something_else(gdnspec: Run, tmp_path: Pat
     done = gdnspec("bench", "gdn_decode_k_last", "--device", "cpu", "--solution", "torch_recurrent",
                    "--workload", "one_row", "--json", file)  # fmt: skip
     assert done.returncode == 2
-    assert "kernel.py: holds something other than results" in done.stderr
+    assert "kernel.py: the file contains something other than results" in done.stderr
     assert file.read_text() == "def run(): ...\n"
 
 

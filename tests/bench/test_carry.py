@@ -114,7 +114,10 @@ def test_a_change_that_reaches_no_gpu_leaves_a_proof_and_fresh_traces(gdnspec: R
     done = gdnspec("report", DECODE, "-o", str(page), "--solutions-dir", str(measured.parent))
     assert done.returncode == 0, done.stderr
     assert f"measured with sources {before[:12]}" in page.read_text()
-    for wrong, says in (({"solution": "yours"}, "'yours' in the folder of 'mine'"), ({"before": "x"}, "/before")):
+    for wrong, says in (
+        ({"solution": "yours"}, "about 'yours', but it is in the folder of 'mine'"),
+        ({"before": "x"}, "/before"),
+    ):
         file.write_text(json.dumps(proof | wrong))
         done = gdnspec("validate", str(measured))
         assert done.returncode == 2
@@ -269,7 +272,7 @@ def test_without_nvcc_nothing_is_carried(measured_cuda: Path) -> None:
     command = [sys.executable, "-m", "gdnspec", "traces", "carry", "mine", "--solutions-dir", str(measured_cuda.parent)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "nothing can be compared here: no nvcc: install the CUDA toolkit, or set CUDA_HOME" in done.stderr
+    assert "nothing can be compared here: nvcc was not found: install the CUDA toolkit, or set CUDA_HOME" in done.stderr
     assert not proof_files(measured_cuda)
 
 

@@ -93,7 +93,7 @@ def test_keys_replace_named_things_change_and_null_removes(write: Write) -> None
 def test_a_list_in_full_takes_the_place_of_the_other(write: Write) -> None:
     inputs = [tensor for tensor in reversed(original()["inputs"]) if tensor["name"] != "scale"]
     (problem,) = problems_of(write(HEAD | {"inputs": inputs}))
-    assert "does not take (use_qk_l2norm, b, " in problem.message  # which says that the list was read as it stands
+    assert "but the inputs are (use_qk_l2norm, b, " in problem.message  # which says that the list was read as it stands
 
 
 def test_what_is_extended_may_extend(write: Write) -> None:
@@ -129,14 +129,14 @@ def test_evidence_depends_on_every_file_that_is_read(write: Write) -> None:
 
 def test_it_extends_itself(write: Write) -> None:
     problem = the_problem(write(HEAD | {"extends": CHILD}))
-    assert (problem.place, problem.message) == ("/extends", "extends itself")
+    assert (problem.place, problem.message) == ("/extends", f"it extends itself: {CHILD} extends {CHILD}")
 
 
 def test_a_chain_that_comes_back_is_shown(write: Write) -> None:
     write(HEAD | {"name": "gdn_middle", "extends": CHILD}, "gdn_middle")
     problem = the_problem(write(HEAD | {"extends": "gdn_middle"}))
     assert problem.place == "/extends"
-    assert problem.message == f"comes back to itself: {CHILD} extends gdn_middle extends {CHILD}"
+    assert problem.message == f"it extends itself: {CHILD} extends gdn_middle extends {CHILD}"
 
 
 def test_the_nearest_name_of_an_unknown_one_is_said(write: Write) -> None:
@@ -154,7 +154,7 @@ def test_a_definition_of_another_family(write: Write, monkeypatch: pytest.Monkey
     families.cache_clear()
     problem = the_problem(write(HEAD | {"extends": "toy_running_sum"}))
     assert problem.place == "/extends"
-    assert problem.message == "'toy_running_sum' is a definition of the family 'toy', and this one is of 'gdn'"
+    assert problem.message == "'toy_running_sum' belongs to the family 'toy', not to 'gdn' as this definition"
 
 
 @pytest.mark.parametrize("value", [None, 5, ["gdn_decode_k_last"], {}])
@@ -198,7 +198,7 @@ def test_a_problem_of_what_is_taken_over_names_both_files(write: Write) -> None:
     problem = the_problem(file)
     assert (problem.file, problem.place) == (file, "/extends")
     where = f"{paths.shown(file.parents[1] / BASE / 'definition.json')}: /inputs/0/shape/0"
-    assert problem.message == f"taken from {where}: 'batch_size' is not an axis"
+    assert problem.message == f"inherited from {where}: 'batch_size' is not an axis"
 
 
 def test_a_preset_that_an_inherited_place_breaks_names_both_files(write: Write) -> None:
@@ -208,7 +208,7 @@ def test_a_preset_that_an_inherited_place_breaks_names_both_files(write: Write) 
     found = load_definition(write(HEAD))
     problem = preset_problems(found, presets(), found.family.presets_file)[0]
     assert (problem.file, problem.place) == (found.file, "/extends")
-    assert f"taken from {paths.shown(base)}: /flops: with preset" in problem.message
+    assert f"inherited from {paths.shown(base)}: /flops: with preset" in problem.message
 
 
 @pytest.mark.parametrize("text", ["{", json.dumps(original() | {"stage": "nothing"})])

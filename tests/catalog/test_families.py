@@ -35,22 +35,22 @@ def test_a_definition_of_two_families_is_shown_with_both_places(gdnspec: Run, to
     edit(toy / "twin" / NAME / "definition.json", '"family": "toy"', '"family": "twin"')
     done = gdnspec("list", "--definitions-dir", toy)
     assert done.returncode == 2
-    assert f"twin/{NAME}/definition.json: /name: {NAME!r} is defined in" in done.stderr
-    assert f"toy/{NAME}/definition.json already" in done.stderr
+    assert f"twin/{NAME}/definition.json: /name: " in done.stderr
+    assert f"toy/{NAME}/definition.json already defines {NAME!r}" in done.stderr
 
 
 def test_two_families_of_one_name_are_shown_with_both_places(gdnspec: Run, toy: Path, tmp_path: Path) -> None:
     shutil.copytree(toy.parent, tmp_path / "other")
     done = gdnspec("list", "--definitions-dir", toy, "--definitions-dir", tmp_path / "other" / "definitions")
     assert done.returncode == 2
-    assert "a family 'toy' stands in" in done.stderr
+    assert "already defines the family 'toy'" in done.stderr
     assert "other/definitions/toy/family.json" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "says"),
     [
-        (f"definitions/toy/{NAME}/definition.json", '"family": "toy"', '"family": "gdn"', "/family: 'gdn' in the"),
+        (f"definitions/toy/{NAME}/definition.json", '"family": "toy"', '"family": "gdn"', "/family: the family 'gdn' differs"),
         ("definitions/toy/family.json", '"regimes"', '"regime"', "/regime: unknown key 'regime'"),
         (f"definitions/toy/{NAME}/workloads.jsonl", '"name": "smoke_0", "suite"', '"suite"', "name"),
     ],
@@ -73,7 +73,7 @@ def test_a_family_without_code_says_so(gdnspec: Run, toy: Path) -> None:
     assert "family.py: no such file" in done.stderr
 
 
-@pytest.mark.parametrize(("folder", "says"), [("nowhere", "no such folder"), ("empty", "holds no family")])
+@pytest.mark.parametrize(("folder", "says"), [("nowhere", "no such folder"), ("empty", "contains no family")])
 def test_a_folder_without_families_is_refused(gdnspec: Run, tmp_path: Path, folder: str, says: str) -> None:
     (tmp_path / "empty").mkdir()
     done = gdnspec("list", "--definitions-dir", tmp_path / folder)

@@ -143,13 +143,13 @@ def test_a_base_is_honest(table: Make) -> None:
 TWICE = ["    S = S * 1"]
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     # a row that follows `ROW` under the name "second", where the problem is, and what is said
-    "missing text": ({"edits": [edit(correct=["    S = state"])]}, "/edits/0/correct", "does not stand in kernel.py"),
-    "text twice": ({"edits": [edit(correct=TWICE)]}, "/edits/0/correct", "stands 2 times in kernel.py"),
+    "missing text": ({"edits": [edit(correct=["    S = state"])]}, "/edits/0/correct", "the text is not in kernel.py"),
+    "text twice": ({"edits": [edit(correct=TWICE)]}, "/edits/0/correct", "occurs 2 times in kernel.py"),
     "overlap": ({"edits": [EDIT, edit(correct=[*EDIT["correct"], *TWICE])]}, "/edits/1/correct", "another edit"),
     "no such base": ({"base": "bose"}, "/base", "did you mean 'base'?"),
-    "name twice": ({"name": "doubled"}, "/name", "is taken by row /faults/0"),
-    "name of a base": ({"name": "base"}, "/name", "is taken by its table's base"),
-    "name of a folder": ({"name": "a_folder"}, "/name", "is taken by the folder"),
+    "name twice": ({"name": "doubled"}, "/name", "row /faults/0 already has the name"),
+    "name of a base": ({"name": "base"}, "/name", "a base of this table already has the name"),
+    "name of a folder": ({"name": "a_folder"}, "/name", "already has the name 'a_folder'"),
     "outside": ({"edits": [edit(file="../base/kernel.py")]}, "/edits/0/file", "is not a source of the base"),
     "no change": ({"edits": [edit(wrong=EDIT["correct"])]}, "/edits/0/wrong", "changes nothing"),
     "line break": ({"edits": [edit(wrong=["a\nb"])]}, "/edits/0/wrong/0", "line break"),
@@ -184,14 +184,16 @@ def test_every_problem_of_a_table_is_told_at_once(table: Make) -> None:
 def test_a_name_stands_for_one_row_of_all_families(table: Make) -> None:
     family = table(ROW).parent
     shutil.copytree(family, family.parent / "other")
-    with pytest.raises(SpecError, match=r"other/faults\.json: /faults/0/name: the name 'doubled' is taken"):
+    with pytest.raises(
+        SpecError, match=r"other/faults\.json: /faults/0/name: a row of .* already has the name 'doubled'"
+    ):
         known_bad()
 
 
 def test_a_cache_that_cannot_be_written_is_said(table: Make, tmp_path: Path) -> None:
     table(ROW)
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(SpecError, match=r"cannot be written: .*GDNSPEC_CACHE moves the cache"):
+    with pytest.raises(SpecError, match=r"cannot be written: .*set GDNSPEC_CACHE to move the cache"):
         known_bad()
 
 

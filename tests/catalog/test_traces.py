@@ -57,7 +57,7 @@ def test_a_line_that_is_cut_off_or_invalid_is_told_and_passed_over(folder: Path)
     assert len(said) == 2
     assert "nvidia-h200.jsonl: line 2: /staus: unknown key 'staus'" in said[0]
     assert "nvidia-h200.jsonl: line 5, column" in said[1]
-    assert all("passed over" in message for message in said)
+    assert all("line is skipped" in message for message in said)
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_version_that_came_later_leaves_traces_fresh_and_a_new_one_does_not(fo
     assert "version" not in json.loads(trace.model_dump_json(exclude_defaults=True))
     assert is_stale(trace, solution, found) is None
     stale = is_stale(trace, solution, changed(found, version=2))
-    assert stale == "it was measured on version 1 of the definition, which is at version 2"
+    assert stale == "it was measured on version 1 of the definition, which now has version 2"
     again = trace.model_copy(
         update={"definition_version": 2, "definition_hash": definition_hash(changed(found, version=2))}
     )
@@ -184,7 +184,7 @@ def test_a_trace_is_stale_once_the_workload_has_changed(
 
 def test_a_trace_is_stale_once_the_workload_is_gone(folder: Path, solution: Solution) -> None:
     reason = is_stale(trace_of(folder, workload="16x32_batch_2567"), solution, definitions()[DECODE])
-    assert reason == "there is no workload '16x32_batch_2567' any more (did you mean '16x32_batch_256'?)"
+    assert reason == "the workload '16x32_batch_2567' no longer exists (did you mean '16x32_batch_256'?)"
 
 
 # --- saving -----------------------------------------------------------------------------------------------------
@@ -267,11 +267,14 @@ def test_validate_accepts_traces_and_counts_the_stale(gdnspec: Run, folder: Path
     ("change", "says"),
     [
         ({"definition": "gdn_decode_k_lats"}, "line 2: /definition: no definition 'gdn_decode_k_lats' (did you mean"),
-        ({"workload": "16x32_batch_5"}, "line 2: /workload: no workload '16x32_batch_5' of gdn_decode_k_last"),
-        ({"definition": PREFILL}, f"line 2: /workload: no workload {FOUR!r} of {PREFILL}"),
-        ({"solution": "torch_recurrent"}, "line 2: /solution: a trace of 'torch_recurrent' in the folder of"),
-        ({"device": "nvidia-h100"}, "line 2: /device: measured on 'nvidia-h100', in a file named 'nvidia-h200.jsonl'"),
-        ({"workload": ONE}, f"line 2: /workload: {DECODE}/{ONE} stands at line 1 already"),
+        ({"workload": "16x32_batch_5"}, "line 2: /workload: gdn_decode_k_last has no workload '16x32_batch_5'"),
+        ({"definition": PREFILL}, f"line 2: /workload: {PREFILL} has no workload {FOUR!r}"),
+        ({"solution": "torch_recurrent"}, "line 2: /solution: a trace of 'torch_recurrent' is in the folder of"),
+        (
+            {"device": "nvidia-h100"},
+            "line 2: /device: it was measured on 'nvidia-h100', but the file is named 'nvidia-h200.jsonl'",
+        ),
+        ({"workload": ONE}, f"line 2: /workload: line 1 already has a trace of {DECODE}/{ONE}"),
         ({"staus": "PASSED"}, "line 2: /staus: unknown key 'staus'"),
         ({"timing": 3}, "line 2: /timing"),
     ],

@@ -75,7 +75,7 @@ def test_a_variant_serves_what_it_names_on_its_own_conditions(make_solution: Cal
         (DOUBLED | {"supports": {DECODE: ["1 +"]}}, f"/variants/doubled/supports/{DECODE}/0"),
         (DOUBLED | {"defines": {"TERMS": 2}}, "/variants/doubled/defines: no entry of the variant is in a .cu file"),
         (DOUBLED | {"arguments": {"fcator": 2}}, "run does not take fcator (did you mean 'factor'?)"),
-        (DOUBLED | {"arguments": {"scale": 2}}, "/variants/doubled/arguments/scale: gdn_decode_k_last has an input"),
+        (DOUBLED | {"arguments": {"scale": 2}}, "/variants/doubled/arguments/scale: gdn_decode_k_last already has an input"),
         ({"description": "x", "defines": {"A B": 1}}, "/variants/doubled/defines"),
         ({"description": "x", "defines": {"A": "system"}}, "/variants/doubled/defines/A"),
     ],
@@ -135,7 +135,7 @@ def test_traces_of_a_variant_lie_apart_and_hold_for_it_alone(folder: Path) -> No
     with pytest.raises(ValueError, match="a trace of 'under_test:doubled' for 'under_test'"):
         save(solution, theirs)
     files[0].write_bytes(files[1].read_bytes())
-    with pytest.raises(SpecError, match="a trace of 'under_test:doubled' in the folder of 'under_test'"):
+    with pytest.raises(SpecError, match="a trace of 'under_test:doubled' is in the folder of 'under_test'"):
         check_traces(files[0])
     rewritten(folder, variants={})
     with pytest.raises(SpecError, match=r"solution.json: /variants: no variant 'doubled'"):

@@ -30,33 +30,33 @@ CODE: dict[str, Row] = {
     "no Python": (CHECK, FAMILY, "class Painter:", "class Painter", "family.py: line {line}: SyntaxError: expected"),
     "fails to import": (
         CHECK, FAMILY, "import numpy as np", "import no_such_numpy as np",
-        "family.py: line {line}: ModuleNotFoundError: No module named 'no_such_numpy', raised while family.py is",
+        "family.py: line {line}: ModuleNotFoundError: No module named 'no_such_numpy' (while importing family.py",
     ),
     "a neighbour fails to import": (CHECK, FRESH, "MOST, LONGEST = 6, 40", "1 / 0", "fresh.py: line {line}: Zero"),
     "ends the process": (
         CHECK, FAMILY, "import numpy as np", "import numpy as np\nraise SystemExit(0)",
-        "SystemExit: 0, raised while family.py is imported",
+        "SystemExit: 0 (while importing family.py)",
     ),
-    "no family": (CHECK, FAMILY, "FAMILY = Family(", "Family(", "family.py: no FAMILY in it"),
+    "no family": (CHECK, FAMILY, "FAMILY = Family(", "Family(", "family.py: it does not define FAMILY"),
     "another FAMILY": (
         CHECK, FAMILY, "FAMILY = Family(Painter, problems, emulators, fresh=Lines)", "FAMILY = 3",
         "family.py: FAMILY has no function 'painter': it is a int",
     ),
     "no emulators": (
         CHECK, FAMILY, "Family(Painter, problems, emulators, fresh=Lines)", "Family(Painter, problems)",
-        "missing 1 required positional argument: 'emulators', raised while family.py is imported",
+        "missing 1 required positional argument: 'emulators' (while importing family.py)",
     ),
     "emulators that yield nothing": (
         FREEZE, FAMILY, '    yield "element_by_element"', '    return\n    yield "element_by_element"',
-        f"family.py: no emulator of {SUM}: budgets are frozen from the errors of honest emulators",
+        f"family.py: no emulators for {SUM}: budgets follow from the errors of honest emulators",
     ),
     "a painter that cannot be made": (
         CHECK, FAMILY, "        self.definition, self.workload", "        raise OSError(5, 'away')  #",
-        f"family.py: line {{line}}: OSError: [Errno 5] away, raised while inputs of {SUM} are drawn",
+        f"family.py: line {{line}}: OSError: [Errno 5] away (while drawing the inputs of {SUM})",
     ),
     "a painter that raises": (
         CHECK, FAMILY, "self.definition.shape(tensor, self.scope)", 'self.scope["nowhere"]',
-        f"family.py: line {{line}}: KeyError: 'nowhere', raised while inputs of {SUM} are drawn",
+        f"family.py: line {{line}}: KeyError: 'nowhere' (while drawing the inputs of {SUM})",
     ),
     "problems that raise": (
         CHECK, FAMILY, 'float(workload.scalars.get("decay", 0.5))', 'float("small")',
@@ -64,11 +64,11 @@ CODE: dict[str, Row] = {
     ),
     "emulators that raise": (
         FREEZE, FAMILY, "call.second(**call.arguments)", "call.second()",
-        f"missing 2 required positional arguments: 'x' and 'decay', raised while emulators compute {SUM}",
+        f"missing 2 required positional arguments: 'x' and 'decay' (while running the emulators of {SUM})",
     ),
     "an emulator of another shape": (
         FREEZE, FAMILY, "call.second(**call.arguments)", "call.second(**call.arguments)[1:]",
-        f"family.py: the emulator 'by_matrix' of {SUM} returned y as [2, 100], not as [3, 100]",
+        f"family.py: the emulator 'by_matrix' of {SUM} returned y with shape [2, 100] instead of [3, 100]",
     ),
     "an emulator of nothing": (
         FREEZE, FAMILY, "call.second(**call.arguments)", "None",
@@ -76,11 +76,11 @@ CODE: dict[str, Row] = {
     ),
     "fresh lines that raise": (
         ("check", SUM, *SOLVED), FRESH, "raw(3 + MOST)", "raw(3 + MOSTLY)",
-        "fresh.py: line {line}: NameError: name 'MOSTLY' is not defined, raised while fresh lines are drawn",
+        "fresh.py: line {line}: NameError: name 'MOSTLY' is not defined (while drawing fresh lines)",
     ),
     "a fresh line of another definition": (
         ("check", SUM, *SOLVED), FRESH, '"axes": sizes(self.definition, [1] * (1 + count % MOST), {})', '"axes": {}',
-        f"family.py: draws a fresh line 'fresh' that is none of {SUM}: /axes: axis 'lines' has no value",
+        f"family.py: draws a fresh line 'fresh' that is not valid for {SUM}: /axes: axis 'lines' has no value",
     ),
     "a generator of another shape": (
         CHECK, FAMILY, "normal(lines, width)", "normal(lines, width + 1)",
@@ -108,19 +108,19 @@ CODE: dict[str, Row] = {
     ),
     "a reference of another shape": (
         CHECK, SUMS, "return y.to(x.dtype)", "return y.to(x.dtype)[1:]",
-        "definition.json: /reference: running_sum.py::running_sum returned y as [2, 100], not as [3, 100]",
+        "definition.json: /reference: running_sum.py::running_sum returned y with shape [2, 100] instead of [3, 100]",
     ),
     "a reference of another type": (
         CHECK, SUMS, "return y.to(x.dtype)", "return y.float()",
-        "definition.json: /reference: running_sum.py::running_sum returned y in torch.float32, and its inputs are in",
+        "definition.json: /reference: running_sum.py::running_sum returned y in torch.float32, but its inputs are in",
     ),
     "a reference of other values": (
         CHECK, SUMS, "return y.to(x.dtype)", "return y.to(x.dtype), total",
-        "definition.json: /reference: running_sum.py::running_sum returned 2 values, not y",
+        "definition.json: /reference: running_sum.py::running_sum returned 2 values instead of y",
     ),
     "a second reference of another shape": (
         LONG, STRETCHES, "return x * (", "return x[:, :1] * (",
-        "/second_reference/function: by_matrix.py::unit_stretch returned y as [131, 1], not as [131, 32]",
+        "/second_reference/function: by_matrix.py::unit_stretch returned y with shape [131, 1] instead of [131, 32]",
     ),
     "a reference that raises": (
         CHECK, SUMS, "decay * total +", "decay * totals +",
@@ -141,11 +141,11 @@ DATA: dict[str, Row] = {
     "no list of emulators": (
         ("workloads", "generate", SUM, "--preset", "toy-32", "-o", "-"), ABOUT,
         ',\n  "emulators": {\n    "sums": [\n      "element_by_element",\n      "by_matrix"\n    ]\n  }', "",
-        "family.json: /emulators: no list of emulators is element_by_element, by_matrix",
+        "family.json: /emulators: no list consists of the emulators element_by_element, by_matrix",
     ),
     "a list that lines name": (
         ("validate", "definitions"), ABOUT, '"sums": [', '"sum": [',
-        "workloads.jsonl: line 1: /emulators/names: no list of emulators 'sums' in family.json (did you mean 'sum'?)",
+        "workloads.jsonl: line 1: /emulators/names: family.json has no list of emulators 'sums' (did you mean 'sum'?)",
     ),
     "an unknown role": (("list",), OF_SUM, '"role": "rows"', '"role": "row"', "definition.json: /axes/1/role: "),
     "two axes with role tokens": (
@@ -160,12 +160,12 @@ DATA: dict[str, Row] = {
     "a pattern that names no size": (
         ("workloads", "generate", SUM, "--preset", "wide-x", "-o", "-"), ABOUT, '"emulators": {',
         '"preset_patterns": [{"pattern": "wide-(?P<width>.)"}], "emulators": {',
-        "family.json: /preset_patterns/0: makes no preset of 'wide-x': invalid literal for int()",
+        "family.json: /preset_patterns/0: the pattern cannot make a preset of 'wide-x': invalid literal for int()",
     ),
     "a pattern of an unknown axis": (
         ("workloads", "generate", SUM, "--preset", "wide-2", "-o", "-"), ABOUT, '"emulators": {',
         '"preset_patterns": [{"pattern": "wide-(?P<width>.)", "axes": {"width": "2 * size"}}], "emulators": {',
-        "family.json: /preset_patterns/0: makes no preset of 'wide-2': ",
+        "family.json: /preset_patterns/0: the pattern cannot make a preset of 'wide-2': ",
     ),
     "a reference that is not there": (
         ("list",), OF_SUM, '"running_sum.py::running_sum"', '"running_sum.py::running_sums"',
@@ -178,12 +178,12 @@ DATA: dict[str, Row] = {
     "a fault whose text is missing": (
         ("selftest", "toy_decay_of_the_sum"), "tests/known_bad/toy/faults.json",
         '"correct": ["        total = decay * total + x[:, i]"]', '"correct": ["        total += x[:, i]"]',
-        "faults.json: /faults/0/edits/0/correct: does not stand in kernel.py of the base 'toy_right'",
+        "faults.json: /faults/0/edits/0/correct: the text is not in kernel.py of the base 'toy_right'",
     ),
     "a fault whose text stands twice": (
         ("validate", "tests/known_bad"), "tests/known_bad/toy/faults.json",
         '"correct": ["        total = decay * total + x[:, i]"]', '"correct": [""]',
-        "faults.json: /faults/0/edits/0/correct: stands 6 times in kernel.py of the base 'toy_right'",
+        "faults.json: /faults/0/edits/0/correct: the text occurs 6 times in kernel.py of the base 'toy_right'",
     ),
 }  # fmt: skip
 
@@ -260,10 +260,16 @@ def test_an_installed_package_adds_its_families(
 @pytest.mark.parametrize(
     ("named", "says"),
     [
-        ("nowhere_at_all", "the entry point 'mine' of gdnspec.families names no package: 'nowhere_at_all'"),
-        ("nowhere.at_all", "the entry point 'mine' of gdnspec.families names 'nowhere.at_all': ModuleNotFoundError"),
-        ("json.decoder", "the entry point 'mine' of gdnspec.families names no package: 'json.decoder'"),
-        ("email", "email/definitions: holds no family (the entry point 'mine' of gdnspec.families promises one"),
+        ("nowhere_at_all", "the entry point 'mine' of gdnspec.families names 'nowhere_at_all', which is not a package"),
+        (
+            "nowhere.at_all",
+            "the entry point 'mine' of gdnspec.families names 'nowhere.at_all', which cannot be imported: ModuleNotFoundError",
+        ),
+        ("json.decoder", "the entry point 'mine' of gdnspec.families names 'json.decoder', which is not a package"),
+        (
+            "email",
+            "email/definitions: contains no family (the entry point 'mine' of gdnspec.families needs a family here",
+        ),
     ],
 )
 def test_an_entry_point_that_names_no_families_is_told(

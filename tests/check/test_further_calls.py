@@ -135,7 +135,7 @@ def test_one_call_in_seven_that_is_wrong_shows_where_calls_are_repeated(gdnspec:
     assert results["batch_8"]["status"] == "PASSED", "it is right on the calls that there are by default on a CPU"
     results, _ = checked(gdnspec, folder, DECODE, "--workload", "batch_8", "--repeat", "20")
     assert results["batch_8"]["status"] == "INCORRECT_NUMERICAL"
-    assert "in repeat 5 of 20, which was right before" in results["batch_8"]["message"]
+    assert "in repeat 5 of 20, which was correct before" in results["batch_8"]["message"]
     assert "--repeat 20" in results["batch_8"]["repeat"]
 
 
@@ -263,4 +263,4 @@ def test_repeats_are_the_default_on_a_gpu(gdnspec: Run) -> None:
     )  # fmt: skip
     (result,) = map(json.loads, done.stdout.splitlines())
     assert result["status"] == "INCORRECT_NUMERICAL"
-    assert "of 20, which was right before" in result["message"]
+    assert "of 20, which was correct before" in result["message"]

@@ -90,10 +90,10 @@ LEANS = f"o, s = {RIGHT}\ns[..., 0, :] *= 1.0001\nreturn o, s"
 def test_who_promises_the_same_bits_is_held_to_the_symmetries_exactly(gdnspec: Run, make_prefill: MakePrefill) -> None:
     code, result, _ = check(gdnspec, make_prefill(LEANS, deterministic=True))
     assert (code, result["status"]) == (1, "NOT_REPRODUCIBLE")
-    assert "the symmetries are exact, and repeating the first call gives the same bits" in result["message"]
+    assert "the symmetries are exact, and a repeat of the first call gives the same bits" in result["message"]
     assert result["message"].endswith(
         'the manifest says "deterministic": true: declare false where the arithmetic depends on a value\'s place, '
-        "or mend it"
+        "or fix the kernel"
     )
 
 
@@ -108,7 +108,7 @@ def test_two_calls_on_the_same_inputs_that_differ_are_told_apart(gdnspec: Run, m
     code, result, _ = check(gdnspec, make_prefill(body, deterministic=True))
     assert (code, result["status"]) == (1, "NOT_REPRODUCIBLE")
     assert "between two calls on the same inputs" in result["message"]
-    assert result["message"].endswith('the manifest says "deterministic": true: declare false, or mend it')
+    assert result["message"].endswith('the manifest says "deterministic": true: declare false, or fix the kernel')
 
 
 def test_the_seed_repeats_the_second_call(gdnspec: Run, make_prefill: MakePrefill) -> None:

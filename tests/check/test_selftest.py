@@ -152,7 +152,7 @@ COMPLAINTS: dict[str, tuple[Bad, list[CheckResult], str]] = {
     "outside_its_suite": (
         bad(only_in=["strict"]),
         [result("one", WRONG), result("two", WRONG, "strict")],
-        "fails on one, outside of strict",
+        "fails on one, outside strict",
     ),
     "thin_outside_its_suite": (
         bad(only_in=["strict"]),
@@ -177,11 +177,11 @@ def test_honest_solutions_keep_their_margin() -> None:
     solution = load_solution(ROOT / "solutions" / "torch_recurrent")
     assert not list(complaints_about_honest(solution, [result(share=0.66), result(suite="strict", share=0.79)]))
     (thin,) = complaints_about_honest(solution, [result(share=0.68)])
-    assert "keeps a margin of 1.47" in thin
+    assert "has a margin of 1.47" in thin
     (thin,) = complaints_about_honest(solution, [result(), result(suite="strict", share=0.81)])
     assert "margin of 1.23" in thin
     (failed,) = complaints_about_honest(solution, [result(status=WRONG, share=1.5)])
-    assert "is honest and INCORRECT_NUMERICAL" in failed
+    assert "is honest but gets INCORRECT_NUMERICAL" in failed
     # The strict suite is a badge: who fails it may still conform.
     assert not list(complaints_about_honest(solution, [result(), result(status=WRONG, suite="strict", share=5.0)]))
 

@@ -135,8 +135,8 @@ def run(q, k, v, pool, read_slots, write_slots, A_log, a, dt_bias, b, scale, use
     ("tidies", "says"),
     [
         ("torch.nan_to_num_(pool)", "slot"),
-        ("q.copy_(torch.nan_to_num(q))", "q was written to"),
-        ("skipped = read_slots < 0; a[skipped] = -a[skipped]", "a was written to"),
+        ("q.copy_(torch.nan_to_num(q))", "the call wrote to the input q"),
+        ("skipped = read_slots < 0; a[skipped] = -a[skipped]", "the call wrote to the input a"),
     ],
 )
 def test_junk_is_compared_bit_for_bit_as_well(gdnspec: Run, make_solution: Make, tidies: str, says: str) -> None:
@@ -205,7 +205,7 @@ def test_who_needs_contiguous_inputs_says_so_and_it_shows(gdnspec: Run, make_sol
         "--workload", "one_row", "--workload", "strided_inputs",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "1 workloads: the solution supports contiguous inputs alone; 1 of 2 workloads supported" in done.stdout
+    assert "1 workloads: the solution supports only contiguous inputs; 1 of 2 workloads supported" in done.stdout
 
 
 def test_a_ring_leaves_the_gaps_of_the_workload_and_guards_them(make_solution: Make) -> None:

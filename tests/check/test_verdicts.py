@@ -82,7 +82,7 @@ CASES: dict[str, tuple[str, str, str]] = {
     "writes_into_an_input": (
         body(f"r = decode_k_last{ARGS}\nk.zero_()\nreturn r"),
         "MUTATED_INPUT",
-        "k was written to",
+        "the call wrote to the input k",
     ),
     "tensor_subclass": (
         body(f"class Lazy(torch.Tensor): pass\no, s = decode_k_last{ARGS}\nreturn o.as_subclass(Lazy), s"),
@@ -337,7 +337,7 @@ def test_a_write_past_an_output_is_found(make_solution: Callable[..., Path]) -> 
     )
     (result,) = check(make_solution(code, call="out"))
     assert result.status == "RUNTIME_ERROR"
-    assert "wrote outside of every tensor, behind output" in result.message
+    assert "the call wrote outside its tensors, behind output" in result.message
 
 
 def test_one_entry_that_dies_condemns_no_other(make_solution: Callable[..., Path]) -> None:
@@ -646,5 +646,5 @@ def test_what_follows_a_full_memory_is_called_on_memory_of_its_own(
 
 def test_who_says_triton_has_a_kernel_of_it(make_solution: Callable[..., Path]) -> None:
     """Without a GPU it is let off what takes an interpreter minutes: plain PyTorch is not."""
-    with pytest.raises(SpecError, match='is "triton" and no source has a kernel of it'):
+    with pytest.raises(SpecError, match='the language is "triton", but no source has a Triton kernel'):
         load_solution(make_solution(body(RIGHT), language="triton"))

@@ -527,7 +527,7 @@ def test_a_family_that_the_format_does_not_know_is_told(gdnspec: Run, tmp_path: 
     arguments = ("toy_running_sum", "--preset", "toy-32", "-o", tmp_path / "x")
     done = gdnspec("export", "flashinfer-bench", *arguments, *toy)
     assert done.returncode == 2
-    assert "reference/toy/family.py: the family toy does not say how FlashInfer-Bench has it" in done.stderr
+    assert "reference/toy/family.py: the family toy does not say how FlashInfer-Bench describes it" in done.stderr
     assert not (tmp_path / "x").exists()
     exported(gdnspec, tmp_path, "gdn_decode_k_last")
     done = gdnspec("import", "flashinfer-bench", tmp_path, *toy)

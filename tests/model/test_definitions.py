@@ -531,11 +531,11 @@ def test_a_misspelt_word_is_named_with_its_place_and_the_nearest(
         (drop("/inputs/3/optional"), "/inputs/3", "default"),
         (put("/outputs/0/optional", True), "/outputs/0", "output"),
         (put("/reference", "gated_delta.py::prefill"), "/reference", "no file 'gated_delta.py'"),
-        (put("/reference", "gated_delta_net.py::decode_k_last"), "/reference", "does not take \\(q, k, v, g"),
+        (put("/reference", "gated_delta_net.py::decode_k_last"), "/reference", "but the inputs are \\(q, k, v, g"),
         (
             put("/inputs", [ORIGINAL["inputs"][i] for i in (1, 0, 2, 3, 4, 5, 6, 7)]),
             "/reference",
-            "does not take \\(k, q, v",
+            "but the inputs are \\(k, q, v",
         ),
         (put("/reference", "../gated_delta_net.py::step"), "/reference", "pattern"),
         (put("/second_reference/function", "chunkwise.py::prefill"), "/second_reference/function", "no function"),
@@ -543,11 +543,11 @@ def test_a_misspelt_word_is_named_with_its_place_and_the_nearest(
         (
             put("/second_reference/function", "chunkwise.py::prefill_from_conv"),
             "/second_reference/function",
-            "does not take \\(q, k, v, g",
+            "but the inputs are \\(q, k, v, g",
         ),
         (put("/second_reference/above_tokens", 0), "/second_reference/above_tokens", "greater than or equal to 1"),
         (put("/second_reference/above", 9), "/second_reference/above", "unknown key 'above'"),
-        (put("/name", "another"), "/name", "in a folder named 'gdn_prefill_k_last'"),
+        (put("/name", "another"), "/name", "differs from its folder's, 'gdn_prefill_k_last'"),
     ],
 )
 def test_a_wrong_definition_is_refused_with_its_place(file: Path, change: Change, place: str, message: str) -> None:

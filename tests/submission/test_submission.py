@@ -122,7 +122,7 @@ def test_what_cannot_be_packed_is_named(gdnspec: Run, make_solution: Make, tmp_p
         ({"license": ""}, "/license"),
         ({"sources": ["kernel.py", "größe.py"]}, "'größe.py' cannot be packed: names are made of"),
         ({"sources": ["kernel.py", "link.py"]}, "'link.py' is a symbolic link"),
-        ({"sources": ["kernel.py", "large.py"]}, "sources of over 10 MiB"),
+        ({"sources": ["kernel.py", "large.py"]}, "the sources have more than 10 MiB together"),
         ({"entries": {"gdn_decode_k_lost": {"entry": "kernel.py::run", "call": "return"}}}, "did you mean"),
     ):
         folder = make_solution(RIGHT, **change)

@@ -401,20 +401,26 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
         lambda f: ((f / "outputs/one_row.safetensors").unlink(), (f / "outputs/one_row.safetensors").mkdir()),
         ROW + "is not a regular file",
     ),
-    "cut short": (truncate("outputs/one_row.safetensors"), ROW + "not a whole safetensors file: the data ends at byte"),
-    "empty": (output(b""), ROW + "not a whole safetensors file: the header should have 0 bytes, the file has 0"),
-    "absurd header": (output(b"\xff" * 64), ROW + "not a whole safetensors file: the header should have 1844674407370"),
+    "cut short": (
+        truncate("outputs/one_row.safetensors"),
+        ROW + "not a complete safetensors file: the data ends at byte",
+    ),
+    "empty": (output(b""), ROW + "not a complete safetensors file: the header should have 0 bytes, but the file has 0"),
+    "absurd header": (
+        output(b"\xff" * 64),
+        ROW + "not a complete safetensors file: the header should have 1844674407370",
+    ),
     "header of nothing": (
         output(tensor_file(b"{\xff}")),
-        ROW + "not a whole safetensors file: the header is not UTF-8",
+        ROW + "not a complete safetensors file: the header is not UTF-8",
     ),
     "overlapping tensors": (
         output(tensor_file(OUTPUT | {"new_state": OUTPUT["output"]}, bytes(4))),
-        ROW + "not a whole safetensors file: the data of 'new_state' begins at byte",
+        ROW + "not a complete safetensors file: the data of 'new_state' begins at byte",
     ),
     "impossible shape": (
         output(tensor_file({"output": {"dtype": "F32", "shape": [1 << 62] * 9, "data_offsets": [0, 4]}}, bytes(4))),
-        "does not take bytes 0 to 4",
+        "does not match its bytes 0 to 4",
     ),
     "missing tensor": (output(tensor_file(OUTPUT, bytes(4))), ROW + f"no tensor 'new_state', an output of {NAME}"),
     "surplus tensor": (
