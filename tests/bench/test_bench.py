@@ -301,7 +301,7 @@ def test_what_is_wrong_or_interpreted_is_not_timed(gdnspec: Run, make_solution: 
     assert (code, trace.status, trace.timing) == (1, "INCORRECT_NUMERICAL", None)
     done = gdnspec("bench", "gdn_decode_k_last", "--device", "cpu", "--solution", "triton_recurrent")
     assert done.returncode == 3
-    assert "nothing that an interpreter runs is timed" in done.stdout + done.stderr
+    assert "so it is not timed" in done.stdout + done.stderr
 
 
 def test_without_a_gpu_it_says_what_it_can_do_instead(gdnspec: Run) -> None:
@@ -459,7 +459,10 @@ def test_a_baseline_whose_time_is_not_believed_has_no_ratio() -> None:
         for device, clock in ((1e-3, 1e-3), (2e-3, 2e-3), (1e-6, 2e-3))
     )
     assert _without(honest, mine, 1e-4) is None
-    for theirs, least, why in ((hidden, None, "by the judge's own clock"), (honest, 5e-3, "is below 5000.00 us")):
+    for theirs, least, why in (
+        (hidden, None, "by the judge's own clock"),
+        (honest, 5e-3, "is less than the 5000.00 us"),
+    ):
         said = _without(theirs, mine, least)
         assert said is not None
         assert (said.baseline, said.status, why in said.why) == ("twin", "SUSPECT_TIMING", True)

@@ -123,7 +123,7 @@ def test_only_a_plain_tuple_or_list_counts(gdnspec: Run, make_solution: Make, na
     folder = make_solution(HEAD + textwrap.indent(textwrap.dedent(CONTAINERS[name]), "    "))
     code, trace, _ = timed(gdnspec, folder)
     assert (code, trace.status, trace.timing) == (1, "TAMPERED", None)
-    assert "returned a Outputs, not a plain tuple of output, new_state" in trace.message
+    assert "returned a Outputs instead of a plain tuple of output, new_state" in trace.message
 
 
 @pytest.mark.parametrize("kind", [tuple, list])
@@ -246,8 +246,10 @@ def test_samples_of_scattered_tensors_and_of_nothing() -> None:
 @pytest.mark.parametrize(
     ("kernels", "launched", "says"),
     [
-        (0, 3, "holds no kernel"), (0, None, "holds no kernel"), (29, 3, "holds 29 kernels, and one call"),
-        (10, None, None), (30, 3, None), (31, 3, None), ("many", 3, "holds no kernel"),
+        (0, 3, "contains no kernel"),
+        (0, None, "contains no kernel"),
+        (29, 3, "contains only 29 kernels, but one call"),
+        (10, None, None), (30, 3, None), (31, 3, None), ("many", 3, "contains no kernel"),
     ],
 )  # fmt: skip
 def test_a_graph_holds_the_kernels_of_its_calls(kernels: Any, launched: Any, says: str | None) -> None:

@@ -208,14 +208,14 @@ def test_a_worker_with_another_checkout_refuses(
     wanted = tasks(solution)
     with monkeypatch.context() as patch:
         patch.setattr(ray_executor, "judge_hash", lambda: "another")
-        with pytest.raises(SpecError, match="not the driver's: tools/gdnspec"):
+        with pytest.raises(SpecError, match="it differs from the driver's copy: tools/gdnspec"):
             list(ray_executor.spread(wanted, SETTINGS, Watched(), print))
     assert solution.source_hash  # as the driver has read it
     (solution.folder / "kernel.py").write_text((solution.folder / "kernel.py").read_text() + "\n# mended\n")
-    with pytest.raises(SpecError, match=f"not the driver's: {solution.folder}"):
+    with pytest.raises(SpecError, match=f"it differs from the driver's copy: {solution.folder}"):
         list(ray_executor.spread(wanted, SETTINGS, Watched(), print))
     monkeypatch.setattr(ray_executor, "Worker", OtherReference)
-    with pytest.raises(SpecError, match="not the driver's: reference"):
+    with pytest.raises(SpecError, match="it differs from the driver's copy: reference"):
         list(ray_executor.spread(tasks(load_solution(solution.folder)), SETTINGS, Watched(), print))
 
 
@@ -306,4 +306,4 @@ def test_a_cluster_that_is_busy_is_waited_for(solution: Solution, monkeypatch: p
     with pytest.raises(SpecError, match="Failed to connect"):
         list(ray_executor.spread(tasks(solution), SETTINGS, Watched(), warned.append))
     assert busy.waited == 51
-    assert warned == ["no device of the Ray cluster is free yet; waiting: ray status"], "once"
+    assert warned == ["no device of the Ray cluster is free yet; waiting (see ray status)"], "once"

@@ -41,7 +41,7 @@ def test_a_round_counts_where_both_clocks_saw_the_longer_window_take_longer() ->
 def test_there_is_no_time_where_too_few_rounds_count(method: Method, lost: int) -> None:
     good, bad = (2e-4, 2e-4), (-1.5e-4, 2e-4)
     found = rounds([good] * (20 - lost) + [bad] * lost, method)
-    assert f"in {lost} of 20 rounds 20 calls took no longer than 10" in (found.doubt() or "")
+    assert f"in {lost} of 20 rounds, 20 calls took no longer than 10" in (found.doubt() or "")
     assert rounds([good] * 2, method).doubt() is not None, "three rounds at least"
     assert rounds([bad] * 30, method).doubt() is not None
 

@@ -75,7 +75,7 @@ def test_a_variant_serves_what_it_names_on_its_own_conditions(make_solution: Cal
         (DOUBLED | {"supports": {DECODE: ["1 +"]}}, f"/variants/doubled/supports/{DECODE}/0"),
         (DOUBLED | {"defines": {"TERMS": 2}}, "/variants/doubled/defines: no entry of the variant is in a .cu file"),
         (DOUBLED | {"arguments": {"fcator": 2}}, "run does not take fcator (did you mean 'factor'?)"),
-        (DOUBLED | {"arguments": {"scale": 2}}, "/variants/doubled/arguments/scale: gdn_decode_k_last already has an input"),
+        (DOUBLED | {"arguments": {"scale": 2}}, "/variants/doubled/arguments/scale: gdn_decode_k_last already has"),
         ({"description": "x", "defines": {"A B": 1}}, "/variants/doubled/defines"),
         ({"description": "x", "defines": {"A": "system"}}, "/variants/doubled/defines/A"),
     ],

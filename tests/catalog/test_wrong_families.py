@@ -30,7 +30,7 @@ CODE: dict[str, Row] = {
     "no Python": (CHECK, FAMILY, "class Painter:", "class Painter", "family.py: line {line}: SyntaxError: expected"),
     "fails to import": (
         CHECK, FAMILY, "import numpy as np", "import no_such_numpy as np",
-        "family.py: line {line}: ModuleNotFoundError: No module named 'no_such_numpy' (while importing family.py",
+        "family.py: line {line}: ModuleNotFoundError: No module named 'no_such_numpy' (while importing",
     ),
     "a neighbour fails to import": (CHECK, FRESH, "MOST, LONGEST = 6, 40", "1 / 0", "fresh.py: line {line}: Zero"),
     "ends the process": (
@@ -60,7 +60,7 @@ CODE: dict[str, Row] = {
     ),
     "problems that raise": (
         CHECK, FAMILY, 'float(workload.scalars.get("decay", 0.5))', 'float("small")',
-        "ValueError: could not convert string to float: 'small', raised while inputs of",
+        "ValueError: could not convert string to float: 'small' (while checking the inputs of",
     ),
     "emulators that raise": (
         FREEZE, FAMILY, "call.second(**call.arguments)", "call.second()",
@@ -124,8 +124,8 @@ CODE: dict[str, Row] = {
     ),
     "a reference that raises": (
         CHECK, SUMS, "decay * total +", "decay * totals +",
-        f"running_sum.py: line {{line}}: NameError: name 'totals' is not defined, raised while {SUMS.split('/')[-1]}"
-        f"::running_sum computes expected values of {SUM}",
+        f"running_sum.py: line {{line}}: NameError: name 'totals' is not defined (while computing "
+        f"expected values of {SUM} with {SUMS.split('/')[-1]}::running_sum)",
     ),
     "a reference that fails to import": (
         CHECK, SUMS, "from torch import Tensor", "from torch import Tensors",
@@ -226,7 +226,7 @@ def test_what_is_wrong_is_told_by_the_selftest_as_well(gdnspec: Run, toy: Path) 
     edit(toy / SUMS, "decay * total +", "decay * totals +")
     done = gdnspec("selftest", "toy_right", "--jobs", "1", "--definitions-dir", toy / "definitions")
     assert done.returncode == 2
-    assert "NameError: name 'totals' is not defined, raised while running_sum.py::running_sum" in done.stderr
+    assert "NameError: name 'totals' is not defined (while computing expected values" in done.stderr
 
 
 # --- packages with the entry point ------------------------------------------------------------------------------
@@ -263,7 +263,8 @@ def test_an_installed_package_adds_its_families(
         ("nowhere_at_all", "the entry point 'mine' of gdnspec.families names 'nowhere_at_all', which is not a package"),
         (
             "nowhere.at_all",
-            "the entry point 'mine' of gdnspec.families names 'nowhere.at_all', which cannot be imported: ModuleNotFoundError",
+            "the entry point 'mine' of gdnspec.families names 'nowhere.at_all', which cannot be imported: "
+            "ModuleNotFoundError",
         ),
         ("json.decoder", "the entry point 'mine' of gdnspec.families names 'json.decoder', which is not a package"),
         (

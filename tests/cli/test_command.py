@@ -287,7 +287,7 @@ def test_validate_reads_solutions_results_and_tensors(
     cut.write_bytes(tensors.read_bytes()[:100_000])
     done = gdnspec("validate", cut, "--definition", "gdn_decode_k_last")
     assert done.returncode == 2
-    assert "cut.safetensors: not a whole safetensors file" in done.stderr
+    assert "cut.safetensors: not a complete safetensors file" in done.stderr
     done = gdnspec("validate", tensors, "--definition", "gdn_prefill_k_last")
     assert done.returncode == 2
     assert "'A_log' is not an input of gdn_prefill_k_last" in done.stderr

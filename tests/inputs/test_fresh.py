@@ -124,7 +124,7 @@ def test_no_file_holds_them(tmp_path: Path) -> None:
     file = tmp_path / "w.jsonl"
     line = fresh(found, 3, "cpu")[0]
     file.write_text(json.dumps(line.model_dump(mode="json", exclude_defaults=True)) + "\n")
-    with pytest.raises(SpecError, match=r"/suite.*drawn by each check"):
+    with pytest.raises(SpecError, match=r"/suite.*each check draws its own"):
         load_workloads(file, found)
 
 

@@ -698,9 +698,9 @@ def test_recorded_cu_seqlens_must_fit_the_axes(tmp_path: Path, cu_seqlens: Any, 
         ({"q": None}, "no tensor 'q', an input of gdn_prefill_k_last"),
         ({"quux": torch.zeros(2)}, "'quux' is not an input of gdn_prefill_k_last"),
         ({"bta": torch.zeros(2)}, "did you mean 'beta'"),
-        ({"q": torch.zeros(8, 2, 64)}, "q: float32, not bfloat16"),
-        ({"cu_seqlens": torch.tensor([0, 5, 5, 8], dtype=torch.int32)}, "cu_seqlens: int32, not int64"),
-        ({"q": torch.zeros(8, 2, 32, dtype=torch.bfloat16)}, r"q: shape \[8, 2, 32\], not \[8, 2, 64\]"),
+        ({"q": torch.zeros(8, 2, 64)}, "q: the type is float32, not bfloat16"),
+        ({"cu_seqlens": torch.tensor([0, 5, 5, 8], dtype=torch.int32)}, "cu_seqlens: the type is int32, not int64"),
+        ({"q": torch.zeros(8, 2, 32, dtype=torch.bfloat16)}, r"q: the shape is \[8, 2, 32\], not \[8, 2, 64\]"),
         ({"q": torch.zeros(8, 2, 64, dtype=torch.uint8)}, "q: no definition uses the element type U8"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, dict) else None,
@@ -720,7 +720,7 @@ def test_a_file_cut_short_is_refused(tmp_path: Path, keep: float) -> None:
     file = tmp_path / "recorded.safetensors"
     content = file.read_bytes()
     file.write_bytes(content[: int(len(content) * keep) if isinstance(keep, float) else keep])
-    with pytest.raises(InvalidWorkload, match=r"recorded\.safetensors: not a whole safetensors file"):
+    with pytest.raises(InvalidWorkload, match=r"recorded\.safetensors: not a complete safetensors file"):
         materialise(found, workload)
 
 

@@ -304,7 +304,7 @@ def test_a_budget_for_one_output_is_none_for_the_other() -> None:
     workload = Workload.model_validate(line(DECODE).model_dump(exclude_defaults=True) | {"budget": frozen})
     output, state = DECODE.definition.outputs
     assert budget(DECODE.definition, state, workload) == frozen["new_state"]
-    with pytest.raises(SpecError, match="no error budget for output:"):
+    with pytest.raises(SpecError, match="no error budget for output,"):
         budget(DECODE.definition, output, workload)
 
 

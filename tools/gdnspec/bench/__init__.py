@@ -1,1 +1,1 @@
-"""Speed: a ring of calls, its windows, the machine's limits, and traces."""
+"""Measures speed: a ring of calls, timed windows, the limits of the machine, and traces."""

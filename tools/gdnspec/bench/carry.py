@@ -1,5 +1,5 @@
-"""Traces that outlive a change of sources: where both states of a solution launch the same, what was measured of the
-one holds for the other."""
+"""Carries traces over a change of sources: if both states of a solution launch the same code, measurements of the old
+state are valid for the new one."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ COMPARED = ("triton", "cuda")  # the languages whose code can be compared
 
 @dataclass(frozen=True)
 class Described:
-    """A tensor as far as a call without memory needs it."""
+    """The shape and type of a tensor, which is enough for a call without memory."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -34,7 +34,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one trace: why it is not carried over; None where it is."""
+    """A trace, and why it is not carried over, or None."""
 
     trace: Trace
     why_not: str | None
@@ -42,7 +42,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class State:
-    """A solution or a variant as it was or is: its manifest, what it is built and called with, its files."""
+    """A state of a solution or variant: its manifest, its macros and arguments, and a function that reads its files."""
 
     manifest: Manifest
     settings: Mapping[str, Mapping[str, Any]]
@@ -50,9 +50,9 @@ class State:
 
 
 def carry(solution: Solution, past: Past, traces: list[Trace]) -> tuple[Carried | None, list[Outcome]]:
-    """Compiles both states for each of the traces, which were measured with the sources of `past`. The proof for those
-    on which they do the same, None where there are none; and what becomes of each. Raises `RuntimeError` where a state
-    cannot be looked at without a GPU, `NoCompilerError` where there is nothing to compile with."""
+    """Compiles both states for each trace, which was measured with the sources of `past`. Returns the proof for the
+    traces on which both do the same (None if there are none), and the outcome of each trace. Raises `RuntimeError` if a
+    state cannot run without a GPU, and `NoCompilerError` if there is no compiler."""
     now = State(solution.manifest, solution.settings, lambda name: (solution.folder / name).read_bytes())
     then = State(past.manifest, settings(past.manifest, past.variant), past.read)
     in_cuda = solution.manifest.language == "cuda"
@@ -67,7 +67,7 @@ def carry(solution: Solution, past: Past, traces: list[Trace]) -> tuple[Carried 
             same.append(SameCode(definition=trace.definition, workload=trace.workload, code=after))
         else:
             words = "the machine code or the host code differs" if in_cuda else None
-            why_not[id(trace)] = words or "the machine code differs, or what it is launched with"
+            why_not[id(trace)] = words or "the machine code differs, or its launches do"
     outcomes = [Outcome(trace, why_not[id(trace)]) for trace in traces]
     if not same:
         return None, outcomes
@@ -81,17 +81,17 @@ def carry(solution: Solution, past: Past, traces: list[Trace]) -> tuple[Carried 
 
 
 def _gone(trace: Trace, before: Manifest, after: Manifest) -> str | None:
-    """Whether there is nothing to compare a trace on."""
+    """Why a trace cannot be compared at all, or None."""
     found = definitions().get(trace.definition)
     entries = [manifest.entries.get(trace.definition) for manifest in (before, after)]
     if found is None or trace.workload not in by_name(found) or None in entries:
-        return "the definition, the workload or the entry is gone"
-    return "it is in another language now" if before.language != after.language else None
+        return "the definition, the workload or the entry no longer exists"
+    return "the solution now uses another language" if before.language != after.language else None
 
 
 @contextmanager
 def _staged(state: State) -> Iterator[Path]:
-    """A folder with the sources. Its name is the solution's of today in both states: it is a part of names there."""
+    """A folder with the sources. It has the same name for both states, because kernels' names contain it."""
     with tempfile.TemporaryDirectory() as above:
         for name in state.manifest.sources:
             file = Path(above) / "solution" / name
@@ -106,9 +106,9 @@ def _staged(state: State) -> Iterator[Path]:
 def _refused_triton(trace: Trace, before: Manifest, after: Manifest) -> str | None:
     """Why the two states cannot be compared on a trace, before anything is compiled."""
     if any(manifest.entries[trace.definition].prepare is not None for manifest in (before, after)):
-        return "a call with `prepare` cannot be looked at without a GPU"
+        return "a call with `prepare` cannot run without a GPU"
     if trace.environment.get("triton") != machine_code.compiler()["triton"]:
-        return f"it was measured with Triton {trace.environment.get('triton')}, and another one is here"
+        return f"it was measured with Triton {trace.environment.get('triton')}, but another version is installed"
     return None
 
 
@@ -125,7 +125,7 @@ def _calls(traces: list[Trace], state: State) -> Iterator[tuple[str, Mapping[str
 
 
 def inputs(found: Found, workload: Workload, outputs: bool) -> dict[str, object]:
-    """What a call passes by keyword, tensors without memory; with `outputs` those as well."""
+    """The keyword arguments of a call, with tensors without memory; with `outputs`, those as well."""
     definition = found.definition
     scope, absent = workload.scope(definition, preset_of(found, workload)), workload.omitted(definition)
     given: dict[str, object] = {}
@@ -147,14 +147,14 @@ def inputs(found: Found, workload: Workload, outputs: bool) -> dict[str, object]
 def _refused_cuda(trace: Trace, before: Manifest, after: Manifest) -> str | None:
     """Why the two states cannot be compared on a trace, before anything is compiled."""
     if not all(manifest.entries[trace.definition].file.endswith(".cu") for manifest in (before, after)):
-        return "its entry is in no .cu file"
+        return "its entry is not in a .cu file"
     if not cuda_code.HOPPER.search(trace.device):
-        return f"it was measured on {trace.device}, and the code is compared for sm_{cuda_code.ARCH}"
+        return f"it was measured on {trace.device}, but the code is compared for sm_{cuda_code.ARCH}"
     return None
 
 
 def _cuda_hashes(state: State, traces: list[Trace]) -> list[str]:
-    """Of each trace: the function that is called, and the code of its file, on which no workload has a say."""
+    """For each trace, a hash of the called function and of its file's code. The workload does not matter here."""
     with _staged(state) as folder:
 
         @cache

@@ -1,4 +1,4 @@
-"""What this GPU can do: measured once and kept, and what its data sheet promises, from its clocks and widths."""
+"""The limits of this GPU: measured rates, which are cached, and nominal rates from its clocks and widths."""
 
 import contextlib
 import json
@@ -15,17 +15,17 @@ from gdnspec.catalog import kept
 from gdnspec.model.trace import Ceilings
 
 COPIED = 1 << 30  # bytes
-SIDE = 8192  # of the matrices
+SIDE = 8192  # of the square matrices
 REPEATED, WARM = 20, 3
 MEASURED_AGAIN = "this GPU's bandwidth and rate are measured again"
-# Dense bfloat16 operations of one multiprocessor in one clock, by compute capability.
+# Dense bfloat16 operations per multiprocessor and clock, by compute capability.
 PER_CLOCK = {(8, 0): 2048, (8, 6): 1024, (8, 7): 1024, (8, 9): 1024, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192,
              (12, 0): 1024, (12, 1): 1024}  # fmt: skip
 
 
 def ceilings(where: Device, again: bool = False, warn: Callable[[str], None] = lambda text: None) -> Ceilings:
-    """Measured in two seconds, then read from the cache; `again` measures anew. `warn` is told of a broken entry there.
-    Needs a GPU."""
+    """The limits of the GPU. Measuring takes two seconds; later calls read the cache, unless `again`. `warn` gets a
+    message about a broken entry. Needs a GPU."""
     file = _file(where)
     kept.sweep(file.parent)
     content = None if again else kept.kept(file, warn, MEASURED_AGAIN)
@@ -43,21 +43,22 @@ def ceilings(where: Device, again: bool = False, warn: Callable[[str], None] = l
 
 
 def copy_bandwidth() -> float:
-    """Bytes a second, read and written, of a large copy on the device: the best of several."""
+    """Bytes per second, read and written, of a large copy on the device: the best of several runs."""
     source = torch.ones(COPIED // 4, device="cuda")
     target = torch.empty_like(source)
     return 2 * COPIED / _best(lambda: target.copy_(source))
 
 
 def matrix_rate() -> float:
-    """Operations a second of a large bfloat16 matrix product, random operands: zeros run faster. Best of several."""
+    """Operations per second of a large bfloat16 matrix product with random operands (zeros run faster): the best
+    run."""
     a, b = (torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     out = torch.empty_like(a)
     return 2 * SIDE**3 / _best(lambda: torch.mm(a, b, out=out))
 
 
 def nominal_rate(where: Device) -> float | None:
-    """Dense bfloat16 operations a second at the highest clock; None for a GPU that is not in the table."""
+    """Dense bfloat16 operations per second at the highest clock; None for a GPU that is not in the table."""
     clock, each = sm_clock(), PER_CLOCK.get(where.capability or (0, 0))
     if clock is None or each is None:
         return None
@@ -65,7 +66,7 @@ def nominal_rate(where: Device) -> float | None:
 
 
 def _best(work: Callable[[], object]) -> float:
-    """Seconds of the fastest of some runs: a ceiling is what can be reached."""
+    """Seconds of the fastest of several runs, because a ceiling is the best that can be reached."""
     times: list[float] = []
     for i in range(WARM + REPEATED):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -83,6 +84,6 @@ def _file(where: Device) -> Path:
 
 
 def _keep(file: Path, found: Ceilings) -> None:
-    """An unwritable cache costs two seconds each time, nothing else."""
+    """Ignores an unwritable cache: it only costs two seconds each time."""
     with contextlib.suppress(OSError):
         kept.keep(file, found.model_dump_json().encode())

@@ -1,4 +1,4 @@
-"""Who measures: this process, or the workers of a Ray cluster. Either yields each task's traces as they come."""
+"""Runs tasks in this process or on the workers of a Ray cluster. Both yield the traces of each task as they come."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Warn = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A job and the baselines that it is timed in turns with."""
+    """A job, and the baselines that are timed in turns with it."""
 
     job: Job
     rivals: list[Job]
@@ -27,27 +27,27 @@ class Task:
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a whole run, in types that JSON has: they are sent to other machines."""
+    """The settings of a whole run, in JSON types: they are sent to other machines."""
 
     device: str  # kind
     seconds: float
     timeout: float
     seed: int
     command: str
-    at_once: int  # contestants of a task, at most
+    at_once: int  # the largest number of contestants of a task
 
     def measurer(self, warn: Warn) -> Measurer:
-        """For this machine's device of that kind. Raises `SpecError` where it has none."""
+        """The measurer for this machine's device of that kind. Raises `SpecError` if there is none."""
         where = machine.device(self.device)
         if where is None:
-            raise SpecError(f"this machine has no device {self.device!r}: gdnspec doctor")
+            raise SpecError(f"this machine has no device {self.device!r}: gdnspec doctor says why")
         checker = Checker(where.kind, Options(self.timeout, self.seed), warn)
         limits = ceilings(where, warn=warn) if where.kind == "cuda" else None
         return Measurer(checker, limits, self.seconds, self.command, self.at_once)
 
 
 class Watch(Protocol):
-    """Whoever is told meanwhile. Where several tasks run at once there is no word on single rounds."""
+    """Gets progress reports. If several tasks run at once, `round` is not called."""
 
     def start(self, solution: str, workload: str) -> None: ...
 
@@ -55,15 +55,15 @@ class Watch(Protocol):
 
 
 class NothingToRunOn(Exception):
-    """There is no device of that kind; the command ends with exit code 3."""
+    """There is no device of that kind. The command ends with exit code 3."""
 
 
-Measured = Generator[tuple[Task, list[Trace]], None, None]  # that of its job, then those of baselines that were timed
+Measured = Generator[tuple[Task, list[Trace]], None, None]  # the trace of the job first, then those of timed baselines
 Execute = Callable[[list[Task], Settings, Watch, Warn], Measured]
 
 
 def executor(name: str) -> Execute:
-    """The generator of that name. Raises `SpecError` where there is none, or where what it needs is not installed."""
+    """The executor with that name. Raises `SpecError` if it does not exist or is not installed."""
     if name == "local":
         return local
     if name != "ray":
@@ -75,7 +75,7 @@ def executor(name: str) -> Execute:
 
 
 def local(tasks: list[Task], settings: Settings, watch: Watch, warn: Warn) -> Measured:
-    """One after another, in this process."""
+    """Runs the tasks one after another in this process."""
     with settings.measurer(warn) as measurer:
         for task in tasks:
             watch.start(task.job.solution.name, task.job.workload.name)

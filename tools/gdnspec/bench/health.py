@@ -1,4 +1,4 @@
-"""The state of the GPU, through NVML: what may have slowed it, and what it is made of. All None where NVML is not."""
+"""Reads the state and properties of the GPU through NVML. Without NVML, all values are None."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,7 +8,7 @@ import torch
 
 from gdnspec.model.trace import Health
 
-# NVML's reasons for a lowered clock that mean the figures are not those of the card; idling is none.
+# NVML's reasons for a lower clock that make figures unrepresentative of the card. Idling is not one.
 SLOWED = {
     0x04: "power cap", 0x08: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
@@ -17,19 +17,19 @@ SLOWED = {
 
 @cache
 def _nvml() -> Any:
-    """The library, started; None where it cannot be."""
+    """The initialised library, or None."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # the package, the library or the driver is missing: all the same here
+    except Exception:  # the package, the library or the driver is missing
         return None
     return pynvml
 
 
 @cache
 def _handle() -> Any:
-    """Of the GPU that torch uses, whatever CUDA_VISIBLE_DEVICES says."""
+    """The handle of the GPU that torch uses, whatever CUDA_VISIBLE_DEVICES says."""
     nvml = _nvml()
     if nvml is None:
         return None
@@ -41,7 +41,7 @@ def _handle() -> Any:
 
 
 def _ask(question: Callable[[Any, Any], Any]) -> Any:
-    """None where NVML or this GPU does not say."""
+    """The answer of NVML; None if NVML or this GPU does not give one."""
     if _handle() is None:
         return None
     try:
@@ -51,8 +51,8 @@ def _ask(question: Callable[[Any, Any], Any]) -> Any:
 
 
 def health(ours: int = 1) -> Health:
-    """Clocks, temperature, what holds them down, and how many processes compute on it beside `ours`. Counted, not
-    named: a container's process has another number outside, which is the one that NVML gives."""
+    """Clocks, temperature, reasons for lower clocks, and the number of computing processes besides `ours`. Processes
+    are counted, because NVML gives their numbers outside a container."""
     mask = _ask(lambda n, h: n.nvmlDeviceGetCurrentClocksEventReasons(h)) or 0
     running = _ask(lambda n, h: n.nvmlDeviceGetComputeRunningProcesses(h)) or []
     return Health(
@@ -71,7 +71,7 @@ def driver_version() -> str | None:
 
 
 def memory_bandwidth() -> float | None:
-    """Bytes a second that the memory's highest clock and its width make: two transfers a clock."""
+    """The nominal bandwidth in bytes per second, from the memory's highest clock and width: two transfers per clock."""
     clock = _ask(lambda n, h: n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_MEM))
     width = _ask(lambda n, h: n.nvmlDeviceGetMemoryBusWidth(h))
     return 2 * clock * 1e6 * width / 8 if clock and width else None

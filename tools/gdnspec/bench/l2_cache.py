@@ -1,4 +1,4 @@
-"""The L2 cache before a window: nothing of what is to be read lies in it, and nothing is pinned there."""
+"""Clears the L2 cache before a window: it must contain no inputs, and no pinned lines."""
 
 import ctypes
 from functools import cache
@@ -6,7 +6,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-EMPTIED = 2  # times its size is read
+EMPTIED = 2  # reads this many times the size of the cache
 
 
 def l2_bytes() -> int:
@@ -19,7 +19,8 @@ def _filler() -> Tensor:
 
 
 def empty_cache() -> None:
-    """Reads, not writes: dirty lines would be written back during the window, at its cost. Waits until all is done."""
+    """Replaces the content of the cache by reads: writes would leave dirty lines, which the window would have to write
+    back. Waits until it is done."""
     ctypes.CDLL("libcuda.so.1").cuCtxResetPersistingL2Cache()
     _filler().sum()
     torch.cuda.synchronize()

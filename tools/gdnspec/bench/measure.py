@@ -1,4 +1,4 @@
-"""From a job to a trace: checked first, then timed beside its baselines."""
+"""Turns a job into a trace: checks it first, then times it beside its baselines."""
 
 import datetime
 from collections.abc import Callable, Iterable
@@ -23,10 +23,11 @@ from gdnspec.sandbox.parent.process import Child
 from gdnspec.sandbox.wire.arena import Arena
 
 Told = Callable[[int, float], None]
+INTERPRETED = "Triton's interpreter runs this solution on a CPU, so it is not timed"
 
 
 class Measurer:
-    """Keeps one child a solution, and memory for `at_once` rings. Use as a context manager."""
+    """Has one child per solution, and memory for `at_once` rings. Use as a context manager."""
 
     def __init__(self, checker: Checker, limits: Ceilings | None, seconds: float, command: str, at_once: int) -> None:
         self.checker, self.ceilings, self.seconds, self.command = checker, limits, seconds, command
@@ -49,15 +50,15 @@ class Measurer:
         self._stack.close()
 
     def trace(self, job: Job, baselines: list[Job], told: Told = lambda rounds, spread: None) -> Trace:
-        """One solution on one workload; what fails its check is not timed."""
+        """The trace of one solution on one workload. A solution that fails its check is not timed."""
         return self.traces(job, baselines, told)[0]
 
     def traces(self, job: Job, baselines: list[Job], told: Told = lambda rounds, spread: None) -> list[Trace]:
-        """The same, and behind it the trace of each baseline that was timed in turns with it."""
+        """Like `trace`, followed by the trace of each baseline that was timed in turns with it."""
         if job.interpreted and job.unsupported is None:
-            return [self._trace(job, "UNSUPPORTED", "interpreted: nothing that an interpreter runs is timed")]
+            return [self._trace(job, "UNSUPPORTED", INTERPRETED)]
         if job.workload.judged is not None:
-            why = "judged on a sample: it shows what a size does to correctness, and is not timed"
+            why = "workloads that are judged on a sample test correctness at large sizes, and are not timed"
             return [self._trace(job, "UNSUPPORTED", why)]
         checked = self._checked(job)
         if checked.status != "PASSED":
@@ -76,7 +77,7 @@ class Measurer:
         except InvalidWorkload as error:
             return [self._trace(job, "INVALID_WORKLOAD", str(error), checked)]
         except (MemoryError, torch.OutOfMemoryError) as error:
-            said = (str(error).splitlines() or ["no more is said"])[0]
+            said = (str(error).splitlines() or ["no details"])[0]
             return [self._trace(job, "UNSUPPORTED", f"out of memory: {said}", checked)]
         after = self._health()
         mine, *others = contestants
@@ -87,11 +88,11 @@ class Measurer:
     # --- parts --------------------------------------------------------------------------------------------------
 
     def _baselines(self, asked: list[Job]) -> tuple[list[Job], list[Missing]]:
-        """Those that can run here and pass their check, and why the others are left out."""
+        """The baselines that can run here and pass their check, and why the others are left out."""
         against, missing = [], []
         for job in asked:
             if job.unsupported is not None or job.interpreted:
-                why = job.unsupported or "interpreted: nothing that an interpreter runs is timed"
+                why = job.unsupported or INTERPRETED
                 missing.append(Missing(baseline=job.solution.name, status="UNSUPPORTED", why=why))
             elif (checked := self._checked(job)).status != "PASSED":
                 missing.append(Missing(baseline=job.solution.name, status=checked.status, why=checked.message))
@@ -100,14 +101,14 @@ class Measurer:
         return against, missing
 
     def _judged(self, mine: Contestant, others: list[Contestant], before: Health | None, after: Health | None) -> Trace:
-        """What a race says of one of those in it, beside others."""
+        """The trace of one contestant, from a race beside others."""
         job, checked = mine.job, self._checked(mine.job)
         if mine.verdict is not None:
             return self._trace(job, mine.verdict.status, mine.verdict.message, checked)
         if not mine.rounds.counted:
             if mine.rounds:
                 return self._trace(job, "SUSPECT_TIMING", mine.suspicion(None) or "", checked)
-            return self._trace(job, "TIMEOUT", "no round was finished", checked)
+            return self._trace(job, "TIMEOUT", "no round finished in time", checked)
         timing = self._timing(mine)
         why = mine.suspicion(timing.floor)
         status: Status = "SUSPECT_TIMING" if why else "PASSED"
@@ -125,7 +126,7 @@ class Measurer:
         unclean = [f"throttled: {reason}" for h in (before, after) if h for reason in h.throttled_by]
         unclean += ["in use by others" for h in (before, after) if h and h.others]
         if timing.p10 < timing.resolved:
-            unclean.append("a tenth of the samples is below what the clock resolves: the machine is busy")
+            unclean.append("a tenth of the samples is below the clock's resolution: the machine is busy")
         extra = {"timing": timing, "against": against, "missing": missing, "before": before, "after": after}
         said = why or _how(mine)
         return self._trace(job, status, said, checked).model_copy(
@@ -151,7 +152,7 @@ class Measurer:
         return untimed(job, job.device, self.checker.options.seed, self.command, status, message, outputs)
 
     def _checked(self, job: Job) -> CheckResult:
-        """Once for each job: a baseline meets the same workload beside every solution."""
+        """The cached result of a job's check: a baseline runs on the same workload beside every solution."""
         key = job.key()
         if key not in self._results:
             self._results[key] = self.checker.result(job, self._child(job), {})
@@ -172,36 +173,38 @@ class Measurer:
 
 
 def _how(mine: Contestant) -> str:
-    """What is unusual in how it was timed; empty where nothing is."""
+    """What is unusual about the timing, in words; "" if nothing is."""
     if mine.why_no_graph is not None:
-        counted = "; copying what it returns is in the time" if mine.job.entry.call == "return" else ""
-        return f"timed by events, since no graph can be captured: {mine.why_no_graph}{counted}"
+        counted = "; the time includes copying its outputs" if mine.job.entry.call == "return" else ""
+        return f"timed by events, because no graph can be captured: {mine.why_no_graph}{counted}"
     if mine.graph is not None and mine.graph.copied:
-        return "copying what it returns is in the time, since no other process can open that memory"
+        return "the time includes copying its outputs, because no other process can open their memory"
     return ""
 
 
 def _without(other: Contestant, mine: Contestant, floor: float | None) -> Missing | None:
-    """Why a baseline that was raced has no ratio. `floor`: of the call, which is the same for both."""
+    """Why a raced baseline has no ratio, or None. `floor`: of the call, which is the same for both."""
     name = other.job.solution.name
     if other.verdict is not None:
         return Missing(baseline=name, status=other.verdict.status, why=other.verdict.message)
     if not other.rounds:
-        return Missing(baseline=name, status="TIMEOUT", why="no round was finished")
+        return Missing(baseline=name, status="TIMEOUT", why="no round finished in time")
     if suspicion := other.suspicion(floor):
         return Missing(baseline=name, status="SUSPECT_TIMING", why=suspicion)
     if other.rounds.method != mine.rounds.method:
         why = f"{METHODS[other.rounds.method]}, beside {METHODS[mine.rounds.method]}"
         return Missing(baseline=name, status="PASSED", why=f"{why}: {other.why_no_graph or mine.why_no_graph}")
     if paired(other.rounds, mine.rounds) is None:
-        return Missing(baseline=name, status="PASSED", why="no round in which both took longer than a clock resolves")
+        return Missing(
+            baseline=name, status="PASSED", why="no round in which both took longer than the clock's resolution"
+        )
     return None
 
 
 def untimed(
     job: Job, where: Device, seed: int, command: str, status: Status, message: str, outputs: Iterable[OutputErrors] = ()
 ) -> Trace:
-    """A trace without figures: of a job that has none, or to which they are added."""
+    """A trace without figures, for a job that has none, or as a base to add them."""
     found, workload = job.found, job.workload
     return Trace(
         schema_version=1, definition=found.definition.name, definition_version=found.definition.version,

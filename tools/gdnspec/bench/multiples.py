@@ -1,7 +1,7 @@
-"""Many multiples of one tensor: written, or compared with what calls wrote.
+"""Writes many multiples of one tensor, or compares them with what calls wrote.
 
-Where a ring lies on a GPU both run at the speed of its memory (runner/multiples_cuda.py): PyTorch would write each
-product out before it compares, and read the tensor anew for every multiple of it.
+On a GPU, both run at the speed of its memory (bench/multiples_cuda.py). PyTorch would store each product before it
+compares, and read the tensor again for every multiple.
 """
 
 import os
@@ -10,17 +10,16 @@ from math import prod
 import torch
 from torch import Tensor
 
-COMPARED = 1 << 30  # bytes at a time, by PyTorch
-BLOCK = 1024  # elements that a program of the fused kernels holds
+COMPARED = 1 << 30  # bytes per step, with PyTorch
+BLOCK = 1024  # elements per program of the fused kernels
 FUSED = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def write(out: Tensor, base: Tensor, factors: Tensor | None, rows: Tensor | None = None) -> None:
-    """out[i] = base * factors[i], exactly where factors are powers of two.
+    """Writes out[i] = base * factors[i], which is exact if factors are powers of two.
 
-    out [count, *shape]; base [*shape], contiguous; factors [count, *sizes], with 1 for each size along which they do
-    not vary, or None where each multiple is `base` itself. With `rows`, [count, shape[0]] int64, row r of multiple i is
-    out[rows[i, r]].
+    out [count, *shape]; base [*shape], contiguous; factors [count, *sizes], with size 1 where they do not vary, or None
+    if each multiple is `base` itself. With `rows`, [count, shape[0]] int64, row r of multiple i is out[rows[i, r]].
     """
     if _fused(out, base, rows):
         from gdnspec.bench import multiples_cuda
@@ -36,7 +35,7 @@ def write(out: Tensor, base: Tensor, factors: Tensor | None, rows: Tensor | None
 
 
 def differing(got: Tensor, base: Tensor, factors: Tensor | None, rows: Tensor | None = None) -> Tensor:
-    """[count], true where got[i] is not base * factors[i] in every element; as for `write`. NaN never is."""
+    """[count], true if got[i] differs from base * factors[i] in any element; arguments as for `write`. NaN differs."""
     count = len(rows if rows is not None else got)
     if _fused(got, base, rows):
         from gdnspec.bench import multiples_cuda
@@ -61,14 +60,14 @@ def multiple(base: Tensor, factors: Tensor | None, i: int) -> Tensor:
 
 
 def _fused(ring: Tensor, base: Tensor, rows: Tensor | None) -> bool:
-    """An interpreted kernel, which the user's environment may ask for, would copy all of it to the CPU."""
-    whole = rows is None or base[:1].numel() % BLOCK == 0  # a block lies within a row
+    """Whether to use the fused kernels. Interpreted ones (TRITON_INTERPRET=1) would copy everything to the CPU."""
+    whole = rows is None or base[:1].numel() % BLOCK == 0  # a block is within one row
     return ring.is_cuda and base.dtype in FUSED and whole and os.environ.get("TRITON_INTERPRET") != "1"
 
 
 def _spread(factors: Tensor | None, base: Tensor, count: int) -> tuple[Tensor, int]:
-    """Factors as float32 [count, middle], and how many elements in a row share one: element e of multiple i has
-    factors[i, e // inner % middle]."""
+    """Factors as float32 [count, middle], and how many adjacent elements share one: element e of multiple i has the
+    factor factors[i, e // inner % middle]."""
     shape = base.shape
     varied = [i for i, size in enumerate(factors.shape[1:]) if size > 1] if factors is not None else []
     if factors is None or not varied:

@@ -1,5 +1,5 @@
-"""`runner.multiples` on a GPU: each program holds a block of the tensor and walks over the multiples of it, so that
-every byte of the ring moves once."""
+"""`bench.multiples` on a GPU: each program keeps a block of the tensor and loops over its multiples, so that every byte
+of the ring moves once."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -16,13 +16,13 @@ PROGRAMS = 132 * 16  # enough to fill a large GPU
 
 
 def write(out: Tensor, base: Tensor, factors: Tensor, inner: int, rows: Tensor | None) -> None:
-    """out[i, e] = base[e] * factors[i, e // inner % middle]; out [count, *shape], base [*shape] contiguous, factors
-    [count, middle] float32. With `rows` [count, shape[0]], row r of multiple i is out[rows[i, r]]."""
+    """Writes out[i, e] = base[e] * factors[i, e // inner % middle]; out [count, *shape], base [*shape] contiguous,
+    factors [count, middle] float32. With `rows` [count, shape[0]], row r of multiple i is out[rows[i, r]]."""
     _launch(_write, out, base, factors, inner, rows, out)
 
 
 def differing(got: Tensor, base: Tensor, factors: Tensor, inner: int, rows: Tensor | None) -> Tensor:
-    """[count], true where got[i] is not what `write` would write."""
+    """[count], true if got[i] differs from what `write` would write."""
     found = torch.zeros(len(factors), dtype=torch.int32, device=got.device)
     _launch(_compare, got, base, factors, inner, rows, found)
     return found != 0
@@ -48,7 +48,8 @@ def _launch(
 
 @triton.jit
 def _block(n, middle, inner, BLOCK: tl.constexpr):
-    """This program's elements [BLOCK], which of them exist, and where their factors lie; few 64-bit divisions."""
+    """This program's elements [BLOCK], which of them exist, and the places of their factors, with few 64-bit
+    divisions."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     element = start + tl.arange(0, BLOCK)
     place = ((start // inner) % middle).to(tl.int32) + ((start % inner).to(tl.int32) + tl.arange(0, BLOCK)) // inner
@@ -57,7 +58,7 @@ def _block(n, middle, inner, BLOCK: tl.constexpr):
 
 @triton.jit
 def _place(i, element, rows, stride, length, n, HAS_ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Where the elements lie in multiple i."""
+    """The places of the elements in multiple i."""
     if HAS_ROWS:
         r = tl.program_id(0).to(tl.int64) * BLOCK // length
         return tl.load(rows + i * (n // length) + r) * stride + (element - r * length)

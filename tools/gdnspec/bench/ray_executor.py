@@ -1,7 +1,7 @@
-"""`--executor ray`: tasks spread over the devices of a Ray cluster, one worker a device, one task a worker at a time.
+"""`--executor ray`: spreads tasks over the devices of a Ray cluster, with one worker per device.
 
-RAY_ADDRESS names the cluster; without it one is started on this machine, and ended. `ray_worker` says what every
-machine needs. A task whose worker is lost is run again by another.
+RAY_ADDRESS names the cluster; without it, gdnspec starts one on this machine and ends it afterwards. `ray_worker` says
+what every machine needs. If a worker is lost, another one runs its task again.
 """
 
 import os
@@ -22,15 +22,15 @@ from gdnspec.check.plan import Job, judge_hash
 from gdnspec.model.errors import SpecError
 from gdnspec.model.trace import Trace
 
-TRIES = 3  # workers that may be lost over one task, and in a row before any starts
-PATIENCE = 30.0  # seconds until it is said that no device of the cluster is free, and between looks at the cluster
-ANSWER = 30.0  # seconds that a cluster has for saying which of its machines are alive
+TRIES = 3  # lost workers allowed for one task, and in a row before any starts
+PATIENCE = 30.0  # seconds before the message that no device is free, and between looks at the cluster
+ANSWER = 30.0  # seconds for the cluster to say which of its machines are alive
 FAREWELL = 10.0  # seconds for idle workers to end their children
-OBJECTS = 100 << 20  # bytes that a cluster of our own keeps for objects: traces are small
+OBJECTS = 100 << 20  # bytes for objects in a cluster of our own: traces are small
 
 
 def imported() -> Any:
-    """The module ray. Raises `SpecError` where it is not installed."""
+    """The module ray. Raises `SpecError` if it is not installed."""
     try:
         import ray
     except ImportError as error:
@@ -39,13 +39,13 @@ def imported() -> Any:
 
 
 def spread(tasks: list[Task], settings: Settings, watch: Watch, warn: Warn) -> Measured:
-    """The traces of each task, as they come. Raises `SpecError` where a worker has other sources, and `NothingToRunOn`
-    where the cluster has no device of the kind."""
+    """Yields the traces of each task as they come. Raises `SpecError` if a worker has other sources, and
+    `NothingToRunOn` if the cluster has no device of the kind."""
     with _cluster(imported()) as ray:
         resource = "GPU" if settings.device == "cuda" else "CPU"
         count = min(len(tasks), int(ray.cluster_resources().get(resource, 0)))
         if count == 0:
-            raise NothingToRunOn(f"the Ray cluster has no {resource}: ray status")
+            raise NothingToRunOn(f"the Ray cluster has no {resource}: see ray status")
         crew = _Crew(ray, settings, warn)
         try:
             yield from _run(crew, count, tasks, settings, watch)
@@ -55,7 +55,7 @@ def spread(tasks: list[Task], settings: Settings, watch: Watch, warn: Warn) -> M
 
 @dataclass(eq=False)
 class _Member:
-    """A worker, and its device as soon as it has started."""
+    """A worker, and its device once it has started."""
 
     actor: Any
     device: Device | None = None
@@ -77,7 +77,7 @@ def _run(crew: "_Crew", count: int, tasks: list[Task], settings: Settings, watch
             if done is None:
                 unstarted += 1
                 if unstarted == TRIES:
-                    raise SpecError(f"{TRIES} Ray workers in a row were lost before they had started: ray status")
+                    raise SpecError(f"{TRIES} Ray workers in a row were lost before they started: see ray status")
                 continue
             losses[done] += 1
             if losses[done] < TRIES:
@@ -103,7 +103,7 @@ def _lost(job: Job, member: _Member, settings: Settings) -> Trace:
 
 @dataclass(eq=False)
 class _Crew:
-    """The workers: starting, busy or idle. `lost`: the cluster does not answer, and is not asked again."""
+    """The workers: starting, busy or idle. `lost`: the cluster does not answer, so nothing else is sent to it."""
 
     ray: Any
     settings: Settings
@@ -111,12 +111,12 @@ class _Crew:
     idle: list[_Member] = field(default_factory=list)
     _busy: dict[Any, tuple[_Member, Task | None]] = field(
         default_factory=dict
-    )  # by what they will answer; None: starts
+    )  # by their pending answer; None: it is starting
     _told: bool = False
     lost: bool = False
 
     def hire(self) -> None:
-        """One more. It gets its device, and is given work, as soon as one is free."""
+        """Starts one more worker. It gets a device and then work as soon as one is free."""
         on_gpu = self.settings.device == "cuda"
         needs = {"num_gpus": 1, "num_cpus": 0} if on_gpu else {"num_cpus": 1}
         member = _Member(self.ray.remote(**needs, max_restarts=0)(Worker).remote())
@@ -127,33 +127,33 @@ class _Crew:
         self._busy[member.actor.measure.remote(order(task))] = (member, task)
 
     def next(self) -> tuple[_Member, Task | None, Said | None]:
-        """Waits for a worker: what it did, None for its start, and what it said, None where it is lost. Raises
-        `SpecError` where it refuses, or cannot be made at all."""
+        """Waits for a worker. Returns it, its task (None if it has just started), and its answer (None if it is lost).
+        Raises `SpecError` if it refuses or cannot be created."""
         while not (ready := self._ready()):
             self._require_cluster()
             if not self._told and not self.idle and all(task is None for _, task in self._busy.values()):
                 self._told = True
-                self.warn("no device of the Ray cluster is free yet; waiting: ray status")
+                self.warn("no device of the Ray cluster is free yet; waiting (see ray status)")
         member, task = self._busy.pop(ready[0])
         errors = self.ray.exceptions
         try:
             said: Said = self.ray.get(ready[0])
         except errors.RayTaskError:
-            raise  # of the judge itself
+            raise  # an error of the judge itself
         except errors.RayError as error:
             if getattr(error, "actor_init_failed", False):
-                raise SpecError(f"a Ray worker cannot be made: {_last_line(error)}") from None
-            self._kill(member)  # one that is out of reach may still live, and would keep the device
+                raise SpecError(f"cannot create a Ray worker: {_last_line(error)}") from None
+            self._kill(member)  # it may still live out of reach, and would keep the device
             return member, task, None
         if "refused" in said:
-            raise SpecError(f"a Ray worker refuses, {said['refused']} (every machine needs the same checkout)")
+            raise SpecError(f"a Ray worker refuses: {said['refused']} (every machine needs the same checkout)")
         if task is None:
             member.device = _device(said["device"])
         self.idle.append(member)
         return member, task, said
 
     def _ready(self) -> list[Any]:
-        """What a worker has answered, after `PATIENCE` at most. Raises `SpecError` where the daemon is gone."""
+        """An answer of a worker, if one comes within `PATIENCE`. Raises `SpecError` if the daemon is gone."""
         try:
             found: list[Any] = self.ray.wait(list(self._busy), num_returns=1, timeout=PATIENCE)[0]
         except (self.ray.exceptions.RayError, ConnectionError) as error:
@@ -161,16 +161,16 @@ class _Crew:
         return found
 
     def _require_cluster(self) -> None:
-        """Raises `SpecError` where the daemon is gone. Its workers are never ready then, and Ray waits for ever."""
+        """Raises `SpecError` if the daemon is gone: its workers never answer then, and Ray would wait forever."""
         said: list[Any] = []
 
         def ask() -> None:
             try:
                 said.append([node for node in self.ray.nodes() if node.get("Alive", node.get("alive"))])
-            except Exception as error:  # whatever Ray raises where nobody answers
+            except Exception as error:  # Ray raises different errors if nobody answers
                 said.append(error)
 
-        asking = threading.Thread(target=ask, daemon=True)  # Ray may never return from it
+        asking = threading.Thread(target=ask, daemon=True)  # Ray may never return
         asking.start()
         asking.join(ANSWER)
         if not said:
@@ -182,12 +182,12 @@ class _Crew:
 
     def _gone(self, why: str) -> SpecError:
         self.lost = True
-        return SpecError(f"the Ray daemon is lost ({why}): ray status says more; start the cluster again")
+        return SpecError(f"the Ray daemon is lost ({why}): see ray status, and start the cluster again")
 
     def dismiss(self) -> None:
-        """Idle workers end their children; those in the midst of something are killed, and their children with them."""
+        """Tells idle workers to end their children. Kills busy ones, which ends their children too."""
         if self.lost:
-            return  # nobody is there to be told, and each word would be waited for
+            return  # nobody would answer, and each message would wait
         ends = [member.actor.end.remote() for member in self.idle]
         if ends:
             self.ray.wait(ends, num_returns=len(ends), timeout=FAREWELL)
@@ -204,16 +204,17 @@ def _device(said: Said) -> Device:
 
 
 def _last_line(error: Exception) -> str:
-    return ([line for line in str(error).splitlines() if line.strip()] or ["no more is said"])[-1]
+    return ([line for line in str(error).splitlines() if line.strip()] or ["no details"])[-1]
 
 
 @contextmanager
 def _cluster(ray: Any) -> Iterator[Any]:
-    """A connection, ended with whatever was started for it. Raises `SpecError` where the cluster is out of reach."""
+    """A connection to the cluster; whatever was started for it ends with it. Raises `SpecError` if it is out of
+    reach."""
     if ray.is_initialized():
         yield ray
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report home
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # otherwise Ray sends usage statistics
     address = os.environ.get("RAY_ADDRESS")
     where: dict[str, Any] = (
         {"address": "auto"}
@@ -229,7 +230,7 @@ def _cluster(ray: Any) -> Iterator[Any]:
         ray.shutdown()
         raise SpecError(f"no Ray cluster at {address or 'this machine'}: {_last_line(error)}") from None
     if on_main:
-        signal.signal(signal.SIGTERM, before)  # Ray's own handler would end the command before anything is kept
+        signal.signal(signal.SIGTERM, before)  # Ray's handler would end the command before results are saved
     try:
         yield ray
     finally:
@@ -237,7 +238,7 @@ def _cluster(ray: Any) -> Iterator[Any]:
 
 
 def _reach(address: str | None) -> None:
-    """Whether anybody listens there: where nobody does, Ray would try for a minute and then end this process. Raises
+    """Checks that somebody listens at the address: otherwise Ray would try for a minute and end this process. Raises
     `OSError`."""
     host, _, port = (address or "").rpartition(":")
     if port.isdigit() and "://" not in host:

@@ -1,7 +1,7 @@
-"""What runs on a machine of a Ray cluster: one actor a device, which holds one `Measurer`.
+"""The code that runs on a machine of a Ray cluster: one actor per device, with one `Measurer`.
 
-Sources are read there, not sent: every machine needs the same checkout of gdnspec, and the same solutions, at the same
-place. Each order says what the driver has; where a worker has anything else it refuses.
+Workers read sources locally; they are not sent. Every machine needs the same checkout of gdnspec and the same solutions
+at the same place. Each order contains the hashes of the driver, and a worker with other hashes refuses.
 """
 
 import platform
@@ -26,7 +26,7 @@ Said = dict[str, Any]
 
 
 def order(task: Task) -> Said:
-    """A task in types that JSON has."""
+    """A task in JSON types."""
     job = task.job
     return {
         "definition": job.found.definition.name,
@@ -40,7 +40,7 @@ def order(task: Task) -> Said:
 
 
 def _sources(found: Found, workload: Workload) -> dict[str, str]:
-    """What a figure depends on beside the solutions, each by the name that a person knows it by."""
+    """The hashes that a figure depends on, besides the solutions, each under a name that a user knows."""
     return {
         "tools/gdnspec": judge_hash(),
         "reference": code_hash(found.family),
@@ -50,7 +50,7 @@ def _sources(found: Found, workload: Workload) -> dict[str, str]:
 
 
 class Worker:
-    """The actor. No method raises what the driver should know: it comes back as {"refused": why}."""
+    """The actor. Methods return {"refused": why} instead of raising errors that the driver should see."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -58,13 +58,13 @@ class Worker:
         self._device: machine.Device | None = None
 
     def start(self, settings: Said, judge: str) -> Said:
-        """Once, before any order: memory is taken and ceilings are measured. The device that it has."""
+        """Takes memory and measures ceilings; called once before any order. Returns the device."""
         if judge != judge_hash():
-            return _refusal("not the driver's: tools/gdnspec")
+            return _refusal("it differs from the driver's copy: tools/gdnspec")
         try:
             chosen = Settings(**settings)
             self._device = machine.device(chosen.device)
-            # Of what it is warned, its machine alone is concerned; Ray keeps stderr in that machine's log.
+            # Warnings concern this machine only. Ray writes stderr to its log.
             measurer = chosen.measurer(lambda message: print(message, file=sys.stderr))
         except SpecError as error:
             return _refusal(str(error))
@@ -73,7 +73,7 @@ class Worker:
         return {"device": asdict(self._device)}
 
     def measure(self, wanted: Said) -> Said:
-        """The traces of one order, each as JSON."""
+        """Measures one order and returns its traces as JSON."""
         try:
             job, *rivals = self._jobs(wanted)
         except SpecError as error:
@@ -82,15 +82,15 @@ class Worker:
         return {"traces": [trace.model_dump_json() for trace in self._measurer.traces(job, rivals)]}
 
     def end(self) -> Said:
-        """Ends the children and gives the memory back."""
+        """Ends the children and frees the memory."""
         self._stack.close()
         return {}
 
     def _jobs(self, wanted: Said) -> list[Job]:
-        """The job and its rivals, as this machine has them. Raises `SpecError`."""
+        """The job and its rivals on this machine. Raises `SpecError` if a source differs from the driver's."""
         found, line = definition(wanted["definition"]), Workload.model_validate(wanted["workload"])
         if found.family.preset(line.preset) is None:
-            raise SpecError(f"the presets of {found.family.name} have no {line.preset!r}")
+            raise SpecError(f"the family {found.family.name} has no preset {line.preset!r}")
         mine = _sources(found, line)
         differing = [name for name, theirs in wanted["sources"].items() if mine[name] != theirs]
         solutions = [load_variant(Path(folder), variant) for folder, variant, _ in wanted["solutions"]]
@@ -98,7 +98,7 @@ class Worker:
             if solution.source_hash != theirs:
                 differing.append(folder)
         if differing:
-            raise SpecError(f"not the driver's: {', '.join(differing)}")
+            raise SpecError(f"it differs from the driver's copy: {', '.join(differing)}")
         assert self._device is not None
         return list(plan(solutions, [(found, [line])], self._device))
 

@@ -1,4 +1,4 @@
-"""What the calls of a captured graph return: memory of the child, opened here, so that the child hands nothing over."""
+"""Opens the memory in which the calls of a captured graph return outputs, so that the child does not copy them."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from gdnspec.sandbox.wire.arena import TORCH, CudaArena
 
 
 class NoSuchMemory(Exception):
-    """The child named memory that is not there."""
+    """The child named memory that does not exist."""
 
 
 class Opened:
-    """Allocations of the child, each opened once. Use `close` when the child no longer runs on them."""
+    """Allocations of the child, each opened once. Call `close` when the child no longer uses them."""
 
     def __init__(self) -> None:
         self._arenas: dict[str, CudaArena] = {}
@@ -22,8 +22,8 @@ class Opened:
     def returned(
         self, told: dict[str, Any], outputs: list[tuple[TensorModel, tuple[int, ...]]], own: Tensor
     ) -> dict[str, list[Tensor]]:
-        """Each output that has elements, by name and by call. `told` is the child's word of where they lie; `outputs`
-        says what has to lie there; `own` is the ring's block, uint8. Raises `NoSuchMemory`."""
+        """The tensors of each output that has elements, by name and by call. `told`: their places, as the child reports
+        them. `outputs`: the expected shapes. `own`: the ring's block, uint8. Raises `NoSuchMemory`."""
         try:
             blocks = [self._block(item["handle"], int(item["nbytes"])) for item in told["allocations"]]
             return {
@@ -50,10 +50,10 @@ class Opened:
 
 
 def _view(block: Tensor, model: TensorModel, shape: tuple[int, ...], place: list[Any]) -> Tensor:
-    """A tensor of this shape at `place`: (number of its block, byte offset, strides)."""
+    """The tensor with this shape at `place`: (number of its block, byte offset, strides)."""
     _, offset, strides = place
     size = SIZES[model.dtype]
     last = sum((n - 1) * int(stride) for n, stride in zip(shape, strides, strict=True))
     if offset < 0 or offset % size or min(strides, default=0) < 0 or offset + (last + 1) * size > block.numel():
-        raise ValueError(f"{model.name} lies outside of its allocation")
+        raise ValueError(f"{model.name} is outside its allocation")
     return block[: block.numel() // size * size].view(TORCH[model.dtype]).as_strided(shape, strides, offset // size)

@@ -1,10 +1,10 @@
-"""A ring of buffers for timing: every call finds content of its own, and every output is verified.
+"""A ring of buffers for timing: every call gets its own content, and every output is verified.
 
-Content comes from the exact symmetries: one base call, whose outputs are known, multiplied by signs and powers of two
-of each call's own, and permuted anew for each round. All buffers of a tensor lie at equal distances, so that one
-operation fills, poisons or compares it in all of them: filling and verifying moves few times the bytes of the calls.
+Exact symmetries give the content: the outputs of one base call are known, and each call multiplies it by its own signs
+and powers of two; each round permutes it anew. The buffers of a tensor are at equal distances, so that one operation
+fills, poisons or compares all of them. Filling and verifying thus move only a few times the bytes of the calls.
 
-Of a pool every call has slots of its own, anywhere in it: which ones they are makes no difference to what is computed.
+Every call has its own slots of a pool, anywhere in it: the choice of slots does not affect what is computed.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ from gdnspec.numerics.pools import left, untouched
 from gdnspec.sandbox.parent.process import Child, ChildFailed
 from gdnspec.sandbox.wire.arena import GUARD_BYTE, Arena, create
 
-CHECKED = 256  # slots at a time
+CHECKED = 256  # slots per step
 
 
 class Ring:
-    """`count` sets of buffers, in `reserve` where that has room for them. Use as a context manager; raises
-    `MemoryError` where the device is full."""
+    """`count` sets of buffers, in `reserve` if they fit there. Use as a context manager. Raises `MemoryError` if the
+    device is full."""
 
     def __init__(
         self, job: Job, content: Content, first: Mapping[str, Tensor], child: Child, count: int, timeout: float,
@@ -44,12 +44,12 @@ class Ring:
         self.count, self.timeout, self.device = count, timeout, job.device.kind
         self.definition = job.found.definition
         self.layout = Layout(self.definition, job.workload.gaps, content, count)
-        # Slots that a call names and leaves as they are must be found again, which NaN never is.
+        # NaN could not be compared later, so slots that a call names but does not write get no junk.
         kept = {name: set(slots) - set(self._written(name)) for name, slots in self.layout.named.items()}
         junked = with_junk(self.definition, content, kept)
         self._reserve = reserve if reserve is not None and self.nbytes <= reserve.nbytes else None
         self._arena: Arena | None = None
-        # A call's inputs, and what it leaves behind, first as they are and then permuted; of pools the named slots.
+        # The inputs of the base call and what it leaves, later permuted. Pools have only the named slots.
         self._inputs = self._compacted(junked.tensors)
         self._outputs = {**first, **self._whole_pools(first)}
         self._base, self._want = self._inputs, self._outputs
@@ -57,10 +57,10 @@ class Ring:
         self._permuted: list[Transformation] = []
         self._factors: list[Transformation] = []
         self._views: dict[str, Tensor] = {}
-        self._rows: dict[str, Tensor] = {}  # of each pool, the slots of every call, [count, named]
+        self._rows: dict[str, Tensor] = {}  # for each pool, the slots of every call, [count, named]
         self._opened = Opened()
-        self._returned: dict[int, dict[str, list[Tensor]]] = {}  # by length of a graph: what its calls return
-        self._fetched: dict[str, list[Tensor]] = {}  # of the window that was filled last, by call
+        self._returned: dict[int, dict[str, list[Tensor]]] = {}  # for each length of a graph: what its calls return
+        self._fetched: dict[str, list[Tensor]] = {}  # for the window that was filled last, by call
         self._pointers: dict[tuple[int, str], Tensor] = {}
         self._samples: Samples | None = None
         self._seen: Tensor | None = None
@@ -76,7 +76,7 @@ class Ring:
             guard.fill_(GUARD_BYTE)
         for name, named in self.layout.named.items():
             pool = self._views[name]
-            for i in range(0, len(pool), CHECKED):  # NaN, for whoever reads a slot that no call names
+            for i in range(0, len(pool), CHECKED):  # NaN for a kernel that reads a slot that no call names
                 _bytes(pool[i : i + CHECKED]).fill_(GUARD_BYTE)
             slots = torch.randperm(len(pool), device=pool.device)[: self.count * len(named)]
             self._rows[name] = slots.view(self.count, len(named))
@@ -90,7 +90,7 @@ class Ring:
             with contextlib.suppress(ChildFailed):
                 self.child.close(self.timeout)
         else:
-            self.child.end()  # as with a session: it would have this memory open for the next
+            self.child.end()  # as in a session: it would keep this memory open for the next one
         self._views, self._returned, self._fetched, self._samples = {}, {}, {}, None
         self._opened.close()
         if self._reserve is None:
@@ -98,8 +98,8 @@ class Ring:
         self._arena = None
 
     def open(self) -> float | None:
-        """Lets the child map it and prepare, on content that was filled in before; seconds of one `prepare`. Raises
-        `ChildFailed`."""
+        """Lets the child map the ring and prepare, on content that is already there. Returns the seconds of one
+        `prepare`. Raises `ChildFailed`."""
         assert self._arena is not None
         entry = self.job.entry.model_dump()
         message, fds = description(self.definition, entry, self.content, self.layout.slots, self._arena)
@@ -107,8 +107,8 @@ class Ring:
         return number(self.child.ring(message, fds, self.timeout).get("prepare_seconds"))
 
     def returned(self, calls: int, told: dict[str, Any] | None) -> None:
-        """Where a graph of so many calls leaves what they return, by the child's word; None where that is where the
-        judge looks. Raises `NoSuchMemory`."""
+        """Records where a graph of `calls` calls leaves its outputs, as the child reports it; None means in the ring
+        itself. Raises `NoSuchMemory`."""
         self._returned.pop(calls, None)
         if told is not None:
             shapes = [(output, self.definition.shape(output, self.content.scope)) for output in self.definition.outputs]
@@ -118,13 +118,13 @@ class Ring:
                 self._pointers[calls, name] = torch.tensor(places, dtype=torch.int64, device=self.device)
 
     def permute(self, generator: torch.Generator) -> None:
-        """A new order of channels and heads, for all calls until the next."""
+        """Draws a new order of channels and heads, for all calls until the next."""
         self._permuted = [one for one in self._draw(generator, None) if one.indices]
         self._base, self._want = (apply_all(self._permuted, x) for x in (self._inputs, self._outputs))
 
     def fill(self, generator: torch.Generator, calls: int, graph: bool = False) -> None:
-        """New factors for the first `calls` buffers, each its own, and outputs that nobody could have meant. Slots of
-        other calls are named by nobody, as those that no call has. `graph`: the window to come replays one."""
+        """Draws new factors for each of the first `calls` buffers, and fills outputs with values that no kernel could
+        mean. No call names the slots of later buffers. `graph`: the next window replays a graph."""
         for name, slots in self._rows.items():
             stale = slots[calls : self._filled].flatten()
             for i in range(0, len(stale), CHECKED):
@@ -146,28 +146,28 @@ class Ring:
         self._samples = Samples(list(self._left()), generator)
 
     def look(self) -> None:
-        """At some elements of what the calls left, as soon as the child says that they are there."""
+        """Reads some elements of the outputs, as soon as the child says that they are there."""
         assert self._samples is not None
         self._seen = self._samples.take()
 
     def verify(self, judge: Judge) -> Verdict | None:
-        """What is wrong with what the calls on the buffers last filled left; None where each is what it must be, and
-        was so at the first look."""
+        """The verdict on the outputs of the last window; None if each is correct and has not changed since the first
+        look."""
         for name, tensors in self._fetched.items():
             torch._foreach_copy_(list(self._views[name][: self._filled].unbind()), tensors)
         wrong = self._wrong(judge)
         return wrong or self._changed_since()
 
     def _changed_since(self) -> Verdict | None:
-        """What calls left, looked at once more."""
+        """A verdict if the sampled elements have changed since the first look."""
         assert self._samples is not None
         if self._seen is None or torch.equal(self._seen, self._samples.take()):
             return None
-        message = "what a timed call left changed after its process had said that it was done"
+        message = "the outputs of a timed call changed after its process had reported that it was done"
         return Verdict("SUSPECT_TIMING", message)
 
     def _left(self) -> Iterator[Left | Scattered]:
-        """What the calls leave, where they leave it."""
+        """The outputs of the calls, in their places."""
         for name in self._want:
             if name in self._rows:
                 yield Left(self._views[name].flatten(1), self._rows[name][: self._filled])
@@ -192,9 +192,9 @@ class Ring:
         return None
 
     def overrun(self) -> Verdict | None:
-        """What is wrong where something was written that no call may write to; None where nothing was."""
+        """A verdict if a timed call wrote where no call may write."""
         if not all(bool((guard == GUARD_BYTE).all()) for guard in self.layout.guards(self._block)):
-            return Verdict("RUNTIME_ERROR", "wrote outside of every tensor in a timed call")
+            return Verdict("RUNTIME_ERROR", "a timed call wrote outside its tensors")
         for name, rows in self._rows.items():
             pool = self._views[name]
             free = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
@@ -202,7 +202,7 @@ class Ring:
             unnamed = free.nonzero().flatten()
             for i in range(0, len(unnamed), CHECKED):
                 if not bool((_bytes(pool[unnamed[i : i + CHECKED]]) == GUARD_BYTE).all()):
-                    return Verdict("MUTATED_INPUT", f"a slot of {name} was written to that no timed call names")
+                    return Verdict("MUTATED_INPUT", f"a timed call wrote to a slot of {name} that no call names")
         return None
 
     @property
@@ -214,7 +214,7 @@ class Ring:
     # --- content ------------------------------------------------------------------------------------------------
 
     def _compacted(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of pools the slots that are named, in order; slots by their place among those."""
+        """The tensors with only the named slots of each pool, in order. Slots become their places among these."""
         found = dict(tensors)
         for name, named in self.layout.named.items():
             found[name] = tensors[name][named]
@@ -227,7 +227,7 @@ class Ring:
         return found
 
     def _whole_pools(self, first: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The named slots as the first call left them: `first` has those alone that it wrote."""
+        """The named slots after the first call. `first` has only the slots that it wrote."""
         found = {}
         for name, named in self.layout.named.items():
             written = self._written(name)
@@ -241,7 +241,8 @@ class Ring:
         return self.definition.written(self.definition.input(pool), self.content.scope) or []
 
     def _judged(self, first: int, judge: Judge) -> Verdict | None:
-        """A difference: forgiven where nothing but the budget is promised and all calls keep it."""
+        """The verdict on a difference. It is accepted if the solution promises only the budget, and all calls keep
+        it."""
         deterministic = self.job.solution.manifest.deterministic
         for i in range(first, self._filled):
             outputs, written_to = self._of_call(i)
@@ -249,12 +250,15 @@ class Ring:
             if failed is not None:
                 return Verdict(failed.status, f"in call {i} of a timed window: {failed.message}", failed.errors)
             if deterministic:
-                message = "the outputs of a timed call are not those of the same call untimed; the symmetries are exact"
+                message = (
+                    "the outputs of a timed call differ from those of the same untimed call; the symmetries are exact"
+                )
                 return Verdict("NOT_REPRODUCIBLE", f"call {i} of a timed window: {message}; {BY_PLACE}")
         return None
 
     def _of_call(self, i: int) -> tuple[dict[str, Tensor], Verdict | None]:
-        """What call `i` left, its transformations undone; and what is wrong with slots that it was to read alone."""
+        """The outputs of call `i` without its transformations, and a verdict if it changed slots that it may only
+        read."""
         found = {
             name: self._views[name][self._rows[name][i]] if name in self._rows else self._views[name][i]
             for name in self._want
@@ -268,10 +272,11 @@ class Ring:
 
     def _draw(self, generator: torch.Generator, count: int | None) -> list[Transformation]:
         drawn = draw(self.definition, self.content.scope, generator, count)
-        return [one for one in drawn if one.symmetry.exact]  # what calls leave is compared bit for bit
+        return [one for one in drawn if one.symmetry.exact]  # outputs are compared bit for bit
 
     def _product(self, name: str, like: Tensor) -> Tensor | None:
-        """What each call multiplies a tensor by: [calls, ...], of size 1 where that does not vary. None for nothing."""
+        """The factors of a tensor for each call: [calls, ...], with size 1 where they do not vary. None if there are
+        none."""
         product = None
         for one in self._factors:
             if name in one.factors:
@@ -283,7 +288,7 @@ class Ring:
 
 
 def _renamed(slots: Tensor, rows: Tensor) -> Tensor:
-    """The slots of each call, [calls, *shape], from their places among those that it names; -1 stays."""
+    """The slots of each call, [calls, *shape], from their places among its named slots; -1 stays."""
     if not rows.shape[1]:
         return slots.expand(len(rows), *slots.shape)
     chosen = rows[:, slots.long().flatten().clamp(min=0)].view(len(rows), *slots.shape)
@@ -291,7 +296,7 @@ def _renamed(slots: Tensor, rows: Tensor) -> Tensor:
 
 
 def _row(x: Tensor) -> Tensor:
-    """One call's output, or a part of it, as elements side by side: strides are the solution's affair."""
+    """Elements of one call's output that are adjacent in memory: all of it, or a part if it is strided."""
     if x.is_contiguous():
         return x.view(-1)
     return x.as_strided((x.shape[-1] if x.stride(-1) == 1 else 1,), (1,), x.storage_offset())

@@ -1,4 +1,4 @@
-"""Where the buffers of a ring lie: a set for each call, at equal distances, and pools, which all calls share."""
+"""The layout of a ring: a set of buffers for each call, at equal distances, and pools, which all calls share."""
 
 from collections.abc import Iterator, Mapping
 
@@ -14,8 +14,8 @@ INT32 = 1 << 31
 
 
 def most_calls(definition: Definition, content: Content) -> int | None:
-    """For how many calls the pools have slots before one passes 2^31 elements, which asks more of offsets than the
-    workload does; None where it does so itself, or there is none."""
+    """The number of calls for which pools have slots before one exceeds 2^31 elements, which would need larger offsets
+    than the workload does. None if the workload exceeds it itself, or has no pool."""
     found = []
     for name, named in named_slots(definition, integers(content.tensors)).items():
         pool = content.tensors[name]
@@ -25,11 +25,11 @@ def most_calls(definition: Definition, content: Content) -> int | None:
 
 
 class Layout:
-    """Of `count` calls. A pool has slots of its own for each, or as many as the workload says where those are more: a
-    pool of thousands for every call would fit nowhere.
+    """The layout for `count` calls. A pool has separate slots for each call, or as many as the workload says if that is
+    more: a pool of thousands of slots per call would not fit.
 
-    `slots`: those of the first call and of the pools; `shared`: the pools; `named`: the slots of each that one call
-    names; `stride`: bytes from a buffer to that of the next call.
+    `slots`: the places of the first call's buffers and of the pools. `shared`: the pools. `named`: for each pool, the
+    slots that one call names. `stride`: bytes from a buffer to that of the next call.
     """
 
     def __init__(self, definition: Definition, gaps: Mapping[str, int], content: Content, count: int) -> None:
@@ -46,7 +46,7 @@ class Layout:
         own, self.stride = lay_out(each, gaps, definition.leading)
         self.shared = frozenset(slot.name for slot in shared)
         self.slots = {slot.name: slot for slot in (*shared, *(slot.moved(start) for slot in own))}
-        self._start = start  # a multiple of the alignment, as is the stride
+        self._start = start  # a multiple of the alignment, like the stride
         self._zones = zones(own, self.stride)
         self._shared_zones = zones(shared, start) if pools else []
 
@@ -56,20 +56,20 @@ class Layout:
 
     @property
     def touched(self) -> int:
-        """Bytes of one call."""
+        """The bytes that one call touches."""
         return self.stride + sum(
             len(self.named[name]) * self.slots[name].nbytes // self.slots[name].shape[0] for name in self.shared
         )
 
     def views(self, block: Tensor) -> dict[str, Tensor]:
-        """Each tensor in all buffers, [count, *shape]; pools as they are."""
+        """Each tensor in all buffers, [count, *shape]; pools unchanged."""
         return {
             name: slot.view(block) if name in self.shared else self._stacked(block, slot)
             for name, slot in self.slots.items()
         }
 
     def guards(self, block: Tensor) -> Iterator[Tensor]:
-        """The bytes that nobody may write to."""
+        """The bytes that no call may write to."""
         rows = block[self._start : self.nbytes].view(self.count, self.stride)
         yield from (rows[:, zone] for _, zone in self._zones)
         yield from (block[zone] for _, zone in self._shared_zones)

@@ -1,7 +1,7 @@
-"""Speed, by DESIGN section 7: windows of calls on fresh content, each output verified, three witnesses for each figure.
+"""Measures speed: windows of calls on fresh content, with every output verified and three witnesses for each figure.
 
-A round is a window of n calls and one of 2n, of every solution in turn: what one more call costs is the difference over
-n, by the child's device time and by this process's clock. What a window costs once, a launch or a message, drops out.
+A round is a window of n calls and one of 2n, for every solution in turn. Their difference divided by n is the cost of
+one more call, by the child's device time and by this process's clock. Costs per window, such as a launch, cancel out.
 """
 
 import time
@@ -27,24 +27,24 @@ from gdnspec.sandbox.parent.output import printable
 from gdnspec.sandbox.parent.process import Child, ChildFailed
 from gdnspec.sandbox.wire.arena import Arena, create
 
-WINDOW = 3e-3  # seconds of the shorter window: messages come and go within 0.1 ms of one another
-LONGEST = 1e-1  # seconds of it, where so many calls as the cache asks for would take longer
-MOST_CALLS = 1024  # in it
-ON_A_CPU = 128  # sets of buffers, at most
-PROBED = 4  # more calls, at most, from whose time its length is estimated
-OVER_L2 = 3  # a window touches so many times the L2 cache
-MEMORY, MOST_MEMORY = 0.4, 48 << 30  # of what is free, and in bytes, for all rings together
-ROUNDS = (20, 400)  # least where time allows, most
-DOUBTED = 30  # rounds, whatever the time is, of one whose clocks do not agree
-PRECISE = 0.01  # stop when the interval of the median is narrower
+WINDOW = 3e-3  # seconds of the shorter window: messages vary by 0.1 ms
+LONGEST = 1e-1  # its limit in seconds, if the calls that the cache needs would take longer
+MOST_CALLS = 1024  # in the shorter window
+ON_A_CPU = 128  # largest number of sets of buffers
+PROBED = 4  # largest number of calls from which the length of a window is estimated
+OVER_L2 = 3  # a window touches this many times the size of the L2 cache
+MEMORY, MOST_MEMORY = 0.4, 48 << 30  # a share of free memory, and a limit in bytes, for all rings together
+ROUNDS = (20, 400)  # fewest if time allows, most
+DOUBTED = 30  # fewest rounds, whatever the time, if the clocks disagree
+PRECISE = 0.01  # stop when the interval of the median is narrower than this
 HOST_ROUNDS = 5
-UNJOINED = "unjoined work"  # in what CUDA says of a capture that ends before a stream which it forked to has come back
+UNJOINED = "unjoined work"  # part of CUDA's message for a capture that ends before a forked stream has joined
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A captured graph of `calls` calls, by the child's word: its kernels, and those that one call launches outside of
-    a graph. `copied`: it ends with copies of what the calls return, since that memory cannot be shared."""
+    """A captured graph of `calls` calls, as the child reports it. `kernels`: of the graph. `launched`: by one call
+    outside a graph. `copied`: the graph ends with copies of the outputs, because their memory cannot be shared."""
 
     calls: int
     kernels: int
@@ -63,18 +63,18 @@ class Graph:
 
     @property
     def incomplete(self) -> str | None:
-        """What is missing in it, None where nothing is."""
+        """What is missing in the graph, or None."""
         if self.kernels == 0:
-            return f"the captured graph of {self.calls} calls holds no kernel"
+            return f"the captured graph of {self.calls} calls contains no kernel"
         if self.launched is not None and self.kernels < self.calls * self.launched:
-            each = f"one call outside of a graph launches {self.launched}"
-            return f"the captured graph of {self.calls} calls holds {self.kernels} kernels, and {each}"
+            each = f"one call outside a graph launches {self.launched}"
+            return f"the captured graph of {self.calls} calls contains only {self.kernels} kernels, but {each}"
         return None
 
 
 @dataclass(eq=False)
 class Contestant:
-    """One solution of a race: its ring, its samples, and what went wrong."""
+    """One solution in a race: its ring, its samples, and what went wrong."""
 
     job: Job
     case: Case
@@ -88,7 +88,7 @@ class Contestant:
     host: list[float] = field(default_factory=list)
     timed: float = 0.0
     verification: float = 0.0
-    verdict: Verdict | None = None  # of what failed
+    verdict: Verdict | None = None  # the first failure
 
     def judge(self, outputs: dict[str, Tensor]) -> list[Verdict]:
         definition = self.job.found.definition
@@ -96,27 +96,30 @@ class Contestant:
 
     @property
     def calls(self) -> int:
-        """Of the shorter window."""
+        """The number of calls of the shorter window."""
         return self.rounds.calls
 
     def suspicion(self, floor: float | None) -> str | None:
-        """Why the figure is not believed, None where it is."""
+        """Why the figure is not plausible, or None."""
         if self.why_no_graph is not None and UNJOINED in self.why_no_graph:
-            # Where launches take longer than the work, no clock shows it.
-            return f"work is left on a stream that the caller's does not wait for: {self.why_no_graph}"
+            # If launches take longer than the work, no clock shows this.
+            return (
+                f"the solution leaves work on a stream that the caller's stream does not wait for: {self.why_no_graph}"
+            )
         if self.rounds.method == "graph" and self.graph is not None and self.graph.incomplete:
             return self.graph.incomplete
         if doubt := self.rounds.doubt():
             return doubt
         device = self.rounds.summary.median
         if floor is not None and device < floor:
-            return f"{device * 1e6:.2f} us a call is below {floor * 1e6:.2f} us, which the memory and the clock allow"
+            least = f"{floor * 1e6:.2f} us that the memory and the clock allow"
+            return f"{device * 1e6:.2f} us per call is less than the {least}"
         return None
 
 
 class Race:
-    """Solutions timed in turns on one workload: A B A B. `seconds`: after which no further round
-    starts, if there were enough."""
+    """Times solutions in turns on one workload: A B A B. `seconds`: after this time no new round starts, if there were
+    enough."""
 
     def __init__(self, contestants: list[Contestant], seconds: float, timeout: float, seed: int) -> None:
         self.contestants, self.seconds, self.timeout = contestants, seconds, timeout
@@ -125,7 +128,7 @@ class Race:
         self.generator = torch.Generator("cuda" if self._on_gpu else "cpu").manual_seed(seed)
 
     def run(self, told: Callable[[int, float], None] = lambda rounds, spread: None) -> None:
-        """Fills in every contestant. Raises `MemoryError` where not even one call fits twice."""
+        """Fills in every contestant. Raises `MemoryError` if there is no room for two sets of buffers."""
         with ExitStack() as stack:
             for contestant in self.contestants:
                 self._guarded(contestant, self._line_up, stack)
@@ -163,12 +166,12 @@ class Race:
     # --- one contestant ----------------------------------------------------------------------------------------------
 
     def _line_up(self, contestant: Contestant, stack: ExitStack) -> None:
-        """A base call whose outputs are judged, a ring as long as time and memory want it, and a first window of each
-        length that nobody times."""
+        """Makes and judges a base call, creates a ring whose length depends on time and memory, and runs an untimed
+        window of each length."""
         content = Content.of(contestant.case.inputs, contestant.job.device.kind)
         contestant.child.load(contestant.job.entry.model_dump())
         with Session(contestant.job, content, contestant.job.device.kind, contestant.child, self.timeout) as session:
-            session.call()  # what is compiled or tuned at the first call
+            session.call()  # compiles and tunes
             answer = session.call()
         judged = [answer.fault] if answer.fault is not None else contestant.judge(answer.outputs)
         contestant.verdict = next((verdict for verdict in judged if verdict.status != "PASSED"), None)
@@ -183,7 +186,7 @@ class Race:
 
         with ring(2 * min(PROBED, room // 2)) as probe:
             contestant.ring = probe
-            probe.fill(self.generator, probe.count)  # `prepare` is given what a call could be given
+            probe.fill(self.generator, probe.count)  # `prepare` needs valid inputs
             contestant.prepare = probe.open()
             seconds = self._probed(contestant, probe.count // 2)
             contestant.verdict = contestant.verdict or probe.overrun()
@@ -200,7 +203,7 @@ class Race:
         contestant.timed = contestant.verification = 0.0
 
     def _choose(self, contestant: Contestant, calls: int) -> None:
-        """The method: a graph of each length where they can be captured. An eager window must have gone before."""
+        """Chooses the method: graphs of both lengths if they can be captured. Needs an eager window before."""
         contestant.rounds.method = "events" if self._on_gpu else "cpu"
         if not self._on_gpu or contestant.verdict is not None:
             return
@@ -219,8 +222,8 @@ class Race:
         contestant.rounds.method, contestant.why_no_graph = "graph", None
 
     def _probed(self, contestant: Contestant, most: int) -> float | None:
-        """About how long a call takes by its method, which may be far from what an eager one does: what a few more of
-        them add. None where an output was wrong."""
+        """The approximate time of a call by its method (an eager call may be far slower), from a few additional calls.
+        None if an output was wrong."""
         first = [self._window(contestant, 1, "eager") for _ in range(2)][1]
         if first is None:
             return None
@@ -232,7 +235,7 @@ class Race:
         return (twice[1] - once[1]) / calls if once is not None and twice is not None else None
 
     def _room(self, contestant: Contestant, content: Content) -> int:
-        """How many sets of buffers there is memory for: two at least. Raises `MemoryError`."""
+        """How many sets of buffers fit into memory; at least two. Raises `MemoryError`."""
         if not self._on_gpu:
             return ON_A_CPU
         reserved = contestant.reserve.nbytes if contestant.reserve is not None else 0
@@ -242,11 +245,11 @@ class Race:
             room = self._fitting(contestant, content, int(MEMORY * free / len(self.contestants)))
         if room < 2:
             need = self._nbytes(contestant, content, 2) * len(self.contestants) / MEMORY
-            raise MemoryError(f"timing needs {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free")
+            raise MemoryError(f"timing needs {need / 2**30:.1f} GiB, but only {free / 2**30:.1f} GiB are free")
         return room
 
     def _fitting(self, contestant: Contestant, content: Content, nbytes: int) -> int:
-        """How many sets of buffers so many bytes have room for, up to what anyone wants."""
+        """How many sets of buffers fit into `nbytes`, up to the largest useful number."""
         most = max(2, min(2 * MOST_CALLS, most_calls(contestant.job.found.definition, content) or 2 * MOST_CALLS))
         return bisect_right(range(1, most + 1), nbytes, key=lambda n: self._nbytes(contestant, content, n))
 
@@ -254,8 +257,9 @@ class Race:
         return Layout(contestant.job.found.definition, contestant.job.workload.gaps, content, count).nbytes
 
     def _calls(self, seconds: float, touched: int, room: int) -> int:
-        """How many calls the shorter window has: time enough, and over the cache; within memory for twice as many."""
-        seconds = max(seconds, 1e-7)  # noise may leave nothing of it
+        """The number of calls of the shorter window: long enough, larger than the cache, and twice as many fit into
+        memory."""
+        seconds = max(seconds, 1e-7)  # noise may leave no positive time
         for_cache = min(-(-OVER_L2 * l2_bytes() // touched), LONGEST / seconds) if self._on_gpu else 1
         return max(1, int(min(room // 2, MOST_CALLS, max(for_cache, WINDOW / seconds))))
 
@@ -271,7 +275,7 @@ class Race:
         contestant.rounds.add(self._turn, once, twice)
 
     def _host(self, contestant: Contestant) -> None:
-        """An eager call until it returns: launches, planning, allocation. The child's word."""
+        """Times eager calls until they return (launches, planning, allocation), as the child reports it."""
         for _ in range(HOST_ROUNDS):
             found = self._window(contestant, contestant.calls, "eager", host=True)
             if found is None:
@@ -279,8 +283,8 @@ class Race:
             contestant.host.append(found[1] / contestant.calls)
 
     def _window(self, contestant: Contestant, calls: int, method: str, host: bool = False) -> Window | None:
-        """Its seconds, after every output has been verified; None where one is
-        wrong, or was in a window before, which `contestant.verdict` then says."""
+        """The seconds of a window, after every output was verified; None if one is or was wrong, with the reason in
+        `contestant.verdict`."""
         if contestant.verdict is not None:
             return None
         assert contestant.ring is not None
@@ -304,12 +308,12 @@ class Race:
             return None
         return Window(
             clock, number(said.get("host" if host else "device")) or 0.0
-        )  # what is no time makes the clocks disagree
+        )  # a missing time makes the clocks disagree
 
 
 def reserves(count: int) -> list[Arena]:
-    """Memory for `count` rings, taken before anything else is: decode took 1.7 times as long on rings of 10 GiB that
-    were allocated after much else, it seems because scattered pages miss the GPU's translation cache."""
+    """Allocates memory for `count` rings before anything else. Decode took 1.7 times as long on rings of 10 GiB that
+    were allocated late, probably because scattered pages miss the GPU's translation cache."""
     free, _ = torch.cuda.mem_get_info()
     each = int(min(MEMORY * free, MOST_MEMORY)) // count // (1 << 21) << 21
-    return [create("cuda", each) for _ in range(count)] if each else []  # on a full GPU each workload says so itself
+    return [create("cuda", each) for _ in range(count)] if each else []  # on a full GPU, each workload reports it

@@ -1,7 +1,7 @@
-"""Some elements of what a window's calls leave, looked at when the child says that it is done and once more afterwards.
+"""Reads some elements of a window's outputs when the child says that it is done, and again later.
 
-The first look ends the window: on a GPU it waits until what the child has still running lets it pass, and that time
-counts. What differs at the second look was written after the child had said that it was done.
+The first look ends the window. On a GPU it waits for whatever the child still has running, and that time counts. An
+element that differs at the second look was written after the child had said that it was done.
 """
 
 import os
@@ -11,19 +11,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-EACH = 32  # elements of one tensor of one call
+EACH = 32  # elements per tensor and call
 
 
 @dataclass(frozen=True, eq=False)
 class Left:
-    """What each call left of one tensor: `rows` [calls, n] of contiguous elements each; of a pool `rows` are its slots
-    and `slots` [calls, named] those of each call."""
+    """The output of each call in one tensor: `rows` [calls, n], each of contiguous elements. For a pool, `rows` are its
+    slots, and `slots` [calls, named] says which belong to each call."""
 
     rows: Tensor
     slots: Tensor | None = None
 
     def draw(self, generator: torch.Generator) -> "tuple[Tensor, Tensor]":
-        """Rows and columns of some elements of each call, [calls, EACH]."""
+        """Draws some elements of each call: rows and columns, [calls, EACH]."""
         calls = len(self.rows) if self.slots is None else len(self.slots)
         column = _columns(calls, self.rows.shape[1], generator)
         if self.slots is None:
@@ -32,24 +32,24 @@ class Left:
         return self.slots.gather(1, which), column[:, : which.shape[1]]
 
     def addresses(self, row: Tensor, column: Tensor) -> Tensor:
-        """Where those elements lie in memory."""
+        """The addresses of these elements."""
         return self.rows.data_ptr() + (row * self.rows.stride(0) + column) * self.rows.element_size()
 
     def values(self, row: Tensor, column: Tensor) -> Tensor:
-        """Those elements."""
+        """The values of these elements."""
         return self.rows[row, column]
 
 
 @dataclass(frozen=True, eq=False)
 class Scattered:
-    """The same where each call left it somewhere else: `tensors`, by call, of one dimension and one length, and their
-    addresses, `pointers` int64 [calls]."""
+    """Like `Left`, for outputs at separate places: `tensors`, by call, of one dimension and one length, and their
+    addresses `pointers`, int64 [calls]."""
 
     tensors: list[Tensor]
     pointers: Tensor
 
     def draw(self, generator: torch.Generator) -> "tuple[Tensor, Tensor]":
-        """As `Left`: the row is the call."""
+        """Like `Left.draw`; the row is the call."""
         column = _columns(len(self.tensors), len(self.tensors[0]), generator)
         return torch.arange(len(self.tensors), device=column.device)[:, None].expand(column.shape), column
 
@@ -63,7 +63,7 @@ class Scattered:
 
 
 class Samples:
-    """Elements drawn anew for each window, by `generator`, on its device."""
+    """The elements to read in one window, drawn by `generator` on its device."""
 
     def __init__(self, left: Sequence[Left | Scattered], generator: torch.Generator) -> None:
         self._places = [(one, *one.draw(generator)) for one in left]
@@ -73,7 +73,7 @@ class Samples:
             self._addresses = torch.cat(found) if found else None
 
     def take(self) -> Tensor:
-        """The lowest bytes of all of them, as int16."""
+        """The lowest two bytes of each element, as int16."""
         if self._addresses is not None:
             from gdnspec.bench.spot_checks_cuda import gather
 
@@ -85,11 +85,11 @@ class Samples:
 
 
 def _columns(calls: int, size: int, generator: torch.Generator) -> Tensor:
-    """Places in rows of `size` elements, [calls, EACH]; none where there are no elements."""
+    """Random places in rows of `size` elements, [calls, EACH]; empty if there are no elements."""
     shape = (calls, EACH if size else 0)
     return torch.randint(max(1, size), shape, generator=generator, device=generator.device)
 
 
 def _fused() -> bool:
-    """An interpreted kernel, which the user's environment may ask for, would copy all of it to the CPU."""
+    """Whether to use the fused kernel. An interpreted one (TRITON_INTERPRET=1) would copy everything to the CPU."""
     return os.environ.get("TRITON_INTERPRET") != "1"

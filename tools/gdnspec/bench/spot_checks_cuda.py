@@ -1,4 +1,4 @@
-"""`runner.samples` on a GPU: one kernel reads all of them, wherever they lie."""
+"""`bench.spot_checks` on a GPU: one kernel reads all elements, wherever they are."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -11,7 +11,7 @@ BLOCK = 256
 
 
 def gather(addresses: Tensor) -> Tensor:
-    """The two bytes at each address, as int16; `addresses` int64, even, on the GPU."""
+    """The two bytes at each address, as int16. `addresses`: int64, even, on the GPU."""
     found = torch.empty(len(addresses), dtype=torch.int16, device=addresses.device)
     if len(addresses):
         _gather[(triton.cdiv(len(addresses), BLOCK),)](addresses, found, len(addresses), BLOCK=BLOCK)

@@ -1,4 +1,4 @@
-"""Medians with intervals. Nothing is assumed of how times are distributed: they have a long tail."""
+"""Medians with intervals. They assume no distribution, because times have a long tail."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ TAIL = 0.025  # on each side of a 95% interval
 
 @dataclass(frozen=True)
 class Summary:
-    """Of the samples, in their unit. `interval`: 95%, of the median."""
+    """Statistics in the unit of the samples. `interval`: 95%, of the median."""
 
     median: float
     p10: float
@@ -20,13 +20,13 @@ class Summary:
 
     @property
     def spread(self) -> float:
-        """Width of the interval over the median."""
+        """Width of the interval divided by the median."""
         low, high = self.interval
         return (high - low) / self.median if self.median > 0 else math.inf
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Linear between neighbours; `ordered` is sorted and not empty."""
+    """The quantile, linear between neighbours. `ordered` is sorted and not empty."""
     at = share * (len(ordered) - 1)
     below = int(at)
     above = min(below + 1, len(ordered) - 1)
@@ -34,7 +34,8 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def summary(samples: Sequence[float]) -> Summary:
-    """The interval lies between order statistics. With fewer than 6 samples none are 95%: it is all of them."""
+    """Summarises samples. The interval is between order statistics; below 6 samples it covers all of them, as no
+    narrower one has 95%. Raises `ValueError` without samples."""
     if not samples:
         raise ValueError("no samples")
     ordered = sorted(samples)
@@ -45,8 +46,8 @@ def summary(samples: Sequence[float]) -> Summary:
 
 @cache
 def _outside(count: int) -> int:
-    """How many of the smallest samples, and of the largest, a 95% interval of the median leaves out: how many lie below
-    the median is binomial(count, 1/2)."""
+    """How many of the smallest and of the largest samples a 95% interval of the median leaves out. The number of
+    samples below the median is binomial(count, 1/2)."""
     below, left = 0, 0
     while True:
         below += math.comb(count, left)
@@ -56,9 +57,9 @@ def _outside(count: int) -> int:
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Summary | None:
-    """Of two lists of samples taken in turns: each pair saw the same clocks and temperature, so its quotient is what
-    varies least. Of logs, so that what is twice as fast is half as slow: `ratio(b, a)` is the inverse. A pair with a 0,
-    below what a clock resolves, says nothing; None where all are such."""
+    """The ratio of two lists of samples taken in turns. The quotient of a pair varies least, because both saw the same
+    clocks and temperature. It works with logarithms, so that `ratio(b, a)` is the inverse. A pair with a 0, which is
+    below the clock's resolution, is skipped; None if all are."""
     logs = [math.log(a / b) for a, b in zip(above, below, strict=False) if a > 0 and b > 0]
     if not logs:
         return None
@@ -70,7 +71,7 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Summary | None:
 
 
 def once_for_a_window(shorter: Sequence[float], longer: Sequence[float]) -> float:
-    """Seconds that a window costs beside its calls, by windows of n and of 2n calls in the same rounds: the median of
-    twice the shorter less the longer. Large where a solution works more slowly in the shorter windows, so that the
-    difference of the two is less than n calls take. Raises `ValueError` where there is no round."""
+    """The cost per window in seconds besides its calls, from windows of n and 2n calls: the median of twice the shorter
+    minus the longer. It is large if a solution works more slowly in the shorter windows, to make their difference less
+    than the time of n calls. Raises `ValueError` without rounds."""
     return summary([2 * once - twice for once, twice in zip(shorter, longer, strict=True)]).median

@@ -1,1 +1,1 @@
-"""A solution in a process of its own: `parent` starts and limits it, `wire` connects both, `child` runs inside."""
+"""Runs a solution in a separate process: `parent` starts and limits it, `wire` connects both, `child` runs inside."""

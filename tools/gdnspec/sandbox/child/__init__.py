@@ -1,1 +1,1 @@
-"""The solution's side, run as `python -m gdnspec.sandbox.child`: gives up its rights, then serves calls."""
+"""The solution's side, `python -m gdnspec.sandbox.child`: gives up its rights, then serves calls."""

@@ -1,7 +1,7 @@
-"""python -m gdnspec.sandbox.child FD: serves one solution on the socket FD until it is told to stop.
+"""python -m gdnspec.sandbox.child FD: serves one solution on the socket FD until the parent tells it to stop.
 
-It shuts itself in before it imports anything that starts a thread: Landlock binds the thread that asks for it and what
-that thread starts, never a thread that was there before.
+It confines itself before it imports anything that starts a thread: Landlock applies to the thread that asks for it and
+to the threads that this one starts later, but not to threads that exist already.
 """
 
 import gc
@@ -20,13 +20,13 @@ def main() -> None:
     hello, _ = channel.receive()
     isolation = shut_in(hello, channel.close)
 
-    gc.disable()  # there is no garbage in what torch loads, and looking for it takes a tenth of the time
+    gc.disable()  # importing torch makes no garbage, and looking for it takes a tenth of the time
     from gdnspec.sandbox.child.loop import serve
 
     gc.enable()
     serve(channel, hello, isolation)
     if hello["device"] == "cpu":
-        # At once: nothing is left to be said, and the interpreter would take a third of a second to take torch down.
+        # Exit at once: nothing is left to do, and unloading torch would take a third of a second.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

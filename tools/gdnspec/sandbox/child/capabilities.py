@@ -1,7 +1,7 @@
-"""Capabilities: what root may do beside reading files, which a confined child gives up.
+"""Drops capabilities, the rights of root besides reading files, from a confined child.
 
-Where it has no namespaces of its own, as on a GPU, they would be those of the machine: limits raised again, modules
-loaded, the clock set, processors taken from everybody else. See capabilities(7).
+A child without its own namespaces, as on a GPU, would have them for the whole machine: it could raise limits, load
+modules, set the clock, or take processors from others. See capabilities(7).
 """
 
 import ctypes
@@ -9,7 +9,7 @@ import os
 
 _PR_CAPBSET_DROP, _VERSION_3 = 24, 0x20080522
 _MOST = 64
-# Files of another user, such as a checkout of whoever called sudo: which of them is Landlock's to say.
+# For files of another user, such as the checkout of a user who called sudo. Landlock decides which of them.
 KEPT = 1 << 1  # CAP_DAC_OVERRIDE
 
 
@@ -22,11 +22,11 @@ class _Sets(ctypes.Structure):
 
 
 def drop() -> None:
-    """Leaves this thread, and what it starts, none but `KEPT`, for good. Raises `OSError`."""
+    """Drops all capabilities except `KEPT` from this thread and its future children, for good. Raises `OSError`."""
     libc = ctypes.CDLL(None, use_errno=True)
     for number in range(_MOST):
         if not KEPT >> number & 1:
-            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # refused to whoever is not root, and has nothing to drop
+            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails for other users than root, who have nothing to drop
     header, sets = _Header(_VERSION_3, 0), (_Sets * 2)()  # the lower 32 and the upper 32
     _checked(libc.capget(ctypes.byref(header), sets))
     for half, kept in zip(sets, (KEPT, 0), strict=True):

@@ -1,6 +1,6 @@
-"""Other work beside a solution's calls: kernels that fill the GPU, and calls on two streams at once.
+"""Other work beside a solution's calls: kernels that fill the GPU, and simultaneous calls on two streams.
 
-A CPU has neither: there the other work goes before the call, and two calls go one after the other.
+A CPU has neither: there, the other work runs before the call, and two calls run one after the other.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ import torch
 
 from gdnspec.sandbox.child.opened import Opened
 
-# A product of the first size fills every multiprocessor of an H100, one of the second leaves most of them free.
+# A product of the first size fills every multiprocessor of an H100; the second leaves most of them free.
 SIZES = (4096, 1024)
 PRODUCTS = 40  # about 8 ms on an H100: longer than most calls
-ON_A_CPU = 64  # the size there: a stand-in
+ON_A_CPU = 64  # the size of a matrix on a CPU
 
 
 class Crowd:
-    """The other work of one process; its memory is made when it is first needed."""
+    """The other work of one process. It allocates memory at the first use."""
 
     def __init__(self, device: str) -> None:
         self.on_gpu = device == "cuda"
@@ -34,11 +34,11 @@ class Crowd:
                 torch.mm(x, x, out=product)
 
     def at_once(self, calls: Sequence[Opened]) -> list[Any]:
-        """A call on each, on a stream of its own; what each returned, as `Opened.accept` says it."""
+        """Calls each on its own stream. Returns what `Opened.accept` says about each."""
         if not self.on_gpu:
             return [opened.accept(opened.invoke()) for opened in calls]
         self.work()
-        held = self._stream(0).record_event()  # so that the calls are all in line before the first begins
+        held = self._stream(0).record_event()  # all calls are queued before the first one begins
         described = []
         for i, opened in enumerate(calls):
             stream = self._stream(i + 1)
@@ -53,7 +53,7 @@ class Crowd:
         return self._streams[i]
 
     def _matrices(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Each operand and the memory of its product; none where the GPU is full, which is no fault of a solution."""
+        """Each operand and the memory of its product; empty if the GPU is full, which is not the solution's fault."""
         if self._pairs:
             return self._pairs
         sizes, dtype = (SIZES, torch.bfloat16) if self.on_gpu else ((ON_A_CPU,), torch.float32)

@@ -1,4 +1,4 @@
-"""What the child may still touch once it has shut itself in."""
+"""Isolates the child, and says what it can still access."""
 
 import os
 import sys
@@ -10,43 +10,43 @@ from gdnspec.sandbox.child import capabilities, landlock, namespaces, rlimits, s
 from gdnspec.sandbox.wire.lifetime import die_with_parent
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/sys", "/run", "/nix")
-# Of /etc and /run a confined child reads what the loader, the C library and the driver need.
+# In /etc and /run, a confined child may read only what the loader, the C library and the driver need.
 SYSTEM_CONFINED = (
     *(folder for folder in SYSTEM if folder not in ("/etc", "/run")),
     "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/passwd",
     "/etc/group", "/etc/nsswitch.conf", "/etc/nvidia", "/run/opengl-driver",
 )  # fmt: skip
-# Of /proc its own entry and the machine's; never the folders of other processes, whose environment they would show.
+# In /proc, its own entry and those of the machine, never other processes: they would show their environment.
 PROC = ("self", "cpuinfo", "meminfo", "stat", "devices", "driver", "filesystems", "version", "loadavg", "sys")
 DEVICES = ("null", "zero", "full", "random", "urandom", "dri", "kfd")
-SCOPED = 6  # the first Landlock that keeps signals from processes outside
+SCOPED = 6  # the first Landlock version that blocks signals to outside processes
 
 
 class Isolation(NamedTuple):
-    """What stands between the child and the machine, for the report; and what is missing of what a confined child is
-    promised, empty where nothing is."""
+    """`text`: the isolation between the child and the machine, for reports. `missing`: what a confined child should
+    have but does not; "" if it has everything."""
 
     text: str
     missing: str = ""
 
 
 def offered(device: str) -> str:
-    """What this kernel lacks of what a confined child on that kind of device is promised; empty where nothing."""
+    """What this kernel lacks for a confined child on that kind of device; "" if nothing."""
     version = landlock.abi()
     text = f"landlock {version}" if version else "none (this kernel has no Landlock)"
     return _missing(text, seccomp.available(), device == "cpu" and namespaces.allowed())
 
 
 def shut_in(hello: dict[str, Any], close: Callable[[], None]) -> Isolation:
-    """Applies Landlock, and where the parent asks for a confined child every other wall that this kernel has.
+    """Applies Landlock, and for a confined child every other protection of this kernel.
 
-    `close` lets go of the channel in a process that goes on as another's parent.
+    `close` closes the channel in a process that only waits for another.
     """
     confined: dict[str, Any] | None = hello["confined"]
     if confined is None:
         return Isolation(_landlocked(hello, SYSTEM, [Path(hello["secret"])]))
     device = hello["device"]
-    # Between namespaces CUDA shares no memory.
+    # CUDA cannot share memory between namespaces.
     alone = device == "cpu" and namespaces.allowed()
     if alone:
         namespaces.enter(Path(hello["scratch"]), confined["disk"], die_with_parent, close)
@@ -63,9 +63,9 @@ def _missing(landlocked: str, filtered: bool, alone: bool) -> str:
     if kind != "landlock" or not version.isdigit():
         return f"files: {landlocked}"
     if not filtered:
-        return "the network: this kernel takes no seccomp filter"
+        return "the network: this kernel accepts no seccomp filter"
     if not alone and int(version) < SCOPED:
-        return f"signals to other processes: no namespaces of its own, and Landlock {version}, not {SCOPED}"
+        return f"signals to other processes: it has no namespaces, and Landlock {version} instead of {SCOPED}"
     return ""
 
 
@@ -86,14 +86,14 @@ def _landlocked(hello: dict[str, Any], system: Sequence[str], closed: Sequence[P
         if open_to is not None:
             what = "expected values lie" if path == closed[0] else f"{path.name or path} lies"
             return f"landlock {version}, but {what} below {open_to}, which the child reads"
-    if before > 1:  # what starts threads may also hand them work: no solution is kept out by a wall with a door
+    if before > 1:  # existing threads are not bound by Landlock, and could run work for the solution
         return f"landlock {version}, but for {before - 1} threads that were there before"
     return f"landlock {version}"
 
 
 def _of_the_device(device: str) -> list[Path]:
-    """Harmless device files; the GPU's where it is used, /dev/shm, through which CUDA shares memory, and the entries of
-    this process's own threads: cuInit names its threads there, and fails with error 304 where it may not."""
+    """Harmless device files. For a GPU, also its files, /dev/shm, through which CUDA shares memory, and this process's
+    thread entries: cuInit names its threads there, and fails with error 304 if it may not."""
     found = [Path("/dev") / name for name in DEVICES]
     if device != "cuda":
         return found
@@ -110,7 +110,7 @@ def _readable(solution: Path, system: Sequence[str]) -> Iterator[Path]:
     for name in named:
         if name:
             path = Path(name).resolve()
-            # Not path.exists(), which raises where a folder above may not be searched: PATH often names such.
+            # Not path.exists(), which raises if a parent folder may not be searched; PATH often has such folders.
             if path != Path("/") and path not in seen and os.path.exists(path):  # noqa: PTH110
                 seen.add(path)
                 yield path

@@ -1,6 +1,6 @@
-"""Landlock: the child gives up every file that it has no business with, and its hold on other processes.
+"""Landlock: the child gives up all files that it does not need, and its access to other processes.
 
-A landlocked process cannot trace a process outside its domain, so the parent's memory is closed to it as well
+A landlocked process cannot trace a process outside its domain, so it cannot read the parent's memory
 (Linux 5.13; see landlock(7)). The kernel interface is three system calls; the constants below are its ABI.
 """
 
@@ -39,14 +39,14 @@ def _libc() -> ctypes.CDLL:
 
 
 def abi() -> int:
-    """The kernel's Landlock version; 0 where it has none."""
+    """The Landlock version of the kernel; 0 if it has none."""
     if platform.system() != "Linux":
         return 0
     return max(0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))))
 
 
 def restrict(readable: Iterable[Path], writable: Iterable[Path]) -> int:
-    """Limits this process, for good, to the given folders and files, without TCP where the kernel can forbid it.
+    """Limits this process, for good, to the given folders and files, and forbids TCP if the kernel can.
 
     Returns the ABI used, 0 if the kernel has no Landlock. Raises `OSError`.
     """
@@ -75,7 +75,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # not there: nothing to allow
+        return  # it does not exist: nothing to allow
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             rights &= _OF_A_FILE

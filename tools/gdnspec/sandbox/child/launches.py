@@ -1,4 +1,4 @@
-"""How many kernels a captured graph holds, and how many a call launches outside of one."""
+"""Counts the kernels of a captured graph, and the kernels that a call launches outside a graph."""
 
 import ctypes
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 KERNEL, CHILD_GRAPH = 0, 4  # of CUgraphNodeType
-COPIES = ("Memcpy", "Memset")  # how the profiler calls what is no kernel
+COPIES = ("Memcpy", "Memset")  # names of the profiler's events that are not kernels
 
 
 def kernels_of(graph: int) -> int:
-    """The kernel nodes of a CUDA graph, given as the address of its CUgraph; those of child graphs as well."""
+    """The number of kernel nodes of a CUDA graph, with those of child graphs. `graph`: the address of its CUgraph."""
     driver = ctypes.CDLL("libcuda.so.1")
     count = ctypes.c_size_t()
     _hold(driver.cuGraphGetNodes(ctypes.c_void_p(graph), None, ctypes.byref(count)))
@@ -31,7 +31,7 @@ def kernels_of(graph: int) -> int:
 
 
 def launched(work: Callable[[], Any]) -> int | None:
-    """The kernels that `work` launches, by PyTorch's profiler; None where the profiler sees nothing of the GPU."""
+    """How many kernels `work` launches, by PyTorch's profiler; None if the profiler sees no GPU events."""
     from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 

@@ -1,4 +1,4 @@
-"""The child's loop: load an entry point, call it on shared inputs, say what came back."""
+"""The child's loop: loads an entry point, calls it on shared inputs, and reports what it returned."""
 
 import os
 import sys
@@ -21,11 +21,11 @@ from gdnspec.sandbox.wire.arena import Slot, attach
 from gdnspec.sandbox.wire.channel import Channel, ChannelClosed
 
 TRACE_FRAMES = 8
-AWAKE = 1.0  # seconds for which a window is waited for
+AWAKE = 1.0  # seconds of busy waiting for a window
 
 
 def serve(channel: Channel, hello: dict[str, Any], isolation: Isolation) -> None:
-    """Answers messages until "stop" or until the parent is gone. The process has shut itself in already."""
+    """Answers messages until "stop" or until the parent is gone. The process is already isolated."""
     worker = _Worker(hello)
     channel.send({"op": "ready", "isolation": isolation.text, "missing": isolation.missing})
     awake = 0.0
@@ -44,11 +44,11 @@ def serve(channel: Channel, hello: dict[str, Any], isolation: Isolation) -> None
 
 
 class _Worker:
-    """One solution."""
+    """Serves one solution."""
 
     def __init__(self, hello: dict[str, Any]) -> None:
         self.folder = Path(hello["folder"])
-        # Bound before any of the solution's code has run. `settings`: of a variant.
+        # Bound before any code of the solution runs. `settings`: the macros and arguments of a variant.
         self.load: Callable[[str], Callable[..., Any]] = partial(
             load_function, self.folder, build_dir=Path(hello["build_dir"]), **hello["settings"]
         )
@@ -64,7 +64,7 @@ class _Worker:
             correct_interpreter()
 
     def answer(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Runs one request; whatever the solution raises becomes an "error" reply."""
+        """Runs one request. An exception of the solution becomes an "error" reply."""
         loading = message["op"] == "load"
         try:
             match message["op"]:
@@ -109,14 +109,14 @@ class _Worker:
         }
 
     def _trace(self, error: BaseException) -> str:
-        """Where in the solution it happened: frames of this package say nothing to its author."""
+        """The traceback from the first frame in the solution on: frames of gdnspec do not help its author."""
         frames = traceback.extract_tb(error.__traceback__)
         own = [i for i, frame in enumerate(frames) if Path(frame.filename).is_relative_to(self.folder)]
         kept = frames[own[0] :] if own else frames
         return "".join(traceback.format_list(kept)[-TRACE_FRAMES:]).rstrip()[:8000]
 
     def _device_is_lost(self) -> bool:
-        """After some CUDA errors no call of this process works again: it must end."""
+        """Whether a CUDA error made the device unusable for this process: it must end then."""
         if self.device != "cuda":
             return False
         try:
@@ -161,14 +161,14 @@ class _Worker:
 
     def _prepare(self) -> dict[str, Any]:
         if self.open is None:
-            raise Refused("runtime", "told to prepare with nothing open")
+            raise Refused("runtime", "`prepare` was requested but no memory is open")
         self.open.prepare(self._wait)
         self._refuse_tampering()
         return {"op": "prepared"}
 
     def _call(self, filler: bool = False) -> dict[str, Any]:
         if self.open is None:
-            raise Refused("runtime", "called with nothing open")
+            raise Refused("runtime", "a call was requested but no memory is open")
         if filler:
             self.crowd.work()
         started = time.perf_counter()
@@ -179,9 +179,9 @@ class _Worker:
         return {"op": "done", "returned": described, "seconds": seconds}
 
     def _both(self) -> dict[str, Any]:
-        """A call on each of two sets of buffers, neither waiting for the other."""
+        """Calls on two sets of buffers at once; neither waits for the other."""
         if self.open is None or self.second is None:
-            raise Refused("runtime", "called on two sets of buffers with fewer open")
+            raise Refused("runtime", "a call on two sets of buffers was requested but they are not open")
         described = self.crowd.at_once([self.open, self.second])
         self._wait()
         self._refuse_tampering()
@@ -201,7 +201,7 @@ class _Worker:
         return {"op": "ringed", "prepare_seconds": seconds}
 
     def _capture(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Captured or not: a solution that cannot be is timed in another way, which is no error."""
+        """Captures a graph. A solution that cannot be captured is timed in another way, which is not an error."""
         assert self.windows is not None
         try:
             captured = self.windows.capture(message["calls"])
@@ -213,14 +213,15 @@ class _Worker:
         return {"op": "captured", "why_not": None, **captured}
 
     def _window(self, message: dict[str, Any]) -> dict[str, Any]:
-        """When it answers, all work is done and the outputs are where the parent looks: the clock stops there."""
+        """Runs a window. When it answers, all work is done and the parent can see the outputs: the clock stops
+        there."""
         assert self.windows is not None
         seconds = self.windows.run(message["calls"], message["method"])
         self._wait()
         return {"op": "timed", **seconds}
 
     def _inspect(self) -> dict[str, Any]:
-        """Asked after a window, once the parent has the outputs: looking may run what a solution has put there."""
+        """Looks for tampering, after the parent has the outputs of a window: looking may run code of the solution."""
         self._refuse_tampering()
         return {"op": "inspected"}
 
@@ -232,10 +233,10 @@ class _Worker:
         return {"op": "closed"}
 
     def _refuse_tampering(self) -> None:
-        """What was replaced would not fool the judge, who is elsewhere: it says what the author was after."""
+        """Raises `Refused` if something was replaced. It cannot fool the judge in another process, but shows intent."""
         replaced = tamper.replaced(self.originals)
         if replaced:
-            raise Refused("tampered", f"replaced {', '.join(replaced)}")
+            raise Refused("tampered", f"the solution replaced {', '.join(replaced)}")
 
     def _wait(self) -> None:
         if self.device == "cuda":
@@ -243,6 +244,6 @@ class _Worker:
 
 
 def _is_compile_error(error: BaseException) -> bool:
-    """Triton compiles at the first call."""
+    """Whether it is a compile error, by its name: Triton compiles at the first call."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & {"CompilationError", "CompileTimeAssertionFailure", "PTXASError", "OutOfResources"})

@@ -1,7 +1,7 @@
-"""Namespaces of the child's own: no network, no process to be seen but its own, a scratch folder of limited size.
+"""Gives the child its own namespaces: no network, no other processes, and a scratch folder of limited size.
 
-Whoever may make a user namespace may make the others in it. The child forks twice: the first process in the new
-namespace of processes is one that waits, and when it ends the kernel ends all others, whatever they have become.
+A process that may create a user namespace may create the others in it. The child forks twice: the first process in the
+new PID namespace only waits, and when it ends the kernel ends all others in it.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from typing import NoReturn
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PIDS, _NEW_NETWORK = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 _NOSUID, _NODEV, _RECURSIVE, _PRIVATE = 2, 4, 1 << 14, 1 << 18
 FILES = 100_000
-_BY_SIGNAL = 128  # and its number: an exit status, as shells give it
+_BY_SIGNAL = 128  # plus its number: the exit status of shells
 
 
 def allowed() -> bool:
-    """Whether `enter` would succeed, tried in a process of its own."""
+    """Whether `enter` would succeed; tries it in another process."""
     child = os.fork()
     if child == 0:
         try:
@@ -32,10 +32,10 @@ def allowed() -> bool:
 
 
 def enter(work: Path, nbytes: int, in_each: Callable[[], None], close: Callable[[], None]) -> None:
-    """Goes on in namespaces of its own, as a grandchild that this process waits for. Raises `OSError`.
+    """Continues in new namespaces, as a grandchild for which this process waits. Raises `OSError`.
 
-    `work` becomes a file system of `nbytes` in memory. `in_each` is called in every process on the way, and `close` in
-    those that only wait. This process must have one thread.
+    `work` becomes a file system of `nbytes` in memory. `in_each` is called in every new process, and `close` in those
+    that only wait. This process must have one thread.
     """
     _separate()
     first = os.fork()
@@ -73,7 +73,7 @@ def _checked(code: int) -> None:
 
 
 def _exit_code(child: int) -> int:
-    """Waits for it, and meanwhile for orphans that come here."""
+    """Waits for the child, and reaps orphans meanwhile. Returns its exit code."""
     while True:
         pid, status = os.wait()
         if pid == child:
@@ -82,10 +82,10 @@ def _exit_code(child: int) -> int:
 
 
 def _end_as(code: int) -> NoReturn:
-    """Ends this process as the one in the namespaces has ended."""
+    """Ends this process in the same way as the one in the namespaces."""
     if code > _BY_SIGNAL:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with contextlib.suppress(OSError, ValueError):  # of SIGKILL, which needs none, and of what is no signal
+        with contextlib.suppress(OSError, ValueError):  # SIGKILL cannot be set, and the code may not be a signal
             signal.signal(code - _BY_SIGNAL, signal.SIG_DFL)
         with contextlib.suppress(OSError):
             os.kill(os.getpid(), code - _BY_SIGNAL)

@@ -1,4 +1,4 @@
-"""What the child has open: shared memory as tensors, and the solution's function on them."""
+"""The child's view of a workload: shared memory as tensors, and the solution's function."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from gdnspec.sandbox.wire.arena import TORCH, Arena, Slot
 
 
 class Refused(Exception):
-    """What the solution gave back cannot be judged; `kind` says why."""
+    """The returned values cannot be judged; `kind` says why."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class Refused(Exception):
 
 
 class Opened:
-    """One workload's calls: views of the shared memory, the function, and what it prepared."""
+    """The calls of one workload: views of the shared memory, the function, and its prepared value."""
 
     def __init__(
         self, message: dict[str, Any], slots: dict[str, Slot], arena: Arena, load: Callable[[str], Callable[..., Any]]
@@ -35,7 +35,7 @@ class Opened:
         self.extra: dict[str, Any] = {}
 
     def prepare(self, wait: Callable[[], None]) -> float | None:
-        """Runs `prepare`, where there is one; its seconds."""
+        """Runs `prepare`, if there is one, and returns its seconds."""
         if self._prepare is None:
             return None
         started = time.perf_counter()
@@ -44,14 +44,14 @@ class Opened:
         return time.perf_counter() - started
 
     def invoke(self) -> Any:
-        """Calls the entry point; what it returned, None where it writes to outputs."""
+        """Calls the entry point and returns what it returned; None if it writes to outputs."""
         if self.entry["call"] == "return":
             return self.function(**self.inputs, **self.extra)
         _call_out(self.function, self.entry["entry"], self.inputs, self.outputs, self.extra)
         return None
 
     def accept(self, returned: Any) -> list[dict[str, Any]] | None:
-        """Takes what `invoke` returned to where the parent looks; says what it was, where something was returned."""
+        """Copies what `invoke` returned to the parent's memory, and describes it; None if nothing is returned."""
         if self.entry["call"] != "return":
             return None
         tensors = unpacked(returned, self.outputs)
@@ -59,11 +59,11 @@ class Opened:
         return [form_of(tensor) for tensor in tensors]
 
     def unpack(self, returned: Any) -> list[torch.Tensor]:
-        """The tensors that `invoke` returned; none where it writes to outputs. Raises `Refused`."""
+        """The tensors that `invoke` returned; empty if it writes to outputs. Raises `Refused`."""
         return unpacked(returned, self.outputs) if self.entry["call"] == "return" else []
 
     def copy_over(self, tensors: list[torch.Tensor]) -> None:
-        """Copies unpacked tensors to where the parent looks."""
+        """Copies unpacked tensors to the parent's memory."""
         copy_over(tensors, self.outputs)
 
 
@@ -77,10 +77,10 @@ def _call_out(
 
 
 def unpacked(returned: Any, outputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """The plain tensors in what a solution returned, one for each output.
+    """The tensors that a solution returned, one for each output. Raises `Refused`.
 
-    Only an exact tuple or list of exact tensors counts. A class of the solution's own could do its work while it is
-    looked at, after the clock has stopped. Raises `Refused`.
+    Only an exact tuple or list of exact tensors is accepted. A subclass could do its work when the judge looks at it,
+    after the clock has stopped.
     """
     if type(returned) is torch.Tensor:
         values = [returned]
@@ -88,15 +88,17 @@ def unpacked(returned: Any, outputs: dict[str, torch.Tensor]) -> list[torch.Tens
         values = list(returned)
     else:
         kind = "tampered" if isinstance(returned, tuple | list | torch.Tensor) else "shape"
-        raise Refused(kind, f"returned a {type(returned).__name__}, not a plain tuple of {', '.join(outputs)}")
+        got = type(returned).__name__
+        raise Refused(kind, f"the entry returned a {got} instead of a plain tuple of {', '.join(outputs)}")
     if len(values) != len(outputs):
-        raise Refused("shape", f"returned {len(values)} outputs, not {len(outputs)}: {', '.join(outputs)}")
+        wanted = f"{len(outputs)}: {', '.join(outputs)}"
+        raise Refused("shape", f"the entry returned {len(values)} outputs instead of {wanted}")
     for name, value in zip(outputs, values, strict=True):
         if type(value) is not torch.Tensor:
             kind = "tampered" if isinstance(value, torch.Tensor) else "shape"
-            raise Refused(kind, f"{name} is a {type(value).__name__}, not a torch.Tensor")
+            raise Refused(kind, f"{name} is a {type(value).__name__} instead of a torch.Tensor")
         if form := _unusual(value):
-            raise Refused("tampered", f"{name} is a {form} tensor, not a plain one of strided memory")
+            raise Refused("tampered", f"{name} is a {form} tensor instead of a plain strided one")
     return values
 
 
@@ -104,19 +106,19 @@ _NAMES = {dtype: name for name, dtype in TORCH.items()}
 
 
 def form_of(tensor: torch.Tensor) -> dict[str, Any]:
-    """Shape and element type, so that the parent can judge them."""
+    """The shape and type, which the parent judges."""
     return {"shape": list(tensor.shape), "dtype": _NAMES.get(tensor.dtype, str(tensor.dtype))}
 
 
 def copy_over(tensors: list[torch.Tensor], outputs: dict[str, torch.Tensor]) -> None:
-    """Copies tensors to where the parent looks; those of another form stay where they are."""
+    """Copies tensors to the parent's memory, except those of another form."""
     for tensor, target in zip(tensors, outputs.values(), strict=True):
         if tensor.shape == target.shape and tensor.dtype == target.dtype:
             target.copy_(tensor)
 
 
 def _unusual(tensor: torch.Tensor) -> str:
-    """What a tensor is that has no elements in memory, place by place; empty where it has."""
+    """The kind of a tensor without plain memory for each element; "" if it has."""
     if tensor.is_meta or tensor.is_nested:
         return "meta" if tensor.is_meta else "nested"
     return "" if tensor.layout is torch.strided else str(tensor.layout).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Limits that the kernel holds each process of a confined child to."""
+"""Kernel limits for each process of a confined child."""
 
 import resource
 from pathlib import Path
@@ -9,7 +9,8 @@ THREADS = 4096
 
 
 def limit(limits: dict[str, Any], device: str, alone: bool) -> None:
-    """For good. `limits`: bytes of `memory`, and of one `file`; `alone`: the user's other processes do not count."""
+    """Sets the limits for good. `limits`: bytes of `memory`, and of one `file`. `alone`: other processes do not
+    count."""
     others = 0 if alone else int(Path("/proc/loadavg").read_text().split()[3].split("/")[1])
     wanted = {
         resource.RLIMIT_CORE: 0,
@@ -18,7 +19,7 @@ def limit(limits: dict[str, Any], device: str, alone: bool) -> None:
         resource.RLIMIT_NPROC: THREADS + others,
     }
     if device == "cpu":
-        # Not the address space, of which libraries reserve far more than they use, and CUDA hundreds of gigabytes.
+        # Not the address space: libraries reserve far more than they use, and CUDA hundreds of gigabytes.
         wanted[resource.RLIMIT_DATA] = limits["memory"]
     for which, value in wanted.items():
         hard = resource.getrlimit(which)[1]

@@ -1,11 +1,11 @@
-"""Seccomp: system calls that the child is refused with EPERM, where Landlock has no rule for what they do.
+"""Seccomp: refuses system calls (EPERM) for which Landlock has no rule.
 
-Every child: calls that change how another process runs (its limits, priority, affinity, I/O priority, the places of
-its memory), with which it could slow the judge down, and sockets but for local ones. A process may change itself: its
-own id, or 0. A thread is another id here, which a filter cannot tell from a stranger's.
+Every child: calls that change how another process runs (its limits, priority, affinity, I/O priority, the places of its
+memory), because they could slow down the judge, and all sockets except local ones. A process may change itself, by its
+own id or 0. A thread has another id, which a filter cannot tell from that of another process.
 
-A confined child: sockets but for pairs, io_uring, which would open them past this filter, namespaces of its own, the
-session's keys, and memory and queues that stay in the system when a process ends.
+A confined child: also all sockets except pairs, io_uring, which could open sockets without this filter, new namespaces,
+the session's keys, and memory and queues that outlive a process.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _FILTER = 38, 22, 2
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data; an argument has 8 bytes, the lower 4 first
-_X32 = 0x40000000  # on x86_64 the same calls again, by other numbers
+_X32 = 0x40000000  # on x86_64, the same calls under other numbers
 _AF_UNIX, _CLONE_NEWUSER = 1, 0x10000000
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
@@ -42,8 +42,8 @@ _NUMBERS = {
 
 
 class Rule(NamedTuple):
-    """A system call that fails with `error`, unless each of the arguments named in `unless` (by its position) has one
-    of the values given, or unless the first has no bit of `bits`."""
+    """A system call that fails with `error`, unless each argument in `unless` (by position) has one of the given
+    values, or unless the first argument has none of `bits`."""
 
     call: str
     error: int = errno.EPERM
@@ -51,7 +51,7 @@ class Rule(NamedTuple):
     bits: int | None = None
 
 
-# What changes a process, and at which position its id stands.
+# Calls that change a process, and the position of its id.
 _CHANGES = {
     "prlimit64": 0, "sched_setaffinity": 0, "sched_setscheduler": 0, "sched_setparam": 0, "sched_setattr": 0,
     "migrate_pages": 0, "move_pages": 0,
@@ -60,11 +60,11 @@ LOCAL_SOCKETS = Rule("socket", unless={0: (_AF_UNIX,)})
 
 
 def of_others(own: int) -> list[Rule]:
-    """For every child; `own` is the id of its process."""
+    """The rules for every child. `own`: the id of its process."""
     itself = (0, own)
     return [
         *(Rule(call, unless={at: itself}) for call, at in _CHANGES.items()),
-        Rule("setpriority", unless={0: (_PRIO_PROCESS,), 1: itself}),  # not of a group, not of a user
+        Rule("setpriority", unless={0: (_PRIO_PROCESS,), 1: itself}),  # not for a group or a user
         Rule("ioprio_set", unless={0: (_IOPRIO_WHO_PROCESS,), 1: itself}),
         Rule("process_madvise"),
         Rule("process_mrelease"),
@@ -76,9 +76,9 @@ CONFINED = [
     *(Rule(call) for call in ("unshare", "setns", "add_key", "request_key", "keyctl", "bpf", "perf_event_open")),
     Rule("io_uring_setup"),
     Rule("clone", bits=_CLONE_NEWUSER),
-    Rule("clone3", errno.ENOSYS),  # its flags lie in memory, where no filter looks; C libraries fall back to clone
+    Rule("clone3", errno.ENOSYS),  # a filter cannot see its flags, which are in memory; C libraries fall back to clone
 ]
-# CUDA's processes find one another through local sockets, and share memory by name.
+# CUDA's processes find each other through local sockets, and share memory by name.
 ON_A_GPU = [LOCAL_SOCKETS]
 ON_A_CPU = [Rule(call) for call in ("socket", "shmget", "semget", "msgget", "mq_open")]
 
@@ -92,7 +92,7 @@ class _Program(ctypes.Structure):
 
 
 def available() -> bool:
-    """Whether this kernel takes a filter, tried in a process of its own."""
+    """Whether this kernel accepts a filter; tries it in another process."""
     child = os.fork()
     if child == 0:
         try:
@@ -103,17 +103,17 @@ def available() -> bool:
 
 
 def keep_off_other_processes() -> bool:
-    """Installs what holds for every child, for good; whether the kernel took it."""
+    """Installs the rules for every child, for good. Returns whether the kernel accepted them."""
     return install(of_others(os.getpid()))
 
 
 def confine(device: str) -> bool:
-    """Installs what holds for a confined child on that kind of device, for good; whether the kernel took it."""
+    """Installs the rules for a confined child on that kind of device, for good. Returns whether the kernel did."""
     return install([*CONFINED, *(ON_A_CPU if device == "cpu" else ON_A_GPU)])
 
 
 def install(rules: Iterable[Rule]) -> bool:
-    """Refuses these calls to this thread and what it starts, for good; whether the kernel took the filter."""
+    """Refuses these calls for this thread and its future children, for good. Returns whether the kernel did."""
     machine = platform.machine()
     if machine not in _ARCHITECTURES:
         return False
@@ -132,7 +132,7 @@ def install(rules: Iterable[Rule]) -> bool:
 
 
 def _refusal(rule: Rule) -> list[tuple[int, int, int, int]]:
-    """What follows where the number is the rule's. It always returns: the accumulator has lost the number."""
+    """The instructions for a call with the rule's number. They always return, because they overwrite the number."""
     fails, passes = (_RETURN, 0, 0, _ERRNO | rule.error), (_RETURN, 0, 0, _ALLOW)
     if rule.bits is not None:
         return [(_LOAD, 0, 0, _ARGUMENTS), (_JUMP_ANY_BIT, 0, 1, rule.bits), fails, passes]
@@ -142,6 +142,6 @@ def _refusal(rule: Rule) -> list[tuple[int, int, int, int]]:
     for at, values in rule.unless.items():
         tests = [value & 0xFFFFFFFF for value in values]
         lines.append((_LOAD, 0, 0, _ARGUMENTS + 8 * at))
-        lines += [(_JUMP_EQUAL, len(tests) - i, 0, value) for i, value in enumerate(tests)]  # to behind `fails`
+        lines += [(_JUMP_EQUAL, len(tests) - i, 0, value) for i, value in enumerate(tests)]  # jump past `fails`
         lines.append(fails)
     return [*lines, passes]

@@ -1,7 +1,7 @@
-"""Whether a solution has replaced what others would judge or time it by.
+"""Detects whether a solution has replaced functions that others could judge or time it by.
 
-Nothing of the solution may run while this looks. So attributes are read from the dictionaries of modules and classes by
-the interpreter's own means: a module whose class was replaced, or a metaclass with a property, is never asked.
+No code of the solution may run during this. So it reads attributes from the dictionaries of modules and classes with
+the interpreter's own means, and never asks a module with a replaced class or a metaclass with a property.
 """
 
 import statistics
@@ -45,20 +45,20 @@ _bases_of_class: Callable[[Any], tuple[type, ...]] = vars(type)["__mro__"].__get
 
 
 def originals() -> dict[str, Any]:
-    """The functions as they are before any of the solution's code has run, by name; and the classes of modules, which
-    may be replaced as well."""
+    """The functions by name, before any code of the solution runs; and the classes of modules, which could also be
+    replaced."""
     found = {f"{name}.{attribute}": _stored(owner, attribute) for name, (owner, listed) in _OWNERS.items()
              for attribute in listed}  # fmt: skip
     return found | {f"{name}.__class__": type(owner) for name, (owner, _) in _OWNERS.items()}
 
 
 def replaced(before: dict[str, Any]) -> list[str]:
-    """The names that mean something else by now."""
+    """The names that have another value now."""
     return [name for name, now in originals().items() if now is not before[name]]
 
 
 def _stored(owner: Any, attribute: str) -> Any:
-    """What a module or a class holds under a name, found without running anybody's code."""
+    """The value of an attribute of a module or class, read without running any foreign code."""
     kind = type(owner)
     if issubclass(kind, type):
         spaces = [_namespace_of_class(base) for base in _bases_of_class(owner)]

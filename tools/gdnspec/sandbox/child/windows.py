@@ -1,8 +1,8 @@
-"""The child's side of timing: many calls in a row, each on buffers of its own, replayed as a graph or eager.
+"""The child's side of timing: many calls in a row, each on its own buffers, replayed as a graph or eager.
 
-What it says of its own time is the first of three witnesses: the parent's clock over the same window is the second, and
-a floor that follows from the definition the third. When it answers, the outputs are where the parent looks: what calls
-return is copied there within the window, or, from a graph, lies in memory that the parent has opened before.
+Its own time is the first of three witnesses. The parent's clock over the same window is the second, and a floor derived
+from the definition is the third. When it answers, the parent can see the outputs: the window includes copying what
+calls return, or, for a graph, they are in memory that the parent has already opened.
 """
 
 import time
@@ -16,11 +16,11 @@ from gdnspec.sandbox.child.launches import kernels_of, launched
 from gdnspec.sandbox.child.opened import Opened
 from gdnspec.sandbox.wire.arena import Arena, Slot
 
-Returned = list[list[torch.Tensor]]  # by call, by output; none where calls write to outputs
+Returned = list[list[torch.Tensor]]  # by call, by output; empty if calls write to outputs
 
 
 class Windows:
-    """A ring of buffers of one workload, `stride` bytes apart, and the function that is called on each."""
+    """A ring of buffers of one workload, `stride` bytes apart, and the function to call on each."""
 
     def __init__(self, message: dict[str, Any], arena: Arena, load: Callable[[str], Callable[..., Any]]) -> None:
         assert arena.block is not None
@@ -34,19 +34,19 @@ class Windows:
             for i in range(message["count"])
         ]
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._kept: dict[int, Returned] = {}  # what a graph's calls returned: memory that the parent reads
+        self._kept: dict[int, Returned] = {}  # outputs of a graph's calls, which the parent reads
         self._launched: list[int | None] = []
 
     def prepare(self, wait: Callable[[], None]) -> float | None:
-        """Of every buffer; the seconds of the first."""
+        """Prepares every buffer. Returns the seconds of the first."""
         seconds = [opened.prepare(wait) for opened in self.ring]
         return seconds[0]
 
     def capture(self, calls: int) -> dict[str, Any]:
-        """Records `calls` calls as a graph; raises where the solution cannot be captured.
+        """Captures `calls` calls as a graph. Raises if the solution cannot be captured.
 
-        `kernels`: in the graph; `launched`: by one call outside of a graph, None where that cannot be counted;
-        `returned`: where the outputs will lie, None where the graph leaves them where the parent looks.
+        `kernels`: their number in the graph. `launched`: their number in one call outside a graph, None if unknown.
+        `returned`: the places of the outputs, None if they are in the parent's memory.
         """
         if not self._launched:
             self._launched.append(launched(self.ring[0].invoke))
@@ -60,7 +60,7 @@ class Windows:
         return {"kernels": kernels, "launched": self._launched[0], "returned": exported, "copied": copied}
 
     def _captured(self, calls: int, copied: bool) -> tuple[torch.cuda.CUDAGraph, Returned]:
-        """A graph and what its calls returned; with `copied` it ends with copies to where the parent looks."""
+        """A graph and what its calls returned. With `copied`, it ends with copies to the parent's memory."""
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         with torch.cuda.graph(graph):
             returned = [opened.unpack(opened.invoke()) for opened in self.ring[:calls]]
@@ -70,7 +70,8 @@ class Windows:
         return graph, returned
 
     def run(self, calls: int, method: str) -> dict[str, float | None]:
-        """One window. `device`: seconds of all of it, by the method; `host`: until the last call returned."""
+        """Runs one window. `device`: seconds of all of it, by the method. `host`: seconds until the last call
+        returned."""
         match method:
             case "graph":
                 return self._timed(lambda: self._graphs[calls].replay())
@@ -87,7 +88,7 @@ class Windows:
         return [opened.unpack(opened.invoke()) for opened in self.ring[:calls]]
 
     def _copy(self, returned: Returned) -> None:
-        """Copies what was returned to where the parent looks, as a part of the window."""
+        """Copies returned outputs to the parent's memory, as part of the window."""
         if returning(self.ring[0]):
             for opened, tensors in zip(self.ring, returned, strict=False):
                 opened.copy_over(tensors)
@@ -99,5 +100,5 @@ class Windows:
         work()
         end.record()
         host = time.perf_counter() - started
-        torch.cuda.synchronize()  # all streams: what runs beside is part of the window by the parent's clock
+        torch.cuda.synchronize()  # all streams: work on other streams is part of the window as well
         return {"device": start.elapsed_time(end) * 1e-3, "host": host}

@@ -1,1 +1,1 @@
-"""The judge's side: starts a child, speaks to it with a deadline, ends it."""
+"""The judge's side: starts a child, sends it requests with a deadline, and ends it."""

@@ -1,4 +1,4 @@
-"""What a child is held to whose author nobody knows, and the watch that ends it where the kernel's limits do not."""
+"""Limits for a child of an unknown author, and a watch that ends it if it exceeds limits that the kernel lacks."""
 
 import os
 import threading
@@ -11,25 +11,25 @@ from typing import Any
 from gdnspec.sandbox.parent import descendants
 
 GIB = 1 << 30
-PERIOD = {"cpu": 0.03, "cuda": 0.25}  # seconds between looks; on a GPU the judge's own clock is not to be disturbed
+PERIOD = {"cpu": 0.03, "cuda": 0.25}  # seconds between checks; on a GPU they must not disturb the judge's clock
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PRIVATE, SHARED = ("RssAnon", "VmSwap"), "RssShmem"
 
 
 def _memory() -> int:
-    """Three quarters of what the machine has, at most 16 GiB."""
+    """Three quarters of the machine's memory, at most 16 GiB."""
     return min(16 * GIB, os.sysconf("SC_PHYS_PAGES") * PAGE * 3 // 4)
 
 
 class NotIsolated(Exception):
-    """The kernel lacks what a confined child is promised; nothing of the solution has run."""
+    """The kernel lacks a protection for confined children. No code of the solution has run."""
 
 
 @dataclass(frozen=True)
 class Confinement:
-    """`memory`: bytes of all its processes together, 0 for what this machine can spare. `processes`: their number.
-    `disk`: bytes in its scratch folder. `seconds`: wall time of a child. `closed`: what it must not be able to read.
-    `trusted`: run it with less."""
+    """`memory`: bytes of all its processes together, 0 for a default. `processes`: their number. `disk`: bytes in its
+    scratch folder. `seconds`: wall time of a child. `closed`: folders that it must not read. `trusted`: run it even if
+    a protection is missing."""
 
     memory: int = 0
     processes: int = 256
@@ -43,14 +43,14 @@ class Confinement:
         return self.memory or _memory()
 
     def to_json(self) -> dict[str, Any]:
-        """For the child, which sets those limits that the kernel keeps."""
+        """The limits that the child sets itself through the kernel."""
         return {
             "memory": self.memory_limit, "file": self.disk, "disk": self.disk, "closed": [str(p) for p in self.closed],
         }  # fmt: skip
 
 
 class Watch:
-    """Looks at a child's processes until it is stopped. `ended`: why it has killed them, empty where it has not."""
+    """Watches a child's processes until it is stopped. `ended`: why it killed them; "" if it did not."""
 
     def __init__(self, pid: int, scratch: Path, device: str, limits: Confinement) -> None:
         self.ended = ""
@@ -92,8 +92,8 @@ def _shown(nbytes: int) -> str:
 
 
 def _used(tree: set[int]) -> int:
-    """Bytes that the processes hold: their own pages, the largest share of common ones, and files without a name, which
-    lie in memory or on disk."""
+    """Bytes that the processes use: their own pages, the largest share of common ones, and open files without a name,
+    which are in memory or on disk."""
     own, shared = 0, 0
     unnamed: dict[tuple[int, int], int] = {}
     for pid in tree:
@@ -105,7 +105,7 @@ def _used(tree: set[int]) -> int:
 
 
 def _status(pid: int) -> dict[str, int]:
-    """Of a process, in bytes."""
+    """Memory figures of a process, in bytes."""
     return _or_nothing(lambda: {
         key: int(rest.split()[0]) * 1024
         for key, _, rest in (line.partition(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
@@ -114,7 +114,7 @@ def _status(pid: int) -> dict[str, int]:
 
 
 def _unnamed(pid: int) -> dict[tuple[int, int], int]:
-    """Files that are open and have no name any more: what each takes, by device and number."""
+    """Open files without a name, and the bytes of each, by device and number."""
     found = {}
     for fd in _or_nothing(lambda: dict.fromkeys(Path(f"/proc/{pid}/fd").iterdir())):
         try:
@@ -127,7 +127,7 @@ def _unnamed(pid: int) -> dict[tuple[int, int], int]:
 
 
 def _or_nothing(read: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
-    """A process that has ended meanwhile has nothing."""
+    """The result, or {} if the process has ended meanwhile."""
     try:
         return read()
     except (OSError, ValueError):
@@ -135,8 +135,8 @@ def _or_nothing(read: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
 
 
 def _size(folder: Path, most: int) -> int:
-    """Bytes of the files below, counted until they are more than `most`. A file system of the child's own is not seen
-    from here, and needs no watch."""
+    """Bytes of the files below a folder, counted until they exceed `most`. A file system of the child itself is not
+    visible here, and has its own limit."""
     total, left = 0, [str(folder)]
     while left and total <= most:
         try:

@@ -1,6 +1,6 @@
-"""Processes that a child leaves behind: adopted when it ends, and ended with it.
+"""Adopts processes that a child leaves behind, and ends them with it.
 
-A process that judges has no other children meanwhile: one that another thread starts would be taken for an orphan.
+A judging process must have no other children meanwhile: one started by another thread would count as an orphan.
 """
 
 import contextlib
@@ -11,19 +11,19 @@ import time
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
-PATIENCE = 30.0  # seconds: what is killed has to run once more to end, and on a busy machine that may take a while
+PATIENCE = 30.0  # seconds: a killed process must run once more to end, which takes a while on a busy machine
 _LISTS = Path(f"/proc/self/task/{os.getpid()}/children").exists()
-_kept: set[int] = set()  # children that are somebody's, and no orphans
+_kept: set[int] = set()  # children that are not orphans
 
 
 def adopt() -> None:
-    """Orphans below this process become its children from now on. Those that it has already are no orphans."""
+    """Makes orphans below this process its children from now on. Its existing children do not count as orphans."""
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0:
         _kept.update(children())
 
 
 def keep(pid: int) -> None:
-    """This child is no orphan."""
+    """Marks this child as not an orphan."""
     _kept.add(pid)
 
 
@@ -34,8 +34,8 @@ def children() -> set[int]:
 
 
 def tree(root: int) -> set[int]:
-    """A child of this process, all that descends from it, and the orphans that came here from below it, as far as they
-    can be seen from outside while they come and go."""
+    """A child of this process, its descendants, and orphans of these, as far as they can be seen while they come and
+    go."""
     found, left = set(), {root, *(_listed(os.getpid()) - _kept)}
     while left:
         found |= left
@@ -44,7 +44,7 @@ def tree(root: int) -> set[int]:
 
 
 def end_tree(root: int) -> None:
-    """Kills it, again and again while it grows. What is dead stays to be waited for by whoever started it."""
+    """Kills the tree, repeatedly while it grows. Whoever started a process still has to wait for it."""
     deadline = time.monotonic() + PATIENCE
     while (alive := {pid for pid in tree(root) if not _is_dead(pid)}) and time.monotonic() < deadline:
         for pid in alive:
@@ -60,7 +60,7 @@ def _is_dead(pid: int) -> bool:
 
 
 def _listed(pid: int) -> set[int]:
-    """The children that the kernel lists for a process, none where it has ended. Cheaper than reading all of /proc."""
+    """The children that the kernel lists for a process; empty if it has ended. Cheaper than reading all of /proc."""
     if not _LISTS:
         return {child for child, parent in _parents().items() if parent == pid}
     found: set[int] = set()
@@ -71,12 +71,12 @@ def _listed(pid: int) -> set[int]:
 
 
 def _parents() -> dict[int, int]:
-    """Of every process that can be seen, by number."""
+    """The parent of every visible process."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                # pid (name) state ppid ..: the name may hold spaces and brackets.
+                # pid (name) state ppid ..: the name may contain spaces and brackets.
                 fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
             except OSError:
                 continue  # it ended meanwhile
@@ -85,11 +85,11 @@ def _parents() -> dict[int, int]:
 
 
 def end_orphans() -> None:
-    """Kills and reaps every adopted child; those that it leaves behind in turn, too."""
+    """Kills and reaps every adopted child, and those that they leave behind."""
     deadline = time.monotonic() + PATIENCE
     while (left := children() - _kept) and time.monotonic() < deadline:
         killed = []
-        for pid in left:  # all before any is waited for: each may start others until it ends
+        for pid in left:  # kill all before waiting: each may start others until it ends
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)

@@ -1,4 +1,4 @@
-"""What a child says: read to the end, kept at the tail, made fit to be shown."""
+"""Reads the output of a child, keeps its end, and makes it safe to show."""
 
 import os
 import select
@@ -8,14 +8,15 @@ TAIL_BYTES = 16 * 1024
 
 
 def printable(text: str, limit: int) -> str:
-    """What a child said, fit for a terminal and for JSON: no control characters, no lone surrogates, no novel."""
+    """A text from a child, safe for a terminal and for JSON: no control characters, no lone surrogates, limited
+    length."""
     clean = text.encode("utf-8", "replace").decode()
     clean = "".join(c for c in clean if c in "\n\t" or (c.isprintable()))
     return clean if len(clean) <= limit else clean[:limit] + " ..."
 
 
 class Tail:
-    """Reads all that a child prints and keeps the end: a gigabyte of it does no harm."""
+    """Reads everything that a child prints and keeps only the end, so that a gigabyte does no harm."""
 
     def __init__(self) -> None:
         self._kept = b""

@@ -1,4 +1,4 @@
-"""One child process for one solution: started, spoken to with a deadline, ended."""
+"""One child process for one solution: starts it, sends requests with a deadline, and ends it."""
 
 import contextlib
 import os
@@ -25,20 +25,20 @@ from gdnspec.sandbox.parent.environment import environment, make_caches
 from gdnspec.sandbox.parent.output import TAIL_BYTES, Tail, printable
 from gdnspec.sandbox.wire.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
 
-SCRATCH = "gdnspec-child-"  # the name of a scratch folder begins so; its judge holds a lock on it
+SCRATCH = "gdnspec-child-"  # prefix of scratch folders; the judge holds a lock on its own
 START_SECONDS = 180.0
 BUILD_SECONDS = 600.0
-AWAKE = 1.0  # for which a window on a GPU is waited for with a processor of its own
+AWAKE = 1.0  # seconds of busy waiting for a window on a GPU
 
 
 def _remove(folder: Path) -> None:
-    # Not shutil.rmtree: it follows the child into folders nested deeper than Python's stack.
+    # Not shutil.rmtree: it fails on folders nested deeper than Python's stack, which a child may create.
     subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
 @cache
 def _sweep_scratch() -> None:
-    """Once a process: removes the scratch folders of judges that were killed, of this user's alone."""
+    """Once per process: removes scratch folders of killed judges of this user."""
     for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
         with contextlib.suppress(OSError):
             if folder.stat().st_uid == os.geteuid() and not kept.holder_lives(folder):
@@ -53,7 +53,7 @@ def _signal_name(number: int) -> str:
 
 
 class ChildFailed(Exception):
-    """The child is gone, or says that it could not; the status and what to tell the author."""
+    """The child died or reported a failure: the status and the message for the author."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -70,7 +70,7 @@ ERROR_STATUS: dict[str, Status] = {
 
 
 class Child:
-    """Starts on the first request and again after a death. Use as a context manager."""
+    """A child process. It starts at the first request, and again after a death. Use as a context manager."""
 
     def __init__(
         self, solution: Solution, device: str, interpret: bool, confinement: Confinement | None = None
@@ -79,7 +79,7 @@ class Child:
         self.confinement = confinement
         self._watch: Watch | None = None
         self.isolation = ""
-        self.exceeded = ""  # the limit of its confinement that it was ended for
+        self.exceeded = ""  # the limit of its confinement for which it was ended
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._scratch: Path | None = None
@@ -88,7 +88,7 @@ class Child:
         self._loaded: set[str] = set()
         self._unusable: dict[str, tuple[Status, str]] = {}
         self._requests = 0
-        self._awake = AWAKE if device == "cuda" else 0.0  # on a CPU the processors are the child's
+        self._awake = AWAKE if device == "cuda" else 0.0  # on a CPU, the child needs the processors
         self._pidfd = -1
         self.is_open = False
         self.deaths = 0
@@ -103,59 +103,59 @@ class Child:
     # --- requests -----------------------------------------------------------------------------------------------
 
     def load(self, entry: dict[str, Any]) -> None:
-        """Imports or builds an entry point, once a process. Raises `ChildFailed`."""
+        """Imports or builds an entry point, once per process. Raises `ChildFailed`."""
         if entry["entry"] in self._unusable:
             raise ChildFailed(*self._unusable[entry["entry"]])
         if self._process is None or entry["entry"] not in self._loaded:
             try:
                 self._request({"op": "load", "entry": entry}, BUILD_SECONDS, "loaded")
             except ChildFailed as failure:
-                # What cannot be built once is not built again. The exception itself would keep its frames alive.
+                # A failed build is not repeated. Keeping the exception itself would keep its frames alive.
                 self._unusable[entry["entry"]] = (failure.status, failure.message)
                 raise
             self._loaded.add(entry["entry"])
 
     def open(self, message: dict[str, Any], fds: list[int], timeout: float) -> dict[str, Any]:
-        """Maps the memory of a workload's calls and prepares for them; the reply. Raises `ChildFailed`."""
+        """Maps the memory of a workload's calls and prepares. Returns the reply. Raises `ChildFailed`."""
         reply = self._request({**message, "op": "open"}, timeout, "opened", fds)
         self.is_open = True
         return reply
 
     def prepare(self, timeout: float) -> None:
-        """Prepares again, for what the open memory holds now. Raises `ChildFailed`."""
+        """Prepares again, for the current content of the open memory. Raises `ChildFailed`."""
         self._request({"op": "prepare"}, timeout, "prepared")
 
     def call(self, timeout: float, filler: bool = False) -> dict[str, Any]:
-        """One call of the entry point on what is open, with `filler` beside other work; the reply. Raises
+        """Calls the entry point on the open memory; with `filler`, beside other work. Returns the reply. Raises
         `ChildFailed`."""
         return self._request({"op": "call", "filler": filler}, timeout, "done")
 
     def open_second(self, message: dict[str, Any], fds: list[int], timeout: float) -> None:
-        """Maps a second set of buffers beside the one that is open, and prepares for it. Raises `ChildFailed`."""
+        """Maps a second set of buffers beside the open one, and prepares. Raises `ChildFailed`."""
         self._request({**message, "op": "second"}, timeout, "opened", fds)
 
     def close_second(self, timeout: float) -> None:
-        """Lets go of the second set of buffers. Raises `ChildFailed`."""
+        """Closes the second set of buffers. Raises `ChildFailed`."""
         self._request({"op": "release"}, timeout, "closed")
 
     def call_both(self, timeout: float) -> dict[str, Any]:
-        """A call on each set of buffers, on a stream each; the reply. Raises `ChildFailed`."""
+        """Calls on both sets of buffers at once, each on its own stream. Returns the reply. Raises `ChildFailed`."""
         return self._request({"op": "both"}, timeout, "done")
 
     def ring(self, message: dict[str, Any], fds: list[int], timeout: float) -> dict[str, Any]:
-        """Maps a ring of buffers and prepares for each; the reply. Raises `ChildFailed`."""
+        """Maps a ring of buffers and prepares each. Returns the reply. Raises `ChildFailed`."""
         reply = self._request({**message, "op": "ring"}, timeout, "ringed", fds)
         self.is_open = True
         return reply
 
     def capture(self, calls: int, timeout: float) -> dict[str, Any]:
-        """Records a graph of so many calls; the reply. Raises `ChildFailed`."""
+        """Captures a graph of `calls` calls. Returns the reply. Raises `ChildFailed`."""
         return self._request({"op": "capture", "calls": calls}, timeout, "captured")
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """Stops the child and what it has started while a window's content is written: nobody begins before the clock
-        does."""
+        """Stops the child and its processes while the content of a window is written, so that none starts before the
+        clock."""
         try:
             self._signal(signal.SIGSTOP)
             yield
@@ -170,15 +170,15 @@ class Child:
                 os.kill(pid, number)
 
     def wake(self, timeout: float) -> None:
-        """Before a window's content is there, so that the child answers at once when it is. Raises `ChildFailed`."""
+        """Wakes the child before a window, so that it answers the request at once. Raises `ChildFailed`."""
         self._request({"op": "wake"}, timeout, "awake")
 
     def window(
         self, calls: int, method: str, timeout: float, taken: Callable[[], object]
     ) -> tuple[float, dict[str, Any]]:
-        """Calls on the ring's first buffers; seconds by this process's clock, and what the child says.
+        """Runs a window on the ring's first buffers. Returns seconds by this process's clock, and the child's reply.
 
-        The clock stops when `taken`, which looks at the outputs, has returned: not when the child says that it is done.
+        The clock stops when `taken`, which looks at the outputs, has returned, not when the child says that it is done.
         Raises `ChildFailed`.
         """
         started = time.perf_counter()
@@ -187,11 +187,11 @@ class Child:
         return time.perf_counter() - started, reply
 
     def inspect(self, timeout: float) -> None:
-        """Asks, after a window, whether what judges or times was replaced. Raises `ChildFailed`."""
+        """After a window, asks whether the solution replaced functions that judge or time it. Raises `ChildFailed`."""
         self._request({"op": "inspect"}, timeout, "inspected")
 
     def close(self, timeout: float) -> None:
-        """Lets go of what is open, where a child is there to do so. Raises `ChildFailed`."""
+        """Closes the open memory in the child, if any. Raises `ChildFailed`."""
         if self.is_open:
             self.is_open = False
             self._request({"op": "close"}, timeout, "closed")
@@ -205,7 +205,9 @@ class Child:
         reply = self._exchange({**message, "id": self._requests}, timeout, fds, awake)
         answered = reply.get("id")
         if type(answered) is not int or answered != self._requests or reply["op"] not in (wanted, "error"):
-            raise self._lost("PROTOCOL_ERROR", f"the child answered {printable(str(reply['op']), 40)!r} out of turn")
+            raise self._lost(
+                "PROTOCOL_ERROR", f"the process sent an unexpected answer, {printable(str(reply['op']), 40)!r}"
+            )
         if reply["op"] == "error":
             failure = self._said_error(reply)
             raise self._lost(failure.status, failure.message) if reply.get("fatal") else failure
@@ -214,21 +216,21 @@ class Child:
     def _exchange(
         self, message: dict[str, Any], timeout: float, fds: list[int] | None = None, awake: float = 0.0
     ) -> dict[str, Any]:
-        """Sends, and waits for what comes back. Whatever goes wrong ends the child."""
+        """Sends a message and returns the reply. Any failure ends the child. Raises `ChildFailed`."""
         assert self._channel is not None
         try:
             self._channel.send(message, fds, timeout)
             reply, _ = self._channel.receive(timeout, self._pidfd, awake)
         except ChannelTimeout:
-            raise self._lost("TIMEOUT", f"no answer within {timeout:g} s; ended") from None
+            raise self._lost("TIMEOUT", f"no answer within {timeout:g} s; the process was ended") from None
         except ChannelClosed:
             raise self._died() from None
         except ProtocolError as error:
-            raise self._lost("PROTOCOL_ERROR", f"the child sent what is no message: {error}") from None
+            raise self._lost("PROTOCOL_ERROR", f"the process sent an invalid message: {error}") from None
         return reply
 
     def _lost(self, status: Status, message: str) -> ChildFailed:
-        """Ends the child; the failure to raise."""
+        """Ends the child, and returns the exception to raise."""
         self.end()
         self.deaths += 1
         self.last_failure = ChildFailed(status, message)
@@ -244,14 +246,14 @@ class Child:
         assert self._process is not None
         if self._watch is not None and self._watch.ended:
             self.exceeded = self._watch.ended
-            return self._lost("RUNTIME_ERROR", f"ended: {self.exceeded}")
+            return self._lost("RUNTIME_ERROR", f"the judge ended the process, which used {self.exceeded}")
         try:
             code = self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            code = None  # it closed its socket and lives on
+            code = None  # it closed its socket but still runs
         said = self._in_place(printable(self._output.text(), TAIL_BYTES))
         if code is None:
-            return self._lost("PROTOCOL_ERROR", "the child closed its channel")
+            return self._lost("PROTOCOL_ERROR", "the process closed its channel to the judge")
         how = f"by {_signal_name(-code)}" if code < 0 else f"with exit code {code}"
         return self._lost(
             "RUNTIME_ERROR", f"the process ended {how} before it answered" + (f"\n{said}" if said else "")
@@ -275,7 +277,7 @@ class Child:
             stderr=subprocess.STDOUT,
             cwd=self._work,
             env=environment(self._work, build_dir, self.confinement is not None, self.interpret),
-            start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the whole group
+            start_new_session=True,  # Ctrl-C reaches only the parent, which then ends the whole group
         )
         theirs.close()
         descendants.keep(self._process.pid)
@@ -301,7 +303,7 @@ class Child:
         }
         reply = self._exchange(hello, START_SECONDS)
         if reply["op"] != "ready":
-            raise self._lost("PROTOCOL_ERROR", "the child did not say that it is ready")
+            raise self._lost("PROTOCOL_ERROR", "the process did not report that it is ready")
         self.isolation = printable(str(reply.get("isolation", "")), 200)
         if self.confinement is not None and reply.get("missing") and not self.confinement.trusted:
             self.end()
@@ -309,14 +311,15 @@ class Child:
 
     @property
     def _work(self) -> Path:
-        """What the child may write to; a confined one not to its own sources."""
+        """The folder that the child may write to. A confined child may not write to its own sources."""
         assert self._scratch is not None
-        return self._scratch if self.confinement is None else self._scratch / "_work"  # the name of no solution
+        return self._scratch if self.confinement is None else self._scratch / "_work"  # no solution has the name _work
 
     def _stage(self) -> Path:
-        """A copy of exactly the manifest's sources: what is not listed, and so not hashed, is not there."""
+        """Copies exactly the sources in the manifest: a file that is not listed, and so not hashed, is not
+        available."""
         assert self._scratch is not None
-        staged = self._scratch / self.solution.folder.name  # a variant's name has a colon, which no build stands
+        staged = self._scratch / self.solution.folder.name  # a variant's name has a colon, which breaks builds
         for name in self.solution.manifest.sources:
             target = staged / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -324,23 +327,23 @@ class Child:
         return staged
 
     def _in_place(self, text: str) -> str:
-        """Paths of the copy as paths of the solution's own folder."""
+        """The text with paths of the copy replaced by paths of the solution's folder."""
         return text.replace(f"{self._scratch}/{self.solution.folder.name}", paths.shown(self.solution.folder))
 
     def _build_dir(self) -> Path:
         folder = paths.build_cache(self.solution.source_hash)
-        if self.confinement is None:  # else nothing that it leaves behind is met again
+        if self.confinement is None:  # a confined child must leave nothing for the next one
             try:
                 make_caches(folder)
                 if os.access(folder, os.W_OK):
                     return folder
             except OSError:
-                pass  # an unwritable cache costs a rebuild each time, nothing else
+                pass  # an unwritable cache only costs a rebuild each time
         make_caches(self._work)
         return self._work
 
     def end(self) -> None:
-        """Ends the child and whatever it started in its process group."""
+        """Ends the child and everything that it started."""
         process, self._process = self._process, None
         self.is_open = False
         if self._channel is not None:
@@ -352,7 +355,7 @@ class Child:
             self._watch.stop()
             self._watch = None
         if process is not None:
-            # A child in good order ends by itself at "stop"; one that does not is not asked twice.
+            # A working child ends by itself after "stop". Any other is killed.
             ended = select.poll()
             ended.register(self._pidfd, select.POLLIN)
             ended.poll(500)

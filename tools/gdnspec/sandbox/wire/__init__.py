@@ -1,1 +1,1 @@
-"""What both sides share: the memory that holds a call's tensors, and messages as JSON lines."""
+"""The parts that both sides share: the memory for a call's tensors, and messages as JSON lines."""

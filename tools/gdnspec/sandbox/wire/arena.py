@@ -1,7 +1,7 @@
-"""One block of memory that holds all tensors of a call: made by the parent, mapped by the child.
+"""One block of memory for all tensors of a call: the parent creates it, and the child maps it.
 
-On a CPU it is an anonymous file (memfd) whose descriptor travels over the socket: no name, nothing left behind. On a
-GPU it is an allocation opened in the child through CUDA IPC.
+On a CPU it is an anonymous file (memfd) whose descriptor is sent over the socket, so it has no name and leaves nothing
+behind. On a GPU it is an allocation that the child opens through CUDA IPC.
 """
 
 import base64
@@ -20,15 +20,15 @@ from torch import Tensor
 from gdnspec.model.dtypes import SIZES
 
 ALIGNMENT = 256
-GUARD = 64 * 1024  # bytes before and after every tensor that nobody may write to
-GUARD_BYTE = 0xFF  # NaN in every float type: what reads past an end shows as well
+GUARD = 64 * 1024  # bytes before and after every tensor, which no call may write to
+GUARD_BYTE = 0xFF  # NaN in every float type, so that reads past an end are visible as well
 TORCH: dict[str, torch.dtype] = {name: getattr(torch, name) for name in SIZES}
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one tensor lies in the block. `gap`: elements that nobody may write to after each index of its first
-    `leading` dimensions; all else of it is contiguous."""
+    """The place of one tensor in the block. `gap`: elements after each index of its first `leading` dimensions, which
+    no call may write to. Otherwise the tensor is contiguous."""
 
     name: str
     dtype: str
@@ -39,7 +39,7 @@ class Slot:
 
     @property
     def nbytes(self) -> int:
-        """Gaps included."""
+        """The bytes of the tensor, including gaps."""
         return SIZES[self.dtype] * self._pitch * prod(self.shape[: self.leading])
 
     @property
@@ -54,7 +54,7 @@ class Slot:
         return prod(self.shape[self.leading :]) + self.gap
 
     def view(self, block: Tensor) -> Tensor:
-        """The tensor in `block`, a uint8 tensor that holds the whole arena."""
+        """The tensor in `block`, a uint8 tensor of the whole arena."""
         flat = block[self.offset : self.offset + self.nbytes].view(TORCH[self.dtype])
         if not self.gap:
             return flat.view(self.shape)
@@ -82,9 +82,8 @@ def lay_out(
     gaps: Mapping[str, int] | None = None,
     leading: Mapping[str, int] | None = None,
 ) -> tuple[list[Slot], int]:
-    """Slots for (name, dtype, shape), and the bytes that they take together; a guard zone before and after each.
-    `gaps`: those within a tensor, in elements, by name, after each index of its first dimension, or of as many as
-    `leading` says."""
+    """Slots for (name, dtype, shape), and their total bytes, with a guard zone before and after each. `gaps`: elements
+    after each index of a tensor's first dimension, by name, or of as many dimensions as `leading` says."""
     slots: list[Slot] = []
     end = GUARD
     for name, dtype, shape in tensors:
@@ -95,7 +94,7 @@ def lay_out(
 
 
 def zones(slots: list[Slot], nbytes: int) -> list[tuple[str, slice]]:
-    """The guard zones, each with what it stands behind: all bytes that no slot holds."""
+    """The guard zones, each with the name of the tensor before it: all bytes outside slots."""
     result, start, name = [], 0, "the first tensor's start"
     for slot in slots:
         result.append((name, slice(start, slot.offset)))
@@ -104,14 +103,14 @@ def zones(slots: list[Slot], nbytes: int) -> list[tuple[str, slice]]:
 
 
 class HostArena:
-    """Memory in an anonymous file. `fd` is what the child needs."""
+    """Memory in an anonymous file. The child needs its `fd`."""
 
     def __init__(self, nbytes: int, fd: int | None = None) -> None:
         self.nbytes = nbytes
         if fd is None:
             fd = os.memfd_create("gdnspec", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(fd, nbytes)
-            # A child that could shrink it would kill the parent at its next read.
+            # If a child could shrink the file, the parent would crash at its next read.
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self.fd = fd
         self._map = mmap.mmap(fd, nbytes)
@@ -121,7 +120,7 @@ class HostArena:
         return {"kind": "host", "nbytes": self.nbytes}
 
     def close(self) -> None:
-        # The map itself goes when the last tensor that views it does.
+        # The map itself is freed with the last tensor that views it.
         self.block = None
         os.close(self.fd)
 
@@ -143,22 +142,22 @@ def _call(function: str, *args: Any) -> None:
 
 
 def ipc_handle(pointer: int) -> str:
-    """What another process needs in order to open the allocation that begins at `pointer`. Raises `RuntimeError` where
-    it is of a kind that cannot be shared."""
+    """The handle with which another process can open the allocation that begins at `pointer`. Raises `RuntimeError` if
+    this kind of memory cannot be shared."""
     handle = _IpcHandle()
     _call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(pointer))
     return base64.b64encode(bytes(handle)).decode()
 
 
 def allocation(pointer: int) -> tuple[int, int]:
-    """The address and the bytes of the allocation that `pointer` lies in."""
+    """The address and size of the allocation that contains `pointer`."""
     base, nbytes = ctypes.c_uint64(), ctypes.c_size_t()
     _call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(nbytes), ctypes.c_uint64(pointer))
     return base.value, nbytes.value
 
 
 class _Memory:
-    """A device pointer, as torch takes it without a copy."""
+    """A device pointer in a form that torch accepts without a copy."""
 
     def __init__(self, pointer: int, nbytes: int) -> None:
         self.__cuda_array_interface__ = {
@@ -182,7 +181,7 @@ class CudaArena:
             lazy_peer_access = ctypes.c_uint(1)
             _call("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), opened, lazy_peer_access)
         self._pointer = pointer
-        if self._opened:  # a size that another process says is none to trust
+        if self._opened:  # the size in a message of another process is not trusted
             self.nbytes = nbytes = min(nbytes, allocation(pointer.value)[1])
         self.block: Tensor | None = torch.as_tensor(_Memory(pointer.value, nbytes), device="cuda")
 
@@ -204,12 +203,12 @@ Arena = HostArena | CudaArena
 
 
 def create(device: str, nbytes: int) -> Arena:
-    """The parent's side."""
+    """Creates an arena, in the parent."""
     return CudaArena(nbytes) if device == "cuda" else HostArena(nbytes)
 
 
 def attach(description: dict[str, Any], fds: list[int]) -> Arena:
-    """The child's side."""
+    """Opens the parent's arena, in the child."""
     if description["kind"] == "cuda":
         return CudaArena(description["nbytes"], description["handle"])
     return HostArena(description["nbytes"], fds[0])

@@ -15,11 +15,11 @@ class ChannelClosed(Exception):
 
 
 class ChannelTimeout(Exception):
-    """No whole line before the deadline."""
+    """No complete line arrived before the deadline."""
 
 
 class ProtocolError(Exception):
-    """What arrived is no message."""
+    """The received line is not a message."""
 
 
 def _no_constants(text: str) -> Any:
@@ -27,8 +27,8 @@ def _no_constants(text: str) -> Any:
 
 
 class Channel:
-    """One end. A message is a JSON object with an "op"; descriptors may travel with it. `clock`: seconds since any
-    moment, by which `receive` keeps its deadline."""
+    """One end of the channel. A message is a JSON object with an "op", and may carry descriptors. `clock`: seconds, for
+    the deadline of `receive`."""
 
     def __init__(
         self, sock: socket.socket, accept_fds: bool = False, clock: Callable[[], float] = time.monotonic
@@ -40,7 +40,7 @@ class Channel:
         self._fds: list[int] = []
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None, timeout: float | None = None) -> None:
-        """Raises `ChannelTimeout` where the other side does not read within `timeout` seconds."""
+        """Sends a message. Raises `ChannelTimeout` if the other side does not read within `timeout` seconds."""
         data = json.dumps(message).encode() + b"\n"
         self._socket.settimeout(timeout)
         try:
@@ -56,17 +56,17 @@ class Channel:
     def receive(
         self, timeout: float | None = None, alive: int | None = None, awake: float = 0.0
     ) -> tuple[dict[str, Any], list[int]]:
-        """The next message and the descriptors that came with it.
+        """The next message and its descriptors.
 
-        `alive` is a pidfd: once that process is gone no message will come, whoever still holds the socket. `awake`:
-        seconds for which it looks again and again, for a processor that sleeps takes a tenth of a millisecond to wake.
+        `alive` is a pidfd: once that process is gone, no message will come, even if others still hold the socket.
+        `awake`: seconds of busy waiting, because a sleeping processor takes a tenth of a millisecond to wake.
         """
         started, left = self._clock(), timeout
         while b"\n" not in self._buffer:
             if len(self._buffer) > MAX_LINE:
-                raise ProtocolError(f"a line of over {MAX_LINE >> 20} MiB")
+                raise ProtocolError(f"the line has more than {MAX_LINE >> 20} MiB")
             if left is not None and left < 0:
-                raise ChannelTimeout  # where bytes keep trickling in, none of the waits below runs out
+                raise ChannelTimeout  # if bytes keep trickling in, none of the waits below times out
             self._read(left, alive, started + awake)
             left = None if timeout is None else timeout - (self._clock() - started)
         line, self._buffer = self._buffer.split(b"\n", 1)
@@ -81,7 +81,7 @@ class Channel:
 
     def _read(self, timeout: float | None, alive: int | None, awake_until: float) -> None:
         mine = self._socket.fileno()
-        poll = select.poll()  # select stops at descriptor 1024
+        poll = select.poll()  # select() cannot handle descriptors from 1024 on
         for fd in [mine] if alive is None else [mine, alive]:
             poll.register(fd, select.POLLIN)
         found = poll.poll(0)

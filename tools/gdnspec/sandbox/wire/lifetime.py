@@ -1,4 +1,4 @@
-"""How long a process of ours lives: no longer than whoever started it."""
+"""Limits the life of a process to that of the one that started it."""
 
 import ctypes
 import os
@@ -8,13 +8,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """A parent that is killed leaves no child behind. For the child to call, of a parent whose thread that started it
-    lives as long as the child is to."""
+    """Ends this child when its parent is killed. The thread of the parent that started it must live as long as the
+    child."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def die_with(parent: int) -> None:
-    """The same for a child that was told who its parent is, which may have ended before this is called."""
+    """Like `die_with_parent`, for a child that knows its parent's id: the parent may have ended before this call."""
     die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
