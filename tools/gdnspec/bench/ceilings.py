@@ -50,8 +50,7 @@ def copy_bandwidth() -> float:
 
 
 def matrix_rate() -> float:
-    """Operations per second of a large bfloat16 matrix product with random operands (zeros run faster): the best
-    run."""
+    """Operations per second of a large bfloat16 matrix product with random operands (zeros run faster)."""
     a, b = (torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     out = torch.empty_like(a)
     return 2 * SIDE**3 / _best(lambda: torch.mm(a, b, out=out))

@@ -48,8 +48,7 @@ def _launch(
 
 @triton.jit
 def _block(n, middle, inner, BLOCK: tl.constexpr):
-    """This program's elements [BLOCK], which of them exist, and the places of their factors, with few 64-bit
-    divisions."""
+    """This program's elements [BLOCK], which of them exist, and the places of their factors."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     element = start + tl.arange(0, BLOCK)
     place = ((start // inner) % middle).to(tl.int32) + ((start % inner).to(tl.int32) + tl.arange(0, BLOCK)) // inner

@@ -209,8 +209,7 @@ def _last_line(error: Exception) -> str:
 
 @contextmanager
 def _cluster(ray: Any) -> Iterator[Any]:
-    """A connection to the cluster; whatever was started for it ends with it. Raises `SpecError` if it is out of
-    reach."""
+    """A connection to the cluster; what was started for it ends with it. Raises `SpecError`."""
     if ray.is_initialized():
         yield ray
         return

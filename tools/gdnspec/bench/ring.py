@@ -151,8 +151,7 @@ class Ring:
         self._seen = self._samples.take()
 
     def verify(self, judge: Judge) -> Verdict | None:
-        """The verdict on the outputs of the last window; None if each is correct and has not changed since the first
-        look."""
+        """The verdict on the outputs of the last window; None if all are correct and unchanged since the first look."""
         for name, tensors in self._fetched.items():
             torch._foreach_copy_(list(self._views[name][: self._filled].unbind()), tensors)
         wrong = self._wrong(judge)
@@ -241,8 +240,7 @@ class Ring:
         return self.definition.written(self.definition.input(pool), self.content.scope) or []
 
     def _judged(self, first: int, judge: Judge) -> Verdict | None:
-        """The verdict on a difference. It is accepted if the solution promises only the budget, and all calls keep
-        it."""
+        """The verdict on a difference. A solution that promises only the budget may differ within it."""
         deterministic = self.job.solution.manifest.deterministic
         for i in range(first, self._filled):
             outputs, written_to = self._of_call(i)
@@ -257,8 +255,7 @@ class Ring:
         return None
 
     def _of_call(self, i: int) -> tuple[dict[str, Tensor], Verdict | None]:
-        """The outputs of call `i` without its transformations, and a verdict if it changed slots that it may only
-        read."""
+        """The outputs of call `i` without its transformations, and a verdict if it changed slots to read."""
         found = {
             name: self._views[name][self._rows[name][i]] if name in self._rows else self._views[name][i]
             for name in self._want
@@ -275,8 +272,7 @@ class Ring:
         return [one for one in drawn if one.symmetry.exact]  # outputs are compared bit for bit
 
     def _product(self, name: str, like: Tensor) -> Tensor | None:
-        """The factors of a tensor for each call: [calls, ...], with size 1 where they do not vary. None if there are
-        none."""
+        """The factors of a tensor for each call: [calls, ...], with size 1 where they do not vary; or None."""
         product = None
         for one in self._factors:
             if name in one.factors:

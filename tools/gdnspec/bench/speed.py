@@ -118,7 +118,7 @@ class Contestant:
 
 
 class Race:
-    """Times solutions in turns on one workload: A B A B. `seconds`: after this time no new round starts, if there were
+    """Times solutions in turns on one workload: A B A B. `seconds`: after which no round starts, if there were
     enough."""
 
     def __init__(self, contestants: list[Contestant], seconds: float, timeout: float, seed: int) -> None:
@@ -257,8 +257,7 @@ class Race:
         return Layout(contestant.job.found.definition, contestant.job.workload.gaps, content, count).nbytes
 
     def _calls(self, seconds: float, touched: int, room: int) -> int:
-        """The number of calls of the shorter window: long enough, larger than the cache, and twice as many fit into
-        memory."""
+        """The number of calls of the shorter window: long enough, beyond the cache, within memory twice."""
         seconds = max(seconds, 1e-7)  # noise may leave no positive time
         for_cache = min(-(-OVER_L2 * l2_bytes() // touched), LONGEST / seconds) if self._on_gpu else 1
         return max(1, int(min(room // 2, MOST_CALLS, max(for_cache, WINDOW / seconds))))

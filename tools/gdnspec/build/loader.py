@@ -59,8 +59,7 @@ _solution_folders: set[Path] = set()
 def _make_way_for_neighbours_in(folder: Path) -> None:
     """Lets a kernel import the files beside it by their bare names. Another solution in this process may have files
     with the same names, so modules from other solutions' folders are removed, and this folder comes first on the path.
-    Modules that were already imported keep their references; only a later import inside a function would be
-    affected."""
+    Modules that were already imported keep their references; only later imports are affected."""
     _solution_folders.add(folder)
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

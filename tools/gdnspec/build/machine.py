@@ -4,7 +4,6 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -108,7 +107,3 @@ def _package(line: str) -> str | None:
     if not requirement.specifier.contains(have, prereleases=True):
         return f'needs {line}, but {have} is installed: pip install "{line}"'
     return None
-
-
-def python_version() -> str:
-    return sys.version.split()[0]

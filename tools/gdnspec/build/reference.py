@@ -116,8 +116,7 @@ def _further(family: Family, part: str, without: str) -> Any:
 
 @cache
 def code_hash(family: Family) -> str:
-    """sha256 over all files of the family that affect a verdict: the operators, and what the judge needs beside
-    them."""
+    """sha256 over all files of the family that affect a verdict: the operators, and what the judge needs."""
     digest = hashlib.sha256(family.file.read_bytes())
     for file in _judging(family):
         digest.update(_named(family, file) + file.read_bytes())

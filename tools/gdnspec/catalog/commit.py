@@ -17,8 +17,7 @@ MOST_COMMITS = 1000
 
 
 def resolve(folder: Path, word: str) -> str | None:
-    """The hash of the commit that `word` names in the repository of `folder`; None if it names none or there is no
-    repository."""
+    """The hash of the commit that `word` names in the repository of `folder`, or None."""
     if word.startswith("-"):
         return None
     done = _git(folder, "rev-parse", "--verify", "--quiet", f"{word}^{{commit}}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from gdnspec import paths
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.family_file import FamilyFile
-from gdnspec.model.loading import is_file, load, parse_json, read_text, validate_root
+from gdnspec.model.loading import build, is_file, load, parse_json, read_text
 from gdnspec.model.preset import Preset, Presets
 
 FAMILY_FILE, PRESETS_FILE = "family.json", "presets.json"
@@ -72,7 +72,7 @@ class Family:
 
 
 def load_presets(file: Path) -> dict[str, Preset]:
-    return validate_root(Presets, parse_json(read_text(file), file), file).root
+    return build(Presets, parse_json(read_text(file), file), file).root
 
 
 def at(folder: Path) -> Family:

@@ -25,8 +25,7 @@ MAX_SOURCE_BYTES = 10 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Solution:
-    """A solution or a variant: its manifest, and its folder. A variant's manifest has its own entries and
-    conditions."""
+    """A solution or a variant: its manifest, and its folder. A variant has its own entries and conditions."""
 
     manifest: Manifest
     folder: Path = field(compare=False)
@@ -268,8 +267,7 @@ def support_names(definition: Definition) -> set[str]:
 
 
 def solution_folders(extra: Path | None = None) -> list[Path]:
-    """Every folder with a manifest: the project's own, its peers, and those of `--solutions-dir`. Raises
-    `SpecError`."""
+    """Every folder with a manifest: the project's own, its peers, those of `--solutions-dir`. Raises `SpecError`."""
     roots = [paths.solutions_dir(), paths.peers_dir()]
     if extra is not None:
         if not extra.is_dir():

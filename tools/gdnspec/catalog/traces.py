@@ -213,8 +213,8 @@ def _measures(line: bytes, file: Path) -> tuple[str, str] | None:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    # The new file is in the same folder, because a rename stays within one file system. Nobody reads it: it is no
-    # *.jsonl.
+    # The new file is in the same folder, because a rename stays within one file system. Its name does not end in
+    # .jsonl, so that nobody reads it.
     new = file.with_name(f".{file.name}.{os.getpid()}.new")
     try:
         with new.open("wb") as stream:

@@ -70,8 +70,7 @@ class Session:
             with contextlib.suppress(ChildFailed):  # too late to change the verdict
                 self._let_go()
         else:
-            # Out of memory, or Ctrl-C: the child may be inside a call, and must not keep this memory open for the next
-            # one.
+            # Out of memory, or Ctrl-C: the child may be inside a call, and must not keep this memory open.
             self.child.end()
         self._arena.close()
         self._arena = None

@@ -35,8 +35,7 @@ def chosen(count: int, wanted: int, seed: int) -> list[int]:
 
 
 class Sample:
-    """The part of a call that is compared with expected values. Raises `InvalidWorkload` if heads cannot be
-    separated."""
+    """The part of a call that is compared with expected values. Raises `InvalidWorkload`."""
 
     def __init__(self, definition: Definition, workload: Workload, content: Content) -> None:
         assert workload.judged is not None
@@ -121,8 +120,7 @@ class _Heads:
         return x
 
     def _parts(self, model: TensorModel, at: int) -> list[tuple[list[str], tuple[int, ...]]]:
-        """The parts of a dimension, each with the names and sizes of its own dimensions; empty if the dimension holds
-        no heads."""
+        """The parts of a dimension, each with the names and sizes of its own dimensions; empty without heads."""
         size = str((model.shape or [])[at])
         if size in self.names:
             return [([size], (int(self.scope[size]),))]

@@ -32,8 +32,7 @@ class Second(Session):
     _opened = False
 
     def fits(self) -> bool:
-        """Whether there is enough memory for it and for two calls at once: a solution that runs out of memory here is
-        not wrong."""
+        """Whether there is enough memory for it and for two calls at once: running out of it here is not wrong."""
         if self.device != "cuda":
             return True
         free, _ = torch.cuda.mem_get_info()

@@ -190,8 +190,7 @@ class Checker:
         return self._record(job, judgement, child)
 
     def _judged_with_room(self, job: Job, child: Child) -> Judgement:
-        """The child itself may hold the missing memory, which must not excuse it: on lack of memory, tries again with a
-        new child."""
+        """The child itself may hold the missing memory, which must not excuse it: tries again with a new one."""
         try:
             return self._judge(job, self.case(job), child)
         except (MemoryError, RuntimeError) as error:
@@ -252,8 +251,7 @@ class Checker:
             yield other_lengths.judged_anew(session, relaid)
 
     def _moved(self, job: Job, case: Case) -> Relaid | None:
-        """For sequences of one length: the same tokens with other bounds. The correct answer is computed once for all
-        solutions."""
+        """For sequences of one length: the same tokens with other bounds. All solutions share the answer."""
         key = (job.found.definition.name, job.workload.model_dump_json())
         if key not in self._bounds_moved:
             definition = job.found.definition

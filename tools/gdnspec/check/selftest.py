@@ -62,8 +62,7 @@ def honest_task(solution: Solution, trial: Trial) -> Task:
 
 
 def bad_task(bad: Bad, trial: Trial) -> Task:
-    """The trial of a wrong solution. One that fails only in some suites runs on all workloads: it must pass the
-    others."""
+    """The trial of a wrong solution. One that must fail only in some suites runs on all workloads."""
     known = bad.known
     longest = math.inf if known.long_workloads else LONG
     short = not trial.complete and not known.only_in
@@ -133,8 +132,7 @@ def _until_rejected(task: Task, checker: Checker, jobs: list[Job]) -> Iterator[C
 
 
 def selected(task: Task, device: machine.Device) -> list[tuple[Found, list[Workload]]]:
-    """The workloads for a solution. An interpreted one skips large workloads: they take minutes and do not test the
-    judge."""
+    """The workloads for a solution. An interpreted one skips large workloads: they take minutes."""
     slow = interpreted(task.solution, device)
 
     def chosen(found: Found, line: Workload) -> bool:
@@ -198,8 +196,7 @@ def complaints_about_bad(bad: Bad, results: list[CheckResult]) -> Iterator[str]:
 
 
 def complaints_about_honest(solution: Solution, results: list[CheckResult]) -> Iterator[str]:
-    """The reasons why the judge treats a correct solution incorrectly. The strict suite counts only if all of it
-    passes."""
+    """The reasons why the judge treats a correct solution incorrectly. Strict failures count only with the badge."""
     ordinary = [result for result in results if result.suite != "strict"]
     strict = [result for result in results if result.suite == "strict"]
     for result in ordinary:

@@ -104,8 +104,8 @@ class NotRecorded(ValueError):
 
 @dataclass(frozen=True)
 class Regrouped:
-    """A call that shows that earlier calls were read wrongly. `affects`: whether a call was. `tensors`: corrects its
-    kept tensors."""
+    """A call that shows that earlier calls were read wrongly. `affects`: whether a call was. `tensors`: corrects
+    them."""
 
     affects: Callable[[Any], bool]
     tensors: "Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]"

@@ -55,8 +55,7 @@ def on_grid(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def off_grid(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rounds to float32, and moves a value that rounding put on that grid by one bit. Values meant for the grid
-    stay."""
+    """Rounds to float32, and moves a value that rounding put on that grid by one bit."""
     single = x.astype(np.float32)
     by_chance = (single == on_grid(single.astype(np.float64))) & (x != on_grid(x))
     return np.where(by_chance, np.nextafter(single, np.float32(0)), single).astype(np.float64)

@@ -11,8 +11,7 @@ from gdnspec.model.elements import Tensor
 Metric = Literal["relative_l2", "worst_vector", "max_over_rms", "bias"]
 METRICS: tuple[Metric, ...] = ("relative_l2", "worst_vector", "max_over_rms")  # of every output
 # 16-bit outputs are also judged by their bias: it grows when a kernel rounds up, down or toward zero, and stays near
-# zero when it rounds to nearest. SPACING is the distance between neighbouring numbers, relative to the power of two
-# below.
+# zero when it rounds to nearest. SPACING is the distance of neighbouring numbers, relative to a power of two.
 SPACING: dict[str, float] = {"bfloat16": 2**-7, "float16": 2**-10}
 
 # If an honest emulator has a larger error than this (three roundings of every element), the bias has no limit: errors

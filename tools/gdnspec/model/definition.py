@@ -309,8 +309,7 @@ class Definition(Model):
 
     @cached_property
     def _valued(self) -> list[tuple[str, str, Callable[[Expression, Scope], object]]]:
-        """Every expression except axes and constraints: its JSON pointer, its text, and the function that evaluates
-        it."""
+        """Every expression except axes and constraints: its JSON pointer, its text, and its evaluator."""
         found: list[tuple[str, str | None, Callable[[Expression, Scope], object]]] = [("/flops", self.flops, amount)]
         for side in ("axes", "inputs", "outputs"):
             for i, packed in enumerate(getattr(self, side)):
@@ -326,8 +325,7 @@ class Definition(Model):
         for i, symmetry in enumerate(self.symmetries):
             found += [(f"/symmetries/{i}/when", symmetry.when, Expression.holds)]
             found += [(f"/symmetries/{i}/groups", symmetry.groups, whole)]
-        # The name of an axis is always a size. Of expressions that occur more than once, it is enough to check the
-        # first.
+        # The name of an axis is always a size. An expression that occurs more than once is checked once.
         axes = {axis.name for axis in self.axes}
         first: dict[tuple[str, Callable[[Expression, Scope], object]], str] = {}
         for pointer, text, read in found:
@@ -336,8 +334,7 @@ class Definition(Model):
         return [(pointer, text, read) for (text, read), pointer in first.items()]
 
     def broken(self, scope: Scope) -> Iterator[tuple[int, Constraint, str]]:
-        """The constraints that fail: (index, constraint, why). Constraints with a name that is not bound are
-        skipped."""
+        """The constraints that fail: (index, constraint, why). Those with a name that is not bound are skipped."""
         bound = scope.keys()
         for i, (constraint, expression) in enumerate(self._conditions):
             if expression.names <= bound:

@@ -78,8 +78,7 @@ Parts = Annotated[list[Part], Field(min_length=1)] | None
 
 
 class DerivedAxis(Model):
-    """An expression of the axes before it. `parts` are side by side along this axis, in every tensor that has it as a
-    dimension."""
+    """An expression of the axes before it. `parts` are side by side along this axis, in every tensor that has it."""
 
     kind: Literal["derived"]
     name: Name

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, RootModel, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gdnspec.model.base import Model, explaining
 from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer
 
 M = TypeVar("M", bound=Model)
-R = TypeVar("R", bound="RootModel[Any]")  # in quotes: building this model takes longer than reading most files
+B = TypeVar("B", bound=BaseModel)
 
 MAX_FILE_BYTES = Model.most_bytes
 INFINITE = frozenset({float("inf"), float("-inf")})
@@ -171,15 +171,15 @@ def _is_strict(text: str) -> bool:
     return distinct and INFINITE.isdisjoint(map(float, floats))
 
 
-def build(model: type[M], data: Any, path: Path, line: int | None = None) -> M:
+def build(model: type[B], data: Any, path: Path, line: int | None = None) -> B:
     """`model` from parsed JSON. Raises `SpecError`."""
     return _validated(model, json.dumps(data), data, path, line)
 
 
-def _validated(model: type[M], text: str, data: Any, path: Path, line: int | None) -> M:
+def _validated(model: type[B], text: str, data: Any, path: Path, line: int | None) -> B:
     """`text` is the JSON of `data`."""
     try:
-        return model.model_validate_json(text)
+        return model.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise SpecError(_problems(path, line, _explained(model, text, error), data)) from None
     except RecursionError:
@@ -193,17 +193,6 @@ def _explained(model: type[BaseModel], text: str, error: ValidationError) -> Val
     except ValidationError as said:
         return said
     return error
-
-
-def validate_root(model: type[R], data: Any, path: Path) -> R:
-    """Like `build`, for a model that is a mapping at its root."""
-    text = json.dumps(data)
-    try:
-        return model.model_validate_json(text, strict=True)
-    except ValidationError as error:
-        raise SpecError(_problems(path, None, _explained(model, text, error), data)) from None
-    except RecursionError:
-        raise SpecError([Problem(path, MAX_DEPTH_MESSAGE)]) from None
 
 
 def load(model: type[M], path: Path) -> M:

@@ -9,8 +9,7 @@ from gdnspec.model.elements import Name, Stage, Text
 
 
 class Preset(Model):
-    """Values of const axes. `stages` limits it to definitions of these stages; without it, any definition may use
-    it."""
+    """Values of const axes. `stages` limits it to definitions of these stages; without it, it serves all."""
 
     axes: dict[Name, Annotated[int, Field(ge=1, le=1 << 40)]]
     source: Text

@@ -55,8 +55,7 @@ class Health(Model):
 
 
 class Ceilings(Model):
-    """Measured limits of this device: copy bandwidth in bytes/s (read and written), dense bfloat16 products in
-    operations/s."""
+    """Measured limits of this device: copy bandwidth (bytes/s, read and written), bfloat16 products (operations/s)."""
 
     copy_bandwidth: Rate
     matrix_rate: Rate

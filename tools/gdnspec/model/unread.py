@@ -70,8 +70,7 @@ def _tokens_unread(definition: Definition, size: int, scope: Scope, values: Valu
 
 
 def _slots_read(definition: Definition, pool: Tensor, scope: Scope, values: Values) -> Iterator[int]:
-    """The slots of a pool whose content matters: those that are read, and those that an empty sequence leaves
-    unchanged."""
+    """The slots of a pool whose content matters: those that are read or that an empty sequence leaves unchanged."""
     name = bounds(definition)
     for tensor in definition.inputs:
         if tensor.indexes != pool.name:

@@ -24,8 +24,7 @@ def unfrozen(definition: Definition, workload: Workload) -> SpecError:
 
 
 def require(definition: Definition, workloads: list[Workload]) -> None:
-    """Raises `SpecError` for the first workload without a budget. Fresh and sampled workloads get theirs during the
-    check."""
+    """Raises `SpecError` for the first workload without a budget. A check measures those of fresh and sampled ones."""
     for workload in workloads:
         if workload.suite != "fresh" and workload.judged is None and missing(definition, workload.budget):
             raise unfrozen(definition, workload)

@@ -26,8 +26,7 @@ AGAIN = "its expected values are computed again"
 
 
 def oracle(found: Found, tokens: int) -> Callable[..., tuple[Tensor, ...] | Tensor]:
-    """The reference function for a workload with this many tokens: long ones use the second reference, if there is
-    one."""
+    """The reference function for a workload with this many tokens: long ones use the second, if there is one."""
     return function(found.family, _asked(found, tokens)[0])
 
 

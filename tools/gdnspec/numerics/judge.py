@@ -77,8 +77,7 @@ def judge_all(
 
 
 def _multiplies_tokens(definition: Definition) -> bool:
-    """Whether honest kernels multiply the tokens of a sequence as matrices: then one rounding may affect a whole
-    vector."""
+    """Whether honest kernels multiply the tokens of a sequence as matrices: a rounding may affect a whole vector."""
     return definition.conventions.packing == "ragged" and definition.stage != "convolution"
 
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gdnspec.model.budget import METRICS
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope
 from gdnspec.model.elements import Tensor as TensorModel
@@ -32,7 +33,6 @@ from gdnspec.model.roles import axis, bounds
 
 TINY = 2.0**-126
 FLOOR = 0.25
-METRICS = ("relative_l2", "worst_vector", "max_over_rms")
 SPREAD = 4.0  # standard deviations; an error that is uniform within one spacing has 1 / sqrt(12) of it
 
 
@@ -89,8 +89,7 @@ class Errors:
 def errors(got: Vectors, expected: Vectors, spacing: float | None = None, shared: bool = False) -> Errors:
     """The errors of `got`. Both are in float64, and the expected values are finite; a value of `got` that is not finite
     gives an infinite error. `spacing`: the distance between neighbouring numbers of the output's type, relative to the
-    power of two below; without it, the bias is not measured. `shared`: whether one rounding may affect a whole
-    vector."""
+    power of two below; without it, the bias is not measured. `shared`: one rounding may affect a whole vector."""
     rows, heads, size = expected.values.shape
     if rows == 0 or heads == 0 or size == 0:
         return Errors(dict.fromkeys((*METRICS, *(["bias"] if spacing else [])), 0.0), {})

@@ -34,8 +34,7 @@ def left(definition: Definition, after: Mapping[str, Tensor], values: Mapping[st
 
 
 def named_slots(definition: Definition, values: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The slots of each pool that a call names for reading or writing, in order. `values` has the integer inputs,
-    flat."""
+    """The slots of each pool that a call names for reading or writing, in order. `values`: the integer inputs."""
     named: dict[str, set[int]] = {}
     for tensor in definition.inputs:
         if tensor.indexes is not None:
