@@ -68,7 +68,7 @@ def test_who_works_more_slowly_in_the_shorter_window_is_suspect(method: Method) 
     """Ten calls of 1 ms, and 9 ms of waiting in each shorter window: by the difference a call takes 0.1 ms."""
     padded = rounds([(1e-3, 1e-3)] * 20, method, shorter=9e-3)
     assert padded.summary.median == pytest.approx(1e-4)
-    assert "their difference is no measure of a call" in (padded.doubt() or "")
+    assert "their difference does not measure a call" in (padded.doubt() or "")
     assert rounds([(1e-3, 1e-3)] * 20, method).doubt() is None
 
 

@@ -55,7 +55,7 @@ def test_who_keeps_lengths_is_rejected_on_every_ragged_row(gdnspec: Run, name: s
     results, _ = checked(gdnspec, wrong(name), PREFILL, *options)
     passed = [row for row in rows if results[row]["status"] == "PASSED"]
     assert not passed
-    assert "with other lengths of sequences in the same memory" in results["ragged"]["message"]
+    assert "in the same memory, with other lengths of sequences" in results["ragged"]["message"]
 
 
 BOUNDS = """

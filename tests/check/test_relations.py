@@ -92,7 +92,7 @@ def test_who_promises_the_same_bits_is_held_to_the_symmetries_exactly(gdnspec: R
     assert (code, result["status"]) == (1, "NOT_REPRODUCIBLE")
     assert "the symmetries are exact, and a repeat of the first call gives the same bits" in result["message"]
     assert result["message"].endswith(
-        'the manifest says "deterministic": true: declare false where the arithmetic depends on a value\'s place, '
+        'the manifest says "deterministic": true: declare false if the arithmetic depends on a value\'s place, '
         "or fix the kernel"
     )
 

@@ -148,7 +148,11 @@ WRONG: Status = "INCORRECT_NUMERICAL"
 COMPLAINTS: dict[str, tuple[Bad, list[CheckResult], str]] = {
     "survivor": (bad(), [result()], "survives every workload"),
     "another_reason": (bad(), [result(status="TIMEOUT")], "is TIMEOUT, not INCORRECT_NUMERICAL"),
-    "the_wrong_killer": (bad(killed_by=["two"]), [result("one", WRONG), result("two")], "not killed by two"),
+    "the_wrong_killer": (
+        bad(killed_by=["two"]),
+        [result("one", WRONG), result("two")],
+        "passes two, which must reject it",
+    ),
     "outside_its_suite": (
         bad(only_in=["strict"]),
         [result("one", WRONG), result("two", WRONG, "strict")],
@@ -317,5 +321,5 @@ def test_a_survivor_ends_in_exit_code_1(only: Callable[[str], Path], capsys: pyt
 
 def test_a_fault_without_its_solution_is_missed(only: Callable[[str], Path]) -> None:
     (only("no_carry") / "solution.json").unlink()
-    with pytest.raises(SpecError, match=r"has known_bad\.json and no solution\.json"):
+    with pytest.raises(SpecError, match=r"has a known_bad\.json but no solution\.json"):
         known_bad()

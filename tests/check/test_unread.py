@@ -99,7 +99,7 @@ def test_conditions_of_reading_name_values_of_a_row() -> None:
     content = definition(VERIFY).definition.model_dump(mode="json")
     for name, condition, says in (
         ("state_slots", "acepted == 0", "'acepted' is not a value of its row"),
-        ("accepted", "column == 0", "it indexes nothing"),
+        ("accepted", "column == 0", "`read_if` needs `indexes`"),
     ):
         inputs = [x | {"read_if": condition} if x["name"] == name else x for x in content["inputs"]]
         with pytest.raises(ValidationError, match=says):
