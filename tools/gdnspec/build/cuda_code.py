@@ -34,7 +34,9 @@ HOST_FLAGS = ["-x", "c++-cpp-output", "-fPIC", "-std=c++17", "-O2", "-w", "-S"]
 # A string that the assembler is given in pieces; a label; what says where code comes from or lies, and does nothing.
 PIECES = re.compile(rb'(\t\.ascii\t"(?:\\.|[^"\\\n])*)"\n\t\.(?:ascii|string)\t"')
 LABEL = re.compile(r"(\.?[\w.$]+):$")
-PLACE = re.compile(r"\s*(#|\.(loc|file|cfi_\w+|section|text|data|bss|p2align|align|type|globl|weak|hidden|local|ident)\b)")
+PLACE = re.compile(
+    r"\s*(#|\.(loc|file|cfi_\w+|section|text|data|bss|p2align|align|type|globl|weak|hidden|local|ident)\b)"
+)
 LOCAL = re.compile(r"\.L[\w.$]*")
 FATBIN = "fatbinData"
 SHT_SYMTAB, SHT_STRTAB, SHT_NOBITS = 2, 3, 8
