@@ -102,9 +102,9 @@ class Ring:
         `ChildFailed`."""
         assert self._arena is not None
         entry = self.job.entry.model_dump()
-        message, fds = description(self.definition, entry, self.content, self.layout.slots, self._arena)
+        message = description(self.definition, entry, self.content, self.layout.slots)
         message |= {"stride": self.layout.stride, "count": self.count, "shared": sorted(self.layout.shared)}
-        return number(self.child.ring(message, fds, self.timeout).get("prepare_seconds"))
+        return number(self.child.ring(message, self._arena, self.timeout).get("prepare_seconds"))
 
     def returned(self, calls: int, told: dict[str, Any] | None) -> None:
         """Where a graph of so many calls leaves what they return, by the child's word; None where that is where the

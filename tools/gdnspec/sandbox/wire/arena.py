@@ -117,6 +117,10 @@ class HostArena:
         self._map = mmap.mmap(fd, nbytes)
         self.block: Tensor | None = torch.frombuffer(self._map, dtype=torch.uint8)
 
+    @property
+    def fds(self) -> list[int]:
+        return [self.fd]
+
     def describe(self) -> dict[str, Any]:
         return {"kind": "host", "nbytes": self.nbytes}
 
@@ -185,6 +189,10 @@ class CudaArena:
         if self._opened:  # a size that another process says is none to trust
             self.nbytes = nbytes = min(nbytes, allocation(pointer.value)[1])
         self.block: Tensor | None = torch.as_tensor(_Memory(pointer.value, nbytes), device="cuda")
+
+    @property
+    def fds(self) -> list[int]:
+        return []
 
     @property
     def pointer(self) -> int:
