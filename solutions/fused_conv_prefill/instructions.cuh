@@ -1,4 +1,4 @@
-// What the kernel asks of the GPU beyond C++. tests/conv_emulation has the same for a CPU.
+// What the kernel asks of the GPU beyond C++. tests/kernels/fused_conv_prefill/conv_emulation has the same for a CPU.
 #pragma once
 
 #include <cuda_bf16.h>

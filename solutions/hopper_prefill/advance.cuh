@@ -7,36 +7,22 @@
 //   S   <- gamma_C S + V'^T diag(gamma_C / gamma) K
 // and O only where it is asked for. Transposed throughout, so that S and what depends on it stay in registers, as left
 // operands; all right operands come from shared memory as they lie there.
+//
+// Who waits for whom, of the barriers of a chunk's place; a product waits for those on its left in the same row:
+//
+//   the warp that feeds    asks for q, k, v, tile ──┐                                  ┌── waits for `empty`: takes the
+//                                                   │ full, v_full                     │   output, asks for chunk c + kStages
+//   a warpgroup that        S K^T ─> X ─> V' ─────────> S += ─> half of S K^T of c + 1 ┤
+//   advances                S Q^T ──────────> O += V' P ─> O to the place of v ────────┘ empty, as chunk c + 1 is under way
+//                                             │ ready
+//   the warpgroup that finds P (two slices) ──┘ waits for `full`
 #pragma once
+#include "cursor.cuh"
 #include "join.cuh"
+#include "operands.cuh"
+#include "products.cuh"
 
 namespace {
-
-// acc [64, 64] (+)= a [64, 128] times boxes whose rows are the columns of the product; from step to step of 16.
-template <class E, int From, int End>
-__device__ __forceinline__ void multiply(float (&acc)[32], const uint32_t (&a)[8][4], uint32_t box) {
-#pragma unroll
-  for (int k = From; k < End; ++k) {
-    wgmma<E, 0>(acc, a[k], descriptor(box, k / 4 * kBoxBytes + k % 4 * 32), k > 0);
-  }
-}
-
-// low, high [64, 32] (+)= a [64, 64] times a packed lower triangle, transposed: of its rows 0 to 31, of the others.
-template <class E>
-__device__ __forceinline__ void multiply_lower(float (&low)[16], float (&high)[16], const uint32_t (&a)[4][4],
-                                               uint32_t triangle, bool accumulate) {
-#pragma unroll
-  for (int k = 0; k < 4; ++k) wgmma<E, 0>(high, a[k], descriptor_packed(triangle, lower_rows(k)), accumulate || k > 0);
-#pragma unroll
-  for (int k = 0; k < 2; ++k) wgmma<E, 0>(low, a[k], descriptor_packed(triangle, upper_rows(k)), accumulate || k > 0);
-}
-
-// acc [64, 64] += a [64, 64] times a square of 16 x 16 blocks, transposed.
-template <class E>
-__device__ __forceinline__ void multiply_square(float (&acc)[32], const uint32_t (&a)[4][4], uint32_t square) {
-#pragma unroll
-  for (int k = 0; k < 4; ++k) wgmma<E, 0>(acc, a[k], descriptor_packed(square, block_of_square(0, k)), 1);
-}
 
 // A warpgroup's 64 value channels, from the first chunk to the last.
 template <class E, int Groups, bool Output, bool Checkpoints>
@@ -47,74 +33,11 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = threadIdx.x % 32;
   // A thread holds, of every 8 columns, two neighbours of two rows: rows 16 warp + lane / 4 and eight further.
   const int column = 2 * (lane % 4);
-  float S[2][32];  // [V, K], key channels 0 to 63 and 64 to 127
+  Slice S;
   const int row = work.slice + wg * kSlice + 16 * warp + lane / 4;
-  const auto load = [&](const float* from, bool k_first) {
-    if (work.identity || from == nullptr) {
-#pragma unroll
-      for (int i = 0; i < 64; ++i) {
-        S[i / 32][i % 32] = work.identity && row + i % 4 / 2 * 8 == column + i / 4 * 8 + i % 2 ? 1.f : 0.f;
-      }
-    } else if (k_first) {
-#pragma unroll
-      for (int i = 0; i < 64; ++i) S[i / 32][i % 32] = from[row + i % 4 / 2 * 8 + (column + i / 4 * 8 + i % 2) * D];
-    } else {
-#pragma unroll
-      for (int i = 0; i < 64; i += 2) {
-        const float2 pair = *reinterpret_cast<const float2*>(from + (row + i % 4 / 2 * 8) * D + column + i / 4 * 8);
-        S[i / 32][i % 32] = pair.x, S[i / 32][i % 32 + 1] = pair.y;
-      }
-    }
-  };
-  const auto save = [&](float* to, bool k_first) {
-    const int lane = lane_here(), column = 2 * (lane % 4);  // found again, and not kept over chunks
-    const int row = work.slice + 16 * anew(threadIdx.x / 32) + lane / 4;
-    if (k_first) {
-#pragma unroll
-      for (int i = 0; i < 64; ++i) to[row + i % 4 / 2 * 8 + (column + i / 4 * 8 + i % 2) * D] = S[i / 32][i % 32];
-    } else {
-#pragma unroll
-      for (int i = 0; i < 64; i += 2) {
-        float* const pair = to + (row + i % 4 / 2 * 8) * D + column + i / 4 * 8;
-        *reinterpret_cast<float2*>(pair) = make_float2(S[i / 32][i % 32], S[i / 32][i % 32 + 1]);
-      }
-    }
-  };
-  // Half of a checkpoint's rows, eight of sixteen, by way of shared memory, from where TMA takes them while products go on.
-  const auto hand_out = [&](float* to, int half) {
-    const int warp = anew(threadIdx.x / 32), lane = lane_here();  // nothing of this is kept over chunks
-    const int row = work.slice + 16 * warp + 8 * half;
-    if constexpr (kHandsOut) {
-      const uint32_t rows_at = shared_address(&s) + sizeof s + warp * kRowsBytes;
-      stored_read();
-      __syncwarp();
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        const int i = 4 * j + 2 * half;
-        store_pair(rows_at + lane / 4 * kRowBytes + lane % 4 * 8 + 32 * j, S[i / 32][i % 32], S[i / 32][i % 32 + 1]);
-      }
-      fence_async();
-      __syncwarp();
-      store_bytes_if(lane < 8, to + (row + lane) * D, rows_at + lane * kRowBytes, 4 * D);
-    } else {
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        const int i = 4 * j + 2 * half;
-        float* const pair = to + (row + lane / 4) * D + 2 * (lane % 4) + 8 * j;
-        *reinterpret_cast<float2*>(pair) = make_float2(S[i / 32][i % 32], S[i / 32][i % 32 + 1]);
-      }
-    }
-  };
-  // Where the state behind so many of these chunks is to go; null: it is no checkpoint.
-  const auto checkpoint = [&](int chunks) -> float* {
-    const int done = work.before + chunks;
-    if (done % p.every != 0 || work.start + static_cast<int64_t>(chunks) * kChunk > work.end) return nullptr;
-    const int64_t place = p.checkpoint_starts[work.n] + done / p.every - 1;
-    return place < 0 || place >= p.num_checkpoints ? nullptr : p.checkpoints + (place * p.H + work.h) * D * D;
-  };
   float* owed = nullptr;  // where S is to go, before it becomes the next
   if (Output && p.length != 0 && !p.firsts) wait_for_last();  // which has the state
-  load(work.from, work.from_k_first);
+  load_state(S, work, work.from, work.from_k_first, row, column);
   if constexpr (Output) {
     if (work.joins > 0) join(p, s, row, column, S);
   }
@@ -134,14 +57,6 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
   const uint32_t to_v_full = shared_address(s.v_full) - full, to_ready = shared_address(s.ready) - full;
   const uint32_t to_empty = shared_address(s.empty) - full;
   uint32_t parity = 0, stage = 0, left = 0;  // left: the barrier of the place that is left next
-  const auto next_stage = [&] {
-    const bool around = stage == kStages - 1;
-    box = around ? box - (kStages - 1) * kStageBytes : box + kStageBytes;
-    tile = around ? tile - (kStages - 1) * kTileBytes : tile + kTileBytes;
-    full = around ? full - 8 * (kStages - 1) : full + 8;
-    stage = around ? 0 : stage + 1, parity ^= around;
-  };
-
   uint32_t state_bits[8][4];
   const auto pack_state = [&](int half) {
 #pragma unroll
@@ -189,7 +104,7 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
   // Chunk c up to V', while its S K^T is under way.
   const auto find_v = [&](int c) {
     GDN_STAMP(wg, c, 0);
-    if (Checkpoints && owed != nullptr) hand_out(owed, 0);
+    if (Checkpoints && owed != nullptr) hand_out<kHandsOut>(S, work, s, owed, 0);
     if constexpr (kShort) load_gammas();
     barrier_wait_unless(v_here, full + to_v_full, parity);
     if (c == cut_short) named_barrier(kCleared, meeting);
@@ -208,7 +123,7 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
       wgmma_commit();
     }
     GDN_STAMP(wg, c, 2);
-    if (Checkpoints && owed != nullptr) hand_out(owed, 1);
+    if (Checkpoints && owed != nullptr) hand_out<kHandsOut>(S, work, s, owed, 1);
     settle(S[0]), settle(S[1]);  // lest they are scaled before products are on their way
 #pragma unroll
     for (int e = 0; e < 32; ++e) S[0][e] *= all, S[1][e] *= all;
@@ -221,16 +136,7 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
     if constexpr (!Output) keep(state_bits);
     load_decays(gammas, kFromStart, kAtOnce, 4);
     GDN_STAMP(wg, c, 3);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int at = k * 8 + 2 * e;  // in x
-        const float2 value = unpack<E>(bits[k][e]);
-        const float first = e < 2 ? gammas[k].x : gammas[k].z, second = e < 2 ? gammas[k].y : gammas[k].w;
-        bits[k][e] = pack<E>(fmaf(-first, x[at], value.x), fmaf(-second, x[at + 1], value.y));
-      }
-    }
+    subtract_read<E>(bits, x, gammas);
     wgmma_fence();
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) multiply_lower<E>(y[0], y[1], bits, tile + term * kTriangle, term > 0);
@@ -253,24 +159,9 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
     [[maybe_unused]] float4 reads[4];  // scale gamma
     if constexpr (Output) load_decays(reads, kReadOut, 0, 4);
     uint32_t decayed[4][4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int at = k * 8 + 2 * e;
-        const float first = e < 2 ? rests[k].x : rests[k].z, second = e < 2 ? rests[k].y : rests[k].w;
-        decayed[k][e] = pack<E>(y[at / 16][at % 16] * first, y[at / 16][at % 16 + 1] * second);
-      }
-    }
+    decay_v<E>(decayed, y, rests);
     wgmma_fence();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {  // tokens are rows of the box: 16 of them are 2048 bytes
-        wgmma<E, 1>(S[half], decayed[k], descriptor(box, half * kBoxBytes + 2048 * k), 1);
-      }
-      wgmma_commit();
-    }
+    update_state<E>(S, decayed, box);
     if constexpr (Output) {  // while the update is under way
       if (finds_p(Groups)) barrier_wait_unless(p_here, full + to_ready, parity);
       // In a loop, which turns but once: else the compiler has the update wait for all of this.
@@ -278,15 +169,7 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
       do {
         turns = anew(turns - 1);
         settle(y[0]), settle(y[1]), settle(o);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const int at = k * 8 + 2 * e;
-            bits[k][e] = pack<E>(y[at / 16][at % 16], y[at / 16][at % 16 + 1]);
-            o[at] *= e < 2 ? reads[k].x : reads[k].z, o[at + 1] *= e < 2 ? reads[k].y : reads[k].w;
-          }
-        }
+        scale_read<E>(o, bits, y, reads);
       } while (turns > 0);
       wgmma_fence();
       multiply_square<E>(o, bits, tile + kP);  // + V'^T P^T
@@ -294,7 +177,7 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
     }
     [[maybe_unused]] const uint32_t v_of_this = box + kV;
     left = full + to_empty;
-    next_stage();
+    next_stage<kStages, kStageBytes, kTileBytes>(box, tile, full, stage, parity);
     int here = 0;
     if constexpr (!is_last) here = barrier_test(full, parity), v_here = barrier_test(full + to_v_full, parity);
     // The next chunk waits for the state, for one half of it after the other, and not for the output.
@@ -324,14 +207,8 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
       settle(o);
       keep(bits);
       // O^T to the box of v, of which this warp has read the same channels; from there it goes to memory (feed.cuh).
-      uint32_t o_bits[4][4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) o_bits[k][e] = pack<E>(o[8 * k + 2 * e], o[8 * k + 2 * e + 1]);
-        stmatrix_transposed(v_of_this + of_lane + 2048 * k, o_bits[k]);
-      }
-      if constexpr (Checkpoints) owed = checkpoint(c + 1);
+      store_output<E>(o, v_of_this + of_lane);
+      if constexpr (Checkpoints) owed = checkpoint_behind(p, work, c + 1);
     }
   };
   if (chunks > 0) {
@@ -356,9 +233,9 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
   if (!Output && work.identity) {
     save_transfer(work.to, work.slice, warp, lane, S);
   } else if (work.to != nullptr) {
-    save(work.to, work.to_k_first);
+    save_state(S, work, work.to, work.to_k_first);
   }
-  if (Checkpoints && owed != nullptr) hand_out(owed, 0), hand_out(owed, 1);
+  if (Checkpoints && owed != nullptr) hand_out<kHandsOut>(S, work, s, owed, 0), hand_out<kHandsOut>(S, work, s, owed, 1);
   if constexpr (kHandsOut) stored_all();
 }
 

@@ -1,5 +1,7 @@
 // What the manifest names.
-#include "prefill.cuh"
+#include <tvm/ffi/function.h>
+
+#include "call.cuh"
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gdn_prefill_k_last, gdn_prefill<false>);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gdn_prefill_k_first, gdn_prefill<true>);

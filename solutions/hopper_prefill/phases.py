@@ -5,7 +5,7 @@
     python solutions/hopper_prefill/phases.py --heads 16,48 --lengths 8192,8192,8192,8192 --last
 
 Medians over calls. Without --groups the kernel chooses; --cuts times what it could have chosen, the fastest first,
-which is what the model of time in prefill.cuh is to be held to. Needs an sm_90 GPU.
+which is what the model of time in cut.cuh is to be held to. Needs an sm_90 GPU.
 """
 
 import argparse

@@ -15,7 +15,7 @@ constexpr int kLeavers = 32;
 #else
 constexpr int kLeavers = 1;
 #endif
-// Terms of T, of 16 bits each: one, or two in hopper_prefill_strict.
+// Terms of T, of 16 bits each: one, or two in the variant `strict` (solution.json).
 #ifndef GDN_TERMS
 #define GDN_TERMS 1
 #endif

@@ -199,13 +199,13 @@ CHEATS = {
     "forges_what_the_worker_says": (
         f"""
         from gdnspec.sandbox.child import loop
-        honest = loop._Worker._window
+        honest = loop.Worker._window
         def window(self, message):
             tenth = message["calls"] * 3e-5  # of what the judge's clock says
             return {{**honest(self, message), "device": tenth, "host": tenth}}
         if not hasattr(loop, "mine"):
             loop.mine = True
-            loop._Worker._window = window
+            loop.Worker._window = window
         {RIGHT}
         """,
         {"SUSPECT_TIMING"},
@@ -213,12 +213,12 @@ CHEATS = {
     "says_that_it_took_no_time": (
         f"""
         from gdnspec.sandbox.child import loop
-        honest = loop._Worker._window
+        honest = loop.Worker._window
         def window(self, message):
             return {{**honest(self, message), "device": "none at all", "host": -1}}
         if not hasattr(loop, "mine"):
             loop.mine = True
-            loop._Worker._window = window
+            loop.Worker._window = window
         {RIGHT}
         """,
         {"SUSPECT_TIMING"},

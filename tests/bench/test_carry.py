@@ -202,6 +202,12 @@ AT = "  int at = blockIdx.x * 32 + threadIdx.x;\n  if (at < count) state[at] = t
 SAME_CUDA = {
     "a comment": ("namespace {\n", "namespace {\n// Nothing but words.\n\n"),
     "another name in a kernel": (AT, re.sub(r"\bat\b", "i", AT)),
+    "a part of a kernel by itself": (
+        "__global__ void fill(",
+        "__device__ __forceinline__ int here() { return blockIdx.x * 32 + threadIdx.x; }\n__global__ void fill(",
+    ),
+    "its call": ("int i = blockIdx.x * 32 + threadIdx.x;", "int i = here();"),
+    "a function elsewhere": ("void run(", '#line 1 "elsewhere.cuh"\nvoid run('),
 }
 OTHER_CUDA = {
     "other arithmetic": ("times(state[at])", "times(state[at]) + 1.0f"),

@@ -22,13 +22,13 @@ def forged(seconds: str) -> str:
     """Replaces what the worker says of a window."""
     return f"""
         from gdnspec.sandbox.child import loop
-        honest = loop._Worker._window
+        honest = loop.Worker._window
         def window(self, message):
             calls = message["calls"]
             return {{**honest(self, message), "device": {seconds}}}
         if not hasattr(loop, "mine"):
             loop.mine = True
-            loop._Worker._window = window
+            loop.Worker._window = window
         {RIGHT}
         """
 

@@ -122,7 +122,7 @@ def test_a_block_is_run_or_says_why_not(page: Path) -> None:
     known = re.compile(r"not run: \w.{8,}|thorough|file: \S+|replace: \S+|")
     for block in blocks(page):
         assert known.fullmatch(block.mark), block.mark
-        assert block.kind in ("console", "python", "diff", "sh", "toml", ""), block.kind
+        assert block.kind in ("console", "python", "diff", "sh", "json", "toml", ""), block.kind
         assert block.kind == "console" or not block.text.startswith("$ "), block.text
 
 

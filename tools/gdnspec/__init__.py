@@ -1,18 +1,35 @@
-"""gdnspec: executable specifications of operators, and the judge of kernels for them."""
+"""gdnspec: the executable specification of Gated Delta Net."""
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gdnspec.api.judging import check as check
+    from gdnspec.api.spec import definition as definition
+    from gdnspec.api.spec import definitions as definitions
+    from gdnspec.api.verdict import CheckFailed as CheckFailed
+    from gdnspec.api.verdict import Verdict as Verdict
     from gdnspec.capture.session import capture as capture
+    from gdnspec.model.errors import SpecError as SpecError
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "capture"]
+__all__ = ["CheckFailed", "SpecError", "Verdict", "__version__", "capture", "check", "definition", "definitions"]
+
+# Loaded when they are asked for: what only reads JSON pays nothing for them. A package of the same name can be called.
+_FACE = {
+    "CheckFailed": "gdnspec.api.verdict:CheckFailed",
+    "SpecError": "gdnspec.model.errors:SpecError",
+    "Verdict": "gdnspec.api.verdict:Verdict",
+    "capture": "gdnspec.capture",
+    "check": "gdnspec.check",
+    "definition": "gdnspec.api.spec:definition",
+    "definitions": "gdnspec.api.spec:definitions",
+}
 
 
 def __getattr__(name: str) -> object:
-    # What only reads JSON pays nothing for it.
-    if name == "capture":
-        import gdnspec.capture
-
-        return gdnspec.capture
-    raise AttributeError(f"module 'gdnspec' has no attribute {name!r}")
+    if name not in _FACE:
+        raise AttributeError(f"module 'gdnspec' has no attribute {name!r}")
+    module, _, attribute = _FACE[name].partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found

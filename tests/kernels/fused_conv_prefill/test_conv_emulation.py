@@ -17,6 +17,8 @@ from conftest import ROOT
 from patience import PATIENCE
 
 GXX = shutil.which("g++")
+KERNEL = ROOT / "solutions/fused_conv_prefill"
+DEVICE = [f"{name}.cuh" for name in ("pass", "ahead", "convolution", "gates", "walk", "words", "problem")]
 EMULATORS = [
     ROOT / "tests/kernels/fused_conv_prefill/conv_emulation",
     ROOT / "tests/kernels/hopper_prefill/hopper_emulation",
@@ -29,13 +31,13 @@ Edit = tuple[str, str]
 
 def emulated(folder: Path, calls: int, edit: Edit | None = None) -> dict[str, str]:
     """Of each call, what is wrong with it."""
-    text = (ROOT / "solutions/fused_conv_prefill/kernel.cu").read_text()
-    device, host = text.split("// --- device", 1)[1].split("// --- host")
-    assert "TVM_FFI_DLL_EXPORT" in host
+    files = {name: (KERNEL / name).read_text() for name in DEVICE}
     if edit:
-        assert device.count(edit[0]) == 1, f"{edit[0]} is not once there: this test is out of date"
-        device = device.replace(*edit)
-    (folder / "device.cu").write_text("// --- device" + device)
+        (name,) = (name for name, text in files.items() if edit[0] in text)
+        assert files[name].count(edit[0]) == 1, f"{edit[0]} is not once there: this test is out of date"
+        files[name] = files[name].replace(*edit)
+    for name, text in files.items():
+        (folder / name).write_text(text)
     command = [str(GXX), "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", f"-I{folder}"]
     library = folder / "emulate.so"
     source = EMULATORS[0] / "emulate.cpp"

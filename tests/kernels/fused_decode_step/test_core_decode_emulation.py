@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 
 GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/fused_decode_step"
+DEVICE = [f"{name}.cuh" for name in ("step", "state", "tile", "convolution", "gates", "problem", "words")]
 SHARED = "__shared__ Shared<T, D, Warps> shared;"
 # Preset, blocks a head at most (none: a block a group), rows, regime.
 CASES = (
@@ -30,15 +31,15 @@ pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
 
 def built(folder: Path, old: str = "", new: str = "") -> Path:
     """The device's part of the kernel as a library, `old` in it replaced by `new`."""
-    text = (KERNEL / "kernel.cu").read_text()
-    device = text[text.index("// --- device") : text.index("// --- launches")]
-    assert device.count(SHARED) == 1
-    assert not old or device.count(old) == 1, f"{old} is not once in kernel.cu: this test is out of date"
-    device = device.replace(old, new) if old else device
+    files = {name: (KERNEL / name).read_text() for name in DEVICE}
+    (place,) = (name for name, text in files.items() if (old or SHARED) in text)
+    assert files[place].count(old or SHARED) == 1, f"{old} is not once in {place}: this test is out of date"
+    files[place] = files[place].replace(old, new) if old else files[place]
     of_block = "auto& shared = *reinterpret_cast<Shared<T, D, Warps>*>(shared_of(block_of(running)));"
-    device = device.replace(SHARED, of_block)
-    (folder / "kernel.cu").write_text(f'#include "words.cuh"\n#include "instructions.cuh"\nnamespace {{\n{device}}}\n')
-    shutil.copy(KERNEL / "words.cuh", folder)
+    assert files["step.cuh"].count(SHARED) == 1
+    files["step.cuh"] = files["step.cuh"].replace(SHARED, of_block)
+    for name, text in files.items():
+        (folder / name).write_text(text)
     here = ROOT / "tests/kernels"
     emulators = (here / "fused_decode_step/cluster_emulation", here / "hopper_prefill/hopper_emulation")
     includes = [f"-I{path}" for path in (folder, *emulators)]

@@ -102,9 +102,9 @@ class Ring:
         `prepare`. Raises `ChildFailed`."""
         assert self._arena is not None
         entry = self.job.entry.model_dump()
-        message, fds = description(self.definition, entry, self.content, self.layout.slots, self._arena)
+        message = description(self.definition, entry, self.content, self.layout.slots)
         message |= {"stride": self.layout.stride, "count": self.count, "shared": sorted(self.layout.shared)}
-        return number(self.child.ring(message, fds, self.timeout).get("prepare_seconds"))
+        return number(self.child.ring(message, self._arena, self.timeout).get("prepare_seconds"))
 
     def returned(self, calls: int, told: dict[str, Any] | None) -> None:
         """Records where a graph of `calls` calls leaves its outputs, as the child reports it; None means in the ring

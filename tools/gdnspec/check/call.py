@@ -19,7 +19,7 @@ from gdnspec.numerics.pools import integers, left, untouched
 from gdnspec.numerics.torch_arrays import give_back, in_blocks
 from gdnspec.sandbox.parent.output import printable
 from gdnspec.sandbox.parent.process import Child, ChildFailed
-from gdnspec.sandbox.wire.arena import GUARD_BYTE, Arena, HostArena, Slot, create, lay_out, zones
+from gdnspec.sandbox.wire.arena import GUARD_BYTE, Arena, Slot, create, lay_out, zones
 
 LARGE = 1 << 30  # bytes: larger inputs are not copied a second time
 
@@ -157,8 +157,8 @@ class Session:
         return views
 
     def _open(self, arena: Arena) -> None:
-        message, fds = description(self.definition, self.entry, self.content, self._slots, arena)
-        self._prepare_seconds = number(self.child.open(message, fds, self.timeout).get("prepare_seconds"))
+        message = description(self.definition, self.entry, self.content, self._slots)
+        self._prepare_seconds = number(self.child.open(message, arena, self.timeout).get("prepare_seconds"))
 
     def _form(self, reply: dict[str, Any]) -> Verdict | None:
         """Compares the shape and type of returned outputs with the definition."""
@@ -194,18 +194,16 @@ class Session:
 
 
 def description(
-    definition: Definition, entry: dict[str, Any], content: Content, slots: dict[str, Slot], arena: Arena
-) -> tuple[dict[str, Any], list[int]]:
-    """The message and the file descriptors that tell a child how to call on this memory."""
-    message = {
+    definition: Definition, entry: dict[str, Any], content: Content, slots: dict[str, Slot]
+) -> dict[str, Any]:
+    """The message that tells a child how to call on its memory."""
+    return {
         "entry": entry,
-        "arena": arena.describe(),
         "slots": {name: slot.to_json() for name, slot in slots.items()},
         "inputs": [tensor.name for tensor in definition.inputs],
         "outputs": [output.name for output in definition.outputs],
         "scalars": content.scalars,
     }
-    return message, [arena.fd] if isinstance(arena, HostArena) else []
 
 
 def poison(tensor: Tensor) -> None:

@@ -43,8 +43,8 @@ class Second(Session):
         return self._opened and self.child.is_open
 
     def _open(self, arena: Arena) -> None:
-        message, fds = description(self.definition, self.entry, self.content, self._slots, arena)
-        self.child.open_second(message, fds, self.timeout)
+        message = description(self.definition, self.entry, self.content, self._slots)
+        self.child.open_second(message, arena, self.timeout)
         self._opened = True
 
     def _let_go(self) -> None:

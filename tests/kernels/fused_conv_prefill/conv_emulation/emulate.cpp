@@ -1,6 +1,6 @@
 // The device code of fused_conv_prefill as a library for a CPU: a block after the other, in random order, its threads too.
 #include "instructions.cuh"
-#include "device.cu"
+#include "pass.cuh"
 
 namespace {
 

@@ -40,7 +40,7 @@ inline float __shfl_xor_sync(unsigned mask, float value, int distance) {
 #define blockIdx (Place{static_cast<unsigned>(block_of(running)), ::blockIdx.y, ::blockIdx.z})
 #define gridDim grid_dim
 
-#include "kernel.cu"
+#include "step.cuh"
 
 template <int D, int W, int Split, int Lanes, int Loads, int Warps>
 void start(const Arguments& p, int key_heads, int rows) {

@@ -17,7 +17,7 @@ from gdnspec.sandbox.child.crowd import Crowd
 from gdnspec.sandbox.child.isolation import Isolation
 from gdnspec.sandbox.child.opened import Opened, Refused
 from gdnspec.sandbox.child.windows import Windows
-from gdnspec.sandbox.wire.arena import Slot, attach
+from gdnspec.sandbox.wire.arena import Arena, Slot, attach
 from gdnspec.sandbox.wire.channel import Channel, ChannelClosed
 
 TRACE_FRAMES = 8
@@ -26,7 +26,7 @@ AWAKE = 1.0  # seconds of busy waiting for a window
 
 def serve(channel: Channel, hello: dict[str, Any], isolation: Isolation) -> None:
     """Answers messages until "stop" or until the parent is gone. The process is already isolated."""
-    worker = _Worker(hello)
+    worker = Worker(hello)
     channel.send({"op": "ready", "isolation": isolation.text, "missing": isolation.missing})
     awake = 0.0
     while True:
@@ -43,7 +43,7 @@ def serve(channel: Channel, hello: dict[str, Any], isolation: Isolation) -> None
             sys.exit(1)
 
 
-class _Worker:
+class Worker:
     """Serves one solution."""
 
     def __init__(self, hello: dict[str, Any]) -> None:
@@ -52,6 +52,7 @@ class _Worker:
         self.load: Callable[[str], Callable[..., Any]] = partial(
             load_function, self.folder, build_dir=Path(hello["build_dir"]), **hello["settings"]
         )
+        self.attach: Callable[[dict[str, Any], list[int]], Arena] = attach
         self.device: str = hello["device"]
         self.originals = tamper.originals()
         self.open: Opened | None = None
@@ -148,7 +149,7 @@ class _Worker:
         return {"op": "closed"}
 
     def _opened(self, message: dict[str, Any], fds: list[int]) -> tuple[Opened, float | None]:
-        arena = attach(message["arena"], fds)
+        arena = self.attach(message["arena"], fds)
         try:
             slots = {name: Slot.from_json(slot) for name, slot in message["slots"].items()}
             opened = Opened(message, slots, arena, self.load)
@@ -189,7 +190,7 @@ class _Worker:
 
     def _ring(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self._close()
-        arena = attach(message["arena"], fds)
+        arena = self.attach(message["arena"], fds)
         try:
             self.windows = Windows(message, arena, self.load)
             seconds = self.windows.prepare(self._wait)

@@ -23,6 +23,7 @@ from gdnspec.sandbox.parent import descendants
 from gdnspec.sandbox.parent.confinement import Confinement, NotIsolated, Watch
 from gdnspec.sandbox.parent.environment import environment, make_caches
 from gdnspec.sandbox.parent.output import TAIL_BYTES, Tail, printable
+from gdnspec.sandbox.wire.arena import Arena
 from gdnspec.sandbox.wire.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
 
 SCRATCH = "gdnspec-child-"  # prefix of scratch folders; the judge holds a lock on its own
@@ -115,9 +116,9 @@ class Child:
                 raise
             self._loaded.add(entry["entry"])
 
-    def open(self, message: dict[str, Any], fds: list[int], timeout: float) -> dict[str, Any]:
+    def open(self, message: dict[str, Any], arena: Arena, timeout: float) -> dict[str, Any]:
         """Maps the memory of a workload's calls and prepares. Returns the reply. Raises `ChildFailed`."""
-        reply = self._request({**message, "op": "open"}, timeout, "opened", fds)
+        reply = self._mapped("open", "opened", message, arena, timeout)
         self.is_open = True
         return reply
 
@@ -130,9 +131,9 @@ class Child:
         `ChildFailed`."""
         return self._request({"op": "call", "filler": filler}, timeout, "done")
 
-    def open_second(self, message: dict[str, Any], fds: list[int], timeout: float) -> None:
+    def open_second(self, message: dict[str, Any], arena: Arena, timeout: float) -> None:
         """Maps a second set of buffers beside the open one, and prepares. Raises `ChildFailed`."""
-        self._request({**message, "op": "second"}, timeout, "opened", fds)
+        self._mapped("second", "opened", message, arena, timeout)
 
     def close_second(self, timeout: float) -> None:
         """Closes the second set of buffers. Raises `ChildFailed`."""
@@ -142,9 +143,9 @@ class Child:
         """Calls on both sets of buffers at once, each on its own stream. Returns the reply. Raises `ChildFailed`."""
         return self._request({"op": "both"}, timeout, "done")
 
-    def ring(self, message: dict[str, Any], fds: list[int], timeout: float) -> dict[str, Any]:
+    def ring(self, message: dict[str, Any], arena: Arena, timeout: float) -> dict[str, Any]:
         """Maps a ring of buffers and prepares each. Returns the reply. Raises `ChildFailed`."""
-        reply = self._request({**message, "op": "ring"}, timeout, "ringed", fds)
+        reply = self._mapped("ring", "ringed", message, arena, timeout)
         self.is_open = True
         return reply
 
@@ -195,6 +196,10 @@ class Child:
         if self.is_open:
             self.is_open = False
             self._request({"op": "close"}, timeout, "closed")
+
+    def _mapped(self, op: str, wanted: str, message: dict[str, Any], arena: Arena, timeout: float) -> dict[str, Any]:
+        """A request that hands memory over."""
+        return self._request({**message, "op": op, "arena": arena.describe()}, timeout, wanted, arena.fds)
 
     def _request(
         self, message: dict[str, Any], timeout: float, wanted: str, fds: list[int] | None = None, awake: float = 0.0

@@ -116,6 +116,10 @@ class HostArena:
         self._map = mmap.mmap(fd, nbytes)
         self.block: Tensor | None = torch.frombuffer(self._map, dtype=torch.uint8)
 
+    @property
+    def fds(self) -> list[int]:
+        return [self.fd]
+
     def describe(self) -> dict[str, Any]:
         return {"kind": "host", "nbytes": self.nbytes}
 
@@ -184,6 +188,10 @@ class CudaArena:
         if self._opened:  # the size in a message of another process is not trusted
             self.nbytes = nbytes = min(nbytes, allocation(pointer.value)[1])
         self.block: Tensor | None = torch.as_tensor(_Memory(pointer.value, nbytes), device="cuda")
+
+    @property
+    def fds(self) -> list[int]:
+        return []
 
     @property
     def pointer(self) -> int:

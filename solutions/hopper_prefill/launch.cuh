@@ -1,0 +1,90 @@
+// The kernels of one call. Each may begin while the last blocks of the one before are busy, and waits for it itself.
+//
+//   prepare ──> all, where nothing is cut
+//   prepare ──> the first segments, with outputs ┐
+//          └──> those between them and the last, ┴──> all but the first, with outputs
+//               states alone: beside the first
+#pragma once
+#include <tvm/ffi/extra/cuda/base.h>
+
+#include <atomic>
+
+#include "cut.cuh"
+#include "prefill.cuh"
+
+namespace {
+
+// Once a device: more shared memory than there is without asking.
+template <class Kernel>
+void allow(Kernel kernel, size_t bytes, int device, std::atomic<uint64_t>& allowed) {
+  const uint64_t bit = uint64_t{1} << device % 64;
+  if ((allowed.load() & bit) != 0) return;
+  TVM_FFI_CHECK_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  if (device < 64) allowed.fetch_or(bit);
+}
+
+template <class E, bool WithP>
+void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
+  constexpr auto kernel = gdn_prepare_kernel<E, WithP>;
+  static std::atomic<uint64_t> allowed{0};
+  allow(kernel, prepare_bytes(2, WithP), p.device, allowed);
+  const int shared = std::min(p.q_group, p.k_group);  // heads that share q and k: products of them are shared
+  Group group{};
+  group.units = 1, group.heads = std::min(shared, kHeads);
+  while (shared % group.heads != 0) --group.heads;
+  // Two such, where four warps have a head each then, and multiprocessors two blocks.
+  const bool enough = places * p.H / group.heads >= 4 * multiprocessors;
+  if (2 * group.heads <= kHeads && p.H / group.heads % 2 == 0 && enough) group.units = 2;
+  group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
+  const dim3 grid(static_cast<unsigned>(places), static_cast<unsigned>(p.H / (group.units * group.heads)));
+  kernel<<<grid, 128, prepare_bytes(group.units, WithP), stream>>>(p, maps.q, maps.k, group);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+}
+
+// Of a kernel that begins while the last blocks of the one before are busy, and waits for it itself.
+template <class Kernel, class... Arguments>
+void launch_early(Kernel kernel, dim3 grid, int threads, size_t bytes, cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = bytes;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
+constexpr size_t kMoreThanHalf = 116 * 1024;  // of a multiprocessor's shared memory: what asks for it is alone there
+
+// Of one kernel that advances: so many slices and, in z, sequences or places of segments.
+template <class E, int Groups, bool Output, bool Checkpoints>
+void launch(const Problem& p, const Maps& maps, int slices, int64_t z, bool alone, cudaStream_t stream) {
+  constexpr auto kernel = gdn_prefill_kernel<E, Groups, Output, Checkpoints>;
+  constexpr size_t kBytes = kBlockBytes<Groups, Output, Checkpoints>;
+  constexpr size_t kMost = std::max(kBytes, kMoreThanHalf);
+  static std::atomic<uint64_t> allowed{0};
+  allow(kernel, kMost, p.device, allowed);
+  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z));
+  launch_early(kernel, grid, threads_of(Groups), alone ? kMost : kBytes, stream, p, maps);
+}
+
+template <class E, int Groups, bool Checkpoints>
+void launch_all(const Problem& p, const Maps& maps, int64_t places, const Cut& how, int multiprocessors, cudaStream_t stream) {
+  launch_prepare<E, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
+  constexpr int kSlices = D / (Groups * kSlice);
+  if (p.length == 0) {
+    return launch<E, Groups, true, Checkpoints>(p, maps, kSlices, p.N + more_blocks(p), true, stream);
+  }
+  Problem firsts = p;
+  firsts.firsts = true;
+  launch<E, Groups, true, Checkpoints>(firsts, maps, kSlices, p.N, true, stream);
+  if (p.segments > 1) {  // the last one of a sequence leaves no state to another
+    launch<E, 1, false, false>(p, maps, 2 * (D / kSlice), p.segments - (p.N == 1), how.alone, stream);
+  }
+  if (p.segments > 0) launch<E, Groups, true, Checkpoints>(p, maps, kSlices, p.segments, true, stream);
+}
+
+}  // namespace

@@ -1,0 +1,35 @@
+// What TMA is told of a tensor.
+#pragma once
+#include <tvm/ffi/extra/cuda/base.h>
+
+#include "feed.cuh"
+#include "host_checks.cuh"
+
+namespace {
+
+// Boxes of 64 tokens and 64 channels of one head, `halves` of them, of x [T, heads, D]; zeros behind the last token.
+CUtensorMap boxes(const ffi::TensorView& x, int halves) {
+  using Encode = decltype(&cuTensorMapEncodeTiled);
+  static const Encode encode = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    TVM_FFI_CHECK_CUDA_ERROR(
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result));
+    TVM_FFI_CHECK(result == cudaDriverEntryPointSuccess && found != nullptr, RuntimeError)
+        << "the driver has no cuTensorMapEncodeTiled";
+    return reinterpret_cast<Encode>(found);
+  }();
+  CUtensorMap map{};
+  if (x.size(0) == 0) return map;
+  const auto heads = static_cast<cuuint64_t>(x.size(1)), tokens = static_cast<cuuint64_t>(x.size(0));
+  const cuuint64_t sizes[] = {D / 2, tokens, 2, heads}, strides[] = {2 * D * heads, D, 2 * D};
+  const cuuint32_t box[] = {D / 2, kChunk, static_cast<cuuint32_t>(halves), 1}, steps[] = {1, 1, 1, 1};
+  const auto type = same(x.dtype(), kFloat16) ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const CUresult error =
+      encode(&map, type, 4, x.data_ptr(), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  TVM_FFI_CHECK(error == CUDA_SUCCESS, RuntimeError) << "cuTensorMapEncodeTiled failed with " << error;
+  return map;
+}
+
+}  // namespace

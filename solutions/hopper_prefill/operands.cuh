@@ -1,0 +1,77 @@
+// What a thread makes of its parts of products, left operands among them. By tokens: a lane has four of every 16, whose decays
+// lie side by side (shared.cuh).
+#pragma once
+#include "state.cuh"
+
+namespace {
+
+// V^T becomes X^T = V^T - (S K^T) diag(gamma), x = S K^T.
+template <class E>
+__device__ __forceinline__ void subtract_read(uint32_t (&bits)[4][4], const float (&x)[32], const float4 (&gammas)[4]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = k * 8 + 2 * e;  // in x
+      const float2 value = unpack<E>(bits[k][e]);
+      const float first = e < 2 ? gammas[k].x : gammas[k].z, second = e < 2 ? gammas[k].y : gammas[k].w;
+      bits[k][e] = pack<E>(fmaf(-first, x[i], value.x), fmaf(-second, x[i + 1], value.y));
+    }
+  }
+}
+
+// V'^T diag(gamma_C / gamma), of V'^T for tokens 0 to 31 and 32 to 63.
+template <class E>
+__device__ __forceinline__ void decay_v(uint32_t (&decayed)[4][4], const float (&y)[2][16], const float4 (&rests)[4]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = k * 8 + 2 * e;
+      const float first = e < 2 ? rests[k].x : rests[k].z, second = e < 2 ? rests[k].y : rests[k].w;
+      decayed[k][e] = pack<E>(y[i / 16][i % 16] * first, y[i / 16][i % 16 + 1] * second);
+    }
+  }
+}
+
+// S += V'^T diag(gamma_C / gamma) K: two products, of one half of the key channels after the other.
+template <class E>
+__device__ __forceinline__ void update_state(Slice& S, const uint32_t (&decayed)[4][4], uint32_t box) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {  // tokens are rows of the box: 16 of them are 2048 bytes
+      wgmma<E, 1>(S[half], decayed[k], descriptor(box, half * kBoxBytes + 2048 * k), 1);
+    }
+    wgmma_commit();
+  }
+}
+
+// scale (S Q^T) diag(gamma), `reads` = scale gamma; and V'^T as a left operand.
+template <class E>
+__device__ __forceinline__ void scale_read(float (&o)[32], uint32_t (&bits)[4][4], const float (&y)[2][16],
+                                           const float4 (&reads)[4]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = k * 8 + 2 * e;
+      bits[k][e] = pack<E>(y[i / 16][i % 16], y[i / 16][i % 16 + 1]);
+      o[i] *= e < 2 ? reads[k].x : reads[k].z, o[i + 1] *= e < 2 ? reads[k].y : reads[k].w;
+    }
+  }
+}
+
+// O^T to a box whose rows are tokens: to this lane's place there.
+template <class E>
+__device__ __forceinline__ void store_output(const float (&o)[32], uint32_t place) {
+  uint32_t o_bits[4][4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) o_bits[k][e] = pack<E>(o[8 * k + 2 * e], o[8 * k + 2 * e + 1]);
+    stmatrix_transposed(place + 2048 * k, o_bits[k]);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,33 @@
+// Products whose left operand is in registers, by a warpgroup: 64 rows, which are value channels.
+#pragma once
+#include "shared.cuh"
+
+namespace {
+
+// acc [64, 64] (+)= a [64, 128] times boxes whose rows are the columns of the product; from step to step of 16.
+template <class E, int From, int End>
+__device__ __forceinline__ void multiply(float (&acc)[32], const uint32_t (&a)[8][4], uint32_t box) {
+#pragma unroll
+  for (int k = From; k < End; ++k) {
+    wgmma<E, 0>(acc, a[k], descriptor(box, k / 4 * kBoxBytes + k % 4 * 32), k > 0);
+  }
+}
+
+// low, high [64, 32] (+)= a [64, 64] times a packed lower triangle, transposed: of its rows 0 to 31, of the others.
+template <class E>
+__device__ __forceinline__ void multiply_lower(float (&low)[16], float (&high)[16], const uint32_t (&a)[4][4],
+                                               uint32_t triangle, bool accumulate) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) wgmma<E, 0>(high, a[k], descriptor_packed(triangle, lower_rows(k)), accumulate || k > 0);
+#pragma unroll
+  for (int k = 0; k < 2; ++k) wgmma<E, 0>(low, a[k], descriptor_packed(triangle, upper_rows(k)), accumulate || k > 0);
+}
+
+// acc [64, 64] += a [64, 64] times a square of 16 x 16 blocks, transposed.
+template <class E>
+__device__ __forceinline__ void multiply_square(float (&acc)[32], const uint32_t (&a)[4][4], uint32_t square) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) wgmma<E, 0>(acc, a[k], descriptor_packed(square, block_of_square(0, k)), 1);
+}
+
+}  // namespace

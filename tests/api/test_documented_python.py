@@ -1,0 +1,33 @@
+"""The Python that README.md and the site show runs as it is written."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = [
+    (name, text)
+    for name in ("README.md", "docs/reference/python.md")
+    for text in BLOCK.findall((ROOT / name).read_text())
+]
+
+
+def test_the_five_lines_are_the_same() -> None:
+    five = [text for _, text in BLOCKS if "verdict" in text and "pytest" not in text]
+    assert len(five) == 2
+    assert len(set(five)) == 1
+
+
+@pytest.mark.parametrize(("page", "text"), BLOCKS, ids=lambda x: x if x.endswith(".md") else "")
+def test_a_block_runs(page: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / ("test_shown.py" if "import pytest" in text else "shown.py")
+    file.write_text(text + ("" if "import pytest" in text else "print(verdict)\n"))
+    plugin = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "gdnspec.api.pytest_plugin"]
+    words = [sys.executable, *(plugin if "import pytest" in text else []), str(file)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"13 of 13 workloads passed|11 passed", done.stdout), done.stdout

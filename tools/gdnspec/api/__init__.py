@@ -1,0 +1,1 @@
+"""What `import gdnspec` gives: definitions with their references and workloads, and verdicts on functions."""

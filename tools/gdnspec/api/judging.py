@@ -1,0 +1,160 @@
+"""gdnspec.check: the judge on a Python function."""
+
+import contextlib
+import inspect
+import json
+import secrets
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gdnspec.api.spec import Spec, definition
+from gdnspec.api.verdict import Verdict
+from gdnspec.build import machine
+from gdnspec.build.machine import Device
+from gdnspec.catalog.definitions import Found
+from gdnspec.catalog.solutions import MANIFEST, Solution
+from gdnspec.check.plan import Extras, Job, plan
+from gdnspec.check.run import Checker, Options
+from gdnspec.inputs.fresh import fresh
+from gdnspec.model.errors import SpecError
+from gdnspec.model.result import CheckResult
+from gdnspec.model.solution import Manifest
+from gdnspec.model.workload import SUITES, Workload
+from gdnspec.numerics.allowed import require
+from gdnspec.sandbox.parent.in_process import InProcess
+from gdnspec.sandbox.parent.process import Child
+
+SOURCE = "function.py"
+
+
+def check(
+    function: Callable[..., Any],
+    definition_name: str | Spec,
+    suite: str = "smoke",
+    *,
+    workload: str | None = None,
+    device: str = "auto",
+    isolated: bool = False,
+    deterministic: bool = False,
+    errors: bool = False,
+    seed: int | None = None,
+    timeout: float = 120.0,
+) -> Verdict:
+    """Judges a function on the workloads of a definition, and on fresh ones that are drawn for this call.
+
+    `function` takes the inputs of the definition by keyword and returns the outputs, as a tuple in the definition's
+    order. If it also has parameters with the names of the outputs, it gets them full of NaN and writes to them.
+
+    `suite`: smoke, conformance, strict, performance, fresh or all. `workload`: this one alone. `device`: auto, cpu or
+    cuda. `deterministic`: also demand the same bits for the same content. `errors`: also take errors by position.
+    `seed`: of the fresh workloads and of what second calls change; new by default.
+
+    By default the function runs in this process. It has no deadline then, and the verdict says that it was not
+    isolated. With `isolated` its source file is copied and runs in a process of its own, within `timeout` seconds per
+    call.
+
+    Raises `SpecError` where the request makes no sense: an unknown definition, suite or workload, or a function that
+    does not take the inputs.
+    """
+    spec = definition_name if isinstance(definition_name, Spec) else definition(definition_name)
+    name = getattr(function, "__name__", type(function).__name__)
+    call = _call(function, name, spec)
+    where = _device(device)
+    drawn = secrets.randbits(62) if seed is None else seed
+    lines = _lines(spec.found, suite, workload, drawn, where)
+    require(spec.contract, lines)
+    with _solution(function, spec.name, call, deterministic, isolated) as solution:
+        jobs = list(plan([solution], [(spec.found, lines)], where, Extras(errors=errors)))
+        options = Options(timeout, drawn)
+        checker = Checker(where.kind, options, _warn) if isolated else _Here(function, where.kind, options)
+        results: list[CheckResult] = list(checker.run(jobs))
+    return Verdict(spec.name, name, where.kind, results, isolated)
+
+
+class _Here(Checker):
+    """Judges in this process."""
+
+    def __init__(self, function: Callable[..., Any], device: str, options: Options) -> None:
+        super().__init__(device, options, _warn)
+        self._function = function
+
+    def child(self, job: Job) -> Child:
+        return InProcess(self._function, job.solution, self.device)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=2)
+
+
+def _device(name: str) -> Device:
+    if name == "auto":
+        return machine.best_device()
+    found = machine.device(name) if name in ("cpu", "cuda") else None
+    if found is None:
+        raise SpecError(f"no device {name!r} here: auto, cpu, or cuda where there is a GPU")
+    return found
+
+
+def _call(function: Callable[..., Any], name: str, spec: Spec) -> str:
+    """Whether it returns the outputs or takes them. Raises `SpecError` where it does not take the inputs."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        raise SpecError(f"{name} does not say which arguments it takes: wrap it in a function that does") from None
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        raise SpecError(f"{name} is a generator or a coroutine: return the outputs as a tuple")
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes = {p.name for p in named}
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        takes |= {*spec.inputs}
+    required = {p.name for p in named if p.default is p.empty}
+    out = {*spec.outputs} <= takes
+    known = {*spec.inputs, *(spec.outputs if out else ())}
+    missing = [x for x in spec.inputs if x not in takes]
+    further = sorted(required - known) + [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    if missing or further:
+        said = [f"lacks {', '.join(missing)}"] if missing else []
+        said += [f"wants {', '.join(further)}, which the definition does not have"] if further else []
+        raise SpecError(f"{name} {' and '.join(said)}: {spec.name} calls it with ({', '.join(spec.inputs)}) by keyword")
+    return "out" if out else "return"
+
+
+def _lines(found: Found, suite: str, name: str | None, seed: int, where: Device) -> list[Workload]:
+    spec = Spec(found, found.definition.name)
+    drawn = fresh(found, seed, where.kind)
+    if name is not None:
+        return [line for line in drawn if line.name == name] or [spec.workload(name).line]
+    if suite == "fresh":
+        return drawn
+    return [case.line for case in spec.workloads(suite)] + (drawn if suite in (*SUITES, "all") else [])
+
+
+@contextlib.contextmanager
+def _solution(
+    function: Callable[..., Any], definition_name: str, call: str, deterministic: bool, isolated: bool
+) -> Iterator[Solution]:
+    """The function as a solution that serves one definition."""
+    name = getattr(function, "__name__", "")
+    if isolated and not (name.isidentifier() and function.__module__ and "<locals>" not in function.__qualname__):
+        raise SpecError("isolated=True takes a function at the top level of a file: its file is copied to a process")
+    entry = {"entry": f"{SOURCE}::{name if name.isidentifier() else 'function'}", "call": call}
+    manifest = {
+        "schema_version": 1, "name": "function", "language": "python", "authors": ["this process"],
+        "license": "unknown", "description": "A function that was passed to gdnspec.check.", "sources": [SOURCE],
+        "requires": {"device": "any"}, "deterministic": deterministic, "entries": {definition_name: entry},
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="gdnspec-check-") as folder:
+        (Path(folder) / MANIFEST).write_text(json.dumps(manifest))
+        solution = Solution(Manifest.model_validate(manifest), Path(folder))
+        if isolated:
+            try:
+                shutil.copyfile(inspect.getsourcefile(function) or "", Path(folder) / SOURCE)
+            except (OSError, TypeError):
+                raise SpecError(f"isolated=True needs the file of {name}, and there is none") from None
+        else:
+            (Path(folder) / SOURCE).touch()
+        yield solution
