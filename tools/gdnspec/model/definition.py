@@ -101,9 +101,8 @@ class Definition(Model):
             if clash:
                 raise PlacedError(f"/{side}", f"{sorted(clash)[0]!r} is already the name of {what}")
         for i, constraint in enumerate(self.constraints):
-            self._expression(
-                f"/constraints/{i}/expression", constraint.expression, self._scope_names, "an axis or value"
-            )
+            at = f"/constraints/{i}/expression"
+            self._expression(at, constraint.expression, self._scope_names, "an axis or value")
         self._expression("/flops", self.flops, axes, "an axis")
         roles.check(self)
         for i, symmetry in enumerate(self.symmetries):
@@ -203,8 +202,7 @@ class Definition(Model):
 
     @cached_property
     def _shapes(self) -> dict[str, list[Size]]:
-        """What a symmetry may name: every tensor and every part. A part has the shape of its tensor, in which its own
-        shape replaces the packed dimension."""
+        """What a symmetry may name: every tensor, and every part, whose shape replaces the packed dimension."""
         shapes: dict[str, list[Size]] = {tensor.name: tensor.shape or [] for tensor in (*self.inputs, *self.outputs)}
         for name, (tensor, at, part, _) in self._packed.items():
             shape = tensor.shape or []
@@ -213,8 +211,7 @@ class Definition(Model):
 
     @cached_property
     def _packed(self) -> dict[str, tuple[Tensor, int, Part, Tensor | DerivedAxis]]:
-        """For every part, by the name that a symmetry uses: its tensor, the packed dimension, the part, and the tensor
-        or axis that declares it."""
+        """For every part, by its name in symmetries: its tensor, the packed dimension, the part, and what declares it."""
         found: dict[str, tuple[Tensor, int, Part, Tensor | DerivedAxis]] = {}
         axes = {axis.name: axis for axis in self.axes if isinstance(axis, DerivedAxis)}
         for tensor in (*self.inputs, *self.outputs):
