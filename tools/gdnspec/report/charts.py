@@ -94,7 +94,6 @@ def _share() -> dict[str, Any]:
 
 
 def _limit(y: str) -> list[alt.Chart]:
-    """A horizontal line with its label."""
     limit = alt.Chart(alt.NamedData("limit"))
     colour = alt.value("@muted")
     rule = limit.mark_rule(strokeDash=[6, 4], strokeWidth=1.5)
