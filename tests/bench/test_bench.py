@@ -552,7 +552,7 @@ def test_weighted_workloads_add_up_to_the_time_of_all_calls(gdnspec: Run, make_s
     assert f"gdn_decode_k_last, {folder.name}: 10 calls take {shown_time(total)}" in done.stdout
     refused = gdnspec(*command, "--save")
     assert refused.returncode == 2
-    assert "--save keeps traces of shipped workloads alone" in refused.stderr
+    assert "--save writes traces of shipped workloads only" in refused.stderr
 
 
 def test_what_is_below_the_clock_is_not_shown_as_a_time(capsys: pytest.CaptureFixture[str]) -> None:

@@ -132,7 +132,7 @@ def test_a_change_that_reaches_the_gpu_leaves_traces_stale(gdnspec: Run, measure
     changed(measured, *OTHER[what])
     done = carry(gdnspec, measured)
     assert done.returncode == 1, done.stderr
-    assert "2 traces stale still: the machine code differs, or its launches do" in done.stdout
+    assert "2 traces still stale: the machine code differs, or its launches do" in done.stdout
     assert not proof_files(measured)
 
 
@@ -159,8 +159,8 @@ def test_what_was_measured_by_another_compiler_or_elsewhere_stays_stale(gdnspec:
     changed(measured, *SAME["a comment"])
     done = carry(gdnspec, measured)
     assert done.returncode == 1
-    assert "1 trace stale still: it was measured with Triton 3.1.0, but another version is installed" in done.stdout
-    assert "1 trace: no commit here has the sources that were measured (000000000000)" in done.stderr
+    assert "1 trace still stale: it was measured with Triton 3.1.0, but another version is installed" in done.stdout
+    assert "1 trace: no commit has the measured sources (000000000000)" in done.stderr
 
 
 def test_a_row_of_the_report_says_so() -> None:
@@ -171,7 +171,7 @@ def test_a_row_of_the_report_says_so() -> None:
 def test_solutions_whose_code_cannot_be_compared_are_refused(gdnspec: Run) -> None:
     done = gdnspec("traces", "carry", "torch_recurrent")
     assert done.returncode == 2
-    assert "torch_recurrent is python" in done.stderr
+    assert "torch_recurrent is a python solution" in done.stderr
 
 
 # --- CUDA -------------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_a_change_that_the_compiler_sees_leaves_traces_stale(gdnspec: Run, measu
     changed(measured_cuda, *OTHER_CUDA[what], "kernel.cu")
     done = carry(gdnspec, measured_cuda)
     assert done.returncode == 1, done.stderr
-    assert "2 traces stale still: the machine code or the host code differs" in done.stdout
+    assert "2 traces still stale: the machine code or the host code differs" in done.stdout
     assert not proof_files(measured_cuda)
 
 
@@ -278,7 +278,7 @@ def test_without_nvcc_nothing_is_carried(measured_cuda: Path) -> None:
     command = [sys.executable, "-m", "gdnspec", "traces", "carry", "mine", "--solutions-dir", str(measured_cuda.parent)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "nothing can be compared here: nvcc was not found: install the CUDA toolkit, or set CUDA_HOME" in done.stderr
+    assert "the two states cannot be compared here: nvcc was not found: install the CUDA toolkit, or set CUDA_HOME" in done.stderr
     assert not proof_files(measured_cuda)
 
 
@@ -291,7 +291,7 @@ def test_what_another_generation_ran_is_not_compared(gdnspec: Run, measured_cuda
     changed(measured_cuda, *SAME_CUDA["a comment"], "kernel.cu")
     done = carry(gdnspec, measured_cuda)
     assert done.returncode == 1
-    assert "1 trace stale still: it was measured on nvidia-b200, but the code is compared for sm_90a" in done.stdout
+    assert "1 trace still stale: it was measured on nvidia-b200, but the code is compared for sm_90a" in done.stdout
 
 
 @HAS_NVCC
@@ -323,4 +323,4 @@ def test_traces_of_a_folder_of_links_come_to_the_variant_that_replaces_it(
     assert [is_stale(trace, one, definitions()[DECODE]) for trace in traces] == [None, None]
     assert json.loads(proof_files(folder)[0].read_text())["measured_as"] == "mine_two"
     done = gdnspec("traces", "carry", "mine:two", "--from", "nobody", "--solutions-dir", str(folder.parent))
-    assert (done.returncode, "no commit here has a solution 'nobody'" in done.stderr) == (2, True)
+    assert (done.returncode, "no commit has a solution 'nobody'" in done.stderr) == (2, True)

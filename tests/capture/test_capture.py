@@ -451,13 +451,13 @@ def test_a_packed_decode_has_a_row_each(gdnspec: Run, rules: Any, tmp_path: Path
     [
         ({"name": "gdn_prefil_k_first"}, "did you mean 'gdn_prefill_k_first'?"),
         ({"name": "gdn_verify_k_last"}, "gdn_verify_k_last cannot be recorded from a gated delta rule"),
-        ({"target": "made_up_rules"}, "is not package.module:function"),
+        ({"target": "made_up_rules"}, "is not of the form package.module:function"),
         ({"target": "made_up_rulez:rule"}, "made_up_rulez cannot be imported"),
         ({"target": "made_up_rules:rul"}, "made_up_rules has no 'rul' (did you mean 'rule'?)"),
-        ({"target": "json:dumps"}, "is no gated delta rule: it takes no q/query, k/key"),
-        ({"target": "math:pi"}, "pi is no function"),
-        ({"tensors": "some"}, "tensors 'some' is not one of none, sample:N or all"),
-        ({"tensors": "sample:0"}, "tensors 'sample:0' is not one of"),
+        ({"target": "json:dumps"}, "is not a gated delta rule: it has no parameter q/query, k/key"),
+        ({"target": "math:pi"}, "pi is not a function"),
+        ({"tensors": "some"}, "tensors 'some': use none, sample:N or all"),
+        ({"tensors": "sample:0"}, "tensors 'sample:0': use none"),
         ({"out": "no/such/run.jsonl"}, "cannot be written: No such file"),
         ({"repeats": 0}, "repeats 0: at least 1"),
     ],
@@ -761,8 +761,8 @@ def test_a_program_that_has_nothing_to_record(program: Callable[[str], Path], tm
     (tmp_path / "idle.py").write_text("import made_up")
     done = run(tmp_path, sys.executable, tmp_path / "idle.py")
     assert done.returncode == 1
-    assert "made_up:rule was never called with what --definition gdn_prefill_k_first takes" in done.stderr
-    assert "was called at all" in done.stderr
+    assert "made_up:rule was never called with the inputs of --definition gdn_prefill_k_first" in done.stderr
+    assert "no other Python function with these arguments was called: q, " in done.stderr
     nowhere = run(tmp_path, sys.executable, tmp_path / "idle.py", target="no_such_module:rule")
     assert nowhere.returncode == 2
     assert "there is no module 'no_such_module'" in nowhere.stderr
@@ -789,7 +789,7 @@ def test_what_was_called_instead_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     shapes = "q [1, 7, 4, 64], k [1, 7, 4, 64], v [1, 7, 4, 64], g [1, 7, 4], beta [1, 7, 4], no state"
     assert f"called 3 times: other_model:chunk_rule with {shapes}\n" in done.stderr
-    assert "such as --target other_model:chunk_rule" in done.stderr
+    assert "records another function: --target other_model:chunk_rule" in done.stderr
     assert "shaped" not in done.stderr
     again = run(tmp_path, sys.executable, tmp_path / "program.py", target="other_model:chunk_rule")
     assert again.returncode == 0, again.stderr
@@ -803,7 +803,7 @@ def test_calls_of_another_stage_are_named_with_what_they_were_called_with(
     words = [sys.executable, "-m", "gdnspec", "capture", *options, "--", sys.executable, program("")]
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
-    assert f"made_up:rule was never called with what --definition {DECODE} takes" in done.stderr
+    assert f"made_up:rule was never called with the inputs of --definition {DECODE}" in done.stderr
     assert "called 3 times: made_up:rule with q [1, 7, 4, 64]" in done.stderr
     assert "a decode takes one token of each sequence" in done.stderr
 

@@ -157,7 +157,7 @@ def test_a_bundle_is_taken_in_by_the_family_of_who_takes_it(gdnspec: Run, tmp_pa
     refused = gdnspec("intake", bundle, "--into", into, "--device", "cpu")
     assert refused.returncode == 2
     assert f"/evidence/definitions/{SUM}: no definition '{SUM}'" in refused.stderr
-    assert "no bundle brings a family: --definitions-dir names your own copy of it" in refused.stderr
+    assert "a bundle cannot bring a family: --definitions-dir names your own copy" in refused.stderr
     assert list(into.iterdir()) == []
 
     beside = resealed(
@@ -165,7 +165,7 @@ def test_a_bundle_is_taken_in_by_the_family_of_who_takes_it(gdnspec: Run, tmp_pa
     )
     refused = gdnspec("intake", beside, "--into", into, *THERE)
     assert refused.returncode == 2
-    assert "/files: 'definitions/toy/family.json' belongs in no bundle" in refused.stderr
+    assert "/files: 'definitions/toy/family.json' does not belong in a bundle" in refused.stderr
     assert list(into.iterdir()) == []
 
     taken = gdnspec("intake", bundle, "--into", into, *THERE)

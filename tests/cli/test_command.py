@@ -134,7 +134,7 @@ def test_show_prints_brackets_as_they_are(gdnspec: Run) -> None:
         (("check", "--workload", "one_rwo"), "did you mean 'one_row'?"),
         (("check", "--device", "tpu"), "no device 'tpu'"),
         (("check", "--solutions-dir", "no/such/folder"), "no such folder: no/such/folder"),
-        (("check", "--workloads", "x.jsonl"), "--workloads goes with one definition"),
+        (("check", "--workloads", "x.jsonl"), "--workloads holds workloads of one definition"),
         (("validate", "no/such/file.json"), "no such file"),
         (("new", "Bad-Name", "--definition", "gdn_decode_k_last"), "'Bad-Name'"),
         (("new", "mine", "--definition", "gdn_decode"), "no definition 'gdn_decode'"),
@@ -625,14 +625,14 @@ def test_doctor_says_what_runs_here(gdnspec: Run) -> None:
     assert said["machine"]["torch"]
     assert said["machine"]["seccomp"] == "yes"
     assert said["machine"]["namespaces"] == "yes" or "none: " in said["machine"]["namespaces"]
-    assert said["machine"]["intake"].startswith("isolated in full on ")
+    assert said["machine"]["intake"].startswith("fully isolated on ")
 
 
 @pytest.mark.parametrize(
     ("without", "key", "says", "full"),
     [
         ("landlock_create_ruleset=444", "isolation", "none: this kernel has no Landlock", False),
-        ("unshare", "namespaces", "none: this user may not make any here", True),
+        ("unshare", "namespaces", "none: this user may not make namespaces here", True),
     ],
 )
 def test_doctor_names_each_wall_that_is_missing(without: str, key: str, says: str, full: bool) -> None:
@@ -645,7 +645,7 @@ def test_doctor_names_each_wall_that_is_missing(without: str, key: str, says: st
     said = json.loads(forked_command.run(["doctor", "--json"], env, script=script).stdout)["machine"]
     assert said[key] == says
     assert said["seccomp"] == "yes"
-    assert said["intake"].startswith("isolated in full") == full, said["intake"]
+    assert said["intake"].startswith("fully isolated") == full, said["intake"]
     assert full or "--trusted" in said["intake"]
 
 

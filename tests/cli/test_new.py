@@ -20,14 +20,14 @@ def test_new_edit_check_outside_the_checkout(gdnspec: Run, tmp_path: Path) -> No
     check = ("check", "gdn_decode_k_last", "--solution", "mine", "--solutions-dir", tmp_path, *SMALL)
     unwritten = gdnspec(*check)
     assert unwritten.returncode == 1
-    assert "gdn_decode_k_last is still to be written" in unwritten.stderr
+    assert "gdn_decode_k_last is not written yet" in unwritten.stderr
 
     kernel = tmp_path / "mine" / "kernel.py"
     arguments = "(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"
     kernel.write_text(
         RIGHT_DECODE
         + kernel.read_text().replace(
-            'raise NotImplementedError("gdn_decode_k_last is still to be written")', f"return decode_k_last{arguments}"
+            'raise NotImplementedError("gdn_decode_k_last is not written yet")', f"return decode_k_last{arguments}"
         )
     )
     written = gdnspec(*check)

@@ -59,7 +59,7 @@ def test_bench_save_finds_it_before_it_measures(gdnspec: Run, make_solution: Mak
     words = ("bench", DECODE, "--device", "cpu", "--workload", "one_row", "--solution", folder.name)
     done = gdnspec(*words, "--solutions-dir", folder.parent, "--save")
     assert done.returncode == 2
-    assert "--json FILE keeps them elsewhere" in done.stderr
+    assert "--json FILE writes them elsewhere" in done.stderr
     assert "one_row" not in done.stdout
 
 
@@ -141,7 +141,7 @@ def test_new_on_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full)
-        with pytest.raises(SpecError, match="cannot be written: No space left on device; nothing is left of it"):
+        with pytest.raises(SpecError, match="cannot be written: No space left on device; nothing was created"):
             make()
     assert not list((tmp_path / "solutions").iterdir())
     before = os.umask(0o022)  # whatever the tests before this one have left

@@ -148,7 +148,7 @@ KNOWN_BAD = ("output_times_1_01", "--solutions-dir", str(wrong("output_times_1_0
     ("arguments", "code", "said"),
     [
         (("transformer", "-o", "x.md"), 2, "did you mean 'transformers'?"),
-        (("transformers", "-o", "x.html"), 2, "Markdown is written into a .md"),
+        (("transformers", "-o", "x.html"), 2, "is not named .md"),
         ((*KNOWN_BAD, "-o", "x.md"), 3, "no trace and no verdict of output_times_1_01"),
         (("torch_recurrent", "-o", "no/such/x.md"), 2, "cannot be written"),
     ],
@@ -164,5 +164,5 @@ def test_marks_out_of_order_are_refused() -> None:
     from gdnspec.model.errors import SpecError
 
     for text in (f"{END}\n{BEGIN}", BEGIN, END):
-        with pytest.raises(SpecError, match="do not stand in order"):
+        with pytest.raises(SpecError, match="in the wrong order"):
             placed(text, "body", "x")

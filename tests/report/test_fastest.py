@@ -248,7 +248,7 @@ def test_no_kernel_is_named_where_none_is_ranked() -> None:
     answer = only(made.trace(DECODE, LINE, "on_cpu", "x86-64"))
     assert answer.sentence.startswith("On an x86-64, ")
     assert ": no kernel can be named the fastest." in answer.sentence
-    assert answer.rows[0][4] == "not counted: a CPU is no device to rank on"
+    assert answer.rows[0][4] == "not counted: times on a CPU are not ranked"
     assert "--device cpu" in answer.sentence
 
 

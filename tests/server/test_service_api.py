@@ -213,7 +213,7 @@ def test_a_process_that_falls_over_is_tried_three_times(box: Box, ann: str) -> N
         name = box.job(ann, **{how: True})
         job = box.ended(ann, name)
         assert (job.state, job.attempt) == ("lost", 3)
-        assert "lost 3 times" in job.reasons[0]
+        assert "failed 3 times" in job.reasons[0]
         assert says in job.reasons[0]
         assert [e["kind"] for e in read_events(box, ann, name)].count("again") == 2
 
@@ -360,7 +360,7 @@ def test_old_bundles_are_deleted_and_nothing_else(tmp_path: Path) -> None:
         for job in (refused, first):
             gone = until(lambda job=job: (a := box.ask("GET", f"jobs/{job}/bundle", ann)).status == 410 and a)
             assert gone.code == "gone"
-            assert "keeps them for 0 days; verdicts and traces stay" in gone.json["error"]["message"]
+            assert "keeps bundles for 0 days; its result is kept" in gone.json["error"]["message"]
             assert box.ask("GET", f"jobs/{job}/report", ann).code == "gone"
             assert len(box.client(ann).result(job).verdicts) == 2
             assert read_events(box, ann, job)[-1]["kind"] == "ended"
@@ -420,7 +420,7 @@ def test_the_client_waits_as_it_is_told(tmp_path: Path) -> None:
         assert client.job(client.submit(bundle()).id).state in ("queued", "running", "accepted")
         (seconds,) = slept
         assert 50_000 < seconds <= 60_000
-        assert said == [f"{box.url}: too many requests: again in {seconds:g} s; again in {seconds:g} s"]
+        assert said == [f"{box.url}: too many requests: try again in {seconds:g} s; trying again in {seconds:g} s"]
 
 
 def test_a_client_gives_up_when_its_patience_is_over(tmp_path: Path) -> None:
@@ -436,6 +436,6 @@ def test_a_client_gives_up_when_its_patience_is_over(tmp_path: Path) -> None:
             sleep=sleep,
         )  # fmt: skip
         client.jobs()
-        with pytest.raises(ServiceError, match=r"too many requests: .*; given up after 150000 s"):
+        with pytest.raises(ServiceError, match=r"too many requests: .*; gave up after 150000 s"):
             client.jobs()
         assert 100_000 < slept[0] <= 120_000, "twice as long as it was told, for a third time would be too long"

@@ -156,7 +156,7 @@ def test_a_clock_that_is_a_year_ahead_deletes_nothing_however_often_a_server_sta
             server.look()
             now.pass_(HOUR)
         (said,) = capsys.readouterr().err.splitlines()
-        assert "old bundles stay until servers have run by this clock for a day" in said
+        assert "old bundles are kept until servers have run with this clock for a day" in said
         assert bundles(database) == 1
     now.wall -= YEAR
     server = Retention(database, 30 * DAY, now.clock())
@@ -243,7 +243,7 @@ def test_one_start_with_a_clock_a_year_ahead_deletes_no_bundle(tmp_path: Path) -
         name = box.ended(ann, box.job(ann, state="refused")).id
     box.settings["ahead"] = YEAR
     with box:
-        until(lambda: "old bundles stay" in box.said)
+        until(lambda: "old bundles are kept" in box.said)
         assert box.ask("GET", f"jobs/{name}/bundle", ann).status == 200
     del box.settings["ahead"]
     with box:

@@ -42,7 +42,7 @@ def test_who_has_waited_longest_makes_room() -> None:
     found.work(a)
     found.wait(b)  # it had an answer: now it is behind c
     assert found.enter(Guest(found), "one") is None
-    assert (a.told, b.told, c.told) == ("", "", "more than 3 connections of one address")
+    assert (a.told, b.told, c.told) == ("", "", "more than 3 connections from one address")
     assert found.enter(Guest(found), "two") is None
     other = Guest(found)
     assert found.enter(other, "three") is None  # the fifth of all
@@ -55,7 +55,7 @@ def test_nobody_makes_room_while_being_answered() -> None:
     for guest in (one, owed):
         assert found.enter(guest, "here") is None
     found.work(one)
-    assert found.enter(Guest(found), "here") == "more than 2 connections of one address"
+    assert found.enter(Guest(found), "here") == "more than 2 connections from one address"
     assert found.enter(Guest(found), "there") is None
     found.leave(one)
     assert found.enter(Guest(found), "here") is None
@@ -321,7 +321,7 @@ def test_where_every_connection_is_being_answered_a_new_one_is_told_so(box: Box)
     busy = [uploading(box, box.user(f"busy{number}")) for number in range(16)]
     answer = box.ask("GET", ROOT)
     assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "too_many_connections", "5")
-    assert "more than 16 connections of one address" in answer.json["error"]["message"]
+    assert "more than 16 connections from one address" in answer.json["error"]["message"]
     for connection in busy:
         connection.send(bundle())
         assert connection.getresponse().status == 201

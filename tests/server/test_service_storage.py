@@ -58,7 +58,7 @@ with Box(pathlib.Path("data").absolute(), pathlib.Path("../log").absolute(), lea
     print(answer.status, answer.code, answer.headers["retry-after"], answer.json["error"]["message"])
     print(box.ask("GET", "jobs", ann).status, len(box.ask("GET", "jobs", ann).json["jobs"]))
     pathlib.Path("../goes on").touch()
-    until(lambda: "a result waits to be written" in box.said)
+    until(lambda: "a result is not stored yet" in box.said)
     print(box.client(ann).job(slow).state)
     pathlib.Path("filler").unlink()
     print(box.ended(ann, slow).state, box.client(ann).job(slow).attempt, len(box.client(ann).result(slow).verdicts))
@@ -94,7 +94,7 @@ with box:
     ):
         print(answer.status, answer.code, answer.headers["retry-after"], answer.json["error"]["message"])
     waits = box.job(ann, name="waits")
-    until(lambda: "waits for room on the disk of the server" in box.said)
+    until(lambda: "waits for space on the server's disk" in box.said)
     print(box.client(ann).job(waits).state)
     (work / "filler").unlink()
     print(box.ended(ann, waits).state, box.client(ann).job(waits).attempt)
@@ -158,7 +158,8 @@ for target in ("copy.db", "../copy.db", "../copy.db"):
     done = in_a_small_disk(tmp_path, "", script)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "copy.db: the disk is full; nothing was changed True", "[]", "None", "[]", "../copy.db: exists False", "[]",
+        "copy.db: the disk is full; nothing was changed True", "[]", "None", "[]", "../copy.db: exists already False",
+        "[]",
     ]  # fmt: skip
 
 
@@ -224,7 +225,7 @@ def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
 
 def test_a_folder_that_others_can_look_into_is_not_used(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    with pytest.raises(SpecError, match="others can look into it"):
+    with pytest.raises(SpecError, match="other users of this machine can read it"):
         opened(Settings(tmp_path))
     opened(Settings(tmp_path / "new"))
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
@@ -238,7 +239,7 @@ def test_what_is_no_database_or_another_ones_is_left_alone(tmp_path: Path, gdnsp
         connection.execute("PRAGMA user_version = 7")
     done = gdnspec("serve", "--data", data, "--users")
     assert done.returncode == 2
-    assert "is of version 7; this gdnspec keeps version 1 (--data DIR)" in done.stderr
+    assert "has version 7, and this gdnspec uses version 1 (--data DIR)" in done.stderr
     for file in data.glob("service.db-*"):
         file.unlink()
     (data / "service.db").write_bytes(b"a text, and a long one\n" * 100)

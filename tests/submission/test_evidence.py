@@ -105,9 +105,7 @@ def test_a_full_disk_leaves_the_evidence_of_the_last_run(solution: Solution, mon
         patch.setattr(Path, "open", full)
         with pytest.raises(SpecError) as said:
             record(solution, all_passed(solution))
-    assert "the evidence cannot be written: No space left on device; that of the last run is as it was" in str(
-        said.value
-    )
+    assert "the evidence cannot be written: No space left on device; earlier evidence is unchanged" in str(said.value)
     assert "GDNSPEC_CACHE=DIR" in str(said.value)
     assert recorded(solution) == before
     assert [latest(solution)] == list(folder_of(solution).glob("run-*"))
@@ -127,7 +125,7 @@ def test_a_failure_of_the_same_sources_withdraws_what_was_recorded(solution: Sol
     record(solution, all_passed(solution))
     with Recording(solution) as recording:
         recording.withdraw()
-    with pytest.raises(SpecError, match="no evidence is recorded"):
+    with pytest.raises(SpecError, match="no evidence was recorded"):
         recorded(solution)
 
 
@@ -172,8 +170,8 @@ def foreign(solution: Solution) -> list[CheckResult]:
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (fewer, "verdicts on gdn_decode_k_last are missing, such as that on"),
-        (unknown, "1 verdicts on workloads that gdn_decode_k_last has not, such as no_such_workload"),
+        (fewer, "verdicts on gdn_decode_k_last are missing, for example on"),
+        (unknown, "1 verdicts on workloads that gdn_decode_k_last does not have, for example no_such_workload"),
         (elsewhere, "verdicts from several devices: cpu, nvidia-h200"),
         (foreign, "verdicts on gdn_decode_k_first, which it does not serve"),
     ],
@@ -198,7 +196,7 @@ def test_what_no_single_run_leaves_is_neither_packed_nor_taken_in(
 
 def test_a_verdict_that_stands_twice_is_neither_packed_nor_read(solution: Solution, tmp_path: Path) -> None:
     verdicts = all_passed(solution)
-    says = rf"2 verdicts of under_test on {DECODE}/{verdicts[0].workload}, and a run gives one"
+    says = rf"2 verdicts of under_test on {DECODE}/{verdicts[0].workload}, but a run gives one"
     with pytest.raises(SpecError, match=says):
         packed(solution, claimed(solution, [*verdicts, verdicts[0]]))
     from gdnspec.submission.bundle import EVIDENCE

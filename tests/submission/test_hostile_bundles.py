@@ -61,7 +61,7 @@ ARCHIVES: dict[str, tuple[list[tuple[tarfile.TarInfo, bytes]], str]] = {
     "a folder": ([member("solution", b"", type=tarfile.DIRTYPE)], "a folder"),
     "an unknown kind": ([member("solution/x", b"", type=b"Z")], "not a regular file"),
     "the same name twice": ([member("solution/kernel.py", b"1"), member("solution/kernel.py", b"2")], "twice"),
-    "one name but for case": ([member("solution/kernel.py"), member("solution/Kernel.py")], "case does not count"),
+    "one name but for case": ([member("solution/kernel.py"), member("solution/Kernel.py")], "upper and lower case"),
     "a file and a folder": ([member("solution"), member("solution/kernel.py")], "a file and a folder"),
     "a letter of two kinds": ([member("solution/é.py"), member("solution/é.py")], "names are made of"),
     "a mark of direction": ([member("solution/\u202eyp.lenrek")], "names are made of"),
@@ -211,14 +211,14 @@ def same(_: dict[str, Any]) -> None:
 LIES: dict[str, tuple[Callable[[dict[str, Any]], None], dict[str, bytes | None], str]] = {
     "another hash": (setting("files", KERNEL, to="0" * 64), {}, "another sha256 than its manifest says"),
     "no hash": (lambda m: m["files"].pop(KERNEL), {}, "is not in its manifest"),
-    "a file that is nowhere": (setting("files", "solution/x.py", to="0" * 64), {}, "and nowhere else"),
-    "a file beside": (same, {"x.py": b""}, "belongs in no bundle"),
+    "a file that is nowhere": (setting("files", "solution/x.py", to="0" * 64), {}, "is in its manifest, but missing"),
+    "a file beside": (same, {"x.py": b""}, "does not belong in a bundle"),
     "a source that is not listed": (same, {"solution/x.py": b""}, "not among the sources"),
     "a source that is left out": (same, {KERNEL: None}, "'kernel.py' is not in it"),
     "no manifest of the solution": (same, {MANIFEST: None}, "has no solution/solution.json"),
     "no verdicts": (same, {VERDICTS: None}, "has no evidence/verdicts.jsonl"),
-    "other sources": (same, {KERNEL: b"import os\n"}, "evidence is of other sources"),
-    "other verdicts": (setting("evidence", "files", "verdicts.jsonl", to="0" * 64), {}, "of another verdicts.jsonl"),
+    "other sources": (same, {KERNEL: b"import os\n"}, "evidence is for other sources"),
+    "other verdicts": (setting("evidence", "files", "verdicts.jsonl", to="0" * 64), {}, "for another verdicts.jsonl"),
     "another name": (setting("name", to="torch_recurrent"), {}, "name is 'torch_recurrent' here"),
     "a name that is a path": (setting("name", to="../../evil"), {}, "/name"),
     "another licence": (setting("license", to="MIT"), {}, "license is 'MIT' here"),
@@ -302,7 +302,7 @@ def test_a_name_that_is_taken_is_refused_before_anything_runs(
     assert (done.returncode, "the name is taken" in done.stderr) == (2, True)
     theirs = bundle_of(make_solution(RIGHT, name="torch_recurrent"), tmp_path / "theirs.tar")
     done = gdnspec("intake", theirs, "--into", into)
-    assert (done.returncode, "the name 'torch_recurrent' is taken by it" in done.stderr) == (2, True)
+    assert (done.returncode, "this solution already has the name 'torch_recurrent'" in done.stderr) == (2, True)
     assert [path.name for path in into.iterdir()] == ["under_test"]
     assert not list((into / "under_test").iterdir())
 
@@ -317,9 +317,12 @@ def test_evidence_that_is_short_of_anything_is_refused(
     for more, says in (
         ({"verdicts": []}, "nothing ran on gdn_decode_k_last"),
         ({"verdicts": [passed(solution, status="TIMEOUT")]}, "TIMEOUT on gdn_decode_k_last/one_row"),
-        ({"verdicts": [passed(solution), passed(solution, solution="other")]}, "a verdict on 'other'"),
-        ({"traces": [other]}, "is of other sources"),
-        ({"traces": [trace, trace]}, "stands twice"),
+        (
+            {"verdicts": [passed(solution), passed(solution, solution="other")]},
+            "a verdict of another solution, 'other'",
+        ),
+        ({"traces": [other]}, "is for other sources"),
+        ({"traces": [trace, trace]}, "occurs twice"),
     ):
         done = gdnspec("intake", bundle_of(folder, tmp_path / "a.tar", **more), "--into", into)
         assert done.returncode == 1, done.stderr
@@ -339,6 +342,6 @@ def test_claims_of_speed_are_not_admitted_on_a_machine_without_a_gpu(
     bundle = bundle_of(folder, tmp_path / "a.tar", traces=[trace_of(folder, workload="16x32_batch_1")])
     done = gdnspec("intake", bundle, "--into", into)
     assert done.returncode == 3
-    assert "claims of speed on nvidia-h200 (1), and this machine has no GPU" in done.stderr
+    assert "1 times are claimed on nvidia-h200, but this machine has no GPU" in done.stderr
     assert "--no-bench" in done.stderr
     assert not list(into.iterdir())

@@ -34,8 +34,8 @@ def test_from_new_to_an_accepted_submission(gdnspec: Run, tmp_path: Path) -> Non
     # Not yet: nobody has said who made it, and why.
     early = gdnspec("submit", "my_decode", *where, cwd=tmp_path)
     assert early.returncode == 2
-    assert "my_decode/solution.json: /authors/0: an author is missing" in early.stderr
-    assert "my_decode/solution.json: /description: a description is missing" in early.stderr
+    assert "my_decode/solution.json: /authors/0: the author is still the text" in early.stderr
+    assert "my_decode/solution.json: /description: the description is still the text" in early.stderr
     assert not (tmp_path / "my_decode.bundle.tar").exists()
 
     manifest = mine / "my_decode" / "solution.json"
@@ -45,14 +45,14 @@ def test_from_new_to_an_accepted_submission(gdnspec: Run, tmp_path: Path) -> Non
     kernel = mine / "my_decode" / "kernel.py"
     check = ("check", DECODE, "--solution", "my_decode", *where, "--workload", "one_row")
     assert gdnspec(*check).returncode == 1
-    body = f'raise NotImplementedError("{DECODE} is still to be written")'
+    body = f'raise NotImplementedError("{DECODE} is not written yet")'
     kernel.write_text(RIGHT_DECODE + kernel.read_text().replace(body, f"return decode_k_last{ARGUMENTS}"))
     assert gdnspec(*check).returncode == 0
 
     done = gdnspec("submit", "my_decode", *where, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "packed my_decode.bundle.tar" in done.stdout
-    assert "next, for who reviews it: gdnspec intake my_decode.bundle.tar" in done.stdout
+    assert "next, for the reviewer: gdnspec intake my_decode.bundle.tar" in done.stdout
     bundle = tmp_path / "my_decode.bundle.tar"
     suites = {verdict.suite for verdict in read(bundle).verdicts}
     assert suites == {"smoke", "fresh", "conformance"}
@@ -66,7 +66,7 @@ def test_from_new_to_an_accepted_submission(gdnspec: Run, tmp_path: Path) -> Non
     kernel.write_text(before + "# later\n")
     stale = gdnspec("submit", "my_decode", *where, "--reuse-evidence", "-o", tmp_path / "stale.tar")
     assert stale.returncode == 2
-    assert "is of other sources (gdnspec submit my_decode records it anew)" in stale.stderr
+    assert "is for other sources (gdnspec submit my_decode records it again)" in stale.stderr
     assert not (tmp_path / "stale.tar").exists()
 
     taken = gdnspec("intake", bundle, "--into", solutions)
@@ -112,7 +112,7 @@ def test_what_needs_a_gpu_is_submitted_where_there_is_one(gdnspec: Run, make_sol
     done = gdnspec(*submit, cwd=tmp_path)
     assert done.returncode == 3
     assert "nothing ran on gdn_decode_k_first: the solution supports device == 'cuda'" in done.stderr
-    assert "on a machine that has what is missing" in done.stderr
+    assert "on a machine that can run it" in done.stderr
     assert not (tmp_path / "under_test.bundle.tar").exists()
 
 
@@ -142,7 +142,7 @@ def test_a_bundle_is_not_written_over_anything_else(gdnspec: Run, make_solution:
     kernel = (folder / "kernel.py").read_bytes()
     done = gdnspec("submit", "under_test", "--solutions-dir", folder, "-o", folder / "kernel.py")
     assert done.returncode == 2
-    assert "exists, and is no bundle" in done.stderr
+    assert "exists, and is not a bundle" in done.stderr
     assert (folder / "kernel.py").read_bytes() == kernel
     done = gdnspec("submit", "under_test", "--solutions-dir", folder, "-o", tmp_path / "gone" / "a.tar")
     assert (done.returncode, "no such folder" in done.stderr) == (2, True)
@@ -159,7 +159,7 @@ def test_evidence_that_was_not_finished_or_was_changed_is_not_reused(
     for name, data in recorded.files.items():
         (folder / name).write_bytes(data)
     done = gdnspec(*submit)
-    assert (done.returncode, "no evidence is recorded, or it is not finished" in done.stderr) == (2, True)
+    assert (done.returncode, "no evidence was recorded, or the run did not finish" in done.stderr) == (2, True)
     (folder / "evidence.json").write_text(recorded.evidence.model_dump_json())
     assert gdnspec(*submit).returncode == 0
     (tmp_path / "a.tar").unlink()
@@ -213,7 +213,7 @@ def test_what_only_reads_needs_no_torch(gdnspec: Run, make_solution: Make, tmp_p
     env = {"PYTHONPATH": f"{blocked.parent}:{ROOT / 'tools'}"}
     bundle = bundle_of(make_solution(RIGHT, name="torch_recurrent"), tmp_path / "a.tar")
     done = gdnspec("intake", bundle, "--into", tmp_path, env=env)
-    assert (done.returncode, "is taken by it" in done.stderr) == (2, True)
+    assert (done.returncode, "this solution already has the name" in done.stderr) == (2, True)
 
 
 def test_the_archive_is_an_ordinary_tar(make_solution: Make, tmp_path: Path) -> None:

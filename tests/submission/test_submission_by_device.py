@@ -71,7 +71,7 @@ def test_it_is_admitted_with_what_was_measured_again(gdnspec: Run, submitted: Su
     into.mkdir()
     done = gdnspec("intake", submitted.bundle, "--into", into, "--device", submitted.device)
     assert done.returncode == 0, done.stderr + done.stdout
-    assert ("1 claims of speed hold" if submitted.claims else "no claim of speed") in done.stdout
+    assert ("1 claimed times verified" if submitted.claims else "no claimed times") in done.stdout
     assert "system calls filtered" in done.stdout
     traces = [f"my_triton/traces/{submitted.slug}.jsonl"] * submitted.claims
     assert sorted(str(path.relative_to(into)) for path in into.rglob("*") if path.is_file()) == [
@@ -135,4 +135,4 @@ def test_two_jobs_are_served_one_after_the_other(submitted: Submitted, boxes: li
     measured = [trace for trace in result.traces if trace.timing is not None]
     assert [(trace.status, trace.device) for trace in measured] == [("PASSED", submitted.slug)] * submitted.claims
     assert {trace.status for trace in result.traces} <= {"PASSED", "UNSUPPORTED"}
-    assert result.job.reasons[0].endswith("1 claims of speed hold" if submitted.claims else "no claim of speed")
+    assert result.job.reasons[0].endswith("1 claimed times verified" if submitted.claims else "no claimed times")

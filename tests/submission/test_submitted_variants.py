@@ -92,7 +92,7 @@ def test_evidence_for_a_variant_that_the_bundle_lacks_is_refused(make_solution: 
             read(forged)
     # The solution's hash is not the variant's.
     forged = resealed(bundle, lambda manifest: manifest["evidence"].update(solution="under_test:same"))
-    with pytest.raises(SpecError, match="/evidence/source_hash: its evidence is of other sources"):
+    with pytest.raises(SpecError, match="/evidence/source_hash: its evidence is for other sources"):
         read(forged)
 
 

@@ -186,7 +186,7 @@ def test_a_cache_forgets_what_was_used_least() -> None:
 
 
 def test_a_prompt_that_fits_no_step_is_an_error_where_prompts_go_whole() -> None:
-    with pytest.raises(SpecError, match="a prompt of 100 tokens does not fit a step of 64"):
+    with pytest.raises(SpecError, match="a prompt of 100 tokens does not fit into a step of 64"):
         list(Engine(Limits(step_tokens=64, running=4, chunked=False), linear(1, 0)).run([Request(0, 100, 1)]))
 
 

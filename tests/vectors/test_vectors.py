@@ -155,7 +155,7 @@ def test_an_export_is_whole_or_not_there_and_replaces_only_an_export(inside: Run
 
     (copy / "vectors/inputs/thesis.tex").write_text("years of work")
     refused = inside(*again, copy / "vectors", "--force")
-    assert (refused.returncode, "holds what no export wrote" in refused.stderr) == (2, True)
+    assert (refused.returncode, "holds files that no export wrote" in refused.stderr) == (2, True)
     refused = inside(*again, copy, "--force")
     assert (refused.returncode, "is not an earlier export" in refused.stderr) == (2, True)
     assert (copy / "vectors/inputs/thesis.tex").exists()
@@ -259,7 +259,7 @@ def test_a_workload_of_ones_own_is_judged_by_its_line_and_said_to_be(inside: Run
     save_file(outputs, tmp_path / "out/mine.safetensors")
     done = inside("vectors", "judge", tmp_path / "v", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "not shipped with gdnspec, judged by their own lines: mine" in done.stdout
+    assert "not shipped with gdnspec, judged by the lines in the manifest: mine" in done.stdout
 
 
 # --- what is refused ---------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ ROW = "copy/outputs/one_row.safetensors: "
 REFUSED: dict[str, tuple[Spoil, str]] = {
     # the folder of vectors
     "no folder": (lambda f: shutil.rmtree(f / "vectors"), "copy/vectors: no such folder (gdnspec vectors export"),
-    "no manifest": (lambda f: (f / "vectors/manifest.json").unlink(), "copy/vectors: is no folder of test vectors"),
+    "no manifest": (lambda f: (f / "vectors/manifest.json").unlink(), "copy/vectors: is not a folder of test vectors"),
     "no JSON": (
         lambda f: (f / "vectors/manifest.json").write_text('{"schema_version": 1,'),
         "manifest.json: line 1, column 22: not JSON: ",
@@ -343,21 +343,21 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
     ),
     "raised budget of an output": (
         first(lambda w: w["outputs"][1]["budget"].update(relative_l2=0.1)),
-        "/workloads/0/outputs/1/budget/relative_l2: not what follows from the workload's line: 0.1,",
+        "/workloads/0/outputs/1/budget/relative_l2: does not follow from the workload's line: 0.1,",
     ),
     "another seed": (first(lambda w: w["workload"].update(seed=1)), "/workloads/0/workload/seed: 'scale_zero' is not"),
     "another scale": (
         first(lambda w: w["scalars"][0].update(value=1.0)),
-        "/workloads/0/scalars/0/value: not what follows from the workload's line: 1.0, where gdnspec's own has 0.0",
+        "/workloads/0/scalars/0/value: does not follow from the workload's line: 1.0, but gdnspec's own has 0.0",
     ),
     "out of the folder": (
         first(lambda w: w.update(file="../../secret.safetensors")),
-        "/workloads/0/file: not what follows from the workload's line",
+        "/workloads/0/file: does not follow from the workload's line",
     ),
     "a name out of the folder": (first(lambda w: w["workload"].update(name="../../x")), "/workloads/0/workload/name: "),
     "another definition": (
         edit(lambda m: m["definition"]["outputs"][1].update(dtype="bfloat16")),
-        '/definition/outputs/1/dtype: another definition: "bfloat16", where gdnspec\'s own has "float32"',
+        '/definition/outputs/1/dtype: another definition: "bfloat16", but gdnspec\'s own has "float32"',
     ),
     "no definition of ours": (
         edit(lambda m: m["definition"].update(name="gdn_decode")),
@@ -374,11 +374,11 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
     "another hash": (first(lambda w: w.update(sha256="0" * 64)), "/workloads/0/sha256: 000000000000.., but the inputs"),
     "edited input": (
         flip_a_bit("vectors/inputs/one_row.safetensors"),
-        "copy/vectors/inputs/one_row.safetensors: edited: not the bytes of the manifest's sha256",
+        "copy/vectors/inputs/one_row.safetensors: was edited: its bytes do not have the manifest's sha256",
     ),
     "longer input": (
         lambda f: (f / "vectors/inputs/one_row.safetensors").open("ab").truncate(1 << 40),
-        "inputs/one_row.safetensors: edited",
+        "inputs/one_row.safetensors: was edited",
     ),
     "no input": (lambda f: (f / "vectors/inputs/one_row.safetensors").unlink(), "one_row.safetensors: no such file"),
     "linked inputs": (link("vectors/inputs"), "copy/vectors/inputs: is a link"),
@@ -394,7 +394,7 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
     ),
     "surplus file": (
         lambda f: (f / "outputs/one\x1brow.safetensors").touch(),
-        r"copy/outputs: 'one\x1brow.safetensors' holds the outputs of no workload (did you mean 'one_row.safetensors'",
+        r"copy/outputs: 'one\x1brow.safetensors' belongs to no workload of the manifest (did you mean 'one_row.",
     ),
     "linked output": (link("outputs/one_row.safetensors"), ROW + "is a link (copy the file itself)"),
     "a folder for a file": (
@@ -425,7 +425,7 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
     "missing tensor": (output(tensor_file(OUTPUT, bytes(4))), ROW + f"no tensor 'new_state', an output of {NAME}"),
     "surplus tensor": (
         output(tensor_file({"outptu": OUTPUT["output"]}, bytes(4))),
-        ROW + f"'outptu' is no output of {NAME} (did you mean 'output'?)",
+        ROW + f"'outptu' is not an output of {NAME} (did you mean 'output'?)",
     ),
 }
 

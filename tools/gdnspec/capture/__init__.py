@@ -1,4 +1,4 @@
-"""Workloads recorded from a running program. The package can be called: `gdnspec.capture("gdn_decode_k_last")`."""
+"""Record workloads from a running program. The package can be called: `gdnspec.capture("gdn_decode_k_last")`."""
 
 import sys
 from types import ModuleType
@@ -6,10 +6,10 @@ from typing import Any
 
 
 class _Package(ModuleType):
-    """A package and a function of one name, because `gdnspec.capture` is both."""
+    """A module that can be called, because `gdnspec.capture` is both a package and a function."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """`gdnspec.capture.session.capture`, which has the arguments."""
+        """Calls `gdnspec.capture.session.capture`, which documents the arguments."""
         from gdnspec.capture.session import capture
 
         return capture(*args, **kwargs)

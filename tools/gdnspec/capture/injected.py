@@ -1,6 +1,6 @@
-"""In a program that `gdnspec capture` runs: wraps the target as soon as its module has been imported.
+"""Runs inside a program that `gdnspec capture` starts: wraps the target as soon as its module has been imported.
 
-Python imports `sitecustomize` at its start, which the command puts first on the path, and which calls `install`.
+Python imports `sitecustomize` when it starts. The command puts its own first on the path, which calls `install`.
 """
 
 import atexit
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def install() -> None:
-    """Reads GDNSPEC_CAPTURE; what was to be sitecustomize is imported too."""
+    """Starts recording as GDNSPEC_CAPTURE says. Also imports the sitecustomize that this one hides."""
     _next_sitecustomize()
     request = json.loads(os.environ["GDNSPEC_CAPTURE"])
     finder = _Finder(request)
@@ -56,8 +56,8 @@ def _say_others(request: dict[str, Any], others: "Others") -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Lets others find the target's module, and starts recording when it has been executed. Who only asks whether the
-    module is there changes nothing."""
+    """Starts recording when the target's module has been executed; other finders find the module. Asking whether the
+    module exists starts nothing."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
@@ -86,7 +86,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
     def missing(self) -> None:
-        """At the end of a program that never imported the module: is there one?"""
+        """Reports, at the end of a program that never imported the module, if it does not exist."""
         if self.asked or self.name in sys.modules:
             return
         self.asking = True
@@ -116,7 +116,7 @@ def _start(request: dict[str, Any]) -> None:
         _say(request, {"refused": str(error)})
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        os._exit(2)  # an exception in the middle of an import would be the program's to catch, or a traceback
+        os._exit(2)  # an exception during the import might be caught by the program, or shown as a traceback
     atexit.register(_end, request, recording)
 
 
@@ -133,5 +133,5 @@ def _end(request: dict[str, Any], recording: "capture") -> None:
 
 def _say(request: dict[str, Any], said: dict[str, Any], more: str = "") -> None:
     folder = Path(request["said"])
-    if folder.is_dir():  # the command may be gone
+    if folder.is_dir():  # the command may have ended already
         (folder / f"{os.getpid()}{more}").write_text(json.dumps(said))

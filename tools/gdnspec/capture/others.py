@@ -1,8 +1,7 @@
-"""Which functions of a program take what the recorded one takes, and what they were called with: so that a recording
-that stays empty can say which --target was meant.
+"""Count calls of functions with similar arguments, so that an empty recording can suggest another --target.
 
-Functions are known by the names of their arguments, as soon as their module has been imported. They are counted and
-otherwise left alone.
+A function is found by the names of its arguments, when its module has been imported. Its calls are counted and
+otherwise not changed.
 """
 
 import functools
@@ -13,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-MOST = 20  # kinds of call that are told of each function
+MOST = 20  # kinds of call that are counted per function
 
 
 class Others:
-    """`called`: for each package.module:function, how often it was called with arguments of which shapes.
+    """Counts calls. `called`: for each package.module:function, how often it was called with which shapes.
 
-    `arguments`, `needed`, `told`: as in `Calls` of the contract. They come as they are, so that a program which never
-    calls its target loads no code of a family.
+    `arguments`, `needed`, `told`: as in `Calls` of the contract. They are passed as plain data, so that a program which
+    never calls its target loads no code of a family.
     """
 
     def __init__(self, arguments: Mapping[str, Sequence[str]], needed: Sequence[str], told: Mapping[str, str]) -> None:
@@ -51,15 +50,15 @@ class Others:
     def _count(self, target: str, given: dict[str, Any]) -> None:
         try:
             text = self._described(given)
-        except Exception:  # the call is the program's own: nothing about it may fail here
-            text = "what cannot be told"
+        except Exception:  # an error here must not disturb the program
+            text = "arguments that cannot be described"
         with self._lock:
             kinds = self.called.setdefault(target, {})
             text = text if text in kinds or len(kinds) < MOST else "others"
             kinds[text] = kinds.get(text, 0) + 1
 
     def _described(self, given: dict[str, Any]) -> str:
-        """Arguments in words: `x [1, 7, 4, 64], ..`, and what is absent."""
+        """The arguments in words, such as `x [1, 7, 4, 64], ..`, and which are absent."""
         words, absent = [], []
         for name, without in self._told.items():
             value = next((given[alias] for alias in self._arguments[name] if given.get(alias) is not None), None)
@@ -83,7 +82,7 @@ class Others:
 
 
 class Finder:
-    """Stands first among what finds modules: lets the others find, and scans what they load from a source file."""
+    """The first finder of modules: the others find modules, and this one scans those loaded from a source file."""
 
     def __init__(self, others: Others, finders: list[Any]) -> None:
         self._others, self._finders = others, finders

@@ -1,7 +1,8 @@
-"""A workload file that is whole after every call: a line for each kind of call, its weight counted up in place."""
+"""Write a workload file that is complete after every call: one line per kind of call, its weight updated in place."""
 
 import json
 import os
+import re
 import stat
 import threading
 import weakref
@@ -18,13 +19,13 @@ from gdnspec.inputs.contract import Calls, NotRecorded, Regrouped
 from gdnspec.model.errors import PlacedError, Problem, SpecError
 from gdnspec.model.workload import Workload
 
-DIGITS = 16  # room for a count: JSON allows blanks behind a number
-MOST_FILES = 10_000  # of processes that record side by side
+DIGITS = 16  # width of a count, padded with spaces, which JSON allows after a number
+MOST_FILES = 10_000  # of processes that record at the same time
 
 
 @dataclass
 class Line:
-    """One of the file. `place`: where its weight stands."""
+    """A line of the file. `place`: the position of its weight in bytes."""
 
     seen: Any
     tensors: str | None
@@ -33,18 +34,18 @@ class Line:
 
 
 class Recorder:
-    """Calls of one function as workloads of one definition. A file belongs to one process; its threads share this, and
-    a process that is forked goes on in a file of its own.
+    """Records calls of one function as workloads of one definition. A file belongs to one process, whose threads share
+    the recorder. A forked process continues in a file of its own.
 
-    `calls` were recorded, `passed_over` belong to other stages, `unfit` counts by reason what no definition describes,
-    `unkept` by reason whose tensors were wanted and not had. What cannot be written ends the recording, never the
-    program: `failure` says why.
+    `calls`: how many were recorded. `passed_over`: how many belong to other stages. `unfit`: calls that no definition
+    describes, by reason. `unkept`: calls whose tensors were wanted but not available, by reason. If a file cannot be
+    written, the recording ends, never the program; `failure` says why.
     """
 
     def __init__(
         self, found: Found, binder: Binder, out: Path, sample: Sample, repeats: int | None, numbered: bool = False
     ) -> None:
-        """The file must not be there; with `numbered` the next one that is not there is taken: run.2.jsonl."""
+        """The file must not exist. With `numbered`, the next free name is used: run.2.jsonl."""
         family = {
             name: other.definition for name, other in definitions().items() if other.family.name == found.family.name
         }
@@ -62,13 +63,13 @@ class Recorder:
         self._lock = threading.Lock()
         self._times: dict[Any, int] = {}
         self._lines: list[Line] = []
-        self._counted: dict[Any, Line] = {}  # without tensors: its weight goes up
+        self._counted: dict[Any, Line] = {}  # lines without tensors, whose weight grows
         self._refused: dict[Any, str] = {}
         self._end = 0
         self._closed = self._forked = False
 
     def _open(self, numbered: bool) -> None:
-        """Takes a file that nobody has: what stands there, of this or of another process, is never written over."""
+        """Creates a new file. Never overwrites a file of this or of another process."""
         for number in range(1, MOST_FILES):
             self.out = self.first if number == 1 else self.first.with_stem(f"{self.first.stem}.{number}")
             try:
@@ -81,16 +82,16 @@ class Recorder:
                 raise SpecError([Problem(self.out, f"cannot be written: {error.strerror or error}")]) from None
             self.sample.folder = tensors_of(self.out)
             return
-        raise SpecError([Problem(self.first, "too many files of that name")])
+        raise SpecError([Problem(self.first, f"has {MOST_FILES} numbered files beside it: remove them")])
 
     def undone(self) -> list[str]:
-        """How the calls that are recorded were read, where a user should know, a sentence each."""
+        """What a user should know about how the recorded calls were read, one sentence each."""
         return self.reader.told([line.seen for line in self._lines])
 
     # --- calls --------------------------------------------------------------------------------------------------
 
     def record(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """One call, before it runs: it may overwrite its arguments. Never raises."""
+        """Records a call before it runs, because it may overwrite its arguments. Never raises."""
         if self._closed or self.failure is not None:
             return
         try:
@@ -130,7 +131,7 @@ class Recorder:
         self.calls += 1
 
     def _hold(self, seen: Any) -> None:
-        """A call that breaks the definition's constraints would make a file that nobody reads."""
+        """Refuses a kind of call that breaks the definition's constraints: its line would make the file invalid."""
         self._refused.pop(seen, None)
         try:
             line = Workload.model_validate(self._line("x", 0, seen, None))
@@ -141,7 +142,7 @@ class Recorder:
             self._refused[seen] = f"{seen}: {error}"[:200]
 
     def _line(self, name: str, seed: int, seen: Any, tensors: str | None) -> dict[str, Any]:
-        """The workload but for its weight: drawn from `seed` where no tensors were kept. Raises `NotRecorded`."""
+        """The workload without its weight, drawn from `seed` if no tensors were kept. Raises `NotRecorded`."""
         drawn = {"tensors": tensors} if tensors else {"regime": self.binder.calls.regime, "seed": seed}
         return {"name": name, "suite": "performance", **self.reader.line(seen), **drawn}
 
@@ -153,11 +154,11 @@ class Recorder:
                 path = self.sample.keep(self.reader, call, seen)
             except OSError:
                 raise
-            except Exception as error:  # no values, another device's trouble: shapes are there all the same
+            except Exception as error:  # tensors without values, or a device error: the shapes are still valid
                 reason = str(error) if isinstance(error, NotRecorded) else f"{type(error).__name__}: {error}"[:200]
                 self.unkept[reason] = self.unkept.get(reason, 0) + 1
         if path is not None:
-            self._append(seen, path)  # the line with its tensors stands for this call
+            self._append(seen, path)  # this call has its own line, with its tensors
             return
         line = self._counted.get(seen)
         if line is None:
@@ -167,7 +168,6 @@ class Recorder:
             os.pwrite(self._file, str(line.weight).encode(), line.place)
 
     def _append(self, seen: Any, tensors: str | None) -> Line:
-        """A new line, of one call."""
         line = Line(seen, tensors, 1, 0)
         text, whole = self._written(len(self._lines), line)
         if os.pwrite(self._file, whole, self._end) != len(whole):
@@ -179,14 +179,14 @@ class Recorder:
         return line
 
     def _written(self, number: int, line: Line) -> tuple[int, bytes]:
-        """A line as it stands in the file, and after how many bytes its weight comes."""
+        """The position of the weight in a line, in bytes, and the line as it is written."""
         data = self._line(f"call_{number}", number, line.seen, line.tensors)
         text = json.dumps(data, allow_nan=False)[:-1] + ', "weight": '
         return len(text.encode()), f"{text}{str(line.weight).ljust(DIGITS)}}}\n".encode()
 
     def _regroup(self, change: Regrouped) -> None:
-        """Calls so far were read in one way, and this one says otherwise: what was recorded of them is written anew.
-        Raises `OSError`."""
+        """Rewrites earlier lines and tensors, because this call shows that they were read in a wrong way. Raises
+        `OSError`."""
         affected = [line for line in self._lines if change.affects(line.seen)]
         if not affected:
             return
@@ -208,19 +208,19 @@ class Recorder:
     # --- ends ---------------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """In a process that was forked: the parent's file is the parent's."""
+        """Starts a new file in a forked process. The old file belongs to its parent."""
         os.close(self._file)
         self._clear()
         self.sample.kept = self.sample.bytes = self.sample.too_large = 0
         self._open(numbered=True)
 
     def forked(self) -> None:
-        """Right after a fork, in the child, where no other thread is left to hold a lock."""
+        """Called in the child right after a fork. The lock is replaced: a thread of the parent may have held it."""
         self._lock = threading.Lock()
         self._forked = True
 
     def close(self) -> None:
-        """The file is whole already. Calls that come later change nothing."""
+        """Ends the recording. Later calls change nothing; the file is already complete."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -228,16 +228,16 @@ class Recorder:
 
 
 def target_of(calls: Calls, found: Found, target: str | None) -> str:
-    """The function that is recorded. Raises `SpecError` where neither the user nor the family names one."""
+    """The function to record. Raises `SpecError` if neither the user nor the family names one."""
     if target is None and (target := calls.usual.get(found.definition.stage)) is None:
         raise SpecError(
-            f"no function is usual for {found.definition.stage}: --target package.module:function names one"
+            f"the family names no function for {found.definition.stage}: name one with --target package.module:function"
         )
     return target
 
 
 def hold(found: Found) -> Calls:
-    """How calls become workloads of a definition. Raises `SpecError` where they do not."""
+    """How calls become workloads of a definition. Raises `SpecError` if they cannot."""
     calls = calls_of(found.family)
     if not calls.records(found.definition):
         those = ", ".join(name for name, other in definitions().items()
@@ -258,19 +258,23 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def tensors_of(out: Path) -> Path:
-    """Where the tensors of a workload file lie."""
+    """The folder with the tensors of a workload file."""
     return out.with_name(f"{out.name}.tensors")
 
 
+def recordings(out: Path) -> list[Path]:
+    """The workload file and the numbered files of further processes (run.2.jsonl), as far as they exist."""
+    beside = out.parent.glob(f"{out.stem}.*{out.suffix}")
+    numbered = [file for file in beside if re.fullmatch("[0-9]+", file.stem.removeprefix(f"{out.stem}."))]
+    return [file for file in [out, *numbered] if os.path.lexists(file)]
+
+
 def remove(out: Path) -> None:
-    """An earlier recording, and those beside it of other processes. Raises `SpecError` where it is something else."""
-    for file in [out, *out.parent.glob(f"{out.stem}.*{out.suffix}")]:
-        number = file.stem.removeprefix(f"{out.stem}.")
-        if file != out and not (number.isascii() and number.isdigit()):
-            continue
+    """Removes an earlier recording of all processes. Raises `SpecError` if a file is not a regular file."""
+    for file in recordings(out):
         try:
             if not stat.S_ISREG(file.lstat().st_mode):
-                raise SpecError([Problem(file, "is not a regular file: it is not replaced")])
+                raise SpecError([Problem(file, "is not a regular file, so it is not replaced")])
             file.unlink()
             for tensors in tensors_of(file).glob("*.safetensors"):
                 tensors.unlink()

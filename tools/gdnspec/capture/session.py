@@ -1,4 +1,4 @@
-"""Record what a function of a library is called with, around any Python code."""
+"""Record the calls of a library's function while any Python code runs."""
 
 from pathlib import Path
 from types import TracebackType
@@ -16,23 +16,25 @@ class capture:
     """`with gdnspec.capture(DEFINITION, out="run.jsonl", tensors="sample:8"): model.generate(..)`
 
     Args:
-        name: The definition whose workloads are recorded. Two captures may be open at once, of one function or of two.
-        out: The workload file, a line for each kind of call, its `weight` how often it came. Whole at any moment. A
-            process that is forked goes on in a file of its own: run.2.jsonl.
-        tensors: `none`, `sample:N` (calls of different kinds first) or `all`: kept beside `out`, in <out>.tensors/.
+        name: The definition whose workloads are recorded. Several captures may be open at once, also of one function.
+        out: The workload file. It has one line per kind of call, whose `weight` counts the calls, and is complete at
+            any moment. A forked process continues in a file of its own: run.2.jsonl.
+        tensors: Calls whose tensors are kept in <out>.tensors/: `none`, `sample:N` (different kinds first) or `all`.
         target: `package.module:function` with the arguments that the definition's family reads (`Calls` in its
-            reference/<family>/calls.py). Absent: the functions that the family names.
-        repeats: How often each head was repeated before the call to match others. Absent: it is seen from values,
-            which on a GPU are waited for; 1 records heads as they come.
-        max_bytes: Of all tensors together.
-        force: Replace files of that name. `numbered`: take the next name that is free instead.
+            reference/<family>/calls.py). By default, the function that the family names.
+        repeats: How often the program repeats each head before the call. By default this is found from the values,
+            which on a GPU must be waited for. 1 records heads as they are.
+        max_bytes: Most bytes of all kept tensors together.
+        force: Replace files of this name.
+        numbered: Use the next free name instead.
 
-    A function is replaced wherever a module knows it; who has taken it into an object of its own before is not seen.
+    The function is replaced in every module that has it. Calls through other references to it are not recorded.
+
+    Recording shapes takes some microseconds per call. Lengths on a GPU are read, which waits for the GPU.
 
     Raises:
-        SpecError: No such definition or target, one that takes other arguments, a file that cannot be written. A disk
-            that fills up ends the recording and is told on leaving; the program itself goes on. Shapes cost some
-            microseconds a call; lengths on a GPU are read, and waited for.
+        SpecError: There is no such definition or target, the target takes other arguments, or a file cannot be written.
+            If the disk becomes full, the recording ends, the program goes on, and the error is raised at the end.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class capture:
             raise SpecError([Problem(self._recorder.out, why)])
 
     def told(self) -> dict[str, Any]:
-        """What was recorded and what not, for a message."""
+        """Counts of what was recorded and what was not, for a message."""
         recorder = self._recorder
         assert recorder is not None
         counts = {"calls": self.calls, "passed_over": self.passed_over, "unfit": self.unfit, "unkept": recorder.unkept}
@@ -89,15 +91,15 @@ class capture:
 
     @property
     def calls(self) -> int:
-        """Recorded so far."""
+        """The number of calls recorded so far."""
         return self._recorder.calls if self._recorder else 0
 
     @property
     def passed_over(self) -> int:
-        """Calls of another stage."""
+        """The number of calls of another stage."""
         return self._recorder.passed_over if self._recorder else 0
 
     @property
     def unfit(self) -> dict[str, int]:
-        """Calls that no definition describes, by reason."""
+        """The number of calls that the definition cannot describe, by reason."""
         return self._recorder.unfit if self._recorder else {}

@@ -1,4 +1,4 @@
-"""A function replaced wherever a loaded module knows it, and put back when the last who watched it is gone."""
+"""Replace a function in every loaded module, and restore it when nobody watches its calls any more."""
 
 import functools
 import importlib
@@ -13,25 +13,25 @@ Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
 
 
 def resolve(target: str) -> tuple[ModuleType, str, Callable[..., Any]]:
-    """`package.module:function`, imported. Raises `SpecError` naming what does not exist."""
+    """Imports `package.module:function`. Raises `SpecError` if it does not exist."""
     name, colon, attribute = target.partition(":")
     if not (name and colon and attribute) or name.startswith("."):
-        raise SpecError(f"target {target!r} is not package.module:function")
+        raise SpecError(f"target {target!r} is not of the form package.module:function")
     try:
         module = importlib.import_module(name)
-    except Exception as error:  # of the module itself too
+    except Exception as error:  # also an error that the module itself raises
         said = f"{type(error).__name__}: {error}" if not isinstance(error, ImportError) else str(error)
         raise SpecError(f"target {target!r}: {name} cannot be imported: {said}") from None
     function = getattr(module, attribute, None)
     if function is None:
         raise SpecError(f"target {target!r}: {name} has no {attribute!r} ({nearest(attribute, vars(module))})")
     if not callable(function):
-        raise SpecError(f"target {target!r}: {attribute} is no function")
+        raise SpecError(f"target {target!r}: {attribute} is not a function")
     return module, attribute, function
 
 
 class Watched:
-    """One function, and all who are told of its calls, in whatever order they come and go."""
+    """A replaced function, and the callbacks that are called before each of its calls."""
 
     def __init__(self, module: ModuleType, attribute: str, function: Callable[..., Any]) -> None:
         told: list[Before] = []
@@ -44,7 +44,7 @@ class Watched:
 
         self.told, self.function, self.recorded = told, function, recorded
         self._replaced: list[tuple[dict[str, Any], str]] = []
-        # `from module import function` gave it to others too.
+        # Other modules have it too, by `from module import function`.
         for other in list(sys.modules.values()):
             names = getattr(other, "__dict__", None)
             if isinstance(names, dict):
@@ -59,18 +59,18 @@ class Watched:
             self._replaced.append((names, name))
 
     def restore(self) -> None:
-        """Only where it still stands: what somebody else has put there since stays."""
+        """Puts the function back, except where other code has replaced it since."""
         for names, name in self._replaced:
             if names.get(name) is self.recorded:
                 names[name] = self.function
         self._replaced.clear()
 
 
-_watched: dict[int, Watched] = {}  # by the identity of what stands in the function's place
+_watched: dict[int, Watched] = {}  # by the identity of the replacing function
 
 
 def watch(module: ModuleType, attribute: str, function: Callable[..., Any], before: Before) -> Watched:
-    """`before(args, kwargs)` runs ahead of each call of the function from now on."""
+    """Calls `before(args, kwargs)` before each call of the function from now on."""
     watched = _watched.get(id(function))
     if watched is None:
         watched = Watched(module, attribute, function)
@@ -80,7 +80,7 @@ def watch(module: ModuleType, attribute: str, function: Callable[..., Any], befo
 
 
 def leave(watched: Watched, before: Before) -> None:
-    """Who was told is told no more; after the last one the function is itself again."""
+    """Removes a callback. After the last one, the function is restored."""
     watched.told.remove(before)
     if not watched.told:
         watched.restore()

@@ -1,4 +1,4 @@
-"""The most that options take: clocks and the kernel's limits end somewhere, and past that they raise."""
+"""Upper limits of options. Beyond them a clock or a limit of the operating system raises an error."""
 
 SECONDS = 86_400.0  # a day, of a call
 MINUTES = 10_080.0  # a week, of a process

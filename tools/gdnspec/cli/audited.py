@@ -1,4 +1,4 @@
-"""What the audit of a solution's sources found, for people."""
+"""Print what the audit of a solution's sources found."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ MOST = 40
 
 
 def print_findings(findings: "Sequence[Finding]") -> None:
-    """On stderr, the severe ones first."""
+    """Prints findings on stderr, the severe ones first."""
     if not findings:
         return
     severe = [finding for finding in findings if finding.severe]

@@ -1,4 +1,4 @@
-"""A comparison for people: what was not compared, then the table, then the means."""
+"""Print a comparison: what was not compared, then the table, then the means."""
 
 from gdnspec.cli.console import add_row, print_table, say, table
 from gdnspec.model.errors import visible
@@ -9,7 +9,7 @@ LONGEST = 300  # characters of a reason
 
 
 def print_comparison(result: Comparison) -> None:
-    """All of it, on stdout."""
+    """Prints the whole comparison on stdout."""
     say()
     same = result.a_device == result.b_device
     say(visible(f"on {result.a_device}" if same else f"A on {result.a_device}, B on {result.b_device}"))
@@ -36,7 +36,7 @@ def _print_apart(result: Comparison) -> None:
 
 
 def _clipped(text: str) -> str:
-    """A message may quote a compiler at length."""
+    # A message may quote pages of compiler output.
     return text if len(text) <= LONGEST else text[:LONGEST] + "..."
 
 
@@ -58,13 +58,13 @@ def _print_pairs(pairs: list[Pair]) -> None:
         )
     print_table(rows)
     methods = sorted({pair.method for pair in pairs})
-    say(f"time of one call, median, by {' and '.join(methods)}; bound: its bytes and operations at the device's rates")
+    say(f"time: median of one call, by {' and '.join(methods)}; bound: its bytes and operations at the device's rates")
     if not all(pair.in_turns for pair in pairs):
         say("apart: from two runs, whose clocks may differ; gdnspec bench --against measures both in turns")
 
 
 def _faster(interval: tuple[float, float]) -> str:
-    """Nothing where the interval holds 1."""
+    """A, B, or nothing if the interval contains 1."""
     return "A" if interval[0] > 1 else "B" if interval[1] < 1 else ""
 
 

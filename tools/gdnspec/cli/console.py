@@ -1,4 +1,4 @@
-"""Where words go: results to stdout, progress and complaints to stderr."""
+"""Output: results go to stdout, progress and error messages to stderr."""
 
 import json
 from functools import cache
@@ -8,17 +8,17 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# Of the help of every command that has no codes of its own.
+# Shown in the help of every command that does not define its own exit codes.
 EPILOG = (
     "Exit codes: 0 all passed; 1 something failed; 2 the request or a file is invalid; 3 nothing could run here; "
     "130 interrupted. Progress goes to stderr, results to stdout."
 )
 
 
-# rich is loaded when something is drawn with it: it takes as long as to read a hundred workloads.
+# rich is imported only when it is needed: the import takes as long as reading a hundred workloads.
 @cache
 def out() -> "Console":
-    """The console of results."""
+    """The console for results."""
     from rich.console import Console
 
     return Console(highlight=False)
@@ -26,22 +26,22 @@ def out() -> "Console":
 
 @cache
 def err() -> "Console":
-    """The console of progress and complaints."""
+    """The console for progress and error messages."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 
 
-_MOVES = dict.fromkeys(map(ord, "\a\b\v\f\r"))  # what makes a terminal sound, or write over what it shows
+_MOVES = dict.fromkeys(map(ord, "\a\b\v\f\r"))  # these ring the bell, or overwrite what a terminal shows
 
 
 def say(text: str = "") -> None:
-    """Plain text to stdout: brackets are brackets, long lines stay whole."""
+    """Prints plain text on stdout, without rich markup and without wrapping lines."""
     print(text.translate(_MOVES), flush=True)
 
 
 def complain(text: str, style: str | None = None) -> None:
-    """Plain text to stderr."""
+    """Prints plain text on stderr."""
     err().print(text, markup=False, soft_wrap=True, style=style)
 
 
@@ -54,7 +54,7 @@ def print_json(data: Any) -> None:
 
 
 def table(title: str, *columns: str) -> "Table":
-    """A plain table: readable in a terminal, in a log and in a README."""
+    """An empty table that is readable in a terminal, in a log and in a README."""
     from rich.table import Table
 
     result = Table(title=title or None, box=None, pad_edge=False, title_justify="left", header_style="bold")
@@ -64,7 +64,7 @@ def table(title: str, *columns: str) -> "Table":
 
 
 def add_row(rows: "Table", *cells: object, styles: dict[int, str] | None = None) -> None:
-    """A row of plain text; `styles` colours single cells."""
+    """Adds a row of plain text. `styles` gives colours to cells, by column."""
     from rich.markup import escape
 
     texts = [escape(str(cell)) for cell in cells]
@@ -76,6 +76,6 @@ def add_row(rows: "Table", *cells: object, styles: dict[int, str] | None = None)
 def print_table(rows: "Table") -> None:
     from rich.console import Console
 
-    # A pipe has no width of its own: 80 columns would cut names in two.
+    # A pipe has no width, and rich's default of 80 columns would break names.
     wide = out() if out().is_terminal else Console(highlight=False, width=160)
     wide.print(rows)

@@ -1,4 +1,4 @@
-"""What `gdnspec check` was asked for beside verdicts: symmetries one by one, errors by regime and position."""
+"""The tables of `gdnspec check --symmetries` and `--errors`."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from gdnspec.model.result import CheckResult
 
 
 def print_symmetries(summary: Summary) -> None:
-    """One row a symmetry: on how many workloads it held."""
+    """Prints one row per symmetry: on how many workloads it held."""
     rows = table("", "definition", "solution", "symmetry", "held", "failed", "does not apply")
     for (definition, solution), results in sorted(summary.rows.items()):
         counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -27,7 +27,7 @@ def print_symmetries(summary: Summary) -> None:
 
 
 def print_errors(summary: Summary, selected: Selected) -> None:
-    """One row a regime: the worst vector of tokens by their position in the sequence, and of states."""
+    """Prints one row per regime: the worst vector of tokens by position in the sequence, and the worst state."""
     regimes = {
         (found.definition.name, line.name): line.regime or "recorded" for found, lines in selected for line in lines
     }
@@ -81,7 +81,7 @@ def _totals(results: list[CheckResult]) -> list[str]:
 
 
 def _worst(values: Iterable[float | None]) -> str:
-    """The largest; None is not finite, and nothing at all is blank."""
+    """The largest value. `None` means not finite; no value gives an empty text."""
     known = list(values)
     if any(value is None for value in known):
         return "not finite"

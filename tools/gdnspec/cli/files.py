@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 def replaced(path: Path, data: bytes) -> None:
-    """The file with that content, in one step. Raises `OSError`; what stood there is then as it was."""
+    """Writes the file in one step. Raises `OSError`, and then an earlier file is unchanged."""
     partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.partial")
     try:
         partial.write_bytes(data)
@@ -19,14 +19,16 @@ def replaced(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[TextIO]:
-    """A file that is there when all of it is: what stood there stays until then. A link stays one, and what is no
-    regular file is written to as it is."""
+    """Opens a file that appears only when it is complete; an earlier file stays until then. A link stays a link. A pipe
+    or a device is written to directly."""
     path = path.resolve()
     if path.exists() and not path.is_file():
         with path.open("w", encoding="utf-8") as file:
             yield file
         return
-    partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.partial")  # two commands may write one file
+    partial = path.with_name(
+        f".{path.name[:200]}.{secrets.token_hex(4)}.partial"
+    )  # two commands may write the same file
     try:
         with partial.open("w", encoding="utf-8") as file:
             yield file

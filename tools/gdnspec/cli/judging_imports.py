@@ -1,6 +1,6 @@
-"""gdnspec import --judge: an embedded reference as a solution, on the smoke suite of the definition that it is held to.
+"""gdnspec import --judge: check an embedded reference as a solution, on the smoke suite of its definition.
 
-Where it is not right it is judged again with what is known to differ put aside, so that what is left shows.
+If the reference fails, it is judged again with the known differences put aside. This shows what else is wrong.
 """
 
 import secrets
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from gdnspec.interop.meaning import Meaning
     from gdnspec.numerics.expected import Expected
 
-LIMIT = 60.0  # seconds a call
+LIMIT = 60.0  # seconds per call
 
 
 def judge(meanings: "dict[str, Meaning]") -> None:
-    """Each reference. Where only the layout of states is open: with each layout."""
+    """Judges each reference. If only the layout of states is unknown, judges it with each layout."""
     from gdnspec.interop.meaning import each_layout
     from gdnspec.numerics.expected import Expected
 
@@ -36,13 +36,14 @@ def judge(meanings: "dict[str, Meaning]") -> None:
             if one.ours is None:
                 continue
             layout = one.ours.definition.conventions.state_layout
-            title = f"{name}, were it --state-layout {layout}" if found.candidates else name
+            title = f"{name}, if --state-layout {layout}" if found.candidates else name
             _judge(title, one, expected)
 
 
 @dataclass
 class Tally:
-    """What passed as it stands, and what with something put aside; `failed` is the last result of the rest."""
+    """How many workloads passed, unchanged or with differences put aside. `failed` has the last result of the others.
+    `words` names the differences that made a workload pass when put aside."""
 
     lines: list[Workload]
     expected: "Expected"
@@ -53,7 +54,7 @@ class Tally:
     counts: list[tuple[int, list[str]]] = field(default_factory=list)
 
     def run(self, words: list[str], guessed: bool = False) -> None:
-        """Judges what has not passed, with all of `words` put aside that a workload has to do with."""
+        """Judges the workloads that have not passed. Puts those `words` aside that concern the workload."""
         concerns = self.found.format.concerns
         mine = {line.name: [word for word in words if concerns(self.found, word, line)] for line in self.lines}
         todo = [
@@ -66,7 +67,7 @@ class Tally:
         put = [_put_aside(self.found, line, mine[line.name]) for line in todo]
         results = _run(self.found, put, words, self.expected)
         right = [name for name, result in results.items() if not result.failed]
-        told = self.failed | results if not guessed else self.failed  # of a guess that was none, nothing is told
+        told = self.failed | results if not guessed else self.failed  # a wrong guess is not reported
         self.failed = {name: result for name, result in told.items() if name not in right}
         self.passed += len(right)
         self.words += [word for word in words if any(word in mine[name] for name in right) and word not in self.words]
@@ -82,7 +83,7 @@ def _judge(title: str, found: "Meaning", expected: "Expected") -> None:
         tally.run([])
         if tally.failed and found.aside:
             tally.run(found.aside)
-        if tally.failed:  # what its text does not say, and it may do all the same
+        if tally.failed:  # the reference may also differ in ways that its text does not show
             tally.run(list(dict.fromkeys([*found.aside, *found.format.asides])), guessed=True)
     except NotExpressed as error:
         complain(f"{title}: its reference is not judged: {error}")
@@ -91,7 +92,7 @@ def _judge(title: str, found: "Meaning", expected: "Expected") -> None:
     total = len(lines)
     text = f"{title}: its reference is right on {last[0]} of {total} smoke workloads"
     if last[0] > first[0]:
-        text += f" {' and '.join(last[1])}; on {first[0]} as it stands"
+        text += f" {' and '.join(last[1])}; on {first[0]} unchanged"
     say(text)
     for reason, count in left_out.items():
         say(f"  {count} not judged: {reason}")
@@ -100,7 +101,7 @@ def _judge(title: str, found: "Meaning", expected: "Expected") -> None:
 
 
 def _lines(found: "Meaning") -> tuple[list[Workload], dict[str, int]]:
-    """The smoke suite with its heads, and what of it cannot be asked."""
+    """The smoke suite with the heads of the imported definition; and why workloads were left out, with counts."""
     from gdnspec.interop.workloads_out import rebound
 
     assert found.ours is not None
@@ -110,7 +111,7 @@ def _lines(found: "Meaning") -> tuple[list[Workload], dict[str, int]]:
         other = rebound(found.ours, line, found.preset, heads)
         reason = found.format.unasked(found, line)
         if not reason and other is None:
-            reason = "its tensors are recorded with other heads"
+            reason = "its tensors were recorded with other heads"
         if reason or other is None:
             left_out[reason] = left_out.get(reason, 0) + 1
         else:
@@ -119,7 +120,7 @@ def _lines(found: "Meaning") -> tuple[list[Workload], dict[str, int]]:
 
 
 def _put_aside(found: "Meaning", line: Workload, words: list[str]) -> Workload:
-    """The workload on which the difference does not show."""
+    """The workload, changed so that the difference has no effect."""
     scalars = dict(line.scalars)
     found.format.put_aside(words, scalars)
     if scalars == line.scalars:
@@ -128,7 +129,7 @@ def _put_aside(found: "Meaning", line: Workload, words: list[str]) -> Workload:
 
 
 def _run(found: "Meaning", lines: list[Workload], aside: list[str], expected: "Expected") -> dict[str, CheckResult]:
-    """A result for each workload, by name. Raises `NotExpressed`."""
+    """One result per workload, by name. Raises `NotExpressed`."""
     from gdnspec.check.plan import plan
     from gdnspec.check.run import Checker, Options
     from gdnspec.interop.solutions_in import reference_solution

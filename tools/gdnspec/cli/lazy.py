@@ -1,4 +1,4 @@
-"""Groups of commands whose modules are imported when they are run: the help of a group needs none of them."""
+"""Groups of commands. The module of a command is imported when the command runs; the help of a group imports none."""
 
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
@@ -9,13 +9,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from gdnspec.cli.console import EPILOG
 
-Listed = dict[
-    str, tuple[str, str]
-]  # name of a command -> `module:function` in cli/commands/, and its help in a sentence
+Listed = dict[str, tuple[str, str]]  # command name -> `module:function` in cli/commands/, and its help in one sentence
 
 
 def group(listed: Listed) -> type[TyperGroup]:
-    """The class of a group of these commands, for `typer.Typer(cls=..)`."""
+    """The class of a group with these commands, for `typer.Typer(cls=..)`."""
 
     class Group(TyperGroup):
         def __init__(self, **attributes: Any) -> None:
@@ -30,7 +28,7 @@ def group(listed: Listed) -> type[TyperGroup]:
 
 
 class _Commands(MutableMapping[str, Any]):
-    """By name; each is imported when it is asked for."""
+    """Commands by name. Each is imported when it is looked up."""
 
     def __init__(self, listed: Listed) -> None:
         self._listed, self._loaded = dict(listed), dict[str, Any]()
@@ -65,6 +63,6 @@ def _load(name: str, place: str) -> Any:
     holder = typer.Typer(rich_markup_mode=None)
     if isinstance(target, typer.Typer):
         holder.add_typer(target, name=name)
-    else:  # a module whose command has exit codes of its own says them
+    else:  # a module may define an EPILOG with its own exit codes
         holder.command(name, epilog=getattr(module, "EPILOG", EPILOG))(target)
     return typer.main.get_group(holder).commands[name]

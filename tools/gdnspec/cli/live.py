@@ -1,4 +1,4 @@
-"""Measurements as they come: a table that grows and the time left on a terminal, plain lines where there is none."""
+"""Measurements as they arrive: a growing table and the time left on a terminal, plain lines otherwise."""
 
 from types import TracebackType
 
@@ -11,11 +11,11 @@ from gdnspec.cli.console import add_row, complain, err, table
 from gdnspec.model.trace import Trace
 from gdnspec.report.units import shown_resolved, shown_time
 
-ROWS = 12  # shown at once: a terminal is no taller
+ROWS = 12  # shown at once, so that they fit into a small terminal
 
 
 class LiveTable:
-    """Use as a context manager; `total` is how many measurements there will be."""
+    """A context manager that shows progress. `total` is the number of measurements to come."""
 
     def __init__(self, total: int) -> None:
         self._done: list[Trace] = []
@@ -41,13 +41,13 @@ class LiveTable:
         self._bar.update(self._task, description=f"{solution} {workload}")
 
     def round(self, rounds: int, spread: float) -> None:
-        """After each round: how narrow the interval is by now."""
+        """Shows, after every tenth round, how narrow the interval is."""
         if rounds % 10 == 0:
             name = self._bar.tasks[0].description.split("  ")[0]
             self._bar.update(self._task, description=f"{name}  {rounds} rounds, +- {spread / 2:.1%}")
 
     def add(self, trace: Trace) -> None:
-        """A finished one."""
+        """Adds a finished measurement."""
         self._done.append(trace)
         self._bar.advance(self._task)
         if self._live is None:
@@ -62,7 +62,7 @@ class LiveTable:
 
 
 def lines(trace: Trace) -> list[str]:
-    """What is worth saying of one, the reasons why it is not ranked among it."""
+    """The lines that describe a trace: its time, its warnings, and why it is not ranked."""
     said = [f"{trace.status}  {trace.solution} on {trace.definition}/{trace.workload}"]
     if trace.timing is not None:
         said[0] += f": {time_of(trace)}  {ratios_of(trace)}".rstrip()
@@ -78,7 +78,7 @@ def _first(text: str) -> str:
 
 
 def time_of(trace: Trace) -> str:
-    """The median and half of its interval; nothing where there is none."""
+    """The median and half the width of its interval in percent. Empty if nothing was timed."""
     if trace.timing is None:
         return ""
     low, high = trace.timing.interval

@@ -1,4 +1,4 @@
-"""Entry point: the commands, and what becomes of their errors."""
+"""Entry point: the commands, and how their errors become messages and exit codes."""
 
 import os
 import signal
@@ -11,63 +11,66 @@ from gdnspec.cli import lazy
 from gdnspec.cli.console import EPILOG, complain
 from gdnspec.model.errors import SpecError
 
-# The help of each, as its docstring begins: to list them imports none.
+# Each help text repeats the start of the command's docstring: listing the commands must not import them.
 COMMANDS: lazy.Listed = {
     "list": ("listing:list_", "List definitions, solutions, workloads, presets or regimes."),
-    "show": ("show:show", "Show one thing in full."),
+    "show": ("show:show", "Show one definition, solution, preset, regime or workload in full."),
     "validate": (
         "validate:validate",
         "Validate definitions, presets, workloads, solutions, faults, results, traces and captured tensors.",
     ),
     "check": (
         "check:check",
-        "Check solutions for correctness on a definition's workloads, and on fresh ones that nobody has seen.",
+        "Check solutions for correctness on a definition's workloads, and on newly drawn ones.",
     ),
-    "compare": ("compare:compare", "Compare what was measured of two solutions, on two devices or at two commits."),
+    "compare": ("compare:compare", "Compare the traces of two solutions, of two devices or of two commits."),
     "bench": (
         "bench:bench",
-        "Check solutions, then time them: every timed call has content of its own, and its outputs are verified.",
+        "Check solutions, then time them. Every timed call gets new content, and its outputs are verified.",
     ),
     "export": (
         "exchange:export",
-        "Write a definition or a solution, with workloads, as a dataset of another harness.",
+        "Export a definition or a solution, with workloads, as a dataset for another benchmark.",
     ),
     "import": (
         "exchange:import_",
-        "Read a dataset of another harness: what its definitions mean here, by name what contradicts this "
-        "specification or cannot be said in it, and its workloads and solutions in the form that they have here.",
+        "Import a dataset of another benchmark. Reports how its definitions differ from those here, and converts its "
+        "workloads and solutions.",
     ),
     "capture": (
         "capture:capture",
-        "Run a program and record what it calls an operator with: `gdnspec capture .. -- python script.py`.",
+        "Run a program and record its calls of an operator: `gdnspec capture .. -- python script.py`.",
     ),
     "new": ("new:new", "Scaffold a solution: a manifest, and a kernel file with every argument and its shape."),
-    "doctor": ("doctor:doctor", "Say what this machine can run, and why not."),
-    "selftest": ("selftest:selftest", "Reject every known-bad solution, and accept every honest one."),
+    "doctor": ("doctor:doctor", "Show what this machine can run, and what is missing for the rest."),
+    "selftest": (
+        "selftest:selftest",
+        "Test the judge: it must reject every known-bad solution and accept every honest one.",
+    ),
     "report": (
         "report:report",
-        "Write one self-contained page: traces of all solutions, charts, verdicts by regime, and the kill matrix.",
+        "Write one self-contained HTML page: the fastest kernels, all traces, verdicts by regime, and the kill matrix.",
     ),
     "submit": (
         "submit:submit",
-        "Check a solution on every suite that runs here, time it where there is a GPU, and pack it with that evidence.",
+        "Check a solution on every suite that runs here, time it if there is a GPU, and pack it with the results.",
     ),
     "intake": (
         "intake:intake",
-        "Read a bundle safely, audit it, check it in isolation on workloads that nobody has seen, compare its claims "
-        "of speed with what is measured here, and copy it to the solutions where all of that passes.",
+        "Judge a bundle from somebody else: audit its sources, check it in isolation, and measure the times that it "
+        "claims. If all of this passes, copy it into the folder of solutions.",
     ),
     "serve": (
         "serve:serve",
-        "Take bundles over HTTP from users with a token, judge each as intake does, one to a GPU, and keep the "
+        "Serve HTTP: accept bundles from users with a token, judge each as intake does, one per GPU, and keep the "
         "results.",
     ),
-    "workloads": ("workloads:app", "Make workloads, record them, look at them, and freeze their error budgets."),
+    "workloads": ("workloads:app", "Make, record and inspect workloads, and freeze their error budgets."),
     "vectors": (
         "vectors:app",
-        "Test vectors for any language: write the inputs as files, judge the outputs that come back.",
+        "Test vectors for any language: write the inputs as files, and judge the outputs that you compute.",
     ),
-    "traces": ("traces:app", "What was measured, when sources change."),
+    "traces": ("traces:app", "Keep measurements valid when sources change."),
 }
 
 app = typer.Typer(
@@ -89,17 +92,19 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say it.")) -> None:
+def options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
     """Executable specifications of operators: look up a definition, check a kernel against it."""
 
 
 def _as_interrupt(*_: object) -> None:
-    """A polite end is like Ctrl-C: children are ended and what was judged is kept."""
+    # SIGTERM is handled like Ctrl-C, so that children are stopped and finished results are kept.
     raise KeyboardInterrupt
 
 
 def _usable_streams() -> None:
-    """A closed stream swallows what is said; a character that a terminal cannot show does not end the run."""
+    # Neither a closed stream nor a character that the terminal cannot show may end the run.
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -109,10 +114,10 @@ def _usable_streams() -> None:
 
 
 def main() -> None:
-    """Runs the command; every error of a file or of the request is a message and exit code 2."""
+    """Runs the command. An error in a file or in the request becomes a message and exit code 2."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     _usable_streams()
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for some opens a file of each package
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for plugins opens a file of each package
     try:
         app()
     except SpecError as error:
@@ -123,7 +128,7 @@ def main() -> None:
         complain("gdnspec: interrupted")
         sys.exit(130)
     except BrokenPipeError:
-        # The reader has seen enough (`gdnspec list | head`); whatever else was to come is not done.
+        # The reader has closed the pipe (`gdnspec list | head`), so the rest is not printed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The kill matrix: which workload rejects which known-bad solution, as tables and as Markdown."""
+"""The kill matrix as tables and as Markdown: which workload rejects which known-bad solution."""
 
 import math
 from collections import Counter, defaultdict
@@ -24,7 +24,7 @@ from gdnspec.report.kills import MATRIX_BEGIN, MATRIX_END
 Results = dict[str, list[CheckResult]]
 Row = list[str]
 TITLE = "# Kill matrix\n\nWhich workload rejects which known-bad solution."
-FRESH = "lengths and gates that nobody has published"
+FRESH = "lengths and gates that are not published"
 HONEST = ["honest solution", "passed", "unsupported", "strict suite", "least margin", "least margin, strict"]
 BAD = ["known-bad solution", "kind", "rejected as", "killed by", "best killer", "error / budget", "fault"]
 WORKLOADS = ["workload", "suite", "kills", "best killer of", "covers"]
@@ -59,7 +59,7 @@ def bad_rows(bad: list[Bad], results: Results) -> Iterator[Row]:
 
 
 def workload_rows(bad: list[Bad], results: Results) -> Iterator[Row]:
-    """One row a workload of a stage: both layouts have the same lines."""
+    """One row per workload of a stage. Both state layouts share it, because they have the same workloads."""
     best = best_killers({item.solution.name: results[item.solution.name] for item in bad})
     kills: dict[tuple[str, str], set[str]] = defaultdict(set)
     favourite: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -77,10 +77,10 @@ def workload_rows(bad: list[Bad], results: Results) -> Iterator[Row]:
 
 
 def idle_workloads(bad: list[Bad], results: Results) -> Iterator[str]:
-    """The workloads that kill nothing best, and do not say why they are kept."""
+    """A complaint for each workload that is nobody's best killer and has no `covers` that says why it is kept."""
     for name, _, _, best, covers in workload_rows(bad, results):
         if not best and not covers:
-            yield f"workload {name} is the best killer of nothing, and says not what it covers"
+            yield f'workload {name} is not the best killer of any solution, and has no "covers" to say why it is kept'
 
 
 def _lines() -> dict[tuple[str, str], tuple[str, str | None]]:
@@ -95,7 +95,7 @@ def _lines() -> dict[tuple[str, str], tuple[str, str | None]]:
 
 
 def _family(definition: str) -> str:
-    """gdn_prefill_k_last and gdn_prefill_k_first are prefill; with _bf16_state behind, prefill_bf16_state."""
+    """The name without family and layout: gdn_prefill_k_last and gdn_prefill_k_first give prefill."""
     return without_family(definition).replace("_k_last", "").replace("_k_first", "")
 
 
@@ -103,7 +103,7 @@ def _ratio(x: float) -> str:
     return "inf" if math.isinf(x) else f"{x:.3g}"
 
 
-# --- where they are shown ---------------------------------------------------------------------------------------
+# --- tables and Markdown ----------------------------------------------------------------------------------------
 
 
 def honest_table(good: list[Solution], results: Results) -> Table:
@@ -126,20 +126,21 @@ def _table(columns: list[str], rows: Iterator[Row]) -> Table:
 
 
 def require_place(file: Path) -> str:
-    """The text of a Markdown file that has a place for the matrix, and can be written; of a new one where there is
-    none. Raises `SpecError`."""
+    """The text of a Markdown file, or of a new one if the file does not exist. Raises `SpecError` if it has no place
+    for the matrix or cannot be written."""
     if not file.exists():
         require_file(file, "--markdown FILE")
         return f"{TITLE}\n\n{MATRIX_BEGIN}\n{MATRIX_END}\n"
     text = read_text(file)
     if text.count(MATRIX_BEGIN) != 1 or text.count(MATRIX_END) != 1:
-        raise SpecError([Problem(file, "has no place for the matrix", hint=f"lines {MATRIX_BEGIN} and {MATRIX_END}")])
+        hint = f"add the lines {MATRIX_BEGIN} and {MATRIX_END}"
+        raise SpecError([Problem(file, "has no place for the matrix", hint=hint)])
     require_file(file, "--markdown FILE")
     return text
 
 
 def write(file: Path, bad: list[Bad], good: list[Solution], results: Results) -> None:
-    """Replaces what stands between the two marks of a Markdown file, which it makes where there is none."""
+    """Replaces the text between the two marks of a Markdown file. Makes the file if it does not exist."""
     text = require_place(file)
     before, rest = text.split(MATRIX_BEGIN)
     after = rest.split(MATRIX_END)[1]

@@ -1,4 +1,4 @@
-"""Optional packages: told by the extra that installs them."""
+"""Optional packages, and the extra of gdnspec that installs them."""
 
 from importlib.util import find_spec
 
@@ -6,7 +6,7 @@ from gdnspec.model.errors import SpecError
 
 
 def needs(extra: str, *modules: str) -> None:
-    """Raises `SpecError` where a module of an extra is not installed."""
+    """Raises `SpecError` with the install command if a module of an extra is missing."""
     lacking = [name for name in modules if find_spec(name) is None]
     if lacking:
-        raise SpecError(f"this needs {', '.join(lacking)}: pip install 'gdnspec[{extra}]'")
+        raise SpecError(f"this command needs {', '.join(lacking)}: pip install 'gdnspec[{extra}]'")

@@ -1,4 +1,4 @@
-"""Options that several commands take, each with one meaning and one help text."""
+"""Options that several commands share, each with one meaning and one help text."""
 
 from pathlib import Path
 from typing import Annotated

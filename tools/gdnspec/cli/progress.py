@@ -1,4 +1,4 @@
-"""Results as they come: to a file, and as progress on stderr."""
+"""Results as they arrive: written to a file, and shown as progress on stderr."""
 
 import contextlib
 import sys
@@ -10,7 +10,7 @@ from gdnspec.model.result import CheckResult
 
 
 def writer(stack: contextlib.ExitStack, file: Path | None, to_stdout: bool) -> Callable[[CheckResult], None]:
-    """Where --json puts each result."""
+    """A function that writes each result where --json says."""
     from gdnspec.check.record import Recorder
 
     if file is None:
@@ -22,7 +22,7 @@ def writer(stack: contextlib.ExitStack, file: Path | None, to_stdout: bool) -> C
 
 @contextlib.contextmanager
 def progress(total: int, done: int) -> Iterator[Callable[[CheckResult], None]]:
-    """A bar on a terminal; where there is none, a line for each solution and definition."""
+    """Shows a bar on a terminal; otherwise one line per solution and definition."""
     if not sys.stderr.isatty():
         last: list[str] = []
 
@@ -57,7 +57,7 @@ def progress(total: int, done: int) -> Iterator[Callable[[CheckResult], None]]:
 
 @contextlib.contextmanager
 def ticking(what: str) -> Iterator[Callable[[int], None]]:
-    """A count that goes up on a terminal; nothing where there is none."""
+    """Shows a growing count on a terminal; otherwise nothing."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return

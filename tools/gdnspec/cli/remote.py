@@ -1,4 +1,4 @@
-"""gdnspec submit --to: a bundle sent to a server, its progress on stderr, its verdict as exit code."""
+"""gdnspec submit --to: send a bundle to a server, show progress on stderr, and exit as the verdict says."""
 
 import os
 from pathlib import Path
@@ -20,26 +20,27 @@ EXIT_CODES = {"accepted": 0, "refused": 1, "cancelled": 1, "invalid": 2, "unveri
 
 
 def client(url: str, token_file: Path | None) -> "Client":
-    """For that server, which answers, is of this version, and knows the token; that never comes from the command line,
-    which others can read. Raises `SpecError`; exit code 2 or 3 where the server is not to be had."""
+    """A client of a server that answers, has this version, and accepts the token. Raises `SpecError`; exits with code 2
+    or 3 if the server cannot be used."""
     from gdnspec.server.client import Client, ServiceError
 
+    # No option takes the token itself: other users of the machine can read a command line.
     token = os.environ.get(TOKEN, "") if token_file is None else read_text(token_file).strip()
     if token_file is not None and not token:
         raise SpecError([Problem(token_file, "is empty")])
     if not token:
-        raise SpecError(f"no token: --token-file, or ${TOKEN}")
+        raise SpecError(f"no token: use --token-file FILE, or set {TOKEN}")
     try:
         found = Client(url, token, warn)
         found.service()
-        found.jobs(most=1)  # which wants a token that is valid
+        found.jobs(most=1)  # fails unless the token is valid
     except ServiceError as error:
         _give_up(error)
     return found
 
 
 def follow(server: "Client", bundle: bytes) -> NoReturn:
-    """Sends it, and stays until it is judged; then exits as the verdict says."""
+    """Sends a bundle, waits until it is judged, and exits with the code of the verdict."""
     from gdnspec.server.client import ServiceError
 
     name = ""
@@ -54,7 +55,7 @@ def follow(server: "Client", bundle: bytes) -> NoReturn:
         _give_up(error)
     except KeyboardInterrupt:
         if name:
-            complain(f"gdnspec: job {name} goes on there: {server.url}/v1/jobs/{name}")
+            complain(f"gdnspec: job {name} continues on the server: {server.url}/v1/jobs/{name}")
         raise
 
 
@@ -66,7 +67,7 @@ def _give_up(error: Exception) -> NoReturn:
 def _tell(event: "Event") -> None:
     text = visible(event.text)
     if event.kind == "workloads":
-        complain(f"checking it on {event.total} workloads there")
+        complain(f"the server checks it on {event.total} workloads")
     elif event.kind == "verdict" and event.status in ("PASSED", "UNSUPPORTED"):
         pass  # the table at the end counts them
     elif event.kind == "trace":

@@ -1,4 +1,4 @@
-"""A replayed log: run, told, and written down as workloads."""
+"""Replay a request log, describe the replay, and write its calls as workloads."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ from gdnspec.cli.files import whole
 from gdnspec.cli.progress import ticking
 from gdnspec.model.errors import SpecError
 
-SLOW = 5  # times the bound: what a good kernel stays below
+SLOW = 5  # times the bound; a good kernel stays below this
 
 if TYPE_CHECKING:
     from gdnspec.model.trace import Ceilings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def replay(requests: "Log", limits: "Limits", cost: "StepCost", steps_file: Path | None) -> "tuple[Tally, Totals]":
-    """Every step of the engine, counted; each a line of `steps_file` where there is one."""
+    """Runs the engine and counts its steps. Writes each step as a line of JSON to `steps_file`, if given."""
     from gdnspec.traffic.engine import Engine
     from gdnspec.traffic.tally import Tally
 
@@ -44,9 +44,9 @@ def replay(requests: "Log", limits: "Limits", cost: "StepCost", steps_file: Path
 
 
 def say_replay(requests: "Log", totals: "Totals", limits: "Limits", cost: "StepCost") -> None:
-    """What became of the log's requests and tokens."""
-    passed = [f"{count} rows passed over for their {column}" for column, count in requests.skipped.items()]
-    passed += [f"{requests.failed} failed requests of the log left out"] if requests.failed else []
+    """Prints what happened to the log's requests and tokens."""
+    passed = [f"{count} rows skipped: invalid {column}" for column, count in requests.skipped.items()]
+    passed += [f"{requests.failed} requests skipped: the log marks them as failed"] if requests.failed else []
     for text in passed:
         complain(text)
     seconds = totals.latest / 1e9
@@ -64,15 +64,15 @@ def say_replay(requests: "Log", totals: "Totals", limits: "Limits", cost: "StepC
     times = cost.over_bound(limits.step_tokens)
     if times is not None and times > SLOW:
         complain(
-            f"warning: {limits.step_tokens} tokens prefilled take {times:.0f} times their bound in what was measured: "
-            "with faster kernels steps are shorter, and fewer requests meet in each"
+            f"warning: prefilling {limits.step_tokens} tokens takes {times:.0f} times the bound, by the traces used: "
+            "faster kernels make steps shorter, with fewer requests in each"
         )
 
 
 def write_workloads(
     operators: "list[Operator]", tally: "Tally", folder: Path, reduce: int | None, seed: int, ceilings: "Ceilings"
 ) -> None:
-    """A file for each operator, and how well its lines stand for all calls."""
+    """Writes one file per operator, and prints how well its workloads represent all calls."""
     from gdnspec.numerics.floor import bound
     from gdnspec.traffic.reduce import reduce as reduced
 
@@ -82,13 +82,13 @@ def write_workloads(
         for operator, group in zip(operators, calls, strict=True)
     ]
     if not any(calls):
-        raise SpecError("no step calls for any of these definitions: no answer has a second token")
+        raise SpecError("the log has no call for these definitions: no answer has a second token")
     rows = table("", "definition", "calls", "distinct", "workloads", "bound (s)", "predicted (s)", "off by")
     folder.mkdir(parents=True, exist_ok=True)
     for operator, group, times in zip(operators, calls, seconds, strict=True):
         name = operator.found.definition.name
         if not group:
-            complain(f"no step calls for {name}: no answer has a second token")
+            complain(f"the log has no call for {name}: no answer has a second token")
             continue
         kept = reduced(group, times, reduce or len(group), seed)
         with whole(folder / f"{name}.jsonl") as file:
@@ -104,5 +104,5 @@ def write_workloads(
 
 
 def _seed(seed: int, line: int) -> int:
-    """Of a line: they differ, and runs with different seeds share none."""
+    """The seed of one line. Lines differ, and runs with different seeds share none."""
     return (seed * 1_000_003 + line) % (1 << 62)

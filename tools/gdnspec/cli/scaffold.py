@@ -1,4 +1,4 @@
-"""The kernel files that `gdnspec new` writes: complete but for the kernel itself."""
+"""The kernel files that `gdnspec new` writes. Only the kernel itself is missing in them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,20 +39,20 @@ def _names(tensors: list[Tensor]) -> str:
 
 
 def _states(definition: Definition) -> Tensor | None:
-    """What the operator leaves states in, a matrix a head: an output, or a pool; None where it has no heads' states."""
+    """The output or pool that gets the new states, one matrix per head; None if the operator has no states."""
     return next((tensor for tensor in definition.judged if roles.is_state(definition, tensor)), None)
 
 
 def _launch(definition: Definition) -> tuple[str, str, str, str]:
-    """Of a Triton launch: what a program is, its parameters, how it finds its place, and the lines that call it. Every
-    name read here stands in the definition, whatever its operator: unwritten, a kernel is launched and does nothing."""
+    """For Triton: what one program computes, its parameters, how it finds its place, and the lines that launch it. All
+    names come from the definition, so that the scaffold of any operator runs."""
     states, tensors = _states(definition), _names([*definition.inputs, *definition.outputs])
     first = definition.outputs[0].name
     if states is None:
         launch = f"{definition.name}_kernel[({first}.shape[0],)](\n        {tensors}\n    )"
         return f"row of {first}", "", "row = tl.program_id(0)", launch
     starts = roles.bounds(definition)
-    # Not of the states: a pool has slots, and the states of chunks are more than the sequences.
+    # The states do not give this number: a pool has more slots, and chunks have more states, than sequences.
     sequences = f"{starts}.shape[0] - 1" if starts else f"{first}.shape[0]"
     rows, columns = (states.shape or [])[-2:]
     sizes = list(dict.fromkeys((str(rows), str(columns))))
@@ -76,7 +76,7 @@ def _python(name: str, definitions: list[Definition]) -> str:
 
 {_arguments(d, "    ")}
     """
-    raise NotImplementedError("{d.name} is still to be written")
+    raise NotImplementedError("{d.name} is not written yet")
 '''
         for d in definitions
     ]
@@ -84,7 +84,7 @@ def _python(name: str, definitions: list[Definition]) -> str:
 
 
 def _kernel_parameters(definition: Definition) -> str:
-    # A Python bool is a constexpr: it selects code, and the interpreter takes it no other way.
+    # A Python bool must be a constexpr: it selects code, and Triton's interpreter accepts it only so.
     return ",\n    ".join(
         f"{tensor.name}: tl.constexpr" if tensor.is_switch else tensor.name
         for tensor in (*definition.inputs, *definition.outputs)
@@ -100,7 +100,7 @@ def _triton(name: str, definitions: list[Definition]) -> str:
 def {d.name}_kernel(
     {_kernel_parameters(d)},{parameters}
 ):
-    """One program a {program}. Absent inputs are None, which a constexpr `if` can ask for."""
+    """One program per {program}. Absent inputs are None: test them with `if x is not None`."""
     {place}
     # Load, compute in float32, store to {_names(d.judged)}.
 

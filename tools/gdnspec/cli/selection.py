@@ -1,6 +1,6 @@
-"""Which workloads and which solutions a command was asked for."""
+"""The workloads and solutions that a command's options select."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gdnspec.catalog.definitions import Found, definition, definitions
@@ -20,18 +20,19 @@ def select(
     file: Path | None,
     fresh: Callable[[Found], list[Workload]] | None = None,
 ) -> Selected:
-    """What DEFINITION.., --suite, --workload and --workloads mean; `SpecError` where they mean nothing.
+    """The workloads that DEFINITION.., --suite, --workload and --workloads select, by definition.
 
-    `fresh` draws workloads that join every suite, and may be named as others are.
+    `fresh` draws workloads that are added to every suite and can be named like others.
+
+    Raises:
+        SpecError: A name is unknown, or nothing is selected.
     """
     found = [definition(name) for name in names] if names else list(definitions().values())
     known_suites = (*SUITES, "fresh", "all") if fresh else (*SUITES, "all")
-    for name in suite or ():
-        if name not in known_suites:
-            raise SpecError(f"no suite {name!r} ({nearest(name, known_suites)})")
+    require_suites(suite, known_suites)
     if file is not None:
         if len(found) != 1:
-            raise SpecError("--workloads goes with one definition: name it")
+            raise SpecError("--workloads holds workloads of one definition: name that DEFINITION")
         lines = [(found[0].at(file), load_workloads(file, found[0]))]
     else:
         lines = [(item, [*workloads(item), *(fresh(item) if fresh else ())]) for item in found]
@@ -49,12 +50,19 @@ def select(
         for item, group in lines
     ]
     if not any(group for _, group in chosen):
-        raise SpecError(f"no workload in {', '.join(sorted(suites - {'fresh'}))}: gdnspec list workloads")
+        raise SpecError(f"no workload in {', '.join(sorted(suites - {'fresh'}))}: see gdnspec list workloads")
     return [(item, group) for item, group in chosen if group]
 
 
+def require_suites(names: list[str] | None, known: Sequence[str] = SUITES) -> None:
+    """Raises `SpecError` for the first name that is not a suite."""
+    for name in names or ():
+        if name not in known:
+            raise SpecError(f"no suite {name!r} ({nearest(name, known)})")
+
+
 def heads_of(found: Found, name: str) -> Preset:
-    """What --preset means for a definition. Raises `SpecError`."""
+    """The preset that --preset names. Raises `SpecError` if there is none."""
     preset = found.family.preset(name)
     if preset is None:
         raise SpecError(f"no preset {name!r} ({nearest(name, found.family.presets)})")
@@ -62,10 +70,8 @@ def heads_of(found: Found, name: str) -> Preset:
 
 
 def lines_of(file: Path, lines: list[Workload], suite: list[str] | None, names: list[str] | None) -> list[Workload]:
-    """The lines of a file that --suite and --workload mean; all where neither is given. Raises `SpecError`."""
-    for name in suite or ():
-        if name not in SUITES:
-            raise SpecError(f"no suite {name!r} ({nearest(name, SUITES)})")
+    """The lines of a file that --suite and --workload select; all if neither is given. Raises `SpecError`."""
+    require_suites(suite)
     known = [line.name for line in lines]
     for name in names or ():
         if name not in known:
@@ -74,15 +80,15 @@ def lines_of(file: Path, lines: list[Workload], suite: list[str] | None, names: 
 
 
 def chosen_solutions(wanted: list[str] | None, extra: Path | None) -> tuple[list[Solution], list[object]]:
-    """What --solution and --solutions-dir mean, and the problems of those that cannot be used. Peers are named or not
-    meant."""
+    """The solutions that --solution and --solutions-dir select, and the problems of unusable ones. Peers (adapters to
+    other libraries) are selected only by name."""
     known, problems = solutions(extra)
     if wanted is None:
         return [solution for solution in known.values() if not solution.is_peer], list(problems)
     for name in wanted:
         base, _, variant = name.partition(":")
         mine = [problem for problem in problems if base in (problem.file.parent.name, problem.file.name)]
-        if mine:  # a name that is taken is one of these: which of the two was meant, nobody knows
+        if mine:  # also if two folders have this name: it is unclear which one is meant
             raise SpecError(mine)
         if variant and base in known and name not in known:
             raise no_variant(known[base], variant)

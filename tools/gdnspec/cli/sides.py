@@ -1,4 +1,4 @@
-"""What A and B of a comparison mean: the traces that each names, and whether they still hold."""
+"""The sides A and B of a comparison: the traces of each, and whether they are stale."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ FORMS = "SOLUTION, SOLUTION@DEVICE, SOLUTION@COMMIT, or a file of traces"
 
 @dataclass(frozen=True)
 class Side:
-    """`label`: as it was asked for. `devices`: its traces, by device and workload. `source`: the code that they should
-    have measured; None where it was not there to compare with."""
+    """One side of a comparison. `label`: the argument of the command. `devices`: its traces, by device and workload.
+    `source`: the code that the traces should have measured; None if that code is not available."""
 
     label: str
     devices: dict[str, dict[Key, Measured]]
@@ -31,11 +31,11 @@ class Side:
 
 
 def side(text: str, solutions_dir: Path | None, wanted: Callable[[Trace], bool]) -> Side:
-    """The side that was asked for, of the wanted traces; raises `SpecError` where the words name nothing."""
+    """The side that `text` names, with the wanted traces only. Raises `SpecError` if there is no such side."""
     if text.endswith(".jsonl") or is_file(Path(text)):
         return _of_file(text, Path(text), wanted)
     if "/" in text and Path(text).is_dir():
-        raise SpecError(f"{text} is a folder; what can be compared: {FORMS}")
+        raise SpecError(f"{text} is a folder: give {FORMS}")
     name, _, where = text.partition("@")
     solution = chosen_solutions([name], solutions_dir)[0][0]
     files = trace_files(solution)
@@ -50,10 +50,10 @@ def _of_commit(text: str, solution: Solution, where: str, wanted: Callable[[Trac
     commit = resolve(solution.folder, where)
     if commit is None:
         devices = nearest(where, [file.stem for file in trace_files(solution)])
-        raise SpecError(f"{solution.name} has no traces of a device {where!r} ({devices}), and there is no such commit")
+        raise SpecError(f"{where!r} is neither a device with traces of {solution.name} ({devices}) nor a commit")
     past = Past(solution.folder, commit, text, solution.variant)
     traces = [trace for file in past.traces() for trace in parse_traces(past.text(file), past.named(file), warn)]
-    # Its own source of then is what it measured: to be compared with today's is what it is asked for.
+    # The traces of a commit are held to the sources of that commit, not to those of today.
     return _side(text, traces, (solution.name, past.source_hash), wanted, partial(_other_hash, past.source_hash))
 
 
@@ -68,7 +68,7 @@ def _of_file(text: str, file: Path, wanted: Callable[[Trace], bool]) -> Side:
     names = sorted({trace.solution for trace in traces})
     if len(names) > 1:
         raise SpecError([Problem(file, f"holds traces of several solutions: {', '.join(names)}")])
-    # A copy that lies elsewhere was kept on purpose: it stands for the code of its day.
+    # A copy outside of a solution's folder was kept on purpose: it belongs to the code of its time.
     if not is_trace_file(file.resolve()):
         return _side(text, traces, None, wanted)
     folder, variant = home(file.resolve())
@@ -98,7 +98,7 @@ def _side(
         rows = devices.setdefault(trace.device, {})
         key = trace.definition, trace.workload
         if key in rows:
-            warn(f"{text}: {'/'.join(key)} on {trace.device} stands twice; the last one counts")
+            warn(f"{text}: {'/'.join(key)} on {trace.device} occurs twice; the last one counts")
         rows[key] = Measured(trace, _stale(trace, other_code))
     return Side(text, devices, source)
 
@@ -106,5 +106,5 @@ def _side(
 def _stale(trace: Trace, other_code: Callable[[Trace], str | None]) -> str | None:
     found = definitions().get(trace.definition)
     if found is None:
-        return f"there is no definition {trace.definition!r} any more ({nearest(trace.definition, definitions())})"
+        return f"definition {trace.definition!r} does not exist any more ({nearest(trace.definition, definitions())})"
     return other_code(trace) or stale_question(trace, found)

@@ -1,4 +1,4 @@
-"""Verdicts for people: a table with one row a definition and solution, and each failure in full."""
+"""Print verdicts: a table with one row per definition and solution, and each failure in full."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Summary:
 
 
 def verdict(results: list[CheckResult]) -> str:
-    """PASSED if something ran and nothing failed."""
+    """The most frequent failure; PASSED if something ran and nothing failed; else UNSUPPORTED."""
     failed = [result.status for result in results if result.failed]
     if failed:
         return Counter(failed).most_common(1)[0][0]
@@ -39,7 +39,7 @@ def verdict(results: list[CheckResult]) -> str:
 
 
 def closest(results: list[CheckResult]) -> str:
-    """The largest error of the passed, as a share of its budget."""
+    """The largest error among passed workloads, as a share of its budget."""
     shares = [
         (value / output.budget[metric], f"{metric} of {output.output}")
         for result in results
@@ -54,7 +54,7 @@ def closest(results: list[CheckResult]) -> str:
 
 
 def print_summary(summary: Summary) -> None:
-    """The table of verdicts, on stdout."""
+    """Prints the table of verdicts on stdout."""
     rows = table("", "definition", "solution", "verdict", "passed", "failed", "unsupported", "largest error / budget")
     colours = {"PASSED": "green", "UNSUPPORTED": "yellow"}
     for (definition, solution), results in sorted(summary.rows.items()):
@@ -90,7 +90,7 @@ def _print_notes(summary: Summary) -> None:
 
 
 def print_failure(result: CheckResult, said_before: set[str]) -> None:
-    """One failure, on stderr as it happens; a message that was said already is not said again in full."""
+    """Prints one failure on stderr. A message that is in `said_before` is printed in its first line only."""
     complain(f"{result.status}  {result.solution} on {result.definition}/{result.workload}", style="red")
     first, *more = result.message.split("\n")
     complain(f"  {first}")

@@ -1,4 +1,4 @@
-"""Traces of weighted workloads added up: what all calls of a log, or of a running model, take."""
+"""The total time of weighted workloads: all calls of a log, or of a running model."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,8 +8,8 @@ from gdnspec.report.units import shown_time
 
 
 def weighted(traces: Iterable[Trace], selected: Selected) -> Iterator[str]:
-    """A sentence for each solution and definition all of whose workloads have weights. What failed or does not run is
-    not in the sum, and said."""
+    """One sentence per solution and definition, if all workloads have weights. A workload that failed or did not run is
+    not in the sum; the sentence says how many there are."""
     weights = {(item.definition.name, line.name): line.weight for item, lines in selected for line in lines}
     if None in weights.values():
         return
@@ -34,4 +34,4 @@ def weighted(traces: Iterable[Trace], selected: Selected) -> Iterator[str]:
                 theirs = sum(weight * median * ratio for weight, median, ratio in beside)
                 text += f", {theirs / taken:.3f}x {baseline}"
         lost = len(mine) - len(timed)
-        yield text + (f"; {lost} of {len(mine)} workloads are not in it" if lost else "")
+        yield text + (f"; without {lost} of {len(mine)} workloads, which were not timed" if lost else "")

@@ -1,1 +1,1 @@
-"""Definitions, solutions and workloads in the format of FlashInfer-Bench, out and in."""
+"""Export and import definitions, solutions and workloads in the format of FlashInfer-Bench."""

@@ -1,4 +1,5 @@
-"""Shapes in FlashInfer-Bench are lists of axis names: sizes that gdnspec writes as numbers or expressions get names."""
+"""Name the axes of shapes. In FlashInfer-Bench a shape is a list of axis names; gdnspec also uses numbers and
+expressions, which get names here."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,21 +12,22 @@ from gdnspec.model.preset import Preset
 
 @dataclass
 class Axes:
-    """`known` as the format has them; `computed` from axes of a workload, by expression."""
+    """The axes of a definition. `known`: in the format's own form. `computed`: expressions over other axes. `shapes`:
+    of every tensor, in names of axes."""
 
     known: dict[str, dict[str, Any]] = field(default_factory=dict)
     computed: dict[str, str] = field(default_factory=dict)
     shapes: dict[str, list[str] | None] = field(default_factory=dict)
 
     def bound(self, scope: Scope) -> dict[str, int]:
-        """The var axes of a call."""
+        """The values of the var axes in a call."""
         values = {name: int(parse(text).evaluate(scope)) for name, text in self.computed.items()}
         plain = {name for name, axis in self.known.items() if axis["type"] == "var"} - set(values)
         return {name: int(scope[name]) for name in self.known if name in plain} | values
 
 
 def axes_of(found: Found, preset: Preset) -> Axes:
-    """All axes of a definition with a preset, and the shape of every tensor in their names."""
+    """The axes of a definition with a preset."""
     definition, axes = found.definition, Axes()
     const = {name: preset.axes[name] for name in definition.const_axes()}
     variable = {axis.name for axis in definition.var_axes()}

@@ -1,4 +1,4 @@
-"""A dataset of FlashInfer-Bench on disk: read, each file by itself, so that one that is broken hides no other."""
+"""Read a dataset of FlashInfer-Bench from disk. Each file is read separately, so that a broken one hides no other."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ M = TypeVar("M", bound=Foreign)
 
 @dataclass
 class Dataset:
-    """What was found below `root`. `problems` are files and lines that are not of the format."""
+    """What was found below `root`. `problems`: files and lines that do not follow the format."""
 
     root: Path
     definitions: dict[str, Definition] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Dataset:
 
 
 def read(path: Path) -> Dataset:
-    """A dataset's root, or one JSON file of a definition or a solution. Raises `SpecError` where there is nothing."""
+    """Reads a dataset's root, or one JSON file of a definition or a solution. Raises `SpecError` if it is neither."""
     if not path.exists():
         raise SpecError([Problem(path, "no such file or folder")])
     data = Dataset(path if path.is_dir() else path.parent)
@@ -38,7 +38,7 @@ def read(path: Path) -> Dataset:
         for file in sorted((path / "definitions").rglob("*.json")):
             for definition in _whole(Definition, file, data):
                 if definition.name in data.definitions:
-                    data.problems.append(Problem(file, f"a second definition {definition.name!r}"))
+                    data.problems.append(Problem(file, f"a second definition has the name {definition.name!r}"))
                 data.definitions.setdefault(definition.name, definition)
         for file in sorted((path / "solutions").rglob("*.json")):
             data.solutions += _whole(Solution, file, data)
@@ -46,8 +46,8 @@ def read(path: Path) -> Dataset:
             for file in sorted((path / folder).rglob("*.jsonl")):
                 into += _lines(file, data)
     if not (data.definitions or data.solutions or data.workloads or data.traces or data.problems):
-        hint = "definitions/, solutions/, workloads/ and traces/ are looked for"
-        raise SpecError([Problem(path, "is no dataset of FlashInfer-Bench", hint=hint)])
+        hint = "a dataset has definitions/, solutions/, workloads/ or traces/"
+        raise SpecError([Problem(path, "is not a dataset of FlashInfer-Bench", hint=hint)])
     return data
 
 

@@ -1,11 +1,11 @@
-"""Where things lie in a dataset of FlashInfer-Bench. `family` is its op_type: the name of the family.
+"""The paths of files in a dataset of FlashInfer-Bench. `family`, the name of the family, is its op_type.
 
 definitions/<family>/<definition>.json       solutions/<family>/<definition>/<solution>.json
 workloads/<family>/<definition>.jsonl        blob/workloads/<family>/<definition>/<workload>.safetensors
 traces/<family>/<definition>.jsonl
 """
 
-MARK = "gdnspec"  # tag that says which definition of gdnspec it is: gdnspec:<definition>
+MARK = "gdnspec"  # the tag gdnspec:<definition> names the definition of gdnspec
 
 
 def definition_file(family: str, name: str) -> str:

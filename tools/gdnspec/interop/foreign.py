@@ -1,5 +1,4 @@
-"""FlashInfer-Bench's JSON, as much of it as is read here. Keys that it may have beside are passed over, as its own
-loader does."""
+"""The parts of FlashInfer-Bench's JSON that are read here. Other keys are ignored, as its own loader does."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,5 +1,5 @@
-"""Which layout the states of a definition of FlashInfer-Bench have, as far as its tags, its name or its words say: the
-shapes of both layouts are the same where keys and values have one size."""
+"""The layout of states in a definition of FlashInfer-Bench, from its tags, name and description. Shapes do not show it:
+both layouts have the same shape if keys and values have the same size."""
 
 import re
 
@@ -10,7 +10,7 @@ SAID = re.compile(r"(?<![a-z0-9])([kv])[-_ ]?(first|last)(?![a-z0-9])", re.IGNOR
 
 
 def said(theirs: Definition) -> dict[str, set[str]]:
-    """Where a layout is named, and which: {"its name": {"k_last"}, ..}. Last of values is first of keys."""
+    """The places that name a layout, with the layouts: {"its name": {"k_last"}, ..}. v_last means k_first."""
     tags = [tag for tag in theirs.tags if "layout" in tag]
     states = [spec.description for spec in (*theirs.inputs.values(), *theirs.outputs.values()) if spec.description]
     places = {

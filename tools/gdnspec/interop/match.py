@@ -1,5 +1,7 @@
-"""Which definition here has the contract of one of FlashInfer-Bench: tensors by their names, by other names that are
-known, or by the only place where their shape and type fit; sizes of axes by where they stand in the shapes.
+"""Find the definition here that has the contract of a definition of FlashInfer-Bench.
+
+Tensors are matched by their names, by known aliases, or by the only place where their shape and type fit. Axes are
+matched by their places in the shapes.
 """
 
 from collections.abc import Iterator
@@ -15,19 +17,19 @@ from gdnspec.model.errors import PlacedError
 from gdnspec.model.expression import parse
 from gdnspec.model.roles import is_state
 
-UNKNOWN = "unknown"  # a type that a recorded definition does not say
-HALF = 0.5  # of all tensors: fewer in common, and nothing is near
+UNKNOWN = "unknown"  # the type of a tensor in a recorded definition that does not name it
+HALF = 0.5  # of all tensors; a definition with fewer in common is not called near
 
 
 @dataclass
 class Sizes:
-    """What sizes of ours are theirs: var axes by name, const axes by value."""
+    """Which of their axes our axes correspond to: var axes by name, const axes by value."""
 
-    kinds: dict[str, str]  # of ours
+    kinds: dict[str, str]  # of our axes
     const: dict[str, int] = field(default_factory=dict)
     var: dict[str, str] = field(default_factory=dict)
     places: set[tuple[str, str]] = field(default_factory=set)  # pairs of const axes, ours and theirs
-    later: list[tuple[str, str]] = field(default_factory=list)  # an expression of ours, and their axis
+    later: list[tuple[str, str]] = field(default_factory=list)  # pairs of our expression and their axis
 
     def copy(self) -> "Sizes":
         return Sizes(self.kinds, dict(self.const), dict(self.var), set(self.places), list(self.later))
@@ -38,29 +40,29 @@ class Sizes:
 
 @dataclass
 class Match:
-    """How near a definition here is. `fits`: everything of theirs has a place, and everything that ours needs is there.
-    `renamed`: their names of tensors to ours; `axes` likewise, of what a workload binds."""
+    """How well a definition here matches theirs. `fits`: all of their tensors have a place, and all that ours needs are
+    there. `renamed`: from their names of tensors to ours. `axes`: the same for the axes that a workload binds."""
 
     found: Found
     fits: bool = False
     preset: str = ""
     renamed: dict[str, str] = field(default_factory=dict)
     axes: dict[str, str] = field(default_factory=dict)
-    left_over: list[str] = field(default_factory=list)  # optional inputs of theirs that are not here
+    left_over: list[str] = field(default_factory=list)  # their optional inputs that are not here
     types: list[tuple[str, str, str]] = field(default_factory=list)  # a tensor, its type there and here
     problems: list[str] = field(default_factory=list)
-    alike: float = 0.0  # the part of all tensors that have a like
-    rank: tuple[int, ...] = ()  # of those that fit the least is nearest
+    alike: float = 0.0  # the share of tensors that were matched
+    rank: tuple[int, ...] = ()  # the smallest rank is the nearest
 
 
 def matches(theirs: Definition) -> list[Match]:
-    """Every definition here of which a family says how the format has it, the nearest first."""
+    """Matches with every definition here whose family describes the format, the nearest first."""
     found = [_match(theirs, mine) for mine in definitions().values() if judged(mine.family).foreign is not None]
     return sorted(found, key=lambda match: (not match.fits, match.rank if match.fits else (), -match.alike))
 
 
 def raw_gates(theirs: Definition, mine: Found) -> bool:
-    """Gates arrive raw where ours takes what is computed from them."""
+    """Whether theirs takes raw gates, and ours takes the values that are computed from them."""
     names, there = {tensor.name for tensor in mine.definition.inputs}, foreign(mine.family)
     ready, raw = set(there.ready.values()), set(there.raw)
     return bool(raw) and names >= ready and not names & raw and theirs.inputs.keys() >= raw
@@ -80,14 +82,14 @@ def _match(theirs: Definition, mine: Found) -> Match:
             if kind == "input" and there[name].optional:
                 match.left_over.append(name)
             else:
-                match.problems.append(f"{kind} {name!r} has no like in {mine.definition.name}")
+                match.problems.append(f"{kind} {name!r} has no counterpart in {mine.definition.name}")
         taken = set(match.renamed.values())
         for tensor in here.values():
             if tensor.name not in taken and (kind == "output" or not tensor.optional):
                 match.problems.append(f"it has no {tensor.name!r}, an {kind} of {mine.definition.name}")
     pairs = ((theirs.inputs[name], mine.definition.input(ours)) for name, ours in ready.items())
     if not all(_fits(theirs, spec, tensor, sizes) for spec, tensor in pairs):
-        match.problems.append(f"its raw gates have other shapes than those of {mine.definition.name}")
+        match.problems.append(f"its raw gates have other shapes than in {mine.definition.name}")
     _by_axis_name(theirs, mine, sizes)
     match.problems += _settled(theirs, mine, sizes)
     match.axes = {theirs_: ours for ours, theirs_ in sizes.var.items()}
@@ -112,7 +114,7 @@ def _match(theirs: Definition, mine: Found) -> Match:
 
 
 def _by_name(match: Match, theirs: Definition, there: dict[str, Theirs], here: dict[str, Ours], sizes: Sizes) -> None:
-    """The same name first; then other names that are known, where the shape fits."""
+    """Matches tensors by the same name, then by known aliases, if the shape fits."""
     for name, spec in there.items():
         if name in here and _fits(theirs, spec, here[name], sizes):
             match.renamed[name] = name
@@ -127,7 +129,8 @@ def _by_name(match: Match, theirs: Definition, there: dict[str, Theirs], here: d
 def _by_shape(
     match: Match, theirs: Definition, there: dict[str, Theirs], here: dict[str, Ours], sizes: Sizes, kind: str
 ) -> None:
-    """What is left, where there is one way only to give each a place. A name of ours is never given to another."""
+    """Matches the remaining tensors by shape, if there is only one way. Never matches a tensor with one of our names to
+    another tensor."""
     rest = {name: spec for name, spec in there.items() if name not in match.renamed and name not in here}
     taken = set(match.renamed.values())
     free = {name: tensor for name, tensor in here.items() if name not in taken and name not in there}
@@ -140,7 +143,7 @@ def _by_shape(
         if len(ways) > 1:
             first, second = (pairs for pairs, _ in ways)
             name = next(name for name in first if first[name] != second[name])
-            match.problems.append(f"{kind} {name!r} may be {first[name]!r} or {second[name]!r}: its name does not say")
+            match.problems.append(f"{kind} {name!r} may be {first[name]!r} or {second[name]!r}: the name is ambiguous")
             return
     if ways:
         pairs, then = ways[0]
@@ -167,7 +170,7 @@ def _alike(spec: Theirs, tensor: Ours) -> bool:
 
 
 def _fits(theirs: Definition, spec: Theirs, tensor: Ours, sizes: Sizes) -> bool:
-    """Whether the shapes go together; if so, `sizes` knows what they say."""
+    """Whether the shapes match. If they do, adds to `sizes` what follows for the axes."""
     if (spec.shape is None) != (tensor.shape is None):
         return False
     if spec.shape is None or tensor.shape is None:
@@ -182,7 +185,7 @@ def _fits(theirs: Definition, spec: Theirs, tensor: Ours, sizes: Sizes) -> bool:
 
 
 def _goes(theirs: Definition, name: str, size: str, sizes: Sizes) -> bool:
-    """One dimension: `name` of theirs, `size` of ours."""
+    """Whether one dimension matches: their axis `name`, our `size`."""
     axis, kind = theirs.axes.get(name), sizes.kinds.get(size)
     if axis is None:
         return False
@@ -200,7 +203,7 @@ def _once(pairs: dict[str, str], value: str) -> bool:
 
 
 def _by_axis_name(theirs: Definition, mine: Found, sizes: Sizes) -> None:
-    """Sizes that stand in no shape of their own, as in a packed tensor, where both sides have an axis of that name."""
+    """Matches axes by name if they are not a dimension of any shape, as in a packed tensor."""
     for name in set(mine.definition.const_axes()) - sizes.const.keys():
         axis = theirs.axes.get(name)
         if axis is not None and axis.type == "const" and axis.value is not None:
@@ -208,7 +211,7 @@ def _by_axis_name(theirs: Definition, mine: Found, sizes: Sizes) -> None:
 
 
 def _settled(theirs: Definition, mine: Found, sizes: Sizes) -> list[str]:
-    """What does not hold of sizes that follow from others, and of the heads."""
+    """Problems with sizes that follow from others, and with the heads."""
     definition = mine.definition
     try:
         scope: Scope = definition.bind(sizes.const)
@@ -217,7 +220,7 @@ def _settled(theirs: Definition, mine: Found, sizes: Sizes) -> list[str]:
     problems = []
     for text, name in dict.fromkeys(sizes.later):
         axis, expression = theirs.axes[name], parse(text)
-        if not expression.names <= scope.keys():  # it goes with a workload, so theirs does too
+        if not expression.names <= scope.keys():  # it depends on the workload, so theirs must too
             varies = bool(expression.names & {axis.name for axis in definition.var_axes()})
             if varies and axis.type != "var":
                 problems.append(f"its {name} is always {axis.value}: {text} here")
@@ -228,10 +231,10 @@ def _settled(theirs: Definition, mine: Found, sizes: Sizes) -> list[str]:
 
 
 def _choose_preset(match: Match, sizes: Sizes) -> None:
-    """By its heads, or one of the file that binds the same axes."""
+    """Chooses the preset with its heads: by name, or one of the known presets with the same values."""
     names = match.found.definition.const_axes()
     if unknown := sorted(set(names) - sizes.const.keys()):
-        match.problems.append(f"it does not say {', '.join(unknown)}")
+        match.problems.append(f"it gives no value for {', '.join(unknown)}")
         return
     for name in (foreign(match.found.family).preset(sizes.const), *presets()):
         axes = found.axes if (found := preset(name)) is not None else {}

@@ -1,5 +1,5 @@
-"""What a definition of FlashInfer-Bench says, in the words of the one here that has its contract: the same, other
-names, or what cannot be said or contradicts it."""
+"""Compare a definition of FlashInfer-Bench with the definition here that has its contract: what is the same, what has
+another name, what differs, and what cannot be expressed."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Meaning:
-    """`ours` is None where no definition here has its contract; `candidates` those that have it, where only the layout
-    of states cannot be told. `same`: to the letter. `renamed`, `axes`: theirs to ours. `gate`: how it reads the decay
-    gate, where ours reads it the other way. `differences`: each a sentence; of these `aside` can be put aside by a
-    judge; `lost` keeps it from being said here at all."""
+    """How a foreign definition relates to those here.
+
+    `ours`: the definition with its contract, or None. `candidates`: the possible ones if only the layout of states is
+    unknown. `same`: both are exactly the same. `renamed`, `axes`: from their names to ours. `gate`: how it reads the
+    decay gate, if ours reads it in another way. `differences`: sentences; a judge can put those in `aside` aside.
+    `lost`: why it cannot be expressed here.
+    """
 
     theirs: Definition
     ours: Found | None = None
@@ -40,26 +43,26 @@ class Meaning:
 
     @property
     def raw_gates(self) -> bool:
-        """Gates arrive raw where ours takes what is computed from them."""
+        """Whether theirs takes raw gates, and ours takes the values that are computed from them."""
         return self.ours is not None and raw_gates(self.theirs, self.ours)
 
     @property
     def heads(self) -> dict[str, int]:
-        """The axes of its preset."""
+        """The values of its preset, by axis."""
         found = preset(self.preset)
         assert found is not None
         return found.axes
 
     @property
     def format(self) -> "Foreign":
-        """What the family of ours knows of the format."""
+        """How our family describes the format."""
         assert self.ours is not None
         return foreign(self.ours.family)
 
 
 def meaning(theirs: Definition, layout: str | None = None) -> Meaning:
-    """Finds the definition with the contract, and looks into the reference. `layout` decides where nothing else does,
-    or where what is said contradicts itself."""
+    """Finds the definition with the contract, and compares the reference. `layout` is used if theirs names no layout or
+    contradicts itself."""
     found = Meaning(theirs)
     match = _chosen(found, matches(theirs), layout)
     if match is None:
@@ -68,7 +71,7 @@ def meaning(theirs: Definition, layout: str | None = None) -> Meaning:
 
 
 def each_layout(found: Meaning) -> list[Meaning]:
-    """What it would mean with each of the candidates."""
+    """The meaning with each of the candidates."""
     return [_compared(Meaning(found.theirs), match) for match in found.candidates]
 
 
@@ -93,7 +96,7 @@ def _compared(found: Meaning, match: Match) -> Meaning:
 
 
 def _chosen(found: Meaning, every: list[Match], layout: str | None) -> Match | None:
-    """The nearest of those that fit; None with the reason in `lost`."""
+    """The nearest of the matches that fit. If there is none, returns None and adds the reason to `lost`."""
     tag = next((tag.split(":", 1)[1] for tag in found.theirs.tags if tag.startswith(f"{MARK}:")), None)
     tagged = [match for match in every if match.fits and match.found.definition.name == tag]
     best = tagged or [match for match in every if match.fits and match.rank == every[0].rank]
@@ -106,12 +109,12 @@ def _chosen(found: Meaning, every: list[Match], layout: str | None) -> Match | N
         mine = best[0].found.definition
         if tagged or mine.conventions.state_layout in ("none", *layouts) or not layouts:
             return best[0]
-        found.lost.append(f"its states are {' or '.join(layouts)}: {mine.name} alone has its contract otherwise")
+        found.lost.append(f"its states are {' or '.join(layouts)}, but {mine.name}, which matches otherwise, has not")
         return None
     by_layout: dict[str, Match] = {match.found.definition.conventions.state_layout: match for match in best}
     if len(by_layout) < len(best):
         names = ", ".join(match.found.definition.name for match in best)
-        found.lost.append(f"its contract is that of several definitions here: {names}")
+        found.lost.append(f"several definitions here have its contract: {names}")
         return None
     if len(layouts) != 1:
         layouts = {layout} if layout else set()
@@ -120,15 +123,16 @@ def _chosen(found: Meaning, every: list[Match], layout: str | None) -> Match | N
     found.candidates = [by_layout[name] for name in LAYOUTS if name in by_layout]
     names = " or ".join(f"--state-layout {x} ({by_layout[x].found.definition.name})" for x in LAYOUTS if x in by_layout)
     why = "; ".join(f"{place} says {' and '.join(sorted(layouts))}" for place, layouts in told.items())
-    found.lost.append(f"how its states lie in memory is not said{f' once: {why}' if why else ''}: {names}")
+    unclear = f"it contradicts itself about the layout of its states ({why})" if why else "it names no layout of states"
+    found.lost.append(f"{unclear}: choose {names}")
     return None
 
 
 def _say_nearest(found: Meaning, every: list[Match]) -> None:
-    """Why it is none of ours: what keeps it from the one that its name means, or from the one most like it."""
+    """Explains why no definition matches: what differs from the one that its name suggests, or from the nearest."""
     near = [match for match in every if match.alike >= HALF]
     if not near:
-        found.lost.append(f"no definition here is like it, of {len(every)}: none has half of its tensors")
+        found.lost.append(f"no definition here is similar: none of the {len(every)} has half of its tensors")
         return
     name = found.theirs.name
     meant = [match for match in near if match.found.definition.stage == foreign(match.found.family).stage(name)]
@@ -153,7 +157,7 @@ def _to_the_letter(found: Meaning) -> bool:
 
 
 def _bare(definition: Definition) -> Definition:
-    """Without the words for tensors, which no contract rests on."""
+    """The definition without descriptions of tensors, which are not part of the contract."""
     sides = {side: getattr(definition, side) for side in ("inputs", "outputs")}
     bare = {
         side: {name: spec.model_copy(update={"description": None}) for name, spec in specs.items()}
@@ -168,15 +172,15 @@ def _compare_tensors(found: Meaning, match: Match) -> None:
     found.differences += [f"{theirs} is called {mine} here" for theirs, mine in found.renamed.items()]
     for theirs, there, here in match.types:
         known = f"{theirs} is {there}, {here} here"
-        found.differences.append(known if there != UNKNOWN else f"the type of {theirs} is not said: {here} here")
+        found.differences.append(known if there != UNKNOWN else f"it gives no type for {theirs}, which is {here} here")
     for theirs, spec in found.theirs.inputs.items():
         mine = found.renamed.get(theirs, theirs)
         if theirs in match.left_over:
-            found.differences.append(f"{theirs}, which may be left out, has no like in {name}: it is left out")
+            found.differences.append(f"the optional {theirs} has no counterpart in {name}, so it is left out")
         elif spec.optional and mine in ours and not ours[mine].optional:
-            found.differences.append(f"{theirs} may be left out, never here")
+            found.differences.append(f"{theirs} is optional, but required here")
         elif mine in ours and ours[mine].optional and not spec.optional and not ours[mine].is_scalar:
-            found.differences.append(f"{theirs} is always given, here it may be left out: it gets its default")
+            found.differences.append(f"{theirs} is required, but optional here: it gets its default")
     if found.raw_gates:
         found.differences.append(found.format.computed(found.ours.definition))
     given = {found.renamed.get(x, x) for x in found.theirs.inputs}

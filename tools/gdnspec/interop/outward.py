@@ -1,4 +1,4 @@
-"""gdnspec's own as FlashInfer-Bench has it: JSON that its loader takes."""
+"""Write definitions and solutions of gdnspec as JSON for the loader of FlashInfer-Bench."""
 
 import ast
 from typing import Any
@@ -16,12 +16,12 @@ Json = dict[str, Any]
 
 
 def hold(found: Found) -> None:
-    """Raises `SpecError` where the format has no words for a definition."""
+    """Raises `SpecError` if the format cannot express a definition."""
     definition = found.definition
     mutated = [tensor.name for tensor in definition.inputs if tensor.mutates]
     if mutated:
         raise SpecError(
-            f"{definition.name} updates {', '.join(mutated)} in place: FlashInfer-Bench knows inputs and outputs alone"
+            f"{definition.name} updates {', '.join(mutated)} in place, which FlashInfer-Bench cannot express"
         )
     if (why := foreign(found.family).unsaid(definition)) is not None:
         raise SpecError(f"{definition.name} {why}")
@@ -29,12 +29,12 @@ def hold(found: Found) -> None:
     hidden = [axis.name for axis in definition.var_axes() if axis.name not in seen]
     if hidden:
         raise SpecError(
-            f"{definition.name}: no input has {', '.join(hidden)} in its shape, where FlashInfer-Bench reads it"
+            f"{definition.name}: FlashInfer-Bench reads axes from shapes of inputs, and none has {', '.join(hidden)}"
         )
 
 
 def definition_json(found: Found, preset: Preset) -> Json:
-    """One definition with one preset. Optional inputs are inputs like others there: a workload gives their defaults."""
+    """A definition with one preset. The format has no optional inputs, so a workload gives their defaults."""
     hold(found)
     definition, axes = found.definition, axes_of(found, preset)
     specs = {
@@ -58,7 +58,7 @@ def definition_json(found: Found, preset: Preset) -> Json:
 
 
 def reference(found: Found) -> str:
-    """The file of the reference, whole, and a `run` that takes the inputs in order."""
+    """The whole file of the reference, and a function `run` that takes the inputs in order."""
     file, function = found.definition.reference.split("::")
     source = (found.family.reference / file).read_text(encoding="utf-8")
     names = ", ".join(tensor.name for tensor in found.definition.inputs)
@@ -68,12 +68,12 @@ def reference(found: Found) -> str:
 
 
 def solution_json(solution: Solution, found: Found, preset: Preset) -> Json:
-    """A solution's way of serving one definition. A Python entry, which is called by keyword here, gets a `run` that is
-    called by place; a CUDA entry takes its arguments in the definition's order in both."""
+    """A solution for one definition. Python entries are called by keyword here and by position there, so they get a
+    `run` in between. CUDA entries take their arguments in the definition's order in both."""
     hold(found)
     manifest = solution.manifest
     if solution.variant is not None:
-        raise SpecError(f"{solution.name}: the other format has no variants; export {manifest.name}")
+        raise SpecError(f"{solution.name}: FlashInfer-Bench has no variants; export {manifest.name}")
     entry = manifest.entries.get(found.definition.name)
     if entry is None:
         served = ", ".join(manifest.entries)

@@ -1,4 +1,4 @@
-"""A module between an entry that is called by keyword and one that is called by place, and back."""
+"""A module that lets a solution be called by position: it passes the arguments on by keyword."""
 
 import re
 
@@ -10,7 +10,7 @@ HEAD = re.compile(r"^# gdnspec: (\{.*\})$", re.MULTILINE)
 
 
 def shim(entry: Entry, definition: Definition) -> str:
-    """`run` takes inputs, then outputs where there are places for them, and calls the entry as gdnspec does."""
+    """The module's text. Its `run` takes inputs, then outputs if `call` is `out`, and calls the entry by keyword."""
     inputs = [tensor.name for tensor in definition.inputs]
     outputs = [tensor.name for tensor in definition.outputs] if entry.call == "out" else []
     names = [*inputs, *outputs]
@@ -26,12 +26,12 @@ def shim(entry: Entry, definition: Definition) -> str:
     )
     said = entry.model_dump_json()
     return (
-        '"""Inputs, and outputs where they have places, by their order: what gdnspec passes by name."""\n\n'
+        '"""Takes inputs, and outputs if there are places for them, by position; gdnspec passes them by name."""\n\n'
         f"# gdnspec: {said}\n{imports}\n\ndef run({', '.join(names)}):\n    return _entry({by_name})\n"
     )
 
 
 def entry_of(text: str) -> Entry | None:
-    """What a shim of gdnspec's stands before."""
+    """The entry that a shim of gdnspec calls; None if the text is not such a shim."""
     match = HEAD.search(text)
     return Entry.model_validate_json(match[1]) if match else None

@@ -1,5 +1,5 @@
-"""A solution of FlashInfer-Bench as a folder here, and its embedded reference as one: what the judge says of that is
-what the two specifications disagree about."""
+"""Write a solution of FlashInfer-Bench, or the reference that a definition embeds, as a solution's folder. Judging such
+a reference shows where the two specifications differ."""
 
 import json
 import re
@@ -18,17 +18,17 @@ Json = dict[str, Any]
 
 
 def slug(name: str) -> str:
-    """A name that a solution may have."""
+    """The name as a valid name of a solution."""
     text = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:64].rstrip("_")
     return text if text[:1].isalpha() else f"s_{text}"[:64]
 
 
 def write_solution(meaning: Meaning, theirs: Solution, out: Path) -> Path:
-    """solutions/<name>/ with sources and manifest. Raises `NotExpressed` with what cannot be said."""
+    """Writes a solution's folder into `out`, and returns it. Raises `NotExpressed` with the reason."""
     assert meaning.ours is not None
     definition = meaning.ours.definition
     if theirs.spec.language not in LANGUAGES:
-        raise NotExpressed(f"its language, {theirs.spec.language}, is none of {', '.join(LANGUAGES)}")
+        raise NotExpressed(f"its language {theirs.spec.language} is not one of {', '.join(LANGUAGES)}")
     sources = {source.path: source.content for source in theirs.sources}
     for path in sources:
         if path.startswith("/") or ".." in Path(path).parts or "\\" in path:
@@ -51,7 +51,7 @@ def write_solution(meaning: Meaning, theirs: Solution, out: Path) -> Path:
     manifest |= {"sources": sorted(sources), "entries": {definition.name: entry}}
     folder = out / str(manifest["name"])
     if folder.exists():
-        raise NotExpressed(f"{folder} is there already: two names come to the same")
+        raise NotExpressed(f"{folder} exists already, perhaps from a solution with a similar name")
     for path, content in sources.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(content, encoding="utf-8")
@@ -60,7 +60,7 @@ def write_solution(meaning: Meaning, theirs: Solution, out: Path) -> Path:
 
 
 def _entry(meaning: Meaning, theirs: Solution, sources: dict[str, str]) -> Json:
-    """Sources gain a module that passes by place what arrives by name."""
+    """The manifest's entry. Adds a module to the sources that passes arguments on by position."""
     assert meaning.ours is not None
     file, function = theirs.spec.entry_point.split("::")
     supports = meaning.format.supports(meaning)
@@ -68,17 +68,17 @@ def _entry(meaning: Meaning, theirs: Solution, sources: dict[str, str]) -> Json:
         raise NotExpressed("; ".join(meaning.lost))
     if file.endswith(".cu"):
         if not meaning.same:
-            raise NotExpressed("a CUDA entry is called as it is, and its definition takes other arguments")
+            raise NotExpressed("a CUDA entry needs the arguments of this definition, and its own takes others")
         return {"entry": f"{file}::{function}", "call": "out", "prepare": None, "supports": []}
     if not file.endswith(".py"):
-        raise NotExpressed(f"its entry, {file}, is neither Python nor CUDA")
+        raise NotExpressed(f"its entry {file} is neither Python nor CUDA")
     returns = not theirs.spec.destination_passing_style
     sources[SHIM] = meaning.format.adapter(meaning, f"{file}::{function}", returns)
     return {"entry": f"{SHIM}::run", "call": "return" if returns else "out", "prepare": None, "supports": supports}
 
 
 def reference_solution(meaning: Meaning, out: Path, aside: Collection[str]) -> Path:
-    """The embedded reference as a solution, with what is put aside for it. Raises `NotExpressed`."""
+    """Writes the embedded reference as a solution, with the differences in `aside` put aside. Raises `NotExpressed`."""
     assert meaning.ours is not None
     if meaning.lost:
         raise NotExpressed("; ".join(meaning.lost))
@@ -101,7 +101,7 @@ def reference_solution(meaning: Meaning, out: Path, aside: Collection[str]) -> P
 
 
 def _packages(dependencies: list[str]) -> list[str]:
-    """Those that are Python requirements of another name than torch's."""
+    """The Python requirements among the dependencies, without torch and CUDA libraries."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     kept = []

@@ -1,4 +1,4 @@
-"""The text of an embedded reference: which function it is, and its words. Nothing of it is run."""
+"""Parse the text of an embedded reference, and find its function. Nothing is run."""
 
 import ast
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from gdnspec.interop.foreign import Definition
 
 
 class NotPython(ValueError):
-    """The text is no Python, or has no function that takes the inputs."""
+    """The text is not Python, or has no function."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """`whole` as Python writes it, without comments; `entry` is the function that is called."""
+    """A parsed reference. `whole`: its source without comments. `entry`: the function that is called."""
 
     tree: ast.Module
     whole: str

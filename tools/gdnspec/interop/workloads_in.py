@@ -1,5 +1,4 @@
-"""A workload of FlashInfer-Bench as a line here: its tensors under the names that a definition has, gates as it takes
-them."""
+"""Convert a workload of FlashInfer-Bench to a line here, with the definition's names of tensors and form of gates."""
 
 import hashlib
 import re
@@ -23,7 +22,7 @@ Json = dict[str, Any]
 
 
 def line_json(meaning: Meaning, trace: Trace, root: Path, out: Path) -> tuple[Json, list[str]]:
-    """A line, whose tensors are written below `out`, and what was changed on the way. Raises `NotExpressed`."""
+    """Returns the line, and notes on what was changed. Writes its tensors below `out`. Raises `NotExpressed`."""
     assert meaning.ours is not None
     definition = meaning.ours.definition
     notes: list[str] = []
@@ -43,11 +42,11 @@ def line_json(meaning: Meaning, trace: Trace, root: Path, out: Path) -> tuple[Js
         line["omit"] = omitted
     if drawn:
         seed = int.from_bytes(hashlib.sha256(trace.workload.uuid.encode()).digest()[:7], "big")
-        notes.append(f"{', '.join(sorted(drawn))} were to be drawn: so they are here, as the regime typical has it")
+        notes.append(f"{', '.join(sorted(drawn))} are random there, and drawn here with the regime typical")
         return line | {"regime": "typical", "seed": seed}, notes
     lacking = [t.name for t in wanted if t.name not in tensors and t.name not in omitted]
     if lacking:
-        raise NotExpressed(f"it gives no {', '.join(lacking)}")
+        raise NotExpressed(f"it has no {', '.join(lacking)}")
     kept = {t.name: _cast(t.name, tensors[t.name], t.dtype, notes) for t in wanted if t.name in tensors}
     file = out / f"{definition.name}.tensors" / f"{name}.safetensors"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +55,7 @@ def line_json(meaning: Meaning, trace: Trace, root: Path, out: Path) -> tuple[Js
 
 
 def _values(meaning: Meaning, trace: Trace, root: Path) -> tuple[dict[str, Array], Json, set[str]]:
-    """Tensors and scalars by the names here, and what is to be drawn."""
+    """Tensors and scalars by the names here, and the names of tensors to be drawn."""
     tensors: dict[str, Array] = {}
     scalars: Json = {}
     drawn: set[str] = set()
@@ -68,7 +67,7 @@ def _values(meaning: Meaning, trace: Trace, root: Path) -> tuple[dict[str, Array
             scalars[mine] = spec.value
         elif spec.type == "random":
             if mine in bounding or meaning.theirs.inputs.get(theirs) is None:
-                raise NotExpressed(f"{theirs} is to be drawn, and nothing says how")
+                raise NotExpressed(f"{theirs} is random, but nothing says how to draw it")
             drawn.add(mine)
         else:
             tensors[mine] = _tensor(root, str(spec.path), str(spec.tensor_key))

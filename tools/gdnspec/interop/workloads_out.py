@@ -1,4 +1,5 @@
-"""Workloads as FlashInfer-Bench has them: axes, scalars, all tensors in a file; what is left out with its default."""
+"""Write workloads for FlashInfer-Bench: axes, scalars, and all tensors in a file, also omitted ones with their
+defaults."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gdnspec.build.reference import foreign
-from gdnspec.catalog.definitions import Found
+from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.inputs.array import Array, encode
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.inputs.tensor_file import encoded
@@ -22,9 +23,7 @@ Json = dict[str, Any]
 
 
 def rebound(found: Found, line: Workload, name: str, preset: Preset) -> Workload | None:
-    """The line with other heads: drawn anew; None where its tensors are recorded and have heads of their own."""
-    from gdnspec.catalog.definitions import preset_of
-
+    """The line with other heads, to be drawn again; None if its tensors were recorded with different heads."""
     mine = {axis: preset_of(found, line).axes.get(axis) for axis in found.definition.const_axes()}
     if mine == {axis: preset.axes.get(axis) for axis in found.definition.const_axes()}:
         return line
@@ -34,7 +33,7 @@ def rebound(found: Found, line: Workload, name: str, preset: Preset) -> Workload
 
 
 def workload_json(found: Found, line: Workload, preset: Preset, root: Path) -> Json:
-    """A line of workloads/*.jsonl; writes the tensors below `root`. Raises `SpecError` for an invalid workload."""
+    """A line of workloads/*.jsonl. Writes its tensors below `root`. Raises `SpecError` for an invalid workload."""
     try:
         inputs = materialise(found, line)
     except InvalidWorkload as error:
@@ -64,7 +63,6 @@ def workload_json(found: Found, line: Workload, preset: Preset, root: Path) -> J
 
 
 def _default(found: Found, tensor: Tensor, inputs: Inputs) -> Array:
-    """What an omitted input means, written out."""
     shape = found.definition.shape(tensor, inputs.scope)
     value = float(parse(tensor.default or "0").evaluate(inputs.scope))
     return Array(tensor.dtype, encode(np.full(shape, value), tensor.dtype))

@@ -1,1 +1,1 @@
-"""What traces and verdicts say: compared, put into words, and on one page. Nothing is run; torch is not needed."""
+"""Compare traces and verdicts, describe them in words, and show them on one page. Runs nothing; needs no torch."""

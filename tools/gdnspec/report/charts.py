@@ -1,20 +1,29 @@
-"""The charts, as Vega-Lite: each names its data, which the page fills with the rows that its table shows.
+"""The charts as Vega-Lite. Each names its data; the page fills in the rows that its table shows.
 
-`@solutions` and `@colours` stand for the solutions in view and their colours, `@x` and `@y` for the values that axes
-mark, `@muted` for a colour of the theme.
+The page replaces placeholders: `@solutions` and `@colours` by the visible solutions and their colours, `@x` and `@y` by
+the values to mark on the axes, and `@muted` by a colour of the theme.
 """
 
 from typing import Any
 
 import altair as alt
 
-# Apart for most eyes, and clear on white as on near-black.
+# Colours that most people can tell apart, on white and on near-black.
 COLOURS = (
     "#2f7ed8", "#e07b1a", "#1f9e77", "#c8478f", "#8a63d2", "#b58900", "#17a2b8", "#d9534f", "#6b8e23", "#8c6d5a",
     "#5b7083", "#a0527f",
 )  # fmt: skip
 SHAPES = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "triangle-right", "triangle-left"]
-SAID = ("solution", "workload", "preset", "device", "method", "time", "bound", "note")  # under the pointer
+SAID = (
+    "solution",
+    "workload",
+    "preset",
+    "device",
+    "method",
+    "time",
+    "bound",
+    "note",
+)  # shown when the pointer is on a point
 
 
 def specs() -> dict[str, dict[str, Any]]:
@@ -23,7 +32,7 @@ def specs() -> dict[str, dict[str, Any]]:
 
 
 def bundle() -> str:
-    """vega, vega-lite and vega-embed as one script, of the version that altair writes for."""
+    """vega, vega-lite and vega-embed as one script, in the version that altair uses."""
     import vl_convert
 
     wanted = ".".join(alt.SCHEMA_VERSION[1:].split(".")[:2])
@@ -41,7 +50,7 @@ def _colour() -> dict[str, Any]:
 
 
 def _axis(x: str, title: str, edge: str, form: str = "~r") -> dict[str, Any]:
-    """A logarithmic one; `edge` says which values the page is to mark."""
+    """A logarithmic axis. `edge`: the placeholder for the values that the page marks."""
     scale = {"type": "log", "nice": False, "padding": 12}
     axis = {"values": [f"@{edge}"], "format": form}
     return {"field": x, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
@@ -52,7 +61,7 @@ def _rows() -> alt.Chart:
 
 
 def _points(x: alt.X, y: alt.Y) -> alt.Chart:
-    """Filled: ranked. Hollow: shown, not ranked."""
+    """Points: filled if ranked, hollow if not."""
     filled = alt.condition("datum.ranked", alt.value(0.85), alt.value(0.0))
     legend = alt.Legend(title=None, symbolFillColor="@muted", symbolStrokeColor="@muted")
     preset = alt.Shape("preset:N", scale=alt.Scale(range=SHAPES), legend=legend)
@@ -70,7 +79,7 @@ def _points(x: alt.X, y: alt.Y) -> alt.Chart:
 
 
 def _latency(field: str, title: str) -> dict[str, Any]:
-    """Lines join the rows that differ in `field` alone."""
+    """Lines connect rows that differ only in `field`."""
     x, y = alt.X(**_axis(field, title, "x")), alt.Y(**_axis("median_us", "time of a call, µs", "y"))
     lines = _rows().mark_line(strokeWidth=1.5, opacity=0.7)
     lines = lines.encode(x=x, y=y, color=alt.Color(**_colour()), detail=f"{field}_line:N")
@@ -78,14 +87,13 @@ def _latency(field: str, title: str) -> dict[str, Any]:
 
 
 def _share() -> dict[str, Any]:
-    """How near to the bound, against what a call moves: small calls are far from it."""
+    """The share of the bound against the bytes that a call moves. Small calls are far from the bound."""
     x = alt.X(**_axis("bytes", "bytes that a call moves", "x", "~s"))
     y = alt.Y("share:Q", title="share of the bound", axis=alt.Axis(format="%"), scale=alt.Scale(zero=True))
     return _finished(alt.layer(*_limit("share:Q"), _points(x, y)))
 
 
 def _limit(y: str) -> list[alt.Chart]:
-    """A line across, and what it stands for."""
     limit = alt.Chart(alt.NamedData("limit"))
     colour = alt.value("@muted")
     rule = limit.mark_rule(strokeDash=[6, 4], strokeWidth=1.5)
@@ -108,6 +116,6 @@ def _position() -> dict[str, Any]:
 
 def _finished(chart: alt.LayerChart | alt.FacetChart) -> dict[str, Any]:
     spec: dict[str, Any] = chart.properties(width="container", height=280).to_dict()
-    spec.pop("config", None)  # the page sets colours and fonts by its theme
-    spec.pop("$schema", None)  # an address, and vega-embed knows what it gets
+    spec.pop("config", None)  # the page's theme sets colours and fonts
+    spec.pop("$schema", None)  # an address on the web, which vega-embed does not need
     return spec

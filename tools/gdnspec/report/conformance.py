@@ -12,13 +12,13 @@ RECORDED, FRESH, OTHER = "recorded tensors", "fresh", "other"
 
 
 def columns() -> tuple[str, ...]:
-    """The kinds of input that a solution is told apart by, in order."""
+    """The columns of the table, in order: all regimes, and kinds of input without a regime."""
     return (*regimes(), RECORDED, FRESH, OTHER)
 
 
 @dataclass
 class Cell:
-    """The verdicts of one solution on one regime, by their place in the page's list."""
+    """Counts of verdicts of one solution on one regime. `verdicts`: their places in the page's list."""
 
     passed: int = 0
     failed: int = 0
@@ -28,8 +28,8 @@ class Cell:
 
 @dataclass
 class Line:
-    """A solution on a device. `strict` is the badge: None where the strict suite was not run. Who fails there alone may
-    still be `conforming`."""
+    """A solution on a device. `strict`: whether it passed the strict suite; None if that was not run. A solution that
+    fails only there is still `conforming`."""
 
     solution: str
     device: str
@@ -49,7 +49,7 @@ def regime_of(result: CheckResult, known: dict[str, Workload]) -> str:
 
 
 def table(verdicts: Iterable[tuple[int, CheckResult]], known: dict[str, Workload]) -> tuple[list[str], list[Line]]:
-    """The regimes that were met, and a line a solution and device: those with failures first."""
+    """The regimes that occur, and one line per solution and device, those with failures first."""
     groups: dict[tuple[str, str], list[tuple[int, CheckResult]]] = defaultdict(list)
     for index, result in verdicts:
         groups[result.solution, result.device].append((index, result))

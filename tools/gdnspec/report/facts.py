@@ -1,4 +1,4 @@
-"""What the page's scripts are given: rows for charts, and every trace and verdict whole, for a click on its figure."""
+"""The data for the page's scripts: rows for charts, and complete traces and verdicts to show after a click."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from gdnspec.report.rows import Row
 
 
 class Shared:
-    """Values that stand many times over, each kept once: an environment, above all."""
+    """Keeps each distinct value once. Many traces have the same environment."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -24,7 +24,7 @@ class Shared:
 
 
 def shown(value: Any) -> Any:
-    """Every text of it as it may be shown."""
+    """The value with every text made safe to show."""
     if isinstance(value, dict):
         return {plain(key): shown(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -39,20 +39,20 @@ def _whole(model: Model, environments: Shared, without: set[str]) -> dict[str, A
 
 
 def trace_facts(row: Row, environments: Shared) -> dict[str, Any]:
-    """The trace itself, its lengths in words."""
+    """A trace as JSON, with its lengths in words."""
     data = _whole(row.trace, environments, {"sequence_lengths", "environment", "schema_version"})
     said = lengths(row.trace.sequence_lengths)
     return {**data, "stale": row.stale, **({"lengths": said} if said else {})}
 
 
 def verdict_facts(result: CheckResult, environments: Shared) -> dict[str, Any]:
-    """A verdict without its figures, unless it failed."""
+    """A verdict as JSON. Only a failed one includes its errors."""
     without = {"environment", "schema_version", "key", "seal", "symmetries", "isolation"}
     return _whole(result, environments, without | (set() if result.failed else {"outputs"}))
 
 
 def chart_row(row: Row, index: int) -> dict[str, Any] | None:
-    """What charts draw of a row; None where there is nothing that may be drawn: stale, failed, or not timed."""
+    """The data that charts need of a row; None if it is stale, failed or not timed."""
     trace, timing = row.trace, row.trace.timing
     if row.state != "passed" or timing is None or timing.median <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Which kernel is fastest: an answer for each operator, device, heads and lengths that was measured."""
+"""The fastest kernel for each measured operator, device, heads and lengths."""
 
 import re
 import shlex
@@ -15,14 +15,14 @@ from gdnspec.report.figures import plain, ratio, seconds
 from gdnspec.report.rows import Row
 from gdnspec.report.versus import Versus, versus
 
-LEVEL = 1.02  # times within 2% are called equal
+LEVEL = 1.02  # times within 2% count as equal
 SAID_OF_A_MACHINE = ("driver", "cuda", "torch", "triton")
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A kernel in one answer. `counted`: it may be named the fastest. `why`: its verdict in words, `kind` the class of
-    that. `versus`: its time over that of the fastest."""
+    """A kernel in one answer. `counted`: whether it may be named the fastest. `why`: its verdict in words. `kind`: the
+    kind of this verdict. `versus`: its time over the time of the fastest."""
 
     row: Row
     counted: bool
@@ -46,14 +46,14 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Answer:
-    """All contestants of one question, the fastest first. `weight`: the heavier, the sooner it is shown first."""
+    """All contestants for one question, the fastest first. The answer with the largest `weight` is shown first."""
 
     anchor: str
     definition: Definition
     device: str  # slug
     preset: str
     workload: str
-    heads: str  # in words, as is `lengths`
+    heads: str  # in words, like `lengths`
     lengths: str
     contestants: Sequence[Contestant]
     command: str
@@ -69,19 +69,20 @@ class Answer:
 
     @property
     def question(self) -> str:
-        """On which device, of which operator, with which heads and lengths."""
+        """The question in words: the device, the operator, the heads and the lengths."""
         device = self.device_said
         heads = f"heads {self.heads}" if self.heads else f"preset {plain(self.preset)}"
         return f"On {shapes.article(device)} {device}, {self.definition.name} with {heads} and {self.lengths}"
 
     @property
     def comparison(self) -> str:
-        """By how much the fastest is faster: than the other libraries, and than the next kernel if that says more."""
+        """How much faster the fastest kernel is than the other libraries, and than the next kernel if that adds
+        something."""
         if self.fastest is None:
             return ""
         if len(self.contestants) == 1:
             return "No other kernel was measured here."
-        # A library that failed other workloads is compared all the same: people use it.
+        # A library that failed other workloads is compared too, because people use it.
         others = [c for c in self.contestants[1:] if c.peer and c.versus]
         following = self.contestants[1]
         if following.counted and not following.peer and (not others or self.fastest.peer or _level(following)):
@@ -91,7 +92,7 @@ class Answer:
 
     @property
     def objections(self) -> list[str]:
-        """What took less time than the kernel that is named, and why it is not named."""
+        """Kernels that took less time than the named one, and why they are not named."""
         best, found = self.fastest, []
         for c in self.contestants[1:]:
             if best is None or c.time is None or best.time is None or c.row.method != best.row.method:
@@ -105,7 +106,7 @@ class Answer:
 
     @property
     def measured(self) -> str:
-        """When, and with which driver and libraries."""
+        """The dates, the driver and the libraries of the measurements."""
         timed = [c.row.trace for c in self.contestants if c.row.trace.timing] or [self.contestants[0].row.trace]
         days = sorted({trace.recorded[:10] for trace in timed})
         when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
@@ -115,7 +116,7 @@ class Answer:
 
 
 def answers(found: Found, rows: Sequence[Row], lines: Sequence[Line], peers: Container[str]) -> list[Answer]:
-    """One for each device, preset and workload of these rows, so that no row is without."""
+    """One answer per device, preset and workload of these rows. Every row is in one answer."""
     groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.trace.device, row.trace.preset, row.trace.workload].append(row)
@@ -125,7 +126,7 @@ def answers(found: Found, rows: Sequence[Row], lines: Sequence[Line], peers: Con
 
 
 def first(made: Sequence[Answer], usual: Sequence[str]) -> Answer | None:
-    """What a reader sees first: of the usual operators the first that was measured."""
+    """The answer that a reader sees first: for the first of the usual operators that was measured."""
     measured = {answer.definition.name for answer in made}
     name = next((name for name in usual if name in measured), None)
     return max((a for a in made if name in (None, a.definition.name)), key=lambda a: a.weight, default=None)
@@ -152,7 +153,7 @@ def _answer(found: Found, group: Sequence[Row], lines: Sequence[Line], peers: Co
 
 
 def _distinct(made: list[Answer]) -> list[Answer]:
-    """Two answers that differ in more than lengths say say their workload too; no two have one anchor."""
+    """Adds the workload's name to answers whose lengths are the same in words, and makes anchors unique."""
     alike = Counter((answer.device, answer.preset, answer.lengths) for answer in made)
     taken: Counter[str] = Counter()
     found = []
@@ -171,7 +172,7 @@ def _distinct(made: list[Answer]) -> list[Answer]:
 
 
 def _anchor(*parts: str) -> str:
-    """The place of an answer in an address. It stays the same as long as the names do."""
+    """The part of an address that names an answer. It depends only on the names."""
     return "/".join(["fastest", *(re.sub(r"[^A-Za-z0-9_.\-]", "_", part)[:100] for part in parts)])
 
 
@@ -192,13 +193,13 @@ def _contestant(row: Row, lines: Sequence[Line], peers: Container[str]) -> Conte
     if line is not None and not line.conforming:
         return Contestant(row, False, "failed", _judged(line, trace.device), peer)
     if not row.ranked:
-        why = trace.unclean[0] if trace.unclean else "a CPU is no device to rank on"
+        why = trace.unclean[0] if trace.unclean else "times on a CPU are not ranked"
         return Contestant(row, False, "stale", f"not counted: {plain(why)}", peer)
     return Contestant(row, True, "passed", _judged(line, trace.device) if line else "passed this workload", peer)
 
 
 def _line(solution: str, device: str, lines: Sequence[Line]) -> Line | None:
-    """The verdicts on this device. If there are none, those on another one, a failure first."""
+    """The verdicts on this device. If there are none, those on another device, preferably with a failure."""
     mine = [line for line in lines if line.solution == solution]
     return min(mine, key=lambda line: (line.device != device, line.conforming), default=None)
 
@@ -233,7 +234,7 @@ def _listed(items: Sequence[str]) -> str:
 
 
 def _command(found: Found, judged: Sequence[Contestant]) -> str:
-    """What measures the same again: the fastest, and all others in turns with it."""
+    """The command that measures this again: the fastest kernel, and all others in turns with it."""
     trace = judged[0].row.trace
     if trace.workload not in by_name(found):
         return trace.command

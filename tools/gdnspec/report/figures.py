@@ -1,18 +1,18 @@
-"""Numbers and foreign text as a page shows them."""
+"""How the page shows numbers and text from files."""
 
 import math
 from collections.abc import Sequence
 
-LONGEST = 2000  # characters of one text: a file may hold a message of a megabyte
+LONGEST = 2000  # characters of one text; a message in a file may have a megabyte
 
 
 def seconds(x: float) -> str:
-    """A time with four digits or so: in µs below a millisecond, in ms above."""
+    """A time with about four digits, in µs below a millisecond and in ms above."""
     return f"{_four(x * 1e6)} µs" if x < 1e-3 else f"{_four(x * 1e3)} ms"
 
 
 def interval(low: float, high: float) -> str:
-    """Two times in the unit of the second, which is said with it."""
+    """Two times in one unit, which is chosen by the second."""
     scale, unit = (1e6, "µs") if high < 1e-3 else (1e3, "ms")
     return f"{_four(low * scale)}\u2013{_four(high * scale)} {unit}"
 
@@ -36,12 +36,12 @@ def ratio(x: float) -> str:
 
 
 def significant(x: float | None) -> str:
-    """Three digits; None stands for what is not finite."""
+    """Three digits; `None` means not finite."""
     return "not finite" if x is None else f"{x:.3g}"
 
 
 def lengths(values: Sequence[int] | None) -> str:
-    """Sequence lengths: all of them where they are few, else how many and between what."""
+    """Sequence lengths: all of them if they are few, otherwise their number and range."""
     if values is None:
         return ""
     if len(values) > 1 and len(set(values)) == 1:
@@ -52,7 +52,7 @@ def lengths(values: Sequence[int] | None) -> str:
 
 
 def plain(text: object) -> str:
-    """Text of a file, cut to a length that a page bears, control characters and marks of direction made visible."""
+    """Text from a file, shortened, with control characters and marks of direction made visible."""
     whole = str(text)
     short = whole if len(whole) <= LONGEST else whole[:LONGEST] + "…"
     if short.isprintable():

@@ -1,4 +1,4 @@
-"""The kill matrix: which workload rejects which known-bad solution, from a selftest's results or its Markdown."""
+"""The kill matrix, from a selftest's results or its Markdown: which workload rejects which known-bad solution."""
 
 import math
 import re
@@ -17,14 +17,14 @@ from gdnspec.model.result import CheckResult
 from gdnspec.report.figures import plain
 from gdnspec.report.rows import largest
 
-# Where a Markdown file has the matrix.
+# The matrix is between these lines of a Markdown file.
 MATRIX_BEGIN = "<!-- kill matrix: begin (gdnspec selftest --markdown writes it) -->"
 MATRIX_END = "<!-- kill matrix: end -->"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one workload found: killed, passed or none, where it did not run; and a line that says it."""
+    """The result of one workload. `state`: killed, passed, or none if it did not run. `said`: the result in words."""
 
     state: str
     said: str
@@ -32,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Fault:
-    """A known-bad solution and its cells, one a workload."""
+    """A known-bad solution and its cells, one per workload."""
 
     name: str
     kind: str
@@ -44,7 +44,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Grid:
-    """The workloads of one operator against the known-bad solutions of it. `definition` has their sections."""
+    """The workloads of one operator and its known-bad solutions. `definition`: the one whose section links go to."""
 
     family: str
     definition: str
@@ -55,14 +55,14 @@ class Grid:
 
 @dataclass(frozen=True)
 class Written:
-    """A table as the Markdown has it."""
+    """A table of a Markdown file."""
 
     columns: list[str]
     rows: list[list[str]]
 
 
 def grids(results: Iterable[CheckResult], found: dict[str, Found]) -> list[Grid]:
-    """One grid per operator; its forms that differ in the layout of the state are one."""
+    """One grid per operator. Definitions that differ only in the layout of the state share one."""
     bad = rejections()
     met: dict[str, dict[str, dict[str, CheckResult]]] = {}
     owners: dict[str, str] = {}
@@ -72,7 +72,7 @@ def grids(results: Iterable[CheckResult], found: dict[str, Found]) -> list[Grid]
         family = _family(found[result.definition].definition)
         owners.setdefault(family, result.definition)
         mine = met.setdefault(family, {}).setdefault(result.solution, {})
-        # Of the two layouts, and of two files, the answer that says most.
+        # If there are several results, for two layouts or from two files, a failure counts.
         if result.workload not in mine or not mine[result.workload].failed:
             mine[result.workload] = result
     return [_grid(family, owners[family], by_name, bad, found[owners[family]]) for family, by_name in met.items()]
@@ -105,12 +105,12 @@ def _cell(result: CheckResult | None) -> Cell:
 
 
 def _family(definition: Definition) -> str:
-    """Its operator: layouts of the state have the same lines."""
+    """The operator's name without family and layout: both layouts have the same workloads."""
     return without_family(definition.name).replace(f"_{definition.conventions.state_layout}", "")
 
 
 def written(file: Path) -> list[Written]:
-    """The tables between the marks of a file that `gdnspec selftest --markdown` has written."""
+    """The tables in a file that `gdnspec selftest --markdown` wrote. Raises `SpecError`."""
     text = read_text(file)
     if MATRIX_BEGIN not in text:
         raise SpecError([Problem(file, "holds no kill matrix", hint="gdnspec selftest --markdown FILE writes one")])

@@ -1,4 +1,4 @@
-"""Pictures of workloads: histograms of what a kernel meets, and what its time is made of. No scripts, no network."""
+"""Pictures of workloads: histograms of sizes, and what limits the time. Without scripts and network."""
 
 import html
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ figure { margin: 1rem 0 } svg { max-width: 100%; height: auto } code { backgroun
 
 @dataclass(frozen=True)
 class Bars:
-    """A histogram: labels of its bins in order, and the share of each."""
+    """A histogram: the labels of its bins in order, and the share of each."""
 
     title: str
     labels: Sequence[str]
@@ -28,7 +28,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Picture:
-    """Of one definition: `facts` for the table under its title, `kinds` (kind, share of calls, share of time)."""
+    """The picture of one definition. `facts`: rows of the table. `kinds`: (kind, share of calls, share of time)."""
 
     title: str
     facts: Sequence[tuple[str, str]]
@@ -37,12 +37,12 @@ class Picture:
 
 
 def svg(picture: Picture) -> str:
-    """One image, with its title."""
+    """One picture as SVG, with its title."""
     return _drawn(_chart(picture).properties(title=picture.title))
 
 
 def page(pictures: Sequence[Picture], command: str) -> str:
-    """One self-contained page of all pictures."""
+    """One self-contained HTML page with all pictures."""
     body = "".join(
         f"<h2>{html.escape(picture.title)}</h2>{_table(picture.facts)}<figure>{_drawn(_chart(picture))}</figure>"
         for picture in pictures
@@ -72,7 +72,7 @@ def _chart(picture: Picture) -> Any:
 
 def _bars(bars: Bars) -> Any:
     rows = [{"bin": label, "share": share} for label, share in zip(bars.labels, bars.shares, strict=True)]
-    # Many bins: every other label, or they lie on one another.
+    # With many bins, labels are left out so that they do not overlap.
     x = alt.X("bin:N", sort=None, title=bars.title, axis=alt.Axis(labelAngle=-40, labelOverlap=True))
     y = alt.Y("share:Q", title="share", axis=alt.Axis(format="%", tickCount=4))
     chart = alt.Chart(alt.InlineData(rows)).mark_bar(color="#2f7ed8")

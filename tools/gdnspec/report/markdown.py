@@ -1,4 +1,4 @@
-"""Verdicts by regime and times of one solution as Markdown: a section of its README, between two marks."""
+"""Verdicts by regime and times of one solution, as a section of its README between two marks."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -16,7 +16,7 @@ BEGIN, END = "<!-- gdnspec report: begin -->", "<!-- gdnspec report: end -->"
 def section(
     solution: str, found: dict[str, Found], judged: Iterable[CheckResult], measured: Iterable[Measured], command: str
 ) -> str:
-    """Everything known of a solution on these definitions. Empty where that is nothing."""
+    """The verdicts and times of a solution on these definitions as Markdown. Empty if there are none."""
     verdicts = [result for result in judged if result.solution == solution]
     timed = [row for row in measured if row.trace.solution == solution and row.stale is None and row.trace.ranked]
     parts = [*_verdicts(verdicts, found), *_failures(verdicts), *_times(timed, found)]
@@ -24,14 +24,14 @@ def section(
 
 
 def placed(text: str, body: str, name: str) -> str:
-    """`text` with `body` between its marks, which are added at its end where there are none. Raises `SpecError` where
-    one stands without the other."""
+    """`text` with `body` between its two marks. Adds the marks at the end if there are none. Raises `SpecError` if only
+    one of them is there, or if they are in the wrong order."""
     whole = f"{BEGIN}\n\n{body.rstrip()}\n\n{END}"
     begin, end = text.find(BEGIN), text.find(END)
     if begin < 0 and end < 0:
         return f"{text.rstrip()}\n\n{whole}\n" if text.strip() else f"# {name}\n\n{whole}\n"
     if begin < 0 or end < begin:
-        raise SpecError("the marks of a report do not stand in order: remove them, and they are written anew")
+        raise SpecError(f"the marks {BEGIN} and {END} are incomplete or in the wrong order: remove them and try again")
     return text[:begin] + whole + text[end + len(END) :]
 
 
@@ -39,7 +39,7 @@ def placed(text: str, body: str, name: str) -> str:
 
 
 def _verdicts(verdicts: Sequence[CheckResult], found: dict[str, Found]) -> Iterator[str]:
-    """A row a regime, a column a definition."""
+    """A table with one row per regime and one column per definition."""
     names = [name for name in found if any(result.definition == name for result in verdicts)]
     if not names:
         return
@@ -83,14 +83,14 @@ def _failures(verdicts: Sequence[CheckResult]) -> Iterator[str]:
 
 
 def _times(timed: Sequence[Measured], found: dict[str, Found]) -> Iterator[str]:
-    """In the order of the workloads' files."""
+    """One table per device, in the order of the workloads' files."""
     order = {(name, workload): i for name, item in found.items() for i, workload in enumerate(by_name(item))}
     for device in sorted({row.trace.device for row in timed}):
         mine = sorted(
             (row.trace for row in timed if row.trace.device == device),
             key=lambda t: (t.definition, order.get((t.definition, t.workload), len(order)), t.workload),
         )
-        yield f"Times on {device}; a ratio above 1 says that this is the faster:"
+        yield f"Times on {device}; a ratio above 1 means that this solution is faster:"
         yield ""
         rows = []
         for trace in mine:

@@ -1,4 +1,4 @@
-"""The page: everything gathered, laid out by the templates, with scripts, styles and data inside."""
+"""Build the page: gather the data, and fill the templates with it, including scripts and styles."""
 
 import base64
 import hashlib
@@ -30,12 +30,12 @@ from gdnspec.report.rows import Row, baselines, rows
 
 STATIC = Path(__file__).parent / "static"
 SCRIPTS = ("theme.js", "dom.js", "details.js", "table.js", "charts.js", "verdicts.js", "fastest.js", "start.js")
-MOST_BASELINES = 3  # a column each; more are in the details
+MOST_BASELINES = 3  # columns; other baselines are in the details
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What goes into a page. `sources` names what it was read from, `problems` what could not be."""
+    """What goes into a page. `sources`: the files that were read. `problems`: what could not be read."""
 
     found: dict[str, Found]
     measured: Sequence[Measured]
@@ -54,14 +54,14 @@ class Contents:
 
 @dataclass
 class Section:
-    """One definition and all that is known of it."""
+    """One definition with its traces, verdicts and answers."""
 
     definition: Definition
     rows: list[Row]
     baselines: list[str]
     regimes: list[str]
     lines: list[conformance.Line]
-    workloads: dict[str, Workload | None]  # None: measured or judged, and in no file
+    workloads: dict[str, Workload | None]  # None: measured or judged, but in no file now
     anchors: dict[str, str]
     answers: list[fastest.Answer]
     places: dict[str, list[Row]] = field(default_factory=dict)  # of each workload, best first
@@ -76,12 +76,12 @@ class Section:
 
 
 def render(contents: Contents) -> str:
-    """The page's text."""
+    """The page as HTML."""
     environments = facts.Shared()
     data: dict[str, Any] = {"traces": [], "verdicts": [], "charts": {}, "profiles": {}, "environments": []}
     sections = [_section(item, contents, data, environments) for item in contents.found.values()]
     usual = list(dict.fromkeys(name for item in contents.found.values() for name in item.family.about.usual.values()))
-    # What there is to see comes first, and of that what stands for its stage.
+    # Definitions with content come first, and among them the usual one of each stage.
     places = {name: place for place, name in enumerate(usual)}
     sections.sort(key=lambda section: (section.empty, places.get(section.definition.name, len(places))))
     answers = [answer for section in sections for answer in section.answers]
@@ -93,7 +93,7 @@ def render(contents: Contents) -> str:
     data["colours"] = {figures.plain(n): charts.COLOURS[i % len(charts.COLOURS)] for i, n in enumerate(names)}
     drawn = any(data["charts"].values()) or any(data["profiles"].values())
     scripts = [charts.bundle()] if drawn else []
-    # Within a function: vega's own names stand at the top level, and they are short.
+    # Inside a function, because vega defines short names at the top level.
     own = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)
     scripts.append(f"(() => {{\n{own}}})();")
     return _templates().get_template("page.html.j2").render(
@@ -131,7 +131,7 @@ def _section(item: Found, contents: Contents, data: dict[str, Any], environments
 
 
 def _anchors(definition: str, names: Mapping[str, object]) -> dict[str, str]:
-    """The id of each workload's section: its name, where that is one."""
+    """The id of each workload's section, made from its name."""
     found: dict[str, str] = {}
     for i, name in enumerate(names):
         safe = re.sub(r"[^A-Za-z0-9_.\-]", "_", name)[:100]
@@ -140,13 +140,13 @@ def _anchors(definition: str, names: Mapping[str, object]) -> dict[str, str]:
 
 
 def embedded(data: object) -> Markup:
-    """JSON that cannot end the element which holds it."""
+    """JSON that cannot close the HTML element around it."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """Nothing is fetched, and no script runs but the page's own."""
+    """The content security policy: the page loads nothing, and only its own scripts run."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"

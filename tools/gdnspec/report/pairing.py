@@ -1,4 +1,4 @@
-"""Two sets of traces side by side: what can be compared, what cannot, and how the times relate.
+"""Compare two sets of traces: what can be compared, what cannot, and the ratios of times.
 
 Ratios are time of B over time of A: above 1, A is faster.
 """
@@ -18,8 +18,8 @@ Rows = Mapping[Key, Measured]  # of one device
 
 @dataclass(frozen=True)
 class Pair:
-    """A workload that was compared. Times are seconds for one call, intervals 95%, `of_bound` shares of the bound.
-    `in_turns`: by one run that measured both, A B A B; else each comes from a run of its own."""
+    """A workload that was compared. Times are seconds per call, the interval is 95%, and `of_bound` are shares of the
+    bound. `in_turns`: one run measured both, A B A B; otherwise the times come from two runs."""
 
     definition: str
     workload: str
@@ -35,7 +35,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Apart:
-    """A workload that was not compared, and every reason why. Times in seconds, where there are any."""
+    """A workload that was not compared, with all reasons. Times in seconds, if known."""
 
     definition: str
     workload: str
@@ -46,7 +46,7 @@ class Apart:
 
 @dataclass(frozen=True)
 class Mean:
-    """Geometric mean of the ratios of `compared` workloads of `workloads`, and its interval; None of none."""
+    """Geometric mean of the ratios of the `compared` among all `workloads`, and its interval; None without ratios."""
 
     compared: int
     workloads: int
@@ -56,7 +56,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs beside the solutions, in `pairs` of the workloads compared: a field of the environment."""
+    """A field of the environment that differs in `pairs` of the compared workloads."""
 
     field: str
     pairs: int
@@ -66,7 +66,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A on one device, B on one device, the same or another."""
+    """The comparison of A on one device with B on the same or another device."""
 
     a_device: str
     b_device: str
@@ -81,8 +81,8 @@ def compare(
     a: Rows, b: Rows, devices: tuple[str, str], order: Mapping[Key, int],
     sources: tuple[Source | None, Source | None] = (None, None),
 ) -> Comparison:  # fmt: skip
-    """Every workload that either has; `order` is that of the workloads' files, unknown ones last. `sources`: what A and
-    B are, where that is known, to find them among each other's baselines."""
+    """Compares every workload that A or B has. `order`: the place of each workload in its file; unknown ones come last.
+    `sources`: the solutions A and B, if known, to find them among each other's baselines."""
     compared: list[tuple[Pair, Trace, Trace]] = []
     apart: list[Apart] = []
     of_a, of_b = sources if devices[0] == devices[1] else (None, None)
@@ -111,7 +111,7 @@ def compare(
 
 
 def _reasons(a: Measured | None, b: Measured | None) -> list[str]:
-    """Why the two are not compared; nothing where they are."""
+    """Why the two cannot be compared; empty if they can."""
     if a is None or b is None:
         return ["only B has it" if a is None else "only A has it"]
     alone = [*(f"A: {why}" for why in _unfit(a)), *(f"B: {why}" for why in _unfit(b))]
@@ -122,7 +122,7 @@ def _reasons(a: Measured | None, b: Measured | None) -> list[str]:
 
 
 def _unfit(measured: Measured) -> list[str]:
-    """Why a trace is compared with nothing."""
+    """Why a trace cannot be compared with any other."""
     trace, reasons = measured.trace, []
     if trace.status != "PASSED":
         said = trace.message.split("\n")[0]
@@ -149,16 +149,17 @@ def _median(measured: Measured | None) -> float | None:
 
 
 def ratio_interval(a: Timing, b: Timing) -> Interval:
-    """95%, of median(B) / median(A).
+    """The 95% interval of median(B) / median(A).
 
-    The two intervals are independent and combined in quadrature on the log scale, each side for itself, as intervals
-    of a median are not symmetric. With m, l, h the median and the ends of each interval:
+    The two intervals are independent, so they are combined in quadrature on the log scale. Intervals of a median are
+    not symmetric, so the lower and the upper side are computed separately. With m, l, h the median and the ends of each
+    interval:
 
         log low  = log(mB / mA) - sqrt(log(mB / lB)^2 + log(hA / mA)^2)
         log high = log(mB / mA) + sqrt(log(hB / mB)^2 + log(mA / lA)^2)
 
-    It covers what varied within each run. What changed between the two runs, such as clocks, it cannot know: for
-    that `gdnspec bench --against` measures both in turns.
+    The interval covers the variation within each run. It does not cover changes between the two runs, such as clocks;
+    `gdnspec bench --against` avoids these by measuring both in turns.
     """
     ratio = b.median / a.median
     down = math.hypot(math.log(b.median / b.interval[0]), math.log(a.interval[1] / a.median))
@@ -167,10 +168,10 @@ def ratio_interval(a: Timing, b: Timing) -> Interval:
 
 
 def mean(pairs: list[Pair], not_compared: int) -> Mean:
-    """Geometric mean, every workload counting as one.
+    """The geometric mean, in which every workload counts once.
 
-    Its interval holds for these workloads, and says nothing of others. The intervals of n ratios r, from l to h, are
-    independent and combined in quadrature on the log scale:
+    Its interval is valid for these workloads only. The intervals of n ratios r, from l to h, are independent, so they
+    are combined in quadrature on the log scale:
 
         log low  = mean(log r) - sqrt(sum(log(r / l)^2)) / n
         log high = mean(log r) + sqrt(sum(log(h / r)^2)) / n
@@ -194,8 +195,8 @@ def _pair(a: Trace, b: Trace) -> Pair:
 
 
 def _in_turns(measured: Measured, source: Source | None, own: Measured | None) -> Ratio | None:
-    """The baseline of a trace that is `source`; None where there is none, or where what that says of itself (`own`)
-    forbids it."""
+    """The ratio of a trace to the baseline `source`; None if there is none, or if that baseline's `own` trace cannot be
+    compared."""
     if _unfit(measured) or (own is not None and not own.stale and _unfit(own)):
         return None
     return next((r for r in measured.trace.against if (r.baseline, r.baseline_hash) == source), None)
@@ -211,7 +212,7 @@ def _turned(a: Trace, b: Ratio) -> Pair:
 
 
 def swapped(pair: Pair) -> Pair:
-    """B beside A."""
+    """The pair with A and B exchanged."""
     low, high = pair.interval
     return replace(
         pair, a=pair.b, b=pair.a, ratio=1 / pair.ratio, interval=(1 / high, 1 / low), a_of_bound=pair.b_of_bound,
@@ -227,7 +228,7 @@ def _of_bound(timing: Timing) -> float | None:
 
 
 def _differences(pairs: list[tuple[Trace, Trace]]) -> list[Difference]:
-    """Fields of the environment that are not the same in both traces of a pair, the device before all."""
+    """Fields of the environment that differ between the traces of a pair, the device first."""
     rows = [({"device": a.device, **_fields(a)}, {"device": b.device, **_fields(b)}) for a, b in pairs]
     names = dict.fromkeys(name for row in rows for side in row for name in side)
     found = []
@@ -240,5 +241,5 @@ def _differences(pairs: list[tuple[Trace, Trace]]) -> list[Difference]:
 
 
 def _fields(trace: Trace) -> dict[str, Any]:
-    """The environment as recorded; the name of the device is its slug's business."""
+    """The environment as recorded, without the device's name: its slug is compared instead."""
     return {name: value for name, value in trace.environment.items() if name != "device"}

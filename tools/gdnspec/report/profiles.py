@@ -11,7 +11,7 @@ METRICS = ("relative_l2", "worst_vector")
 
 
 def profiles(verdicts: Iterable[CheckResult], known: dict[str, Workload]) -> list[dict[str, Any]]:
-    """One entry a verdict and output that has a profile; the longest sequences first, where drift would show."""
+    """One entry per verdict and output with a profile. The longest sequences come first, because drift shows there."""
     found = [
         {
             "workload": result.workload,

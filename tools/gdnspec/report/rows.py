@@ -1,4 +1,4 @@
-"""Traces as rows of a table: what each says, which place it takes, and in which order they stand."""
+"""Traces as rows of a table: their content, their rank and their order."""
 
 import math
 from collections import defaultdict
@@ -15,7 +15,7 @@ from gdnspec.report.versus import Versus, versus
 
 @dataclass
 class Row:
-    """One trace. `rank` is its place among those of the same workload, device and method; None: it takes none."""
+    """One trace. `rank`: its place among traces of the same workload, device and method; None if it is not ranked."""
 
     index: int
     trace: Trace
@@ -35,7 +35,7 @@ class Row:
 
     @property
     def method(self) -> int:
-        """The place of its timing method among all, the surest first."""
+        """The place of its timing method among all, the most reliable first."""
         timing = self.trace.timing
         return list(METHODS).index(timing.method) if timing else len(METHODS)
 
@@ -45,19 +45,19 @@ class Row:
 
     @property
     def fraction(self) -> float | None:
-        """Of the bound: 1 is as fast as this device's measured rates allow."""
+        """The bound over the time: 1 is as fast as this device's measured rates allow."""
         timing = self.trace.timing
         return timing.bound / timing.median if timing and timing.bound and timing.median else None
 
     @property
     def tokens(self) -> int | None:
-        """Of all sequences or rows together; None where there is no such definition any more."""
+        """The tokens of all sequences or rows; None if the definition does not exist any more."""
         found = definitions().get(self.trace.definition)
         return roles.tokens(found.definition, self.trace.axes) if found else None
 
     @property
     def batch(self) -> int | None:
-        """Sequences or rows."""
+        """The number of sequences or rows; None if the definition does not exist any more."""
         found = definitions().get(self.trace.definition)
         return roles.batch(found.definition, self.trace.axes) if found else None
 
@@ -73,13 +73,13 @@ class Row:
 
 
 def largest(outputs: Iterable[OutputErrors]) -> tuple[float | None, str]:
-    """The largest error over its budget, and whose it is; None where nothing was compared."""
+    """The largest error over its budget, with its metric and output; None if nothing was compared."""
     worst, where = None, ""
     for item in outputs:
         for metric, limit in item.budget.items():
             error = item.errors.get(metric, math.nan)
             if error is not None and math.isnan(error):
-                continue  # not taken
+                continue  # this metric was not computed
             over = math.inf if error is None else error / limit if limit else math.inf if error else 0.0
             if worst is None or over > worst:
                 worst, where = over, f"{metric} of {item.output}"
@@ -107,7 +107,7 @@ def rows(measured: Iterable[Measured], order: Mapping[str, int]) -> list[Row]:
 
 
 def _rank(found: list[Row]) -> None:
-    """Methods are not mixed: who is timed by events is not compared with who is timed by a replayed graph."""
+    """Ranks rows. Traces with different timing methods are never compared."""
     groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in found:
         if row.ranked and row.trace.timing is not None:
@@ -120,7 +120,7 @@ def _rank(found: list[Row]) -> None:
 
 
 def _compare(found: list[Row]) -> None:
-    """Each ranked row with every other one of its workload and device, itself included: a winner has ratios too."""
+    """Compares each ranked row with all others of its workload and device, so that the fastest has ratios too."""
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in found:
         if row.ranked:
@@ -133,7 +133,7 @@ def _compare(found: list[Row]) -> None:
 
 
 def baselines(found: Iterable[Row], peers: Container[str]) -> list[str]:
-    """With whom a reader compares: other libraries, then what a run has measured beside its solution."""
+    """The solutions to compare with: first other libraries, then baselines that a run has measured."""
     listed = list(found)
     others = {ratio.baseline for row in listed for ratio in row.trace.against}
     measured = {row.trace.solution for row in listed}

@@ -1,4 +1,4 @@
-"""What was measured, in words: the device, the heads of a preset, the lengths of a batch. Axes count by their roles."""
+"""Describe a measurement in words: the device, the heads of a preset, the lengths of a batch."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ SPELLED_WITH_A_VOWEL = "AEFHILMNORSX"  # "an NVIDIA H200", "an x86-64"
 
 
 def device(trace: Trace) -> str:
-    """The name that the device gives itself, or else its slug."""
+    """The device's own name, or its slug if that is unknown."""
     name = trace.environment.get("device")
     return name if isinstance(name, str) and name else trace.device
 

@@ -1,4 +1,4 @@
-"""What there is to report: traces beside their solutions, verdicts from files, and what of it is stale."""
+"""Read what a report shows: the traces of solutions, and verdicts from files; and find out which traces are stale."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,19 +16,19 @@ Warn = Callable[[str], None]
 
 
 def _results(file: Path, warn: Warn) -> Iterator[CheckResult]:
-    """The lines of a file that are verdicts; others are told to `warn` and passed over."""
+    """The verdicts in a file. Invalid lines are skipped with a warning."""
     for number, text in jsonl(file):
         try:
             yield from_text(CheckResult, text, file, number)
         except SpecError as error:
-            warn(f"{error}; the line is passed over")
+            warn(f"{error}; this line is skipped")
 
 
 def traces(
     wanted: Iterable[Solution], known: Iterable[Solution], found: dict[str, Found], warn: Warn
 ) -> list[Measured]:
-    """Every wanted solution's traces of these definitions; of a question asked twice on one device, the last answer.
-    Ratios to what is not as the known solutions are now are left out."""
+    """The traces of the wanted solutions on these definitions. Of several traces for one workload and device, the last
+    one counts. Ratios to baselines that have changed since are left out."""
     rows, changed = [], 0
     baselines = {solution.name: solution for solution in known}
 
@@ -41,7 +41,7 @@ def traces(
         for file in trace_files(solution):
             for trace in load_traces(file, warn):
                 if trace.solution != solution.name:
-                    warn(str(Problem(file, f"a trace of {trace.solution!r} lies here; it is passed over")))
+                    warn(str(Problem(file, f"contains a trace of {trace.solution!r}, which is skipped")))
                 elif trace.definition in found:
                     latest[trace.definition, trace.workload, trace.device] = trace
         for trace in latest.values():
@@ -51,7 +51,7 @@ def traces(
             rows.append(Measured(trace.model_copy(update={"against": still}), stale, _carried(trace, solution)))
     if changed:
         ratios = "ratio" if changed == 1 else "ratios"
-        warn(f"{changed} {ratios} left out: to baselines that have changed since they were measured")
+        warn(f"{changed} {ratios} left out, because the baselines have changed since they were measured")
     return rows
 
 
@@ -60,15 +60,15 @@ def _carried(trace: Trace, solution: Solution) -> str | None:
     if proof is None:
         return None
     by = ", ".join(f"{name} {version}" for name, version in proof.compiler.items())
-    return f"measured with sources {proof.before[:12]}; those of today, {proof.after[:12]}, have the same code ({by})"
+    return f"measured with sources {proof.before[:12]}; today's sources {proof.after[:12]} give the same code ({by})"
 
 
 def verdicts(files: Iterable[Path], warn: Warn) -> list[CheckResult]:
-    """The results of `gdnspec check --json`; of a question asked twice, the last answer."""
+    """The results of `gdnspec check --json`. Of several results for one workload, the last one counts."""
     latest: dict[tuple[str, ...], CheckResult] = {}
     for file in files:
         for result in _results(file, warn):
-            # A fresh workload is another one with every seed.
+            # Fresh workloads with different seeds are different workloads.
             seed = str(result.seed) if result.suite == "fresh" else ""
             latest[result.definition, result.workload, result.solution, result.device, seed] = result
     return list(latest.values())

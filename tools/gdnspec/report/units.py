@@ -1,4 +1,4 @@
-"""Figures as a person reads them."""
+"""Numbers with units, for text output."""
 
 
 def shown_time(seconds: float) -> str:
@@ -10,7 +10,7 @@ def shown_time(seconds: float) -> str:
 
 
 def shown_resolved(seconds: float, resolved: float) -> str:
-    """A time, or what it is under where the clock tells no more: `under 0.0125 us`."""
+    """A time; below the clock's resolution, `under` that resolution: `under 0.0125 us`."""
     return shown_time(seconds) if seconds >= resolved else f"under {shown_time(resolved)}"
 
 
@@ -27,5 +27,5 @@ def shown_ratio(ratio: float, interval: tuple[float, float]) -> tuple[str, str]:
 
 
 def shown_share(share: float | None) -> str:
-    """A share of a bound: `82%`; nothing where it is not known."""
+    """A share of a bound: `82%`; empty if it is unknown."""
     return "" if share is None else f"{share:.0%}"

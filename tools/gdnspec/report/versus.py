@@ -1,4 +1,4 @@
-"""How many times faster one trace is than another of the same workload on the same device."""
+"""Compare two traces of one workload on one device."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ from gdnspec.report.pairing import ratio_interval
 
 @dataclass(frozen=True)
 class Versus:
-    """Time of the other over time of this: above 1 this is faster. `in_turns`: one run measured both, A B A B. If not,
-    each time comes from a run of its own."""
+    """Time of the other trace over time of this one: above 1, this one is faster. `in_turns`: one run measured both,
+    A B A B; otherwise the times come from two runs."""
 
     ratio: float
     interval: Interval

@@ -1,1 +1,1 @@
-"""A shared GPU box: bundles come in over HTTP, wait in a queue, and are judged one to a GPU, each in a process."""
+"""A judge for several users: bundles arrive over HTTP, wait in a queue, and are judged, one at a time per GPU."""

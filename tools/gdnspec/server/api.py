@@ -1,4 +1,4 @@
-"""What goes over the wire: the answers of the service, for whoever serves and whoever asks. Times are UTC, ISO 8601."""
+"""The answers of the service, shared by server and client. Times are UTC, ISO 8601."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from gdnspec.model.base import Model
 from gdnspec.model.result import CheckResult
 from gdnspec.model.trace import Trace
 
-VERSION = 1  # of this interface; another one is another path
+VERSION = 1  # of this interface; it is part of every path
 ROOT = f"/v{VERSION}"
 TAR = "application/x-tar"
 REQUEST = "Idempotency-Key"
@@ -16,12 +16,12 @@ LAST_EVENT = "Last-Event-ID"
 
 State = Literal["queued", "running", "accepted", "refused", "invalid", "unverified", "cancelled", "lost"]
 ENDED: dict[State, str] = {
-    "accepted": "every check passed, and every claim of speed held",
-    "refused": "it ran, and something failed; or its sources reach for what no kernel needs",
-    "invalid": "it is no bundle, or not of the definitions that are here",
-    "unverified": "this machine cannot tell: another GPU, nothing that runs here, or no isolation",
-    "cancelled": "whoever sent it called it back",
-    "lost": "its process was lost too often, or it took too long",
+    "accepted": "every check passed, and every claimed time was verified",
+    "refused": "a check failed, or the sources use something that no kernel needs",
+    "invalid": "not a bundle, or for definitions that this server does not have",
+    "unverified": "this machine cannot judge it: it has another GPU, cannot run the solution, or cannot isolate it",
+    "cancelled": "the user cancelled it",
+    "lost": "its process failed too often, or it took too long",
 }
 ErrorCode = Literal[
     "bad_request", "unauthorised", "not_found", "method", "conflict", "too_large", "too_slow", "media_type",
@@ -31,21 +31,21 @@ ErrorCode = Literal[
 
 
 class Error(Model):
-    """What went wrong, for a program and for a person."""
+    """What went wrong: `code` for a program, `message` for a person."""
 
     code: ErrorCode
     message: str
 
 
 class ErrorBody(Model):
-    """The body of every answer that is an error."""
+    """The body of every error."""
 
     error: Error
 
 
 class Service(Model):
-    """What answers here. `slots`: jobs that run at a time, one to a GPU. `upload_limit`: bytes. `queue_limit`: jobs of
-    one user that wait or run. `rate`: requests of one user a minute, `burst` of them at once."""
+    """The server and its limits. `slots`: jobs that run at a time, one per GPU. `upload_limit`: bytes. `queue_limit`:
+    jobs of one user that wait or run. `rate`: requests of one user per minute, `burst` of them at once."""
 
     service: Literal["gdnspec"] = "gdnspec"
     api: int
@@ -59,8 +59,8 @@ class Service(Model):
 
 
 class Job(Model):
-    """A bundle that was accepted for judging. `ahead`: jobs that wait before it; `done` of `total` workloads are
-    judged in this `attempt`; `reasons`, one a line, why it ended as it did."""
+    """A bundle that the server took for judging. `ahead`: jobs that wait before it. `done` of `total` workloads are
+    judged in this `attempt`. `reasons`: why it ended in this state, one line each."""
 
     id: str
     state: State
@@ -78,14 +78,14 @@ class Job(Model):
 
 
 class Jobs(Model):
-    """A user's own, the newest first. `next`: what `before` is to be for those that follow; None at the end."""
+    """A user's jobs, the newest first. `next`: the value of `before` that gives the next page; None at the end."""
 
     jobs: list[Job]
     next: str | None = None
 
 
 class Result(Model):
-    """What a job came to: all that was judged and measured until it ended."""
+    """The verdicts and traces of a job that has ended."""
 
     job: Job
     verdicts: list[CheckResult]
@@ -96,8 +96,8 @@ Kind = Literal["queued", "started", "opened", "finding", "warning", "workloads",
 
 
 class Event(Model):
-    """One thing that happened to a job. `id` grows; `attempt` says in which. `text` is for people, `status` that of a
-    verdict or a trace, or the state that the job ended in; `total`: workloads to come."""
+    """Something that happened to a job, in one `attempt`. `id` grows. `text` is for people. `status` is the status of a
+    verdict or a trace, or the final state of the job. `total`: workloads to come."""
 
     id: Annotated[int, Field(ge=1)]
     attempt: int

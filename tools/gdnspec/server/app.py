@@ -1,4 +1,4 @@
-"""The HTTP interface: who may ask for what, and what is answered."""
+"""The HTTP interface: requests, their permissions and their answers."""
 
 import asyncio
 import contextlib
@@ -24,15 +24,16 @@ from gdnspec.server.tokens import Tokens
 from gdnspec.server.upload import received
 from gdnspec.server.users import Reader, User
 
-Key = Annotated[str | None, Header(alias=api.REQUEST, max_length=100, description="sent twice, it is one job")]
-After = Annotated[int, Header(alias=api.LAST_EVENT, ge=0, lt=1 << 63, description="the last event that was seen")]
+ONE_JOB = "two requests with the same key make one job"
+Key = Annotated[str | None, Header(alias=api.REQUEST, max_length=100, description=ONE_JOB)]
+After = Annotated[int, Header(alias=api.LAST_EVENT, ge=0, lt=1 << 63, description="the last event that you have seen")]
 EVENTS: Documented = {
     200: {"content": {"text/event-stream": {}}, "description": "each event's data is an Event; the last one is `ended`"}
 }
 ERROR = {"$ref": "#/components/schemas/ErrorBody"}
 RESULT: Documented = {200: {"model": api.Result}}
 BUNDLE: Documented = {
-    200: {"content": {api.TAR: {"schema": {"type": "string", "format": "binary"}}}, "description": "as it was sent"}
+    200: {"content": {api.TAR: {"schema": {"type": "string", "format": "binary"}}}, "description": "as you sent it"}
 }
 PAGE: Documented = {200: {"content": {"text/html": {}}, "description": "one self-contained page"}}
 
@@ -41,10 +42,10 @@ pages = APIRouter()
 
 
 def make_app(database: Database, settings: Settings) -> FastAPI:
-    """The application, without what runs the jobs. `/openapi.json` describes it."""
+    """The application, without the slots that run jobs. `/openapi.json` describes it."""
     app = FastAPI(
-        title="gdnspec: a shared GPU box", version=__version__, docs_url=None, redoc_url=None,
-        description="Bundles of `gdnspec submit` come in, wait in a queue, and are judged as `gdnspec intake` does.",
+        title="gdnspec serve", version=__version__, docs_url=None, redoc_url=None,
+        description="Bundles of `gdnspec submit` wait in a queue, and are judged as `gdnspec intake` does.",
     )  # fmt: skip
     app.state.settings = settings
     app.state.tokens = Tokens(database)
@@ -63,14 +64,14 @@ def make_app(database: Database, settings: Settings) -> FastAPI:
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's own, less the form of errors that nothing here has: what cannot be read is a 400 as all others."""
+    """FastAPI's document without its own form of errors: here an invalid request is answered with 400."""
     if app.openapi_schema is None:
         found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         for operation in (operation for path in found["paths"].values() for operation in path.values()):
             operation["responses"].pop("422", None)
             for status, answer in operation["responses"].items():
                 if int(status) >= 400:
-                    answer["content"] = {"application/json": {"schema": ERROR}}  # also where what is good is a page
+                    answer["content"] = {"application/json": {"schema": ERROR}}  # also if the answer is a page
         for name in ("HTTPValidationError", "ValidationError"):
             found["components"]["schemas"].pop(name, None)
         app.openapi_schema = found
@@ -78,7 +79,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 
 class _Headers:
-    """`HEADERS`, on every answer; and an answer to who still waits for one when the server ends."""
+    """Adds `HEADERS` to every answer, and answers requests that still wait when the server ends."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -99,12 +100,12 @@ class _Headers:
             if begun:
                 raise
             again = {"Retry-After": "5", "Connection": "close"}
-            await answer(503, "ending", "the server ends: send it again to the next", again)(scope, receive, sent)
+            await answer(503, "ending", "the server is ending: send the request again", again)(scope, receive, sent)
 
 
 @pages.get(api.ROOT, tags=["service"])
 def service(request: Request) -> api.Service:
-    """What answers here, and its limits. Needs no token."""
+    """The server's version, device and limits. Needs no token."""
     settings: Settings = request.app.state.settings
     return api.Service(
         api=api.VERSION, gdnspec=__version__, device=settings.device, slots=len(settings.devices), burst=settings.burst,
@@ -117,26 +118,29 @@ SENT = {"requestBody": {"required": True, "content": {api.TAR: {"schema": {"type
 
 @routes.post(
     "/jobs", tags=["jobs"], status_code=status.HTTP_201_CREATED, openapi_extra=SENT,
-    responses={**documented(400, 408, 409, 413, 415, 507), 200: {"model": api.Job, "description": "was sent before"}},
+    responses={
+        **documented(400, 408, 409, 413, 415, 507),
+        200: {"model": api.Job, "description": "the job of an earlier request with this key"},
+    },
 )  # fmt: skip
 async def submit(request: Request, response: Response, user: User, key: Key = None) -> api.Job:
-    """Send a bundle, as `gdnspec submit` packs it. Once this is answered the job is on disk."""
+    """Send a bundle that `gdnspec submit` packed. When this is answered, the job is on disk."""
     jobs: Jobs = request.app.state.jobs
     uploads: InProgress = request.app.state.uploads
     try:
         with uploads.one(user):
             upload = await received(request, request.app.state.settings)
     except Full:
-        message = f"{uploads.most} bundles of yours are on their way, which is as many as one may send at a time"
+        message = f"you are sending {uploads.most} bundles, the most at a time: wait until one is complete"
         raise ApiError(429, "too_many_uploads", message, {"Retry-After": "5"}) from None
     try:
         job, new = await run_in_threadpool(jobs.accept, user, *upload, key)
     except QueueFull:
         limit = request.app.state.settings.queue_limit
-        message = f"{limit} of your jobs wait or run, which is as many as one may have"
+        message = f"{limit} of your jobs wait or run, the most per user: wait until one ends"
         raise ApiError(429, "queue_full", message, {"Retry-After": "10"}) from None
     except OtherRequest:
-        raise ApiError(409, "conflict", f"another bundle was sent with this {api.REQUEST}") from None
+        raise ApiError(409, "conflict", f"another bundle was sent with this {api.REQUEST}: use a new key") from None
     finally:
         upload.file.close()
     response.headers["Location"] = f"{api.ROOT}/jobs/{job.id}"
@@ -156,10 +160,10 @@ def jobs(
 
 
 def _mine(request: Request, user: str, name: str) -> api.Job:
-    """Another's job is answered as one that is not there."""
+    """The user's job. For another user's job the answer is the same as for a job that does not exist."""
     found: api.Job | None = request.app.state.jobs.get(user, name)
     if found is None:
-        raise ApiError(404, "not_found", f"no job {name[:64]!r} of yours")
+        raise ApiError(404, "not_found", f"you have no job {name[:64]!r}")
     return found
 
 
@@ -171,10 +175,10 @@ def job(request: Request, user: User, name: str) -> api.Job:
 
 @routes.delete("/jobs/{name}", tags=["jobs"], status_code=202, responses=documented(404, 409, 507))
 def cancel(request: Request, user: User, name: str) -> api.Job:
-    """Call a job back. One that runs ends within seconds; `state` says when it has."""
+    """Cancel a job. A running job ends within seconds; its `state` then changes."""
     before = _mine(request, user, name)
     if before.ended is not None and before.state != "cancelled":
-        raise ApiError(409, "conflict", f"the job has ended: {before.state}")
+        raise ApiError(409, "conflict", f"the job has already ended: {before.state}")
     found: api.Job = request.app.state.jobs.cancel(user, name)
     return found
 
@@ -183,21 +187,23 @@ def cancel(request: Request, user: User, name: str) -> api.Job:
     "/jobs/{name}/events", tags=["jobs"], response_class=StreamingResponse, responses={**documented(400, 404), **EVENTS}
 )
 def events(request: Request, user: User, name: str, after: After = 0) -> StreamingResponse:
-    """What happens to a job, as server-sent events, from the beginning or after the event that was seen last."""
+    """The events of a job as server-sent events: all, or those after the last one that you have seen."""
     _mine(request, user, name)
     streams: Streams = request.app.state.streams
     if streams.full(user):
-        raise ApiError(429, "too_many_streams", "you follow too many jobs at a time", {"Retry-After": "5"})
+        raise ApiError(
+            429, "too_many_streams", "you follow too many jobs at a time: close a stream", {"Retry-After": "5"}
+        )
     shown = stream(request.app.state.jobs, streams, user, name, after)
     return StreamingResponse(shown, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 @routes.get("/jobs/{name}/result", tags=["jobs"], responses={**documented(404, 409), **RESULT})
 def result(request: Request, user: User, name: str) -> Response:
-    """Verdicts and traces, all of them, of a job that has ended."""
+    """All verdicts and traces of a job that has ended."""
     found = _ended(request, user, name)
     verdicts, traces = request.app.state.jobs.result(name)
-    # Written when they were judged, by the same models: they are not read again to be written again.
+    # The database holds JSON of the same models, so it is not parsed and serialised again.
     body = f'{{"job":{found.model_dump_json()},"verdicts":{verdicts},"traces":{traces}}}'
     return Response(body, media_type="application/json")
 
@@ -216,7 +222,7 @@ def bundle(request: Request, user: User, name: str) -> Response:
     responses={**documented(404, 409, 410, 501, 507), **PAGE},
 )  # fmt: skip
 def job_report(request: Request, user: Reader, name: str) -> HTMLResponse:
-    """The report of one job. A browser may send the token as a password."""
+    """The report of one job. A browser can send the token as a password."""
     _ended(request, user, name)
     with _explained(request), _in_turn(request, user):
         return HTMLResponse(request.app.state.pages.of_job(name))
@@ -224,20 +230,20 @@ def job_report(request: Request, user: Reader, name: str) -> HTMLResponse:
 
 @pages.get("/", tags=["report"], response_class=HTMLResponse, responses={**documented(401, 429, 501, 503, 507), **PAGE})
 def report(request: Request, user: Reader) -> HTMLResponse:
-    """The report of every accepted solution, beside the project's own. A browser may send the token as a password."""
+    """The report of all accepted solutions and the project's own. A browser can send the token as a password."""
     with _explained(request), _in_turn(request, user):
         return HTMLResponse(request.app.state.pages.of_all())
 
 
 @contextlib.contextmanager
 def _in_turn(request: Request, user: str) -> Iterator[None]:
-    """Pages are made one at a time: who waits for many would have all threads wait with them."""
+    """Limits the pages that a user waits for. Pages are made one at a time, so one user could block all threads."""
     making: InProgress = request.app.state.making
     try:
         with making.one(user):
             yield
     except Full:
-        message = f"you wait for {making.most} pages, which is as many as one may wait for at a time"
+        message = f"you are waiting for {making.most} pages, the most at a time: wait until one is complete"
         raise ApiError(429, "too_many_pages", message, {"Retry-After": "5"}) from None
 
 
@@ -254,7 +260,7 @@ def _explained(request: Request) -> Iterator[None]:
         yield
     except BundleDeleted:
         days = request.app.state.settings.keep_bundles
-        message = f"the bundle was deleted: this server keeps them for {days:g} days; verdicts and traces stay"
+        message = f"the bundle was deleted: this server keeps bundles for {days:g} days; its result is kept"
         raise ApiError(410, "gone", message) from None
     except NoReport as error:
         raise ApiError(501, "no_report", str(error)) from None

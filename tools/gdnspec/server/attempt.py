@@ -1,4 +1,4 @@
-"""One attempt at a job: a process judges it, this writes down what the process says, and ends it when it is told to."""
+"""One attempt at a job: start a process that judges it, store what the process says, and end it when asked to."""
 
 import os
 import threading
@@ -16,17 +16,20 @@ from gdnspec.server.settings import Settings
 from gdnspec.server.tell import tell
 from gdnspec.server.workplace import Workplace
 
-LOOK = 0.5  # seconds between looks whether the job is still wanted
-RETRY = 1.0  # seconds until something is written again that the disk would not take
+LOOK = 0.5  # seconds between checks whether the job was cancelled
+RETRY = 1.0  # seconds between attempts to write to a full disk
 BUNDLE, INTO, SCRATCH = "bundle.tar", "into", "tmp"
-LONGEST = 500  # characters of an event's text
-MOST_BYTES = 256 << 20  # of a result
-PRIVATE = ("GDNSPEC_TOKEN",)  # of the server's environment, and no business of a job's
+LONGEST = 500  # characters in the text of an event
+MOST_BYTES = 256 << 20  # in a result
+PRIVATE = ("GDNSPEC_TOKEN",)  # variables of the server that a job does not get
 
 
 class Attempt:
-    """`lock`: the slot's. `stop`: the server ends. Raises `StorageError`, `OSError`; the job is then anybody's as soon
-    as its lease is over."""
+    """Runs one claimed job. `lock`: the descriptor of the slot's lock. `stop`: set when the server ends.
+
+    Raises:
+        StorageError, OSError: Any server may then take the job when its lease is over.
+    """
 
     def __init__(
         self, queue: Queue, settings: Settings, claim: Claim, device: str, lock: int, stop: threading.Event
@@ -35,17 +38,17 @@ class Attempt:
         self._device, self._lock, self._stop = device, lock, stop
         self._verdicts: list[str] = []
         self._traces: list[str] = []
-        self._news: list[Happened] = []  # not yet written down
+        self._news: list[Happened] = []  # events that are not stored yet
         self._said: set[str] = set()
-        self._unnamed = ""  # what the bundle calls itself, until that is written down
+        self._unnamed = ""  # the solution's name, until it is stored
         self._bytes = 0
         self._total = 0
         self._end: tuple[State, list[str]] | None = None
-        self._retry = min(RETRY, queue.lease / 3)  # what is not written in time is another server's
+        self._retry = min(RETRY, queue.lease / 3)  # after a lease without a write, another server takes the job
 
     def run(self) -> None:
         crashed = self._run_where_there_is_room()
-        # Its folder is gone by now: if the disk is full still, that was not the job's doing.
+        # The job's folder is gone by now. If the disk is still full, the job was not the cause.
         if crashed and full(self._settings.work, TOO_LITTLE):
             while self._wait(crashed) == "on" and full(self._settings.work, TOO_LITTLE):
                 pass
@@ -56,7 +59,7 @@ class Attempt:
             self._queue.give_back(self._claim, crashed, self._news)
 
     def _run_where_there_is_room(self) -> str | None:
-        """As `_follow`. On a full disk the job waits, and keeps its slot."""
+        """As `_follow`. While the disk is full, the job waits and keeps its slot."""
         while True:
             try:
                 return self._run_once()
@@ -77,8 +80,8 @@ class Attempt:
                 return self._follow(process)
 
     def _wait(self, why: str) -> Beat | Literal["stop"]:
-        """A moment, for room on the server's disk; whether to go on then. A job that was called back has its end."""
-        text = f"waits for room on the disk of the server: {why}"[:LONGEST]
+        """Waits a moment for space on the server's disk. Returns whether to go on."""
+        text = f"waits for space on the server's disk: {why}"[:LONGEST]
         if text not in self._said:
             self._news.append(Happened("warning", text))
         self._complain(text)
@@ -105,8 +108,8 @@ class Attempt:
         return {**kept, **gpu, "TMPDIR": str(folder / SCRATCH)}
 
     def _follow(self, process: JobProcess) -> str | None:
-        """Until it ends, or is to end. What it crashed of, empty where it was called back; None where the job has its
-        end, or is another's."""
+        """Reads from the process until it ends or must end. Returns why it crashed, empty if the server ends, and None
+        if the job has ended or belongs to another server."""
         told = looked = time.monotonic()
         until = told + 60 * self._settings.minutes
         while True:
@@ -123,7 +126,7 @@ class Attempt:
             if self._stop.is_set():
                 return ""
             if now > until:
-                self._end = ("lost", [f"more than {self._settings.minutes:g} minutes"])
+                self._end = ("lost", [f"it took more than {self._settings.minutes:g} minutes"])
                 return None
             if self._news or now - told > self._queue.lease / 3:
                 beat = self._beat()
@@ -150,12 +153,12 @@ class Attempt:
         self._unnamed = ""
 
     def _beat(self) -> Beat:
-        """A disk that is full costs no job, as long as somebody makes room: what is new is said with the next beat."""
+        """Renews the lease and stores new events. If the disk is full, the next beat stores them."""
         try:
             self._name()
             found = self._queue.beat(self._claim, self._news, len(self._verdicts), self._total)
         except StorageError as error:
-            self._complain(f"progress waits to be written: {error}")
+            self._complain(f"progress is not stored yet: {error}")
             return "on"
         self._news.clear()
         return found
@@ -186,17 +189,17 @@ class Attempt:
         rows.append(row)
         self._bytes += len(row)
         if self._bytes > MOST_BYTES:
-            self._end = ("lost", [f"a result of more than {MOST_BYTES >> 20} MiB"])
+            self._end = ("lost", [f"its result has more than {MOST_BYTES >> 20} MiB"])
 
     def _finish(self, state: State, reasons: list[str]) -> None:
-        """Until it is written, or the server ends: a full disk costs no result, as long as somebody makes room."""
+        """Stores the result. Tries again until it succeeds or the server ends, so that a full disk loses no result."""
         while True:
             try:
                 self._name()
                 self._queue.finish(self._claim, state, reasons, self._verdicts, self._traces, self._news, self._total)
                 return
             except StorageError as error:
-                self._complain(f"a result waits to be written: {error}")
+                self._complain(f"a result is not stored yet: {error}")
                 if self._stop.wait(self._retry):
                     raise
             self._beat()

@@ -1,4 +1,4 @@
-"""The other side: a bundle sent, followed and asked for, with nothing but the standard library."""
+"""A client of the server: send a bundle, follow its job, and get the result. Uses only the standard library."""
 
 import contextlib
 import http.client
@@ -19,17 +19,17 @@ from gdnspec.model.base import Model
 from gdnspec.model.errors import visible
 from gdnspec.server import api
 
-PATIENCE = 60.0  # seconds that a server may be away, or say that it has too much to do
+PATIENCE = 60.0  # seconds that a server may be unreachable or busy
 SLOW = 30.0  # seconds without a byte
-LARGEST = 512 << 20  # bytes of an answer
+LARGEST = 512 << 20  # bytes in an answer
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 M = TypeVar("M", bound=Model)
-# What a connection ends in before an answer is whole.
+# Errors of a connection that ends before the answer is complete.
 CUT_OFF = (OSError, http.client.HTTPException)
 
 
 class ServiceError(Exception):
-    """One line for a person. `exit_code`: 2 the request is not one, 3 the server cannot help now."""
+    """An error in one line. `exit_code`: 2 if the request is invalid, 3 if the server cannot answer now."""
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
         super().__init__(visible(message))
@@ -37,7 +37,7 @@ class ServiceError(Exception):
 
 
 class Away(Exception):
-    """No answer, or one that says to come again after `seconds`."""
+    """The server gave no answer, or asked to try again after `seconds`."""
 
     def __init__(self, message: str, seconds: float = 0.0) -> None:
         super().__init__(message)
@@ -46,12 +46,12 @@ class Away(Exception):
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
-        """Nowhere: a token is for the server that was named."""
+        """Follows no redirect: the token is only for the server that the user named."""
 
 
 class Client:
-    """One server, one user. Raises `ServiceError`; what may be mended by waiting is waited for, `patience` seconds by
-    `clock`, which `sleep` lets pass."""
+    """A connection of one user to one server. Its methods raise `ServiceError`. If the server is unreachable or busy,
+    they try again for `patience` seconds. `slow`: seconds without a byte. Tests replace `clock` and `sleep`."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class Client:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-            raise ServiceError(f"{url!r} is no address of a server (such as http://127.0.0.1:8642)")
+            raise ServiceError(f"{url!r} is not a server's address, such as http://127.0.0.1:8642")
         if parts.scheme == "http" and parts.hostname not in LOOPBACK:
             raise ServiceError(
-                f"{url}: a token is not sent over a network as it is: https, or ssh -L 8642:127.0.0.1:8642 HOST"
+                f"{url}: a token is not sent unencrypted: use https, or a tunnel (ssh -L 8642:127.0.0.1:8642 HOST)"
             )
         if not token.isascii() or not token.isprintable() or not token.strip():
-            raise ServiceError("the token is not one: it has characters that no token has")
+            raise ServiceError("invalid token: it has characters that no token has")
         self.url, self._token, self._warn = url.rstrip("/"), token.strip(), warn
         self._patience, self._slow = patience, slow
         self._clock, self._sleep = clock, sleep
@@ -79,7 +79,7 @@ class Client:
         self._opener = urllib.request.build_opener(_NoRedirect, *proxies)
 
     def service(self) -> api.Service:
-        """What answers there; `ServiceError` where it is no gdnspec, or one that cannot be talked to."""
+        """The server's version and limits. Raises `ServiceError` if it is not a gdnspec server of this version."""
         data = self._patiently(lambda: self._whole("GET", ""))
         try:
             found = json.loads(data)
@@ -87,21 +87,21 @@ class Client:
         except (ValueError, KeyError, TypeError):
             version = None
         if version is None:
-            raise ServiceError(f"{self.url}: what answers there is no gdnspec server")
+            raise ServiceError(f"{self.url}: not a gdnspec server")
         if version != api.VERSION:
             theirs = found.get("gdnspec")
             raise ServiceError(
-                f"{self.url}: gdnspec {theirs} speaks version {version} of the interface, this gdnspec {__version__} "
-                f"version {api.VERSION}: install the same on both sides"
+                f"{self.url}: the server's gdnspec {theirs} has version {version} of the interface, and this gdnspec "
+                f"{__version__} has version {api.VERSION}: install the same gdnspec on both sides"
             )
         return self._read(api.Service, data)
 
     def jobs(self, most: int = 50) -> api.Jobs:
-        """The user's own, the newest first."""
+        """The user's jobs, the newest first."""
         return self._read(api.Jobs, self._patiently(lambda: self._whole("GET", f"/jobs?most={most}")))
 
     def submit(self, bundle: bytes) -> api.Job:
-        """The job of a bundle: one, however often it has to be sent until an answer comes back."""
+        """Sends a bundle and returns its job. If the bundle must be sent again, it is still one job."""
         headers = {"Content-Type": api.TAR, api.REQUEST: secrets.token_hex(16)}
         return self._read(api.Job, self._patiently(lambda: self._whole("POST", "/jobs", bundle, headers)))
 
@@ -112,11 +112,11 @@ class Client:
         return self._read(api.Job, self._patiently(lambda: self._whole("DELETE", f"/jobs/{name}")))
 
     def result(self, name: str) -> api.Result:
-        """Of a job that has ended."""
+        """The result of a job that has ended."""
         return self._read(api.Result, self._patiently(lambda: self._whole("GET", f"/jobs/{name}/result")))
 
     def events(self, name: str) -> Iterator[api.Event]:
-        """Until the job ends. A stream that is cut off is taken up where it was."""
+        """The events of a job, until it ends. An interrupted stream continues after its last event."""
         after, until = 0, self._clock() + self._patience
         while True:
             try:
@@ -142,8 +142,8 @@ class Client:
     def _wait(self, away: Away, until: float) -> None:
         seconds = max(away.seconds, 1.0)
         if self._clock() + seconds > until:
-            raise ServiceError(f"{self.url}: {away}; given up after {self._patience:g} s", 3) from None
-        self._warn(f"{self.url}: {away}; again in {seconds:g} s")
+            raise ServiceError(f"{self.url}: {away}; gave up after {self._patience:g} s", 3) from None
+        self._warn(f"{self.url}: {away}; trying again in {seconds:g} s")
         self._sleep(seconds)
 
     def _whole(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> bytes:
@@ -153,7 +153,7 @@ class Client:
             except CUT_OFF as error:
                 raise Away(f"the answer was cut off ({_why(error)})") from None
         if len(data) > LARGEST:
-            raise ServiceError(f"{self.url}: an answer of more than {LARGEST >> 20} MiB")
+            raise ServiceError(f"{self.url}: the answer has more than {LARGEST >> 20} MiB")
         return data
 
     def _stream(self, name: str, after: int) -> Iterator[api.Event]:
@@ -194,7 +194,7 @@ class Client:
         try:
             said = api.ErrorBody.model_validate_json(error.read(1 << 16)).error.message
         except (*CUT_OFF, ValidationError):
-            said = f"HTTP {error.code}, and not as gdnspec says it: is this the address of a gdnspec server?"
+            said = f"HTTP {error.code} without a message of gdnspec: is this the address of a gdnspec server?"
         if error.code in (429, 503, 507):
             after = error.headers.get("Retry-After", "")
             return Away(said, float(after) if after.isdigit() else 1.0)
@@ -205,7 +205,7 @@ class Client:
             return model.model_validate_json(data)
         except ValidationError:
             raise ServiceError(
-                f"{self.url}: an answer that gdnspec {__version__} does not know: is the server of another version?"
+                f"{self.url}: gdnspec {__version__} does not understand the answer: has the server another version?"
             ) from None
 
 

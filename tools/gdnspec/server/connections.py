@@ -1,7 +1,7 @@
-"""Open connections: how many there may be, of one address and in all, and for how long one may be open without asking.
+"""Limits on open connections: their number, in all and per address, and the time without a request.
 
-A connection waits until the headers of a request are there, and then again from its answer on. Whoever waits makes room
-for whoever comes: only where every connection is being answered is a new one refused.
+A connection waits from its start, or from its last answer, until the headers of a request have arrived. A waiting
+connection is closed to make room for a new one. A new one is refused only if every connection is being answered.
 """
 
 import asyncio
@@ -16,41 +16,41 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from gdnspec.server.api import Error, ErrorBody, ErrorCode
 from gdnspec.server.http_errors import HEADERS
 
-LINGER = 2.0  # seconds in which a client that was refused may read why
+LINGER = 2.0  # seconds that a refused client has to read the answer
 MOST_LINGERING = 64
-LEAST_READ = 16 << 10  # bytes of an answer that a client reads within `seconds`
-NETWORK = 64  # bits: whoever has one address of IPv6 has as many as these leave
+LEAST_READ = 16 << 10  # bytes of an answer that a client must read within `seconds`
+NETWORK = 64  # bits: a user of IPv6 usually has all addresses of such a network
 
 
 class Guest(Protocol):
-    """A connection, as far as `Connections` knows it."""
+    """What `Connections` needs of a connection."""
 
     def make_room(self, why: str) -> None:
-        """It ends, and has left."""
+        """Ends the connection and leaves `Connections`."""
 
     @property
     def owed(self) -> bool:
-        """Whether some of an answer is still on its way."""
+        """Whether a part of an answer is not sent yet."""
 
 
 class Connections:
-    """All of a server: at most `most`, and `each` of one address. For one thread."""
+    """The connections of a server: at most `most`, and at most `each` per address. Not thread-safe."""
 
     def __init__(self, most: int, each: int) -> None:
         self._most, self._each = most, each
         self._address: dict[Guest, str] = {}
         self._of: dict[str, dict[Guest, None]] = {}
-        self._waiting: dict[Guest, None] = {}  # who has waited longest comes first
-        self.lingering: set[Guest] = set()  # they were told why they must end, and count no more
+        self._waiting: dict[Guest, None] = {}  # the longest wait comes first
+        self.lingering: set[Guest] = set()  # refused, and not counted any more
 
     def __len__(self) -> int:
         return len(self._address)
 
     def enter(self, guest: Guest, address: str) -> str | None:
-        """None where it may stay, and then it waits; else why not."""
+        """Adds a connection, which then waits. Returns why it is refused, or None."""
         beside = self._of.get(address, {})
         for full, others, why in (
-            (len(beside) >= self._each, beside, f"more than {self._each} connections of one address"),
+            (len(beside) >= self._each, beside, f"more than {self._each} connections from one address"),
             (len(self) >= self._most, self._address, f"more than {self._most} connections"),
         ):
             if full:
@@ -64,13 +64,13 @@ class Connections:
         return None
 
     def wait(self, guest: Guest) -> None:
-        """From now on, behind all others."""
+        """Marks it as waiting, as the newest one."""
         self._waiting.pop(guest, None)
         if guest in self._address:
             self._waiting[guest] = None
 
     def work(self, guest: Guest) -> None:
-        """It is being answered, and makes room for nobody."""
+        """Marks it as being answered: it is not closed for a new one."""
         self._waiting.pop(guest, None)
 
     def leave(self, guest: Guest) -> None:
@@ -84,7 +84,7 @@ class Connections:
 
 
 def neighbourhood(host: str) -> str:
-    """What counts as one address."""
+    """The address by which a host is counted: for IPv6, its network."""
     try:
         found = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -97,7 +97,7 @@ def neighbourhood(host: str) -> str:
 
 
 def protocol(connections: Connections, seconds: float) -> type["Connection"]:
-    """What uvicorn makes for each connection. `seconds`: in which a request must have come."""
+    """The class of connections for uvicorn. `seconds`: in which a request must have arrived."""
 
     class Limited(Connection):
         pass
@@ -107,17 +107,17 @@ def protocol(connections: Connections, seconds: float) -> type["Connection"]:
 
 
 class Connection(H11Protocol):
-    """uvicorn's own, with limits. Every error is answered in the documented form."""
+    """uvicorn's connection with limits. Every error has the documented form."""
 
     guests: Connections
     seconds: float
 
     _timer: asyncio.TimerHandle | None = None
     _answering = False
-    done = False  # what comes is read, so that the client reads why, and thrown away
-    _left = math.inf  # bytes of an answer that were to be read when the timer was set
+    done = False  # input is read and dropped, so that the client gets the answer
+    _left = math.inf  # bytes of an answer that were not sent yet when the timer was set
 
-    # --- what happens to it -------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(asyncio.Transport, _Patient(transport, self)))
@@ -125,7 +125,7 @@ class Connection(H11Protocol):
         if why is None:
             self._arm()
         else:
-            self._refuse(503, "too_many_connections", f"{why}: again in 5 s", (("retry-after", "5"),))
+            self._refuse(503, "too_many_connections", f"{why}: try again in 5 s", (("retry-after", "5"),))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
@@ -145,7 +145,7 @@ class Connection(H11Protocol):
         self._answering = False
         self.guests.wait(self)
         self._arm()
-        self._settle()  # the next request may have come already
+        self._settle()  # the next request may have arrived already
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -153,7 +153,7 @@ class Connection(H11Protocol):
             self._arm()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "bad_request", "this is no request of HTTP/1.1, or its headers are too large")
+        self._refuse(400, "bad_request", "not an HTTP/1.1 request, or its headers are too large")
 
     # --- limits -------------------------------------------------------------------------------------------------
 
@@ -162,10 +162,10 @@ class Connection(H11Protocol):
         return self.transport.get_write_buffer_size() > 0
 
     def make_room(self, why: str) -> None:
-        self._end(503, "too_many_connections", f"{why}: again in 5 s", (("retry-after", "5"),))
+        self._end(503, "too_many_connections", f"{why}: try again in 5 s", (("retry-after", "5"),))
 
     def linger(self, seconds: float = LINGER) -> None:
-        """A connection that is closed before all was read that the client has sent would take the answer with it."""
+        """Keeps reading for some seconds. Closing with unread input would discard the answer."""
         self.done = True
         self.guests.leave(self)
         self._disarm()
@@ -197,7 +197,7 @@ class Connection(H11Protocol):
 
     def _time_is_over(self) -> None:
         left = self.transport.get_write_buffer_size()
-        if left > self._left - LEAST_READ:  # nobody reads
+        if left > self._left - LEAST_READ:  # the client does not read its answer
             self.transport.abort()
         elif left:
             self._arm()
@@ -207,11 +207,11 @@ class Connection(H11Protocol):
         elif self.transport.is_closing():
             self.transport.abort()
         else:
-            self._end(408, "too_slow", f"no whole request within {self.seconds:g} s")
+            self._end(408, "too_slow", f"no complete request within {self.seconds:g} s")
 
     def _end(self, status: int, code: ErrorCode, message: str, more: tuple[tuple[str, str], ...] = ()) -> None:
-        """Of a connection that waits. Where it had its answer, and no other request has begun, it ends without a word,
-        which might be taken for the next answer."""
+        """Ends a waiting connection. After an answer, and without a new request, it ends silently: the client might
+        take a message for its next answer."""
         if self.cycle is not None and not (self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]):
             self.guests.leave(self)
             self.transport.close()
@@ -219,7 +219,7 @@ class Connection(H11Protocol):
             self._refuse(status, code, message, more)
 
     def _refuse(self, status: int, code: ErrorCode, message: str, more: tuple[tuple[str, str], ...] = ()) -> None:
-        """Says why, where no answer has begun; then it ends, and counts no more."""
+        """Sends an error if no answer has begun, and ends the connection."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.is_closing():
             body = ErrorBody(error=Error(code=code, message=message)).model_dump_json().encode()
             headers: Any = [
@@ -235,8 +235,8 @@ class Connection(H11Protocol):
 
 
 class _Patient:
-    """A connection's transport, which is closed at once only where the client has sent all that it was to send: one
-    that still sends a bundle reads the answer after that."""
+    """A transport that is closed at once only if the client has sent its whole request. A client that is still sending
+    a bundle reads the answer afterwards."""
 
     def __init__(self, transport: asyncio.BaseTransport, connection: Connection) -> None:
         self._transport, self._connection = transport, connection

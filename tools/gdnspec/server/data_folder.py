@@ -1,4 +1,4 @@
-"""The folder that a service keeps everything in."""
+"""The folder in which a server keeps everything."""
 
 import os
 
@@ -8,7 +8,7 @@ from gdnspec.server.settings import Settings
 
 
 def opened(settings: Settings) -> Database:
-    """The database, its folder made where it is not there: for its owner alone. Raises `SpecError`."""
+    """Opens the database. Makes its folder if needed, readable only by the owner. Raises `SpecError`."""
     data = settings.data
     os.umask(0o077)
     try:
@@ -17,7 +17,7 @@ def opened(settings: Settings) -> Database:
     except OSError as error:
         raise SpecError([Problem(data, f"cannot be written: {error.strerror}", hint="--data DIR")]) from None
     if data.stat().st_mode & 0o077:
-        raise SpecError([Problem(data, "others can look into it", hint=f"chmod 700 {data}")])
+        raise SpecError([Problem(data, "other users of this machine can read it", hint=f"chmod 700 {data}")])
     try:
         return Database(settings.database)
     except StorageError as error:

@@ -1,4 +1,4 @@
-"""The one file in which a service keeps everything: users, jobs, bundles, events, results."""
+"""The database of a server: users, jobs, bundles, events, results. It is one file."""
 
 import contextlib
 import os
@@ -36,15 +36,15 @@ CREATE TABLE events (
     kind TEXT NOT NULL, at REAL NOT NULL, text TEXT NOT NULL, status TEXT NOT NULL, total INTEGER
 ) STRICT;
 CREATE INDEX events_of ON events (job, id);
--- One row a job, whatever happens: a second result has nowhere to go.
+-- The primary key allows one result per job.
 CREATE TABLE results (
     job TEXT PRIMARY KEY REFERENCES jobs (id), attempt INTEGER NOT NULL, verdicts TEXT NOT NULL, traces TEXT NOT NULL
 ) STRICT;
 """
 
 
-# What came later, and what an older gdnspec can be beside: it names no version. `clock` is one row, see `retention`: at
-# first the newest time that the database has, which is that of whoever wrote last, or that of the new database.
+# Added later. An older gdnspec can still use the database, so the version stays the same. `clock` has one row, which
+# `retention` explains. At first it holds the newest time in the database; in a new database, the current time.
 ADDED = """
 ALTER TABLE jobs ADD COLUMN lease_seconds REAL;
 CREATE TABLE clock (
@@ -58,7 +58,7 @@ INSERT INTO clock (one, trusted) SELECT 1, max(at) FROM (
 
 
 class StorageError(Exception):
-    """The database cannot be read or written now. `full`: for want of room."""
+    """The database cannot be read or written now. `full`: because the disk is full."""
 
     def __init__(self, message: str, full: bool = False) -> None:
         super().__init__(message)
@@ -66,12 +66,12 @@ class StorageError(Exception):
 
 
 class Database:
-    """A connection for each thread. Raises `StorageError`, also where the file is of another version."""
+    """A database file, with one connection per thread. Raises `StorageError`, also if the file has another version."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self._local = threading.local()
-        self._writing = threading.Lock()  # waiting in turn, where SQLite's own waiting is a matter of luck
+        self._writing = threading.Lock()  # threads wait in order; SQLite's own waiting is not fair
         with _explained(file):
             connection = self._connection()
             if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
@@ -82,7 +82,7 @@ class Database:
                         new.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             found = connection.execute("PRAGMA user_version").fetchone()[0]
             if found != SCHEMA_VERSION:
-                raise StorageError(f"{file} is of version {found}; this gdnspec keeps version {SCHEMA_VERSION}")
+                raise StorageError(f"{file} has version {found}, and this gdnspec uses version {SCHEMA_VERSION}")
             if not _extended(connection):
                 with self.write() as old:
                     if not _extended(old):
@@ -96,20 +96,20 @@ class Database:
             known = sqlite3.connect(self.file, timeout=PATIENCE, isolation_level=None)
             known.row_factory = sqlite3.Row
             known.execute("PRAGMA journal_mode = WAL")
-            known.execute("PRAGMA synchronous = FULL")  # what was accepted is on disk
+            known.execute("PRAGMA synchronous = FULL")  # an accepted job survives a crash of the machine
             known.execute("PRAGMA foreign_keys = ON")
             self._local.connection = known
         return known
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """As it is at the moment of each query. Raises `StorageError`."""
+        """A connection for queries. Each query sees the state of its moment. Raises `StorageError`."""
         with _explained(self.file):
             yield self._connection()
 
     @contextlib.contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, all of it or nothing. Raises `StorageError`."""
+        """A connection in a transaction, which is stored completely or not at all. Raises `StorageError`."""
         with _explained(self.file), self._writing:
             connection = self._connection()
             connection.execute("BEGIN IMMEDIATE")
@@ -122,16 +122,16 @@ class Database:
                 raise
 
     def backup(self, target: Path) -> None:
-        """A copy as of now, whoever writes meanwhile. Raises `StorageError`, also where `target` exists; then there is
-        no copy."""
+        """Copies the database as it is now, while others may write. Raises `StorageError`, also if `target` exists, and
+        then leaves no copy."""
         if os.path.lexists(target):
-            raise StorageError(f"{target}: exists")
+            raise StorageError(f"{target}: exists already")
         try:
             with _explained(target), contextlib.closing(sqlite3.connect(target)) as copy:
                 self._connection().backup(copy)
         except BaseException:
             for name in (target, target.with_name(f"{target.name}-journal")):
-                name.unlink(missing_ok=True)  # half a copy would pass for a whole one
+                name.unlink(missing_ok=True)  # a part of a copy would look like a whole one
             raise
 
 
@@ -144,10 +144,10 @@ def _explained(file: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.IntegrityError:
-        raise  # a matter of the query
+        raise  # the query's fault, not the disk's
     except sqlite3.DatabaseError as error:
         what = str(error)
-        # Where SQLite makes a file or lengthens one that readers share, it does not say that the disk is full.
+        # When SQLite creates or extends a file that readers share, its error does not say that the disk is full.
         if "full" in what or (("disk I/O error" in what or "unable to open" in what) and full(file.parent)):
             raise StorageError(f"{file}: the disk is full; nothing was changed", full=True) from None
         if "readonly" in what:

@@ -1,7 +1,7 @@
-"""Slots: one thread each, which claims a job, and has a process judge it.
+"""Slots: each is a thread that claims jobs and lets a process judge each of them.
 
-A slot is a locked file, which the process of the job holds open as well: while anything may still run on a GPU, no
-server on this data gives it another job, whatever has become of the first.
+A slot is also a locked file, which the job's process keeps open. So while a job may still run on a GPU, no server with
+this data folder gives the GPU another job, even if the first server was killed.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ from gdnspec.server.tell import tell
 from gdnspec.server.workplace import Workplace
 
 IDLE = 0.25  # seconds between looks for a job
-SWEEP = 10.0  # seconds, at most, between looks for what a killed server has left behind
+SWEEP = 10.0  # seconds, at most, between looks for the folders of killed servers
 
 
 class Slots:
-    """All slots of a server. `start`, then `stop`, which gives back what runs."""
+    """All slots of a server. `stop` gives running jobs back to the queue."""
 
     def __init__(self, queue: Queue, settings: Settings) -> None:
         self._queue, self._settings = queue, settings
@@ -53,8 +53,8 @@ class Slots:
             self._sweep()
 
     def _sweep(self) -> None:
-        """What killed servers left behind. A job of theirs is somebody's until its lease is over, so not all of it can
-        be removed at the start."""
+        """Removes the folders of killed servers. A job keeps its folder until its lease is over, so not every folder
+        can be removed at the start."""
         with self._told("work folder"):
             used = {folder_name(job, attempt) for job, attempt in self._queue.running()}
             Workplace(self._settings.work).sweep(used)
@@ -68,7 +68,7 @@ class Slots:
                 self._stop.wait(IDLE)
 
     def _ran(self, number: int, device: str) -> bool:
-        """Whether there was a job for this slot. Raises what `Attempt` does."""
+        """Runs a job, if there is one for this slot, and returns whether there was. Raises what `Attempt` raises."""
         with self._locked(number) as lock:
             claim = self._queue.claim(set(self._running)) if lock is not None else None
             if lock is None or claim is None:
@@ -82,7 +82,7 @@ class Slots:
 
     @contextlib.contextmanager
     def _told(self, where: str) -> Iterator[None]:
-        """Whatever goes wrong in here is said once, and ends no thread: without its slots a server takes jobs that
+        """Reports an error once, and does not let it end the thread: without slots, a server would take jobs that
         nobody runs."""
         said = self._said.pop(where, "")
         try:
@@ -95,7 +95,7 @@ class Slots:
 
     @contextlib.contextmanager
     def _locked(self, number: int) -> Iterator[int | None]:
-        """Its descriptor; None where another holds it."""
+        """The descriptor of the slot's lock; None if another process holds it."""
         descriptor = os.open(self._settings.data / f"slot-{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Every answer that is an error, in one form."""
+"""Errors of the HTTP interface, all in one form."""
 
 import errno
 import traceback
@@ -16,18 +16,18 @@ from gdnspec.server.database import StorageError
 from gdnspec.server.room import for_want_of_room
 from gdnspec.server.tell import tell
 
-# What every answer carries: nothing here is for a cache, a frame or a guess at its type.
+# Sent with every answer: no caching, no frames, no guessing of the content type.
 HEADERS = (
     (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"),
     (b"x-frame-options", b"DENY"),
 )  # fmt: skip
 CODES: dict[int, ErrorCode] = {404: "not_found", 405: "method"}
 MEANING = {
-    400: "the request is not one", 401: "no token, or one that is wrong, expired or revoked",
-    404: "no such job of yours", 409: "not as things are now", 408: "the bundle came too slowly",
-    410: "the bundle was deleted", 413: "the bundle is too large", 415: "a bundle is sent as application/x-tar",
-    429: "too many requests, or too many jobs: again after the seconds that Retry-After says",
-    501: "the server has no report", 503: "the database cannot be used now, or the server has too many connections",
+    400: "the request is invalid", 401: "the token is missing, wrong, expired or revoked",
+    404: "you have no such job", 409: "not possible in the current state", 408: "the bundle arrived too slowly",
+    410: "the bundle was deleted", 413: "the bundle is too large", 415: "a bundle must be sent as application/x-tar",
+    429: "too many requests or too many jobs: try again after the seconds in Retry-After",
+    501: "no report can be made", 503: "the database cannot be used now, or the server has too many connections",
     507: "the disk is full",
 }  # fmt: skip
 
@@ -36,7 +36,7 @@ Documented = dict[int | str, dict[str, Any]]  # answers, for OpenAPI
 
 
 class ApiError(Exception):
-    """An answer that is an error."""
+    """An error to answer a request with."""
 
     def __init__(self, status: int, code: ErrorCode, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -44,12 +44,12 @@ class ApiError(Exception):
 
 
 def documented(*statuses: int) -> Documented:
-    """For OpenAPI: what an operation may answer beside what it is for."""
+    """The errors that an operation may answer with, for OpenAPI."""
     found: Documented = {}
     for status in statuses:
         found[status] = {"model": ErrorBody, "description": MEANING[status]}
         if status == 429:
-            seconds = {"description": "seconds until it is worth asking again", "schema": {"type": "integer"}}
+            seconds = {"description": "seconds to wait before the next request", "schema": {"type": "integer"}}
             found[status]["headers"] = {"Retry-After": seconds}
     return found
 
@@ -60,7 +60,7 @@ def answer(status: int, code: ErrorCode, message: str, headers: Mapping[str, str
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Whatever goes wrong, the body is an `ErrorBody`."""
+    """Makes every error answer an `ErrorBody`."""
 
     @app.exception_handler(ApiError)
     def _said(_: Request, error: ApiError) -> JSONResponse:
@@ -68,7 +68,7 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(StorageError)
     def _storage(_: Request, error: StorageError) -> JSONResponse:
-        # Not where the file lies: that is no user's business.
+        # Without the path of the file, which users need not know.
         why = "the disk of the server is full; nothing was changed" if error.full else "the database cannot be used now"
         return answer(
             507 if error.full else 503, "storage_full" if error.full else "storage", why, {"Retry-After": "10"}
@@ -76,11 +76,11 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(OSError)
     def _system(request: Request, error: OSError) -> JSONResponse:
-        """What cannot be written for want of room is told as where a database says so."""
+        """A full disk gives the same answer, wherever it is noticed."""
         if for_want_of_room(error):
             return _storage(request, StorageError("", full=True))
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-            why = "the server has as many files and connections open as it may have"
+            why = "the server has reached its limit of open files and connections"
             return answer(503, "too_many_connections", why, {"Retry-After": "10"})
         tell("".join(traceback.format_exception(error)))
         return _unexpected(request, error)
@@ -96,4 +96,4 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     def _unexpected(_: Request, error: Exception) -> JSONResponse:
-        return answer(500, "internal", f"the server failed ({type(error).__name__}); its log says more")
+        return answer(500, "internal", f"the server failed ({type(error).__name__}); see its log")

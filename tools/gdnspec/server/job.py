@@ -1,4 +1,4 @@
-"""python -m gdnspec.server.job: judges one bundle as `gdnspec intake` does, in a process of its own."""
+"""python -m gdnspec.server.job: judge one bundle as `gdnspec intake` does, in a separate process."""
 
 import os
 import secrets
@@ -17,17 +17,17 @@ from gdnspec.server.job_lines import CRASHED, Line, Task
 from gdnspec.server.room import for_want_of_room
 from gdnspec.submission.finding import Finding
 
-LONGEST = 2000  # characters of a text
+LONGEST = 2000  # characters in a text
 
 
 def main() -> None:
-    """Reads a `Task`, says `Line`s."""
+    """Reads a `Task` from stdin, and writes `Line`s to stdout."""
     die_with_parent()
     signal.signal(signal.SIGTERM, _end)
     said = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever prints says nothing to the server
+    os.dup2(2, 1)  # other output goes to the log, not to the server
     task = build(Task, parse_json(sys.stdin.readline(), Path("task")), Path("task"))
-    if os.getppid() != task.parent:  # it was gone before this process asked to go with it
+    if os.getppid() != task.parent:  # the server ended before `die_with_parent` took effect
         sys.exit(CRASHED)
     _Judge(task, said).run()
 
@@ -37,7 +37,7 @@ def _end(*_: object) -> None:
 
 
 class _Judge:
-    """Runs a task; what happens meanwhile it says as a `Watcher` of intake."""
+    """Runs a task, and reports progress as a `Watcher` of intake."""
 
     def __init__(self, task: Task, said: TextIO) -> None:
         self._task, self._said = task, said
@@ -46,7 +46,7 @@ class _Judge:
         try:
             self._take_in()
         except SpecError as error:
-            if for_want_of_room(error):  # which says nothing about the bundle
+            if for_want_of_room(error):  # this is not the bundle's fault
                 print(error, file=sys.stderr)
                 sys.exit(CRASHED)
             self._ends("invalid", *([str(problem) for problem in error.problems] or [str(error)]))
@@ -55,7 +55,7 @@ class _Judge:
         from gdnspec.submission.bundle import read
 
         task = self._task
-        bundle = read(Path(task.bundle))  # before torch is there: what is no bundle is told at once
+        bundle = read(Path(task.bundle))  # before torch is imported, so that an invalid bundle is reported at once
         self._say(Line(kind="opened", text=bundle.solution.name))
 
         from gdnspec.build import machine
@@ -65,7 +65,7 @@ class _Judge:
 
         where = machine.device(task.device)
         if where is None:
-            return self._ends("unverified", f"the server's {task.device} device is not there")
+            return self._ends("unverified", f"the server has no {task.device} device now")
         limits = judging.confinement(task.minutes, task.trusted)
         limits = replace(limits, closed=(*limits.closed, *map(Path, task.closed)))
         terms = judging.Terms(where, secrets.randbits(62), task.timeout, limits, command="gdnspec serve")
@@ -77,7 +77,7 @@ class _Judge:
             return self._ends("unverified", str(unverified))
         except NotIsolated as missing:
             return self._ends("unverified", f"isolation is reduced on the server: {missing}")
-        speed = f"{taken.claimed} claims of speed hold" if taken.claimed else "no claim of speed"
+        speed = f"{taken.claimed} claimed times verified" if taken.claimed else "no claimed times"
         return self._ends("accepted", f"{len(taken.verdicts)} verdicts, seed {terms.seed}, {speed}")
 
     def found(self, findings: list[Finding]) -> None:
@@ -88,7 +88,7 @@ class _Judge:
         self._say(Line(kind="workloads", total=total))
 
     def judged(self, result: CheckResult) -> None:
-        # Without the command that repeats it, which names folders of this machine.
+        # The command that repeats a verdict names folders of this machine, so it is not sent.
         self._say(Line(kind="verdict", verdict=result.model_copy(update={"repeat": ""})))
 
     def measured(self, trace: Trace) -> None:

@@ -1,5 +1,5 @@
-"""What the process of a job says to the server: a line of JSON each, on its stdout. It knows nothing of users, tokens
-or the database."""
+"""The messages of a job's process to the server: lines of JSON on its stdout. The process knows no users, no tokens and
+no database."""
 
 from typing import Literal
 
@@ -8,13 +8,13 @@ from gdnspec.model.result import CheckResult
 from gdnspec.model.trace import Trace
 from gdnspec.server.api import State
 
-LONGEST = 1 << 20  # bytes of a line
-CRASHED = 70  # exit status: an error of this program itself
+LONGEST = 1 << 20  # bytes in a line
+CRASHED = 70  # exit status: an error of the judge, not of the bundle
 
 
 class Task(Model):
-    """What a job's process is told, on its stdin. `bundle` and `into` are names in its working folder; `closed`:
-    folders that the solution must not be able to read."""
+    """The request to a job's process, on its stdin. `bundle` and `into` are names in its working folder. `closed`:
+    folders that the solution must not be able to read. `parent`: the server's process id."""
 
     bundle: str
     into: str
@@ -27,7 +27,7 @@ class Task(Model):
 
 
 class Line(Model):
-    """One thing that has happened; the last one says `state`, and why."""
+    """One message. The last one has `state` and `reasons`."""
 
     kind: Literal["opened", "finding", "warning", "workloads", "verdict", "trace", "end"]
     text: str = ""

@@ -1,4 +1,4 @@
-"""The process of a job: started in a folder of its own, listened to, ended with all that it has left behind."""
+"""The process of a job: start it in its own folder, read its messages, and end it with all of its descendants."""
 
 import contextlib
 import os
@@ -13,26 +13,26 @@ from typing import Self
 from gdnspec.sandbox.parent import descendants
 from gdnspec.server.job_lines import LONGEST, Line, Task
 
-PATIENCE = 5.0  # seconds in which it may put things in order
+PATIENCE = 5.0  # seconds that it has to end by itself
 LOG, TAIL = "log", 2000
-# While one thread starts a process, no other takes it for an orphan.
+# Held while a process starts, so that no other thread ends it as an orphan.
 _births = threading.Lock()
 
 
 class Garbled(Exception):
-    """It said what is no line."""
+    """The process wrote something that is not a `Line`."""
 
 
 class JobProcess:
-    """Use as a context manager: at its end nothing of it runs any more. It holds `locks`, descriptors, open as long as
-    it lives. Raises `OSError`."""
+    """A context manager; at its end the process and its descendants have ended. The process keeps the descriptors
+    `locks` open as long as it runs. Raises `OSError`."""
 
     def __init__(
         self, command: tuple[str, ...], folder: Path, task: Task, environment: dict[str, str], locks: tuple[int, ...]
     ) -> None:
         self._folder = folder
         self._buffer = b""
-        self.ended = False  # it has said all that it will say
+        self.ended = False  # its stdout is closed
         with _births, (folder / LOG).open("wb") as log:
             self._process = subprocess.Popen(
                 command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
@@ -51,10 +51,10 @@ class JobProcess:
         self.end()
 
     def lines(self, seconds: float) -> Iterator[Line]:
-        """What it says within so many seconds, as far as lines are whole. Raises `Garbled`."""
+        """The complete lines that it writes within `seconds`. Raises `Garbled`."""
         out = self._process.stdout
         assert out is not None
-        # Not select.select, which raises for descriptors from 1024 on: connections may have the lower ones.
+        # Not select.select, which fails for descriptors of 1024 and above.
         said = select.poll()
         said.register(out, select.POLLIN)
         if self.ended or not said.poll(seconds * 1000):
@@ -63,7 +63,7 @@ class JobProcess:
         self.ended = not data
         *whole, self._buffer = (self._buffer + data).split(b"\n")
         if len(self._buffer) > LONGEST:
-            raise Garbled("a line without end")
+            raise Garbled(f"a line of more than {LONGEST} bytes")
         for text in whole:
             try:
                 yield Line.model_validate_json(text)
@@ -71,12 +71,12 @@ class JobProcess:
                 raise Garbled(f"not a line of a job: {text[:100]!r}") from None
 
     def why(self) -> str:
-        """How it ended, and the last that it said to nobody in particular."""
+        """How it ended, and the last line of its log."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(PATIENCE)
         code = self._process.poll()
         if code is None:
-            return "it says nothing more, and does not end"
+            return "it closed its output but does not end"
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         with (self._folder / LOG).open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL))
@@ -84,7 +84,7 @@ class JobProcess:
         return f"{how}: {said[-1]}" if said else how
 
     def end(self) -> None:
-        """Politely, then at once; with its descendants, whatever they have become."""
+        """Ends the process by SIGTERM, then by SIGKILL; and its descendants, also orphans."""
         process = self._process
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -102,7 +102,7 @@ class JobProcess:
 
 
 def run_beside(command: tuple[str, ...], folder: Path, seconds: float) -> tuple[int, str]:
-    """A process that is no job: its exit status, and what it said. Raises `subprocess.TimeoutExpired`."""
+    """Runs a process that is not a job. Returns its exit status and output. Raises `subprocess.TimeoutExpired`."""
     with _births:
         process = subprocess.Popen(
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -1,4 +1,4 @@
-"""Jobs as their users see them: sent, looked at, called back."""
+"""Jobs for their users: add, look at, cancel."""
 
 import json
 import secrets
@@ -12,31 +12,32 @@ from gdnspec.server.api import ENDED, Event, Job
 from gdnspec.server.database import Database
 
 CHUNK = 1 << 20
-MOST_EVENTS = 500  # of one look
-SHOWN = "SELECT max(number) FROM jobs WHERE state = 'accepted' GROUP BY solution"  # in the page of all
+MOST_EVENTS = 500  # per query
+# The jobs on the page of all solutions.
+SHOWN = "SELECT max(number) FROM jobs WHERE state = 'accepted' GROUP BY solution"
 
 
 class QueueFull(Exception):
-    """The user has as many jobs waiting or running as one may have."""
+    """The user already has the most jobs that may wait or run."""
 
 
 class OtherRequest(Exception):
-    """A request of that key was for another bundle."""
+    """An earlier request with this key had another bundle."""
 
 
 class BundleDeleted(Exception):
-    """The job is there, and its bundle no longer."""
+    """The job exists, but its bundle was deleted."""
 
 
 class Jobs:
-    """Every method is of one user's jobs, and sees no others. All of it raises `StorageError`."""
+    """The jobs in the database. A method that takes a `user` sees only this user's jobs. All raise `StorageError`."""
 
     def __init__(self, database: Database, queue_limit: int) -> None:
         self._database, self._limit = database, queue_limit
 
     def accept(self, user: str, bundle: BinaryIO, size: int, sha256: str, request: str | None) -> tuple[Job, bool]:
-        """The job of a bundle, and whether it is new: a `request` that was heard before is answered as then. Once this
-        returns it is on disk. Raises `QueueFull`, `OtherRequest`."""
+        """Stores a bundle as a job. Returns the job, and whether it is new: a `request` key that was used before gives
+        the earlier job. Afterwards the job is on disk. Raises `QueueFull`, `OtherRequest`."""
         now, name = time.time(), secrets.token_hex(8)
         with self._database.write() as connection:
             if request is not None:
@@ -57,13 +58,13 @@ class Jobs:
             return _job(connection, _row(connection, user, name)), True
 
     def get(self, user: str, name: str) -> Job | None:
-        """None where the user has no such job, whoever else may."""
+        """The user's job; None if the user has no such job."""
         with self._database.read() as connection:
             row = _row(connection, user, name)
             return _job(connection, row) if row else None
 
     def listed(self, user: str, before: str | None, most: int) -> list[Job]:
-        """The newest first; those older than the job `before`."""
+        """The user's jobs that are older than the job `before`, the newest first."""
         with self._database.read() as connection:
             rows = connection.execute(
                 "SELECT * FROM jobs WHERE user = :user AND (:before IS NULL OR number < "
@@ -73,7 +74,7 @@ class Jobs:
             return [_job(connection, row) for row in rows]
 
     def cancel(self, user: str, name: str) -> Job | None:
-        """At once where it waits; a running one is asked to end. One that has ended stays as it is."""
+        """Cancels a waiting job, and asks a running one to end. A job that has ended stays as it is."""
         now = time.time()
         with self._database.write() as connection:
             ended = connection.execute(
@@ -91,7 +92,7 @@ class Jobs:
             return _job(connection, row) if row else None
 
     def events(self, name: str, after: int) -> list[Event]:
-        """What happened after the event of that number, at most `MOST_EVENTS`; the job's owner is not asked for."""
+        """At most `MOST_EVENTS` events after the event with the number `after`. Does not check the job's owner."""
         with self._database.read() as connection:
             rows = connection.execute(
                 "SELECT id, attempt, kind, at, text, status, total FROM events WHERE job = ? AND id > ? ORDER BY id "
@@ -101,7 +102,7 @@ class Jobs:
         return [Event(**{**dict(row), "at": moment(row["at"])}) for row in rows]
 
     def bundle(self, name: str) -> bytes:
-        """As it was sent; the job's owner is not asked for. Raises `BundleDeleted`."""
+        """The bundle as it was sent. Does not check the job's owner. Raises `BundleDeleted`."""
         with self._database.read() as connection:
             row = connection.execute("SELECT data FROM bundles WHERE job = ?", (name,)).fetchone()
         if row is None:
@@ -109,7 +110,7 @@ class Jobs:
         return bytes(row["data"])
 
     def result(self, name: str) -> tuple[str, str]:
-        """Verdicts and traces, each a list in JSON; empty ones where there is none."""
+        """Verdicts and traces, each as a JSON list. The lists are empty if there is no result."""
         with self._database.read() as connection:
             row = connection.execute("SELECT verdicts, traces FROM results WHERE job = ?", (name,)).fetchone()
         return (row["verdicts"], row["traces"]) if row else ("[]", "[]")

@@ -1,4 +1,4 @@
-"""How often a user may ask, how many streams of events one may follow, and how much may be in progress."""
+"""Limits per user: requests per minute, streams of events, and operations in progress."""
 
 import contextlib
 import threading
@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 
 
 class Rate:
-    """A bucket of `burst` requests for each user, which fills with `per_minute`. `clock`: seconds since any moment."""
+    """Per user, a bucket of `burst` requests that refills at `per_minute`. `clock` returns seconds."""
 
     def __init__(self, per_minute: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second, self._burst, self._clock = per_minute / 60, burst, clock
-        self._left: dict[str, tuple[float, float]] = {}  # requests, and when that was
+        self._left: dict[str, tuple[float, float]] = {}  # requests left, and the time of this count
         self._lock = threading.Lock()
 
     def wait(self, user: str) -> float:
-        """0 where the request may be answered, and is counted; else the seconds until one may."""
+        """Counts a request and returns 0 if it may be answered; otherwise returns the seconds until one may."""
         now = self._clock()
         with self._lock:
             left, then = self._left.get(user, (float(self._burst), now))
@@ -27,7 +27,7 @@ class Rate:
 
 
 class Streams:
-    """How many each user follows now."""
+    """Counts the streams that each user follows."""
 
     def __init__(self, most: int) -> None:
         self._most, self._open = most, Counter[str]()
@@ -45,11 +45,11 @@ class Streams:
 
 
 class Full(Exception):
-    """The user has as many in progress as one may have."""
+    """The user already has the most operations in progress."""
 
 
 class InProgress:
-    """How many of one kind each user has in progress, at most `most`. For any thread."""
+    """Counts the operations that each user has in progress, at most `most`. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self.most, self._open = most, Counter[str]()

@@ -1,4 +1,4 @@
-"""A server: the application, the slots, and their end."""
+"""Run a server: open its socket, start application and slots, and end them."""
 
 import resource
 import signal
@@ -17,15 +17,15 @@ from gdnspec.server.settings import Settings
 from gdnspec.server.tell import tell
 from gdnspec.server.tokens import DAY
 
-FILES = 512  # descriptors for everything but connections: threads with a database each, uploads, jobs
+FILES = 512  # descriptors that are not connections: databases of threads, uploads, jobs
 LEAST_CONNECTIONS = 16
 KEEP_ALIVE = 5  # seconds between two requests on one connection
 BACKLOG = 1024
-FAREWELL = 3  # seconds that open streams have
+FAREWELL = 3  # seconds that open streams have at the end
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket of that address. Raises `SpecError`."""
+    """A socket that listens on the address. Raises `SpecError`."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -33,7 +33,7 @@ def listening(host: str, port: int) -> socket.socket:
         found = socket.socket(family, kind, protocol)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
-        found.listen(BACKLOG)  # who asks from now on waits for an answer
+        found.listen(BACKLOG)  # connections wait from now on, and are answered when the application runs
     except OSError as error:
         raise SpecError(f"{host} port {port}: {error.strerror} (--host, --port)") from None
     return found
@@ -44,7 +44,7 @@ def _as_interrupt(*_: object) -> None:
 
 
 def descriptors(connections: int) -> int:
-    """Raises this process's limit of open files, and returns how many connections that leaves room for."""
+    """Raises this process's limit of open files, and returns how many connections it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + MOST_LINGERING + FILES
     if hard != resource.RLIM_INFINITY:
@@ -58,7 +58,7 @@ def descriptors(connections: int) -> int:
 
 
 def serve(database: Database, settings: Settings, address: socket.socket) -> None:
-    """Until SIGINT or SIGTERM; what runs then waits for the next server."""
+    """Serves until SIGINT or SIGTERM. Jobs that run then go back to the queue."""
     connections = Connections(descriptors(settings.connections), settings.address_connections)
     slots = Slots(Queue(database, settings.lease), settings)
     retention = Retention(database, settings.keep_bundles * DAY)
@@ -73,7 +73,7 @@ def serve(database: Database, settings: Settings, address: socket.socket) -> Non
     try:
         uvicorn.Server(config).run(sockets=[address])
     except KeyboardInterrupt:
-        tell("ending; jobs that run wait for the next server")
+        tell("ending; running jobs go back to the queue")
     finally:
         retention.stop()
         slots.stop()

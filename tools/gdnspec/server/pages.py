@@ -1,6 +1,6 @@
-"""The report as a page: of one job, or of every accepted solution beside the project's own.
+"""The report as a page: for one job, or for all accepted solutions and the project's own.
 
-It is made from the database alone, in a process of its own, and kept until a job ends.
+A page is made from the database alone, in a separate process, and kept in memory.
 """
 
 import errno
@@ -25,11 +25,11 @@ FULL = 75  # exit status of the maker where the disk is full
 
 
 class NoReport(Exception):
-    """No page can be made, and why."""
+    """No page can be made; the message says why."""
 
 
 class Pages:
-    """Raises `NoReport`, `BundleDeleted`, `StorageError`, `OSError`."""
+    """Makes pages. Raises `NoReport`, `BundleDeleted`, `StorageError`, `OSError`."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database, self._settings = database, settings
@@ -37,11 +37,11 @@ class Pages:
         self._kept: dict[tuple[str, ...], bytes] = {}
 
     def of_job(self, job: str) -> bytes:
-        """Of one job, which has ended."""
+        """The page of one job that has ended."""
         return self._page((job,))
 
     def of_all(self) -> bytes:
-        """Of the latest accepted submission of each name."""
+        """The page with the latest accepted submission of each name."""
         with self._database.read() as connection:
             rows = connection.execute(f"SELECT id FROM jobs WHERE number IN ({SHOWN}) ORDER BY solution")
             return self._page(("", *(row["id"] for row in rows)))

@@ -1,7 +1,7 @@
-"""Jobs as those see them who run them: claimed for a while, kept by saying so, ended once.
+"""The queue of jobs for the servers that run them: claim a job for a lease, renew the lease, end the job once.
 
-A claim is one UPDATE, and gives the job a new attempt number. Whatever is written later names that attempt, and is
-written only while it is still the job's: who was silent for longer than the lease has lost the job, and learns it so.
+A claim is one UPDATE, and gives the job a new attempt number. Every later write names the attempt, and takes effect
+only while the attempt is current. A server that is silent for longer than the lease loses the job, and notices it here.
 """
 
 import json
@@ -14,18 +14,18 @@ from gdnspec.server.api import Kind, State
 from gdnspec.server.database import Database
 from gdnspec.server.jobs import add_event
 
-MOST_CRASHES = 3  # of a job's process, while its server lives
-MOST_ATTEMPTS = 50  # a machine may be restarted often; what brings it down each time ends here
+MOST_CRASHES = 3  # of a job's process, while its server runs
+MOST_ATTEMPTS = 50  # a machine may restart often, but a job that crashes it every time must end
 MOST_REASONS = 100
 Beat = Literal["on", "cancel", "gone"]
-# A lease ends at most its own length from now. One that ends much later was given before the clock was set back, and
-# would keep a job from everybody for as long.
+# A lease ends at most its own length from now. If it ends much later, the clock was set back since, and the lease is
+# ignored: otherwise nobody could take the job.
 EXPIRED = "(lease < :now OR lease > :now + 2 * coalesce(lease_seconds, :lease))"
 WAITS = f"(state = 'queued' OR (state = 'running' AND {EXPIRED}))"
 
 
 class Claim(NamedTuple):
-    """A job that is ours, as long as we say so in time."""
+    """A job that this server runs, as long as it renews the lease in time."""
 
     job: str
     attempt: int
@@ -33,7 +33,7 @@ class Claim(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """An event to be written down."""
+    """An event to be stored."""
 
     kind: Kind
     text: str = ""
@@ -42,18 +42,18 @@ class Happened(NamedTuple):
 
 
 class Queue:
-    """All of it raises `StorageError`."""
+    """Claims and ends jobs. `lease`: seconds. All methods raise `StorageError`."""
 
     def __init__(self, database: Database, lease: float) -> None:
         self._database, self.lease = database, lease
 
     def claim(self, ours: Collection[str] = ()) -> Claim | None:
-        """The oldest job that waits, or whose server has been silent for a lease. None where there is none. `ours`:
-        jobs that this server runs now, which it does not take from itself, whatever the clock says."""
+        """Claims the oldest job that waits or whose lease is over; None if there is none. `ours`: jobs that this server
+        runs now, and does not claim again, even if the clock is wrong."""
         now = time.time()
         known = {"now": now, "lease": self.lease, "ours": json.dumps(sorted(ours))}
         others = f"{WAITS} AND id NOT IN (SELECT value FROM json_each(:ours))"
-        with self._database.read() as connection:  # a look that takes no lock: most find nothing
+        with self._database.read() as connection:  # a query without a lock first: usually there is no job
             if connection.execute(f"SELECT 1 FROM jobs WHERE {others} LIMIT 1", known).fetchone() is None:
                 return None
         lost = json.dumps([f"its server was lost in {MOST_ATTEMPTS} attempts"])
@@ -77,13 +77,13 @@ class Queue:
             return Claim(row["id"], row["attempt"], row["user"])
 
     def bundle(self, claim: Claim) -> bytes:
-        """As it was sent."""
+        """The bundle as it was sent."""
         with self._database.read() as connection:
             row = connection.execute("SELECT data FROM bundles WHERE job = ?", (claim.job,)).fetchone()
         return bytes(row["data"])
 
     def look(self, claim: Claim) -> Beat:
-        """Whether to go on, without saying anything."""
+        """Whether to go on. Writes nothing."""
         with self._database.read() as connection:
             row = connection.execute(
                 "SELECT cancel FROM jobs WHERE id = ? AND attempt = ? AND state = 'running'", claim[:2]
@@ -91,7 +91,7 @@ class Queue:
         return _beat(row)
 
     def beat(self, claim: Claim, news: Iterable[Happened], done: int, total: int) -> Beat:
-        """Keeps the job for another lease, and writes down what happened to it."""
+        """Renews the lease, and stores events and progress."""
         now = time.time()
         with self._database.write() as connection:
             row = connection.execute(
@@ -104,7 +104,7 @@ class Queue:
         return _beat(row)
 
     def name(self, claim: Claim, solution: str) -> bool:
-        """What the bundle calls itself. False where another user's accepted solution has that name."""
+        """Stores the solution's name. False if another user's accepted solution has this name."""
         with self._database.write() as connection:
             connection.execute(
                 "UPDATE jobs SET solution = ? WHERE id = ? AND attempt = ? AND state = 'running'",
@@ -116,7 +116,7 @@ class Queue:
         self, claim: Claim, state: State, reasons: Sequence[str], verdicts: Sequence[str], traces: Sequence[str],
         news: Iterable[Happened] = (), total: int = 0,
     ) -> bool:  # fmt: skip
-        """Ends the job with its result, in one step. False where it is no longer ours: then nothing is written."""
+        """Ends the job and stores its result, in one step. False, and nothing stored, if the claim is not current."""
         now = time.time()
         with self._database.write() as connection:
             row = connection.execute(
@@ -136,8 +136,8 @@ class Queue:
             return True
 
     def give_back(self, claim: Claim, crashed: str = "", news: Iterable[Happened] = ()) -> None:
-        """The job waits again, as this server ends or its process has `crashed`; one that crashes again and again is
-        lost."""
+        """Puts the job back into the queue, because this server ends or the job's process `crashed` (the reason). After
+        `MOST_CRASHES` crashes the job is lost."""
         now = time.time()
         with self._database.write() as connection:
             row = connection.execute(
@@ -149,15 +149,16 @@ class Queue:
                 return
             _write_down(connection, claim, now, news)
             if row["cancel"] or row["crashes"] >= MOST_CRASHES:
-                why = f"its process was lost {row['crashes']} times, last: {crashed}"
+                why = f"its process failed {row['crashes']} times, last: {crashed}"
                 _end(connection, claim, now, "lost", [why])
             else:
                 connection.execute("UPDATE jobs SET state = 'queued', lease = NULL WHERE id = ?", (claim.job,))
                 if crashed:
-                    add_event(connection, claim.job, claim.attempt, now, "warning", text=f"lost: {crashed}; once more")
+                    text = f"its process failed: {crashed}; trying again"
+                    add_event(connection, claim.job, claim.attempt, now, "warning", text=text)
 
     def running(self) -> set[tuple[str, int]]:
-        """(job, attempt) of those that somebody runs."""
+        """(job, attempt) of the jobs that a server runs."""
         with self._database.read() as connection:
             rows = connection.execute(
                 f"SELECT id, attempt FROM jobs WHERE state = 'running' AND NOT {EXPIRED}",
@@ -187,7 +188,7 @@ def _write_down(connection: sqlite3.Connection, claim: Claim, now: float, news: 
 
 
 def _end(connection: sqlite3.Connection, claim: Claim, now: float, state: State, reasons: Sequence[str]) -> State:
-    """A user's wish to cancel is heard as long as there is no result. Returns the state."""
+    """Ends a job, and returns its state: `cancelled` if the user has asked for it before."""
     (ended,) = connection.execute(
         "UPDATE jobs SET state = iif(cancel, 'cancelled', ?), ended = ?, reasons = iif(cancel, '[]', ?), lease = NULL "
         "WHERE id = ? RETURNING state",

@@ -1,8 +1,8 @@
-"""What a service lets go of: bundles of jobs that ended long ago. Verdicts, traces and events stay.
+"""Delete the bundles of jobs that ended long ago. Verdicts, traces and events are kept.
 
-A deleted bundle does not come back, and clocks are wrong now and then. So the clock alone does not tell a bundle's age.
-The database keeps the newest time that was plausible, and servers that run move it on. After a pause of up to a day
-they believe the clock. A clock that is further ahead is believed once servers have run by it for a day.
+A deleted bundle cannot be restored, and clocks are sometimes wrong, so the clock alone does not decide. The database
+keeps the newest plausible time, and running servers advance it. If the clock is ahead by at most a day, it is trusted.
+If it is further ahead, it is trusted after servers have run with it for a day.
 """
 
 import sqlite3
@@ -15,10 +15,10 @@ from gdnspec.server.jobs import SHOWN, moment
 from gdnspec.server.tell import tell
 from gdnspec.server.tokens import DAY
 
-PERIOD = 3600.0  # seconds between looks
-AT_ONCE = 16  # in one transaction, so that nobody else waits long to write
+PERIOD = 3600.0  # seconds between runs
+AT_ONCE = 16  # bundles per transaction, so that other writers do not wait long
 LEAP = DAY  # seconds that the clock may be ahead of the newest plausible time
-PROBATION = DAY  # seconds that servers run by a clock that is further ahead before it is believed
+PROBATION = DAY  # seconds that servers run with a clock that is further ahead before it is trusted
 OLD = (
     "SELECT job FROM bundles JOIN jobs ON jobs.id = job WHERE ended < ? AND state NOT IN ('queued', 'running') "
     f"AND number NOT IN ({SHOWN}) LIMIT {AT_ONCE}"
@@ -26,16 +26,16 @@ OLD = (
 
 
 class Clock:
-    """What time it plausibly is. `wall`: seconds since 1970; `running`: seconds that pass whatever the clock is set to.
-    Ask again at least every `LEAP`."""
+    """The plausible time. `wall` returns seconds since 1970; `running` returns seconds of a clock that nobody can set.
+    Call `plausible` at least every `LEAP` seconds."""
 
     def __init__(self, wall: Callable[[], float] | None = None, running: Callable[[], float] | None = None) -> None:
         self._wall, self._running = wall or time.time, running or _running
         self._asked: float | None = None
-        self.doubt = ""  # why the clock is not believed
+        self.doubt = ""  # why the clock is not trusted
 
     def plausible(self, connection: sqlite3.Connection) -> float:
-        """Not later than it is by the clock. Writes it down."""
+        """The plausible time, never later than the clock. Stores it in the database."""
         now, running = self._wall(), self._running()
         passed = 0.0 if self._asked is None else running - self._asked
         self._asked = running
@@ -47,8 +47,8 @@ class Clock:
             if observed < PROBATION:
                 connection.execute("UPDATE clock SET doubted = ?, observed = ?", (now, observed))
                 self.doubt = (
-                    f"the clock says {moment(now)}, and a server ran here last at {moment(trusted)}: old bundles stay "
-                    "until servers have run by this clock for a day"
+                    f"the clock says {moment(now)}, but a server last ran here at {moment(trusted)}: old bundles are "
+                    "kept until servers have run with this clock for a day"
                 )
                 return float(trusted)
         connection.execute("UPDATE clock SET trusted = ?, doubted = NULL, observed = 0", (now,))
@@ -60,15 +60,15 @@ def _running() -> float:
 
 
 def prune(database: Database, seconds: float, clock: Clock | None = None) -> int:
-    """Deletes bundles of jobs that ended longer ago, but for those that the page of all shows: at most `AT_ONCE`; how
-    many. Raises `StorageError`."""
+    """Deletes at most `AT_ONCE` bundles of jobs that ended more than `seconds` ago, except those on the page of all
+    solutions. Returns how many. Raises `StorageError`."""
     with database.write() as connection:
         now = (clock or Clock()).plausible(connection)
         return connection.execute(f"DELETE FROM bundles WHERE job IN ({OLD})", (now - seconds,)).rowcount
 
 
 class Retention:
-    """Prunes now and every hour, until it is stopped."""
+    """A thread that prunes at its start and every hour, until it is stopped."""
 
     def __init__(self, database: Database, seconds: float, clock: Clock | None = None) -> None:
         self._database, self._seconds, self._clock = database, seconds, clock or Clock()
@@ -83,13 +83,13 @@ class Retention:
         self._thread.join()
 
     def look(self) -> None:
-        """Once. Says so where the clock is not believed."""
+        """Prunes once. Reports if the clock is not trusted."""
         doubted = self._clock.doubt
         try:
             while not self._stop.is_set() and prune(self._database, self._seconds, self._clock) == AT_ONCE:
                 pass
         except StorageError as error:
-            tell(f"old bundles stay for now: {error}")
+            tell(f"old bundles were not deleted: {error}")
         if self._clock.doubt and not doubted:
             tell(self._clock.doubt)
 

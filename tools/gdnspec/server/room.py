@@ -1,4 +1,4 @@
-"""Whether a disk is full."""
+"""Find out whether a disk is full."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ TOO_LITTLE = 16 << 20  # bytes: less than a job may need
 
 
 def for_want_of_room(error: BaseException | None) -> bool:
-    """Whether an error says that the disk, or the user's share of it, is full; or was raised where one did."""
+    """Whether an error, or its cause, says that the disk or the user's quota is full."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in FULL:
             return True
@@ -19,8 +19,7 @@ def for_want_of_room(error: BaseException | None) -> bool:
 
 
 def full(folder: Path, least: int = NONE_LEFT) -> bool:
-    """Whether the disk of a folder has fewer than `least` bytes left, or no room for another file. False where that
-    cannot be found out."""
+    """Whether the disk of a folder has fewer than `least` bytes left, or no free inode. False if this is unknown."""
     try:
         found = os.statvfs(folder)
     except OSError:

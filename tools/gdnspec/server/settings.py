@@ -1,4 +1,4 @@
-"""How a service was set up."""
+"""The settings of a server."""
 
 import sys
 from dataclasses import dataclass
@@ -9,14 +9,24 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Settings:
-    """`data`: the folder that holds everything. `devices`: one slot each; what CUDA_VISIBLE_DEVICES is to be, empty on
-    a CPU. `lease`: seconds after which a job whose server is silent is anybody's. `rate`: requests of a user a minute,
-    `burst` at once. `queue_limit`: jobs of a user that wait or run; `streams`: of events that a user may follow at a
-    time. `upload_limit`: bytes, to come within `upload_seconds`; `uploads`: of a user that may be on their way at a
-    time. `pages`: that a user may wait for at a time. `connections`: open ones in all, `address_connections` of one
-    address; `request_seconds`: in which a request must have come, and within which whoever is sent an answer must have
-    read some of it. `minutes`: that a job may take; `timeout`: seconds of one call. `keep_bundles`: days after its
-    job's end. `trusted`: run bundles where this kernel cannot isolate them in full. `runner`: the process of a job."""
+    """The settings of a server.
+
+    Args:
+        data: The folder that holds everything.
+        devices: The value of CUDA_VISIBLE_DEVICES for each slot; empty on a CPU.
+        lease: Seconds after which another server may take a job whose server is silent.
+        rate, burst: Requests of a user per minute, and at once.
+        queue_limit: Jobs of a user that may wait or run.
+        streams: Streams of events that a user may follow at a time.
+        upload_limit, upload_seconds: Most bytes of a bundle, and the time in which it must arrive.
+        uploads, pages: Uploads and pages that a user may have in progress.
+        connections, address_connections: Open connections in all, and from one address.
+        request_seconds: Time in which a request must arrive, and in which a client must read a part of its answer.
+        minutes, timeout: Most minutes of a job, and most seconds of one call.
+        keep_bundles: Days that a bundle is kept after the end of its job.
+        trusted: Run bundles even if this kernel cannot isolate them fully.
+        runner: The command of a job's process.
+    """
 
     data: Path
     device: str = "cpu"
@@ -37,7 +47,7 @@ class Settings:
     timeout: float = 120.0
     trusted: bool = False
     keep_bundles: float = 30.0
-    # -P: a folder that a job writes to is no place to import from.
+    # -P: Python must not import from the working folder, to which a job writes.
     runner: tuple[str, ...] = (sys.executable, "-P", "-m", "gdnspec.server.job")
 
     @property
@@ -46,5 +56,5 @@ class Settings:
 
     @property
     def work(self) -> Path:
-        """Of running jobs and of pages being made; nothing in it is needed after a restart."""
+        """The folder for running jobs and for pages in progress. Nothing in it is needed after a restart."""
         return self.data / "work"

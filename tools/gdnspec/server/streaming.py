@@ -1,4 +1,4 @@
-"""A job's events as they happen: text/event-stream, each with its number, so that a reader who was cut off goes on."""
+"""A job's events as text/event-stream. Each has its number, so that a reader can continue after an interruption."""
 
 import asyncio
 import time
@@ -11,13 +11,13 @@ from gdnspec.server.database import StorageError
 from gdnspec.server.jobs import Jobs
 from gdnspec.server.limits import Streams
 
-LOOK = 0.3  # seconds
-SILENCE = 10.0  # seconds after which a comment says that the stream still stands
+LOOK = 0.3  # seconds between queries
+SILENCE = 10.0  # seconds after which a comment shows that the stream is alive
 
 
 async def stream(jobs: Jobs, streams: Streams, user: str, job: str, after: int) -> AsyncIterator[str]:
-    """From the event after that number to the one that ends the job. It ends early where the database cannot be read:
-    the reader comes again."""
+    """The events after the number `after`, until the job ends. If the database cannot be read, the stream ends early,
+    and the reader connects again."""
     with streams.one(user):
         spoken = time.monotonic()
         yield "retry: 1000\n\n"
@@ -32,7 +32,7 @@ async def stream(jobs: Jobs, streams: Streams, user: str, job: str, after: int) 
                 if event.kind == "ended":
                     return
             if ended and not found:
-                return  # whoever has seen the last event gets no other
+                return  # the reader has already seen the last event
             if time.monotonic() - spoken > SILENCE:
                 yield ": still here\n\n"
                 spoken = time.monotonic()
@@ -41,7 +41,7 @@ async def stream(jobs: Jobs, streams: Streams, user: str, job: str, after: int) 
 
 
 def _look(jobs: Jobs, user: str, job: str, after: int) -> tuple[list[Event], bool]:
-    """What is new, and whether the job had ended before that was read."""
+    """New events, and whether the job had ended before they were read."""
     now = jobs.get(user, job)
     return jobs.events(job, after), now is None or now.ended is not None
 

@@ -1,10 +1,10 @@
-"""What a server says to whoever runs it."""
+"""Messages of a server on stderr."""
 
 import contextlib
 import sys
 
 
 def tell(text: str) -> None:
-    """One line on stderr. Where that cannot be written, a full disk for example, the server goes on without it."""
+    """Prints one line on stderr. If this fails, on a full disk for example, the server goes on."""
     with contextlib.suppress(OSError, ValueError):
         print(f"gdnspec: {text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Who may ask. A token is shown once; what is kept of it is its hash, which is of no use to whoever reads it."""
+"""Users and their tokens. A token is shown once; the database keeps only its hash."""
 
 import hashlib
 import secrets
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from gdnspec.server.database import Database
 
-PREFIX = "gdnspec_"  # so that a token that leaked is known for what it is
+PREFIX = "gdnspec_"  # makes a leaked token easy to recognise
 DAY = 86400.0
 
 
 class TokenRow(NamedTuple):
-    """A token as it is listed. Times are seconds since 1970."""
+    """A token in a list. Times are seconds since 1970."""
 
     user: str
     created: float
@@ -26,18 +26,18 @@ class TokenRow(NamedTuple):
 
 
 class UserExists(Exception):
-    """There is a user of that name with a token that is valid."""
+    """The user already has a valid token."""
 
 
 class Tokens:
-    """The users of a service, and their tokens. All of it raises `StorageError`."""
+    """The users of a server, and their tokens. All methods raise `StorageError`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def add(self, user: str, days: float) -> str:
-        """A new token for a user, who may be new as well, or have none that is valid. Raises `UserExists`."""
-        # 256 random bits: nothing to be guessed, and so nothing that a slow hash would protect.
+        """Makes a token for a new user, or for a user without a valid token. Raises `UserExists`."""
+        # 256 random bits cannot be guessed, so a slow hash would protect nothing more.
         token, now = PREFIX + secrets.token_urlsafe(32), time.time()
         with self._database.write() as connection:
             valid = "SELECT 1 FROM tokens WHERE user = ? AND revoked IS NULL AND expires > ?"
@@ -50,7 +50,7 @@ class Tokens:
         return token
 
     def revoke(self, user: str) -> int:
-        """From now on; how many tokens were valid until then."""
+        """Revokes a user's tokens. Returns how many were valid."""
         now = time.time()
         with self._database.write() as connection:
             return connection.execute(
@@ -58,7 +58,7 @@ class Tokens:
             ).rowcount
 
     def user(self, token: str) -> str | None:
-        """Whose it is; None where it is nobody's, or no longer."""
+        """The user of a token; None if the token is unknown, expired or revoked."""
         with self._database.read() as connection:
             row = connection.execute(
                 "SELECT user FROM tokens WHERE hash = ? AND revoked IS NULL AND expires > ?",
@@ -67,7 +67,7 @@ class Tokens:
         return row["user"] if row else None
 
     def listed(self) -> list[TokenRow]:
-        """All there ever were, by user."""
+        """All tokens that were ever made, by user."""
         with self._database.read() as connection:
             rows = connection.execute("SELECT user, created, expires, revoked FROM tokens ORDER BY user, created")
             return [TokenRow(*row) for row in rows]

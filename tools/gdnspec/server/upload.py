@@ -1,4 +1,4 @@
-"""A bundle on its way in: to a file without a name, no larger and no slower than it may be."""
+"""Receive a bundle into a temporary file, with limits on size and time."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ IN_MEMORY = 1 << 20  # bytes
 
 
 class Upload(NamedTuple):
-    """Close `file` when it has been read."""
+    """A received bundle. The caller closes `file`."""
 
     file: BinaryIO
     size: int
@@ -26,9 +26,10 @@ class Upload(NamedTuple):
 
 
 async def received(request: Request, settings: Settings) -> Upload:
-    """400, 408, 413 or 415. Raises `OSError`, on a full disk for example."""
+    """Receives the bundle. Raises `ApiError` with status 400, 408, 413 or 415, and `OSError`, on a full disk for
+    example."""
     if request.headers.get("Content-Type", "").partition(";")[0].strip().lower() != TAR:
-        raise ApiError(415, "media_type", f"a bundle is sent as {TAR}")
+        raise ApiError(415, "media_type", f"send a bundle with Content-Type {TAR}")
     told = request.headers.get("Content-Length", "0")
     if told.isdigit() and int(told) > settings.upload_limit:
         raise _too_large(settings)
@@ -44,11 +45,11 @@ async def received(request: Request, settings: Settings) -> Upload:
                 file.write(chunk)
         if size == 0:
             raise ApiError(400, "bad_request", "no bundle was sent")
-        file.flush()  # what the disk does not take is told now, and not while the job is written down
+        file.flush()  # a full disk must show here, not while the job is stored
         return Upload(file, size, digest.hexdigest())
     except TimeoutError:
         _close(file)
-        raise ApiError(408, "too_slow", f"no whole bundle within {settings.upload_seconds:g} s") from None
+        raise ApiError(408, "too_slow", f"no complete bundle within {settings.upload_seconds:g} s") from None
     except ClientDisconnect:
         _close(file)
         raise ApiError(400, "bad_request", "the bundle was cut off") from None
@@ -62,9 +63,9 @@ def _scratch(folder: Path) -> BinaryIO:
 
 
 def _close(file: BinaryIO) -> None:
-    with contextlib.suppress(OSError):  # what was not yet written goes nowhere
+    with contextlib.suppress(OSError):  # unwritten data is not needed
         file.close()
 
 
 def _too_large(settings: Settings) -> ApiError:
-    return ApiError(413, "too_large", f"a bundle has at most {settings.upload_limit} bytes here")
+    return ApiError(413, "too_large", f"this server takes bundles of at most {settings.upload_limit} bytes")

@@ -1,4 +1,4 @@
-"""Who asks: the token of a request, and whether they ask too often."""
+"""The user of a request, found by its token; and the limit on requests."""
 
 import base64
 import binascii
@@ -14,27 +14,27 @@ from gdnspec.server.tokens import Tokens
 
 CHALLENGE = {"WWW-Authenticate": "Bearer"}
 ASK = {"WWW-Authenticate": 'Basic realm="gdnspec: any name, and your token as the password", charset="UTF-8"'}
-bearer = HTTPBearer(auto_error=False, description="as `gdnspec serve --add-user` has shown it, once")
+bearer = HTTPBearer(auto_error=False, description="the token that `gdnspec serve --add-user` showed")
 
 
 def by_token(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)]) -> str:
-    """The user's name. 401 or 429."""
+    """The user's name. Raises `ApiError` with status 401 or 429."""
     if given is None:
         raise ApiError(401, "unauthorised", "no token: send Authorization: Bearer TOKEN", CHALLENGE)
     return _known(request, given.credentials, CHALLENGE)
 
 
 def by_token_or_password(request: Request) -> str:
-    """As `by_token`; a browser, which knows names and passwords, may send the token as the latter."""
+    """As `by_token`. A browser, which sends a name and a password, can send the token as the password."""
     kind, _, given = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return _known(request, given.strip(), ASK)
     if kind.lower() != "basic":
-        raise ApiError(401, "unauthorised", "no token", ASK)
+        raise ApiError(401, "unauthorised", "no token: give it as the password", ASK)
     try:
         token = base64.b64decode(given, validate=True).decode().partition(":")[2]
     except (binascii.Error, UnicodeDecodeError):
-        raise ApiError(401, "unauthorised", "no token", ASK) from None
+        raise ApiError(401, "unauthorised", "no token: give it as the password", ASK) from None
     return _known(request, token, ASK)
 
 
@@ -46,7 +46,7 @@ def _known(request: Request, token: str, challenge: dict[str, str]) -> str:
         raise ApiError(401, "unauthorised", "the token is wrong, expired or revoked", challenge)
     if wait := rate.wait(user):
         seconds = math.ceil(wait)
-        raise ApiError(429, "rate_limit", f"too many requests: again in {seconds} s", {"Retry-After": str(seconds)})
+        raise ApiError(429, "rate_limit", f"too many requests: try again in {seconds} s", {"Retry-After": str(seconds)})
     return user
 
 

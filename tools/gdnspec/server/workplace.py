@@ -1,7 +1,7 @@
-"""The folder of what is needed while it runs: jobs and pages that are being made, a folder each.
+"""The folder with one folder per running job and per page in progress.
 
-A folder is locked as long as somebody uses it. The lock ends with the process that holds it, however it ends, so
-whatever is not locked was left behind by a killed server, and is removed.
+A folder is locked while a process uses it. The lock ends with the process, however it ends. So a folder without a lock
+was left by a killed server, and is removed.
 """
 
 import contextlib
@@ -16,20 +16,20 @@ from gdnspec.server.job_process import run_beside
 from gdnspec.server.tell import tell
 
 REMOVAL = 600.0  # seconds
-GONE = "gone-"  # what is being removed
+GONE = "gone-"  # prefix of folders that are being removed
 
 
 class Workplace:
-    """Servers on the same data share one. All of it raises `OSError`."""
+    """The work folder, which all servers with the same data share. All methods raise `OSError`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @contextlib.contextmanager
     def folder(self, name: str) -> Iterator[tuple[Path, int]]:
-        """A new folder of that name, empty, and the descriptor that locks it. Removed at the end."""
+        """Makes an empty folder, and returns it with the descriptor of its lock. Removes it at the end."""
         path = self._folder / name
-        self._discard(path)  # a copy of the database was restored, and counts attempts anew
+        self._discard(path)  # it exists if an older copy of the database was restored
         with self._gate():
             path.mkdir()
             try:
@@ -37,7 +37,7 @@ class Workplace:
             except BaseException:
                 path.rmdir()
                 raise
-        assert lock is not None, "the gate keeps everybody else away"
+        assert lock is not None, "the gate keeps other processes out"
         try:
             yield path, lock
         finally:
@@ -47,21 +47,21 @@ class Workplace:
                 os.close(lock)
 
     def sweep(self, used: set[str]) -> None:
-        """Removes every folder that nobody has locked, but for those named in `used`."""
+        """Removes every folder without a lock, except those named in `used`."""
         for path in list(self._folder.iterdir()):
             if path.name in used or path.is_symlink() or not path.is_dir():
                 continue
             self._discard(path)
 
     def _discard(self, path: Path) -> None:
-        """Removes a folder where it is there and nobody uses it."""
+        """Removes a folder if it exists and has no lock."""
         gone = path.with_name(f"{GONE}{secrets.token_hex(8)}")
         lock = None
         try:
             with self._gate(), contextlib.suppress(FileNotFoundError):
                 lock = _lock(path)
                 if lock is not None:
-                    path.rename(gone)  # its name is free, however long the rest takes
+                    path.rename(gone)  # frees the name before the slow removal
             if lock is not None:
                 remove(gone)
         finally:
@@ -70,7 +70,7 @@ class Workplace:
 
     @contextlib.contextmanager
     def _gate(self) -> Iterator[None]:
-        """One at a time, of all servers: between making a folder and locking it, nobody takes it for left behind."""
+        """Lets one process at a time in, so that no sweep removes a folder between its creation and its lock."""
         gate = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(gate, fcntl.LOCK_EX)
@@ -80,7 +80,7 @@ class Workplace:
 
 
 def _lock(folder: Path) -> int | None:
-    """Its descriptor; None where another holds it."""
+    """Locks a folder and returns the descriptor; None if another process holds the lock."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,8 +94,8 @@ def _lock(folder: Path) -> int | None:
 
 
 def remove(folder: Path) -> None:
-    """With all that is in it, whatever a solution has made of it. What stays is said."""
-    # Not shutil.rmtree: folders may be nested deeper than Python's stack.
+    """Removes a folder, whatever a solution has put there. Reports what could not be removed."""
+    # Not shutil.rmtree: folders may be nested deeper than Python's stack allows.
     said = ""
     for command in (("rm", "-rf"), ("chmod", "-R", "u+rwX"), ("rm", "-rf")):
         try:
@@ -104,4 +104,4 @@ def remove(folder: Path) -> None:
             code, said = 1, f"not removed within {REMOVAL:g} s"
         if code == 0 and command[0] == "rm":
             return
-    tell(f"{folder} stays: {(said.strip().splitlines() or ['rm failed'])[-1]}")
+    tell(f"{folder} was not removed: {(said.strip().splitlines() or ['rm failed'])[-1]}")

@@ -1,4 +1,4 @@
-"""python -m gdnspec.server.write_page all|job: writes page.html about the jobs in the working folder."""
+"""python -m gdnspec.server.write_page all|job: write page.html about the jobs in the working folder."""
 
 import json
 import sys
@@ -20,11 +20,11 @@ NEEDED = ("altair", "jinja2", "vl_convert")
 
 
 def main() -> None:
-    """Exit status 1 with one line where there is no page to be made, `FULL` where the disk has no room for it."""
+    """Exits with status 1 and one line if no page can be made, and with `FULL` if the disk is full."""
     scope = sys.argv[1]
     try:
         if any(find_spec(module) is None for module in NEEDED):
-            raise SpecError("the server lacks what a report needs: pip install 'gdnspec[report]'")
+            raise SpecError("the server cannot make a report: its operator must run pip install 'gdnspec[report]'")
         Path(PAGE).write_bytes(_page(scope == "all").encode("utf-8", errors="replace"))
     except (SpecError, OSError) as error:
         print(error)
@@ -37,8 +37,6 @@ def _page(everything: bool) -> str:
 
     found, problems = definitions(), list[str]()
     submitted, verdicts = _submitted()
-    if not submitted:
-        verdicts = []
     known = [*(solutions()[0].values() if everything else ()), *submitted]
     if not everything:
         found = {name: found[name] for solution in submitted for name in solution.manifest.entries}
@@ -48,7 +46,7 @@ def _page(everything: bool) -> str:
 
 
 def _submitted() -> tuple[list[Solution], list[CheckResult]]:
-    """Each as it would lie among the others, its traces beside it."""
+    """The submitted solutions, unpacked with their traces, and their verdicts."""
     into = Path("solutions")
     into.mkdir()
     known, verdicts = [], []

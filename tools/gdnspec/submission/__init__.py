@@ -1,1 +1,1 @@
-"""A solution as a bundle: packed with the evidence for it, and read, judged and admitted by somebody else."""
+"""Bundles: a solution packed with its evidence, which somebody else reads, judges and admits."""

@@ -1,4 +1,4 @@
-"""Where a bundle's solution lies while it is judged, and how it comes among the others: all of it, or nothing."""
+"""Unpack a bundle's solution to judge it, and copy it into the folder of solutions, completely or not at all."""
 
 import contextlib
 import os
@@ -16,30 +16,32 @@ from gdnspec.submission.evidence import line
 
 
 def refuse_taken(name: str, into: Path) -> None:
-    """Raises `SpecError` where there is a solution of that name already, or no folder to take one."""
+    """Raises `SpecError` if a solution already has this name, or if there is no folder `into`."""
     if not into.is_dir():
         raise SpecError([Problem(into, "no such folder", hint="--into DIR")])
     require_folder(into, "--into DIR")
     if os.path.lexists(into / name):
-        raise SpecError([Problem(into / name, "the name is taken", hint="gdnspec list solutions")])
+        raise SpecError(
+            [Problem(into / name, "the name is taken", hint="rename the solution, or name another folder with --into")]
+        )
     known = solutions()[0].get(name)
     if known is not None:
-        raise SpecError([Problem(known.folder / MANIFEST, f"the name {name!r} is taken by it", "/name")])
+        raise SpecError([Problem(known.folder / MANIFEST, f"this solution already has the name {name!r}", "/name")])
 
 
 @contextlib.contextmanager
 def unpacked(bundle: Bundle) -> Iterator[Solution]:
-    """The solution in a temporary folder, validated as every other. Raises `SpecError`."""
+    """The solution, unpacked into a temporary folder and validated. Raises `SpecError`."""
     with tempfile.TemporaryDirectory(prefix="gdnspec-intake-") as folder:
         yield load_solution(_write(bundle, Path(folder)))
 
 
 def admit(bundle: Bundle, traces: list[Trace], into: Path) -> Path:
-    """The solution's folder in `into`, with traces that were measured here. It appears in one step. Raises
-    `SpecError`."""
+    """Copies the solution into `into`, with traces that were measured here, and returns its folder. The folder appears
+    in one step. Raises `SpecError`."""
     target = into / bundle.solution.name
     try:
-        # Below `into`, as a rename stays within one file system; one level deeper than where solutions are looked for.
+        # Inside `into`, because a rename must stay within one file system, but too deep to be found as a solution.
         with tempfile.TemporaryDirectory(prefix=".intake-", dir=into) as stage:
             folder = _write(bundle, Path(stage))
             for name, device in sorted({(trace.solution, trace.device) for trace in traces}):
@@ -50,12 +52,18 @@ def admit(bundle: Bundle, traces: list[Trace], into: Path) -> Path:
                 check_traces(file)
             _settle(folder)
             if os.path.lexists(target):
-                raise SpecError([Problem(target, "the name is taken", hint="gdnspec list solutions")])
+                raise SpecError(
+                    [
+                        Problem(
+                            target, "the name is taken", hint="rename the solution, or name another folder with --into"
+                        )
+                    ]
+                )
             folder.rename(target)
     except OSError as error:
         shown = error.strerror or str(error)
         raise SpecError(
-            [Problem(target, f"cannot be written: {shown}; nothing is changed", hint="--into DIR")]
+            [Problem(target, f"cannot be written: {shown}; nothing was changed", hint="--into DIR")]
         ) from None
     return target
 
@@ -70,7 +78,7 @@ def _write(bundle: Bundle, root: Path) -> Path:
 
 
 def _settle(folder: Path) -> None:
-    """On disk before it has its name, readable by all as a checkout is."""
+    """Writes the folder to disk before it gets its name, and makes it readable by all, as in a checkout."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
         descriptor = os.open(path, os.O_RDONLY)

@@ -1,8 +1,8 @@
-"""A bundle's files as one archive, and back: the same files give the same bytes, and from a stranger's archive nothing
-comes but plain files with plain names.
+"""Pack a bundle's files into one archive, and unpack them. The same files give the same bytes. Unpacking a stranger's
+archive gives only regular files with plain names.
 
-Plain tar, uncompressed: what a compressor writes differs from one version of it to the next, and what it promises to be
-ten gigabytes fits in ten kilobytes.
+The archive is an uncompressed tar. The output of a compressor depends on its version, and ten kilobytes of it can
+expand to ten gigabytes.
 """
 
 import io
@@ -21,17 +21,17 @@ MOST_OF_ONE = 32 << 20
 LONGEST_NAME = 200
 BLOCK = 512
 MOST_ARCHIVE = MOST_BYTES + MOST_FILES * 2 * BLOCK + tarfile.RECORDSIZE
-PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")  # of a path: no dot in front, nothing that looks like another name
+PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")  # of a path: no dot at the start, no characters that look alike
 COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK": "zip"}
 KINDS = {
     tarfile.SYMTYPE: "a symbolic link", tarfile.LNKTYPE: "a hard link", tarfile.CHRTYPE: "a device",
-    tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a pipe", tarfile.DIRTYPE: "a folder: they follow from file names",
+    tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a pipe", tarfile.DIRTYPE: "a folder, but a bundle lists only files",
     tarfile.GNUTYPE_SPARSE: "a sparse file",
 }  # fmt: skip
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """The archive, sorted by name, without owner, time or mode. Raises `SpecError` where a bundle cannot hold that."""
+    """The archive, sorted by name, without owner, time or mode. Raises `SpecError` if a bundle cannot hold a file."""
     _hold_to_limits(len(files), sum(map(len, files.values())), Path("bundle"))
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
@@ -43,17 +43,18 @@ def pack(files: Mapping[str, bytes]) -> bytes:
             member.size, member.mode = len(files[name]), 0o644
             try:
                 archive.addfile(member, io.BytesIO(files[name]))
-            except ValueError as error:  # a long name that has no slash in the right place
+            except ValueError as error:  # tar can split a long name only at a slash
                 raise SpecError(f"{name!r} cannot be packed: {error}") from None
     return out.getvalue()
 
 
 def unpack(path: Path) -> dict[str, bytes]:
-    """Name to content, in memory: nothing is written anywhere. Raises `SpecError` naming what is wrong."""
+    """The files of an archive, content by name. Writes nothing to disk. Raises `SpecError`."""
     data = _read(path)
     for magic, kind in COMPRESSED.items():
         if data.startswith(magic):
-            raise SpecError([Problem(path, f"is compressed ({kind}): a bundle is a plain tar, as submit packs it")])
+            hint = "a bundle is an uncompressed tar, as gdnspec submit packs it"
+            raise SpecError([Problem(path, f"is compressed ({kind})", hint=hint)])
     try:
         files = _members(data, path)
     except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
@@ -61,16 +62,16 @@ def unpack(path: Path) -> dict[str, bytes]:
             [Problem(path, f"not a whole tar archive: {str(error)[:200] or type(error).__name__}")]
         ) from None
     _hold_apart(files, path)
-    # What another reader might take otherwise: owners, modes, times, extended headers, a second archive at the end.
+    # Refuses everything else that a tar may hold: owners, modes, times, extended headers, a second archive at the end.
     if pack(files) != data:
-        raise SpecError([Problem(path, "is not as gdnspec submit packs it, byte for byte")])
+        raise SpecError([Problem(path, "is not byte for byte as gdnspec submit packs it")])
     return files
 
 
 def _read(path: Path) -> bytes:
-    """The whole file, no larger than a bundle may be."""
+    """The content of the file. Raises `SpecError` if it is larger than a bundle may be."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # without waiting: it may be a pipe
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe must not wait
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise SpecError([Problem(path, "is not a regular file")])
@@ -83,7 +84,7 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise SpecError([Problem(path, error.strerror or str(error))]) from None
     if len(data) > MOST_ARCHIVE:
-        raise SpecError([Problem(path, f"larger than {MOST_ARCHIVE >> 20} MiB, which no bundle is")])
+        raise SpecError([Problem(path, f"is larger than a bundle may be, {MOST_ARCHIVE >> 20} MiB")])
     return data
 
 
@@ -96,7 +97,7 @@ def _members(data: bytes, path: Path) -> dict[str, bytes]:
             if problem:
                 raise SpecError([Problem(path, f"{member.name[:LONGEST_NAME]!r}: {problem}")])
             if member.name in files:
-                raise SpecError([Problem(path, f"{member.name!r} stands in it twice")])
+                raise SpecError([Problem(path, f"contains {member.name!r} twice")])
             total += member.size
             _hold_to_limits(len(files) + 1, total, path)
             content = archive.extractfile(member)
@@ -111,27 +112,27 @@ def _members(data: bytes, path: Path) -> dict[str, bytes]:
 
 def _hold_to_limits(count: int, total: int, path: Path) -> None:
     if count > MOST_FILES:
-        raise SpecError([Problem(path, f"more than {MOST_FILES} files")])
+        raise SpecError([Problem(path, f"has more than {MOST_FILES} files")])
     if total > MOST_BYTES:
-        raise SpecError([Problem(path, f"its files have more than {MOST_BYTES >> 20} MiB together")])
+        raise SpecError([Problem(path, f"has files of more than {MOST_BYTES >> 20} MiB together")])
 
 
 def _hold_apart(files: Mapping[str, bytes], path: Path) -> None:
-    """No two names that a file system may take for one, and none that is a file and a folder."""
+    """Raises `SpecError` if a file system may take two names for one, or if a name is both a file and a folder."""
     seen: dict[str, str] = {}
     for name in files:
         folded = name.casefold()
         if folded in seen:
-            raise SpecError([Problem(path, f"{name!r} and {seen[folded]!r} are one name where case does not count")])
+            raise SpecError([Problem(path, f"{name!r} and {seen[folded]!r} differ only in upper and lower case")])
         seen[folded] = name
     for name in files:
         for parent in Path(name.casefold()).parents:
             if str(parent) in seen:
-                raise SpecError([Problem(path, f"{seen[str(parent)]!r} is a file and a folder")])
+                raise SpecError([Problem(path, f"{seen[str(parent)]!r} is both a file and a folder")])
 
 
 def name_problem(name: str) -> str:
-    """Why a bundle holds no file of that name; empty where it may."""
+    """Why a bundle cannot hold a file of this name; empty if it can."""
     if len(name) > LONGEST_NAME:
         return f"a name of more than {LONGEST_NAME} characters"
     if name.startswith("/"):
@@ -140,7 +141,7 @@ def name_problem(name: str) -> str:
     if ".." in parts:
         return "a path that leads out of the bundle"
     if not all(PART.fullmatch(part) for part in parts):
-        return "names are made of letters, digits, '_', '.' and '-', and start with none of the last two"
+        return "names are made of letters, digits, '_', '.' and '-', and do not start with '.' or '-'"
     return ""
 
 

@@ -1,6 +1,7 @@
-"""What a solution's sources reach for outside of their task, read and not run: it tells a reviewer where to look.
+"""Find what a solution's sources use outside of their task, by reading them without running them.
 
-It is no wall. Python can say anything in a way that no reading finds; what holds is the sandbox that it runs in.
+The audit shows a reviewer where to look. It protects nothing: Python code can hide anything from a reader. The
+protection is the sandbox in which the code runs.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from gdnspec.submission.cuda_audit import audit_cuda
 from gdnspec.submission.finding import Finding
 from gdnspec.submission.python_audit import audit_python
 
-# Characters that make a text look like another: marks of direction, and what has no width.
+# Characters that make a text look like another one: marks of direction, and characters without width.
 HIDDEN = {
     *map(
         chr,
@@ -24,26 +25,27 @@ PYTHON, CUDA, WORDS = (".py",), (".cu", ".cuh", ".h", ".hpp"), (".md", ".txt", "
 
 
 def audited(manifest: Manifest, files: Mapping[str, bytes]) -> list[Finding]:
-    """All findings in a solution's files, by place. What its manifest requires it may import, as far as a package's
-    name tells."""
+    """All findings in a solution's files, by place. The code may import modules with the names of required packages."""
     required = (Requirement(text).name for text in manifest.requires.packages)
     return audit(files, frozenset(name.replace("-", "_").lower() for name in required))
 
 
 def audit(files: Mapping[str, bytes], packages: frozenset[str] = frozenset()) -> list[Finding]:
-    """As `audited`, of files that may import `packages`."""
+    """As `audited`, for files that may import `packages`."""
     found: list[Finding] = []
     for name, data in files.items():
         suffix = Path(name).suffix
         if suffix not in (*PYTHON, *CUDA, *WORDS):
             found.append(
-                Finding(name, 1, "native code", f"{suffix or 'no suffix'}: not a source that can be read", True)
+                Finding(
+                    name, 1, "native code", f"{suffix or 'no suffix'}: not a source file that the audit can read", True
+                )
             )
             continue
         try:
             text = data.decode()
         except UnicodeDecodeError:
-            found.append(Finding(name, 1, "hidden text", "not UTF-8: it cannot be read", True))
+            found.append(Finding(name, 1, "hidden text", "not UTF-8, so the audit cannot read it", True))
             continue
         found += _hidden(name, text)
         if suffix in PYTHON:
@@ -55,7 +57,7 @@ def audit(files: Mapping[str, bytes], packages: frozenset[str] = frozenset()) ->
 
 def _hidden(name: str, text: str) -> list[Finding]:
     return [
-        Finding(name, number, "hidden text", f"U+{ord(c):04X} makes the line read otherwise than it runs", True)
+        Finding(name, number, "hidden text", f"U+{ord(c):04X} makes the line look different from what it does", True)
         for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1)
         for c in sorted({*line} & HIDDEN | {c for c in line if ord(c) < 32 and c not in "\t\r\f"})
     ]

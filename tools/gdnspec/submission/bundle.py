@@ -1,4 +1,4 @@
-"""A bundle: a manifest over everything else, a solution's folder, and the evidence for it."""
+"""A bundle: a manifest of all files, the folder of a solution, and the evidence for it."""
 
 import json
 import os
@@ -24,7 +24,7 @@ BUNDLE, SOLUTION, EVIDENCE, README = "bundle.json", "solution/", "evidence/", "R
 
 
 class BundleManifest(Model):
-    """bundle.json. `files` are all others, by hash."""
+    """bundle.json. `files`: the sha256 of every other file."""
 
     most_bytes: ClassVar[int] = 1 << 20
     schema_version: Version1
@@ -37,7 +37,7 @@ class BundleManifest(Model):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle that was read: everything in it is what its manifest says. `folder`: the solution's files by name."""
+    """A bundle that was read and agrees with its manifest. `folder`: the solution's files by name."""
 
     file: Path
     sha256: str
@@ -52,12 +52,12 @@ class Bundle:
 
 
 def packed(solution: Solution, recorded: Recorded) -> bytes:
-    """The archive. The same sources and the same evidence give the same bytes. Raises `SpecError`, also where the
-    sources have changed since they were checked, and where a verdict stands twice."""
+    """The archive. The same sources and the same evidence give the same bytes. Raises `SpecError`, for example if the
+    sources have changed since they were checked, or if a verdict occurs twice."""
     folder = folder_files(solution)
     problems = doubled_in(solution.folder, recorded.files[evidence.VERDICTS])
     if source_hash(solution.manifest, folder.__getitem__, solution.variant) != recorded.evidence.source_hash:
-        again = f"gdnspec submit {solution.name} records evidence of what they are now"
+        again = f"gdnspec submit {solution.name} records new evidence"
         problems.append(Problem(solution.folder, "the sources have changed since they were checked", hint=again))
     if problems:
         raise SpecError(problems)
@@ -73,14 +73,14 @@ def packed(solution: Solution, recorded: Recorded) -> bytes:
 
 
 def doubled_in(file: Path, lines: bytes) -> list[Problem]:
-    """The verdicts among the lines that stand more than once."""
+    """One problem per verdict that occurs more than once in the lines."""
     at = file / EVIDENCE / evidence.VERDICTS
     return [Problem(at, text) for text in evidence.doubled(evidence.lines_of(CheckResult, lines, at))]
 
 
 def folder_files(solution: Solution) -> dict[str, bytes]:
-    """What a bundle takes of a solution's folder: its manifest, its sources, and its README where there is one. Raises
-    `SpecError` with every name that no bundle can hold."""
+    """The files that a bundle takes from a solution's folder: manifest, sources, and the README if there is one. Raises
+    `SpecError` with every name that a bundle cannot hold."""
     names = [MANIFEST, *solution.manifest.sources]
     if README not in names and os.path.lexists(solution.folder / README):
         names.append(README)
@@ -102,7 +102,7 @@ def folder_files(solution: Solution) -> dict[str, bytes]:
 
 
 def read(file: Path) -> Bundle:
-    """Raises `SpecError` where anything in it is not what its manifest says, or where anything is missing."""
+    """Reads a bundle. Raises `SpecError` if something is missing or contradicts the manifest."""
     files = unpack(file)
     if BUNDLE not in files:
         raise SpecError([Problem(file, f"has no {BUNDLE}: gdnspec submit packs one")])
@@ -116,7 +116,7 @@ def read(file: Path) -> Bundle:
     at = file / EVIDENCE / evidence.VERDICTS
     verdicts = evidence.lines_of(CheckResult, files[EVIDENCE + evidence.VERDICTS], at)
     if twice := evidence.doubled(verdicts):
-        raise SpecError([Problem(at, text, hint="gdnspec submit packs it anew") for text in twice])
+        raise SpecError([Problem(at, text, hint="gdnspec submit packs it again") for text in twice])
     traces = evidence.lines_of(Trace, files[EVIDENCE + evidence.TRACES], file / EVIDENCE / evidence.TRACES)
     return Bundle(file, sha256(pack(files)), manifest, solution, folder, verdicts, traces)
 
@@ -137,14 +137,14 @@ def _hold_to_hashes(file: Path, manifest: BundleManifest, files: dict[str, bytes
         if name not in manifest.files:
             problems.append(Problem(file, f"{name!r} is not in its manifest", "/files"))
         elif name not in files:
-            problems.append(Problem(file, f"{name!r} is in its manifest and nowhere else", "/files"))
+            problems.append(Problem(file, f"{name!r} is in its manifest, but missing", "/files"))
         elif sha256(files[name]) != manifest.files[name]:
             problems.append(Problem(file, f"{name!r} has another sha256 than its manifest says", "/files"))
         elif name not in needed and not name.startswith(SOLUTION):
-            problems.append(Problem(file, f"{name!r} belongs in no bundle", "/files"))
+            problems.append(Problem(file, f"{name!r} does not belong in a bundle", "/files"))
     for name in (evidence.VERDICTS, evidence.TRACES):
         if manifest.evidence.files.get(name) != manifest.files.get(EVIDENCE + name):
-            problems.append(Problem(file, f"its evidence is of another {name}", f"/evidence/files/{name}"))
+            problems.append(Problem(file, f"its evidence is for another {name}", f"/evidence/files/{name}"))
     if problems:
         raise SpecError(problems)
 
@@ -152,7 +152,7 @@ def _hold_to_hashes(file: Path, manifest: BundleManifest, files: dict[str, bytes
 def _contradictions(
     file: Path, manifest: BundleManifest, solution: Manifest, folder: dict[str, bytes]
 ) -> list[Problem]:
-    """Between bundle.json and the solution's own manifest."""
+    """Contradictions between bundle.json and the solution's own manifest."""
     problems = [
         Problem(file, f"{key} is {getattr(manifest, key)!r} here, {getattr(solution, key)!r} in {MANIFEST}", f"/{key}")
         for key in ("name", "license", "authors")
@@ -160,7 +160,8 @@ def _contradictions(
     ]
     asked = Solution(solution, file).named(manifest.evidence.solution)
     if asked is None:
-        problems.append(Problem(file, f"evidence for {manifest.evidence.solution!r}", "/evidence/solution"))
+        message = f"evidence for {manifest.evidence.solution!r}, which is not in the bundle"
+        problems.append(Problem(file, message, "/evidence/solution"))
     elif sorted(manifest.evidence.definitions) != evidence.asked_of(asked):
         problems.append(Problem(file, "evidence for other definitions than it serves", "/evidence/definitions"))
     listed = {MANIFEST, *solution.sources}
@@ -172,5 +173,5 @@ def _contradictions(
     if problems or asked is None:
         return problems
     if source_hash(solution, folder.__getitem__, asked.variant) != manifest.evidence.source_hash:
-        problems.append(Problem(file, "its evidence is of other sources", "/evidence/source_hash"))
+        problems.append(Problem(file, "its evidence is for other sources", "/evidence/source_hash"))
     return problems

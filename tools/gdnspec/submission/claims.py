@@ -1,26 +1,26 @@
-"""Speed that a bundle claims, held against what was measured here."""
+"""Compare the times that a bundle claims with times that were measured here."""
 
 from collections.abc import Iterable
 
 from gdnspec.model.trace import Trace
 from gdnspec.report.units import shown_time
 
-MARGIN = 0.05  # by which a claim may be better than what is measured
+MARGIN = 0.05  # by which a claimed time may be better than the measured one
 
 
 def claims(traces: Iterable[Trace]) -> list[Trace]:
-    """Those that say how fast it is."""
+    """The traces that claim a time."""
     return [trace for trace in traces if trace.status == "PASSED" and trace.timing is not None]
 
 
 def devices(traces: Iterable[Trace]) -> list[str]:
-    """The slugs of those that speed is claimed on."""
+    """The slugs of the devices for which a time is claimed."""
     return sorted({trace.device for trace in claims(traces)})
 
 
 def unfounded(claimed: Iterable[Trace], measured: Iterable[Trace]) -> list[str]:
-    """Each claim on this device that is more than 5% better than what was measured, or that nothing was measured for;
-    and each workload whose timing is suspect."""
+    """One sentence per claimed time that is more than 5% better than the measured one, or that was not measured in the
+    same way here."""
     here = {(trace.solution, trace.definition, trace.workload): trace for trace in measured}
     problems = []
     for claim in claims(claimed):

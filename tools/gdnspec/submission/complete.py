@@ -1,5 +1,4 @@
-"""What a solution lacks before it can be submitted, beside what `gdnspec validate` asks of every one, and what its
-evidence lacks."""
+"""Find what a solution or its evidence lacks before it can be submitted, in addition to `gdnspec validate`."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +15,7 @@ from gdnspec.submission.evidence import SUITES, Evidence, Question, asked_of, do
 
 
 def require_complete(solution: Solution) -> None:
-    """Raises `SpecError` with everything that is missing."""
+    """Raises `SpecError` with everything that a solution lacks."""
     file = solution.folder / MANIFEST
     problems = [Problem(file, what, place, hint) for place, what, hint in _missing(solution.manifest)]
     try:
@@ -26,7 +25,9 @@ def require_complete(solution: Solution) -> None:
     for name in asked_of(solution):
         found = definition(name)
         if not found.workloads_file.is_file():
-            problems.append(Problem(found.workloads_file, "no workloads: nothing can be shown on this definition"))
+            problems.append(
+                Problem(found.workloads_file, "no workloads, so no solution of this definition can be judged")
+            )
     if problems:
         raise SpecError(problems)
 
@@ -34,20 +35,20 @@ def require_complete(solution: Solution) -> None:
 def _missing(manifest: Manifest) -> Iterable[tuple[str, str, str]]:
     for i, author in enumerate(manifest.authors):
         if author == PLACEHOLDER_AUTHOR:
-            yield f"/authors/{i}", "an author is missing: it is as gdnspec new wrote it", "who is to be credited?"
+            yield f"/authors/{i}", "the author is still the text that gdnspec new wrote", "name who is to be credited"
     if manifest.description.endswith(PLACEHOLDER_TEXT):
         yield (
             "/description",
-            "a description is missing: it is as gdnspec new wrote it",
-            "what sets this solution apart?",
+            "the description is still the text that gdnspec new wrote",
+            "say what is special about this solution",
         )
     if not manifest.license.strip():
-        yield "/license", "a licence is missing", "such as Apache-2.0"
+        yield "/license", "the licence is missing", "for example Apache-2.0"
 
 
 def incomplete(evidence: Evidence, served: Mapping[str, list[str]], verdicts: Iterable[CheckResult]) -> list[str]:
-    """What no single run leaves: verdicts that stand twice, that are missing, that are of something else, or that come
-    from several devices. `served`: definitions, by the solution or variant that serves them."""
+    """What shows that the verdicts are not those of one complete run: verdicts that occur twice, are missing, are for
+    something else, or come from several devices. `served`: definitions, by the solution or variant that serves them."""
     results = list(verdicts)
     found = doubled(results)
     slugs = sorted({r.device for r in results})
@@ -55,7 +56,7 @@ def incomplete(evidence: Evidence, served: Mapping[str, list[str]], verdicts: It
         found.append(f"verdicts from several devices: {', '.join(slugs)}")
     strange = sorted({r.definition for r in results} - set(evidence.definitions))
     found += [f"verdicts on {name}, which it does not serve" for name in strange]
-    # Which workloads there were is known only where they are today's.
+    # The wanted workloads are known only if they have not changed since the evidence was recorded.
     known = {name for name, asked in evidence.definitions.items() if asked == Question.of(definition(name))}
     for solution, definitions in served.items():
         for name in filter(known.__contains__, definitions):
@@ -65,15 +66,15 @@ def incomplete(evidence: Evidence, served: Mapping[str, list[str]], verdicts: It
 
 
 def _wanted(name: str, evidence: Evidence) -> Iterator[str]:
-    """The workloads that a run has a verdict on, whether they can be run there or not."""
+    """The workloads for which a run gives a verdict, even if it is UNSUPPORTED."""
     found = definition(name)
     yield from (line.name for line in workloads(found) if line.suite in SUITES)
-    yield from fresh.names(found, "cuda" if evidence.environment.get("driver") else "cpu")  # a GPU alone has a driver
+    yield from fresh.names(found, "cuda" if evidence.environment.get("driver") else "cpu")  # only a GPU has a driver
 
 
 def _beside(name: str, given: Iterable[str], wanted: set[str]) -> Iterator[str]:
     missing, unknown = sorted(wanted - set(given)), sorted(set(given) - wanted)
     if missing:
-        yield f"{len(missing)} of {len(wanted)} verdicts on {name} are missing, such as that on {missing[0]}"
+        yield f"{len(missing)} of {len(wanted)} verdicts on {name} are missing, for example on {missing[0]}"
     if unknown:
-        yield f"{len(unknown)} verdicts on workloads that {name} has not, such as {unknown[0]}"
+        yield f"{len(unknown)} verdicts on workloads that {name} does not have, for example {unknown[0]}"

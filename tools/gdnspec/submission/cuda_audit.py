@@ -1,4 +1,4 @@
-"""Reading CUDA and C++ by its words: comments and strings taken out, lines kept, includes held to a list."""
+"""Audit CUDA and C++ by its words, without comments and strings. Headers must be on a list."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from gdnspec.submission.finding import Finding, words
 FILES, NETWORK, PROCESSES, THREADS = "files", "network", "processes", "threads"
 NATIVE, ENVIRONMENT, DYNAMIC = "native code", "environment", "code made at build time"
 
-# Headers that kernels and their host side are made of: CUDA's own, and these of the language.
+# The headers that kernels and their host side need: those of CUDA, and these of the language.
 LIBRARIES = (
     "cuda", "cooperative_groups", "cub/", "thrust/", "cute/", "cutlass/", "tvm/ffi/", "dlpack/", "nv/", "mma.h", "crt/",
     "nvtx3/", "curand", "cublas", "device_launch_parameters.h", "vector_types.h", "sm_",
@@ -37,7 +37,7 @@ WORDS = {
 }
 KIND_OF = {word: kind for kind, listed in WORDS.items() for word in words(listed)}
 NOTED = {"getenv": ENVIRONMENT, "secure_getenv": ENVIRONMENT, "atexit": PROCESSES, "exit": PROCESSES}
-# Words that mean nothing bad but in a call or a type: a member `signal`, a variable `section`.
+# Words that are suspicious only in a call or a type; a member may be named `signal`, a variable `section`.
 CALLED = words("remove rename connect accept system raise abort signal kill thread async section")
 INCLUDE = re.compile(r"^\s*#\s*include(_next)?\b\s*(.*)$")
 _BLANKED = re.compile(
@@ -46,8 +46,8 @@ _BLANKED = re.compile(
 
 
 def audit_cuda(name: str, text: str, files: frozenset[str]) -> list[Finding]:
-    """Findings in one file; `files` are those that lie beside it."""
-    # A line that goes on in the next one is one line to the compiler.
+    """Findings in one file. `files`: the files beside it."""
+    # For the compiler, a line with a backslash at its end continues in the next one.
     joined = text.replace("\r\n", "\n").replace("\\\n", "\x00")
     found = [Finding(name, line, kind, what, severe) for line, kind, what, severe in _includes(name, joined, files)]
     code = _BLANKED.sub(_blank, joined)
@@ -57,7 +57,8 @@ def audit_cuda(name: str, text: str, files: frozenset[str]) -> list[Finding]:
 
 
 def _blank(match: re.Match[str]) -> str:
-    """The same number of lines, and no words; a string stays one, so that calls keep their shape."""
+    """Removes the words of a match but keeps its line breaks. A string becomes an empty string, so that calls keep
+    their form."""
     kept = "".join(c for c in match.group() if c in "\n\x00")
     return kept if match.group().startswith("/") else f'""{kept}'
 
@@ -80,16 +81,16 @@ def _included(name: str, target: str, files: frozenset[str]) -> Iterator[tuple[s
     if target[:1] == "<" and target[-1:] == ">":
         header = target[1:-1]
         if header not in LANGUAGE and not header.startswith(LIBRARIES):
-            yield FILES, f"#include <{header}>: no header of CUDA, nor one that kernels need", True
+            yield FILES, f"#include <{header}>: neither a header of CUDA nor one that kernels need", True
         elif ".." in header.split("/"):
-            yield FILES, f"#include <{header}>: leads out", True
+            yield FILES, f"#include <{header}>: leads out of the solution", True
     elif target[:1] == '"' and target[-1:] == '"' and len(target) > 2:
         header = target[1:-1]
         beside = str(PurePosixPath(name).parent / header).removeprefix("./")
         if header.startswith("/") or ".." in header.split("/") or (beside not in files and header not in files):
             yield FILES, f'#include "{header}": not one of its own files', True
     else:
-        yield DYNAMIC, f"#include {target[:60]}: a name that the preprocessor makes", True
+        yield DYNAMIC, f"#include {target[:60]}: the preprocessor makes this name, so the audit cannot read it", True
 
 
 def _words(code: str) -> Iterator[tuple[int, str, str, bool]]:
@@ -104,11 +105,11 @@ def _words(code: str) -> Iterator[tuple[int, str, str, bool]]:
         ):
             yield _line(code, match.start()), KIND_OF[word], word, True
     for match in re.finditer(r"^[ \t]*#[ \t]*define\b[^\n]*##", code, re.MULTILINE):
-        yield _line(code, match.end()), DYNAMIC, "names put together by ##: they cannot be read here", False
+        yield _line(code, match.end()), DYNAMIC, "joins names by ##, which the audit cannot read", False
 
 
 def _assembly(text: str, code: str) -> Iterator[tuple[int, str, bool]]:
-    """Assembly of the host, and any that reads files or calls the system."""
+    """Finds assembly on the host, and any assembly that reads files or calls the system."""
     for match in re.finditer(r"\bsyscall\b|\bint\s+\$?0x80|\.incbin|\bsysenter\b|\.section|\.init_array", text):
         yield _line(text, match.start()), f"{match.group().strip()} in assembly or in a string", True
     for match in re.finditer(r"\b(asm|__asm__|__asm)\b", code):
@@ -117,7 +118,7 @@ def _assembly(text: str, code: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def _on_device(code: str, at: int) -> bool:
-    """Whether a brace that is open here belongs to a function for the device. A macro is where it is used."""
+    """Whether an open brace at `at` belongs to a device function. A macro counts as device code."""
     start = code.rfind("\n", 0, at) + 1
     if code[start:at].lstrip().startswith("#"):
         return True

@@ -1,6 +1,6 @@
-"""What was found about a solution on its author's machine: a folder of verdicts and traces, and what they belong to.
+"""Evidence for a solution from its author's machine: a folder of verdicts and traces, and what they belong to.
 
-Each run records in a folder of its own, so that two at once do not mix. The last that was finished stays, so that the
+Each run records into its own folder, so that two runs at once do not mix. The last finished run is kept, so that the
 same sources and the same evidence can be packed again, byte for byte.
 """
 
@@ -31,9 +31,9 @@ from gdnspec.model.solution import MOST_ENTRIES, SolutionName
 from gdnspec.model.trace import Trace
 
 EVIDENCE, VERDICTS, TRACES = "evidence.json", "verdicts.jsonl", "traces.jsonl"
-LATEST = "latest"  # holds the name of a run's folder
+LATEST = "latest"  # this file holds the name of the last run's folder
 MOST_LINES, LONGEST_LINE = 20_000, 1 << 20
-SUITES = ("smoke", "fresh", "conformance", "strict")  # in this order: what is wrong shows early
+SUITES = ("smoke", "fresh", "conformance", "strict")  # in this order, so that errors show early
 BADGE = "strict"  # a suite that a conforming solution may fail
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", max_length=64)]
 Word = Annotated[str, Field(max_length=200)]
@@ -41,21 +41,21 @@ M = TypeVar("M", bound=Model)
 
 
 class Question(Model):
-    """sha256 of a definition.json, followed by those that it extends, and of its workloads.jsonl."""
+    """Two sha256: of a definition.json followed by those that it extends, and of its workloads.jsonl."""
 
     definition: Sha256
     workloads: Sha256
 
     @staticmethod
     def of(found: Found) -> "Question":
-        """As the files are now."""
+        """The hashes of the files as they are now."""
         definition = b"".join(file.read_bytes() for file in found.files)
         return Question(definition=sha256(definition), workloads=sha256(found.workloads_file.read_bytes()))
 
 
 class Evidence(Model):
-    """evidence.json: of which sources, on what, by which gdnspec, with which seed, in what environment. `recorded` is
-    UTC; `files` are those beside it."""
+    """evidence.json: the sources, definitions, gdnspec, seed and environment of the run. `recorded`: a time in UTC.
+    `files`: the sha256 of the files beside it."""
 
     most_bytes: ClassVar[int] = 1 << 20
     schema_version: Version1
@@ -71,31 +71,30 @@ class Evidence(Model):
 
 @dataclass(frozen=True)
 class Recorded:
-    """An evidence folder that was read: the manifest, and its files as they are."""
+    """An evidence folder that was read: its manifest, and its files."""
 
     evidence: Evidence
     files: dict[str, bytes]
 
 
 def served_by(solution: Solution) -> dict[str, list[str]]:
-    """What evidence for a solution is about: the definitions that it serves and those of its variants, by their names.
-    Evidence for a variant is about that one alone."""
+    """What evidence for a solution covers: the definitions of the solution and of each variant, by name. Evidence for a
+    variant covers only this variant."""
     return {one.name: list(one.manifest.entries) for one in (solution, *solution.variants)}
 
 
 def asked_of(solution: Solution) -> list[str]:
-    """The definitions that evidence for a solution has verdicts on."""
+    """The definitions for which evidence of a solution has verdicts."""
     return sorted({name for names in served_by(solution).values() for name in names})
 
 
 def folder_of(solution: Solution) -> Path:
-    """Where the runs of a solution of this name lie."""
+    """The folder with the runs of a solution of this name."""
     return paths.cache_dir() / "evidence" / solution.name
 
 
 def latest(solution: Solution) -> Path:
-    """The folder of the last run that was finished. Earlier versions had no folder for each, and wrote where the runs
-    are now."""
+    """The folder of the last finished run. An earlier version of gdnspec wrote directly into `folder_of(solution)`."""
     runs = folder_of(solution)
     try:
         name = (runs / LATEST).read_text().strip()
@@ -105,9 +104,9 @@ def latest(solution: Solution) -> Path:
 
 
 class Recording:
-    """Takes the results of one run down as they come; `finish` makes evidence of them, and until then the last run's
-    stays. To be used in a `with`: what was not finished is gone at its end. Raises `SpecError` where the disk is full,
-    or where the cache cannot be written."""
+    """A context manager that writes the results of one run as they arrive. `finish` makes them the evidence; until then
+    the last run's is kept. Results without `finish` are deleted at the end. Raises `SpecError` if the cache cannot be
+    written."""
 
     def __init__(self, solution: Solution) -> None:
         self.solution, self.source_hash = solution, solution.source_hash
@@ -138,19 +137,19 @@ class Recording:
     def add(self, result: CheckResult | Trace) -> None:
         name = VERDICTS if isinstance(result, CheckResult) else TRACES
         if isinstance(result, CheckResult):
-            result = result.model_copy(update={"repeat": ""})  # which names folders of this machine
+            result = result.model_copy(update={"repeat": ""})  # it names folders of this machine
         with _writing(self.folder), (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(line(result))
 
     def withdraw(self) -> None:
-        """What the last run found of the same sources does not hold: it is forgotten."""
+        """Deletes the evidence of the last run, if it is for the same sources: this run disproved it."""
         with contextlib.suppress(SpecError, OSError):
             before = latest(self.solution)
             if load(Evidence, before / EVIDENCE).source_hash == self.source_hash:
                 (before / EVIDENCE).unlink()
 
     def finish(self, seed: int, environment: Mapping[str, str | None]) -> Recorded:
-        """Makes this the last run. Without it there is no evidence."""
+        """Makes this run the last finished one, and returns its evidence."""
         with _writing(self.folder):
             files = {name: (self.folder / name).read_bytes() for name in (VERDICTS, TRACES)}
             evidence = Evidence(
@@ -168,7 +167,7 @@ class Recording:
         return Recorded(evidence, files)
 
     def _sweep(self) -> None:
-        """Removes the runs before this one, and what killed ones left; never one that goes on."""
+        """Removes earlier runs and the remains of killed ones, but no run that is still going on."""
         runs = self.folder.parent
         kept.sweep(runs)
         for name in (EVIDENCE, VERDICTS, TRACES):  # of an earlier version
@@ -184,17 +183,17 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message = f"the evidence cannot be written: {error.strerror or error}; that of the last run is as it was"
-        raise SpecError([Problem(folder, message, hint="GDNSPEC_CACHE=DIR puts it elsewhere")]) from None
+        message = f"the evidence cannot be written: {error.strerror or error}; earlier evidence is unchanged"
+        raise SpecError([Problem(folder, message, hint="GDNSPEC_CACHE=DIR writes it elsewhere")]) from None
 
 
 def recorded(solution: Solution) -> Recorded:
-    """The evidence for a solution as it is now. Raises `SpecError` where there is none, or where it is for something
-    else."""
+    """The recorded evidence for a solution. Raises `SpecError` if there is none, or if it is for other sources, another
+    definition or other workloads."""
     file = latest(solution) / EVIDENCE
-    again = f"gdnspec submit {solution.name} records it anew"
+    again = f"gdnspec submit {solution.name} records it again"
     if not file.exists():
-        raise SpecError([Problem(file, "no evidence is recorded, or it is not finished", hint=again)])
+        raise SpecError([Problem(file, "no evidence was recorded, or the run did not finish", hint=again)])
     evidence = load(Evidence, file)
     files = {name: read_text(file.parent / name).encode() for name in (VERDICTS, TRACES)}
     problems = [
@@ -203,7 +202,7 @@ def recorded(solution: Solution) -> Recorded:
         if evidence.files.get(name) != sha256(data)
     ]
     if evidence.source_hash != solution.source_hash:
-        problems.append(Problem(file, "is of other sources", "/source_hash", again))
+        problems.append(Problem(file, "is for other sources", "/source_hash", again))
     for name in sorted({*evidence.definitions, *asked_of(solution)}):
         if evidence.definitions.get(name) != Question.of(definition(name)):
             problems.append(
@@ -215,7 +214,7 @@ def recorded(solution: Solution) -> Recorded:
 
 
 def lines_of(model: type[M], data: bytes, file: Path) -> list[M]:
-    """The models of a JSONL file's content; raises `SpecError` with the first that is none."""
+    """The models in the content of a JSONL file. Raises `SpecError` for the first invalid line."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -223,7 +222,7 @@ def lines_of(model: type[M], data: bytes, file: Path) -> list[M]:
     found: list[M] = []
     for number, entry in numbered(text):
         if len(found) == MOST_LINES:
-            raise SpecError([Problem(file, f"more than {MOST_LINES} lines, which no run has")])
+            raise SpecError([Problem(file, f"has more than {MOST_LINES} lines, more than any run writes")])
         if len(entry) > LONGEST_LINE:
             raise SpecError([Problem(file, larger_than(LONGEST_LINE), f"line {number}")])
         found.append(from_text(model, entry, file, number))
@@ -231,25 +230,25 @@ def lines_of(model: type[M], data: bytes, file: Path) -> list[M]:
 
 
 def doubled(verdicts: Iterable[CheckResult]) -> list[str]:
-    """The verdicts that stand more than once: no run gives two on one workload."""
+    """One sentence per verdict that occurs more than once. A run gives one verdict per workload."""
     counts = Counter((r.solution, r.definition, r.workload) for r in verdicts)
     return [
-        f"{count} verdicts of {solution} on {name}/{workload}, and a run gives one"
+        f"{count} verdicts of {solution} on {name}/{workload}, but a run gives one"
         for (solution, name, workload), count in counts.items()
         if count > 1
     ]
 
 
 def unproven(served: Mapping[str, Iterable[str]], verdicts: Iterable[CheckResult]) -> list[str]:
-    """What the verdicts lack, or have too many of: a failure outside of the badge, a definition on which nothing
-    passed. `served`: definitions, by the solution or variant that serves them."""
+    """Why the verdicts do not prove the solution: failures outside of the badge suite, verdicts of another solution,
+    and definitions on which nothing ran. `served`: definitions, by the solution or variant that serves them."""
     results = list(verdicts)
     found = [
         f"{r.status} on {r.definition}/{r.workload}{_of(r.solution)}: {(r.message.splitlines() or [''])[0][:300]}"
         for r in results
         if r.failed and r.suite != BADGE
     ]
-    found += [f"a verdict on {r.solution!r}" for r in results if r.solution not in served]
+    found += [f"a verdict of another solution, {r.solution!r}" for r in results if r.solution not in served]
     for solution, definitions in served.items():
         for name in definitions:
             mine = [r for r in results if (r.solution, r.definition) == (solution, name) and r.suite != BADGE]
@@ -260,7 +259,7 @@ def unproven(served: Mapping[str, Iterable[str]], verdicts: Iterable[CheckResult
 
 
 def _of(solution: str) -> str:
-    """Which variant a message is about; a bundle says of which solution it is."""
+    """The variant that a message is about, in parentheses. A plain solution is clear from the bundle."""
     return f" ({solution})" if ":" in solution else ""
 
 

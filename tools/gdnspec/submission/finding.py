@@ -1,4 +1,4 @@
-"""One thing that an audit has found, and how its lists of names are written."""
+"""A finding of the audit, and a helper for lists of names."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,12 @@ from gdnspec.model.errors import visible
 
 
 def words(text: str) -> frozenset[str]:
-    """A set of them, as one reads them best."""
+    """The set of the words in a text, so that lists of names stay readable in the source."""
     return frozenset(text.split())
 
 
 class Finding(NamedTuple):
-    """`severe`: no kernel needs it, and intake refuses it unless it is told not to."""
+    """One finding. `severe`: no kernel needs this, so intake refuses the bundle by default."""
 
     file: str
     line: int

@@ -1,4 +1,4 @@
-"""A bundle taken in: read, audited, run as a stranger's, its claims compared; only one that passes is copied."""
+"""Take a bundle in: audit it, check it in isolation, compare its claimed times. Only a bundle that passes is copied."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from gdnspec.submission.judging import Terms
 
 
 class Refused(Exception):
-    """The bundle is what it says, and is not admitted: `reasons`, one a line."""
+    """The bundle is valid, but not admitted. `reasons`: one line each."""
 
     def __init__(self, reasons: list[str]) -> None:
         super().__init__("\n".join(reasons))
@@ -30,13 +30,13 @@ class Refused(Exception):
 
 
 class Unverified(Exception):
-    """This machine cannot tell whether what the bundle says holds."""
+    """This machine cannot verify what the bundle claims."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a reviewer lets pass. `findings`: severe ones of the audit. `unmeasured`: admit without speed, where claims
-    cannot be verified."""
+    """What a reviewer accepts. `findings`: severe findings of the audit. `unmeasured`: claimed times that are not
+    verified; the solution is then admitted without times."""
 
     findings: bool = False
     unmeasured: bool = False
@@ -44,8 +44,8 @@ class Policy:
 
 @dataclass(frozen=True)
 class Admitted:
-    """What became of a bundle that passed. `folder`: the solution's. `claimed`: how many claims of speed were verified
-    here; `traces`: what was measured."""
+    """An admitted bundle. `folder`: of the solution. `traces`: measured here. `claimed`: how many claimed times were
+    verified. `badge`: whether it passed the strict suite; None if that did not run."""
 
     folder: Path
     verdicts: list[CheckResult]
@@ -55,7 +55,7 @@ class Admitted:
 
 
 class Watcher(Protocol):
-    """Whoever is told what happens meanwhile."""
+    """Receives progress reports."""
 
     def found(self, findings: list[Finding]) -> None: ...
 
@@ -69,8 +69,14 @@ class Watcher(Protocol):
 
 
 def take_in(bundle: Bundle, into: Path, terms: Terms, policy: Policy, watcher: Watcher) -> Admitted:
-    """Raises `SpecError` where the bundle or the request is invalid, `Refused` where it is not admitted, `Unverified`
-    where this machine cannot tell, `NotIsolated` where it cannot be run safely; `into` is then as it was.
+    """Judges a bundle and copies its solution into `into`.
+
+    Raises:
+        SpecError: The bundle or the request is invalid.
+        Refused: The bundle is not admitted.
+        Unverified: This machine cannot verify it.
+        NotIsolated: This machine cannot run it safely.
+    After an error, `into` is unchanged.
     """
     refuse_taken(bundle.solution.name, into)
     _hold_to_definitions(bundle, watcher)
@@ -80,7 +86,7 @@ def take_in(bundle: Bundle, into: Path, terms: Terms, policy: Policy, watcher: W
         if not policy.findings and any(finding.severe for finding in findings):
             raise Refused([f"{finding}" for finding in findings if finding.severe])
         asked = solution.named(bundle.manifest.evidence.solution)
-        assert asked is not None  # the bundle has been held to it
+        assert asked is not None  # `read` has checked this
         _hold_evidence(bundle, asked)
         if not policy.unmeasured:
             _require_device(bundle, terms)
@@ -98,27 +104,28 @@ def take_in(bundle: Bundle, into: Path, terms: Terms, policy: Policy, watcher: W
 
 
 def _hold_to_definitions(bundle: Bundle, watcher: Watcher) -> None:
-    """What it was checked on must mean today what it meant then; new workloads are only more to pass."""
+    """Raises `SpecError` if a definition has changed since the bundle was packed. Changed workloads give a warning: the
+    bundle must pass those of today."""
     problems = []
     for name, asked in bundle.manifest.evidence.definitions.items():
         at = f"/evidence/definitions/{name}"
         try:
             now = Question.of(definition(name))
         except SpecError as error:
-            mine = "no bundle brings a family: --definitions-dir names your own copy of it"
+            mine = "a bundle cannot bring a family: --definitions-dir names your own copy"
             problems.append(Problem(bundle.file, str(error), at, mine))
             continue
         if asked.definition != now.definition:
             message = f"was checked on another version of {name}: its definition.json has another sha256 here"
-            problems.append(Problem(bundle.file, message, at, "gdnspec submit packs it anew"))
+            problems.append(Problem(bundle.file, message, at, "gdnspec submit packs it again"))
         elif asked.workloads != now.workloads:
-            watcher.warned(f"{name}: its workloads have changed since the bundle was packed; those of today decide")
+            watcher.warned(f"{name}: its workloads have changed since the bundle was packed; today's workloads decide")
     if problems:
         raise SpecError(problems)
 
 
 def _hold_evidence(bundle: Bundle, asked: Solution) -> None:
-    """What it says of itself: enough to be looked at, and about itself."""
+    """Raises `Refused` if the bundle's own evidence is incomplete, or is about something else."""
     served = served_by(asked)
     problems = unproven(served, bundle.verdicts)
     problems += incomplete(bundle.manifest.evidence, served, bundle.verdicts)
@@ -127,13 +134,13 @@ def _hold_evidence(bundle: Bundle, asked: Solution) -> None:
         where = f"trace of {trace.definition}/{trace.workload}"
         one = asked.named(trace.solution)
         if one is None or trace.source_hash != one.source_hash:
-            problems.append(f"{where}: is of other sources")
+            problems.append(f"{where}: is for other sources")
         elif trace.definition not in one.manifest.entries or trace.workload not in by_name(
             definition(trace.definition)
         ):
-            problems.append(f"{where}: there is no such workload of what it serves")
+            problems.append(f"{where}: the solution does not serve such a workload")
         elif (trace.solution, trace.definition, trace.workload, trace.device) in seen:
-            problems.append(f"{where}: stands twice")
+            problems.append(f"{where}: occurs twice")
         seen.add((trace.solution, trace.definition, trace.workload, trace.device))
     if problems:
         raise Refused([f"its own evidence: {problem}" for problem in problems])
@@ -143,11 +150,12 @@ def _require_device(bundle: Bundle, terms: Terms) -> None:
     elsewhere = [slug for slug in devices(bundle.traces) if terms.device.kind != "cuda" or slug != terms.device.slug]
     if elsewhere:
         count, here = len(claims(bundle.traces)), "no GPU" if terms.device.kind != "cuda" else terms.device.slug
-        raise Unverified(f"claims of speed on {', '.join(elsewhere)} ({count}), and this machine has {here}")
+        raise Unverified(f"{count} times are claimed on {', '.join(elsewhere)}, but this machine has {here}")
 
 
 def _check(solution: Solution, terms: Terms, watcher: Watcher) -> list[CheckResult]:
-    """All verdicts, on its variants too, which come among the others with it; the first that refuses it is the last."""
+    """The verdicts on the solution and its variants. Stops at the first failure outside of the badge suite. Raises
+    `Refused` or `Unverified`."""
     jobs = judging.check_jobs(solution, terms)
     watcher.started(len(jobs))
     verdicts = []

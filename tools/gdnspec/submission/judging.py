@@ -1,5 +1,5 @@
-"""A solution judged as a stranger's: on every suite that this machine can run, with workloads that nobody has seen, in
-a confined process. The same for who submits and for who takes in, so that what passes there passes here."""
+"""Judge a solution of unknown origin: on every suite that this machine can run, on fresh workloads, in a confined
+process. `submit` and `intake` both use this module, so that a solution that passes one also passes the other."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,15 +22,15 @@ from gdnspec.sandbox.parent.confinement import GIB, Confinement
 from gdnspec.submission.evidence import SUITES
 
 SPEED = "performance"
-SECONDS = 10.0  # for the timing of one workload
+SECONDS = 10.0  # per timed workload
 
 Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How a solution is judged. `timeout`: seconds of one call; `seconds`: for the timing of one workload. `flags`: for
-    commands that repeat a verdict; `command`: that traces name."""
+    """How a solution is judged. `timeout`: seconds of one call. `seconds`: for the timing of one workload. `flags`:
+    options for the commands that repeat a verdict. `command`: the command that traces record."""
 
     device: machine.Device
     seed: int
@@ -42,7 +42,7 @@ class Terms:
 
 
 def confinement(minutes: float, trusted: bool = False, memory: float | None = None, disk: float = 1.0) -> Confinement:
-    """For a solution of unknown origin on this machine, whose home folder is closed to it. `memory`, `disk`: GiB."""
+    """The limits for a solution of unknown origin. It cannot read the home folder. `memory`, `disk`: GiB."""
     return Confinement(
         memory=int((memory or 0) * GIB),
         disk=int(disk * GIB),
@@ -53,7 +53,7 @@ def confinement(minutes: float, trusted: bool = False, memory: float | None = No
 
 
 def check_jobs(solution: Solution, terms: Terms) -> list[Job]:
-    """Every verdict that can be given on a solution and its variants, the quick ones first."""
+    """The jobs that check a solution and its variants on every suite, the quick ones first."""
     return [job for one in (solution, *solution.variants) for job in _check_jobs(one, terms)]
 
 
@@ -74,13 +74,13 @@ def _options(terms: Terms) -> Options:
 
 
 def check(jobs: list[Job], terms: Terms, warn: Warn) -> Iterator[CheckResult]:
-    """One verdict a job, as it comes. Raises `NotIsolated` before anything of the solution has run."""
+    """Yields one verdict per job. Raises `NotIsolated` before any code of the solution runs."""
     yield from Checker(terms.device.kind, _options(terms), warn).run(jobs)
 
 
 def speed_jobs(solution: Solution, terms: Terms) -> list[Job]:
-    """Every trace that can be measured of a solution and its variants: the performance suites of what they serve. On a
-    CPU nothing is ranked, and none is."""
+    """The jobs that time a solution and its variants on their performance suites. None on a CPU, whose times are never
+    ranked."""
     if terms.device.kind != "cuda":
         return []
     return [job for one in (solution, *solution.variants) for job in _speed_jobs(one, terms)]
@@ -93,7 +93,7 @@ def _speed_jobs(solution: Solution, terms: Terms) -> list[Job]:
 
 
 def measure(jobs: list[Job], terms: Terms, warn: Warn) -> Iterator[Trace]:
-    """One trace a job, as it comes, checked before it is timed."""
+    """Yields one trace per job. Each job is checked before it is timed."""
     if not jobs:
         return
     limits = ceilings(terms.device, warn=warn) if terms.device.kind == "cuda" else None
@@ -104,5 +104,5 @@ def measure(jobs: list[Job], terms: Terms, warn: Warn) -> Iterator[Trace]:
 
 
 def environment(device: machine.Device) -> dict[str, str | None]:
-    """What results depend on beside the sources; of a GPU its driver too."""
+    """What results depend on apart from the sources: versions, the device, and the driver of a GPU."""
     return {**machine.environment(device), "driver": driver_version() if device.kind == "cuda" else None}

@@ -1,4 +1,4 @@
-"""Reading Python by its syntax tree, with names traced through imports: `from os import system as f` is found."""
+"""Audit Python by its syntax tree. Names are traced through imports, so `from os import system as f` is found."""
 
 import ast
 import io
@@ -27,15 +27,16 @@ from gdnspec.submission.python_names import (
     reached,
 )  # fmt: skip
 
-# By which an attribute is got at that no reader of names sees.
+# Functions that can reach an attribute whose name the audit does not see.
 BY_TEXT = ("getattr", "setattr", "delattr", "hasattr", "vars", "type", "dir")
-HANDED_ON = ("getattr", "setattr", "delattr", "vars")  # who takes one of these gives it the name
-GETTERS: dict[str | None, int | None] = {"operator.attrgetter": None, "operator.methodcaller": 1}  # names they take
-MOST_OF_A_LITERAL = 4000  # characters
+HANDED_ON = ("getattr", "setattr", "delattr", "vars")  # as a value, any code can call these with any name
+# How many of the arguments are names; None: all.
+GETTERS: dict[str | None, int | None] = {"operator.attrgetter": None, "operator.methodcaller": 1}
+MOST_OF_A_LITERAL = 4000  # characters; a longer literal may be hidden code
 
 
 def audit_python(name: str, data: bytes, local: frozenset[str]) -> list[Finding]:
-    """Findings in one file. `local`: modules beside it, and packages that the manifest requires."""
+    """Findings in one file. `local`: the modules beside it and the packages that the manifest requires."""
     try:
         encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
         tree = ast.parse(data, filename=name)
@@ -44,24 +45,30 @@ def audit_python(name: str, data: bytes, local: frozenset[str]) -> list[Finding]
     found = []
     if encoding not in ("utf-8", "utf-8-sig", "ascii"):
         found.append(
-            Finding(name, 1, "hidden text", f"declares the encoding {encoding}: it reads otherwise than it runs", True)
+            Finding(
+                name,
+                1,
+                "hidden text",
+                f"declares the encoding {encoding}, so it looks different from what it does",
+                True,
+            )
         )
     reader = _Reader(name, local)
     try:
         reader.visit(tree)
     except RecursionError:
-        found.append(Finding(name, 1, "hidden text", "nested too deeply to be read", True))
+        found.append(Finding(name, 1, "hidden text", "nested too deeply for the audit", True))
     return found + reader.found
 
 
 class _Reader(ast.NodeVisitor):
-    """One file. `meaning`: what a name stands for, as a dotted path from a module."""
+    """Reads one file. `meaning`: for a name, the dotted path from a module that it stands for."""
 
     def __init__(self, file: str, local: frozenset[str]) -> None:
         self.file, self.local = file, local
         self.found: list[Finding] = []
         self.meaning: dict[str, str] = {}
-        self._called: set[int] = set()  # names that are called where they stand, by identity
+        self._called: set[int] = set()  # nodes of names that are called directly, by identity
 
     def add(self, node: ast.AST, kind: str, what: str, severe: bool = True) -> None:
         self.found.append(Finding(self.file, getattr(node, "lineno", 1), kind, what, severe))
@@ -81,12 +88,12 @@ class _Reader(ast.NodeVisitor):
             return
         for alias in node.names:
             if alias.name == "*" and module.split(".")[0] not in self.local:
-                self.add(node, HOOKS, f"from {module} import *: what it brings cannot be read here")
+                self.add(node, HOOKS, f"from {module} import *: the audit cannot see what it imports")
             self.meaning[alias.asname or alias.name] = f"{module}.{alias.name}"
             self._imported(node, f"{module}.{alias.name}")
 
     def _from_beside(self, node: ast.ImportFrom) -> None:
-        """What is there is read as well; what it has imported itself may be handed on."""
+        """An import from a file beside this one. That file is audited too, but it may pass on what it imports."""
         for alias in node.names:
             if alias.name not in self.local:
                 self.meaning[alias.asname or alias.name] = f".{alias.name}"
@@ -102,7 +109,7 @@ class _Reader(ast.NodeVisitor):
             elif top in NOTED:
                 self.add(node, KIND_OF[top], f"import {name}", False)
         else:
-            self.add(node, LOOKING_AROUND, f"import {name}: not a module that kernels are made of", False)
+            self.add(node, LOOKING_AROUND, f"import {name}: not a module that kernels usually need", False)
 
     # --- names --------------------------------------------------------------------------------------------------
 
@@ -111,11 +118,11 @@ class _Reader(ast.NodeVisitor):
             if isinstance(node.ctx, ast.Load):
                 self.add(node, BUILTINS[node.id], node.id, node.id not in UNUSUAL)
         elif node.id in HANDED_ON and node.id not in self.meaning and id(node) not in self._called:
-            self.add(node, LOOKING_AROUND, f"{node.id}, handed on as a whole")
+            self.add(node, LOOKING_AROUND, f"{node.id}, passed on as a value")
         elif node.id in self.meaning and isinstance(node.ctx, ast.Load):
             meant = self.meaning[node.id]
             if meant in KIND_OF and meant not in NOTED:
-                self.add(node, KIND_OF[meant], f"{meant}, handed on as a whole")
+                self.add(node, KIND_OF[meant], f"{meant}, passed on as a value")
             self._named(node, meant)
 
     def visit_Assign(self, node: ast.Assign) -> None:
@@ -139,18 +146,17 @@ class _Reader(ast.NodeVisitor):
                 self._attribute(node, name)
 
     def _attribute(self, node: ast.AST, name: str) -> None:
-        """Of whatever object."""
         if name in INNER:
             self.add(node, LOOKING_AROUND, f".{name}")
         elif name.lstrip("_") in UNMISTAKABLE:
-            self.add(node, KIND_OF[name.lstrip("_")], f".{name}: a module, by way of something else")
+            self.add(node, KIND_OF[name.lstrip("_")], f".{name}: a module, reached through another one")
         elif name in FILE_METHODS or name in NOTED_FILE_METHODS:
             self.add(node, FILES, f".{name}", name in FILE_METHODS)
         elif name == "__dict__":
             self.add(node, PATCHES, ".__dict__", False)
 
     def _named(self, node: ast.AST, dotted: str) -> Known | None:
-        """Adds what is known of a dotted name."""
+        """Adds a finding for a dotted name that is known."""
         parts = dotted.split(".")
         found = reached(parts) or known(parts)
         if found is not None:
@@ -158,7 +164,7 @@ class _Reader(ast.NodeVisitor):
         return found
 
     def _dotted(self, node: ast.AST) -> str | None:
-        """`torch.hub.load` for what stands for it; None for anything that is no name of a module's."""
+        """The dotted name that a node stands for, such as `torch.hub.load`; None if it does not come from a module."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -167,7 +173,7 @@ class _Reader(ast.NodeVisitor):
             return None
         return ".".join([self.meaning[node.id], *reversed(parts)])
 
-    # --- what is done with them ---------------------------------------------------------------------------------
+    # --- uses of names ------------------------------------------------------------------------------------------
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         owner = self._dotted(node.value)
@@ -188,7 +194,7 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _by_text(self, node: ast.Call, called: str) -> None:
-        """getattr(x, "na" + "me") says nothing to a reader of names."""
+        """Calls that reach an attribute by text, such as getattr(x, "na" + "me")."""
         if called in ("setattr", "delattr"):
             self.add(node, PATCHES, f"{called} of {ast.unparse(node.args[0])[:60] if node.args else ''}")
         elif called == "getattr":
@@ -197,10 +203,10 @@ class _Reader(ast.NodeVisitor):
             self.add(node, LOOKING_AROUND, f"{called}(..)", False)
 
     def _asked_for(self, node: ast.Call, name: ast.expr | None) -> None:
-        """An attribute by its name as text, dots in it where those are followed."""
+        """An attribute that is named by text, which may contain dots."""
         text = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
         if text is None:
-            self.add(node, LOOKING_AROUND, "getattr with a name that is made at run time")
+            self.add(node, LOOKING_AROUND, "getattr with a name that is computed at run time")
             return
         if text in INNER or text.startswith("__") or text in BUILTINS:
             self.add(node, LOOKING_AROUND, f"getattr of {text}")
@@ -222,7 +228,7 @@ class _Reader(ast.NodeVisitor):
             and dotted.startswith("os.environ.")
             and dotted.rpartition(".")[2] in ("update", "setdefault", "pop", "clear")
         ):
-            self.add(node, ENVIRONMENT, f"changes it: {dotted}")
+            self.add(node, ENVIRONMENT, f"changed by {dotted}")
 
     def visit_Constant(self, node: ast.Constant) -> None:
         size = len(node.value) if isinstance(node.value, str | bytes) else 0

@@ -1,4 +1,4 @@
-"""The names by which Python reaches outside of a kernel's task: modules, what they hold, and attributes of objects."""
+"""The names with which Python code can leave a kernel's task: modules, their contents, and attributes of objects."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ FILES, NETWORK, PROCESSES, THREADS = "files", "network", "processes", "threads"
 HOOKS, PATCHES, NATIVE, DYNAMIC = "import hooks", "patched modules", "native code", "code made at run time"
 ENVIRONMENT, LOOKING_AROUND = "environment", "looking around"
 
-# What a kernel is made of.
+# Modules that kernels need.
 ORDINARY = words("""
     __future__ abc collections contextlib copy cuda cupy cutlass dataclasses decimal einops enum fractions functools
     itertools math numbers numpy operator random statistics string torch triton tvm_ffi types typing typing_extensions
@@ -31,14 +31,14 @@ MODULES = {
         atexit dis faulthandler gc getpass inspect logging platform sysconfig time traceback tracemalloc weakref""",
 }
 KIND_OF = {module: kind for kind, listed in MODULES.items() for module in words(listed)}
-# Named so often in honest code that the import by itself says nothing: what is taken from them does.
+# Honest code imports these often. The import alone is no finding; the names that are used from it can be.
 BY_ATTRIBUTE = words("os sys time logging weakref platform inspect")
-NOTED = words("logging platform time weakref traceback inspect")  # worth a look, and no more
+NOTED = words("logging platform time weakref traceback inspect")  # worth a look, but never severe
 
 
-# Of those the ones that a word of a kernel's own may be: torch.select, torch.signal, a graph's code.
+# Modules whose names also have other meanings: torch.select, torch.signal, the code of a graph.
 WORDS = words("select signal code")
-# And those that are no attribute of anything but a module, whatever it is an attribute of.
+# Names that always mean the module, also as an attribute of another object.
 UNMISTAKABLE = words("""
     builtins ctypes importlib linecache marshal multiprocessing os pathlib pickle posix runpy shutil socket subprocess
     sys tempfile threading zipimport
@@ -46,7 +46,7 @@ UNMISTAKABLE = words("""
 
 
 class Known(NamedTuple):
-    """What is known of a name. Severe: reason enough to refuse it."""
+    """The kind of a known name. `severe`: a reason to refuse the solution."""
 
     kind: str
     severe: bool = True
@@ -56,7 +56,7 @@ def _below(module: str, names: str, kind: str, severe: bool = True) -> dict[str,
     return {f"{module}.{name}": Known(kind, severe) for name in words(names)}
 
 
-# By the longest prefix of a dotted name.
+# Looked up by the longest prefix of a dotted name.
 NAMES: dict[str, Known] = {
     "os": Known(FILES),
     **_below("os", "path", FILES, False),
@@ -93,14 +93,14 @@ BUILTINS = {
     "input": FILES, "globals": LOOKING_AROUND, "locals": LOOKING_AROUND, "__builtins__": HOOKS, "__loader__": HOOKS,
     "__spec__": HOOKS,
 }  # fmt: skip
-UNUSUAL = frozenset(("globals", "locals"))  # of those, what is only worth a look
-# Attributes from which everything else can be reached.
+UNUSUAL = frozenset(("globals", "locals"))  # of the builtins, those that are only worth a look
+# Attributes through which code can reach everything else.
 INNER = words("""
     __globals__ __builtins__ __subclasses__ __bases__ __mro__ __code__ __closure__ __loader__ __spec__ __import__
     __getattribute__ __reduce__ __reduce_ex__ f_back f_locals f_globals f_builtins gi_frame cr_frame tb_frame tb_next
     _getframe load_module exec_module get_field
 """)
-# Of arrays, of a tensor's storage, of paths.
+# Methods of arrays, of a tensor's storage, and of paths that read or write files.
 FILE_METHODS = words("""
     tofile fromfile from_file _write_file _new_with_file _set_from_file _share_filename_cpu_ _new_shared_filename_cpu
     read_text write_text read_bytes write_bytes symlink_to hardlink_to
@@ -109,10 +109,10 @@ NOTED_FILE_METHODS = words("dump unlink rmdir mkdir touch chmod")
 
 
 def known(parts: Sequence[str]) -> Known | None:
-    """By the longest known prefix of a dotted name, then by the module that it begins with."""
+    """Looks a dotted name up by its longest known prefix, then by its module."""
     for length in range(len(parts), 0, -1):
         if (found := NAMES.get(".".join(parts[:length]))) is not None:
-            # The module itself says nothing: what is taken from it does.
+            # The module alone is no finding; a name that is used from it can be.
             return None if length == len(parts) == 1 else found
     top = parts[0]
     if top in KIND_OF and top not in BY_ATTRIBUTE and len(parts) > 1:
@@ -121,13 +121,13 @@ def known(parts: Sequence[str]) -> Known | None:
 
 
 def reached(parts: Sequence[str]) -> Known | None:
-    """What a dotted name comes to by way of a module that another one has imported: torch.os, random._os.system."""
+    """Looks up a name that is reached through a module which another module imported: torch.os, random._os.system."""
     for i in range(1, len(parts)):
         module = parts[i] if parts[i] in KIND_OF else parts[i].lstrip("_")
         if module not in KIND_OF or module in WORDS:
             continue
         found = known([module, *parts[i + 1 :]])
-        if module not in NOTED:  # which no kernel comes by in this way
+        if module not in NOTED:  # no kernel needs a module in this way
             return Known(found.kind if found else KIND_OF[module])
         if found is not None and found.severe:
             return found

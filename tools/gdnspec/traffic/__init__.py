@@ -1,1 +1,1 @@
-"""From the logs of a serving system to the calls that its kernels meet."""
+"""Turn the request logs of a serving system into the calls that its kernels get."""

@@ -1,4 +1,4 @@
-"""One call of a definition's operator, described by the few numbers that its work depends on, and that work."""
+"""The work of one call, computed from the few numbers that it depends on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from gdnspec.numerics.floor import Work, work
 
 
 class Shape(NamedTuple):
-    """`carried`: whether there is an initial state, of some sequence at least. `pieces`: what the definition counts of
-    each sequence, of all together, such as checkpoints."""
+    """The numbers that the work of a call depends on. `carried`: whether any sequence has an initial state. `pieces`:
+    totals of what the definition counts per sequence, such as checkpoints."""
 
     tokens: int
     sequences: int
@@ -33,8 +33,8 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """A definition with a preset. `each`: tokens of a row of a verify; `interval`: the value of an integer scalar that
-    counts tokens, such as those between two checkpoints."""
+    """A definition with a preset. `each`: tokens per row of a verify. `interval`: the value of integer scalars, which
+    count tokens, such as those between two checkpoints."""
 
     found: Found
     preset: str
@@ -46,7 +46,7 @@ class Operator:
         return self.found.definition.conventions.packing == "ragged"
 
     def line(self, name: str, lengths: Sequence[int], carried: bool, seed: int, weight: int | None = None) -> Workload:
-        """The workload of a prefill of these sequences; of a decode or verify, of as many rows."""
+        """A workload with sequences of these lengths; for a decode or verify, with as many rows."""
         from gdnspec.traffic.engine_slots import rows_of
 
         line: dict[str, object] = {
@@ -63,7 +63,7 @@ class Operator:
         return Workload.model_validate(line)
 
     def shape(self, lengths: Sequence[int], carried: bool) -> Shape:
-        """Of a call on sequences of these lengths, or on as many rows."""
+        """The shape of a call on sequences of these lengths, or on as many rows."""
         return Shape.of(lengths, carried, self._pieces(lengths))
 
     def _scalars(self) -> dict[str, int]:
@@ -76,7 +76,7 @@ class Operator:
         return tuple(sum(roles.count(text, length, self._scalars()) for length in lengths) for text in texts)
 
     def work(self, shape: Shape) -> Work:
-        """Bytes and operations of a call, from the definition by way of the numbers that they are linear in."""
+        """Bytes and operations of a call. Both are linear in the numbers of its shape."""
         counts = (1, shape.tokens if self.ragged else 0, shape.sequences, *shape.pieces)
         parts = self._linear[shape.carried or not self.ragged]
         return Work(
@@ -86,12 +86,12 @@ class Operator:
 
     @cached_property
     def _linear(self) -> dict[bool, tuple[Work, ...]]:
-        """Carried or not: what a call has, what each token adds, each sequence, each piece of a kind. A row's tokens
-        count as one."""
+        """With and without initial states: the work of a call itself, and what each token, each sequence and each piece
+        adds. All tokens of a row count as one."""
         return {carried: self._fitted(carried) for carried in ((False, True) if self.ragged else (True,))}
 
     def _fitted(self, carried: bool) -> tuple[Work, ...]:
-        """The numbers come from small calls: as many as there are unknowns, and one more that must agree."""
+        """Finds the numbers from small calls: one more than there are unknowns, so that an error shows."""
         n = self.interval
         if not self.ragged:
             calls = [[self.each] * rows for rows in (1, 2, 5)]
@@ -110,11 +110,14 @@ class Operator:
         )
 
     def _solved(self, counts: Sequence[Sequence[int]], values: Sequence[int]) -> list[int]:
-        """What each unit of a count adds. Raises `SpecError` where the values are not sums of such."""
+        """What each unit of a count adds. Raises `SpecError` if the values are not linear in the counts."""
         solution = np.linalg.lstsq(np.array(counts, dtype=np.float64), np.array(values, dtype=np.float64), rcond=None)
         found = [round(x) for x in solution[0]]
         if [sum(n * x for n, x in zip(row, found, strict=True)) for row in counts] != list(values):
-            raise SpecError(f"what {self.found.definition.name} takes does not go with its tokens and sequences")
+            raise SpecError(
+                f"the work of {self.found.definition.name} is not linear in its tokens and sequences, so a log cannot "
+                "be replayed for it"
+            )
         return found
 
     def _probe(self, lengths: Sequence[int], carried: bool) -> Work:
@@ -122,5 +125,5 @@ class Operator:
 
 
 def states_left_out(definition: Definition) -> list[str]:
-    """What a call without a state leaves out."""
+    """The inputs that a call without initial states leaves out."""
     return [tensor.name for tensor in definition.inputs if tensor.optional and roles.is_state(definition, tensor)]

@@ -1,4 +1,4 @@
-"""How long an engine's step takes: from what was measured of kernels where there is anything, else from bounds."""
+"""The time of an engine's step, from traces of kernels if there are enough, otherwise from bounds."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ from gdnspec.numerics.floor import Work, bound
 from gdnspec.traffic.calls import Operator, Shape
 from gdnspec.traffic.kinds import LAUNCH
 
-FEWEST = 5  # traces that four figures are fitted to
-DIGITS = 4  # kept of what is fitted: the same on every machine, whatever its linear algebra rounds
+FEWEST = 5  # traces for a fit of four numbers
+DIGITS = 4  # of fitted numbers, so that they are the same on every machine in spite of rounding
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Seconds of a call: a launch, and what each byte, operation and token of the longest sequence adds. `of` says what
-    it was fitted to, `off` by how much it misses that, at the median and at most."""
+    """The time of a call in seconds: a launch, and what each byte, operation and token of the longest sequence adds.
+    `of`: what it was fitted to. `off`: the relative error of the fit, median and largest."""
 
     launch: float
     byte: float
@@ -38,13 +38,13 @@ class KernelTime:
         parts = [f"{self.launch * 1e6:.3g} us"]
         parts += [f"1 byte / {1e-12 / self.byte:.3g} TB/s"] if self.byte else []
         parts += [f"1 operation / {1e-12 / self.operation:.3g} TFLOP/s"] if self.operation else []
-        parts += [f"{self.token * 1e9:.3g} ns a token of the longest sequence"] if self.token else []
+        parts += [f"{self.token * 1e9:.3g} ns per token of the longest sequence"] if self.token else []
         return f"{' + '.join(parts)}, {self.of}, off by {self.off[0]:.0%} at the median, {self.off[1]:.0%} at most"
 
 
 @dataclass(frozen=True)
 class BoundTime:
-    """Seconds of a call at a device's measured rates: nothing is faster."""
+    """The time of a call in seconds at the device's measured rates. No kernel is faster."""
 
     ceilings: Ceilings
 
@@ -58,8 +58,8 @@ class BoundTime:
 
 @dataclass(frozen=True)
 class Engine:
-    """What a step takes beside the kernels of one layer: `layers` of these, and everything else that a model does, for
-    a step and for each of its tokens. Seconds."""
+    """The rest of a model. `layers`: how many layers call these kernels. `step`, `token`: seconds that everything else
+    takes per step and per token."""
 
     layers: int = 36
     step: float = 5e-3
@@ -68,7 +68,7 @@ class Engine:
 
 @dataclass
 class StepCost:
-    """Nanoseconds of a step: `Engine` and the calls of a prefill and of a decode or verify."""
+    """The time of a step in nanoseconds, from `Engine` and the calls of a prefill and of a decode or verify."""
 
     engine: Engine
     ceilings: Ceilings
@@ -86,7 +86,7 @@ class StepCost:
         return max(1, round(seconds * 1e9))
 
     def over_bound(self, tokens: int) -> float | None:
-        """How many times its bound a prefill of one sequence takes; None where it is timed by the bound."""
+        """The time of a prefill of one sequence over its bound; None if its time is the bound."""
         operator, time = self.prefill
         if isinstance(time, BoundTime):
             return None
@@ -106,8 +106,8 @@ class StepCost:
 
 
 def measured(known: Iterable[Solution], found: Found, device: str) -> dict[str, Trace]:
-    """Of each workload the fastest trace on the device, of whatever version of a solution: a step takes about as long
-    after a kernel was edited, and the same log gives the same steps."""
+    """The fastest trace per workload on the device. A trace counts even if the solution has changed since: the time
+    stays about the same, and so the same log gives the same steps."""
     best: dict[str, Trace] = {}
     for solution in known:
         for trace in _traces(solution, device):
@@ -120,7 +120,7 @@ def measured(known: Iterable[Solution], found: Found, device: str) -> dict[str, 
 
 
 def ceilings_of(known: Iterable[Solution], device: str) -> Ceilings:
-    """As measured beside the latest trace of the device. Raises `SpecError` where there is none."""
+    """The device's rates, from its latest trace. Raises `SpecError` if there is none."""
     latest: Trace | None = None
     devices = set()
     for solution in known:
@@ -129,12 +129,12 @@ def ceilings_of(known: Iterable[Solution], device: str) -> Ceilings:
             if trace.ceilings and (latest is None or trace.recorded > latest.recorded):
                 latest = trace
     if latest is None or latest.ceilings is None:
-        raise SpecError(f"no trace of {device!r} says what it can do ({nearest(device, devices)})")
+        raise SpecError(f"no trace has the rates of device {device!r} ({nearest(device, devices)})")
     return latest.ceilings
 
 
 def kernel_time(traces: dict[str, Trace], device: str) -> KernelTime | None:
-    """Fitted to these traces, all errors relative; None where there are too few."""
+    """A fit to these traces by relative errors; None if there are too few."""
     from scipy.optimize import nnls
 
     chosen = [trace for trace in traces.values() if trace.timing is not None]
@@ -142,11 +142,11 @@ def kernel_time(traces: dict[str, Trace], device: str) -> KernelTime | None:
         return None
     rows = np.array([_features(trace) for trace in chosen])
     times = np.array([_median(trace) for trace in chosen])
-    # Columns of like size, so that none is lost beside another.
+    # Columns are scaled to similar size for the solver.
     scale = np.maximum(rows.max(axis=0), 1.0)
     factors, _ = nnls(rows / scale / times[:, None], np.ones(len(chosen)))
     launch, byte, operation, token = (float(f"{x:.{DIGITS}g}") for x in factors / scale)
-    launch = max(launch, LAUNCH)  # long calls say nothing of it
+    launch = max(launch, LAUNCH)  # long calls do not determine it
     off = np.abs(rows @ np.array([launch, byte, operation, token]) / times - 1)
     names = ", ".join(sorted({trace.solution for trace in chosen}))
     of = f"fitted to {len(chosen)} traces of {names} on {device}"
@@ -155,12 +155,11 @@ def kernel_time(traces: dict[str, Trace], device: str) -> KernelTime | None:
 
 def _features(trace: Trace) -> tuple[float, float, float, float]:
     assert trace.timing is not None
-    longest = max(trace.sequence_lengths or [_each(trace)])
+    longest = max(trace.sequence_lengths or [_tokens_per_row(trace)])
     return 1.0, float(trace.timing.bytes), float(trace.timing.operations), float(longest)
 
 
-def _each(trace: Trace) -> int:
-    """Tokens of a row."""
+def _tokens_per_row(trace: Trace) -> int:
     drafts = roles.axis(definition(trace.definition).definition, "drafts")
     return trace.axes.get(drafts, 1) if drafts else 1
 

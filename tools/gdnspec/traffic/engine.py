@@ -1,15 +1,15 @@
-"""Continuous batching, replayed: which prefill, decode and verify batches a log's requests become, step by step.
+"""Replay a log with continuous batching: which batches of prefill, decode and verify its requests become, per step.
 
-The rules are those that engines share (Orca's iteration-level scheduling; chunked prefill as in Sarathi-Serve):
+The rules are common to engines (Orca's iteration-level scheduling; chunked prefill as in Sarathi-Serve):
 
-- A step runs every request that decodes, one row each, and prefills prompts in order of arrival with what is left of
-  the step's tokens. A prompt that does not fit goes on in the next step, from the state that it has.
-- Not chunked: prompts go whole, in steps of their own, and those come before any decode.
+- A step runs one row of every request that decodes. The rest of the step's tokens prefill prompts in order of arrival.
+  A prompt that does not fit continues in the next step from its state.
+- Without chunking, whole prompts are prefilled in steps of their own, before any decode.
 - At most `running` requests have a state at a time. The others wait.
-- The last token of a prompt yields the first token of the answer, so an answer of n tokens is decoded in n - 1 rows;
-  with speculation, in as many as its accepted tokens take.
+- The last token of a prompt gives the first token of the answer. An answer of n tokens is therefore decoded in n - 1
+  rows; with speculation, in fewer.
 
-Steps that are alike follow each other by the thousand where nothing is prefilled: they are one `Step`.
+While nothing is prefilled, thousands of equal steps follow each other. They become one `Step`.
 """
 
 import heapq
@@ -26,28 +26,28 @@ from gdnspec.traffic.speculation import Speculation
 
 @dataclass(frozen=True)
 class Limits:
-    """What an engine is started with. Lengths in tokens."""
+    """The settings of an engine. Lengths in tokens."""
 
-    step_tokens: int = 8192  # of a step, over all of its requests
+    step_tokens: int = 8192  # per step, over all of its requests
     running: int = 256  # requests that have a state
     chunked: bool = True
-    drafts: int = 0  # guessed tokens in each row that decodes
-    acceptance: float = 0.0  # chance that a guess is right, where those before it were
-    cached_states: int = 0  # of prefixes
-    block: int = 512  # between two of these
-    seed: int = 0  # of what is accepted
+    drafts: int = 0  # draft tokens per row
+    acceptance: float = 0.0  # probability that a draft token is accepted, if those before it were
+    cached_states: int = 0  # in the prefix cache
+    block: int = 512  # tokens between two cached states
+    seed: int = 0  # decides which draft tokens are accepted
 
     def __post_init__(self) -> None:
         if self.running * (self.drafts + 1) > self.step_tokens:
             rows = f"{self.running} requests of {self.drafts + 1} tokens each"
             raise SpecError(
-                f"a step of {self.step_tokens} tokens is too small for {rows}: raise one or lower the other"
+                f"a step of {self.step_tokens} tokens is too small for {rows}: raise --step-tokens or lower --running"
             )
 
 
 class Step(NamedTuple):
-    """`times` steps that are alike, `duration` ns each, the first at `start`. `lengths` of the sequences that are
-    prefilled, `carried` of them from a state; `rows` decode, or verify where the engine speculates."""
+    """`times` equal steps of `duration` ns each; the first begins at `start`. `lengths`: of the prefilled sequences.
+    `carried`: which of them start from a state. `rows`: how many decode, or verify if the engine speculates."""
 
     start: int
     duration: int
@@ -58,31 +58,31 @@ class Step(NamedTuple):
 
 
 class StepTime(Protocol):
-    """Nanoseconds of a step."""
+    """Returns the time of a step in nanoseconds."""
 
     def __call__(self, lengths: tuple[int, ...], rows: int) -> int: ...
 
 
 @dataclass
 class Totals:
-    """What has been scheduled so far."""
+    """Counts of what has been scheduled so far."""
 
     requests: int = 0
     prompts: int = 0  # tokens of all prompts
-    cached: int = 0  # of these, found in the cache
-    prefilled: int = 0  # of these, computed
+    cached: int = 0  # tokens of prompts that were found in the cache
+    prefilled: int = 0  # tokens of prompts that were computed
     outputs: int = 0  # tokens of all answers
-    first: int = 0  # of these, by a prefill
+    first: int = 0  # tokens of answers that a prefill gave
     rows: int = 0  # decoded or verified
     steps: int = 0
     busy: int = 0  # ns
     latest: int = 0  # ns, end of the last step
-    waiting: int = 0  # requests, at most at one time
+    waiting: int = 0  # the most requests that waited at one time
 
 
 @dataclass
 class _Sequence:
-    """A prompt on its way."""
+    """A prompt that is being prefilled."""
 
     request: Request
     left: int  # tokens still to be computed
@@ -91,14 +91,14 @@ class _Sequence:
 
 @dataclass
 class Engine:
-    """One replay. `totals` is what `run` has yielded."""
+    """One replay. `totals` counts the steps that `run` has yielded."""
 
     limits: Limits
     step_time: StepTime
     totals: Totals = field(default_factory=Totals)
 
     def run(self, requests: Iterable[Request]) -> Iterator[Step]:
-        """Steps in order, until every request has its answer."""
+        """Yields steps in order, until every request has its answer. Raises `SpecError` if a prompt does not fit."""
         limits, totals = self.limits, self.totals
         cache = PrefixCache(limits.cached_states, limits.block)
         speculation = Speculation(limits.drafts, limits.acceptance, limits.seed)
@@ -106,7 +106,7 @@ class Engine:
         coming = next(arriving, None)
         waiting: deque[Request] = deque()
         prefilling: deque[_Sequence] = deque()
-        ends: list[int] = []  # of what decodes: the step of decoding after which it has all of its tokens
+        ends: list[int] = []  # for each decoding request, the decode step after which its answer is complete
         clock = decoded = 0
 
         while True:
@@ -126,7 +126,7 @@ class Engine:
             duration = self.step_time(lengths, rows)
             times = 1
             if not chosen:
-                # Nothing changes until an answer is complete, or a request comes that there is room for.
+                # Nothing changes until an answer is complete, or until a request arrives that may run.
                 times = ends[0] - decoded
                 if coming is not None and len(ends) < limits.running:
                     times = max(1, min(times, -(-(coming.arrival - clock) // duration)))
@@ -173,8 +173,8 @@ class Engine:
             if not limits.chunked and length > left:
                 if not chosen:
                     raise SpecError(
-                        f"a prompt of {length} tokens does not fit a step of {limits.step_tokens}: chunk prompts, or "
-                        "raise the tokens of a step"
+                        f"a prompt of {length} tokens does not fit into a step of {limits.step_tokens}: use --chunked, "
+                        "or raise --step-tokens"
                     )
                 break
             waiting.popleft()

@@ -1,4 +1,4 @@
-"""The slots of an engine's pool that a batch names: any of them, each row its own."""
+"""Draw the slots of an engine's pool that a batch uses. Each row has slots of its own."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from gdnspec.model.roles import axis
 
 
 def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple[dict[str, int], dict[str, list[int]]]:
-    """Axes and integer inputs of `batch` rows of `tokens` each; empty where the definition has no pool. A row that
-    decodes writes where it reads; one that verifies has a slot for each token, and starts from what the step before
-    accepted. A quarter of the slots belong to requests that wait."""
+    """Axes and integer inputs for `batch` rows of `tokens` each; empty if the definition has no pool. A decode row
+    writes to the slot that it reads. A verify row has a slot per token, and starts from the state that the last step
+    accepted. The pool has a quarter more slots, for requests that are not in the batch."""
     naming = [tensor for tensor in definition.inputs if tensor.indexes is not None]
     if not naming:
         return {}, {}
@@ -26,7 +26,7 @@ def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple
         tensor.name: (free[:, 1:].reshape(-1) if len(tensor.shape or []) == 2 else free[:, 0]).tolist()
         for tensor in naming
     }
-    # One token of a step is always right, all of them at times.
+    # A step accepts at least one token, and at most all of them.
     for name in counting:
         values[name] = (1 + stream.raw(batch) % np.uint64(tokens)).tolist()
     return {slots: total}, values

@@ -1,4 +1,4 @@
-"""The public formats of request logs: which columns they have, and what a row of each means."""
+"""The public formats of request logs: their columns, and how to read a row."""
 
 import json
 import math
@@ -11,13 +11,13 @@ from typing import Any
 from gdnspec.model.errors import nearest
 from gdnspec.traffic.request import Request
 
-LONGEST = 1 << 24  # tokens of a prompt or an output: nothing real is near it
+LONGEST = 1 << 24  # tokens of a prompt or an output; no real request comes near it
 LATEST = 1 << 62  # ns, 146 years
 NS = {"s": 10**9, "ms": 10**6}
 
 
 class BadRow(ValueError):
-    """A row that says nothing sensible: `column` and why."""
+    """An invalid row. `column`: the invalid column, or empty for the whole row."""
 
     def __init__(self, column: str, message: str) -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class BadRow(ValueError):
 
 
 class FailedRequest(Exception):
-    """A row of a request that the log itself calls failed: nothing ran for it."""
+    """A row of a request that the log marks as failed."""
 
 
 Parse = Callable[[Sequence[str]], Request]
@@ -33,7 +33,7 @@ Parse = Callable[[Sequence[str]], Request]
 
 @dataclass(frozen=True)
 class Format:
-    """`columns` as the header names them; `parse` takes their values in that order. JSONL has no header."""
+    """A format. `columns`: their names in the header, empty for JSONL. `parse`: reads their values, in this order."""
 
     name: str
     title: str
@@ -56,26 +56,26 @@ def _number(column: str, text: str) -> float:
 def _tokens(column: str, text: str, least: int) -> int:
     value = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else _number(column, text)
     if value != int(value):
-        raise BadRow(column, f"{text[:40]} is no whole number of tokens")
+        raise BadRow(column, f"{text[:40]} is not a whole number of tokens")
     if value < least:
         raise BadRow(column, f"{text[:40]} is " + ("negative" if value < 0 else f"below {least}"))
     if value > LONGEST:
-        raise BadRow(column, f"{text[:40]} tokens: more than {LONGEST} are not believed")
+        raise BadRow(column, f"{text[:40]} tokens are more than {LONGEST}, which is implausible")
     return int(value)
 
 
 def _moment(column: str, text: str) -> int:
-    """Nanoseconds since 1970 of a date and time, UTC where it says no zone."""
+    """The nanoseconds since 1970 of a date and time, in UTC if it has no time zone."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        raise BadRow(column, f"{text[:40]!r} is no date and time such as 2023-11-16 18:17:03.9799600") from None
+        raise BadRow(column, f"{text[:40]!r} is not a date and time such as 2023-11-16 18:17:03.9799600") from None
     since = (when if when.tzinfo else when.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
     return ((since.days * 86400 + since.seconds) * 10**6 + since.microseconds) * 1000
 
 
 def _elapsed(column: str, text: str, unit: str) -> int:
-    """Nanoseconds of a count of seconds or milliseconds. Whole counts stay exact."""
+    """Seconds or milliseconds in nanoseconds. Whole numbers stay exact."""
     if text.isascii() and text.isdigit() and len(text) < 19:
         value = int(text) * NS[unit]
     else:
@@ -100,7 +100,7 @@ def _burstgpt(row: Sequence[str]) -> Request:
     seconds, prompt, output = row
     arrival = _elapsed("Timestamp", seconds, "s")
     request = Request(arrival, _tokens("Request tokens", prompt, 0), _tokens("Response tokens", output, 0))
-    if request.output == 0:  # so the authors mark what failed
+    if request.output == 0:  # the authors of the log mark failed requests so
         raise FailedRequest
     if request.prompt == 0:
         raise BadRow("Request tokens", "0 is below 1")
@@ -120,7 +120,7 @@ MOONCAKE = ("timestamp", "input_length", "output_length", "hash_ids")
 
 
 def _mooncake(block: int, row: Sequence[str]) -> Request:
-    """One line of JSON. `hash_ids` has one identity for each block of `block` tokens, a last one in part or not."""
+    """Reads a line of JSON. `hash_ids` has one number per block of `block` tokens; the last block may be partial."""
     (line,) = row
     try:
         data: Any = json.loads(line)
@@ -144,7 +144,10 @@ def _mooncake(block: int, row: Sequence[str]) -> Request:
     )
     least, most = request.prompt // block, -(-request.prompt // block)
     if blocks and not least <= len(blocks) <= most:
-        message = f"{len(blocks)} blocks, but {request.prompt} tokens have {least} or {most} of {block}: --block-tokens"
+        message = (
+            f"{len(blocks)} blocks, but {request.prompt} tokens have {least} or {most} of {block} tokens: set "
+            "--block-tokens"
+        )
         raise BadRow("hash_ids", message)
     return request
 
@@ -156,7 +159,7 @@ PLAIN = ("arrival", "prompt_tokens", "output_tokens")
 
 
 def known(columns: tuple[str, str, str] = PLAIN, block: int = 512) -> dict[str, Format]:
-    """Every format by name. `columns` are those of a plain CSV, `block` the tokens of a block that Mooncake hashes."""
+    """Every format by name. `columns`: those of a plain CSV. `block`: tokens per block that Mooncake hashes."""
     azure = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
     burstgpt = ("Timestamp", "Request tokens", "Response tokens")
     return {

@@ -1,4 +1,4 @@
-"""What a call's time is made of, so what a kernel for it should be good at."""
+"""What limits the speed of a call: the launch, the chain of chunks, the memory, or the operations."""
 
 from typing import Literal, NamedTuple
 
@@ -15,13 +15,13 @@ KINDS: dict[Kind, str] = {
 }
 
 CHUNK = 64  # tokens
-# Seconds on an H200: a bare copy in a graph as its bytes go to none (solutions/cuda_decode/README.md), and the fewest
-# that one chunk of a chain has taken, products that wait for one another alone (solutions/hopper_prefill/README.md).
+# Seconds on an H200. LAUNCH: a copy of almost no bytes in a graph (solutions/cuda_decode/README.md). SERIAL: the least
+# time of one chunk in a chain, only the products that wait for each other (solutions/hopper_prefill/README.md).
 LAUNCH, SERIAL = 1.1e-6, 0.43e-6
 
 
 class Parts(NamedTuple):
-    """Seconds that each would take alone."""
+    """The seconds that each part would take alone."""
 
     launch: float
     chain: float
@@ -30,12 +30,12 @@ class Parts(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """The largest."""
+        """The largest part."""
         names: tuple[Kind, ...] = ("launch", "chain", "memory", "compute")
         return max(zip(self, names, strict=True))[1]
 
 
 def parts(call: Work, shape: Shape, ceilings: Ceilings) -> Parts:
-    """Of a call on this device. A decode or verify of a few tokens has no chain: a launch hides it."""
+    """The parts of a call on this device. Up to 16 tokens count as no chain, because the launch hides it."""
     chunks = -(-shape.longest // CHUNK) if shape.longest > 16 else 0
     return Parts(LAUNCH, chunks * SERIAL, call.bytes / ceilings.copy_bandwidth, call.operations / ceilings.matrix_rate)

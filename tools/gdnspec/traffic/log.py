@@ -1,4 +1,4 @@
-"""A request log, read row by row: gigabytes of it never lie in memory."""
+"""Read a request log row by row, so that a log of gigabytes needs little memory."""
 
 import csv
 import gzip
@@ -11,12 +11,12 @@ from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.traffic.formats import NAMES, BadRow, FailedRequest, Format, known
 from gdnspec.traffic.request import Request
 
-LONGEST_LINE = 1 << 20  # characters: a prompt of a million tokens has 2,000 blocks
+LONGEST_LINE = 1 << 20  # characters; a prompt of a million tokens has 2,000 blocks, which fit
 
 
 class Log:
-    """Requests in order of arrival. Raises `SpecError` with row and column where one makes no sense, or counts it in
-    `skipped` with `skip_invalid`. `failed` counts those that the log itself calls failed."""
+    """Iterates over requests in order of arrival. For an invalid row it raises `SpecError` with line and column; with
+    `skip_invalid` it counts the row in `skipped`. `failed` counts requests that the log marks as failed."""
 
     def __init__(
         self, path: Path, formats: dict[str, Format] | None = None, kind: str | None = None,
@@ -25,7 +25,7 @@ class Log:
         self.path, self.formats, self.kind = path, formats or known(), kind
         self.skip_invalid, self.longest = skip_invalid, longest
         self.requests = self.failed = 0
-        self.skipped: dict[str, int] = {}  # column and reason to rows
+        self.skipped: dict[str, int] = {}  # rows by column
         if kind is not None and kind not in self.formats:
             raise SpecError(f"no format {kind!r} ({nearest(kind, NAMES)})")
 
@@ -58,7 +58,7 @@ class Log:
             raise SpecError([Problem(self.path, f"not a whole gzip file: {error}")]) from None
         if not self.requests:
             skipped = sum(self.skipped.values()) + self.failed
-            why = f": all {skipped} rows were passed over" if skipped else ""
+            why = f": all {skipped} rows were skipped" if skipped else ""
             raise SpecError([Problem(self.path, f"holds no request{why}")])
 
     def _hold(self, request: Request, first: int | None, latest: int, chosen: Format) -> None:
@@ -71,7 +71,7 @@ class Log:
     def _skip(self, number: int, error: BadRow) -> None:
         place = f"line {number}" + (f": {error.column}" if error.column else "")
         if not self.skip_invalid:
-            hint = "--skip-invalid passes such rows over, and counts them"
+            hint = "--skip-invalid skips such rows, and counts them"
             raise SpecError([Problem(self.path, str(error), place, hint)])
         column = error.column or "line"
         self.skipped[column] = self.skipped.get(column, 0) + 1
@@ -79,7 +79,7 @@ class Log:
     # --- rows ---------------------------------------------------------------------------------------------------
 
     def _rows(self, lines: Iterator[str]) -> tuple[Format, Iterable[tuple[int, list[str] | BadRow]]]:
-        """The format, and the values of its columns row by row with the number of the line."""
+        """The format, and its rows as (line number, values of the columns)."""
         start = next(lines, "")
         if self.kind == "mooncake" or (self.kind is None and start.lstrip().startswith("{")):
             numbered = enumerate(_chain(start, lines), start=1)
@@ -107,13 +107,13 @@ class Log:
             hint = nearest(missing[0], header)
             raise SpecError([Problem(self.path, f"no column {missing[0]!r}", "line 1", hint)])
         wanted = "; ".join(f"{f.name}: {', '.join(f.columns)}" for f in candidates)
-        message = f"the columns {', '.join(header)[:200]} are of no known log"
+        message = f"the columns {', '.join(header)[:200]} belong to no known format"
         raise SpecError([Problem(self.path, message, "line 1", f"{wanted}; mooncake: JSONL")])
 
     def _values(
         self, lines: Iterator[str], indices: list[int], width: int, chosen: Format
     ) -> Iterator[tuple[int, list[str] | BadRow]]:
-        """Each line by itself: no format has a cell of several, and a quote too many would swallow what follows."""
+        """Parses each line separately. No format has cells over several lines, and so a stray quote spoils one line."""
         for number, line in enumerate(lines, start=2):
             if not line.strip():
                 continue
@@ -130,7 +130,7 @@ class Log:
 
 
 def _cells(line: str) -> list[str]:
-    """Raises `csv.Error`."""
+    """The cells of a line. Raises `csv.Error`."""
     return next(csv.reader([line], strict=True))
 
 

@@ -1,4 +1,4 @@
-"""A few calls that stand for many: clusters of like calls, and of each the member that takes what they take."""
+"""Choose a few calls that represent many: cluster similar calls, and take from each cluster a typical one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,14 @@ from gdnspec.traffic.tally import Call
 
 Floats = NDArray[np.float64]
 
-CLOSE = 0.02  # relative, of a representative's bound to its cluster's mean
+CLOSE = 0.02  # relative difference of a representative's bound from its cluster's mean
 RESTARTS = 4
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """`calls` with the weights of their clusters. Seconds of all calls, and those that the few predict."""
+    """`calls`: the chosen ones, with the weights of their clusters. `total`: seconds of all calls. `predicted`: the
+    seconds that the chosen calls and weights give."""
 
     calls: list[Call]
     total: float
@@ -28,8 +29,8 @@ class Reduced:
 
 
 def reduce(calls: Sequence[Call], seconds: Sequence[float], count: int, seed: int) -> Reduced:
-    """At most `count` of the calls, `seconds` each of which is known: k-means on lengths, sequences and time, where a
-    call weighs what all of its kind take. Seeded: the same calls, the same choice."""
+    """Chooses at most `count` calls by k-means on lengths, sequences and time. `seconds`: the time of each call, which
+    also gives its weight. The same calls and seed give the same choice."""
     times, each = np.array([call.times for call in calls], dtype=np.float64), np.array(seconds)
     total = float(times @ each)
     if len(calls) <= count:
@@ -46,7 +47,7 @@ def reduce(calls: Sequence[Call], seconds: Sequence[float], count: int, seed: in
         off = np.abs(each[members] / mean - 1)
         distance = ((features[members] - centres[label]) ** 2).sum(axis=1)
         near = off <= max(CLOSE, float(off.min()))
-        # Of those that take what the cluster takes on average, the most typical; the earliest of several.
+        # Among the members with about the mean time, the most typical one; among equals, the earliest.
         best = members[np.lexsort((members, np.where(near, distance, np.inf)))[0]]
         chosen.append((int(best), weight))
         predicted += weight * float(each[best])
@@ -55,7 +56,8 @@ def reduce(calls: Sequence[Call], seconds: Sequence[float], count: int, seed: in
 
 
 def _features(calls: Sequence[Call], seconds: Floats) -> Floats:
-    """Logarithms of tokens, sequences, longest sequence and time; whether there is a state. Of equal spread."""
+    """Features of equal spread: logarithms of tokens, sequences, longest sequence and time; and whether a state is
+    carried."""
     rows = [(sum(call.lengths), len(call.lengths), max(call.lengths, default=0), call.carried) for call in calls]
     table = np.array(rows, dtype=np.float64)
     table = np.column_stack([np.log1p(table[:, :3]), table[:, 3], np.log(seconds)])
@@ -68,7 +70,7 @@ def _clusters(features: Floats, weight: Floats, count: int, seed: int) -> tuple[
     from threadpoolctl import threadpool_limits
 
     distinct = len(np.unique(features, axis=0))
-    with threadpool_limits(1):  # several threads add up in an order that differs from run to run
+    with threadpool_limits(1):  # several threads would add in an order that differs between runs
         fitted = KMeans(min(count, distinct), n_init=RESTARTS, random_state=seed % (1 << 32)).fit(
             features, sample_weight=weight / weight.mean()
         )

@@ -1,11 +1,11 @@
-"""What a log says of one request."""
+"""One request of a log."""
 
 from typing import NamedTuple
 
 
 class Request(NamedTuple):
-    """`arrival` in nanoseconds since the log's first request; lengths in tokens. `blocks` names the prompt's leading
-    blocks by content, for a cache of prefixes: two requests that agree in the first n have the same first n blocks."""
+    """A request. `arrival`: nanoseconds since the log's first request. `prompt`, `output`: tokens. `blocks`: identities
+    of the prompt's first blocks, for a prefix cache. Prompts with the same first n identities share n blocks."""
 
     arrival: int
     prompt: int

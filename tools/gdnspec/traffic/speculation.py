@@ -1,4 +1,4 @@
-"""How many rows an answer takes where guesses are verified: the first n guesses are accepted together or not at all."""
+"""How many rows an answer takes with speculation. A draft token is accepted only if all before it in its row are."""
 
 import numpy as np
 
@@ -8,19 +8,19 @@ BITS = 53  # of a uniform number
 
 
 class Speculation:
-    """`drafts` guesses a row; each is right with chance `acceptance` where those before it were. What one request has
-    accepted depends on the seed and on its place in the log alone, never on what runs beside it."""
+    """Speculation with `drafts` draft tokens per row. Each is accepted with probability `acceptance`, if those before
+    it were. The outcome depends only on the seed and on the request's place in the log, not on other requests."""
 
     def __init__(self, drafts: int, acceptance: float, seed: int) -> None:
         self.drafts, self.seed = drafts, seed
         chances, chance = [], 1.0
         for _ in range(drafts):
-            chance *= acceptance  # products alone: every machine rounds them alike
+            chance *= acceptance  # unlike a power, a product is rounded the same way on every machine
             chances.append(int(chance * (1 << BITS)))
         self._chances = np.array(chances, dtype=np.uint64)
 
     def steps(self, request: int, tokens: int) -> int:
-        """Rows until `tokens` tokens are there. Each row yields what it accepts of its guesses, and one more token."""
+        """The rows for `tokens` tokens. Each row gives its accepted draft tokens and one more token."""
         if tokens <= 0:
             return 0
         if not self.drafts:

@@ -1,4 +1,4 @@
-"""What a file of weighted workloads is like: how long, how many, and what a kernel's time on them is made of."""
+"""Statistics of weighted workloads: lengths, counts, and what limits the time of a kernel on them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ MULTIPROCESSORS = {"nvidia-a100": 108, "nvidia-h100": 132, "nvidia-h200": 132, "
 
 @dataclass(frozen=True)
 class Distribution:
-    """Values with their weights: counted in bins [2^i, 2^(i+1)), 0 in one of its own (`bins` by their lower end)."""
+    """The distribution of weighted values. `bins`: weights in [2^i, 2^(i+1)) by the lower end; 0 has its own bin."""
 
     name: str
     least: float
-    quantiles: tuple[float, ...]  # of QUANTILES
+    quantiles: tuple[float, ...]  # at QUANTILES
     most: float
     mean: float
     bins: dict[float, float]
@@ -46,7 +46,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Share:
-    """Of the calls, and of the time, that one kind of work decides."""
+    """The shares of the calls and of the time that one kind of work limits."""
 
     kind: Kind
     calls: float
@@ -55,7 +55,8 @@ class Share:
 
 @dataclass(frozen=True)
 class Summary:
-    """Of one definition's workloads. `bound` in seconds over all calls; `expected` counts chains and launches too."""
+    """Statistics of one definition's workloads. `bound`: seconds of all calls at the bound. `expected`: the same with
+    chains and launches."""
 
     workloads: int
     calls: int
@@ -71,14 +72,14 @@ def shape_of(found: Found, line: Workload) -> Shape:
     carried = not set(states_left_out(definition)) & set(line.omit)
     if line.sequence_lengths is not None:
         return Shape.of(line.sequence_lengths, carried)
-    # Recorded lines have their lengths in the tensors, and rows all have one.
+    # The line has no lengths if its tensors are recorded, or if it has rows, which all have the same length.
     tokens, sequences = roles.tokens(definition, line.axes), roles.batch(definition, line.axes)
     return Shape(tokens, sequences, -(-tokens // max(1, sequences)), carried)
 
 
 def carries_a_state(definition: Definition) -> bool:
-    """Whether a state goes from chunk to chunk, so that a long sequence is a chain. Convolutions, norms and the other
-    stages of a chunk take all tokens at once."""
+    """Whether a state passes from chunk to chunk, so that a long sequence is a chain. Convolutions, norms and other
+    stages process all tokens at once."""
     conventions = definition.conventions
     return conventions.state_layout != "none" and conventions.state_update != "none"
 
@@ -88,7 +89,7 @@ def _ragged(definition: Definition) -> bool:
 
 
 def side_by_side(definition: Definition) -> str:
-    """What a kernel can do at the same time, in the words of the table."""
+    """What a kernel can compute in parallel, as the label of a row in the table."""
     if definition.stage == "convolution":
         return "(token, channel) pairs a multiprocessor"
     if carries_a_state(definition):
@@ -99,7 +100,6 @@ def side_by_side(definition: Definition) -> str:
 
 
 def _side_by_side(definition: Definition, scope: Scope, shape: Shape, chunks: int) -> int:
-    """How many of them a call has."""
     if definition.stage == "convolution":
         return shape.tokens * definition.shape(definition.outputs[0], scope)[-1]
     heads = roles.heads(definition, scope)
@@ -109,7 +109,7 @@ def _side_by_side(definition: Definition, scope: Scope, shape: Shape, chunks: in
 
 
 def summarise(found: Found, lines: Iterable[Workload], ceilings: Ceilings, multiprocessors: int) -> Summary:
-    """All lines, each as often as its weight says, once where it says nothing."""
+    """The statistics of all lines. Each counts as often as its weight says, or once without a weight."""
     definition = found.definition
     rows = "sequences a call" if definition.conventions.state_update != "none" or _ragged(definition) else "rows a call"
     names = ["tokens a call", rows, "chunks a call", side_by_side(definition)]
@@ -143,7 +143,7 @@ def summarise(found: Found, lines: Iterable[Workload], ceilings: Ceilings, multi
     distributions = [Distribution.of(*column) for column in zip(names, values, [weights] * len(names), strict=True)]
     if _ragged(definition):
         distributions.insert(0, Distribution.of("tokens a sequence", list(lengths), list(lengths.values())))
-    else:  # rows alone: they have no chunks, and all the same tokens
+    else:  # rows have no chunks, and all have the same number of tokens
         distributions = [distributions[1], distributions[3]]
     calls = int(sum(weights))
     shares = [Share(kind, some / calls, time / expected) for kind, (some, time) in by_kind.items()]

@@ -1,5 +1,6 @@
-"""Steps counted by what their kernels see: calls that are alike are one call that occurs so often."""
+"""Count the calls of an engine's steps. Equal calls become one call with a count."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from gdnspec.traffic.engine import Step
 
 
 class Call(NamedTuple):
-    """One call of an operator, `times` over: sequence lengths, or as many ones as there are rows."""
+    """A call of an operator that occurs `times` times. `lengths`: of sequences, or tokens of each row."""
 
     lengths: tuple[int, ...]
     carried: bool
@@ -18,20 +19,19 @@ class Call(NamedTuple):
 
 @dataclass
 class Tally:
-    """What the steps of an engine have called for, in the order in which it first occurred."""
+    """Counts of prefills and of batches of rows, in the order in which they first occurred."""
 
-    prefills: dict[tuple[tuple[int, ...], bool], int] = field(default_factory=dict)
-    rows: dict[int, int] = field(default_factory=dict)
+    prefills: Counter[tuple[tuple[int, ...], bool]] = field(default_factory=Counter)
+    rows: Counter[int] = field(default_factory=Counter)
 
     def add(self, step: Step) -> None:
         if step.lengths:
-            key = (step.lengths, any(step.carried))
-            self.prefills[key] = self.prefills.get(key, 0) + step.times
+            self.prefills[step.lengths, any(step.carried)] += step.times
         if step.rows:
-            self.rows[step.rows] = self.rows.get(step.rows, 0) + step.times
+            self.rows[step.rows] += step.times
 
     def calls(self, operator: Operator) -> Iterable[Call]:
-        """Those that a definition of this kind serves."""
+        """The calls that an operator gets: prefills if it takes sequences, otherwise batches of rows."""
         if operator.ragged:
             return (Call(lengths, carried, times) for (lengths, carried), times in self.prefills.items())
         return (Call((operator.each,) * rows, True, times) for rows, times in sorted(self.rows.items()))

@@ -1,1 +1,1 @@
-"""Conformance files for any language: written, read back, and the outputs that come back judged."""
+"""Test vectors for any language: write them, read them back, and judge outputs that were computed from them."""

@@ -1,4 +1,4 @@
-"""A workload in a manifest: what follows from its line and its definition, worked out."""
+"""Describe a workload for a manifest, with everything that follows from its line and its definition."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ SUFFIX = ".safetensors"
 
 
 def file_name(workload: Workload) -> str:
-    """The file of a workload's inputs in the folder's inputs/, and of its outputs in the folder that comes back."""
+    """The name of a workload's file, for its inputs in inputs/ and for its outputs in the user's folder."""
     return workload.name + SUFFIX
 
 
 def describe(found: Found, line: Workload, sha256: str) -> VectorWorkload:
-    """`sha256`: of the file of inputs. Raises `SpecError` where the line has no budget for an output."""
+    """A workload's entry in the manifest. `sha256`: of the inputs' file. Raises `SpecError` if a budget is missing."""
     definition = found.definition
     scope = line.scope(definition, preset_of(found, line))
     tensors = [tensor for tensor in definition.inputs if not tensor.is_scalar]
@@ -62,13 +62,13 @@ def _default(tensor: Tensor, scope: Scope) -> bool | float:
 
 
 def difference(got: Any, own: Any, pointer: str = "") -> tuple[str, str] | None:
-    """The first place where two JSON values differ, and what stands there; None where they are equal."""
+    """The first place where two JSON values differ, and both values there; None if they are equal."""
     if isinstance(got, dict) and isinstance(own, dict):
         for key in (*own, *(key for key in got if key not in own)):
             at = f"{pointer}/{key}"
             if key not in got or key not in own:
                 has, lacks = ("gdnspec's own", "this one") if key in own else ("this one", "gdnspec's own")
-                return at, f"{has} has {shortened((own if key in own else got)[key])}, {lacks} nothing"
+                return at, f"{has} has {shortened((own if key in own else got)[key])}, and {lacks} has nothing"
             found = difference(got[key], own[key], at)
             if found is not None:
                 return found
@@ -78,4 +78,4 @@ def difference(got: Any, own: Any, pointer: str = "") -> tuple[str, str] | None:
         return next((found for found in pairs if found is not None), None)
     if got == own and isinstance(got, bool) == isinstance(own, bool):
         return None
-    return pointer, f"{shortened(got)}, where gdnspec's own has {shortened(own)}"
+    return pointer, f"{shortened(got)}, but gdnspec's own has {shortened(own)}"

@@ -1,4 +1,4 @@
-"""Writes a folder of test vectors: all of it, or nothing."""
+"""Write a folder of test vectors, completely or not at all."""
 
 import hashlib
 import json
@@ -25,15 +25,17 @@ UNKNOWN = "0" * 64
 
 
 def export(found: Found, lines: list[Workload], out: Path, force: bool) -> int:
-    """Writes `out` and returns the bytes of its inputs. `force` puts it in place of an earlier export.
+    """Writes the folder `out` and returns the size of its inputs in bytes. `force` replaces an earlier export.
 
-    Raises `SpecError` where something else is in the way, or a workload cannot be drawn here.
+    Raises `SpecError` if `out` is something else, or if a workload cannot be drawn here.
     """
     if os.path.lexists(out):
         _require_replaceable(out, force)
     elif not out.absolute().parent.is_dir():
         raise SpecError([Problem(out, "its folder does not exist")])
-    planned = [describe(found, line, UNKNOWN) for line in lines]  # a line without a budget costs no drawing
+    planned = [
+        describe(found, line, UNKNOWN) for line in lines
+    ]  # a line without a budget is an error before anything is drawn
     with _staged(out) as stage:
         (stage / INPUTS).mkdir()
         total = 0
@@ -51,7 +53,7 @@ def export(found: Found, lines: list[Workload], out: Path, force: bool) -> int:
 
 
 def text(manifest: VectorsManifest) -> str:
-    """The manifest as JSON: definition and lines as their own files have them, without what they leave out."""
+    """The manifest as JSON. Keys that the files of definition and workloads leave out are left out here too."""
     return json.dumps(manifest.model_dump(mode="json", exclude_unset=True), indent=1) + "\n"
 
 
@@ -64,7 +66,7 @@ def _inputs(found: Found, line: Workload) -> Inputs:
 
 
 def _write(path: Path, inputs: Inputs) -> tuple[str, int]:
-    """(sha256, bytes) of the file."""
+    """Writes the file, and returns its sha256 and its size in bytes."""
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
         for piece in encoded(inputs.tensors):
@@ -84,15 +86,16 @@ def _require_replaceable(out: Path, force: bool) -> None:
     if not names:
         return
     if not _is_export(out / MANIFEST):
-        raise SpecError([Problem(out, "is not an earlier export: --force would overwrite something else")])
+        raise SpecError([Problem(out, "is not an earlier export, so --force does not replace it")])
     inputs = out / INPUTS
     others = plain.folder(inputs, "name another folder") if INPUTS in names else []
     if inputs.is_symlink() or not all(name.endswith(SUFFIX) and (inputs / name).is_file() for name in others):
-        raise SpecError([Problem(inputs, "holds what no export wrote", hint="move it away, or name another folder")])
+        hint = "move them away, or name another folder"
+        raise SpecError([Problem(inputs, "holds files that no export wrote", hint=hint)])
 
 
 def _is_export(file: Path) -> bool:
-    """Of any schema version."""
+    """Whether a file is a manifest of any schema version."""
     try:
         data = parse_json(read_text(file), file)
     except SpecError:
@@ -102,7 +105,7 @@ def _is_export(file: Path) -> bool:
 
 @contextmanager
 def _staged(out: Path) -> Iterator[Path]:
-    """A folder beside `out`, which is gone afterwards: an interrupted export leaves nothing half done."""
+    """A temporary folder beside `out`, so that an interrupted export leaves nothing."""
     place = out.absolute()
     stage = place.parent / f".{place.name}.{os.getpid()}"
     stage.mkdir()
@@ -116,7 +119,7 @@ def _into_place(stage: Path, out: Path) -> None:
     if not os.path.lexists(out):
         stage.rename(out)
         return
-    # The manifest goes first and comes last: what lies between is no export.
+    # The manifest is removed first and written last, so that an incomplete folder is not an export.
     (out / MANIFEST).unlink(missing_ok=True)
     if (out / INPUTS).exists():
         shutil.rmtree(out / INPUTS)

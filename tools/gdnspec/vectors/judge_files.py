@@ -1,4 +1,4 @@
-"""Verdicts on outputs that came back as files: the rules of `gdnspec check`, without the call."""
+"""Judge outputs in files by the rules of `gdnspec check`."""
 
 import hashlib
 import json
@@ -30,26 +30,26 @@ from gdnspec.vectors import plain
 from gdnspec.vectors.describe import file_name
 from gdnspec.vectors.read_back import Folder
 
-DEVICE = "files"  # where the outputs were computed, nobody has said
+DEVICE = "files"  # the device that computed the outputs is unknown
 
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """The verdict on a workload, and those on its outputs as far as it came to numbers."""
+    """The verdict on a workload, and the verdicts on its outputs if their numbers were compared."""
 
     verdict: Verdict
     outputs: list[Verdict] = field(default_factory=list)
 
 
 class Judge:
-    """Judges a folder of outputs; folder and outputs have been found whole."""
+    """Judges a folder of outputs. Both folders must have been checked: `read_back.read`, `outputs.require_whole`."""
 
     def __init__(self, folder: Folder, outputs: Path, warn: Callable[[str], None]) -> None:
         self.folder, self.outputs = folder, outputs
         self._expected = Expected("cpu", warn)
 
     def run(self) -> Iterator[CheckResult]:
-        """One result a workload, as it comes."""
+        """Yields one result per workload."""
         for entry in self.folder.workloads:
             yield self._result(entry)
 
@@ -60,7 +60,7 @@ class Judge:
             found = files.tensors(file, size, path, definition)
             fault = _form(found, entry)
             got = {}
-            # Of another shape or type it may be of any size: not a byte of it is read.
+            # A tensor of another shape or type may have any size, so it is not read.
             for name, place in found.items() if fault is None else ():
                 data = files.data(file, place, path)
                 digest.update(data)
@@ -71,13 +71,15 @@ class Judge:
     def _judge(self, line: Workload, got: dict[str, Tensor]) -> Judged:
         found = self.folder.found
         try:
-            inputs: Inputs = materialise(found, line)  # never what lies in the folder
+            inputs: Inputs = materialise(found, line)  # never read from the user's folder
             expected = self._expected.values(found, inputs)
         except InvalidWorkload as error:
             return Judged(Verdict("INVALID_WORKLOAD", str(error)))
         except MemoryError:
-            # There was enough when the folder was looked through; and what is not judged has not passed.
-            raise SpecError(f"out of memory at workload {line.name!r}: what comes after it was not judged") from None
+            # A workload that is not judged must not count as passed.
+            raise SpecError(
+                f"out of memory at workload {line.name!r}: this and later workloads were not judged"
+            ) from None
         before = {name: to_torch(array) for name, array in inputs.tensors.items()}
         fault = untouched(found.definition, before, got)
         if fault is not None:
@@ -112,7 +114,7 @@ class Judge:
 
 
 def _form(found: dict[str, Entry], entry: VectorWorkload) -> Verdict | None:
-    """Shape and type of what came back, against the definition; the manifest has been held to it."""
+    """The verdict if an output has another shape or type than the manifest says; None if all are right."""
     for output in entry.outputs:
         shape = list(found[output.name].shape)
         if shape != output.shape:

@@ -1,4 +1,4 @@
-"""The outputs that came back: a file for each workload, a tensor for each output, and nothing else."""
+"""Read the outputs that a user computed: one file per workload, one tensor per output, and nothing else."""
 
 from pathlib import Path
 from typing import BinaryIO
@@ -10,15 +10,15 @@ from gdnspec.vectors import plain
 from gdnspec.vectors.describe import file_name
 from gdnspec.vectors.read_back import Folder
 
-HOW = "one file for each workload of the manifest, and nothing else"
+HOW = "it needs one file per workload of the manifest, and nothing else"
 
 
 def require_whole(path: Path, folder: Folder) -> None:
-    """Raises `SpecError` with every problem: files and tensors that are missing, surplus, or broken."""
+    """Raises `SpecError` with all files and tensors that are missing, unexpected or broken."""
     wanted = {file_name(entry.workload): entry.workload for entry in folder.workloads}
     present = plain.folder(path, HOW)
     problems = [
-        Problem(path, f"{name!r} holds the outputs of no workload", hint=nearest(name, wanted))
+        Problem(path, f"{name!r} belongs to no workload of the manifest", hint=nearest(name, wanted))
         for name in present
         if name not in wanted
     ]
@@ -36,11 +36,11 @@ def require_whole(path: Path, folder: Folder) -> None:
 
 
 def tensors(file: BinaryIO, size: int, path: Path, definition: Definition) -> dict[str, Entry]:
-    """Where the outputs lie in an open file of `size` bytes, in the definition's order; raises `SpecError`."""
+    """The places of the outputs in an open file of `size` bytes, in the definition's order. Raises `SpecError`."""
     found = entries(file, size, path)
     names = [output.name for output in definition.judged]
     problems = [
-        Problem(path, f"{name!r} is no output of {definition.name}", hint=nearest(name, names))
+        Problem(path, f"{name!r} is not an output of {definition.name}", hint=nearest(name, names))
         for name in found
         if name not in names
     ]

@@ -1,4 +1,4 @@
-"""Files from strangers: a plain file is read, and nothing else. No links, no pipes, no devices."""
+"""Open files from strangers: only regular files, no links, pipes or devices."""
 
 import contextlib
 import errno
@@ -13,9 +13,9 @@ from gdnspec.model.errors import Problem, SpecError
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """(file, its bytes) of a regular file; raises `SpecError` where it is none or cannot be read."""
+    """Opens a regular file, and gives it with its size in bytes. Raises `SpecError` for anything else."""
     try:
-        # Without O_NONBLOCK a pipe that nobody writes to would hold the judge for ever.
+        # Without O_NONBLOCK, opening a pipe without a writer would never return.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise SpecError([Problem(path, "no such file")]) from None
@@ -32,7 +32,7 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def folder(path: Path, hint: str) -> list[str]:
-    """The names in a folder, sorted; raises `SpecError` with the hint where there is none."""
+    """The sorted names in a folder. Raises `SpecError` with the hint if there is no such folder."""
     try:
         return sorted(entry.name for entry in path.iterdir())
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Reads a folder of test vectors back: it is taken only if it is what gdnspec itself would write."""
+"""Read a folder of test vectors back. It is accepted only if gdnspec would write the same."""
 
 import hashlib
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Folder:
-    """Test vectors that may be judged by. `own`: names of the workloads that gdnspec does not ship."""
+    """Test vectors that were checked. `own`: names of the workloads that gdnspec does not ship."""
 
     path: Path
     found: Found
@@ -33,7 +33,8 @@ class Folder:
 
 
 def read(path: Path) -> Folder:
-    """Raises `SpecError` with every problem: manifest, definition, lines, and the bytes of every input."""
+    """Reads and checks a folder: manifest, definition, lines, and the bytes of every input. Raises `SpecError` with all
+    problems."""
     manifest = _manifest(path)
     file = path / MANIFEST
     found = _definition(manifest, file)
@@ -54,13 +55,13 @@ def read(path: Path) -> Folder:
 def _manifest(path: Path) -> VectorsManifest:
     file = path / MANIFEST
     if MANIFEST not in plain.folder(path, HOW):
-        raise SpecError([Problem(path, f"is no folder of test vectors: it has no {MANIFEST}", hint=HOW)])
+        raise SpecError([Problem(path, f"is not a folder of test vectors: it has no {MANIFEST}", hint=HOW)])
     with plain.opened(file):
         data = parse_json(read_text(file), file)
     try:
         return build(VectorsManifest, data, file)
     except SpecError as error:
-        # Of another version everything may differ: that it is one is all there is to say.
+        # In another version everything may differ, so only the version is reported.
         raise SpecError([p for p in error.problems if p.place == "/schema_version"] or error.problems) from None
 
 
@@ -79,7 +80,7 @@ def _definition(manifest: VectorsManifest, file: Path) -> Found:
 def _line_problems(
     found: Found, entry: VectorWorkload, shipped: dict[str, Workload], file: Path, place: str
 ) -> list[Problem]:
-    """What keeps an entry from being judged by: its line differs from ours, does not fit, or says otherwise."""
+    """Problems of an entry: its line differs from ours, is invalid, or does not give the rest of the entry."""
     line = entry.workload
     if line.name in shipped:
         differs = difference(line.model_dump(mode="json"), shipped[line.name].model_dump(mode="json"))
@@ -97,7 +98,7 @@ def _line_problems(
         return error.problems or [Problem(file, str(error), place)]
     differs = difference(entry.model_dump(mode="json"), own.model_dump(mode="json"), place)
     if differs is not None:
-        return [Problem(file, f"not what follows from the workload's line: {differs[1]}", differs[0], AGAIN)]
+        return [Problem(file, f"does not follow from the workload's line: {differs[1]}", differs[0], AGAIN)]
     return []
 
 
@@ -110,7 +111,7 @@ def _require_usable(found: Found, line: Workload) -> None:
 
 
 def _input_problems(found: Found, entry: VectorWorkload, folder: Path, place: str) -> list[Problem]:
-    """The manifest's hash and the file's bytes against inputs that are drawn again."""
+    """Problems of the manifest's hash and the file's bytes, found by drawing the inputs again."""
     line, file, path = entry.workload, folder / MANIFEST, folder / INPUTS / file_name(entry.workload)
     try:
         memory.require(found, line, memory.ON_A_CPU)
@@ -125,7 +126,7 @@ def _input_problems(found: Found, entry: VectorWorkload, folder: Path, place: st
         return [Problem(file, message, f"{place}/sha256", AGAIN)]
     try:
         if not _holds(path, sum(map(len, pieces)), entry.sha256):
-            message = f"edited: not the bytes of the manifest's sha256, {entry.sha256[:12]}.."
+            message = f"was edited: its bytes do not have the manifest's sha256, {entry.sha256[:12]}.."
             return [Problem(path, message, hint=AGAIN)]
     except SpecError as error:
         return error.problems
@@ -134,7 +135,7 @@ def _input_problems(found: Found, entry: VectorWorkload, folder: Path, place: st
 
 def _holds(path: Path, size: int, sha256: str) -> bool:
     with plain.opened(path) as (file, length):
-        if length != size:  # whatever its size, no more is read than was written
+        if length != size:  # do not read a file that may be huge
             return False
         digest = hashlib.sha256()
         while block := file.read(BLOCK):

@@ -1,4 +1,4 @@
-"""The page that goes with a folder of test vectors, for somebody who has neither gdnspec nor Python."""
+"""The README.md in a folder of test vectors, for readers who have neither gdnspec nor Python."""
 
 from gdnspec.model.elements import Tensor
 from gdnspec.model.vectors import VectorsManifest
@@ -8,8 +8,8 @@ PAGE = """\
 
 {description}
 
-{count}, one call each. There are no expected values here. Run your implementation on the inputs, in any
-language, write what it returns, and have it judged:
+{count}, one call each. The folder contains no expected values. Run your implementation, in any language, on the
+inputs. Write its outputs to files, and have them judged:
 
     gdnspec vectors judge THIS_FOLDER OUTPUTS
 
@@ -23,8 +23,8 @@ The judge draws the inputs again, computes the expected values in float64 and ap
 
 ## manifest.json
 
-Plain JSON. `definition` is the contract in full: every tensor with its meaning, every convention. `workloads` is a
-list, and of each workload says:
+The manifest is JSON. `definition` is the complete contract: every tensor with its meaning, and every convention.
+`workloads` is a list. Each entry has:
 
 | key | meaning |
 |---|---|
@@ -32,9 +32,9 @@ list, and of each workload says:
 | `axes` | every axis of the definition as a number |
 | `file`, `sha256` | the file of inputs, and its sha256 |
 | `inputs` | the tensors in that file: name, type, shape, in the order of the definition |
-| `omitted` | input tensors that are left out, and the value that each of their elements then has |
-| `scalars` | scalar inputs, with their type; `given` is false where one is left out, and `value` then its default |
-| `outputs` | what to write back, updated inputs among it: name, type, shape, and the largest errors that pass |
+| `omitted` | input tensors that are left out, and the value that all of their elements have instead |
+| `scalars` | scalar inputs, with their type; if one is left out, `given` is false and `value` is its default |
+| `outputs` | what to write, including inputs that are updated: name, type, shape, and the largest errors that pass |
 
 ## Inputs and outputs
 
@@ -52,21 +52,21 @@ list, and of each workload says:
     n bytes      the header: JSON, padded with spaces
     the rest     the data
 
-The header maps a tensor's name to `dtype`, `shape` and `data_offsets` `[begin, end]`, counted in bytes from where the
-data begins. Tensors are in C order (last dimension contiguous), little-endian, and may have no elements. Types are
-`BF16`, `F16`, `F32`, `F64`, `I32`, `I64` and `BOOL`. A bfloat16 is the upper half of a float32: widen it by 16 bits of
-zero; narrow it to nearest, ties to even. Values may be infinite where the definition's `domain` says so.
+The header maps a tensor's name to `dtype`, `shape` and `data_offsets` `[begin, end]`, in bytes from the start of the
+data. Tensors are in C order (last dimension contiguous), little-endian, and may have no elements. Types are `BF16`,
+`F16`, `F32`, `F64`, `I32`, `I64` and `BOOL`. A bfloat16 is the upper half of a float32: to widen it, append 16 zero
+bits; to narrow a float32, round to nearest, ties to even. Values may be infinite if the definition's `domain` says so.
 
-## Writing back
+## Writing the outputs
 
-A folder `OUTPUTS` with one file for each workload and nothing else: `OUTPUTS/<workload>.safetensors`, with exactly the
-tensors that `outputs` names, in those types and shapes, without gaps between them. Tensors may stand in any order, and
-a `__metadata__` entry in the header is passed over.
+Make a folder `OUTPUTS` with one file per workload and nothing else. `OUTPUTS/<workload>.safetensors` has exactly the
+tensors that `outputs` names, in those types and shapes, without gaps between them. Tensors may be in any order. A
+`__metadata__` entry in the header is ignored.
 
-Another shape or type is a failed workload (INCORRECT_SHAPE, INCORRECT_DTYPE), as are wrong numbers
-(INCORRECT_NUMERICAL) and values that are not finite (NON_FINITE). A missing or surplus file or tensor, or an edited
-manifest or input, is refused, and then nothing is judged. Exit codes: 0 all passed, 1 something failed, 2 the request
-or a file is invalid.
+A workload fails if a shape or type is wrong (INCORRECT_SHAPE, INCORRECT_DTYPE), if numbers are wrong
+(INCORRECT_NUMERICAL), or if values are not finite (NON_FINITE). If a file or tensor is missing or unexpected, or if the
+manifest or an input was edited, nothing is judged. Exit codes: 0 all passed, 1 something failed, 2 the request or a
+file is invalid.
 """
 
 

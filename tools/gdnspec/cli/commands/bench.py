@@ -1,4 +1,4 @@
-"""gdnspec bench: correct first, then how fast."""
+"""gdnspec bench: check solutions, then time them."""
 
 import contextlib
 import secrets
@@ -72,11 +72,11 @@ def bench(
     ] = "local",
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Check solutions, then time them: every timed call has content of its own, and its outputs are verified."""
+    """Check solutions, then time them. Every timed call gets new content, and its outputs are verified."""
     save = save or save_baselines
     if save and workloads_file is not None:
-        # Nobody could tell later what they were of.
-        raise SpecError("--save keeps traces of shipped workloads alone: --json FILE keeps these")
+        # A saved trace names its workload, which could not be found later.
+        raise SpecError("--save writes traces of shipped workloads only: use --json FILE with --workloads")
 
     from gdnspec.bench.executor import NothingToRunOn, Settings
     from gdnspec.bench.executor import executor as executor_named
@@ -124,7 +124,7 @@ def bench(
 def _tasks(
     chosen: "list[Solution]", baselines: "list[Solution]", selected: list[tuple[Found, list[Workload]]], where: "Device"
 ) -> "list[Task]":
-    """Each solution on each workload, with the baselines that run beside it. Raises `SpecError` where none serves."""
+    """Each solution on each workload, with the baselines for it. Raises `SpecError` if there is nothing to run."""
     from gdnspec.bench.executor import Task
     from gdnspec.check.plan import plan
     from gdnspec.numerics.allowed import require
@@ -133,23 +133,23 @@ def _tasks(
         require(item.definition, lines)
     jobs = list(plan(chosen, selected, where))
     if not jobs:
-        raise SpecError("no solution serves that: gdnspec list solutions")
+        raise SpecError("no chosen solution serves a chosen definition: see gdnspec list solutions")
     beside = list(plan(baselines, selected, where))
     return [Task(job, [b for b in beside if _same(b, job) and b.solution != job.solution]) for job in jobs]
 
 
 def _require_folders(saved: "list[Solution]") -> None:
-    """Finds out before anything runs that a trace cannot be kept."""
+    """Raises `SpecError`, before anything runs, if a trace could not be written."""
     from gdnspec.catalog.writing import require_folder
 
     for solution in saved:
-        require_folder(solution.traces, "--save keeps traces there; --json FILE keeps them elsewhere")
+        require_folder(solution.traces, "--save writes traces there; --json FILE writes them elsewhere")
 
 
 def _writer(
     stack: contextlib.ExitStack, json_file: Path | None, save: bool, save_baselines: bool
 ) -> "Callable[[Task, Trace, list[Trace]], None]":
-    """What keeps each trace as it comes."""
+    """A function that writes each trace where --json and --save say."""
     from gdnspec.catalog.traces import save as save_trace
     from gdnspec.check.record import Lines
 
@@ -170,7 +170,7 @@ def _writer(
 
 
 def _no_rivals(tasks: "list[Task]", baselines: "list[Solution]") -> Iterator[str]:
-    """Of the baselines that were asked for those that no solution was timed beside, and why."""
+    """One sentence per baseline that was not timed against any solution, with the reason."""
     for name in dict.fromkeys(task.job.found.definition.name for task in tasks):
         here = [task for task in tasks if task.job.found.definition.name == name]
         raced = {rival.solution.name for task in here for rival in task.rivals}
@@ -191,7 +191,7 @@ def _save_baselines(task: "Task", traces: list[Trace]) -> None:
 
 
 def _device(name: str, executor: str) -> "Device":
-    """Here, or for the time being: what a GPU of a cluster lacks its own machine says."""
+    """The device to plan for. In a Ray cluster, each machine checks its own GPU later."""
     from gdnspec.build import machine
 
     if executor == "ray" and name == "cuda":
@@ -205,9 +205,9 @@ def _require_gpu(device: str) -> None:
     from gdnspec.build import machine
 
     if device == "cuda" and machine.device("cuda") is None:
-        complain("gdnspec: this machine has no CUDA GPU, and only a GPU is ranked: nothing is timed")
-        complain("  gdnspec bench --device cpu    wall times on this CPU, labelled as such and never ranked")
-        complain("  gdnspec check                 whether solutions are right")
+        complain("gdnspec: this machine has no CUDA GPU, and only GPU times are ranked: nothing is timed")
+        complain("  gdnspec bench --device cpu    shows wall times on this CPU, which are never ranked")
+        complain("  gdnspec check                 checks whether solutions are correct")
         raise typer.Exit(3)
 
 
@@ -222,7 +222,7 @@ def _split(names: str) -> list[str]:
 
 
 def _less_json(words: list[str]) -> list[str]:
-    """Where a copy went is no part of how a figure came about, and a path of one machine."""
+    """The command line without --json: it does not change any figure, and names a path of this machine."""
     kept = iter(words)
     return [word for word in kept if not word.startswith("--json=") and (word != "--json" or not next(kept, ""))]
 

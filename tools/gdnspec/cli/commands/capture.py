@@ -22,7 +22,7 @@ from gdnspec.model.errors import Problem, SpecError
 if TYPE_CHECKING:
     from gdnspec.inputs.contract import Calls
 
-KINDS = 5  # of calls that are told of each function
+KINDS = 5  # kinds of call that are listed per function
 SITE = """import gdnspec.capture.injected as injected
 injected.install()
 """
@@ -30,31 +30,31 @@ injected.install()
 
 def capture(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND..", help="The program, after two dashes.")],
-    definition_: Annotated[str, typer.Option("--definition", help="A prefill or a decode with states of its own.")],
+    definition_: Annotated[str, typer.Option("--definition", help="The prefill or decode that the program calls.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The workload file, JSONL.")],
     target: Annotated[
         str | None,
-        typer.Option(help="package.module:function.", show_default="what the definition's family names"),
+        typer.Option(help="Record this package.module:function.", show_default="the functions that the family names"),
     ] = None,
-    tensors: Annotated[str, typer.Option(help="Whose tensors are kept: none, sample:N or all.")] = "none",
+    tensors: Annotated[str, typer.Option(help="Keep the tensors of these calls: none, sample:N or all.")] = "none",
     repeats: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="How often heads were repeated before the call to match others.",
-            show_default="seen from values",
+            help="How often the program repeats each head before the call.",
+            show_default="found from the values",
         ),
     ] = None,
-    max_bytes: Annotated[int, typer.Option(min=1, help="Of all tensors together.")] = 1 << 30,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Most bytes of all kept tensors together.")] = 1 << 30,
     force: ForceFile = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Run a program and record what it calls an operator with: `gdnspec capture .. -- python script.py`.
+    """Run a program and record its calls of an operator: `gdnspec capture .. -- python script.py`.
 
-    Each process of it that calls the operator writes a file of its own: FILE, then FILE with a number. Exit code: the
-    program's own; 1 where it ended well but never called it.
+    Each process of the program that calls the operator writes its own file: the first writes FILE, others add a number
+    to its name. The exit code is the program's own, or 1 if the program succeeded without calling the operator.
     """
-    from gdnspec.capture.recorder import hold, remove, target_of
+    from gdnspec.capture.recorder import hold, recordings, remove, target_of
     from gdnspec.capture.sample import Sample
 
     found = definition(definition_)
@@ -63,15 +63,17 @@ def capture(
     chosen = target_of(calls, found, target)
     name, colon, attribute = chosen.partition(":")
     if not (name and colon and attribute):
-        raise SpecError(f"--target {chosen!r} is not package.module:function")
+        raise SpecError(f"--target {chosen!r} is not of the form package.module:function")
     if output.exists() and not force:
-        raise SpecError([Problem(output, "exists already", hint="--force replaces it, and those beside it")])
+        raise SpecError(
+            [Problem(output, "exists already", hint="--force replaces it, and the numbered files beside it")]
+        )
     if not output.parent.is_dir():
         raise SpecError([Problem(output, "its folder does not exist")])
     require_file(output, "-o FILE")
     if force:
         remove(output)
-    before = set(_recordings(output))
+    before = {file.resolve() for file in recordings(output)}
     request = {
         "definition": definition_, "out": str(output.resolve()), "target": chosen, "tensors": tensors,
         "repeats": repeats, "max_bytes": max_bytes, "calls": [dict(calls.arguments), calls.needed, dict(calls.told)],
@@ -87,11 +89,13 @@ def capture(
         }
         code = _run(command, environment)
         said = [json.loads(file.read_text()) for file in sorted((Path(folder) / "said").iterdir())]
-    raise typer.Exit(_told(said, sorted(set(_recordings(output)) - before), code, chosen, definition_, calls))
+    made = sorted({file.resolve() for file in recordings(output)} - before)
+    raise typer.Exit(_told(said, made, code, chosen, definition_, calls))
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
-    """The program's exit code. Ctrl-C reaches it too, and it may end in its own time; a polite end is passed on."""
+    """Runs the program and returns its exit code. Ctrl-C reaches the program too, so it is ignored here until the
+    program ends; SIGTERM is passed on."""
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as error:
@@ -107,17 +111,8 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
             signal.signal(number, handler)
 
 
-def _recordings(output: Path) -> list[Path]:
-    """The file, and those of further processes: run.2.jsonl."""
-    numbered = [
-        file for file in output.parent.glob(f"{output.stem}.*{output.suffix}")
-        if file.stem.removeprefix(f"{output.stem}.").isdigit()
-    ]  # fmt: skip
-    return [file.resolve() for file in [output, *numbered] if file.exists()]
-
-
 def _calls(file: Path) -> int:
-    """The weights of a file: of one whose process was killed too."""
+    """The sum of a file's weights. Also reads the file of a process that was killed."""
     total = 0
     for line in file.read_text(errors="replace").splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -126,14 +121,14 @@ def _calls(file: Path) -> int:
 
 
 def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str, name: str, read: "Calls") -> int:
-    """What was recorded, and the exit code."""
+    """Prints what was recorded, and returns the exit code."""
     refused = [str(one["refused"]) for one in said if "refused" in one]
     if refused:
         complain(f"gdnspec: {refused[0]}")
         return 2
     for file in files:
         if not file.stat().st_size:
-            file.unlink()  # a process that imported the function and never called it
+            file.unlink()  # of a process that imported the function but never called it
     files = [file for file in files if file.exists()]
     by_file = {Path(one["out"]).resolve(): one for one in said if "out" in one}
     total, failed = 0, False
@@ -142,7 +137,7 @@ def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str,
         total += calls
         if calls:
             kept = f", tensors of {one['kept']}" if one.get("kept") else ""
-            beside = f"; {one['passed_over']} of another stage" if one.get("passed_over") else ""
+            beside = f"; {one['passed_over']} calls of another stage skipped" if one.get("passed_over") else ""
             say(f"{calls} calls in {file}{kept}{beside}")
         for text in one.get("repeats", []):
             say(f"  {text}")
@@ -150,7 +145,7 @@ def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str,
             for reason, count in reasons.items():
                 complain(f"{count} {word}: {reason}")
         if one.get("too_large"):
-            complain(f"{one['too_large']} tensors left out: --max-bytes")
+            complain(f"{one['too_large']} tensors left out: more than --max-bytes")
         if one.get("failure"):
             complain(f"gdnspec: {file}: recording ended early: {one['failure']}")
             failed = True
@@ -161,21 +156,21 @@ def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str,
         complain(f"gdnspec: --target {target!r}: there is no module {missing!r}")
         return code or 2
     if code == 0 and not total:
-        complain(f"gdnspec: nothing was recorded: {target} was never called with what --definition {name} takes")
+        complain(f"gdnspec: nothing was recorded: {target} was never called with the inputs of --definition {name}")
         _complain_of_others([one["called"] for one in said if "called" in one], target, read)
         return 1
-    # A program that a signal ended: as a shell says it.
+    # The exit code that a shell gives for a program that a signal ended.
     return 128 - code if code < 0 else code
 
 
 def _complain_of_others(processes: list[dict[str, dict[str, int]]], target: str, calls: "Calls") -> None:
-    """Which functions that look like the wanted one were called instead, and with what."""
+    """Prints which functions with similar arguments were called instead, and with which shapes."""
     called: dict[str, Counter[str]] = {}
     for functions in processes:
         for function, kinds in functions.items():
             called.setdefault(function, Counter()).update(kinds)
     if not called:
-        complain(f"  no imported Python function with its arguments ({', '.join(calls.needed)}) was called at all")
+        complain(f"  no other Python function with these arguments was called: {', '.join(calls.needed)}")
     for function, counts in called.items():
         for kind, times in counts.most_common(KINDS):
             complain(f"  called {times} times: {function} with {kind}")
@@ -183,6 +178,6 @@ def _complain_of_others(processes: list[dict[str, dict[str, int]]], target: str,
             complain(f"  and {function} with {len(counts) - KINDS} other kinds of arguments")
     others = [function for function in called if function != target]
     if others and target not in called:
-        complain(f"  --target says which function is recorded, such as --target {others[0]}")
+        complain(f"  --target records another function: --target {others[0]}")
     elif target in called:
         complain(f"  {calls.stages}")

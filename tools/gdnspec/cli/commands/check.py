@@ -1,4 +1,4 @@
-"""gdnspec check: is a solution correct?"""
+"""gdnspec check: check whether solutions are correct."""
 
 import contextlib
 import secrets
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 SuitesAndFresh = Annotated[
     list[str] | None,
     typer.Option(
-        help=f"{', '.join(SUITES)}, fresh or all; repeatable. Fresh workloads join each.",
+        help=f"{', '.join(SUITES)}, fresh or all; repeatable. Fresh workloads are added to each.",
         show_default="smoke, or all with --workload",
     ),
 ]
@@ -93,8 +93,8 @@ def check(
     ] = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Check solutions for correctness on a definition's workloads, and on fresh ones that nobody has seen."""
-    # Nobody can prepare for what nobody knew.
+    """Check solutions for correctness on a definition's workloads, and on newly drawn ones."""
+    # A solution cannot be prepared for a seed that nobody knew before.
     drawn = secrets.randbits(62) if seed is None else seed
 
     def fresh(item: Found) -> list[Workload]:
@@ -130,7 +130,7 @@ def check(
         if errors:
             print_errors(summary, selected)
     if summary.interrupted:
-        kept = f"; {json_file} holds what was judged, and the same command goes on from there" if json_file else ""
+        kept = f"; {json_file} holds the results so far, and the same command continues from there" if json_file else ""
         complain(f"gdnspec: interrupted after {summary.count} of {len(jobs)}{kept}")
         raise typer.Exit(130)
     for problem in broken:
@@ -141,7 +141,7 @@ def check(
 def _jobs(
     chosen: "list[Solution]", selected: list[tuple[Found, list[Workload]]], where: "Device", extras: "Extras"
 ) -> "list[Job]":
-    """What each solution has to do. Raises `SpecError` where none serves what was asked for."""
+    """The jobs of each solution. Raises `SpecError` if no solution serves the chosen definitions."""
     from gdnspec.check.plan import plan
     from gdnspec.numerics.allowed import require
 
@@ -150,12 +150,12 @@ def _jobs(
     jobs = list(plan(chosen, selected, where, extras))
     if not jobs:
         served = ", ".join(found.definition.name for found, _ in selected)
-        raise SpecError(f"no solution serves {served}: gdnspec list solutions")
+        raise SpecError(f"no chosen solution serves {served}: see gdnspec list solutions")
     return jobs
 
 
 def _flags(solutions_dir: Path | None, workloads_file: Path | None, symmetries: bool, timeout: float) -> Iterator[str]:
-    """What a command that repeats one workload needs beside its names."""
+    """The options that a command needs to repeat one workload in the same way."""
     from gdnspec.check.run import Options
 
     if solutions_dir is not None:
@@ -189,7 +189,7 @@ def _follow(
     summary: Summary,
     write: Callable[[CheckResult], None],
 ) -> None:
-    """Takes results as they come: recorded, shown, counted."""
+    """Writes, counts and shows results as they arrive, after those that are already `done`."""
     said: set[str] = set()
     for result in done.values():
         summary.add(result)

@@ -1,4 +1,4 @@
-"""gdnspec compare A B: two sets of traces side by side."""
+"""gdnspec compare A B: compare two sets of traces."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -11,6 +11,7 @@ from gdnspec.catalog.workloads import by_name
 from gdnspec.cli.comparison import print_comparison
 from gdnspec.cli.console import complain, print_json, say
 from gdnspec.cli.options import DefinitionsDir, SolutionsDir
+from gdnspec.cli.selection import require_suites
 from gdnspec.cli.sides import FORMS, Side, side
 from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.trace import Trace
@@ -19,7 +20,7 @@ from gdnspec.report.pairing import Comparison, Key
 from gdnspec.report.pairing import compare as compared
 
 EPILOG = "Exit codes: 0 compared; 2 the request or a file is invalid; 3 nothing to compare; 130 interrupted."
-MEASURE = "gdnspec bench --save measures and keeps it"
+MEASURE = "gdnspec bench --save measures and saves them"
 
 
 def compare(
@@ -32,16 +33,14 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, times in seconds.")] = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Compare what was measured of two solutions, on two devices or at two commits. Nothing is run.
+    """Compare the traces of two solutions, of two devices or of two commits. Nothing is run.
 
-    What cannot be compared comes first: failures, workloads that one side lacks, stale figures, different ways to
-    time. Ratios are time of B over time of A: above 1, A is faster.
+    The output lists first what cannot be compared, and why: a failure, a workload that one side lacks, a stale trace,
+    or different timing methods. Ratios are time of B over time of A: above 1, A is faster.
     """
     for name in definition or ():
         known_definition(name)
-    for name in suite or ():
-        if name not in SUITES:
-            raise SpecError(f"no suite {name!r} ({nearest(name, SUITES)})")
+    require_suites(suite)
 
     def wanted(trace: Trace) -> bool:
         return (not definition or trace.definition in definition) and (not suite or trace.suite in suite)
@@ -50,26 +49,26 @@ def compare(
     pairs = _devices(left, right, device)
     order, sources = _order(), (left.source, right.source)
     results = [compared(left.devices.get(x, {}), right.devices.get(y, {}), (x, y), order, sources) for x, y in pairs]
-    # A side without traces of its own may stand among the other's baselines, or be no side at all.
+    # A side without traces may still be among the other side's baselines; otherwise there is nothing to show.
     results = [r for r in results if r.compared or (r.a_device in left.devices and r.b_device in right.devices)]
     if as_json:
         print_json({"a": _described(left), "b": _described(right), "comparisons": [asdict(r) for r in results]})
     elif results:
         _print(left, right, results)
     if not any(result.compared for result in results):
-        asked = " of what was asked for" if definition or suite or device else ""
+        asked = " for the given options" if definition or suite or device else ""
         for item in (left, right):
             if not item.devices or (device and device not in item.devices):
                 complain(f"gdnspec: {item.label} has no traces{asked}: {MEASURE}")
-        why = ": every workload is listed above with its reason" if results and not as_json else ""
+        why = ": the reasons are listed above" if results and not as_json else ""
         complain(f"gdnspec: nothing to compare{why}")
         raise typer.Exit(3)
 
 
 def _devices(a: Side, b: Side, device: str | None) -> list[tuple[str, str]]:
-    """Which device of A goes with which of B: each with itself; where none is in both, the one of each."""
+    """Pairs of devices of A and B: each common device with itself. Without a common one, the only device of each."""
     if device is not None and device not in (known := {*a.devices, *b.devices}):
-        raise SpecError(f"neither was measured on {device!r} ({nearest(device, known)})")
+        raise SpecError(f"neither side was measured on {device!r} ({nearest(device, known)})")
     of_a, of_b = (sorted(d for d in item.devices if device in (None, d)) for item in (a, b))
     both = [(name, name) for name in of_a if name in of_b]
     if both:
@@ -79,11 +78,10 @@ def _devices(a: Side, b: Side, device: str | None) -> list[tuple[str, str]]:
     if len(of_a) == len(of_b) == 1:
         return [(of_a[0], of_b[0])]
     said = f"A on {', '.join(of_a)}; B on {', '.join(of_b)}"
-    raise SpecError(f"measured on different devices, {said}: say which, as SOLUTION@DEVICE")
+    raise SpecError(f"measured on different devices, {said}: choose one per side with SOLUTION@DEVICE")
 
 
 def _order() -> dict[Key, int]:
-    """Workloads as their files have them: small before large."""
     return {(name, line): i for name, found in definitions().items() for i, line in enumerate(by_name(found))}
 
 
@@ -95,9 +93,9 @@ def _print(a: Side, b: Side, results: list[Comparison]) -> None:
     for letter, item, other, here in (("A", a, b, "a_device"), ("B", b, a, "b_device")):
         say(f"{letter}: {item.label}")
         if item.source is None:
-            say("   a file outside of a solution's folder: whether the code has changed since is not checked")
+            say("   a file outside of a solution's folder: changes of the code since then are not checked")
         beside = sorted(set(item.devices) - {getattr(result, here) for result in results})
         if beside and other.devices:
-            say(f"   also measured on {', '.join(beside)}, which is not compared here")
+            say(f"   also measured on {', '.join(beside)}: not compared here")
     for result in results:
         print_comparison(result)

@@ -1,4 +1,4 @@
-"""gdnspec doctor: what this machine can run, and why not."""
+"""gdnspec doctor: show what this machine can run."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ from gdnspec.cli.options import AsJson, SolutionsDir
 if TYPE_CHECKING:
     from gdnspec.build.machine import Device
 
-UNWRITABLE = " (cannot be written: set GDNSPEC_CACHE)"
+UNWRITABLE = " (not writable: set GDNSPEC_CACHE to another folder)"
 
 
 def doctor(
@@ -24,7 +24,7 @@ def doctor(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what this machine can run, and why not."""
+    """Show what this machine can run, and what is missing for the rest."""
     from gdnspec.build import machine
     from gdnspec.catalog.solutions import solutions
     from gdnspec.sandbox.child import landlock
@@ -64,22 +64,22 @@ def doctor(
 
 
 def _walls(device: str) -> dict[str, str]:
-    """What intake and submit need beside Landlock, and whether that is enough on this kind of device."""
+    """The other parts of the isolation that intake and submit need, and whether it is complete for this device."""
     from gdnspec.sandbox.child import isolation, namespaces, seccomp
 
     missing = isolation.offered(device)
-    lacks = f"not isolated in full on {device}: {missing}; nothing is run without --trusted"
+    lacks = f"not fully isolated on {device}: {missing}; nothing is run without --trusted"
     return {
-        "seccomp": "yes" if seccomp.available() else "none: this kernel takes no filter of system calls",
-        "namespaces": "yes" if namespaces.allowed() else "none: this user may not make any here",
-        "intake": lacks if missing else f"isolated in full on {device}",
+        "seccomp": "yes" if seccomp.available() else "none: this kernel cannot filter system calls",
+        "namespaces": "yes" if namespaces.allowed() else "none: this user may not make namespaces here",
+        "intake": lacks if missing else f"fully isolated on {device}",
     }
 
 
 def _measured(gpu: "Device | None") -> dict[str, str]:
-    """What every bound rests on. Exit code 3 where there is no GPU."""
+    """The rates from which every bound is computed, measured again. Exits with code 3 if there is no GPU."""
     if gpu is None:
-        complain("gdnspec: this machine has no CUDA GPU: there is nothing to measure")
+        complain("gdnspec: this machine has no CUDA GPU, so --measure has nothing to measure")
         raise typer.Exit(3)
 
     from gdnspec.bench.ceilings import ceilings

@@ -1,4 +1,4 @@
-"""gdnspec export and import: what is here for other harnesses, and theirs for here."""
+"""gdnspec export and import: exchange definitions, solutions and workloads with another benchmark."""
 
 import json
 from collections import Counter
@@ -12,7 +12,8 @@ from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.cli.console import complain, say
 from gdnspec.cli.options import DefinitionsDir, ForceFiles, SolutionsDir
-from gdnspec.cli.selection import heads_of
+from gdnspec.cli.selection import heads_of, require_suites
+from gdnspec.interop.layouts import LAYOUTS
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.preset import Preset
 from gdnspec.model.workload import SUITES, Workload
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from gdnspec.interop.meaning import Meaning
 
 FORMATS = ("flashinfer-bench",)
-LAYOUTS = ("k_last", "k_first")
 
 
 def export(
     format_: Annotated[str, typer.Argument(metavar="FORMAT", help=f"{', '.join(FORMATS)}.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A definition, or a solution: all that it serves.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A definition, or a solution with all definitions that it serves.")
+    ],
     preset: Annotated[str, typer.Option(help="Head configuration: gdnspec list presets, or heads-QxKxV-dD.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The dataset's root.")],
     suite: Annotated[
@@ -35,25 +37,23 @@ def export(
         typer.Option(help=f"Also export workloads of {', '.join(SUITES)}; repeatable.", show_default="smoke"),
     ] = None,
     workloads_file: Annotated[
-        Path | None, typer.Option("--workloads", help="Workloads of this file instead (one definition).")
+        Path | None, typer.Option("--workloads", help="Export the workloads of this file instead (one definition).")
     ] = None,
     solutions_dir: SolutionsDir = None,
     force: ForceFiles = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Write a definition or a solution, with workloads, as a dataset of another harness.
+    """Export a definition or a solution, with workloads, as a dataset for another benchmark.
 
-    FlashInfer-Bench: a definition with one preset's heads, its reference embedded; tensors as safetensors, inputs that
-    a workload leaves out with their default; a solution with its sources.
+    The format flashinfer-bench gets the definition with the heads of one preset and its reference, tensors as
+    safetensors files, and a solution with its sources. An input that a workload leaves out is written with its default.
     """
     _hold_format(format_)
     found, solution = _named(name, solutions_dir)
     heads = heads_of(found[0], preset)
     if workloads_file is not None and len(found) != 1:
-        raise SpecError("--workloads goes with one definition: name it, or a solution of one")
-    for one in suite or ():
-        if one not in SUITES:
-            raise SpecError(f"no suite {one!r} ({nearest(one, SUITES)})")
+        raise SpecError("--workloads holds workloads of one definition: name it, or a solution that serves only it")
+    require_suites(suite)
     for item in found:
         chosen = load_workloads(workloads_file, item) if workloads_file else workloads(item)
         lines = [line for line in chosen if workloads_file or line.suite in (suite or ["smoke"])]
@@ -81,11 +81,11 @@ def _export(
     rows = []
     for line in lines:
         if line.drawn is not None:
-            complain(f"{line.name}: left out, each check draws it on its own device")
+            complain(f"{line.name}: left out, because each check draws it on its own device")
             continue
         other = rebound(found, line, preset, heads)
         if other is None:
-            complain(f"{line.name}: left out, its tensors are recorded with other heads")
+            complain(f"{line.name}: left out, because its tensors were recorded with other heads")
             continue
         try:
             other.check(found.definition, heads)
@@ -138,7 +138,7 @@ def _named(name: str, extra: Path | None) -> tuple[list[Found], Solution | None]
     for text in refused:
         complain(f"left out: {text}")
     if not found:
-        raise SpecError(f"nothing that {name} serves can be expressed: {refused[0]}")
+        raise SpecError(f"the format cannot express any definition that {name} serves: {refused[0]}")
     return found, known[name]
 
 
@@ -153,22 +153,22 @@ def import_(
         typer.Option("-o", "--output", metavar="DIR", help="Write DIR/<definition>.jsonl and DIR/solutions/ too."),
     ] = None,
     judge: Annotated[
-        bool, typer.Option("--judge", help="Run each embedded reference, shut in, and say where it is not right here.")
+        bool, typer.Option("--judge", help="Run each embedded reference in isolation, and report where it differs.")
     ] = False,
     state_layout: Annotated[
         str | None,
         typer.Option(
-            help=f"Of definitions that do not say how their states lie in memory: {' or '.join(LAYOUTS)}.",
-            show_default="asked for",
+            help=f"Layout of the states of definitions that do not name one: {' or '.join(LAYOUTS)}.",
+            show_default="none: such definitions are not imported",
         ),
     ] = None,
     force: ForceFiles = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Read a dataset of another harness: what its definitions mean here, by name what contradicts this specification or
-    cannot be said in it, and its workloads and solutions in the form that they have here.
+    """Import a dataset of another benchmark. Reports how its definitions differ from those here, and converts its
+    workloads and solutions.
 
-    Nothing of it is run but with --judge. Exit code 1 where something could not be read or expressed.
+    No imported code is run without --judge. Exit code 1 if something could not be read or expressed.
     """
     _hold_format(format_)
 
@@ -187,11 +187,11 @@ def import_(
     for name, found in meanings.items():
         names = " or ".join(match.found.definition.name for match in found.candidates)
         here = f"{found.ours.definition.name} with {found.preset}" if found.ours else names or "nothing here"
-        say(f"{name}: {here}" + (", to the letter" if found.same else ""))
+        say(f"{name}: {here}" + (", exactly" if found.same else ""))
         for text in found.differences:
             say(f"  differs: {text}")
         for text in found.lost:
-            say(f"  cannot be said: {text}")
+            say(f"  cannot be expressed: {text}")
         lost += bool(found.lost)
     if output is not None:
         if output.exists() and any(output.iterdir()) and not force:
@@ -214,7 +214,7 @@ def _write_workloads(meanings: "dict[str, Meaning]", data: "Dataset", output: Pa
         found = meanings.get(trace.definition)
         where = f"workload {trace.workload.uuid} of {trace.definition}"
         if found is None or found.ours is None:
-            complain(f"{where}: left out, its definition has no like here")
+            complain(f"{where}: left out, because no definition here matches its definition")
             lost += 1
             continue
         try:
@@ -244,7 +244,9 @@ def _write_solutions(meanings: "dict[str, Meaning]", data: "Dataset", output: Pa
         found = meanings.get(theirs.definition)
         try:
             if found is None or found.ours is None:
-                raise NotExpressed(f"its definition, {theirs.definition}, is not in the dataset or has no like here")
+                raise NotExpressed(
+                    f"its definition {theirs.definition} is not in the dataset, or no definition here matches it"
+                )
             folder = write_solution(found, theirs, output / "solutions")
             say(f"solution {theirs.name}: {folder}")
         except NotExpressed as error:
@@ -254,11 +256,11 @@ def _write_solutions(meanings: "dict[str, Meaning]", data: "Dataset", output: Pa
 
 
 def _say_traces(data: "Dataset") -> None:
-    """Figures of another judge: told, and never counted as this one's."""
+    """Prints how many traces the dataset has. Figures of another judge are never used as traces here."""
     groups: dict[tuple[str, str], Counter[str]] = {}
     for trace in data.traces:
         status = trace.evaluation.status if trace.evaluation else "none"
         groups.setdefault((trace.definition, trace.solution or ""), Counter())[status] += 1
     for (definition_name, solution), counts in sorted(groups.items()):
         said = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-        say(f"traces of {solution} on {definition_name}: {said} (by its own judge: no traces here)")
+        say(f"traces of {solution} on {definition_name}: {said} (judged elsewhere, so not imported)")

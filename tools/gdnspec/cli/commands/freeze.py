@@ -1,4 +1,4 @@
-"""gdnspec workloads freeze: what error may a right kernel make on each workload?"""
+"""gdnspec workloads freeze: compute the error budget of each workload."""
 
 import json
 from pathlib import Path
@@ -36,11 +36,13 @@ def freeze(
 ) -> None:
     """Run the honest emulators on each workload, and write twice their largest errors into its line as its budget.
 
-    Lines for a CUDA GPU are left as they are where there is none.
+    On a machine without a CUDA GPU, workloads that need one are not changed.
     """
     found = [definition(name) for name in names] if names else list(definitions().values())
     if workloads_file is not None and len(found) != 1:
-        raise SpecError("--workloads goes with one definition: gdnspec workloads freeze DEFINITION --workloads FILE")
+        raise SpecError(
+            "--workloads holds workloads of one definition: gdnspec workloads freeze DEFINITION --workloads FILE"
+        )
     where = chosen_device(device)
     for item in found if not check else ():
         require_file(workloads_file or item.workloads_file, "--check writes nothing")
@@ -59,10 +61,10 @@ def freeze(
             chosen = [line for line in chosen if not line.budget or lacks_bias(item, line)]
         for line in chosen:
             if line.device == "cuda" and where.kind != "cuda":
-                complain(f"{item.definition.name} {line.name}: left as it is, it is for a CUDA GPU")
+                complain(f"{item.definition.name} {line.name}: not changed, because it needs a CUDA GPU")
                 continue
             if line.judged is not None:
-                complain(f"{item.definition.name} {line.name}: left as it is, each check measures it on its sample")
+                complain(f"{item.definition.name} {line.name}: not changed, because each check measures its sample")
                 continue
             if check:
                 for drift in drifts(item, line, figures(item, line, expected)):

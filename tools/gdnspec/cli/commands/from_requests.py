@@ -1,4 +1,4 @@
-"""gdnspec workloads from-requests: what kernels meet where a log's requests are served."""
+"""gdnspec workloads from-requests: the calls that kernels get when a log's requests are served."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from gdnspec.traffic.cost import BoundTime, KernelTime, StepCost
 
 FORMATS = "azure, mooncake, burstgpt or csv"
-# What a step's other stage is timed by, where no definition of it was asked for.
-STAGES = ("prefill", "decode", "verify")  # what an engine calls
+STAGES = ("prefill", "decode", "verify")  # the stages that an engine calls
 
 
 Reduce = Annotated[
@@ -96,10 +95,10 @@ def from_requests(
     force: ForceFiles = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Replay a request log through a simulated engine (continuous batching), and write the calls that its kernels get:
-    weighted workloads, or with --reduce a few that stand for all.
+    """Replay a request log in a simulated engine (continuous batching), and write the calls of its kernels as weighted
+    workloads. With --reduce, a few workloads represent all calls.
 
-    The lines have no error budgets yet: gdnspec workloads freeze DEFINITION --workloads FILE adds them.
+    The workloads have no error budgets yet: gdnspec workloads freeze DEFINITION --workloads FILE adds them.
     """
     needs("serving", "sklearn", "scipy")
     found = _definitions(definition_)
@@ -107,7 +106,7 @@ def from_requests(
     require_folder(output, "-o DIR")
     names = tuple(name.strip() for name in columns.split(","))
     if len(set(names)) != 3 or not all(names):
-        raise SpecError(f"--columns {columns!r}: three names are wanted, of arrival, prompt and output")
+        raise SpecError(f"--columns {columns!r}: give three different names, for arrival, prompt and output")
     guesses = _guesses(found, drafts)
 
     from gdnspec.traffic.engine import Limits
@@ -128,13 +127,15 @@ def from_requests(
 
 
 def _guesses(found: list[Found], drafts: int | None) -> int:
-    """Guessed tokens of each row. Raises `SpecError` where they do not go with the definitions."""
+    """The draft tokens per row. Raises `SpecError` if they do not fit the definitions."""
     stages = {item.definition.stage for item in found}
     guesses = drafts if drafts is not None else 3 if "verify" in stages else 0
     if "verify" in stages and not guesses:
-        raise SpecError("a verify has guesses to verify: --drafts 1 or more")
+        raise SpecError("a verify definition needs draft tokens: use --drafts 1 or more")
     if guesses and "decode" in stages:
-        raise SpecError("an engine that guesses (--drafts) verifies, and never decodes: leave out one or the other")
+        raise SpecError(
+            "an engine with --drafts verifies and never decodes: leave out --drafts, or the decode definition"
+        )
     return guesses
 
 
@@ -143,19 +144,21 @@ def _definitions(names: list[str]) -> list[Found]:
     for item in found:
         if item.definition.stage not in STAGES:
             served = [name for name, other in definitions().items() if other.definition.stage in STAGES]
-            raise SpecError(f"{item.definition.name} is no prefill, decode or verify: one of {', '.join(served)}")
+            raise SpecError(
+                f"{item.definition.name} is not a prefill, decode or verify: use one of {', '.join(served)}"
+            )
     return found
 
 
 def _hold_outputs(folder: Path, found: list[Found], steps_file: Path | None, force: bool) -> None:
     if folder.exists() and not folder.is_dir():
-        raise SpecError([Problem(folder, "is a file: workloads go into a folder, a file for each definition")])
+        raise SpecError([Problem(folder, "is a file", hint="name a folder: it gets one file per definition")])
     files = [folder / f"{item.definition.name}.jsonl" for item in found]
     for file in (*files, *([steps_file] if steps_file else [])):
         if file.exists() and not force:
             raise SpecError([Problem(file, "exists already", hint="--force overwrites it")])
         if file.exists() and not file.resolve().is_file():
-            raise SpecError([Problem(file, "is not a regular file: it is not replaced")])
+            raise SpecError([Problem(file, "is not a regular file, so it is not replaced")])
     if steps_file is not None and not steps_file.parent.is_dir():
         raise SpecError([Problem(steps_file, "its folder does not exist")])
 
@@ -184,11 +187,11 @@ def _cost(
     def usual(stage: str) -> Found:
         family = operators[0].found.family
         if stage not in family.about.usual:
-            raise SpecError(f"ask for a {stage} as well: family {family.name} names no usual one")
+            raise SpecError(f"add --definition with a {stage}: family {family.name} names none for its step times")
         return definition(family.about.usual[stage])
 
     def of(stage: str) -> "tuple[Operator, KernelTime | BoundTime]":
-        # Of several of a stage the first by name, in whatever order they were asked for.
+        # Of several definitions of a stage, the first by name: the result must not depend on the order of options.
         asked = sorted(
             (o for o in operators if o.found.definition.stage == stage), key=lambda o: o.found.definition.name
         )

@@ -1,4 +1,4 @@
-"""gdnspec workloads generate: draw more of them."""
+"""gdnspec workloads generate: draw new workloads."""
 
 import contextlib
 import json
@@ -54,7 +54,7 @@ def generate(
     force: ForceFile = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Draw workloads: the same options give the same lines and the same tensors on any machine."""
+    """Draw workloads. The same options give the same lines and the same tensors on any machine."""
     found = definition(name)
     heads = heads_of(found, preset)
     known = found.family.about.regimes
@@ -99,19 +99,19 @@ def _lines(
 
     several = roles.axis(found.definition, "drafts") is not None
     if drafts is not None and not several:
-        raise SpecError(f"{found.definition.name} takes one token a row: leave out --drafts")
+        raise SpecError(f"{found.definition.name} takes one token per row: leave out --drafts")
     tokens = (drafts or 4) if several else 1
     scalars = _scalars(found.definition, scalar)
 
     ragged = found.definition.conventions.packing == "ragged"
     if ragged and lengths is None:
-        raise SpecError(f"{found.definition.name} takes sequences: --lengths SPEC, {SPEC}")
+        raise SpecError(f"{found.definition.name} takes sequences: add --lengths SPEC, where SPEC is {SPEC}")
     if not ragged and lengths is not None:
-        raise SpecError(f"{found.definition.name} takes one token a sequence: --batch SPEC in place of --lengths")
+        raise SpecError(f"{found.definition.name} takes one token per sequence: use --batch SPEC instead of --lengths")
     length_spec = parse(lengths, "--lengths") if lengths is not None else None
     fixed = length_spec is not None and length_spec.fixed is not None
     if fixed and batch is not None:
-        raise SpecError("--lengths with a list fixes the sequences already: leave out --batch")
+        raise SpecError("a list in --lengths already fixes the number of sequences: leave out --batch")
     batch_spec = parse(batch or "8", "--batch")
     length_stream, batch_stream = Stream(seed, "lengths"), Stream(seed, "batch")
     sizes = batch_spec.draw(batch_stream, count)
@@ -124,13 +124,15 @@ def _lines(
         try:
             axes = roles.sizes(found.definition, drawn, scalars)
         except ExpressionError as error:
-            raise SpecError(f"{error}: give its value, --scalar NAME=VALUE") from None
+            raise SpecError(f"{error}: set its value with --scalar NAME=VALUE") from None
         each = 1 if ragged else tokens
         more, integers = slots(found.definition, len(drawn), each, Stream(seed, f"slots/{i}"))
         values = {"axes": axes | more, "integers": integers, "scalars": scalars}
         if ragged:
             values["sequence_lengths"] = drawn
-        suite = "strict" if regime in found.family.about.strict else "conformance"  # which emulators it is held to
+        suite = (
+            "strict" if regime in found.family.about.strict else "conformance"
+        )  # decides which emulators set its budget
         line = {"name": f"{regime}_{i}", "suite": suite, "preset": preset, "regime": regime, "seed": seed + i}
         try:
             workload = Workload.model_validate({**line, **values})
@@ -142,7 +144,7 @@ def _lines(
 
 
 def _scalars(definition: Definition, given: list[str]) -> dict[str, bool | int | float]:
-    """The values of scalar inputs, as `--scalar` has them."""
+    """The scalar inputs that `--scalar` sets, by name. Raises `SpecError`."""
     known = {tensor.name: tensor for tensor in definition.inputs if tensor.is_scalar}
     found: dict[str, bool | int | float] = {}
     for item in given:
@@ -154,7 +156,7 @@ def _scalars(definition: Definition, given: list[str]) -> dict[str, bool | int |
         except ValueError:
             value = None
         if not isinstance(value, bool | int | float):
-            raise SpecError(f"--scalar {item}: {text!r} is neither a number, true nor false")
+            raise SpecError(f"--scalar {item}: {text!r} is not a number, true or false")
         found[name] = float(value) if known[name].dtype in FLOATS and not isinstance(value, bool) else value
     return found
 

@@ -1,4 +1,4 @@
-"""gdnspec intake: somebody else's bundle, judged here, and admitted where it passes."""
+"""gdnspec intake: judge a bundle from somebody else, and admit it if it passes."""
 
 import secrets
 from pathlib import Path
@@ -31,10 +31,10 @@ def intake(
     device: DeviceName = "auto",
     allow_findings: Annotated[
         bool,
-        typer.Option("--allow-findings", help="Run it whatever the audit found, because you have read its sources."),
+        typer.Option("--allow-findings", help="Run it in spite of the audit's findings. Read its sources first."),
     ] = False,
     no_bench: Annotated[
-        bool, typer.Option("--no-bench", help="Admit it without its claims of speed, which are not verified.")
+        bool, typer.Option("--no-bench", help="Admit it without verifying the times that it claims.")
     ] = False,
     trusted: Trusted = False,
     timeout: CallTimeout = 120.0,
@@ -53,14 +53,14 @@ def intake(
     ] = 60.0,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Read a bundle safely, audit it, check it in isolation on workloads that nobody has seen, compare its claims of
-    speed with what is measured here, and copy it to the solutions where all of that passes.
+    """Judge a bundle from somebody else: audit its sources, check it in isolation, and measure the times that it
+    claims. If all of this passes, copy it into the folder of solutions.
 
-    A family of operators never comes from a bundle: its code runs in the judge. --definitions-dir names your own copy.
+    The code of a family runs inside the judge, so a bundle cannot bring one: --definitions-dir names your own copy.
     """
     target = into or paths.solutions_dir()
     if into is None and "site-packages" in target.parts:
-        raise SpecError("this gdnspec is installed, not a checkout: say --into DIR")
+        raise SpecError("this gdnspec is installed and has no folder of solutions: name one with --into DIR")
 
     from gdnspec.submission.admission import refuse_taken
     from gdnspec.submission.bundle import read
@@ -89,18 +89,18 @@ def intake(
     except Unverified as unverified:
         told.show()
         complain(f"gdnspec: not admitted: {visible(str(unverified))}")
-        complain("  take it in on a machine that can tell; --no-bench admits it without figures of speed")
+        complain("  run gdnspec intake on a machine that can verify this; --no-bench admits it without times")
         raise typer.Exit(3) from None
     except NotIsolated as missing:
-        complain(f"gdnspec: not run: isolation is reduced here: {missing}; --trusted runs it with less")
+        complain(f"gdnspec: not run: isolation is reduced here: {missing}; --trusted runs it with less isolation")
         raise typer.Exit(3) from None
     told.show()
-    speed = f"{admitted.claimed} claims of speed hold" if admitted.claimed else "no claim of speed"
+    speed = f"{admitted.claimed} claimed times verified" if admitted.claimed else "no claimed times"
     say(f"accepted: {paths.shown(admitted.folder)}/: {len(admitted.verdicts)} verdicts, seed {terms.seed}, {speed}")
 
 
 class _Told:
-    """Says what happens."""
+    """A `Watcher` that prints what happens, and counts verdicts."""
 
     def __init__(self, device: str) -> None:
         self.summary = Summary(device)
@@ -110,7 +110,7 @@ class _Told:
         print_findings(findings)
 
     def started(self, total: int) -> None:
-        complain(f"checking it on {total} workloads, in a process of its own")
+        complain(f"checking it on {total} workloads, in an isolated process")
 
     def judged(self, result: CheckResult) -> None:
         self.summary.add(result)

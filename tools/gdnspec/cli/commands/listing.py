@@ -1,4 +1,4 @@
-"""gdnspec list: what there is."""
+"""gdnspec list: list definitions, solutions, workloads, presets or regimes."""
 
 from enum import StrEnum
 from pathlib import Path

@@ -27,19 +27,19 @@ def materialize(
     force: ForceFiles = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Write the inputs of workloads to safetensors files, for any language and any harness.
+    """Write the inputs of workloads to safetensors files, for use in any language.
 
-    One tensor at a time is drawn and written: memory holds the largest one and the keys. Scalars are in the workload's
-    line. For expected outputs beside the inputs: gdnspec vectors export.
+    One tensor at a time is drawn and written, so memory must hold only the largest one and the keys. Scalars are in the
+    workload's line. To have outputs judged as well, use gdnspec vectors export.
     """
     found = definition(name)
     file = workloads_file or found.workloads_file
     found = found.at(file)
     chosen = lines_of(file, load_workloads(file, found), suite, workload)
     if not chosen:
-        raise SpecError([Problem(file, "has no such workload")])
+        raise SpecError([Problem(file, "has no such workload", hint="gdnspec list workloads")])
     if output.exists() and not output.is_dir():
-        raise SpecError([Problem(output, "is a file: tensors go into a folder, a file for each workload")])
+        raise SpecError([Problem(output, "is a file", hint="name a folder: it gets one file per workload")])
     files = {line.name: output / f"{line.name}.safetensors" for line in chosen}
     for path in files.values():
         if path.exists() and not force:

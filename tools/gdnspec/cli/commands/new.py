@@ -1,4 +1,4 @@
-"""gdnspec new: the folder of a new solution, ready to be edited."""
+"""gdnspec new: make the folder of a new solution."""
 
 import json
 import shlex
@@ -39,7 +39,7 @@ def new(
     """Scaffold a solution: a manifest, and a kernel file with every argument and its shape."""
     root = solutions_dir or paths.solutions_dir()
     if solutions_dir is None and "site-packages" in root.parts:
-        raise SpecError("this gdnspec is installed, not a checkout: say --solutions-dir DIR")
+        raise SpecError("this gdnspec is installed and has no folder of solutions: name one with --solutions-dir DIR")
     found = [definition(item).definition for item in dict.fromkeys(definition_names)]
     scaffold = SCAFFOLDS[language.value]
     manifest = {
@@ -64,7 +64,7 @@ def new(
         _make(folder, files)
     except OSError as error:
         shown = error.strerror or str(error)
-        raise SpecError([Problem(folder, f"cannot be written: {shown}; nothing is left of it")]) from None
+        raise SpecError([Problem(folder, f"cannot be written: {shown}; nothing was created")]) from None
     where = ("--solutions-dir", str(root)) if solutions_dir is not None else ()
     check = shlex.join(["gdnspec", "check", "--solution", name, *where, *same_families()])
     say(f"made {paths.shown(folder)}/: {MANIFEST}, {scaffold.file}")
@@ -72,7 +72,7 @@ def new(
 
 
 def _make(folder: Path, files: dict[str, str]) -> None:
-    """The folder appears whole or not at all. Raises `OSError`."""
+    """Makes the folder completely or not at all. Raises `OSError`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as stage:
         made = Path(stage) / folder.name
@@ -91,10 +91,10 @@ def _refuse(name: str, folder: Path, manifest: dict[str, object]) -> None:
     except ValidationError as error:
         if error.errors()[0]["loc"] == ("name",):
             raise SpecError(
-                f"{name!r}: a name has lower-case letters, digits and underscores, a letter first"
+                f"{name!r}: a name has lower-case letters, digits and underscores, and starts with a letter"
             ) from None
         raise SpecError(f"{name!r}: {error.errors()[0]['msg']}") from None
     if folder.exists():
         raise SpecError([Problem(folder, "exists already", hint="choose another name")])
     if name in solutions()[0]:
-        raise SpecError(f"the name {name!r} is taken: gdnspec list solutions")
+        raise SpecError(f"the name {name!r} is taken, see gdnspec list solutions: choose another name")

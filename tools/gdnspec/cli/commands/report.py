@@ -1,10 +1,7 @@
-"""gdnspec report: one page of everything that was measured and judged."""
+"""gdnspec report: write one page with all traces and verdicts."""
 
-import os
 import shlex
 import sys
-import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +12,10 @@ from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, say, warn
+from gdnspec.cli.files import replaced
+from gdnspec.cli.needs import needs
 from gdnspec.cli.options import Definitions, DefinitionsDir, SolutionsDir
 from gdnspec.model.errors import Problem, SpecError, nearest
-
-NEEDED = {"altair": "altair", "jinja2": "jinja2", "vl_convert": "vl-convert-python"}
 
 
 def report(
@@ -27,7 +24,7 @@ def report(
     verdict_files: Annotated[
         list[Path] | None,
         typer.Option(
-            "--verdicts", metavar="FILE", help="Verdicts, of gdnspec check --json, best with --errors; repeatable."
+            "--verdicts", metavar="FILE", help="Results of gdnspec check --json, best with --errors; repeatable."
         ),
     ] = None,
     selftest_file: Annotated[
@@ -35,7 +32,7 @@ def report(
         typer.Option(
             "--selftest",
             metavar="FILE",
-            help="The kill matrix: results of gdnspec selftest --json, or the .md of gdnspec selftest --markdown.",
+            help="The kill matrix: the file of gdnspec selftest --json, or the .md of gdnspec selftest --markdown.",
         ),
     ] = None,
     solutions_dir: SolutionsDir = None,
@@ -43,23 +40,21 @@ def report(
         str | None,
         typer.Option(
             metavar="SOLUTION",
-            help="Of one solution, into a README.md: verdicts by regime and times, between marks that are kept.",
+            help="Write verdicts and times of this solution into a README.md instead, between two marks.",
         ),
     ] = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Write one self-contained page: traces of all solutions, charts, verdicts by regime, and the kill matrix.
+    """Write one self-contained HTML page: the fastest kernels, all traces, verdicts by regime, and the kill matrix.
 
-    Exit code 3 where there is neither a trace nor a verdict: the page then says so.
+    Exit code 3 if there is neither a trace nor a verdict; the page then says so.
     """
     if markdown is not None:
         _write_markdown(markdown, output, names, verdict_files or [], solutions_dir)
         return
-    lacking = [package for module, package in NEEDED.items() if find_spec(module) is None]
-    if lacking:
-        raise SpecError(f"a report needs {', '.join(lacking)}: pip install 'gdnspec[report]'")
+    needs("report", "altair", "jinja2", "vl_convert")
     if output.suffix not in (".html", ".htm"):
-        raise SpecError([Problem(output, "a page is named .html: another file is not overwritten")])
+        raise SpecError([Problem(output, "is not named .html", hint="-o PAGE.html")])
     require_file(output, "-o FILE")
 
     from gdnspec.report import kills
@@ -100,7 +95,7 @@ def _write_markdown(
     from gdnspec.report.sources import traces, verdicts
 
     if file.suffix != ".md":
-        raise SpecError([Problem(file, "Markdown is written into a .md: another file is not overwritten")])
+        raise SpecError([Problem(file, "is not named .md", hint="-o README.md")])
     require_file(file, "-o FILE")
     found = {item: definition(item) for item in names} if names else definitions()
     known, _ = solutions(solutions_dir)
@@ -118,20 +113,10 @@ def _write_markdown(
 
 
 def _write(file: Path, text: str) -> int:
-    """The whole page or none; what stood there stays until then. Returns its size in bytes."""
+    """Writes the page in one step and returns its size in bytes. Raises `SpecError`."""
     content = text.encode("utf-8", errors="replace")
     try:
-        handle, scratch = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name[:200]}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(content)
-            mask = os.umask(0)
-            os.umask(mask)
-            Path(scratch).chmod(0o666 & ~mask)  # mkstemp's own is for nobody else to read
-            Path(scratch).replace(file)
-        except BaseException:
-            Path(scratch).unlink(missing_ok=True)
-            raise
+        replaced(file, content)
     except OSError as error:
         raise SpecError([Problem(file, f"cannot be written: {error.strerror}")]) from None
     return len(content)

@@ -1,4 +1,4 @@
-"""gdnspec selftest: is the judge worth its name?"""
+"""gdnspec selftest: test the judge itself."""
 
 import contextlib
 import os
@@ -65,11 +65,11 @@ def selftest(
     markdown: Matrix = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Reject every known-bad solution, and accept every honest one.
+    """Test the judge: it must reject every known-bad solution and accept every honest one.
 
-    With --every-workload it shows which workload rejects which, and tries honest solutions on all suites, where
-    otherwise they are tried on the smoke, strict and fresh ones. Exit code 1 where a wrong or cheating solution
-    survives, is rejected for another reason than its fault, or where an honest one fails or keeps too small a margin.
+    Honest solutions run on the smoke, strict and fresh suites. With --every-workload they run on all suites, and the
+    output shows which workload rejects which solution. Exit code 1 if a wrong or cheating solution passes or is
+    rejected for another reason than its fault, or if an honest one fails or comes too close to a budget.
     """
     good = honest()
     names = [one for name in names or () for one in of_family(name) or [name]]

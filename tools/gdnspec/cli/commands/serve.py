@@ -1,4 +1,4 @@
-"""gdnspec serve: a shared GPU box."""
+"""gdnspec serve: judge bundles for several users on one machine."""
 
 import os
 import re
@@ -27,13 +27,16 @@ def serve(
         Path | None, typer.Option(help="Keep users, jobs and results in this folder.", show_default="state folder")
     ] = None,
     add_user: Annotated[
-        str | None, typer.Option("--add-user", metavar="NAME", help="Make a token, show it once, and end.")
+        str | None,
+        typer.Option("--add-user", metavar="NAME", help="Make a token for a new user, show it once, and exit."),
     ] = None,
     days: Annotated[float, typer.Option(min=0, max=amounts.DAYS, help="Days that a new token is valid.")] = 90.0,
-    revoke: Annotated[str | None, typer.Option(metavar="NAME", help="End a user's token.")] = None,
-    users: Annotated[bool, typer.Option("--users", help="List users and their tokens' states.")] = False,
+    revoke: Annotated[str | None, typer.Option(metavar="NAME", help="Revoke a user's token, and exit.")] = None,
+    users: Annotated[
+        bool, typer.Option("--users", help="List users and the states of their tokens, and exit.")
+    ] = False,
     backup: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Copy the database to FILE and end; a server may be running.")
+        Path | None, typer.Option(metavar="FILE", help="Copy the database to FILE, and exit; a server may be running.")
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8642,
@@ -69,9 +72,9 @@ def serve(
     ] = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Take bundles over HTTP from users with a token, judge each as intake does, one to a GPU, and keep the results.
+    """Serve HTTP: accept bundles from users with a token, judge each as intake does, one per GPU, and keep the results.
 
-    A family of operators never comes from a bundle. --definitions-dir adds families for all jobs.
+    A bundle cannot bring a family of operators. --definitions-dir adds families for all jobs.
     """
     if not (add_user or revoke or users or backup):
         needs("serve", "fastapi", "uvicorn")
@@ -98,7 +101,7 @@ def _serve(database: "Database", settings: "Settings", host: str, port: int) -> 
 
     address = listener.listening(host, port)
     if host not in LOOPBACK:
-        warn(f"{host} is not loopback: tokens go over the network as they are; have a proxy with TLS before it")
+        warn(f"{host} is not loopback, so tokens cross the network unencrypted: put a proxy with TLS in front of it")
     if not Tokens(database).listed():
         warn("nobody has a token yet: gdnspec serve --add-user NAME")
     shown = f"[{host}]" if ":" in host else host
@@ -108,26 +111,26 @@ def _serve(database: "Database", settings: "Settings", host: str, port: int) -> 
 
 
 def _devices(device: str, slots: int | None) -> tuple[str, tuple[str, ...]]:
-    """The kind, and what each slot sees of it."""
+    """The kind of device, and the value of CUDA_VISIBLE_DEVICES for each slot."""
     from gdnspec.server.devices import gpus
 
     if device not in ("auto", "cpu", "cuda"):
-        raise SpecError(f"no device {device!r} (auto, cpu or cuda)")
+        raise SpecError(f"no device {device!r}: --device takes auto, cpu or cuda")
     found = gpus() if device != "cpu" else []
     if not found and device == "cuda":
-        complain("gdnspec: this machine has no CUDA GPU: gdnspec doctor says what it can run")
+        complain("gdnspec: this machine has no CUDA GPU; gdnspec doctor shows what it can run")
         raise typer.Exit(3)
     if not found:
         return "cpu", ("",) * (slots or 1)
     if slots is not None and slots > len(found):
-        raise SpecError(f"--slots {slots}: this machine has {len(found)} GPUs, and a GPU takes one job at a time")
+        raise SpecError(f"--slots {slots}: this machine has {len(found)} GPUs, and each runs one job at a time")
     return "cuda", tuple(found[:slots])
 
 
 def _administered(
     database: "Database", add_user: str | None, days: float, revoke: str | None, users: bool, backup: Path | None
 ) -> bool:
-    """Whether it was about users or a copy, and is done."""
+    """Does what an option about users or a backup asks for. False if there was no such option."""
     from gdnspec.server.database import StorageError
 
     try:
@@ -139,7 +142,7 @@ def _administered(
             _list(database)
         elif backup is not None:
             if os.path.lexists(backup):
-                raise SpecError([Problem(backup, "exists", hint="--backup another file")])
+                raise SpecError([Problem(backup, "exists already", hint="name another file")])
             database.backup(backup)
             say(f"{backup}: {backup.stat().st_size:,} bytes")
         else:
@@ -153,12 +156,15 @@ def _add(database: "Database", user: str, days: float) -> None:
     from gdnspec.server.tokens import Tokens, UserExists
 
     if not USER.fullmatch(user):
-        raise SpecError(f"no name of a user: {user!r} (lowercase letters, digits, '.', '_', '-'; at most 39)")
+        raise SpecError(
+            f"invalid user name {user!r}: use at most 39 lower-case letters, digits, '.', '_' and '-', and start with "
+            "a letter or digit"
+        )
     try:
         token = Tokens(database).add(user, days)
     except UserExists:
-        raise SpecError(f"{user} has a valid token (gdnspec serve --revoke {user}, then add the user again)") from None
-    complain(f"the token of {user}, for {days:g} days; it is not shown again:")
+        raise SpecError(f"{user} has a valid token: to replace it, first run gdnspec serve --revoke {user}") from None
+    complain(f"the token of {user}, valid for {days:g} days; it is not shown again:")
     say(token)
 
 
@@ -166,7 +172,7 @@ def _revoke(database: "Database", user: str) -> None:
     from gdnspec.server.tokens import Tokens
 
     if not Tokens(database).revoke(user):
-        raise SpecError(f"{user} has no valid token (gdnspec serve --users)")
+        raise SpecError(f"{user} has no valid token: see gdnspec serve --users")
     say(f"revoked: the token of {user}")
 
 

@@ -24,7 +24,7 @@ def show(
     as_json: AsJson = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Show one thing in full."""
+    """Show one definition, solution, preset, regime or workload in full."""
     keep_all()
     if name in definitions():
         found = definitions()[name]

@@ -1,4 +1,4 @@
-"""gdnspec workloads stats: what a file of workloads is like."""
+"""gdnspec workloads stats: statistics of a file of workloads."""
 
 import shlex
 import sys
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gdnspec.report.loads import Bars, Picture
     from gdnspec.traffic.summary import Distribution, Summary
 
-BAR = 40  # characters of the largest share
+BAR = 40  # characters of the longest bar
 
 
 def stats(
@@ -44,9 +44,9 @@ def stats(
     ] = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Show what workloads are like: lengths, batches, chunks, how they fill a GPU, and what decides their time.
+    """Show statistics of workloads: lengths, batches, chunks, how they fill a GPU, and what limits their speed.
 
-    A line counts as often as its weight says.
+    A workload counts as often as its weight says.
     """
     from gdnspec.traffic.cost import ceilings_of
     from gdnspec.traffic.summary import MULTIPROCESSORS, summarise
@@ -56,7 +56,7 @@ def stats(
         raise SpecError(absent)
     count = multiprocessors or MULTIPROCESSORS.get(device)
     if count is None:
-        raise SpecError(f"how many multiprocessors {device!r} has is not known here: --multiprocessors")
+        raise SpecError(f"the number of multiprocessors of {device!r} is unknown: set it with --multiprocessors")
     ceilings = ceilings_of(solutions()[0].values(), device)
     chosen = [file for path in files for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
     if not chosen:
@@ -64,7 +64,7 @@ def stats(
     if output is not None:
         needs("report", "altair", "vl_convert")
         if output.suffix not in (".html", ".svg") or (output.suffix == ".svg" and len(chosen) > 1):
-            raise SpecError([Problem(output, "a picture is .html, or .svg of one file")])
+            raise SpecError([Problem(output, "is not named .html, or .svg for one file", hint="-o PICTURE.html")])
         require_file(output, "-o FILE")
     pictures = []
     for file in chosen:
@@ -87,7 +87,7 @@ def _owner(file: Path, name: str | None) -> Found:
         if candidate in definitions():
             return definition(candidate)
     hint = nearest(file.stem, definitions())
-    raise SpecError([Problem(file, "is named after no definition: say whose it is with --definition", hint=hint)])
+    raise SpecError([Problem(file, "is not named after a definition: name it with --definition", hint=hint)])
 
 
 # --- terminal ---------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def _bars(each: "Distribution") -> "Bars":
 
 
 def _bin(low: float) -> str:
-    """[low, 2 low) in words: 0, 1, 2-3, 4-7, or 0.25-0.5."""
+    """The label of the bin [low, 2 low): 0, 1, 2-3, 4-7, or 0.25-0.5."""
     if low < 1:
         return f"{low:g}-{2 * low:g}" if low else "0"
     return f"{low:,.0f}" if low == 1 else f"{low:,.0f}-{2 * low - 1:,.0f}"

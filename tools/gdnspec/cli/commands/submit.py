@@ -1,4 +1,4 @@
-"""gdnspec submit: a solution and the evidence for it, packed for somebody else to take in."""
+"""gdnspec submit: pack a solution with the evidence for it, so that somebody else can take it in."""
 
 import secrets
 import shlex
@@ -51,7 +51,7 @@ def submit(
     ] = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Check a solution on every suite that runs here, time it where there is a GPU, and pack it with that evidence."""
+    """Check a solution on every suite that runs here, time it if there is a GPU, and pack it with the results."""
     from gdnspec.submission.audit import audited
     from gdnspec.submission.bundle import folder_files, packed
     from gdnspec.submission.complete import incomplete, require_complete
@@ -62,7 +62,7 @@ def submit(
     target = output or (None if to else Path(f"{name.replace(':', '-')}.bundle.tar"))
     if target is not None:
         _refuse_other_file(target)
-    server = client(to, token_file) if to is not None else None  # before minutes are spent on evidence
+    server = client(to, token_file) if to is not None else None  # fails before minutes are spent on evidence
     print_findings(audited(solution.manifest, folder_files(solution)))
     flags = (*(("--solutions-dir", str(solutions_dir.resolve())) if solutions_dir else ()), *same_families())
     evidence = recorded(solution) if reuse_evidence else _record(solution, device, timeout, trusted, flags)
@@ -78,7 +78,7 @@ def submit(
 
 
 def _record(solution: "Solution", device: str, timeout: float, trusted: bool, flags: tuple[str, ...]) -> "Recorded":
-    """Runs everything. Exit code 1 where it fails, 3 where nothing runs here."""
+    """Checks and times the solution. Exits with code 1 if it fails, 3 if nothing runs here."""
     from gdnspec.sandbox.parent.confinement import NotIsolated
     from gdnspec.submission import judging
     from gdnspec.submission.evidence import Recording
@@ -92,7 +92,7 @@ def _record(solution: "Solution", device: str, timeout: float, trusted: bool, fl
         try:
             _check(solution, terms, recording)
         except NotIsolated as missing:
-            complain(f"gdnspec: isolation is reduced here: {missing}; --trusted runs your own code with less")
+            complain(f"gdnspec: isolation is reduced here: {missing}; --trusted runs your own code with less isolation")
             raise typer.Exit(3) from None
         _time(solution, terms, recording)
         return recording.finish(terms.seed, judging.environment(where))
@@ -137,7 +137,7 @@ def _time(solution: "Solution", terms: "Terms", recording: "Recording") -> None:
 
 
 def _stop(problems: list[str], code: int, what_to_do: str = "") -> NoReturn:
-    """Nothing is packed that would be refused."""
+    """Exits without a bundle, because intake would refuse it."""
     complain("gdnspec: nothing is packed:")
     for problem in [*problems, *filter(None, [what_to_do])]:
         complain(f"  {problem}")
@@ -145,14 +145,14 @@ def _stop(problems: list[str], code: int, what_to_do: str = "") -> NoReturn:
 
 
 def _elsewhere(solution: "Solution", where: "Device") -> str:
-    """A bundle is its evidence, which is had where the solution runs."""
+    """How to get evidence when this machine cannot run the solution."""
     needs_gpu = solution.manifest.requires.device == "cuda" and where.kind != "cuda"
-    there = "with a CUDA GPU" if needs_gpu else "that has what is missing"
-    return f"a bundle holds verdicts: gdnspec submit {solution.name} on a machine {there}; --to URL sends it from there"
+    there = "with a CUDA GPU" if needs_gpu else "that can run it"
+    return f"a bundle needs verdicts: run gdnspec submit {solution.name} on a machine {there}, with --to URL to send it"
 
 
 def _refuse_other_file(target: Path) -> None:
-    """A bundle is written over a bundle, never over somebody's source."""
+    """Raises `SpecError` if writing the bundle would overwrite a file that is not a bundle."""
     from gdnspec.submission.bundle import BUNDLE
 
     if not target.parent.is_dir():
@@ -164,14 +164,14 @@ def _refuse_other_file(target: Path) -> None:
         with target.open("rb") as file:
             if file.read(len(BUNDLE)) == BUNDLE.encode():
                 return
-    raise SpecError([Problem(target, "exists, and is no bundle", hint="-o another file")])
+    raise SpecError([Problem(target, "exists, and is not a bundle", hint="name another file with -o")])
 
 
 def _write(target: Path, data: bytes) -> None:
     try:
         replaced(target, data)
     except OSError as error:
-        kept = "the evidence is kept: --reuse-evidence packs it again"
+        kept = "the evidence is saved: --reuse-evidence packs it again"
         raise SpecError([Problem(target, f"cannot be written: {error.strerror}", hint=kept)]) from None
 
 
@@ -180,6 +180,6 @@ def _say_packed(target: Path, data: bytes, recorded: "Recorded") -> None:
 
     counts = {name: data.count(b"\n") for name, data in recorded.files.items()}
     say(f"packed {paths.shown(target)}: {len(data):,} bytes, sha256 {sha256(data)}")
-    speed = f"{counts[TRACES]} traces" if counts[TRACES] else "no traces: only a GPU's are ranked"
+    speed = f"{counts[TRACES]} traces" if counts[TRACES] else "no traces, because only GPU times are ranked"
     say(f"evidence of {recorded.evidence.recorded}: {counts[VERDICTS]} verdicts, {speed}")
-    say(f"next, for who reviews it: {shlex.join(['gdnspec', 'intake', paths.shown(target), *same_families()])}")
+    say(f"next, for the reviewer: {shlex.join(['gdnspec', 'intake', paths.shown(target), *same_families()])}")

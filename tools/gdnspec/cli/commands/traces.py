@@ -1,4 +1,4 @@
-"""gdnspec traces: what becomes of figures when sources change."""
+"""gdnspec traces: keep measurements valid when sources change."""
 
 from collections import Counter
 from typing import Annotated
@@ -18,41 +18,40 @@ from gdnspec.model.errors import SpecError
 from gdnspec.model.trace import Trace
 
 app = typer.Typer(
-    help="What was measured, when sources change.", epilog=EPILOG, no_args_is_help=True, rich_markup_mode=None
+    help="Keep measurements valid when sources change.", epilog=EPILOG, no_args_is_help=True, rich_markup_mode=None
 )
 
 
 @app.callback()
 def traces() -> None:
-    """What was measured, when sources change."""
+    """Keep measurements valid when sources change."""
 
 
 @app.command(epilog=EPILOG)
 def carry(
-    solution: Annotated[str, typer.Argument(help="Its name, or NAME:VARIANT.")],
+    solution: Annotated[str, typer.Argument(help="The solution, or NAME:VARIANT.")],
     old_name: Annotated[
         str | None,
-        typer.Option("--from", metavar="OLD", help="Its name when it was measured: its last state in git."),
+        typer.Option("--from", metavar="OLD", help="The former name of the solution, whose traces are read from git."),
     ] = None,
     solutions_dir: SolutionsDir = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Carry a solution's traces over a change of its sources that left what a GPU does as it was.
+    """Keep a solution's traces valid after a change of its sources that does not change what the GPU does.
 
-    Both states are compiled: today's, and the one of the commit at which the trace was measured. For a Triton solution,
-    kernels, grids, arguments and PyTorch's operations must be the same on each measured workload. For a CUDA solution,
-    nvcc must make the same machine code and the same host code. Then a proof is kept in traces/carried/, with both
-    source hashes, the hash of the code and the compiler. No hash in a trace is rewritten.
+    The command compiles two states: today's sources, and those of the commit at which the trace was measured. For a
+    Triton solution, kernels, grids, arguments and PyTorch's operations must be the same on each measured workload. For
+    a CUDA solution, nvcc must make the same machine code and the same host code. If so, a proof is written to
+    traces/carried/, with both source hashes, the hash of the code and the compiler. No hash in a trace is rewritten.
 
-    With --from, the traces of a solution that is gone are read from git. Those with a proof come to this one under its
-    name; a workload that has a trace already keeps that one.
+    With --from, the traces of a former solution are read from git. Those with a proof are copied to this solution; a
+    workload that already has a trace keeps it.
 
-    Exit code 1 where a trace stays stale, 3 where nvcc is missing.
+    Exit code 1 if a trace stays stale, 3 if nvcc is missing.
     """
     (found,), _ = chosen_solutions([solution], solutions_dir)
     if found.manifest.language not in ("triton", "cuda"):
-        what = "the code of Triton and CUDA solutions alone is compared"
-        raise SpecError(f"{found.name} is {found.manifest.language}: {what}")
+        raise SpecError(f"{found.name} is a {found.manifest.language} solution: only Triton and CUDA code is compared")
     if old_name is not None:
         raise typer.Exit(1 if _carry_from(found, old_name) else 0)
     stale = _stale(found)
@@ -64,7 +63,7 @@ def carry(
         mine = [trace for trace in stale if trace.source_hash == source_hash]
         past = measured_at(found.folder, source_hash, found.variant)
         if past is None:
-            warn(f"{_counted(len(mine))}: no commit here has the sources that were measured ({source_hash[:12]})")
+            warn(f"{_counted(len(mine))}: no commit has the measured sources ({source_hash[:12]})")
             left += len(mine)
         else:
             left += len(mine) - len(_carry(found, past, mine))
@@ -72,12 +71,12 @@ def carry(
 
 
 def _carry_from(solution: Solution, old_name: str) -> int:
-    """Takes over the traces of a solution that had another name; how many have no proof."""
+    """Copies the traces of a solution that had another name. Returns how many have no proof."""
     name, _, variant = old_name.partition(":")
     past = last_state(solution.folder.parent / name, variant or None)
     if past is None:
         beside = paths.shown(solution.folder.parent)
-        raise SpecError(f"no commit here has a solution {name!r} in {beside}/: --from names the folder that it had")
+        raise SpecError(f"no commit has a solution {name!r} in {beside}/: --from takes the former name of its folder")
     every = [trace for file in past.traces() for trace in parse_traces(past.text(file), past.named(file), warn)]
     if not every:
         raise SpecError(f"{past.label} has no traces")
@@ -87,7 +86,7 @@ def _carry_from(solution: Solution, old_name: str) -> int:
         mine = [trace for trace in every if trace.source_hash == source_hash]
         state = past.as_measured(source_hash) or measured_at(past.folder, source_hash, past.variant)
         if state is None:
-            warn(f"{_counted(len(mine))}: no commit here has the sources that were measured ({source_hash[:12]})")
+            warn(f"{_counted(len(mine))}: no commit has the measured sources ({source_hash[:12]})")
             left += len(mine)
             continue
         carried = _carry(solution, state, mine)
@@ -99,14 +98,14 @@ def _carry_from(solution: Solution, old_name: str) -> int:
 
 
 def _carry(solution: Solution, past: Past, stale: list[Trace]) -> list[Trace]:
-    """Carries over what can be, and says what stays stale. Those that are carried."""
+    """Writes a proof for the traces that can be kept, and returns these. Prints why others stay stale."""
     from gdnspec.bench.carry import carry as carried
     from gdnspec.build.cuda_code import NoCompilerError
 
     try:
         proof, outcomes = carried(solution, past, stale)
     except NoCompilerError as missing:
-        complain(f"gdnspec: nothing can be compared here: {missing}")
+        complain(f"gdnspec: the two states cannot be compared here: {missing}")
         raise typer.Exit(3) from None
     except RuntimeError as error:
         why = "cannot be compiled" if solution.manifest.language == "cuda" else "cannot be run without a GPU"
@@ -118,12 +117,12 @@ def _carry(solution: Solution, past: Past, stale: list[Trace]) -> list[Trace]:
         say(f"{_counted(len(proof.same))} carried over from {past.commit[:12]}: {file.relative_to(solution.folder)}")
     kept = Counter(outcome.why_not for outcome in outcomes if outcome.why_not is not None)
     for why, count in kept.most_common():
-        say(f"{_counted(count)} stale still: {why}")
+        say(f"{_counted(count)} still stale: {why}")
     return [outcome.trace for outcome in outcomes if outcome.why_not is None]
 
 
 def _stale(solution: Solution) -> list[Trace]:
-    """Traces that would hold, had the sources not changed."""
+    """The traces that are stale only because the sources changed."""
     every = [trace for file in trace_files(solution) for trace in load_traces(file, warn)]
     known = [trace for trace in every if trace.definition in definitions()]
     return [t for t in known if stale_source(t, solution) and not stale_question(t, definitions()[t.definition])]

@@ -1,4 +1,4 @@
-"""gdnspec validate: are these files what they say they are?"""
+"""gdnspec validate: check files against their formats and against each other."""
 
 import contextlib
 import tempfile
@@ -15,7 +15,7 @@ from gdnspec.catalog.carried_traces import CARRIED, load_proof, proof_files
 from gdnspec.catalog.definitions import Found, load_definition, preset_problems
 from gdnspec.catalog.extending import DEFINITION_FILE
 from gdnspec.catalog.families import FAMILY_FILE, PRESETS_FILE, families, load_presets
-from gdnspec.catalog.solutions import MANIFEST, Solution, load_solution, solution_folders
+from gdnspec.catalog.solutions import MANIFEST, load_solution, solution_folders
 from gdnspec.catalog.trace_check import check_traces, is_trace_file
 from gdnspec.catalog.traces import files_below
 from gdnspec.catalog.workloads import by_name, load_workloads
@@ -26,7 +26,6 @@ from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.family_file import FamilyFile
 from gdnspec.model.fault import KNOWN_BAD_FILE, TABLE_FILE, KnownBad
 from gdnspec.model.loading import jsonl, load, load_lines, parse_json
-from gdnspec.model.preset import Preset
 from gdnspec.model.result import CheckResult
 
 NAMED = (DEFINITION_FILE, FAMILY_FILE, PRESETS_FILE, MANIFEST, TABLE_FILE, KNOWN_BAD_FILE)
@@ -34,9 +33,11 @@ KINDS = f"{', '.join(NAMED)}, *.jsonl, *.safetensors, {CARRIED}/*.json, or a fol
 
 
 def validate(
-    path: Annotated[list[Path] | None, typer.Argument(help=f"Files: {KINDS}. None: all that gdnspec ships.")] = None,
+    path: Annotated[
+        list[Path] | None, typer.Argument(help=f"Files: {KINDS}. If you name none: all that gdnspec ships.")
+    ] = None,
     definition: Annotated[
-        str | None, typer.Option(help="What workloads or tensors outside definitions/ belong to.")
+        str | None, typer.Option(help="The definition of workloads or tensors that are outside of definitions/.")
     ] = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
@@ -63,7 +64,7 @@ def validate(
 
 
 def _say_stale(traces: list[str | None]) -> None:
-    """A stale trace is what it says it is: no problem, but worth a line."""
+    # A stale trace is valid, so it is no problem; but the reader should know.
     reasons = Counter(reason.split(":")[0] for reason in traces if reason)
     if reasons:
         why = ", ".join(f"{count} where {reason}" for reason, count in reasons.most_common())
@@ -74,7 +75,7 @@ def _resolved(file: Path) -> Path:
     try:
         return file.resolve()
     except RuntimeError:
-        raise SpecError([Problem(file, "a loop of links")]) from None
+        raise SpecError([Problem(file, "is a loop of symbolic links")]) from None
 
 
 def _everything() -> Iterable[Path]:
@@ -97,7 +98,7 @@ def _expand(given: list[Path]) -> Iterable[Path]:
         found = [f for name in NAMED for f in sorted(path.rglob(name))]
         found += [f for kind in ("*.jsonl", "*.safetensors", f"{CARRIED}/*.json") for f in sorted(path.rglob(kind))]
         if not found:
-            raise SpecError([Problem(path, "holds nothing that can be validated", hint=KINDS)])
+            raise SpecError([Problem(path, "holds no file that gdnspec can validate", hint=KINDS)])
         yield from found
 
 
@@ -133,16 +134,8 @@ def _one(file: Path, definition: str | None) -> None:
         raise SpecError([Problem(file, "not a file that gdnspec knows", hint=f"it reads {KINDS}")])
 
 
-@cache
-def _found(file: Path) -> Found:
-    """One run reads a definition once, however many files belong to it."""
-    return load_definition(file)
-
-
-@cache
-def _solution(folder: Path) -> Solution:
-    """As `_found`, of a solution and its trace files."""
-    return load_solution(folder)
+# Several files belong to one definition, one solution or one file of presets: each is read once.
+_found, _solution, _known_presets = cache(load_definition), cache(load_solution), cache(load_presets)
 
 
 @cache
@@ -150,21 +143,16 @@ def _with_presets(file: Path, presets_file: Path) -> list[Problem]:
     shipped = {family.presets_file for family in families().values()}
     if presets_file in shipped and presets_file.parent == file.parent.parent:
         with contextlib.suppress(SpecError):
-            catalog.definitions()  # has held every one of them to these presets
+            catalog.definitions()  # has already checked all definitions with these presets
             return []
     return preset_problems(_found(file), _known_presets(presets_file), presets_file)
-
-
-@cache
-def _known_presets(file: Path) -> dict[str, Preset]:
-    return load_presets(file)
 
 
 def _presets(file: Path) -> None:
     problems = []
     everything = catalog.definitions().values()
     of_family = [found for found in everything if found.family.presets_file == file]
-    for found in of_family or everything:  # a file of somebody's own is held to all
+    for found in of_family or everything:  # a file outside of a family is checked with all definitions
         problems += _with_presets(found.file, file)
     if problems:
         raise SpecError(problems)
@@ -183,10 +171,10 @@ def _owner(file: Path, folder: Path, definition: str | None) -> Found:
         return catalog.definition(definition)
     if (folder / DEFINITION_FILE).is_file():
         return _found(folder / DEFINITION_FILE)
-    if file.stem in catalog.definitions():  # as gdnspec workloads from-requests names its files
+    if file.stem in catalog.definitions():  # gdnspec workloads from-requests names its files so
         return catalog.definition(file.stem)
     hint = nearest(folder.name, catalog.definitions())
-    raise SpecError([Problem(file, "belongs to no definition's folder: say which with --definition", hint=hint)])
+    raise SpecError([Problem(file, "is in no definition's folder: name its definition with --definition", hint=hint)])
 
 
 def _tensors(file: Path, found: Found) -> None:
@@ -196,7 +184,7 @@ def _tensors(file: Path, found: Found) -> None:
     lines = [
         line for line in by_name(found).values() if line.tensors and (found.folder / line.tensors).resolve() == file
     ]
-    if not lines:  # recorded, and not yet in a workload: what is there must fit, optional inputs may be left out
+    if not lines:  # recorded, but not used by a workload yet: optional inputs may be absent
         read_inputs(file, definition, _absent(file, found))
     for line in lines:
         tensors = read_inputs(file, definition, line.omit)

@@ -1,4 +1,4 @@
-"""gdnspec vectors: conformance without Python. Inputs as files for any language, and the verdict on what comes back."""
+"""gdnspec vectors: check an implementation in any language, by files of inputs and outputs."""
 
 import contextlib
 import shlex
@@ -28,7 +28,7 @@ EPILOG = (
 )
 
 app = typer.Typer(
-    help="Test vectors for any language: write the inputs as files, judge the outputs that come back.",
+    help="Test vectors for any language: write the inputs as files, and judge the outputs that you compute.",
     epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -37,7 +37,7 @@ app = typer.Typer(
 
 @app.callback()
 def vectors() -> None:
-    """Test vectors for any language: write the inputs as files, judge the outputs that come back."""
+    """Test vectors for any language: write the inputs as files, and judge the outputs that you compute."""
 
 
 @app.command(epilog=EPILOG)
@@ -50,34 +50,36 @@ def export(
     force: Annotated[bool, typer.Option(help="Replace an earlier export.")] = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Write inputs, shapes, types and budgets as safetensors and JSON. No expected values are among them."""
+    """Write inputs, shapes, types and budgets as safetensors and JSON. The files contain no expected values."""
     from gdnspec.vectors.export import export as write
 
     ((found, chosen),) = select([name], suite, workload, workloads_file)
     lines = [line for line in chosen if line.judged is None]
     for line in chosen:
         if line.judged is not None:
-            complain(f"{line.name}: left out, only a check can judge a sample of it")
+            complain(f"{line.name}: left out, because only gdnspec check can judge a sample of it")
     if not lines:
-        raise SpecError("every workload that was named is judged on a sample, by gdnspec check alone: name another")
+        raise SpecError("the chosen workloads are judged on samples, which only gdnspec check can do: choose others")
     size = write(found, lines, out, force)
     complain(
-        f"{len(lines)} workloads of {name} in {out}, {size / 2**20:.1f} MiB; {out / 'README.md'} says how to go on, "
+        f"{len(lines)} workloads of {name} in {out}, {size / 2**20:.1f} MiB; {out / 'README.md'} explains them; "
         f"then: {shlex.join(['gdnspec', 'vectors', 'judge', str(out), 'OUTPUTS', *same_families()])}"
     )
 
 
 @app.command(epilog=EPILOG)
 def judge(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `gdnspec vectors export` wrote.")],
-    outputs: Annotated[Path, typer.Argument(metavar="OUTPUTS", help="A folder with <workload>.safetensors for each.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that `gdnspec vectors export` wrote.")],
+    outputs: Annotated[
+        Path, typer.Argument(metavar="OUTPUTS", help="Your folder with one <workload>.safetensors per workload.")
+    ],
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", help="Append each result as a line of JSON; - is stdout."),
     ] = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Judge outputs by the rules of `gdnspec check`. Every file is looked through before the first verdict."""
+    """Judge outputs by the rules of `gdnspec check`. All files are inspected before the first verdict."""
     from gdnspec.vectors import outputs as files
     from gdnspec.vectors import read_back as folders
 
@@ -124,10 +126,10 @@ def _print(summary: Summary, folder: "Folder") -> None:
 
 
 def _print_notes(results: list[CheckResult], folder: "Folder") -> None:
-    """How much of each suite that is: a manifest may hold any part of it."""
+    """Prints how much of each suite was judged, because a manifest may hold any part of it."""
     all_of = Counter(line.suite for line in workloads(folder.found))
     judged = Counter(result.suite for result in results if result.workload not in folder.own)
     if judged:
         say("judged: " + ", ".join(f"{suite} {judged[suite]} of {all_of[suite]}" for suite in SUITES if judged[suite]))
     if folder.own:
-        say(f"not shipped with gdnspec, judged by their own lines: {', '.join(folder.own)}")
+        say(f"not shipped with gdnspec, judged by the lines in the manifest: {', '.join(folder.own)}")

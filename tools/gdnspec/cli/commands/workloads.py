@@ -1,4 +1,4 @@
-"""gdnspec workloads: make more of them, and freeze what error each allows."""
+"""gdnspec workloads: make, record and inspect workloads, and freeze their error budgets."""
 
 import typer
 
@@ -8,24 +8,24 @@ from gdnspec.cli.console import EPILOG
 COMMANDS: lazy.Listed = {
     "generate": (
         "generate:generate",
-        "Draw workloads: the same options give the same lines and the same tensors on any machine.",
+        "Draw workloads. The same options give the same lines and the same tensors on any machine.",
     ),
     "from-requests": (
         "from_requests:from_requests",
-        "Replay a request log through a simulated engine (continuous batching), and write the calls that its kernels "
-        "get: weighted workloads, or with --reduce a few that stand for all.",
+        "Replay a request log in a simulated engine (continuous batching), and write the calls of its kernels as "
+        "weighted workloads. With --reduce, a few workloads represent all calls.",
     ),
     "capture": (
         "capture:capture",
-        "Run a program and record what it calls an operator with: `gdnspec capture .. -- python script.py`.",
+        "Run a program and record its calls of an operator: `gdnspec capture .. -- python script.py`.",
     ),
     "stats": (
         "stats:stats",
-        "Show what workloads are like: lengths, batches, chunks, how they fill a GPU, and what decides their time.",
+        "Show statistics of workloads: lengths, batches, chunks, how they fill a GPU, and what limits their speed.",
     ),
     "materialize": (
         "materialise:materialize",
-        "Write the inputs of workloads to safetensors files, for any language and any harness.",
+        "Write the inputs of workloads to safetensors files, for use in any language.",
     ),
     "freeze": (
         "freeze:freeze",
@@ -35,7 +35,7 @@ COMMANDS: lazy.Listed = {
 
 app = typer.Typer(
     cls=lazy.group(COMMANDS),
-    help="Make workloads, record them, look at them, and freeze their error budgets.",
+    help="Make, record and inspect workloads, and freeze their error budgets.",
     epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -44,4 +44,4 @@ app = typer.Typer(
 
 @app.callback()
 def workloads() -> None:
-    """Make workloads, record them, look at them, and freeze their error budgets."""
+    """Make, record and inspect workloads, and freeze their error budgets."""
