@@ -53,9 +53,9 @@ class FamilyFile(Model):
     `regimes`: how inputs may be drawn, each in words. `vanishing`: those in which so little is left of a state that
     scaling by a power of two need not be exact. `strict`: those whose rows belong to the strict suite. `usual`: the
     definition that stands for a stage where a request log asks for another. `emulators`: lists of them, each by a name,
-    in the order in which the lines of workloads hold their errors. `measured_as`: the name of the family in the hash of
-    a definition, where traces were measured under another one than that of its folder. `draws`: the generators that an
-    input may name as `draw`, each in words; where there are any, every input that is drawn names one.
+    in the order in which the lines of workloads hold their errors. `measured_as`: old family name, kept so that
+    existing traces stay valid. `draws`: the generators that an input may name as `draw`, each in words; where there are
+    any, every input that is drawn names one.
     """
 
     schema_version: Version1

@@ -30,7 +30,7 @@ def materialize(
     """Write the inputs of workloads to safetensors files, for any language and any harness.
 
     One tensor at a time is drawn and written: memory holds the largest one and the keys. Scalars are in the workload's
-    line. For expected outputs beside the inputs: gdnspec vectors export.
+    line. No expected values are written. To have your outputs judged: gdnspec vectors export, gdnspec vectors judge.
     """
     found = definition(name)
     file = workloads_file or found.workloads_file
