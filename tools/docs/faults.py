@@ -10,7 +10,7 @@ from gdnspec.catalog.faults import rejections
 from gdnspec.model.fault import Fault, FaultTable, KnownBad
 from gdnspec.model.loading import load
 
-from docs.page import Page, code, table
+from docs.page import Page, code, table, unbroken
 
 PUBLIC, TRAP = "public: ", "trap: "
 ROW = re.compile(r"(definitions/\w+/README\.md), section (\d+), row (\d+)")
@@ -59,7 +59,7 @@ def _where(source: str) -> str:
         lines = (paths.data_root() / page).read_text(encoding="utf-8").splitlines()
         heading = next(line for line in lines if line.startswith(f"## {section}. "))
         anchor = re.sub(r"[^\w\- ]", "", heading.removeprefix("## ")).lower().replace(" ", "-")
-        return f"[row {row}](../../{page}#{anchor})"
+        return f"[{unbroken(f'row {row}')}](../../{page}#{anchor})"
 
     return ROW.sub(linked, source.removeprefix(PUBLIC))
 
