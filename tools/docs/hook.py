@@ -32,8 +32,10 @@ def made() -> dict[str, Page]:
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Fills in the pages that `folder/*` stands for in the navigation."""
+    """Fills in the pages that `folder/*` stands for in the navigation, and the address of the repository if known."""
     config.nav = _filled(config.nav)
+    if config.extra["repository"]:
+        config.nav.append({"Repository": config.extra["repository"]})
 
 
 def _filled(items: Any) -> list[Any]:
@@ -62,9 +64,8 @@ def on_page_markdown(markdown: str, page: SitePage, config: MkDocsConfig, files:
     place = page.file.src_uri
     mine = made().get(place, Page(place, markdown, links.DOCS + place))
     shown = {item.source: item.place for item in made().values() if item.source}
-    return links.rewritten(
-        markdown, place, mine.base or mine.source or links.DOCS + place, shown, config.repo_url or ""
-    )
+    source = mine.base or mine.source or links.DOCS + place
+    return links.rewritten(markdown, place, source, shown, config.extra["repository"])
 
 
 def on_page_content(content: str, page: SitePage, config: MkDocsConfig, files: Files) -> str:

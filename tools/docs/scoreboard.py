@@ -137,7 +137,7 @@ def _ratio(ratios: list[float]) -> str:
 def _days(measured: Iterable[Trace]) -> str:
     """On which days; of many the first and the last."""
     days = sorted({trace.recorded[:10] for trace in measured})
-    return " to ".join(day.replace("-", "\N{NON-BREAKING HYPHEN}") for day in dict.fromkeys((days[0], days[-1])))
+    return " to ".join(dict.fromkeys((days[0], days[-1])))
 
 
 def _linked(definition: str) -> str:
