@@ -44,6 +44,7 @@ lint: $(STAMP)
 	$(BIN)/python tools/prose.py $(PROSE) > /dev/null  # it names the pages that are over a limit on stderr
 
 # The site, in build/site: it fails on a page that is over a limit of tools/prose.py, and on a broken link.
+# REPO_URL, if set, is the address of the repository: pages then link to it and to its files. SITE_URL is that of the site.
 docs: $(STAMP)
 	$(BIN)/python tools/prose.py $(PROSE)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

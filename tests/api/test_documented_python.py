@@ -26,7 +26,7 @@ def test_the_five_lines_are_the_same() -> None:
 def test_a_block_runs(page: str, text: str, tmp_path: Path) -> None:
     file = tmp_path / ("test_shown.py" if "import pytest" in text else "shown.py")
     file.write_text(text + ("" if "import pytest" in text else "print(verdict)\n"))
-    plugin = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "gdnspec.api.pytest_plugin"]
+    plugin = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
     words = [sys.executable, *(plugin if "import pytest" in text else []), str(file)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

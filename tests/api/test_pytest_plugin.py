@@ -23,8 +23,6 @@ def test_wrong(workload):
 def run(tmp_path: Path, text: str, *words: str) -> str:
     (tmp_path / "test_mine.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, str(tmp_path)]
-    if "gdnspec.api.pytest_plugin" not in str(words):
-        command[4:4] = ["-p", "gdnspec.api.pytest_plugin"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     return done.stdout + done.stderr
 

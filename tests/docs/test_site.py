@@ -42,10 +42,36 @@ def no_page_asks_another_server_for_anything(site: Path) -> None:
         assert not re.search(r"url\(['\"]?(https?:)?//", sheet.read_text()), sheet
 
 
+def shown(file: Path) -> str:
+    """The text of a page, without the marks that say where a long name may break."""
+    return file.read_text().replace("<wbr>", "")
+
+
+def the_page_for_a_missing_one_works_from_a_disk(site: Path) -> None:
+    text = (site / "404.html").read_text()
+    assert "assets/stylesheets" in text
+    assert not re.search(r'(href|src)="/', text)
+
+
+def long_names_in_tables_may_break(site: Path) -> None:
+    times = (site / "scoreboard/times/nvidia-h200.html").read_text()
+    assert re.search(r"<th>cuda_<wbr>decode</th>", times)
+    assert not re.search(r'(href|id)="[^"]*<wbr>', times)
+
+
+def each_column_of_times_names_its_command_and_day(site: Path) -> None:
+    times = shown(site / "scoreboard/times/nvidia-h200.html")
+    for section in times.split("<h2 ")[1:]:
+        heads = re.findall(r"<th>(?!workload|heads)(\w+)</th>", section)
+        assert heads
+        for name in heads:
+            assert re.search(rf"<strong>{name}</strong>, .* 2\d\d\d-\d\d-\d\d: <code>gdnspec bench", section), name
+
+
 def every_definition_has_a_page_with_its_equations(site: Path) -> None:
     assert len(definitions()) > 25
     for name, found in definitions().items():
-        text = (site / f"reference/definitions/{name}.html").read_text()
+        text = shown(site / f"reference/definitions/{name}.html")
         equations = text.split('id="equations"')[1].split('id="conventions"')[0]
         assert "<p>" in equations or "<pre>" in equations, name
         for tensor in (*found.definition.inputs, *found.definition.outputs):
@@ -79,18 +105,20 @@ def formulas_are_drawn_and_none_is_left_as_text(site: Path) -> None:
 
 
 def the_scoreboard_shows_the_verdicts_and_the_times(site: Path) -> None:
-    board = (site / "scoreboard/index.html").read_text()
+    board = shown(site / "scoreboard/index.html")
     board = board.replace("\N{NO-BREAK SPACE}", " ")
     assert re.search(r"<code>hard_reset</code></td>\s*<td><strong>fails \d+ of \d+", board), "fla: NaN at alpha = 0"
-    times = (site / "scoreboard/times/nvidia-h200.html").read_text()
+    times = shown(site / "scoreboard/times/nvidia-h200.html")
     assert "16x32_1x8192" in times
 
 
 def the_table_of_faults_is_whole(site: Path) -> None:
-    text = (site / "explanation/faults.html").read_text()
+    text = shown(site / "explanation/faults.html")
     faults = json.loads((ROOT / "tests/known_bad/gdn/faults.json").read_text())["faults"]
     assert len(faults) > 300
     assert not [fault["name"] for fault in faults if f"<code>{fault['name']}</code>" not in text]
+    sections = re.findall(r'href="(\.\./reference/conventions/gdn\.html#12-[^"]*)"', text)
+    assert len(sections) == sum(fault["source"].startswith("public") for fault in faults)
 
 
 def test_the_site_builds_and_is_whole(tmp_path: Path) -> None:
@@ -101,12 +129,30 @@ def test_the_site_builds_and_is_whole(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     no_page_asks_another_server_for_anything(tmp_path)
+    the_page_for_a_missing_one_works_from_a_disk(tmp_path)
+    long_names_in_tables_may_break(tmp_path)
+    each_column_of_times_names_its_command_and_day(tmp_path)
     every_definition_has_a_page_with_its_equations(tmp_path)
     every_solution_has_a_page_with_its_readme(tmp_path)
     every_command_and_option_is_there(tmp_path)
     formulas_are_drawn_and_none_is_left_as_text(tmp_path)
     the_scoreboard_shows_the_verdicts_and_the_times(tmp_path)
     the_table_of_faults_is_whole(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("repository", "wanted"),
+    [
+        ("", "`solutions/triton_recurrent/kernel.py`"),
+        ("https://git.example/x/", "[kernel.py](https://git.example/x/blob/HEAD/solutions/triton_recurrent/kernel.py)"),
+    ],
+)
+def test_a_link_to_a_source_leads_to_the_repository_if_it_is_known(repository: str, wanted: str) -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    from docs import links
+
+    text = "[kernel.py](../../solutions/triton_recurrent/kernel.py)"
+    assert links.rewritten(text, "tutorials/a.md", "docs/tutorials/a.md", {}, repository) == wanted
 
 
 def test_a_broken_link_or_anchor_fails(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from docs.page import Page  # noqa: E402
 
 MAKERS = (repository.included, definition_pages.pages, kernels.pages, scoreboard.pages, command_line.pages,
           formats.pages, faults.pages)  # fmt: skip
+CELL = re.compile(r"(<t[dh][^>]*>)(.*?)(</t[dh]>)", re.DOTALL)
+BREAKABLE = re.compile(r"(?<=\w)_(?=\w)(?![^<]*>)")  # in text, not in a tag
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -30,8 +32,10 @@ def made() -> dict[str, Page]:
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Fills in the pages that `folder/*` stands for in the navigation."""
+    """Fills in the pages that `folder/*` stands for in the navigation, and the address of the repository if known."""
     config.nav = _filled(config.nav)
+    if config.extra["repository"]:
+        config.nav.append({"Repository": config.extra["repository"]})
 
 
 def _filled(items: Any) -> list[Any]:
@@ -60,14 +64,24 @@ def on_page_markdown(markdown: str, page: SitePage, config: MkDocsConfig, files:
     place = page.file.src_uri
     mine = made().get(place, Page(place, markdown, links.DOCS + place))
     shown = {item.source: item.place for item in made().values() if item.source}
-    return links.rewritten(markdown, place, mine.base or mine.source or links.DOCS + place, shown)
+    source = mine.base or mine.source or links.DOCS + place
+    return links.rewritten(markdown, place, source, shown, config.extra["repository"])
 
 
 def on_page_content(content: str, page: SitePage, config: MkDocsConfig, files: Files) -> str:
-    """Formulas as MathML, which a browser draws without a script."""
+    """Formulas as MathML, which a browser draws without a script. Long names in tables may break behind underscores."""
 
     def drawn(formula: re.Match[str]) -> str:
         block = formula[1] == "div"
         return str(convert(html.unescape(formula[2]).strip(), display="block" if block else "inline"))
 
-    return MATH.sub(drawn, content)
+    def narrower(cell: re.Match[str]) -> str:
+        return f"{cell[1]}{BREAKABLE.sub('_<wbr>', cell[2])}{cell[3]}"
+
+    return CELL.sub(narrower, MATH.sub(drawn, content))
+
+
+def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> str:
+    """Without the address of the site, the page for a missing one finds its style from the top folder, as on a disk."""
+    absolute = template_name == "404.html" and not config.site_url
+    return re.sub(r'(href|src)="/(?!/)', r'\1="', output) if absolute else output

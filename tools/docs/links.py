@@ -1,7 +1,8 @@
 """Relative links of a repository file, as links of the site.
 
-A link to a file that is a page leads to that page. A link to any other file of the repository becomes its path: the
-site holds no sources. A link to nothing stays, and MkDocs reports it.
+A link to a file that is a page leads to that page. The site holds no sources: a link to any other file of the
+repository leads there if the address of the repository is known, and else becomes the path of the file. A link to
+nothing stays, and MkDocs reports it.
 """
 
 import posixpath
@@ -15,7 +16,7 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 DOCS, FILES = "docs/", "files/"
 
 
-def rewritten(markdown: str, place: str, source: str, pages: Mapping[str, str]) -> str:
+def rewritten(markdown: str, place: str, source: str, pages: Mapping[str, str], repository: str = "") -> str:
     """`place` is where the page is on the site, `source` which file it comes from; `pages`: file -> place."""
 
     def replaced(link: re.Match[str]) -> str:
@@ -32,6 +33,8 @@ def rewritten(markdown: str, place: str, source: str, pages: Mapping[str, str]) 
             return f"{image}[{text}]({to}{'#' + anchor if anchor else ''})"
         if not (paths.data_root() / wanted).exists():
             return link[0]
+        if repository:
+            return f"[{text}]({repository.rstrip('/')}/blob/HEAD/{wanted}{'#' + anchor if anchor else ''})"
         line = f", line {anchor[1:]}" if re.fullmatch(r"L\d+", anchor) else ""
         name = text.strip("`").rstrip("/")
         return f"`{wanted}`" if wanted.endswith(name) else f"{text} (`{wanted}`{line})"

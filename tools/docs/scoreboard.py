@@ -89,9 +89,12 @@ def _index(measured: list[Trace], devices: list[str]) -> Page:
     text = (
         "# Scoreboard\n\nThis page is made from the verdicts and traces in the repository.\n\n"
         "## Which libraries are right\n\n"
-        "A cell counts the workloads of all definitions that the library serves, in the regimes of the "
-        "[conventions](../../definitions/README.md). A kernel may fail `strict_keys` and still conform. "
-        "The page of a library names each workload that it fails.\n\n"
+        "A cell counts the workloads of all definitions that the library serves, by regime. A *regime* is a way of "
+        "drawing gates, keys and states: [the table of regimes](../../definitions/gdn/README.md#9-regimes). `fresh` "
+        "stands for workloads that each check draws for itself, and `recorded tensors` for inputs from a real model. "
+        "A kernel may fail `strict_keys` and still conform. Workloads that are unsupported do not count, such as those "
+        "of a head size that the library does not have. The page of a library counts them, and names each workload "
+        "that it fails.\n\n"
     )
     found = verdicts()
     for device in sorted({one.device for one in found}):
@@ -100,7 +103,10 @@ def _index(measured: list[Trace], devices: list[str]) -> Page:
         text += _by("definition", here, list(definitions()), _linked)
     text += "## How fast they are\n\n"
     text += "A library and a kernel of this project are timed in turns, on the same content. "
-    text += "A ratio says how much longer the library takes: below 1 it is faster.\n\n"
+    text += (
+        "A ratio says how much longer the library takes: below 1 it is faster. The column gives the geometric mean, "
+    )
+    text += "then the least and the largest. A ratio is left out if the kernel here has changed since.\n\n"
     for device in devices:
         text += f"### Speed on {device}\n\n{_against(t for t in measured if t.device == device)}"
         text += f"[All times on {device}](times/{device}.md)\n\n"
@@ -109,17 +115,29 @@ def _index(measured: list[Trace], devices: list[str]) -> Page:
 
 def _against(measured: Iterable[Trace]) -> str:
     peers = {name for name, one in solutions()[0].items() if one.is_peer}
-    groups: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[tuple[Trace, float]]] = defaultdict(list)
     for trace in measured:
-        for ratio in trace.against if trace.solution in peers else ():
-            groups[trace.definition, trace.solution, ratio.baseline].append(1 / ratio.ratio)
+        if trace.solution in peers:
+            for ratio in trace.against:
+                groups[trace.definition, trace.solution, ratio.baseline].append((trace, 1 / ratio.ratio))
+            if not trace.against:
+                groups[trace.definition, trace.solution, ""].append((trace, 0.0))
     rows = [
-        (_linked(name), library, baseline, len(ratios),
-         f"{geometric_mean(ratios):.2f}x", unbroken(f"{min(ratios):.2f} to {max(ratios):.2f}"))
-        for (name, library, baseline), ratios in sorted(groups.items())
+        (_linked(name), library, baseline, len(found),
+         _ratio([ratio for _, ratio in found]) if baseline else "left out", _days([trace for trace, _ in found]))
+        for (name, library, baseline), found in sorted(groups.items())
     ]  # fmt: skip
-    head = ["definition", "library", "kernel here", "workloads", "library takes", "range"]
-    return table(head, rows)
+    return table(["definition", "library", "kernel here", "workloads", "library takes", "measured"], rows)
+
+
+def _ratio(ratios: list[float]) -> str:
+    return f"{unbroken(f'{geometric_mean(ratios):.2f}x')} ({unbroken(f'{min(ratios):.2f} to {max(ratios):.2f}')})"
+
+
+def _days(measured: Iterable[Trace]) -> str:
+    """On which days; of many the first and the last."""
+    days = sorted({trace.recorded[:10] for trace in measured})
+    return " to ".join(dict.fromkeys((days[0], days[-1])))
 
 
 def _linked(definition: str) -> str:
@@ -129,12 +147,12 @@ def _linked(definition: str) -> str:
 def _times(device: str, measured: list[Trace]) -> Page:
     mine = [trace for trace in measured if trace.device == device]
     text = (
-        f"# Times on {device}\n\nMedian time of one call. The fastest of a row is bold. Heads are query, key "
-        "and value heads; equal neighbours are given once. The name of a prefill, such as `16x32_1x8192`, ends with "
-        "sequences x tokens.\n\n"
-        "To repeat a figure on such a device:\n\n"
+        f"# Times on {device}\n\nMedian time of one call. The fastest of a row is bold. Heads 16/32 means 16 query "
+        "and key heads, 32 value heads. The name of a prefill, such as `16x32_1x8192`, ends with sequences x tokens."
+        "\n\nTo repeat a figure on such a device, name the workload and the kernel, or the library:\n\n"
         "```sh\ngdnspec bench DEFINITION --solution NAME --workload WORKLOAD\n```\n\n"
-        "Below each table are the commands that measured it.\n\n"
+        "Below each table are the commands that measured it, one or more for each column. They stand as they were "
+        "recorded: folders and names may have changed since.\n\n"
     )
     for name, found in definitions().items():
         lines, roles = by_name(found), {axis.name: axis.role for axis in found.definition.axes}
@@ -154,10 +172,16 @@ def _times(device: str, measured: list[Trace]) -> Page:
 
 
 def _commands(measured: list[Trace]) -> str:
-    """Folded, the newest first."""
-    days = {trace.command: trace.recorded[:10] for trace in sorted(measured, key=lambda trace: trace.recorded)}
-    lines = "".join(f"    - {day}: `{command}`\n" for command, day in reversed(days.items()))
-    return f'??? note "Commands"\n\n{lines}\n'
+    """Folded: each column's commands, with the rows that each measured."""
+    columns: dict[str, dict[str, list[Trace]]] = defaultdict(lambda: defaultdict(list))
+    for trace in sorted(measured, key=lambda trace: (trace.solution, trace.recorded)):
+        columns[trace.solution][trace.command].append(trace)
+    lines = []
+    for column, commands in columns.items():
+        for command, found in commands.items():
+            rows = "all rows" if len(commands) == 1 else ", ".join(code(trace.workload) for trace in found)
+            lines.append(f"    - **{column}**, {rows}, {_days(found)}: `{command}`\n")
+    return f'??? note "Commands that measured each column"\n\n{"".join(lines)}\n'
 
 
 def _time(seconds: float | None, fastest: float) -> str:

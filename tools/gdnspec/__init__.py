@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gdnspec.api.judging import check as check
+    from gdnspec.api.function_check import check as check
     from gdnspec.api.spec import definition as definition
     from gdnspec.api.spec import definitions as definitions
     from gdnspec.api.verdict import CheckFailed as CheckFailed

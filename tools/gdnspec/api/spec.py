@@ -42,7 +42,7 @@ class Case:
 
     def check(self, function: Callable[..., Any], **options: Any) -> "Verdict":
         """The verdict on a function for this workload alone; options as of `gdnspec.check`."""
-        from gdnspec.api.judging import check
+        from gdnspec.api.function_check import check
 
         return check(function, Spec(self.found, self.found.definition.name), workload=self.name, **options)
 

@@ -13,8 +13,8 @@ class _Package(ModuleType):
     """A package and a function of one name, because `gdnspec.check` is both."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """`gdnspec.api.judging.check`, which has the arguments."""
-        return importlib.import_module("gdnspec.api.judging").check(*args, **kwargs)  # above this package in the layers
+        """`gdnspec.api.function_check.check`, which has the arguments."""
+        return importlib.import_module("gdnspec.api.function_check").check(*args, **kwargs)  # above this package in the layers
 
 
 sys.modules[__name__].__class__ = _Package

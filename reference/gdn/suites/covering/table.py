@@ -16,7 +16,7 @@ WHY = {
     "a": "a call has at most 16 draft tokens; 16 of them stand in the column of 17",
     "b": "a checkpoint takes 64 tokens or more, and 513 of them take minutes on a CPU",
     "c": "budgets come of twelve emulators that take one sequence at a time, which takes minutes",
-    "d": "of some hundred tokens the layer reads one as nearly nothing, and its norm makes any rounding of that large",
+    "d": "over hundreds of tokens one layer output is near zero, and the norm amplifies its rounding error",
 }
 
 

@@ -30,7 +30,8 @@ def materialize(
     """Write the inputs of workloads to safetensors files, for use in any language.
 
     One tensor at a time is drawn and written, so memory must hold only the largest one and the keys. Scalars are in the
-    workload's line. To have outputs judged as well, use gdnspec vectors export.
+    workload's line. No expected values are written: to have your outputs judged, use gdnspec
+    vectors export and vectors judge.
     """
     found = definition(name)
     file = workloads_file or found.workloads_file
