@@ -278,7 +278,10 @@ def test_without_nvcc_nothing_is_carried(measured_cuda: Path) -> None:
     command = [sys.executable, "-m", "gdnspec", "traces", "carry", "mine", "--solutions-dir", str(measured_cuda.parent)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "the two states cannot be compared here: nvcc was not found: install the CUDA toolkit, or set CUDA_HOME" in done.stderr
+    assert (
+        "the two states cannot be compared here: nvcc was not found: install the CUDA toolkit, or set CUDA_HOME"
+        in done.stderr
+    )
     assert not proof_files(measured_cuda)
 
 

@@ -14,7 +14,8 @@ class _Package(ModuleType):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`gdnspec.api.function_check.check`, which has the arguments."""
-        return importlib.import_module("gdnspec.api.function_check").check(*args, **kwargs)  # above this package in the layers
+        module = importlib.import_module("gdnspec.api.function_check")  # above this package in the layers
+        return module.check(*args, **kwargs)
 
 
 sys.modules[__name__].__class__ = _Package

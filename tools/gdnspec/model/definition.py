@@ -211,7 +211,7 @@ class Definition(Model):
 
     @cached_property
     def _packed(self) -> dict[str, tuple[Tensor, int, Part, Tensor | DerivedAxis]]:
-        """For every part, by its name in symmetries: its tensor, the packed dimension, the part, and what declares it."""
+        """By the name of a part in symmetries: its tensor, the packed dimension, the part, and what declares it."""
         found: dict[str, tuple[Tensor, int, Part, Tensor | DerivedAxis]] = {}
         axes = {axis.name: axis for axis in self.axes if isinstance(axis, DerivedAxis)}
         for tensor in (*self.inputs, *self.outputs):
