@@ -447,7 +447,7 @@ def test_a_baseline_that_took_no_time_is_named_and_has_no_ratio() -> None:
 
     said = lost([0.0] * 3 + [1e-3] * 3, [1e-3] * 3 + [0.0] * 3)
     assert said is not None
-    assert (said.baseline, "clock resolves" in said.why) == ("twin", True)
+    assert (said.baseline, "clock's resolution" in said.why) == ("twin", True)
     assert lost([0.0] * 3 + [1e-3] * 3, [1e-3] * 6) is None
 
 

@@ -131,7 +131,7 @@ def test_the_first_and_the_last_are_always_chosen() -> None:
 def test_heads_that_a_definition_mixes_are_not_taken_apart() -> None:
     for name in ("gdn_layer_decode", "gdn_conv1d_decode"):
         workload = small(name).model_copy(update={"judged": LARGE[DECODE][0].judged})
-        with pytest.raises(InvalidWorkload, match="leave heads out of judged"):
+        with pytest.raises(InvalidWorkload, match="leave `heads` out of `judged`"):
             Sample(definition(name).definition, workload, draw(definition(name), workload, "cpu"))
 
 
@@ -167,8 +167,8 @@ BATCH = 4000
         ("s[0] *= 1.01", "INCORRECT_NUMERICAL", "worst at sequence 0"),
         ("s[1:-1, 0, 3] = float('nan')", "NON_FINITE", "never written"),
         ("o[1234] = float('inf')", "NON_FINITE", "[1234, 0, 0, 0]"),
-        ("s[1234] = state[1234]", "INCORRECT_NUMERICAL", "outside of the judged sample"),
-        ("o[77] = o[78]", "INCORRECT_NUMERICAL", "outside of the judged sample"),
+        ("s[1234] = state[1234]", "INCORRECT_NUMERICAL", "outside the judged sample"),
+        ("o[77] = o[78]", "INCORRECT_NUMERICAL", "outside the judged sample"),
     ],
 )
 def test_what_is_wrong_anywhere_is_rejected(make_solution: Make, code: str, status: str, says: str) -> None:
@@ -215,7 +215,7 @@ def test_every_definition_has_rows_past_65535_pairs_and_past_2_31_elements(name:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"judged": None}, "judged on a sample"),
-    ({"regime": "hard_reset"}, "typical alone"),
+    ({"regime": "hard_reset"}, "only the regime typical"),
     ({"sha256": "0" * 64}, "has no hash"),
     ({"budget": {"output": {"relative_l2": 1e-3, "worst_vector": 1e-3, "max_over_rms": 1e-3}}}, "leave out budget"),
     ({"judged": {"sequences": 1}}, "greater than or equal to 2"),
@@ -248,7 +248,7 @@ def test_other_commands_leave_out_what_only_a_check_draws(gdnspec: Run, tmp_path
     assert done.returncode == 0, done.stderr
     assert "each check measures its sample" in done.stderr
     assert json.loads(file.read_text()) == row
-    with pytest.raises(InvalidWorkload, match="drawn on the device"):
+    with pytest.raises(InvalidWorkload, match="only a check can draw its inputs"):
         materialise(definition(PREFILL), Workload.model_validate(row))
 
 

@@ -58,7 +58,7 @@ def test_what_is_written_has_the_hash_of_the_line(tmp_path: Path) -> None:
     size, sha256 = write(found, line, tmp_path / "x.safetensors")
     assert sha256 == line.sha256 == digest(materialise(found, line).tensors)
     assert size == (tmp_path / "x.safetensors").stat().st_size
-    with pytest.raises(InvalidWorkload, match="the line says another"):
+    with pytest.raises(InvalidWorkload, match="but the workload has another"):
         write(found, line.model_copy(update={"sha256": "0" * 64}), tmp_path / "y.safetensors")
     assert [file.name for file in tmp_path.iterdir()] == ["x.safetensors"], "nothing half done is left"
 

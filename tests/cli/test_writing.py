@@ -68,7 +68,7 @@ def test_selftest_finds_a_file_without_a_place_before_it_runs(gdnspec: Run, tmp_
     done = gdnspec("selftest", "--markdown", tmp_path / "README.md")
     assert (done.returncode, "has no place for the matrix" in done.stderr) == (2, True)
     assert "1 of " not in done.stderr
-    with pytest.raises(SpecError, match="there is no such folder"):
+    with pytest.raises(SpecError, match="its folder does not exist"):
         matrix.require_place(tmp_path / "gone" / "matrix.md")
 
 

@@ -36,7 +36,7 @@ def test_a_source_that_is_a_link_is_refused(tmp_path: Path) -> None:
     for target in (Path("../torch_recurrent") / source, Path("moved.py")):
         (twin / source).unlink(missing_ok=True)
         (twin / source).symlink_to(target)
-        with pytest.raises(SpecError, match=r"solution.json: /sources/0: .* is a symbolic link .*a variant can say"):
+        with pytest.raises(SpecError, match=r"solution.json: /sources/0: .* is a symbolic link .*declare a variant"):
             load_solution(twin)
 
 

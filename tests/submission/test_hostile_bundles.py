@@ -234,8 +234,8 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], None], dict[str, bytes | None],
     "verdicts that are no text": (same, {VERDICTS: b"\xff\xfe"}, "not UTF-8"),
     "a manifest that is no text": (same, {MANIFEST: b"\xff"}, "not UTF-8"),
     "a manifest without end": (same, {MANIFEST: b"[" * 200_000}, "nested too deeply"),
-    "a manifest of two minds": (same, {MANIFEST: b'{"name": "a", "name": "b"}'}, "stands twice"),
-    "11 MB of sources": (same, {KERNEL: b"#" * (11 << 20)}, "the sources have more than 10 MiB together"),
+    "a manifest of two minds": (same, {MANIFEST: b'{"name": "a", "name": "b"}'}, "occurs twice in one object"),
+    "11 MB of sources": (same, {KERNEL: b"#" * (11 << 20)}, "sources of over 10 MiB"),
 }
 
 

@@ -237,7 +237,7 @@ def test_verdicts_are_those_of_check(inside: Run, tmp_path: Path) -> None:
     assert {name: (row["status"], row["message"].split(";")[0]) for name, row in results.items()} == {
         "batch_1": ("INCORRECT_SHAPE", "output has shape [1, 2, 128], not [1, 1, 2, 128]"),
         "batch_2": ("INCORRECT_DTYPE", "output is U16, not bfloat16"),
-        "batch_3": ("NON_FINITE", "new_state: not finite"),
+        "batch_3": ("NON_FINITE", "new_state: it has values that are not finite"),
         "scale_given": ("INCORRECT_NUMERICAL", results["scale_given"]["message"].split(";")[0]),
         "scale_negative": ("INCORRECT_DTYPE", "output is float64, not bfloat16"),
         "l2norm_explicit": ("PASSED", ""),

@@ -90,7 +90,7 @@ def _index(measured: list[Trace], devices: list[str]) -> Page:
         "# Scoreboard\n\nThis page is made from the verdicts and traces in the repository.\n\n"
         "## Which libraries are right\n\n"
         "A cell counts the workloads of all definitions that the library serves, by regime. A *regime* is a way of "
-        "drawing gates, keys and states: [the table of regimes](../../definitions/gdn/README.md#9-regimes). `fresh` "
+        f"drawing the inputs; these pages list them: {_conventions()}. `fresh` "
         "stands for workloads that each check draws for itself, and `recorded tensors` for inputs from a real model. "
         "A kernel may fail `strict_keys` and still conform. Workloads that are unsupported do not count, such as those "
         "of a head size that the library does not have. The page of a library counts them, and names each workload "
@@ -111,6 +111,11 @@ def _index(measured: list[Trace], devices: list[str]) -> Page:
         text += f"### Speed on {device}\n\n{_against(t for t in measured if t.device == device)}"
         text += f"[All times on {device}](times/{device}.md)\n\n"
     return Page("scoreboard/index.md", text)
+
+
+def _conventions() -> str:
+    names = sorted({found.family.name for found in definitions().values()})
+    return ", ".join(f"[{name}](../../definitions/{name}/README.md)" for name in names)
 
 
 def _against(measured: Iterable[Trace]) -> str:
