@@ -1,11 +1,13 @@
 """Loads an entry point: a function of a Python file, or an export of a CUDA file that tvm-ffi builds."""
 
+import contextlib
 import hashlib
 import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -69,6 +71,25 @@ def _make_way_for_neighbours_in(folder: Path) -> None:
         if owner != folder:
             del sys.modules[name]
     sys.path[:] = [str(folder), *(entry for entry in sys.path if entry != str(folder))]
+
+
+_importing = threading.RLock()
+
+
+@contextlib.contextmanager
+def apart(folder: Path) -> Iterator[None]:
+    """Loads a solution in a process that is not its own: the names of the files beside its kernel, and the path that
+    they are found by, are as before when it ends. Such a file may be named like a module of the program."""
+    with _importing:
+        path, names = list(sys.path), {file.stem for file in folder.glob("*.py")}
+        before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+        try:
+            yield
+        finally:
+            sys.path[:] = path
+            for name in names:
+                sys.modules.pop(name, None)
+            sys.modules.update(before)
 
 
 @cache
