@@ -46,7 +46,7 @@ def test_the_fastest_trace_of_this_shape_is_chosen() -> None:
     assert {c.name: c.time for c in measured if c.name in times} == times
     said = f"fastest of {len(measured)} measured on an NVIDIA H200 at 1x8192: 138 us"
     assert (choices[0].name, choices[0].reason) == ("hopper_prefill", said)
-    assert choices[-1].reason == "nothing was measured"
+    assert choices[-1].reason == "nothing was measured: by name"
 
 
 def test_an_unmeasured_shape_has_the_time_that_the_nearest_efficiency_gives() -> None:

@@ -15,7 +15,7 @@ from gdnspec.build import machine
 from gdnspec.build.loader import apart, load_function
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution
-from gdnspec.choice.candidates import Asked, forced, refusal, serving
+from gdnspec.choice.candidates import FORCED, Asked, forced, refusal, serving
 from gdnspec.choice.choose import Choice, choose
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope
@@ -23,7 +23,6 @@ from gdnspec.model.errors import SpecError
 from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.values import whole
 
-FORCED = "GDNSPEC_SOLUTION"
 MOST_FORMS = 4096  # known forms of calls: a server meets a new number of tokens with every prefill
 
 Outputs = Tensor | tuple[Tensor, ...]

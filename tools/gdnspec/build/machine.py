@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from packaging.requirements import InvalidRequirement, Requirement
 
+from gdnspec.catalog.device_names import cpu_name, slug
 from gdnspec.model.solution import Manifest
 
 
@@ -25,14 +26,14 @@ class Device:
     @property
     def slug(self) -> str:
         """`nvidia-h200`: the name of a trace file."""
-        return "-".join("".join(c if c.isalnum() else " " for c in self.name.lower()).split())
+        return slug(self.name)
 
 
 @cache
 def device(kind: str) -> Device | None:
     """The device of that kind, or None."""
     if kind == "cpu":
-        return Device("cpu", platform.processor() or platform.machine())
+        return Device("cpu", cpu_name())
     if not torch.cuda.is_available():
         return None
     return Device("cuda", torch.cuda.get_device_name(), torch.cuda.get_device_capability())

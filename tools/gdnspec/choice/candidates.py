@@ -1,13 +1,15 @@
 """Who may serve a call: solutions with an entry for the definition, and why the others may not."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.supports import unmet
 from gdnspec.model.elements import Scope
 from gdnspec.model.errors import SpecError, nearest
+
+FORCED = "GDNSPEC_SOLUTION"  # the environment variable that names a solution
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Asked:
     device: str
     slug: str
     contiguous: bool = True
-    sequence_lengths: tuple[int, ...] | None = field(default=None)
+    sequence_lengths: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
