@@ -124,12 +124,12 @@ def test_what_was_tuned_here_outranks_traces(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("GDNSPEC_CACHE", str(tmp_path))
     slow = trace("triton_chunkwise", "16x32_1x8192")
     assert slow.timing.median > best(PREFILL, [8192]).time
-    assert keep_tuned([slow]) == [tuned_file(PREFILL)]
+    assert keep_tuned(PREFILL, [slow]) == tuned_file(PREFILL)
     choice = best(PREFILL, [8192])
     assert (choice.name, choice.reason) == ("triton_chunkwise", "the only one tuned on this machine at 1x8192: 404 us")
     assert best(PREFILL, [2048]).name == "hopper_prefill"
     faster = slow.model_copy(update={"timing": slow.timing.model_copy(update={"median": 1e-5})})
-    keep_tuned([faster])
+    keep_tuned(PREFILL, [faster])
     assert [t.timing.median for t in tuned_traces(PREFILL)] == [1e-5]
     with tuned_file(PREFILL).open("a") as file:
         file.write("no trace\n")
@@ -143,7 +143,7 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "file").touch()
     monkeypatch.setenv("GDNSPEC_CACHE", str(tmp_path / "file"))
     with pytest.raises(SpecError, match=r"cannot be written: .*GDNSPEC_CACHE names another folder"):
-        keep_tuned([trace("triton_chunkwise", "16x32_1x8192")])
+        keep_tuned(PREFILL, [])
 
 
 def test_a_forced_solution_must_serve() -> None:

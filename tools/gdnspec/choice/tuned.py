@@ -25,25 +25,22 @@ def tuned_traces(definition: str) -> list[Trace]:
     return list({_key(trace): trace for trace in read}.values())
 
 
-def keep_tuned(traces: Iterable[Trace]) -> list[Path]:
-    """Adds traces, and replaces earlier ones of the same shapes. Returns the files. Raises `SpecError` if a file cannot
-    be written."""
-    files: dict[Path, list[Trace]] = {}
-    for trace in traces:
-        files.setdefault(tuned_file(trace.definition), []).append(trace)
-    for file, new in files.items():
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with (file.parent / f".{file.name}.lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                kept = {_key(trace): trace for trace in [*tuned_traces(new[0].definition), *new]}
-                partial = file.with_name(f".{file.name}.new")
-                partial.write_text("".join(f"{trace.model_dump_json()}\n" for trace in kept.values()))
-                partial.replace(file)
-        except OSError as error:
-            message = f"cannot be written: {error.strerror or error}"
-            raise SpecError([Problem(file, message, hint="GDNSPEC_CACHE names another folder")]) from None
-    return list(files)
+def keep_tuned(definition: str, traces: Iterable[Trace]) -> Path:
+    """Adds traces of a definition, and replaces earlier ones of the same shapes. Returns the file. Raises `SpecError`
+    if it cannot be written."""
+    file = tuned_file(definition)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (file.parent / f".{file.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            kept = {_key(trace): trace for trace in [*tuned_traces(definition), *traces]}
+            partial = file.with_name(f".{file.name}.new")
+            partial.write_text("".join(f"{trace.model_dump_json()}\n" for trace in kept.values()))
+            partial.replace(file)
+    except OSError as error:
+        message = f"cannot be written: {error.strerror or error}"
+        raise SpecError([Problem(file, message, hint="GDNSPEC_CACHE names another folder")]) from None
+    return file
 
 
 def _key(trace: Trace) -> tuple[object, ...]:

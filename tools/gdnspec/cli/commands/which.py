@@ -7,13 +7,12 @@ import typer
 
 from gdnspec.catalog.definitions import definition
 from gdnspec.choice.asking import ask, batch_of, device_of
-from gdnspec.choice.candidates import FORCED, Candidates, serving
+from gdnspec.choice.candidates import FORCED, serving
 from gdnspec.choice.choose import Choice, choose
-from gdnspec.choice.expected_time import lengths_said
-from gdnspec.cli.console import add_row, complain, print_json, print_table, say, table
+from gdnspec.cli.chosen import print_choices
+from gdnspec.cli.console import complain, print_json
 from gdnspec.cli.options import AsJson, DefinitionsDir
 from gdnspec.cli.selection import heads_of
-from gdnspec.report.units import shown_time
 
 EPILOG = "Exit codes: 0 chosen; 2 the request or a file is invalid; 3 nothing serves this call."
 
@@ -26,7 +25,7 @@ Batch = Annotated[int | None, typer.Option(min=1, max=1 << 20, help="Rows, for a
 Tokens = Annotated[
     int | None, typer.Option(min=1, max=1 << 16, help="Tokens per row, where rows have several.", show_default="4")
 ]
-Device = Annotated[
+Slug = Annotated[
     str | None,
     typer.Option(help="Device, such as nvidia-h200, or cpu.", show_default="this machine's, or the one with traces"),
 ]
@@ -38,7 +37,7 @@ def which(
     lengths: Lengths = None,
     batch: Batch = None,
     tokens: Tokens = None,
-    device: Device = None,
+    device: Slug = None,
     peers: Annotated[bool, typer.Option("--peers", help="Also choose among other libraries.")] = False,
     as_json: AsJson = False,
     definitions_dir: DefinitionsDir = None,
@@ -57,10 +56,7 @@ def which(
         print_json({"definition": name, "device": asked.slug, "choices": [_described(choice) for choice in choices],
                     "refused": candidates.refused})  # fmt: skip
     elif choices:
-        said = lengths_said(found.definition, asked.scope, asked.sequence_lengths)
-        say(f"{name}, {said} of {preset}, on {asked.slug}: {choices[0].name}")
-        say(choices[0].reason)
-        _print(choices, candidates)
+        print_choices(asked, preset, choices, candidates)
     if not choices:
         complain(f"gdnspec: nothing serves this call: {serving(found)}")
         raise typer.Exit(3)
@@ -73,18 +69,3 @@ def _described(choice: Choice) -> dict[str, object]:
         "solution": choice.name, "basis": choice.basis, "seconds": choice.time, "of_the_bound": choice.efficiency,
         "reason": choice.reason,
     }  # fmt: skip
-
-
-def _print(choices: list[Choice], candidates: Candidates) -> None:
-    rows, best = table("", "solution", "time", "ratio", "of the bound", "how it is known"), choices[0].time
-    for choice in choices:
-        time = "" if choice.time is None else shown_time(choice.time)
-        ratio = "" if choice.time is None or best is None else f"{choice.time / best:.2f}x"
-        share = "" if choice.efficiency is None else f"{100 * choice.efficiency:.2g}%"
-        add_row(rows, choice.name, time, ratio, share, choice.basis)
-    say()
-    print_table(rows)
-    if candidates.refused:
-        say()
-    for name, why in candidates.refused.items():
-        say(f"{name} cannot serve: {why}")
