@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import gdnspec
@@ -9,6 +10,7 @@ import pytest
 import torch
 from conftest import ROOT
 from gdnspec.api.call import bound, defaults
+from gdnspec.build.machine import Device
 from gdnspec.catalog.solutions import solutions
 from gdnspec.choice.sizes import sizes
 
@@ -177,3 +179,60 @@ def test_defaults_stand_for_what_is_left_out() -> None:
     given = bound(contract, [inputs[name] for name in list(inputs)[:8]], {})
     assert (given["scale"], given["use_qk_l2norm"]) == (None, None)
     assert defaults(contract, given, {}) == [(9, True)]
+
+
+# --- a GPU with and without a compiler, as far as a CPU can tell -------------------------------------------------
+
+
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine that seems to have an H200, no compiler and an empty cache."""
+    monkeypatch.setattr("gdnspec.build.machine.device", lambda kind: Device("cuda", "NVIDIA H200", (9, 0)))
+    monkeypatch.setattr("gdnspec.build.machine.nvcc", lambda: None)
+    monkeypatch.setattr("gdnspec.build.machine.version", lambda package: "99.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setenv("GDNSPEC_CACHE", str(tmp_path))
+    monkeypatch.setattr("gdnspec.api.kernel._told", set())
+
+
+@pytest.mark.usefixtures("hopper")
+def test_without_a_compiler_the_next_candidate_serves_and_one_warning_says_so() -> None:
+    with pytest.warns(UserWarning, match=r"hopper_prefill, hopper_prefill:strict cannot be used: needs nvcc") as told:
+        for name in (PREFILL, PREFILL, "gdn_prefill_k_first"):
+            kernel = gdnspec.kernel(name, device="cuda")
+            assert kernel.solution.startswith("triton_")
+    assert len(told) == 1
+    with pytest.raises(gdnspec.SpecError, match=r"^solution=: hopper_prefill cannot be loaded: .*needs nvcc to build"):
+        gdnspec.kernel(PREFILL, device="cuda", solution="hopper_prefill")
+
+
+@pytest.mark.usefixtures("hopper")
+def test_a_build_that_fails_is_told_and_the_next_candidate_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tvm_ffi.cpp
+
+    def fails(**asked: Any) -> str:
+        raise RuntimeError("ninja exited with status 1\nmore lines")
+
+    monkeypatch.setattr("gdnspec.build.machine.nvcc", lambda: "nvcc")
+    monkeypatch.setattr("gdnspec.build.loader._cudart_folders", list)
+    monkeypatch.setattr(tvm_ffi.cpp, "build", fails)
+    monkeypatch.setenv("TVM_FFI_CUDA_ARCH_LIST", "")
+    with pytest.warns(UserWarning, match="RuntimeError: ninja exited with status 1; gdnspec.kernel takes triton_"):
+        assert gdnspec.kernel(PREFILL, device="cuda").solution == "triton_chunkwise"
+
+
+@pytest.mark.usefixtures("hopper")
+def test_an_entry_that_writes_its_outputs_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call of a CUDA kernel: inputs and allocated outputs by position, defaults for what is left out."""
+    got: list[Any] = []
+    monkeypatch.setattr("gdnspec.api.kernel.load_function", lambda *_, **settings: lambda *values: got.extend(values))
+    spec = gdnspec.definition("gdn_prefill_checkpoints")
+    inputs = spec.workloads("smoke")[0].inputs()
+    kernel = gdnspec.kernel(spec, device="cuda", solution="hopper_prefill")
+    kernel.device = "cpu"  # where its inputs are
+    monkeypatch.setattr("gdnspec.api.kernel.refusal", lambda asked, solution: None)
+    outputs = kernel(**{name: x for name, x in inputs.items() if x is not None})
+    assert len(got) == len(spec.inputs) + len(spec.outputs)
+    expected = spec.reference(**inputs)
+    assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in expected]
+    assert all(one is other for one, other in zip(outputs, got[-3:], strict=True))

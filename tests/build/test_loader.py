@@ -62,12 +62,17 @@ def test_variants_of_a_cuda_file_are_built_apart_each_with_its_macros(
 
     builds: list[dict[str, Any]] = []
 
-    def load(**build: Any) -> SimpleNamespace:
-        builds.append(build)
-        return SimpleNamespace(run=len(builds))
+    def build(**asked: Any) -> str:
+        builds.append(asked)
+        file = Path(asked["build_directory"], f"{asked['name']}.so")
+        file.write_text(str(len(builds)))
+        return str(file)
 
+    monkeypatch.setattr("gdnspec.build.machine.nvcc", lambda: "nvcc")
+    monkeypatch.setattr("gdnspec.build.loader._cudart_folders", list)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    monkeypatch.setattr(tvm_ffi.cpp, "load", load)
+    monkeypatch.setattr(tvm_ffi.cpp, "build", build)
+    monkeypatch.setattr(tvm_ffi, "load_module", lambda file: SimpleNamespace(run=int(file.read_text())))
     monkeypatch.setenv("TVM_FFI_CUDA_ARCH_LIST", "")
     every: list[dict[str, int]] = [{}, {"TERMS": 2}, {"TERMS": 3}, {"TERMS": 2}]
     found = [load_function(tmp_path, "kernel.cu::run", tmp_path / "build", defines=defines) for defines in every]
@@ -76,4 +81,4 @@ def test_variants_of_a_cuda_file_are_built_apart_each_with_its_macros(
     assert macros == [[], ["-DTERMS=2"], ["-DTERMS=3"]]
     for key in ("name", "build_directory"):
         assert len({build[key] for build in builds}) == 3
-    assert builds[0]["build_directory"] == str(tmp_path / "build" / "kernel"), "as without variants"
+    assert {file.parent.name for file in (tmp_path / "build").glob("*/*.so")} >= {"kernel"}

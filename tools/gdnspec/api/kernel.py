@@ -1,6 +1,7 @@
 """gdnspec.kernel: the fastest solution for a device and a shape, as a function."""
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from gdnspec.api.call import Form, bound, defaults, form
 from gdnspec.api.spec import Spec
 from gdnspec.api.spec import definition as spec
 from gdnspec.build import machine
+from gdnspec.build.kept_builds import NoCompiler
 from gdnspec.build.loader import apart, load_function
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution
@@ -51,20 +53,51 @@ def kernel(
     asked = Asked(found, looks.scope, where.kind, where.slug, looks.contiguous)
     name = solution or os.environ.get(FORCED) or None
     if name is not None:
-        source = "solution=" if solution else FORCED
-        try:
-            only = forced(asked, name)
-        except SpecError as error:
-            raise SpecError(f"{source}: {error}") from None
-        why = machine.lacking(only.manifest, where)
-        if why is not None:
-            raise SpecError(f"{source}: {name} cannot run here: {why}")
-        return Kernel(found, Choice(only, f"named by {source}"), where.kind)
-    choices, candidates = choose(asked, lambda one: machine.lacking(one.manifest, where))
+        return _forced(asked, where, name, "solution=" if solution else FORCED)
+    choices, candidates = choose(asked, lambda one: machine.lacking(one.manifest, where, compiler=False))
+    skipped: dict[str, str] = {}
     for choice in choices:
-        return Kernel(found, choice, where.kind)
-    here = "; ".join(f"{name}: {why}" for name, why in candidates.refused.items())
+        try:
+            made = Kernel(found, choice, where.kind)
+        except Exception as error:  # of a compiler, or of the solution's own code
+            skipped[choice.name] = str(error) if isinstance(error, NoCompiler) else _said(error)
+            continue
+        _warn_of(skipped, made)
+        return made
+    here = "; ".join(f"{name}: {why}" for name, why in (candidates.refused | skipped).items())
     raise SpecError(f"nothing serves this call on {where.name or where.kind} ({here}): {serving(found)}")
+
+
+def _forced(asked: Asked, where: machine.Device, name: str, source: str) -> "Kernel":
+    try:
+        only = forced(asked, name)
+    except SpecError as error:
+        raise SpecError(f"{source}: {error}") from None
+    why = machine.lacking(only.manifest, where, compiler=False)
+    if why is not None:
+        raise SpecError(f"{source}: {name} cannot run here: {why}")
+    try:
+        return Kernel(asked.found, Choice(only, f"named by {source}"), where.kind)
+    except Exception as error:
+        raise SpecError(f"{source}: {name} cannot be loaded: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or ['no details'])[0]}"[:300]
+
+
+_told: set[str] = set()
+
+
+def _warn_of(skipped: Mapping[str, str], made: "Kernel") -> None:
+    """Says once per process and reason that better solutions were skipped."""
+    for why in dict.fromkeys(skipped.values()):
+        names = ", ".join(name for name, other in skipped.items() if other == why)
+        if why not in _told:
+            _told.add(why)
+            text = f"{names} cannot be used: {why}; gdnspec.kernel takes {made.solution} for {made.definition}"
+            warnings.warn(text, stacklevel=3)
 
 
 def _like(found: Found, like: Sequence[Any] | Mapping[str, Any] | None) -> dict[str, Any]:

@@ -75,8 +75,9 @@ def nvcc() -> str | None:
     return found
 
 
-def lacking(manifest: Manifest, where: Device) -> str | None:
-    """Why this machine cannot run the solution, or None."""
+def lacking(manifest: Manifest, where: Device, compiler: bool = True) -> str | None:
+    """Why this machine cannot run the solution, or None. `compiler`: whether a compiler must be here, as it must unless
+    the solution is built already."""
     requires = manifest.requires
     if requires.device not in ("any", where.kind):
         if requires.device == "cuda":
@@ -90,7 +91,7 @@ def lacking(manifest: Manifest, where: Device) -> str | None:
         reason = _package(line)
         if reason is not None:
             return reason
-    if any(source.endswith(".cu") for source in manifest.sources) and nvcc() is None:
+    if compiler and any(source.endswith(".cu") for source in manifest.sources) and nvcc() is None:
         return "needs nvcc to build: install the CUDA toolkit, or set CUDA_HOME"
     return None
 
