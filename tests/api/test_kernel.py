@@ -58,6 +58,7 @@ def test_inputs_go_by_position_and_by_name() -> None:
     for again in (kernel(**given), kernel(inputs["q"], inputs["k"], **{n: given[n] for n in list(given)[2:]})):
         assert all(map(torch.equal, by_position, again))
     assert all(map(torch.equal, by_position, kernel.bind(*inputs.values())(*inputs.values())))
+    assert all(map(torch.equal, by_position, kernel.bind(*list(inputs.values())[:8])(*inputs.values())))
 
 
 def test_it_says_what_it_is() -> None:
@@ -119,8 +120,8 @@ def test_types_and_sizes_that_nothing_serves_list_what_does() -> None:
 
 
 def test_a_head_size_that_nothing_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    only = {"cuda_decode": solutions()[0]["cuda_decode"]}
-    monkeypatch.setattr("gdnspec.choice.candidates.solutions", lambda: (only, []))
+    only = (solutions()[0]["cuda_decode"],)
+    monkeypatch.setattr("gdnspec.choice.candidates.entries", lambda found: only)
     refused(
         "nothing serves this call .*cuda_decode: it runs only on cuda.*is served by cuda_decode", like=(case()["q"],)
     )

@@ -117,7 +117,7 @@ def test_what_cannot_count_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     bad = [{"definition_hash": "0"}, {"source_hash": "0"}, {"status": "INCORRECT_NUMERICAL"}, {"unclean": ["busy"]}]
     for update in ({}, *bad):
         monkeypatch.setattr(expected_time, "_readable", lambda file, update=update: [good.model_copy(update=update)])
-        assert len(expected_time.figures(found, solution)) == (not update)
+        assert len(expected_time._figures(found, solution)) == (not update)
 
 
 def test_what_was_tuned_here_outranks_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ class Kernel:
 
     It takes the inputs by position, by name, or both; optional ones may be left out. It allocates the outputs, and runs
     what the solution prepares. Inputs that the definition mutates, such as a pool, are written to. Shapes and types are
-    checked at the first call of each form; values are never checked.
+    checked at the first call of each form; values are never checked. Kernels in CUDA and Triton compute no gradients.
     """
 
     def __init__(self, found: Found, choice: Choice, device: str) -> None:
@@ -154,6 +154,8 @@ class Kernel:
         """A function of all inputs by position, for calls with the same shapes, strides, types, device and left-out
         inputs as these. It checks nothing, so that a caller that knows its shapes pays for the check once. Raises
         `SpecError` if they do not fit."""
+        if len(inputs) != len(self._names):
+            inputs = tuple(bound(self._found.definition, inputs, {}).values())
         key = tuple([(x.shape, x.dtype, x.device, x.stride()) if isinstance(x, Tensor) else x for x in inputs])
         try:
             call = self._forms.get(key)

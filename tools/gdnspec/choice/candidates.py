@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
+from gdnspec import paths
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.supports import unmet
@@ -50,22 +53,28 @@ def candidates(
     return Candidates(serving, refused)
 
 
-def entries(found: Found) -> list[Solution]:
-    """All solutions, variants and peers with an entry for the definition."""
-    return [one for one in solutions()[0].values() if found.definition.name in one.manifest.entries]
+def entries(found: Found) -> tuple[Solution, ...]:
+    """All solutions, variants and peers with an entry for the definition, as they were when a process first asked."""
+    return _entries(found.definition.name, paths.solutions_dir())
+
+
+@cache  # a server asks again for each new number of tokens
+def _entries(name: str, root: Path) -> tuple[Solution, ...]:
+    return tuple(one for one in solutions()[0].values() if name in one.manifest.entries)
 
 
 def forced(asked: Asked, name: str) -> Solution:
     """The solution of this name. Raises `SpecError` if there is none, or if it cannot serve the call."""
-    known, _ = solutions()
-    if name not in known:
-        raise SpecError(f"no solution {name!r} ({nearest(name, known)})")
-    if asked.found.definition.name not in known[name].manifest.entries:
+    found = next((solution for solution in entries(asked.found) if solution.name == name), None)
+    if found is None:
+        known, _ = solutions()
+        if name not in known:
+            raise SpecError(f"no solution {name!r} ({nearest(name, known)})")
         raise SpecError(f"{name} does not serve {asked.found.definition.name}: {serving(asked.found)}")
-    why = refusal(asked, known[name])
+    why = refusal(asked, found)
     if why is not None:
         raise SpecError(f"{name} cannot serve this call: {why}")
-    return known[name]
+    return found
 
 
 def refusal(asked: Asked, solution: Solution) -> str | None:

@@ -13,7 +13,7 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.traces import definition_hash, is_stale, load_traces, stale_source, trace_files
 from gdnspec.choice.candidates import Asked
-from gdnspec.choice.tuned import tuned_traces
+from gdnspec.choice.tuned import tuned_file, tuned_traces
 from gdnspec.model import roles
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope
@@ -42,7 +42,29 @@ class Figure:
 
 
 def figures(found: Found, solution: Solution) -> list[Figure]:
-    """The valid measurements of a solution on a definition, on every device: those of this machine first."""
+    """The valid measurements of a solution on a definition, on every device: those of this machine first. They are read
+    again when a file has changed."""
+    files = [tuned_file(found.definition.name), *trace_files(solution)]
+    key = (definition_hash(found), solution.name, solution.source_hash, tuple(map(_stamp, files)))
+    if key not in _read:
+        if len(_read) >= MOST_READ:
+            _read.clear()
+        _read[key] = _figures(found, solution)
+    return _read[key]
+
+
+_read: dict[object, list[Figure]] = {}
+MOST_READ = 1000
+
+
+def _stamp(file: Path) -> tuple[str, int]:
+    try:
+        return str(file), file.stat().st_mtime_ns
+    except OSError:
+        return str(file), 0
+
+
+def _figures(found: Found, solution: Solution) -> list[Figure]:
     counted = [
         Figure(trace, scope, trace.timing.median, tuned=True)
         for trace in tuned_traces(found.definition.name)
