@@ -9,7 +9,7 @@ import gdnspec
 import pytest
 import torch
 from conftest import ROOT
-from gdnspec.api.call import bound, defaults
+from gdnspec.api.call_form import bound, defaults
 from gdnspec.build.machine import Device
 from gdnspec.catalog.solutions import solutions
 from gdnspec.choice.sizes import sizes

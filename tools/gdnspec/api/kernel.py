@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gdnspec import paths
-from gdnspec.api.call import Form, bound, defaults, form
+from gdnspec.api.call_form import Form, bound, defaults, form
 from gdnspec.api.spec import Spec
 from gdnspec.api.spec import definition as spec
 from gdnspec.build import machine
