@@ -79,6 +79,10 @@ def test_the_environment_forces_a_choice(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("GDNSPEC_SOLUTION", "torch_chunkwise")
     assert gdnspec.kernel(DECODE).solution == "torch_chunkwise"
     assert gdnspec.kernel(DECODE, solution="torch_recurrent").solution == "torch_recurrent"
+    monkeypatch.setenv("GDNSPEC_SOLUTION", "torch_layer, torch_recurrent")
+    assert [gdnspec.kernel(name).solution for name in (DECODE, PREFILL)] == ["torch_recurrent"] * 2
+    assert gdnspec.kernel("gdn_gated_rms_norm").solution == "torch_layer"
+    assert gdnspec.kernel("gdn_chunk_wy").solution == "torch_chunk_stages", "none of the two serves it"
     monkeypatch.setenv("GDNSPEC_SOLUTION", "torch_chunkwis")
     with pytest.raises(gdnspec.SpecError, match=r"^GDNSPEC_SOLUTION: no solution .*did you mean 'torch_chunkwise'"):
         gdnspec.kernel(DECODE)

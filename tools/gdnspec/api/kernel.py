@@ -1,6 +1,5 @@
 """gdnspec.kernel: the fastest solution for a device and a shape, as a function."""
 
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from gdnspec.build.kept_builds import NoCompiler
 from gdnspec.build.loader import apart, load_function
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution
-from gdnspec.choice.candidates import FORCED, Asked, forced, refusal, serving
+from gdnspec.choice.candidates import FORCED, Asked, forced, from_environment, refusal, serving
 from gdnspec.choice.choose import Choice, choose
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope
@@ -51,7 +50,7 @@ def kernel(
     looks = form(found, given)
     where = _where(looks, device)
     asked = Asked(found, looks.scope, where.kind, where.slug, looks.contiguous)
-    name = solution or os.environ.get(FORCED) or None
+    name = solution or from_environment(found)
     if name is not None:
         return _forced(asked, where, name, "solution=" if solution else FORCED)
     choices, candidates = choose(asked, lambda one: machine.lacking(one.manifest, where, compiler=False))

@@ -1,5 +1,6 @@
 """Who may serve a call: solutions with an entry for the definition, and why the others may not."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +13,7 @@ from gdnspec.catalog.supports import unmet
 from gdnspec.model.elements import Scope
 from gdnspec.model.errors import SpecError, nearest
 
-FORCED = "GDNSPEC_SOLUTION"  # the environment variable that names a solution
+FORCED = "GDNSPEC_SOLUTION"  # the environment variable that names solutions
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,18 @@ def entries(found: Found) -> tuple[Solution, ...]:
 @cache  # a server asks again for each new number of tokens
 def _entries(name: str, root: Path) -> tuple[Solution, ...]:
     return tuple(one for one in solutions()[0].values() if name in one.manifest.entries)
+
+
+def from_environment(found: Found) -> str | None:
+    """The first solution in GDNSPEC_SOLUTION that serves the definition; None if none does. A program calls several
+    definitions, so the variable may list several names. Raises `SpecError` if there is no such solution."""
+    names = [name.strip() for name in os.environ.get(FORCED, "").split(",") if name.strip()]
+    serves = {solution.name for solution in entries(found)}
+    known = {} if serves.issuperset(names) else solutions()[0]
+    for name in names:
+        if name not in serves and name not in known:
+            raise SpecError(f"{FORCED}: no solution {name!r} ({nearest(name, known)})")
+    return next((name for name in names if name in serves), None)
 
 
 def forced(asked: Asked, name: str) -> Solution:

@@ -1,13 +1,12 @@
 """gdnspec which: the solution that gdnspec.kernel would take, and why."""
 
-import os
 from typing import Annotated
 
 import typer
 
 from gdnspec.catalog.definitions import definition
 from gdnspec.choice.asking import ask, batch_of, device_of
-from gdnspec.choice.candidates import FORCED, serving
+from gdnspec.choice.candidates import FORCED, from_environment, serving
 from gdnspec.choice.choose import Choice, choose
 from gdnspec.cli.chosen import print_choices
 from gdnspec.cli.console import complain, print_json
@@ -60,8 +59,9 @@ def which(
     if not choices:
         complain(f"gdnspec: nothing serves this call: {serving(found)}")
         raise typer.Exit(3)
-    if os.environ.get(FORCED):
-        complain(f"gdnspec: {FORCED} is set: gdnspec.kernel takes {os.environ[FORCED]}, whatever is the fastest")
+    named = from_environment(found)
+    if named is not None:
+        complain(f"gdnspec: {FORCED} is set: gdnspec.kernel takes {named}, whatever is the fastest")
 
 
 def _described(choice: Choice) -> dict[str, object]:
