@@ -161,17 +161,6 @@ def test_heads_of_a_packed_input_follow_from_its_state() -> None:
     assert "num_q_heads" in found
 
 
-def test_names_of_modules_stay_the_programs_own() -> None:
-    """A kernel's neighbours have names such as `products`; a program may have modules of that name."""
-    code = (
-        "import sys, types; sys.modules['kernel'] = mine = types.ModuleType('kernel'); path = list(sys.path); "
-        f"import gdnspec; gdnspec.kernel({DECODE!r}, device='cpu'); "
-        "print(sys.modules['kernel'] is mine, sys.path == path)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout == "True True\n", done.stderr
-
-
 def test_importing_gdnspec_imports_no_torch() -> None:
     code = "import gdnspec, gdnspec.family, sys; print('torch' in sys.modules, 'kernel' in gdnspec.family.__all__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

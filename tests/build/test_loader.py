@@ -2,11 +2,11 @@
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from gdnspec.build.loader import load_function
+from gdnspec.build.loader import apart, load_function
 
 
 @pytest.fixture
@@ -43,6 +43,24 @@ def test_a_second_file_of_one_solution_shares_its_neighbours(tmp_path: Path, mon
     first, second = (load_function(folder, f"{name}.py::run", tmp_path / "build") for name in ("first", "second"))
     first()
     assert second() == ["first", "second"]
+
+
+def test_names_of_modules_stay_the_programs_own(two_versions: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a solution is loaded in a program's own process, which may have modules named like the kernel's."""
+    mine, path = ModuleType("neighbour_of_doubled"), list(sys.path)
+    monkeypatch.setitem(sys.modules, "neighbour_of_doubled", mine)
+    old, new = two_versions
+
+    def deeper() -> dict[str, ModuleType]:
+        return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "parts"}
+
+    before = deeper()
+    for folder, right in ((new, 22), (old, 11), (new, 22)):
+        with apart(folder):
+            assert load_function(folder, "kernel.py::run", folder / "build")(1) == right
+        assert sys.modules["neighbour_of_doubled"] is mine
+        assert deeper() == before
+        assert sys.path == path
 
 
 def test_arguments_of_a_variant_reach_its_function_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
