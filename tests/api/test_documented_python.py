@@ -25,9 +25,11 @@ def test_the_five_lines_are_the_same() -> None:
 @pytest.mark.parametrize(("page", "text"), BLOCKS, ids=lambda x: x if x.endswith(".md") else "")
 def test_a_block_runs(page: str, text: str, tmp_path: Path) -> None:
     file = tmp_path / ("test_shown.py" if "import pytest" in text else "shown.py")
-    file.write_text(text + ("" if "import pytest" in text else "print(verdict)\n"))
+    judges = "verdict" in text
+    file.write_text(text + ("print(verdict)\n" if judges and "import pytest" not in text else ""))
     plugin = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
     words = [sys.executable, *(plugin if "import pytest" in text else []), str(file)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"13 of 13 workloads passed|11 passed", done.stdout), done.stdout
+    wanted = "11 passed" if "import pytest" in text else "13 of 13 workloads passed" if judges else "gdnspec.Kernel"
+    assert wanted in done.stdout, done.stdout

@@ -2,11 +2,11 @@
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from gdnspec.build.loader import load_function
+from gdnspec.build.loader import apart, load_function
 
 
 @pytest.fixture
@@ -45,6 +45,24 @@ def test_a_second_file_of_one_solution_shares_its_neighbours(tmp_path: Path, mon
     assert second() == ["first", "second"]
 
 
+def test_names_of_modules_stay_the_programs_own(two_versions: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a solution is loaded in a program's own process, which may have modules named like the kernel's."""
+    mine, path = ModuleType("neighbour_of_doubled"), list(sys.path)
+    monkeypatch.setitem(sys.modules, "neighbour_of_doubled", mine)
+    old, new = two_versions
+
+    def deeper() -> dict[str, ModuleType]:
+        return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "parts"}
+
+    before = deeper()
+    for folder, right in ((new, 22), (old, 11), (new, 22)):
+        with apart(folder):
+            assert load_function(folder, "kernel.py::run", folder / "build")(1) == right
+        assert sys.modules["neighbour_of_doubled"] is mine
+        assert deeper() == before
+        assert sys.path == path
+
+
 def test_arguments_of_a_variant_reach_its_function_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "kernel.py").write_text("def run(x, factor=1):\n    return factor * x\n")
@@ -62,12 +80,17 @@ def test_variants_of_a_cuda_file_are_built_apart_each_with_its_macros(
 
     builds: list[dict[str, Any]] = []
 
-    def load(**build: Any) -> SimpleNamespace:
-        builds.append(build)
-        return SimpleNamespace(run=len(builds))
+    def build(**asked: Any) -> str:
+        builds.append(asked)
+        file = Path(asked["build_directory"], f"{asked['name']}.so")
+        file.write_text(str(len(builds)))
+        return str(file)
 
+    monkeypatch.setattr("gdnspec.build.machine.nvcc", lambda: "nvcc")
+    monkeypatch.setattr("gdnspec.build.loader._cudart_folders", list)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    monkeypatch.setattr(tvm_ffi.cpp, "load", load)
+    monkeypatch.setattr(tvm_ffi.cpp, "build", build)
+    monkeypatch.setattr(tvm_ffi, "load_module", lambda file: SimpleNamespace(run=int(file.read_text())))
     monkeypatch.setenv("TVM_FFI_CUDA_ARCH_LIST", "")
     every: list[dict[str, int]] = [{}, {"TERMS": 2}, {"TERMS": 3}, {"TERMS": 2}]
     found = [load_function(tmp_path, "kernel.cu::run", tmp_path / "build", defines=defines) for defines in every]
@@ -76,4 +99,4 @@ def test_variants_of_a_cuda_file_are_built_apart_each_with_its_macros(
     assert macros == [[], ["-DTERMS=2"], ["-DTERMS=3"]]
     for key in ("name", "build_directory"):
         assert len({build[key] for build in builds}) == 3
-    assert builds[0]["build_directory"] == str(tmp_path / "build" / "kernel"), "as without variants"
+    assert {file.parent.name for file in (tmp_path / "build").glob("*/*.so")} >= {"kernel"}

@@ -38,6 +38,7 @@ READING = {
     "list presets": ("list", "presets"),
     "show": ("show", "gdn_prefill_k_last"),
     "validate": ("validate",),
+    "which": ("which", "gdn_prefill_k_last", "--preset", "qwen3-next-80b-a3b-tp1", "--lengths", "1x8192"),
 }
 
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gdnspec.api.function_check import check as check
+    from gdnspec.api.kernel import Kernel as Kernel
+    from gdnspec.api.kernel import kernel as kernel
     from gdnspec.api.spec import definition as definition
     from gdnspec.api.spec import definitions as definitions
     from gdnspec.api.verdict import CheckFailed as CheckFailed
@@ -13,17 +15,22 @@ if TYPE_CHECKING:
     from gdnspec.model.errors import SpecError as SpecError
 
 __version__ = "0.1.0"
-__all__ = ["CheckFailed", "SpecError", "Verdict", "__version__", "capture", "check", "definition", "definitions"]
+__all__ = [
+    "CheckFailed", "Kernel", "SpecError", "Verdict", "__version__", "capture", "check", "definition", "definitions",
+    "kernel",
+]  # fmt: skip
 
 # Loaded when they are asked for: what only reads JSON pays nothing for them. A package of the same name can be called.
 _FACE = {
     "CheckFailed": "gdnspec.api.verdict:CheckFailed",
+    "Kernel": "gdnspec.api.kernel:Kernel",
     "SpecError": "gdnspec.model.errors:SpecError",
     "Verdict": "gdnspec.api.verdict:Verdict",
     "capture": "gdnspec.capture",
     "check": "gdnspec.check",
     "definition": "gdnspec.api.spec:definition",
     "definitions": "gdnspec.api.spec:definitions",
+    "kernel": "gdnspec.api.kernel:kernel",
 }
 
 

@@ -30,6 +30,7 @@ from gdnspec.model.roles import is_state, sizes
 from gdnspec.model.workload import Workload
 
 if TYPE_CHECKING:
+    from gdnspec.api.kernel import kernel
     from gdnspec.interop.meaning import Meaning
     from gdnspec.interop.text import Text
     from gdnspec.numerics.products import bfloat16_sum, rounded_products
@@ -39,8 +40,8 @@ __all__ = [
     "CARRIER", "FLOATS", "NORMAL_STD", "Array", "CallReader", "Calls", "Definition", "DevicePainter", "Emulated",
     "Family", "Floats", "Foreign", "FreshLines", "Gate", "Layout", "Meaning", "NotExpressed", "NotRecorded", "Painter",
     "Part", "Published", "RegimeError", "Regrouped", "Scope", "Sizes", "Stream", "SuiteError", "Suites", "Tensor",
-    "Text", "Workload", "bfloat16_sum", "encode", "in_blocks", "is_state", "off_grid", "on_fine_grid", "on_grid",
-    "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
+    "Text", "Workload", "bfloat16_sum", "encode", "in_blocks", "is_state", "kernel", "off_grid", "on_fine_grid",
+    "on_grid", "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
 ]  # fmt: skip
 
 
@@ -54,4 +55,8 @@ def __getattr__(name: str) -> Any:
         from gdnspec.numerics import torch_arrays
 
         return getattr(torch_arrays, name)
+    if name == "kernel":
+        from gdnspec.api.kernel import kernel
+
+        return kernel
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,15 +1,19 @@
 """Loads an entry point: a function of a Python file, or an export of a CUDA file that tvm-ffi builds."""
 
+import contextlib
 import hashlib
 import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from gdnspec.build.kept_builds import NoCompiler, library
 
 PREFIX = "gdnspec_solution_"  # of the names of modules with entry points
 CUDA_FLAGS = ["-std=c++17", "-lineinfo", "--expt-relaxed-constexpr"]
@@ -71,6 +75,33 @@ def _make_way_for_neighbours_in(folder: Path) -> None:
     sys.path[:] = [str(folder), *(entry for entry in sys.path if entry != str(folder))]
 
 
+_importing = threading.RLock()
+_neighbours: dict[Path, dict[str, ModuleType]] = {}
+
+
+@contextlib.contextmanager
+def apart(folder: Path) -> Iterator[None]:
+    """Loads a solution in a process that is not its own: the names of the files beside its kernel, and the path that
+    they are found by, are as before when it ends. Such a file may be named like a module of the program."""
+    with _importing:
+        path = list(sys.path)
+        names = {entry.stem for entry in folder.iterdir() if entry.suffix == ".py" or entry.is_dir()}
+        before = _taken(names)
+        sys.modules.update(_neighbours.get(folder, {}))
+        try:
+            yield
+        finally:
+            _neighbours[folder] = _taken(names)
+            sys.path[:] = path
+            sys.modules.update(before)
+
+
+def _taken(names: set[str]) -> dict[str, ModuleType]:
+    """Takes the modules of these names out of the process, with those below them."""
+    found = [name for name in sys.modules if name.partition(".")[0] in names]
+    return {name: sys.modules.pop(name) for name in found}
+
+
 @cache
 def _cuda_module(path: Path, build_dir: Path, macros: tuple[tuple[str, int], ...]) -> Any:
     import torch
@@ -80,15 +111,30 @@ def _cuda_module(path: Path, build_dir: Path, macros: tuple[tuple[str, int], ...
     own = [hashlib.sha256(repr(macros).encode()).hexdigest()[:12]] if macros else []
     major, minor = torch.cuda.get_device_capability()
     # The "a" targets have instructions of one generation only, such as wgmma.
-    os.environ["TVM_FFI_CUDA_ARCH_LIST"] = f"{major}.{minor}{'a' if major >= 9 else ''}"
-    return tvm_ffi.cpp.load(
-        name="_".join([path.parent.name, path.stem, *own]),
-        cuda_files=[str(path)],
-        extra_cuda_cflags=[*CUDA_FLAGS, *define_flags(dict(macros))],
-        extra_ldflags=_cudart_folders(),
-        extra_include_paths=[str(path.parent)],
-        build_directory=str(build_dir / "_".join([path.stem, *own])),
-    )
+    target = f"{major}.{minor}{'a' if major >= 9 else ''}"
+    flags = [*CUDA_FLAGS, *define_flags(dict(macros))]
+    name = "_".join([path.parent.name, path.stem, *own])
+
+    def make(scratch: Path) -> Path:
+        from gdnspec.build.machine import nvcc  # late: it imports manifests and pydantic
+
+        if nvcc() is None:
+            raise NoCompiler("needs nvcc to build: install the CUDA toolkit, or set CUDA_HOME")
+        os.environ["TVM_FFI_CUDA_ARCH_LIST"] = target
+        built = tvm_ffi.cpp.build(
+            name=name, cuda_files=[str(path)], extra_cuda_cflags=flags, extra_ldflags=_cudart_folders(),
+            extra_include_paths=[str(path.parent)], build_directory=str(scratch),
+        )  # fmt: skip
+        return Path(built)
+
+    folder = build_dir / "_".join([path.stem, *own])
+    depends = (target, flags, tvm_ffi.__version__, torch.version.cuda)
+    file = library(folder, name, depends, make)
+    try:
+        return tvm_ffi.load_module(file)
+    except (OSError, RuntimeError):  # not a library, or one for other versions: once more, from the sources
+        file.unlink(missing_ok=True)
+        return tvm_ffi.load_module(library(folder, name, depends, make))
 
 
 def _cudart_folders() -> list[str]:

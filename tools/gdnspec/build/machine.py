@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from packaging.requirements import InvalidRequirement, Requirement
 
+from gdnspec.catalog.device_names import cpu_name, slug
 from gdnspec.model.solution import Manifest
 
 
@@ -25,14 +26,14 @@ class Device:
     @property
     def slug(self) -> str:
         """`nvidia-h200`: the name of a trace file."""
-        return "-".join("".join(c if c.isalnum() else " " for c in self.name.lower()).split())
+        return slug(self.name)
 
 
 @cache
 def device(kind: str) -> Device | None:
     """The device of that kind, or None."""
     if kind == "cpu":
-        return Device("cpu", platform.processor() or platform.machine())
+        return Device("cpu", cpu_name())
     if not torch.cuda.is_available():
         return None
     return Device("cuda", torch.cuda.get_device_name(), torch.cuda.get_device_capability())
@@ -74,8 +75,9 @@ def nvcc() -> str | None:
     return found
 
 
-def lacking(manifest: Manifest, where: Device) -> str | None:
-    """Why this machine cannot run the solution, or None."""
+def lacking(manifest: Manifest, where: Device, compiler: bool = True) -> str | None:
+    """Why this machine cannot run the solution, or None. `compiler`: whether a compiler must be here, as it must unless
+    the solution is built already."""
     requires = manifest.requires
     if requires.device not in ("any", where.kind):
         if requires.device == "cuda":
@@ -89,7 +91,7 @@ def lacking(manifest: Manifest, where: Device) -> str | None:
         reason = _package(line)
         if reason is not None:
             return reason
-    if any(source.endswith(".cu") for source in manifest.sources) and nvcc() is None:
+    if compiler and any(source.endswith(".cu") for source in manifest.sources) and nvcc() is None:
         return "needs nvcc to build: install the CUDA toolkit, or set CUDA_HOME"
     return None
 

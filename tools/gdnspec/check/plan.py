@@ -11,10 +11,10 @@ from gdnspec.build.machine import Device, environment, lacking
 from gdnspec.build.reference import code_hash
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.catalog.solutions import Solution
+from gdnspec.catalog.supports import unmet
 from gdnspec.model import roles
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope
-from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.solution import Entry
 from gdnspec.model.workload import Workload
 
@@ -109,7 +109,7 @@ def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workl
     if workload.device == "cuda" and device.kind != "cuda":
         return "the workload needs a CUDA GPU"
     scope = workload.scope(found.definition, preset_of(found, workload))
-    outside = beyond(entry, found.definition, scope, device.kind, workload)
+    outside = unmet(entry, found.definition, scope, device.kind, workload.contiguous(found.definition))
     if outside is not None:
         return outside
     if interpreted(solution, device):
@@ -119,22 +119,6 @@ def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workl
                 f"{programs} token-programs are too many for Triton's interpreter on a CPU "
                 f"(at most {INTERPRETER_LIMIT}): run it on a GPU"
             )
-    return None
-
-
-def beyond(entry: Entry, definition: Definition, scope: Scope, device: str, workload: Workload) -> str | None:
-    """The condition of `supports` that a call of this shape does not meet, in words; None if it meets all. `workload`
-    gives the memory layout of its tensors."""
-    # A switch that the line does not mention has its default.
-    switches = {t.name: parse(t.default or "True").evaluate({}) for t in definition.inputs if t.is_switch}
-    dtypes = {f"{t.name}_dtype": t.dtype for t in definition.inputs}
-    names: Scope = {**switches, **scope, **dtypes, "device": device, "contiguous": workload.contiguous(definition)}
-    for text in entry.supports:
-        try:
-            if not parse(text).holds(names):
-                return f"the solution supports {'only contiguous inputs' if text == 'contiguous' else text}"
-        except ExpressionError as error:
-            return f"cannot evaluate `supports`: {error}"
     return None
 
 

@@ -12,9 +12,10 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from gdnspec.catalog.supports import unmet
 from gdnspec.check.batch import Batch, Piece
 from gdnspec.check.call import Content, Session
-from gdnspec.check.plan import Job, beyond
+from gdnspec.check.plan import Job
 from gdnspec.check.second import Judge, SecondCall
 from gdnspec.check.symmetry import Transformation
 from gdnspec.numerics.judge import Verdict
@@ -108,8 +109,9 @@ class Relations:
     ) -> Outputs | Verdict:
         """Calls on pieces and copies the outputs into `whole`; a verdict if their form is already wrong."""
         content = batch.take(pieces, replaced)
-        job = self.job
-        if beyond(job.entry, job.found.definition, content.scope, job.device.kind, job.workload) is not None:
+        job, definition = self.job, self.job.found.definition
+        contiguous = job.workload.contiguous(definition)
+        if unmet(job.entry, definition, content.scope, job.device.kind, contiguous) is not None:
             raise Skipped
         with Session(self.job, content, self.job.device.kind, self.child, self.timeout) as session:
             answer = session.call()

@@ -28,6 +28,8 @@ COMMANDS: lazy.Listed = {
         "bench:bench",
         "Check solutions, then time them. Every timed call gets new content, and its outputs are verified.",
     ),
+    "which": ("which:which", "Show which solution is the fastest for a device and a shape, and why."),
+    "tune": ("tune:tune", "Time the solutions for one shape on this machine, and keep the times for later choices."),
     "export": (
         "exchange:export",
         "Export a definition or a solution, with workloads, as a dataset for another benchmark.",

@@ -1,0 +1,93 @@
+"""gdnspec which: the choice, its reason, the runners-up."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Run
+from gdnspec.catalog.definitions import definitions
+from gdnspec.choice import asking
+from gdnspec.choice.asking import ask, batch_of, device_of, lengths_of
+from gdnspec.choice.choose import choose
+from gdnspec.model.errors import SpecError
+
+PRESET = ("--preset", "qwen3-next-80b-a3b-tp1")
+PREFILL = ("which", "gdn_prefill_k_last", *PRESET)
+DECODE = ("which", "gdn_decode_k_last", *PRESET)
+
+
+def test_it_prints_the_choice_and_the_runners_up(gdnspec: Run) -> None:
+    done = gdnspec(*PREFILL, "--lengths", "1x8192", "--device", "nvidia-h200")
+    assert done.returncode == 0, done.stderr
+    first, reason, _, header, *rows = done.stdout.splitlines()
+    assert first == "gdn_prefill_k_last, 1x8192 of qwen3-next-80b-a3b-tp1, on nvidia-h200: hopper_prefill"
+    assert reason == "fastest of 5 measured on an NVIDIA H200 at 1x8192: 138 us"
+    assert header.split()[:3] == ["solution", "time", "ratio"]
+    assert [row.split()[0] for row in rows[:3]] == ["hopper_prefill", "hopper_prefill:strict", "triton_chunkwise"]
+
+
+def test_programs_get_json(gdnspec: Run) -> None:
+    said = json.loads(gdnspec(*DECODE, "--batch", "12", "--json", "--device", "nvidia-h200").stdout)
+    best = said["choices"][0]
+    assert best["basis"] == "expected"
+    assert best["seconds"] < said["choices"][1]["seconds"]
+
+
+def test_a_forced_choice_is_mentioned(gdnspec: Run) -> None:
+    done = gdnspec(*DECODE, "--batch", "8", "--device", "cpu", env={"GDNSPEC_SOLUTION": "torch_recurrent"})
+    assert "GDNSPEC_SOLUTION is set: gdnspec.kernel takes torch_recurrent" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("which", "gdn_decode_klast", *PRESET), "did you mean 'gdn_decode_k_last'?"),
+        (("which", "gdn_decode_k_last", "--preset", "qwen3-next", "--batch", "8"), "no preset 'qwen3-next'"),
+        ((*DECODE, "--batch", "8", "--device", "nvidia-h20"), "did you mean 'nvidia-h200'?"),
+        ((*DECODE, "--lengths", "8"), "takes rows: give --batch"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(gdnspec: Run, arguments: tuple[str, ...], said: str) -> None:
+    done = gdnspec(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not done.stdout
+
+
+def test_lengths_are_lists_and_multiples() -> None:
+    assert lengths_of("2x3, 5") == [3, 3, 5]
+    for wrong in ("", "x", "2x", "0x5", "1e3", "-1", "2x3x4", f"{1 << 21}x1"):
+        with pytest.raises(SpecError, match="--lengths: "):
+            lengths_of(wrong)
+
+
+def test_rows_and_sequences_are_not_confused() -> None:
+    known = definitions()
+    assert batch_of(known["gdn_verify_k_last"], None, 2, None) == [4, 4]
+    for name, *given in (("gdn_prefill_k_last", None, 8, None), ("gdn_prefill_k_last", None, None, None)):
+        with pytest.raises(SpecError, match="takes sequences"):
+            batch_of(known[name], *given)
+    with pytest.raises(SpecError, match="one token per row"):
+        batch_of(known["gdn_decode_k_last"], None, 8, 4)
+
+
+@pytest.mark.parametrize("name", sorted(definitions()))
+def test_every_definition_has_a_choice(name: str) -> None:
+    found = definitions()[name]
+    ragged = found.definition.conventions.packing == "ragged"
+    each = [1000, 24] if ragged else batch_of(found, None, 8, None)
+    preset = found.family.preset(PRESET[1])
+    assert preset is not None
+    choices, _ = choose(ask(found, preset, PRESET[1], each, "nvidia-h200"))
+    assert choices[0].reason
+
+
+def test_the_gpu_of_this_machine_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho NVIDIA L4\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert asking.gpu_name() == "NVIDIA L4"
+    assert device_of(None) == "nvidia-l4"
+    program.write_text("#!/bin/sh\necho failed >&2; exit 9\n")
+    assert device_of(None) == "nvidia-h200"

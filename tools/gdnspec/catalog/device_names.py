@@ -1,0 +1,13 @@
+"""The names of devices, as traces have them."""
+
+import platform
+
+
+def slug(name: str) -> str:
+    """`nvidia-h200`: the name of a trace file."""
+    return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
+
+
+def cpu_name() -> str:
+    """The name of this machine's processor."""
+    return platform.processor() or platform.machine()

@@ -1,0 +1,1 @@
+"""Which solution to use: read from manifests and traces, without torch."""
