@@ -238,6 +238,12 @@ class Foreign(Protocol):
         them. `aside`: the differences that the module sets aside."""
         ...
 
+    def applied(self, served: Collection[str], axes: Mapping[str, int]) -> Mapping[str, str]:
+        """For FlashInfer's trace_apply: its names for calls with the axes of a preset, and for each the text of a
+        function `run` that takes the arguments of the call by name. It calls functions named like the definitions in
+        `served`, which take the inputs in their order and return the outputs. Empty if the library has no such call."""
+        ...
+
     def unasked(self, found: "Meaning", line: Workload) -> str:
         """Why their definition cannot run a workload; "" if it can."""
         ...

@@ -58,6 +58,24 @@ def export(
         chosen = load_workloads(workloads_file, item) if workloads_file else workloads(item)
         lines = [line for line in chosen if workloads_file or line.suite in (suite or ["smoke"])]
         _export(item.at(workloads_file) if workloads_file else item, solution, preset, heads, lines, output, force)
+    if solution is not None:
+        _export_applied(solution, found, heads, output)
+
+
+def _export_applied(solution: Solution, found: list[Found], heads: Preset, root: Path) -> None:
+    """Writes what FlashInfer's trace_apply loads. It takes one solution for each name."""
+    from gdnspec.interop.dataset_paths import applied_file
+    from gdnspec.interop.outward import applied_json
+
+    for whole in applied_json(solution, found, heads):
+        path = root / applied_file(found[0].family.name, whole["definition"], whole["name"])
+        others = [file.name for file in path.parent.glob("*.json") if file != path]
+        if others:
+            complain(f"left out of trace_apply: {path.parent} has {others[0]}, and FlashInfer takes one solution a name")
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+        say(f"for FlashInfer's trace_apply as {whole['definition']}: {path.parent.parents[2]}")
 
 
 def _export(
