@@ -30,7 +30,7 @@ COMMANDS: lazy.Listed = {
     ),
     "export": (
         "exchange:export",
-        "Export a definition or a solution, with workloads, as a dataset for another benchmark.",
+        "Export a definition or a solution as a dataset for another benchmark, or solutions as a package.",
     ),
     "import": (
         "exchange:import_",

@@ -89,7 +89,9 @@ def module(
         flags=[*CUDA_FLAGS, *define_flags(defines)],
     )
     arguments = dict(variant.arguments) if variant is not None else {}
-    return "\n\n".join([head.rstrip("\n"), *(_function(solution, item, axes or {}, arguments) for item in served)]) + "\n"
+    return (
+        "\n\n".join([head.rstrip("\n"), *(_function(solution, item, axes or {}, arguments) for item in served)]) + "\n"
+    )
 
 
 def _function(
@@ -154,7 +156,7 @@ def _allocated(definition: Definition, axes: Mapping[str, int]) -> list[str]:
             lines.append(f"    {axis.name} = {axes[axis.name]}")
         elif axis.name in wanted:
             raise SpecError(
-                f"{definition.name}: its outputs cannot be allocated, because no required input has the axis {axis.name}"
+                f"{definition.name}: its outputs cannot be allocated: no required input has the axis {axis.name}"
             )
     device = given[0].name
     return lines + [
@@ -174,5 +176,3 @@ def _wanted(definition: Definition) -> set[str]:
         if axis.name in wanted and axis.kind == "derived":
             wanted |= parse(axis.expression).names
     return wanted
-
-

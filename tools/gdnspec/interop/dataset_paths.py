@@ -4,7 +4,8 @@ definitions/<family>/<definition>.json       solutions/<family>/<definition>/<so
 workloads/<family>/<definition>.jsonl        blob/workloads/<family>/<definition>/<workload>.safetensors
 traces/<family>/<definition>.jsonl
 
-Beside it stands a folder for the trace_apply of FlashInfer, trace_apply/solutions/<family>/<definition>/<solution>.json.
+Beside it stands a folder for the trace_apply of FlashInfer:
+trace_apply/solutions/<family>/<definition>/<solution>.json
 """
 
 MARK = "gdnspec"  # the tag gdnspec:<definition> names the definition of gdnspec
