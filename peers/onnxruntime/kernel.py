@@ -18,19 +18,16 @@ LINEAR, CONVOLUTION = "LinearAttention", "CausalConvWithState"
 
 @cache
 def _node(evaluator, operator, inputs, outputs, attributes):
-    """Runs a model of one node with inputs of any size. `inputs` and `outputs`: (name, rank)."""
-    given = [name if rank else "" for name, rank in inputs]
-    # onnxruntime 1.32 has no CausalConvWithState in the standard domain: its own of the same form stands there.
-    domain = "com.microsoft" if (evaluator, operator) == ("onnxruntime", CONVOLUTION) else ""
-    node = helper.make_node(operator, given, [name for name, _ in outputs], domain=domain, **dict(attributes))
+    """Runs a model of one node. `inputs` and `outputs`: (name, sizes), with None for any size; no sizes for an input
+    that is left out."""
+    given = [name if sizes else "" for name, sizes in inputs]
+    node = helper.make_node(operator, given, [name for name, _ in outputs], **dict(attributes))
     values = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * rank) for name, rank in side if rank]
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes) for name, sizes in side if sizes]
         for side in (inputs, outputs)
     ]
     graph = helper.make_graph([node], operator, *values)
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 27), helper.make_opsetid("com.microsoft", 1)]
-    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 27)])
     if evaluator == "reference":
         from onnx.reference import ReferenceEvaluator
 
@@ -40,10 +37,10 @@ def _node(evaluator, operator, inputs, outputs, attributes):
     return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run
 
 
-def _called(evaluator, operator, given, outputs, **attributes):
-    """Runs a node on tensors by name; None leaves an input out."""
-    ranks = tuple((name, 0 if x is None else x.ndim) for name, x in given.items())
-    run = _node(evaluator, operator, ranks, outputs, tuple(sorted(attributes.items())))
+def _called(evaluator, operator, given, sizes, outputs, **attributes):
+    """Runs a node on tensors by name; None leaves an input out. `sizes`: of inputs for which the model names them."""
+    shaped = tuple((name, () if x is None else sizes.get(name, (None,) * x.ndim)) for name, x in given.items())
+    run = _node(evaluator, operator, shaped, outputs, tuple(sorted(attributes.items())))
     feeds = {name: x.float().contiguous().numpy() for name, x in given.items() if x is not None}
     return [torch.from_numpy(x.copy()) for x in run(None, feeds)]
 
@@ -66,7 +63,8 @@ def _rule(q, k, v, g, beta, state, scale, evaluator):
         "beta": torch.ones(*q.shape[:2], H) if beta is None else beta,
     }  # fmt: skip
     output, state = _called(
-        evaluator, LINEAR, given, (("output", 3), ("present_state", 4)), q_num_heads=H, kv_num_heads=H,
+        evaluator, LINEAR, given, {}, (("output", (None,) * 3), ("present_state", (None,) * 4)),
+        q_num_heads=H, kv_num_heads=H,
         scale=0.0 if scale is None else float(scale), update_rule="delta" if g is None else "gated_delta",
     )  # fmt: skip
     return output.unflatten(2, (H, -1)), state
@@ -198,9 +196,13 @@ def decode_pool_k_last(
 
 
 def _convolved(x, weight, bias, state, evaluator):
-    """x [B, C, T], state [B, C, W - 1] -> the same."""
+    """x [B, C, T], state [B, C, W - 1] -> the same. onnxruntime 1.32 has no kernel for the operator. It runs the
+    function that the standard gives for it, and that needs the channels and the width in the model."""
+    C, W = weight.shape
     given = {"input": x, "weight": weight.unsqueeze(1), "bias": bias, "past_state": state}
-    return _called(evaluator, CONVOLUTION, given, (("output", 3), ("present_state", 3)), activation="silu")
+    sizes = {"input": (None, C, None), "weight": (C, 1, W), "bias": (C,), "past_state": (None, C, W - 1)}
+    outputs = (("output", (None, C, None)), ("present_state", (None, C, W - 1)))
+    return _called(evaluator, CONVOLUTION, given, sizes, outputs, activation="silu")
 
 
 def conv1d_prefill(x, weight, bias, cu_seqlens, conv_states, slots, has_initial_state, evaluator="onnxruntime"):
