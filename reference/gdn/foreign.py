@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gdnspec.family import Array, Definition, NotExpressed, Workload
 
-from .foreign_adapter import adapter, may_lack_scale
-from .foreign_applied import applied
+from .foreign_adapter import adapter, applied, may_lack_scale
 from .foreign_words import EMPTY, GATES, NO_NORM, OTHER_GATE, SCALE_0, WRITTEN, compare
 
 if TYPE_CHECKING:
