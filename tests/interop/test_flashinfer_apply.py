@@ -97,6 +97,7 @@ def test_apply_chooses_among_exported_solutions_and_calls_one(
         runtime.stop()
 
 
+@pytest.mark.thorough
 def test_a_solution_of_several_files_finds_those_beside_it(gdnspec: Run, tmp_path: Path) -> None:
     pytest.importorskip("flashinfer_bench")
     pytest.importorskip("triton")
@@ -163,6 +164,7 @@ def test_trace_apply_gives_gates_under_other_names(gdnspec: Run, tmp_path: Path)
     assert near(state, new_state, 1e-2)
 
 
+@pytest.mark.thorough
 def test_one_solution_a_name(gdnspec: Run, tmp_path: Path) -> None:
     export(gdnspec, tmp_path, "torch_chunkwise")
     said = export(gdnspec, tmp_path, "torch_recurrent", "--force")

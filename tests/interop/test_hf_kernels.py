@@ -103,6 +103,7 @@ def test_a_wrong_request_is_told(gdnspec: Run, tmp_path: Path, arguments: tuple[
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough
 def test_a_package_is_overwritten_on_request_only(gdnspec: Run, tmp_path: Path) -> None:
     export(gdnspec, tmp_path / "once", "torch_layer")
     assert "exists already" in export(gdnspec, tmp_path / "once", "torch_layer", code=2)
