@@ -11,8 +11,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[run,report,serve,serving,dev,docs]'
-	# Its loader alone, which exports are held to: what it depends on is for GPUs, and large.
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps flashinfer-bench docstring-parser
+	# The loaders that exports are held to, alone: the rest that they depend on is large, and they do without here.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps flashinfer-bench docstring-parser kernels tomlkit
 	touch $@
 
 # The smoke suites of all definitions, with every solution that this machine can run.

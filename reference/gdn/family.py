@@ -6,7 +6,7 @@ Nothing here needs torch until an emulator runs or a device draws.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gdnspec.family import Calls, Definition, DevicePainter, Emulated, Family, Foreign, Scope, Suites, Workload
+from gdnspec.family import Calls, Definition, DevicePainter, Emulated, Family, Foreign, Onnx, Scope, Suites, Workload
 
 from . import bounds
 from .draw import Painter
@@ -71,6 +71,13 @@ def foreign() -> Foreign:
     return GatedDeltaNet()
 
 
+def onnx() -> Onnx:
+    """How ONNX has these definitions."""
+    from .onnx_nodes import nodes, words
+
+    return Onnx(27, words, nodes)
+
+
 def suites() -> Suites:
     """The workloads that are shipped: a package that only the tool which writes them loads."""
     from .suites import shipped
@@ -80,5 +87,6 @@ def suites() -> Suites:
 
 FAMILY = Family(
     Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines,
-    device_painter=device_painter, device_problems=device_problems, calls=calls, foreign=foreign, suites=suites,
+    device_painter=device_painter, device_problems=device_problems, calls=calls, foreign=foreign, onnx=onnx,
+    suites=suites,
 )  # fmt: skip

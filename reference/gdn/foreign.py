@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gdnspec.family import Array, Definition, NotExpressed, Workload
 
-from .foreign_adapter import adapter, may_lack_scale
+from .foreign_adapter import adapter, applied, may_lack_scale
 from .foreign_words import EMPTY, GATES, NO_NORM, OTHER_GATE, SCALE_0, WRITTEN, compare
 
 if TYPE_CHECKING:
@@ -121,6 +121,9 @@ class GatedDeltaNet:
 
     def adapter(self, found: "Meaning", entry: str, returns: bool, aside: Collection[str] | None = None) -> str:
         return adapter(found, entry, returns, {WRITTEN} if aside is None else aside)
+
+    def applied(self, served: Collection[str], axes: Mapping[str, int]) -> Mapping[str, str]:
+        return applied(served, axes)
 
     # --- judging ------------------------------------------------------------------------------------------------
 

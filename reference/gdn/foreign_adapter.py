@@ -1,7 +1,7 @@
 """A module that stands before a function of FlashInfer-Bench: what gdnspec passes by name arrives by place, gates
 as the function takes them, and what it returns comes back in the order that a definition here has."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from .foreign_words import EMPTY, GATES, OTHER_GATE, SCALE_0, WRITTEN
@@ -138,3 +138,46 @@ def _raw_from_ready(meaning: "Meaning") -> str:
         "    b = torch.logit(beta)\n"
         "    A_log = dt_bias = torch.zeros(shape[1], device=v.device)"
     )
+
+
+# --- in place of a function of FlashInfer -----------------------------------------------------------------------
+
+DECODE, DECODE_BF16, PREFILL = "gdn_decode_k_last", "gdn_decode_k_last_bf16_state", "gdn_prefill_k_last"
+DECODE_RUN = """\
+def run(q, k, v, A_log, a, dt_bias, b, state=None, scale=None):
+    rules = {rules}
+    if state is None or q.shape[1] != 1:
+        raise ValueError("this solution takes one token a sequence, and states in `state`: no pool, no draft tokens")
+    if state.dtype not in rules:
+        raise ValueError(f"this solution does not serve states in {{state.dtype}}")
+    output, new_state = rules[state.dtype](q, k, v, state, A_log, a, dt_bias, b, scale, True)
+    state.copy_(new_state)  # FlashInfer updates it in place
+    return output, state
+"""
+PREFILL_RUN = """\
+def run(q, k, v, cu_seqlens, a=None, b=None, state=None, scale=None):
+    cu_seqlens = cu_seqlens.to(torch.int64)
+    return gdn_prefill_k_last(q, k, v, a, b, cu_seqlens, state, scale)
+"""
+
+
+def applied(served: Collection[str], axes: Mapping[str, int]) -> dict[str, str]:
+    """See `gdnspec.family.Foreign.applied`.
+
+    FlashInfer 0.7.2 names a call by its heads, such as gdn_decode_qk16_v32_d128. It passes the arguments that its
+    template for the call lists, by name and without those that are None. So `use_qk_l2norm`, `output` and
+    `output_final_state` never arrive. Both of its decode functions have one name, though their states lie differently:
+    this is for the one with states [V, K], `gated_delta_rule_decode_pretranspose`.
+
+    A name has the query heads, value heads and the head size."""
+    if "head_size" not in axes:
+        return {}
+    heads = f"qk{axes['num_q_heads']}_v{axes['num_v_heads']}_d{axes['head_size']}"
+    found = {}
+    types = {DECODE: "torch.float32", DECODE_BF16: "torch.bfloat16"}
+    rules = ", ".join(f"{dtype}: {name}" for name, dtype in types.items() if name in served)
+    if rules:
+        found[f"gdn_decode_{heads}"] = DECODE_RUN.format(rules=f"{{{rules}}}")
+    if PREFILL in served:
+        found[f"gdn_prefill_{heads}"] = PREFILL_RUN
+    return found

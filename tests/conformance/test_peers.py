@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 PEERS = sorted(file.parent.name for file in (ROOT / "peers").glob("*/solution.json"))
 
 
-def test_there_are_the_four() -> None:
-    assert PEERS == ["fla", "flash_qla", "flashinfer", "transformers"]
+def test_there_are_the_five() -> None:
+    assert PEERS == ["fla", "flash_qla", "flashinfer", "onnxruntime", "transformers"]
 
 
 def test_they_run_where_they_are_named_alone() -> None:
@@ -71,6 +71,22 @@ def test_transformers_is_right_but_for_resets(gdnspec: Run, tmp_path: Path) -> N
         # Cumulated logarithms: its chunk rule has no answer to alpha = 0, its recurrence has.
         lost = "prefill" in result["definition"] and "reset" in result["workload"]
         assert result["status"] == ("NON_FINITE" if lost else "PASSED"), result["message"]
+    assert len({result["status"] for result in results}) == 2
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", pytest.param("onnxruntime:reference", marks=pytest.mark.thorough)])
+def test_onnx_is_right_but_for_a_scale_of_zero(gdnspec: Run, tmp_path: Path, name: str) -> None:
+    pytest.importorskip("onnxruntime")
+    asked = ("ragged", "empty_sequences", "regime_hard_reset", "scale_zero", "batch_8")
+    definitions = ("gdn_prefill_k_last", "gdn_decode_k_first", "gdn_conv1d_prefill", "gdn_decode_pool_k_last")
+    options = [part for one in asked for part in ("--workload", one)]
+    file = tmp_path / "r.jsonl"
+    gdnspec("check", *definitions, "--solution", name, "--device", "cpu", *options, "--json", file)
+    results = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {result["definition"] for result in results} == set(definitions)
+    for result in results:
+        wrong_scale = result["workload"] == "scale_zero"  # 0.0 stands for the default there
+        assert result["status"] == ("INCORRECT_NUMERICAL" if wrong_scale else "PASSED"), result["message"]
     assert len({result["status"] for result in results}) == 2
 
 

@@ -15,11 +15,21 @@ from mkdocs.structure.pages import Page as SitePage
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from docs import command_line, definition_pages, faults, formats, kernels, links, repository, scoreboard  # noqa: E402
+from docs import (  # noqa: E402
+    command_line,
+    definition_pages,
+    faults,
+    formats,
+    kernels,
+    links,
+    onnx_operators,
+    repository,
+    scoreboard,
+)  # fmt: skip
 from docs.page import Page  # noqa: E402
 
 MAKERS = (repository.included, definition_pages.pages, kernels.pages, scoreboard.pages, command_line.pages,
-          formats.pages, faults.pages)  # fmt: skip
+          formats.pages, faults.pages, onnx_operators.pages)  # fmt: skip
 CELL = re.compile(r"(<t[dh][^>]*>)(.*?)(</t[dh]>)", re.DOTALL)
 BREAKABLE = re.compile(r"(?<=\w)_(?=\w)(?![^<]*>)")  # in text, not in a tag
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)

@@ -13,6 +13,9 @@ from gdnspec.inputs.contract import (
     FreshLines,
     NotExpressed,
     NotRecorded,
+    Onnx,
+    OnnxNode,
+    OnnxWords,
     Painter,
     Published,
     RegimeError,
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CARRIER", "FLOATS", "NORMAL_STD", "Array", "CallReader", "Calls", "Definition", "DevicePainter", "Emulated",
-    "Family", "Floats", "Foreign", "FreshLines", "Gate", "Layout", "Meaning", "NotExpressed", "NotRecorded", "Painter",
+    "Family", "Floats", "Foreign", "FreshLines", "Gate", "Layout", "Meaning", "NotExpressed", "NotRecorded", "Onnx",
+    "OnnxNode", "OnnxWords", "Painter",
     "Part", "Published", "RegimeError", "Regrouped", "Scope", "Sizes", "Stream", "SuiteError", "Suites", "Tensor",
     "Text", "Workload", "bfloat16_sum", "encode", "in_blocks", "is_state", "kernel", "off_grid", "on_fine_grid",
     "on_grid", "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",

@@ -22,7 +22,7 @@ from gdnspec.model.errors import Problem, RegimeError, SpecError
 from gdnspec.model.loading import is_file
 
 if TYPE_CHECKING:
-    from gdnspec.inputs.contract import Calls, Foreign
+    from gdnspec.inputs.contract import Calls, Foreign, Onnx
 
 PACKAGE = "gdnspec_reference_{}"
 FAMILY_CODE = "family.py"
@@ -103,6 +103,11 @@ def calls(family: Family) -> "Calls":
 def foreign(family: Family) -> "Foreign":
     """How FlashInfer-Bench describes the family's definitions. Raises `SpecError` if the family does not say."""
     return _further(family, "foreign", "does not say how FlashInfer-Bench describes it")  # type: ignore[no-any-return]
+
+
+def onnx(family: Family) -> "Onnx":
+    """How ONNX describes the family's definitions. Raises `SpecError` if the family does not say."""
+    return _further(family, "onnx", "does not say how ONNX describes it")  # type: ignore[no-any-return]
 
 
 def _further(family: Family, part: str, without: str) -> Any:

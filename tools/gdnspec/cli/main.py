@@ -32,7 +32,7 @@ COMMANDS: lazy.Listed = {
     "tune": ("tune:tune", "Time the solutions for one shape on this machine, and keep the times for later choices."),
     "export": (
         "exchange:export",
-        "Export a definition or a solution, with workloads, as a dataset for another benchmark.",
+        "Export a definition or a solution as a dataset for another benchmark, or solutions as a package.",
     ),
     "import": (
         "exchange:import_",

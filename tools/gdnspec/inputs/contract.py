@@ -177,7 +177,7 @@ class Calls:
 
 
 class NotExpressed(Exception):
-    """A part of FlashInfer-Bench that has no counterpart here. The message says what."""
+    """A part of another format that has no counterpart here, or the reverse. The message says what."""
 
 
 class Foreign(Protocol):
@@ -238,6 +238,12 @@ class Foreign(Protocol):
         them. `aside`: the differences that the module sets aside."""
         ...
 
+    def applied(self, served: Collection[str], axes: Mapping[str, int]) -> Mapping[str, str]:
+        """For FlashInfer's trace_apply: its names for calls with the axes of a preset, and for each the text of a
+        function `run` that takes the arguments of the call by name. It calls functions named like the definitions in
+        `served`, which take the inputs in their order and return the outputs. Empty if the library has no such call."""
+        ...
+
     def unasked(self, found: "Meaning", line: Workload) -> str:
         """Why their definition cannot run a workload; "" if it can."""
         ...
@@ -249,6 +255,44 @@ class Foreign(Protocol):
     def put_aside(self, words: Collection[str], scalars: dict[str, Any]) -> None:
         """Changes the scalars of a workload so that the differences have no effect."""
         ...
+
+
+@dataclass(frozen=True)
+class OnnxWords:
+    """What ONNX can say of a definition. `operator`: the one that computes it; "" if none does. `around`: what a
+    program does before and after the operator, and what the operator cannot say. `lacking`: why there is none."""
+
+    operator: str = ""
+    around: tuple[str, ...] = ()
+    lacking: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxNode:
+    """One call of an operator, in float32. `inputs`: by the operator's names, in its order; None for one that is left
+    out. `outputs`: their names. `computed`: what the operator has to return for attributes and inputs, in the type of
+    the inputs."""
+
+    operator: str
+    attributes: Mapping[str, Any]
+    inputs: "Mapping[str, torch.Tensor | None]"
+    outputs: tuple[str, ...]
+    computed: "Callable[[Mapping[str, Any], Mapping[str, torch.Tensor | None]], tuple[torch.Tensor, ...]]"
+
+
+@dataclass(frozen=True)
+class Onnx:
+    """How ONNX, the exchange format of models, describes the definitions of a family.
+
+    - `opset`: the version of the standard operators that has them.
+    - `words`: what it can say of a definition.
+    - `nodes`: the calls that compute a workload of a definition with an operator, from its inputs by name. Nodes of one
+      workload have the same operator, attributes and inputs. Raises `NotExpressed`.
+    """
+
+    opset: int
+    words: Callable[[Definition], OnnxWords]
+    nodes: Callable[[Definition, Mapping[str, Any]], Iterator[OnnxNode]]
 
 
 @dataclass(frozen=True)
@@ -267,6 +311,7 @@ class Family:
     the family has none.
     - `calls`: how a call of a library becomes a workload; None if `gdnspec capture` cannot record any.
     - `foreign`: how FlashInfer-Bench describes the definitions; None if there is no exchange with it.
+    - `onnx`: how ONNX describes the definitions; None if it has no operator for them.
     - `suites`: imports and returns the list of workloads that the family ships; None if their files are written in
     another way. The code is in the folder `suites` beside family.py. No verdict depends on this folder or on a folder
     `scripts`, so changes there keep cached verdicts.
@@ -281,4 +326,5 @@ class Family:
     device_problems: "Callable[[Definition, dict[str, torch.Tensor], Workload], Iterator[str]] | None" = None
     calls: Callable[[], Calls] | None = None
     foreign: Callable[[], Foreign] | None = None
+    onnx: Callable[[], Onnx] | None = None
     suites: Callable[[], Suites] | None = None

@@ -7,6 +7,7 @@ from gdnspec.build.reference import foreign
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution
 from gdnspec.interop.axes import axes_of
+from gdnspec.interop.calling import module
 from gdnspec.interop.dataset_paths import MARK
 from gdnspec.interop.shim import SHIM, shim
 from gdnspec.model.errors import SpecError
@@ -68,8 +69,8 @@ def reference(found: Found) -> str:
 
 
 def solution_json(solution: Solution, found: Found, preset: Preset) -> Json:
-    """A solution for one definition. Python entries are called by keyword here and by position there, so they get a
-    `run` in between. CUDA entries take their arguments in the definition's order in both."""
+    """A solution for one definition. A Python entry gets a `run` in between, which takes the inputs by position and
+    returns the outputs. CUDA entries take their arguments in the definition's order in both."""
     hold(found)
     manifest = solution.manifest
     if solution.variant is not None:
@@ -78,12 +79,10 @@ def solution_json(solution: Solution, found: Found, preset: Preset) -> Json:
     if entry is None:
         served = ", ".join(manifest.entries)
         raise SpecError(f"{manifest.name} does not serve {found.definition.name}: it serves {served}")
-    sources = [
-        {"path": name, "content": (solution.folder / name).read_text(encoding="utf-8")} for name in manifest.sources
-    ]
-    point = entry.entry
-    if entry.file.endswith(".py"):
-        sources.append({"path": SHIM, "content": shim(entry, found.definition)})
+    own = _sources(solution)
+    point, python = entry.entry, entry.file.endswith(".py")
+    if python:
+        own.append({"path": SHIM, "content": shim(solution, found.definition, preset.axes)})
         point = f"{SHIM}::run"
     definition = foreign(found.family).name(found.definition.name, preset.axes)
     return {
@@ -96,8 +95,40 @@ def solution_json(solution: Solution, found: Found, preset: Preset) -> Json:
             "target_hardware": ["cpu", "cuda"] if manifest.requires.device == "any" else [manifest.requires.device],
             "entry_point": point,
             "dependencies": manifest.requires.packages,
-            "destination_passing_style": entry.call == "out",
-            **({"binding": "tvm-ffi"} if point.endswith(".cu") or ".cu::" in point else {}),
+            "destination_passing_style": not python,
+            **({} if python else {"binding": "tvm-ffi"}),
         },
-        "sources": sources,
+        "sources": own,
     }
+
+
+def applied_json(solution: Solution, found: list[Found], preset: Preset) -> list[Json]:
+    """The solution once more, for the calls of FlashInfer's own functions that it can serve: its trace_apply names a
+    definition by the heads of a call, calls Python by keyword, and allocates no outputs."""
+    served = [item.definition for item in found if item.definition.name in solution.manifest.entries]
+    if not served:
+        return []
+    text, manifest, written = module(solution, served, preset.axes), solution.manifest, []
+    for name, run in foreign(found[0].family).applied([item.name for item in served], preset.axes).items():
+        written.append({
+            "name": f"{MARK}_{manifest.name}_{name}",
+            "definition": name,
+            "author": ", ".join(manifest.authors),
+            "description": f"{manifest.description} (licence: {manifest.license})",
+            "spec": {
+                "language": "python" if manifest.language == "cuda" else manifest.language,
+                "target_hardware": ["cuda"],
+                "entry_point": f"{SHIM}::run",
+                "dependencies": manifest.requires.packages,
+                "destination_passing_style": False,
+            },
+            "sources": [*_sources(solution), {"path": SHIM, "content": f"{text}\n\n{run}"}],
+        })  # fmt: skip
+    return written
+
+
+def _sources(solution: Solution) -> list[Json]:
+    return [
+        {"path": name, "content": (solution.folder / name).read_text(encoding="utf-8")}
+        for name in solution.manifest.sources
+    ]

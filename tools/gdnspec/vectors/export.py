@@ -36,12 +36,12 @@ def export(found: Found, lines: list[Workload], out: Path, force: bool) -> int:
     planned = [
         describe(found, line, UNKNOWN) for line in lines
     ]  # a line without a budget is an error before anything is drawn
-    with _staged(out) as stage:
+    with staged(out) as stage:
         (stage / INPUTS).mkdir()
         total = 0
         workloads: list[VectorWorkload] = []
         for entry in planned:
-            sha256, size = _write(stage / entry.file, _inputs(found, entry.workload))
+            sha256, size = _write(stage / entry.file, inputs_of(found, entry.workload))
             workloads.append(entry.model_copy(update={"sha256": sha256}))
             total += size
         manifest = VectorsManifest(schema_version=1, definition=found.definition, workloads=workloads)
@@ -57,7 +57,8 @@ def text(manifest: VectorsManifest) -> str:
     return json.dumps(manifest.model_dump(mode="json", exclude_unset=True), indent=1) + "\n"
 
 
-def _inputs(found: Found, line: Workload) -> Inputs:
+def inputs_of(found: Found, line: Workload) -> Inputs:
+    """Draws the inputs. Raises `SpecError` if they cannot be drawn here."""
     try:
         memory.require(found, line)
         return materialise(found, line)
@@ -104,7 +105,7 @@ def _is_export(file: Path) -> bool:
 
 
 @contextmanager
-def _staged(out: Path) -> Iterator[Path]:
+def staged(out: Path) -> Iterator[Path]:
     """A temporary folder beside `out`, so that an interrupted export leaves nothing."""
     place = out.absolute()
     stage = place.parent / f".{place.name}.{os.getpid()}"

@@ -12,7 +12,7 @@ from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.cli.console import complain, say
 from gdnspec.cli.options import DefinitionsDir, ForceFiles, SolutionsDir
-from gdnspec.cli.selection import heads_of, require_suites
+from gdnspec.cli.selection import chosen_solutions, heads_of, require_suites
 from gdnspec.interop.layouts import LAYOUTS
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.preset import Preset
@@ -22,16 +22,21 @@ if TYPE_CHECKING:
     from gdnspec.interop.dataset import Dataset
     from gdnspec.interop.meaning import Meaning
 
-FORMATS = ("flashinfer-bench",)
+DATASET, PACKAGE = "flashinfer-bench", "hf-kernels"
+FORMATS = (DATASET, PACKAGE)
 
 
 def export(
-    format_: Annotated[str, typer.Argument(metavar="FORMAT", help=f"{', '.join(FORMATS)}.")],
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A definition, or a solution with all definitions that it serves.")
+    format_: Annotated[str, typer.Argument(metavar="FORMAT", help=f"{' or '.join(FORMATS)}.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME", help="A definition, or a solution with all definitions that it serves."),
     ],
-    preset: Annotated[str, typer.Option(help="Head configuration: gdnspec list presets, or heads-QxKxV-dD.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The dataset's root.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The root of what is written.")],
+    preset: Annotated[
+        str | None,
+        typer.Option(help=f"Head configuration, for {DATASET}: gdnspec list presets, or heads-QxKxV-dD."),
+    ] = None,
     suite: Annotated[
         list[str] | None,
         typer.Option(help=f"Also export workloads of {', '.join(SUITES)}; repeatable.", show_default="smoke"),
@@ -43,13 +48,25 @@ def export(
     force: ForceFiles = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Export a definition or a solution, with workloads, as a dataset for another benchmark.
+    """Export a definition or a solution as a dataset for another benchmark, or solutions as a package.
 
     The format flashinfer-bench gets the definition with the heads of one preset and its reference, tensors as
     safetensors files, and a solution with its sources. An input that a workload leaves out is written with its default.
+    The format hf-kernels gets the sources of solutions, as a package that the `kernels` library loads.
     """
-    _hold_format(format_)
-    found, solution = _named(name, solutions_dir)
+    _hold_format(format_, FORMATS)
+    if format_ == PACKAGE:
+        if preset is not None or suite or workloads_file is not None:
+            raise SpecError(
+                f"{PACKAGE} takes no --preset, --suite or --workloads: it is for any heads, without workloads"
+            )
+        _export_package(names, solutions_dir, output, force)
+        return
+    if preset is None:
+        raise SpecError(f"{DATASET} needs --preset: gdnspec list presets")
+    if len(names) > 1:
+        raise SpecError(f"{DATASET} takes one name at a time, and {len(names)} were given")
+    found, solution = _named(names[0], solutions_dir)
     heads = heads_of(found[0], preset)
     if workloads_file is not None and len(found) != 1:
         raise SpecError("--workloads holds workloads of one definition: name it, or a solution that serves only it")
@@ -58,6 +75,26 @@ def export(
         chosen = load_workloads(workloads_file, item) if workloads_file else workloads(item)
         lines = [line for line in chosen if workloads_file or line.suite in (suite or ["smoke"])]
         _export(item.at(workloads_file) if workloads_file else item, solution, preset, heads, lines, output, force)
+    if solution is not None:
+        _export_applied(solution, found, heads, output)
+
+
+def _export_applied(solution: Solution, found: list[Found], heads: Preset, root: Path) -> None:
+    """Writes what FlashInfer's trace_apply loads. It takes one solution for each name."""
+    from gdnspec.interop.dataset_paths import applied_file
+    from gdnspec.interop.outward import applied_json
+
+    for whole in applied_json(solution, found, heads):
+        path = root / applied_file(found[0].family.name, whole["definition"], whole["name"])
+        others = [file.name for file in path.parent.glob("*.json") if file != path]
+        if others:
+            complain(
+                f"left out of trace_apply: FlashInfer takes one solution a name, and {path.parent} has {others[0]}"
+            )
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+        say(f"for FlashInfer's trace_apply as {whole['definition']}: {path.parent.parents[2]}")
 
 
 def _export(
@@ -115,9 +152,17 @@ def _hold_heads(found: Found, preset: str, heads: Preset) -> None:
         raise SpecError(f"{definition.name} cannot have the heads of {preset}: {why}")
 
 
-def _hold_format(name: str) -> None:
-    if name not in FORMATS:
-        raise SpecError(f"no format {name!r} ({nearest(name, FORMATS)})")
+def _export_package(names: list[str], extra: Path | None, root: Path, force: bool) -> None:
+    from gdnspec.interop.hf_kernels import write
+
+    chosen, _ = chosen_solutions(names, extra)
+    variants = write(chosen, root, force, complain)
+    say(f"{', '.join(solution.name for solution in chosen)}: {', '.join(variants)} in {root / 'build'}")
+
+
+def _hold_format(name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise SpecError(f"no format {name!r} ({nearest(name, known)})")
 
 
 def _named(name: str, extra: Path | None) -> tuple[list[Found], Solution | None]:
@@ -146,7 +191,7 @@ def _named(name: str, extra: Path | None) -> tuple[list[Found], Solution | None]
 
 
 def import_(
-    format_: Annotated[str, typer.Argument(metavar="FORMAT", help=f"{', '.join(FORMATS)}.")],
+    format_: Annotated[str, typer.Argument(metavar="FORMAT", help=f"{DATASET}.")],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A dataset's root, or one JSON file of it.")],
     output: Annotated[
         Path | None,
@@ -170,7 +215,7 @@ def import_(
 
     No imported code is run without --judge. Exit code 1 if something could not be read or expressed.
     """
-    _hold_format(format_)
+    _hold_format(format_, (DATASET,))
 
     if state_layout is not None and state_layout not in LAYOUTS:
         raise SpecError(f"no layout {state_layout!r} ({nearest(state_layout, LAYOUTS)})")

@@ -11,11 +11,12 @@ import typer
 from gdnspec.catalog.families import same_families
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
+from gdnspec.cli.needs import needs
 from gdnspec.cli.options import DefinitionsDir, Suites, Workloads, WorkloadsFile
 from gdnspec.cli.progress import progress, writer
 from gdnspec.cli.selection import select
 from gdnspec.cli.verdicts import Summary, closest, print_failure, verdict
-from gdnspec.model.errors import SpecError
+from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import SUITES
 
@@ -26,6 +27,9 @@ EPILOG = (
     "Exit codes: 0 done, all passed; 1 something failed; 2 the request or a file is invalid, and nothing was judged; "
     "130 interrupted."
 )
+
+ONNX = "onnx-backend"
+FORMATS = ("gdnspec", ONNX)
 
 app = typer.Typer(
     help="Test vectors for any language: write the inputs as files, and judge the outputs that you compute.",
@@ -47,12 +51,17 @@ def export(
     suite: Suites = None,
     workload: Workloads = None,
     workloads_file: WorkloadsFile = None,
+    format_: Annotated[str, typer.Option("--format", help=f"{' or '.join(FORMATS)}.")] = "gdnspec",
     force: Annotated[bool, typer.Option(help="Replace an earlier export.")] = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Write inputs, shapes, types and budgets as safetensors and JSON. The files contain no expected values."""
-    from gdnspec.vectors.export import export as write
+    """Write inputs, shapes, types and budgets as safetensors and JSON. The files contain no expected values.
 
+    The format onnx-backend writes backend tests of ONNX instead: models of one operator, with inputs and expected
+    outputs, in DIR/DEFINITION/test_WORKLOAD.
+    """
+    if format_ not in FORMATS:
+        raise SpecError(f"no format {format_!r} ({nearest(format_, FORMATS)})")
     ((found, chosen),) = select([name], suite, workload, workloads_file)
     lines = [line for line in chosen if line.judged is None]
     for line in chosen:
@@ -60,6 +69,15 @@ def export(
             complain(f"{line.name}: left out, because only gdnspec check can judge a sample of it")
     if not lines:
         raise SpecError("the chosen workloads are judged on samples, which only gdnspec check can do: choose others")
+    if format_ == ONNX:
+        needs("onnx", "onnx")
+        from gdnspec.vectors import onnx_backend
+
+        count = onnx_backend.export(found, lines, out, force, complain)
+        complain(f"{count} backend tests of {name} in {out / name}")
+        return
+    from gdnspec.vectors.export import export as write
+
     size = write(found, lines, out, force)
     complain(
         f"{len(lines)} workloads of {name} in {out}, {size / 2**20:.1f} MiB; {out / 'README.md'} explains them; "
