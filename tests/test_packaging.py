@@ -7,6 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import gdnspec.integrations
 import pytest
 from conftest import ROOT
 
@@ -65,3 +66,7 @@ def test_the_wheel_holds_all_that_the_command_reads(wheel: Path, tmp_path: Path)
 
 def test_an_editable_install_carries_no_copy(wheel: Path) -> None:
     assert not [name for name in names(wheel / "editable") if "/data/" in name]
+
+
+def test_a_checkout_has_the_adapters_in_their_folder() -> None:
+    assert str(ROOT / "integrations") in gdnspec.integrations.__path__

@@ -1,6 +1,7 @@
-"""Build hook: packs definitions/, reference/, solutions/, peers/ and the solutions of tests/ into wheels.
+"""Build hook: packs definitions, reference, solutions, peers, adapters and the solutions of tests/ into wheels.
 
-An editable install reads them from the checkout, so it gets nothing: a copy there would go stale.
+Adapters go to the package `gdnspec.integrations`, all else is data. An editable install reads them from the checkout,
+so it gets nothing: a copy there would go stale.
 """
 
 from pathlib import Path
@@ -8,14 +9,19 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDERS = ("definitions", "reference", "solutions", "peers", "tests/known_bad", "tests/honest")
+# Where each folder is in a wheel.
+FOLDERS = {
+    name: f"gdnspec/data/{name}"
+    for name in ("definitions", "reference", "solutions", "peers", "tests/known_bad", "tests/honest")
+} | {"integrations": "gdnspec/integrations"}
 
 
 class PackData(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version != "standard":
             return
-        for name in FOLDERS:
-            for file in sorted((Path(self.root) / name).rglob("*")):
+        for name, target in FOLDERS.items():
+            folder = Path(self.root) / name
+            for file in sorted(folder.rglob("*")):
                 if file.is_file() and "__pycache__" not in file.parts:
-                    build_data["force_include"][str(file)] = f"gdnspec/data/{file.relative_to(self.root)}"
+                    build_data["force_include"][str(file)] = f"{target}/{file.relative_to(folder)}"
