@@ -5,9 +5,10 @@
     ...
     handle.restore()                                        # or: with use(model): ...
 
-Each layer gets another `forward`, as transformers' mapping of kernels gives one to the layers that it names. Where the
-mapping names the layer, which is Qwen3.5's, and the model has `use_kernels`, the forward comes through it. The functions
-of the mapping are no way in: all models of a process share them, and they get finished gates and repeated heads.
+Each layer gets another `forward`, as transformers' mapping of kernels gives one to the layers that it names. Where it
+names the layer, as it does Qwen3.5's, and the model has `use_kernels`, the forward comes through that mapping. The
+functions of the mapping are no way in: all models of a process share them, and they get finished gates and repeated
+heads.
 """
 
 from collections.abc import Callable
@@ -19,8 +20,12 @@ import torch
 from gdnspec import ops
 from torch import Tensor, nn
 from torch.nn.functional import pad, softplus
-from transformers.integrations.accelerate import force_accelerate_hooks
-from transformers.utils.kernel_config import KernelConfig
+
+try:
+    from transformers.integrations.accelerate import force_accelerate_hooks
+    from transformers.utils.kernel_config import KernelConfig
+except ImportError as error:
+    raise ImportError(f"{error}: gdnspec needs transformers 5.17, pip install 'gdnspec[transformers]'") from error
 
 Layer = Any  # a module of transformers, whose attributes have no types
 Projected = tuple[Tensor, Tensor, Tensor, Tensor]

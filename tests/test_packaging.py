@@ -1,4 +1,4 @@
-"""A wheel carries definitions, reference and solutions; an editable install reads the checkout."""
+"""A wheel carries definitions, reference, solutions and adapters; an editable install reads the checkout."""
 
 import json
 import os
@@ -44,6 +44,7 @@ def test_the_wheel_holds_all_that_the_command_reads(wheel: Path, tmp_path: Path)
         "gdnspec/data/tests/known_bad/gdn/late_process/known_bad.json",
         "gdnspec/report/templates/page.html.j2",
         "gdnspec/report/static/page.css",
+        "gdnspec/integrations/transformers.py",
     ):
         assert name in held
     assert not [name for name in held if "__pycache__" in name or name.startswith("tests")]
@@ -54,6 +55,11 @@ def test_the_wheel_holds_all_that_the_command_reads(wheel: Path, tmp_path: Path)
     run = [sys.executable, "-P", "-m", "gdnspec"]
     doctor = subprocess.run([*run, "doctor", "--json"], env=environment, capture_output=True, text=True, check=True)
     assert json.loads(doctor.stdout)["machine"]["data"] == str(tmp_path / "site-packages/gdnspec/data")
+    find = "from importlib.util import find_spec; print(find_spec('gdnspec.integrations.transformers').origin)"
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", find], env=environment, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == str(tmp_path / "site-packages/gdnspec/integrations/transformers.py")
     check = [*run, "check", "gdn_decode_k_last", "--workload", "one_row", "--solution", "torch_recurrent"]
     done = subprocess.run([*check, "--device", "cpu"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -65,7 +71,7 @@ def test_the_wheel_holds_all_that_the_command_reads(wheel: Path, tmp_path: Path)
 
 
 def test_an_editable_install_carries_no_copy(wheel: Path) -> None:
-    assert not [name for name in names(wheel / "editable") if "/data/" in name]
+    assert not [name for name in names(wheel / "editable") if "/data/" in name or "/integrations/" in name]
 
 
 def test_a_checkout_has_the_adapters_in_their_folder() -> None:

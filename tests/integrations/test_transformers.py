@@ -1,11 +1,15 @@
 """Small models of transformers with random weights: on `gdnspec.ops` they choose the tokens of their own code."""
 
+import importlib
+import re
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from conftest import ROOT
 from gdnspec import ops
 from torch import Tensor
 
@@ -173,12 +177,31 @@ def test_a_model_without_linear_attention_is_named() -> None:
         use(transformers.LlamaForCausalLM(config))
 
 
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "gdnspec.integrations.transformers")
+    monkeypatch.setitem(sys.modules, "transformers.integrations.accelerate", None)
+    with pytest.raises(ImportError, match=r"needs transformers 5.17, pip install 'gdnspec\[transformers\]'"):
+        importlib.import_module("gdnspec.integrations.transformers")
+
+
 def test_another_activation_is_refused() -> None:
     model = made(MODEL)
     model.model.layers[2].linear_attn.activation = "gelu"
     with pytest.raises(ValueError, match="has a convolution with the activation 'gelu': gdnspec serves silu"):
         use(model)
     logits_of(model)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
+def test_the_text_part_of_a_model_with_vision(family: str, calls: Counter[str]) -> None:
+    name, _, more = MODELS[family]
+    eyes = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32}
+    config = getattr(transformers, f"{name}Config")(text_config=COMMON | more, vision_config=eyes)
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
+    before = logits_of(model)
+    with use(model):
+        torch.testing.assert_close(logits_of(model), before, rtol=1e-3, atol=1e-5)
+    assert calls["gated_delta_rule"] == LINEAR
 
 
 def test_packed_sequences_are_as_if_alone() -> None:
@@ -188,12 +211,13 @@ def test_packed_sequences_are_as_if_alone() -> None:
     starts = torch.tensor([0, 7, 10, 30], dtype=torch.int32)
     places = torch.cat([torch.arange(n) for n in lengths])[None]
     alone = torch.cat([logits_of(model, input_ids=part) for part in ids.split(lengths, dim=1)], dim=1)
+    packing = {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts, "max_length_q": 20, "max_length_k": 20}
+    packed = {"input_ids": ids, "position_ids": places, "use_cache": False, **packing}
+    own = logits_of(model, **packed)
     with use(model):
-        packed = logits_of(
-            model, input_ids=ids, position_ids=places, use_cache=False, cu_seq_lens_q=starts, cu_seq_lens_k=starts,
-            max_length_q=20, max_length_k=20,
-        )  # fmt: skip
-    torch.testing.assert_close(packed, alone, rtol=1e-3, atol=1e-3)
+        ours = logits_of(model, **packed)
+    torch.testing.assert_close(ours, alone, rtol=1e-3, atol=1e-3)
+    assert (own - alone).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("record_past", [False, True])
@@ -281,3 +305,23 @@ def test_the_mapping_of_kernels_has_the_layer(family: str, calls: Counter[str]) 
     handle.restore()
     assert torch.equal(logits_of(model.train().eval()), before)
     assert calls["gated_delta_rule"] == LINEAR
+
+
+def test_the_page_runs(calls: Counter[str]) -> None:
+    page = (ROOT / "docs/how-to/use-with-transformers.md").read_text()
+    shown: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        before = calls.total()
+        exec(block, shown)
+        assert calls.total() > before
+    assert torch.equal(shown["ours"], shown["own"])
+
+
+@pytest.mark.thorough
+def test_a_compiled_model_gives_the_same_logits() -> None:
+    model = made(MODEL)
+    before = logits_of(model)
+    with use(model):
+        compiled = torch.compile(model, backend="aot_eager")
+        torch.testing.assert_close(logits_of(compiled), before, rtol=1e-3, atol=1e-3)
+    torch._dynamo.reset()
