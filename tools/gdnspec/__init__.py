@@ -31,6 +31,7 @@ _FACE = {
     "definition": "gdnspec.api.spec:definition",
     "definitions": "gdnspec.api.spec:definitions",
     "kernel": "gdnspec.api.kernel:kernel",
+    "ops": "gdnspec.ops",
 }
 
 
