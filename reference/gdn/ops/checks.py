@@ -98,3 +98,9 @@ def stored(operator: str, name: str, states: Tensor) -> str:
     if states.dtype not in endings:
         raise TypeError(f"{operator}: {name} has the type {said(states)}: on a GPU float32 and bfloat16 are served")
     return endings[states.dtype]
+
+
+def slots(operator: str, name: str, named: Tensor, count: int) -> None:
+    """The values of slots without -1, which are read on a CPU and where gradients are wanted."""
+    if named.numel() and (named.min() < 0 or named.max() >= count):
+        raise ValueError(f"{operator}: {name} names slots outside 0 .. {count - 1}")
