@@ -55,7 +55,8 @@ def register_pool(name: str, arguments: str, moved: Function, fake: Function, cu
     both = _differentiable(name, plain_arguments, "(Tensor, Tensor)", functional, functional_fake)
 
     def wanted(*args: Any) -> Tensor:
-        output, after = both(*args)
+        before = args[pool].clone()  # kept for the backward, while the pool itself changes
+        output, after = both(*args[:pool], before, *args[pool + 1 :])
         args[pool].copy_(after)
         return output
 
