@@ -9,7 +9,6 @@ from ..convolution import silu
 from ..gated_delta_net import arithmetic_type
 from . import checks
 from .registry import register_pool
-from .served import by_kernel
 
 PREFILL, STEP = "causal_conv1d", "causal_conv1d_step"
 
@@ -138,12 +137,12 @@ OPERATOR = register_pool(
     "Tensor has_initial_state",
     moved,
     fake,
-    by_kernel(fake, asked),
+    asked,
 )
 STEP_OPERATOR = register_pool(
     STEP,
     "Tensor x, Tensor weight, Tensor? bias, Tensor(a!) conv_states, Tensor slots",
     step_moved,
     step_fake,
-    by_kernel(step_fake, step_asked),
+    step_asked,
 )

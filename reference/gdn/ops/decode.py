@@ -10,7 +10,6 @@ from ..gated_delta_net import arithmetic_type, default_scale, expand_heads, forg
 from ..kv_dims import update_gate_raw
 from . import checks
 from .registry import register
-from .served import by_kernel
 
 NAME, POOL_NAME = "gated_delta_rule_step", "gated_delta_rule_step_"
 
@@ -114,4 +113,4 @@ ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor state, Tensor A_log, Tensor a, Tensor dt_bias, Tensor b, "
     "float? scale=None, bool? use_qk_l2norm=True, bool? allow_neg_eigval=False, str state_layout='k_last'"
 )
-OPERATOR = register(NAME, ARGUMENTS, "(Tensor, Tensor)", dense, dense_fake, by_kernel(dense_fake, dense_asked))
+OPERATOR = register(NAME, ARGUMENTS, "(Tensor, Tensor)", dense, dense_fake, dense_asked)

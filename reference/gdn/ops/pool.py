@@ -8,7 +8,6 @@ from torch import Tensor
 from . import checks
 from .decode import one_token
 from .registry import register_pool
-from .served import by_kernel
 
 STEP, VERIFY = "gated_delta_rule_step_", "gated_delta_rule_verify"
 
@@ -96,7 +95,7 @@ STEP_OPERATOR = register_pool(
     "Tensor dt_bias, Tensor b, float? scale=None, bool? use_qk_l2norm=True, bool? allow_neg_eigval=False",
     step_moved,
     step_fake,
-    by_kernel(step_fake, step_asked),
+    step_asked,
 )
 
 
@@ -196,5 +195,5 @@ VERIFY_OPERATOR = register_pool(
     "bool? allow_neg_eigval=False",
     verify_moved,
     verify_fake,
-    by_kernel(verify_fake, verify_asked),
+    verify_asked,
 )

@@ -1,8 +1,9 @@
 """Registers an operator with PyTorch: define and impl, for `custom_op` costs more host time per call.
 
-An operator is a function in plain PyTorch, one for fake tensors, and one that calls a CUDA kernel. Gradients are those
-of the plain function. A call that wants them runs the operator `<name>_plain` and keeps its inputs alone; the operator
-`<name>_backward` computes the plain function again and differentiates it. So a traced graph looks into neither.
+An operator is a function in plain PyTorch, one for fake tensors that also checks the call, and one that says which
+kernel it asks for on a GPU. Gradients are those of the plain function. A call that wants them runs the operator
+`<name>_plain` and keeps its inputs alone. The operator `<name>_backward` computes the plain function again and
+differentiates it. So a traced graph looks into neither.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from .served import by_kernel
 
 NAMESPACE = "gdnspec"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -19,13 +22,14 @@ MUTATED = "Tensor(a!)"
 Function = Callable[..., Any]
 
 
-def register(name: str, arguments: str, returns: str, plain: Function, fake: Function, cuda: Function) -> Any:
+def register(name: str, arguments: str, returns: str, plain: Function, fake: Function, asked: Function) -> Any:
     """An operator without side effects. Returns it."""
     wanted = _differentiable(name, arguments, returns, plain, fake)
-    return _operator(f"{name}({arguments}) -> {returns}", fake, {"CPU": _precise(plain), "CUDA": cuda}, wanted)
+    kernels = {"CPU": _precise(plain), "CUDA": by_kernel(arguments, fake, asked)}
+    return operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted)
 
 
-def register_pool(name: str, arguments: str, moved: Function, fake: Function, cuda: Function) -> Any:
+def register_pool(name: str, arguments: str, moved: Function, fake: Function, asked: Function) -> Any:
     """An operator that updates its argument `Tensor(a!)` in place and returns one output. Returns it.
 
     `moved` returns the output, the slots that the call writes, and what goes there. With gradients, the pool afterwards
@@ -46,11 +50,12 @@ def register_pool(name: str, arguments: str, moved: Function, fake: Function, cu
         return fake(*args), torch.empty_like(args[pool], memory_format=torch.contiguous_format)
 
     def told(*args: Any) -> Tensor:
-        output = cuda(*args)
+        output = kernel(*args)
         if not args[pool].is_inference():
             torch.autograd.graph.increment_version(args[pool])
         return output
 
+    kernel = by_kernel(arguments, fake, asked)
     plain_arguments = arguments.replace(MUTATED, "Tensor")
     both = _differentiable(name, plain_arguments, "(Tensor, Tensor)", functional, functional_fake)
 
@@ -60,18 +65,18 @@ def register_pool(name: str, arguments: str, moved: Function, fake: Function, cu
         args[pool].copy_(after)
         return output
 
-    return _operator(f"{name}({arguments}) -> Tensor", fake, {"CPU": _precise(in_place), "CUDA": told}, wanted)
+    return operator(f"{name}({arguments}) -> Tensor", fake, {"CPU": _precise(in_place), "CUDA": told}, wanted)
 
 
-def _operator(schema: str, fake: Function, kernels: dict[str, Function], wanted: Function) -> Any:
+def operator(schema: str, fake: Function, kernels: dict[str, Function], wanted: Function) -> Any:
     """Defines an operator; `wanted` is called where gradients are.
 
     Without gradients, autograd calls the kernel that the dispatcher would call next. Only tensors that are more than
     plain ones, such as fake tensors, go through the dispatcher a second time, which costs as much as the first.
     """
     known: dict[int, Function | None] = {}
-    operator = _define(schema, kernels, fake)
-    redispatch = operator.redispatch
+    defined = _define(schema, kernels, fake)
+    redispatch = defined.redispatch
 
     def autograd(keyset: Any, *args: Any) -> Any:
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
@@ -83,7 +88,7 @@ def _operator(schema: str, fake: Function, kernels: dict[str, Function], wanted:
         return redispatch(keyset & BELOW_AUTOGRAD, *args) if kernel is None else kernel(*args)
 
     LIBRARY.impl(_name(schema), autograd, "Autograd", with_keyset=True)
-    return operator
+    return defined
 
 
 def _differentiable(name: str, arguments: str, returns: str, plain: Function, fake: Function) -> Function:
@@ -141,9 +146,9 @@ def _backward_fake(grads: list[Tensor | None], needs: list[bool], *args: Any) ->
 
 def _both_devices(schema: str, function: Function, fake: Function) -> Any:
     """An operator in plain PyTorch everywhere, which autograd passes over instead of being off inside it."""
-    operator = _define(schema, dict.fromkeys(("CPU", "CUDA"), _precise(function)), fake)
+    defined = _define(schema, dict.fromkeys(("CPU", "CUDA"), _precise(function)), fake)
     LIBRARY.impl(_name(schema), torch.library.fallthrough_kernel, "Autograd")
-    return operator
+    return defined
 
 
 def _define(schema: str, kernels: dict[str, Function], fake: Function) -> Any:

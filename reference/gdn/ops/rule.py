@@ -10,7 +10,6 @@ from ..chunkwise import sequence
 from ..gated_delta_net import arithmetic_type, default_scale, expand_heads
 from . import checks
 from .registry import register
-from .served import by_kernel
 
 NAME = "gated_delta_rule"
 GATES, LAYOUTS = ("log", "linear"), ("k_first", "k_last")
@@ -147,4 +146,4 @@ ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? g=None, Tensor? beta=None, Tensor? initial_state=None, "
     "Tensor? cu_seqlens=None, float? scale=None, str gate='log', str state_layout='k_first'"
 )
-OPERATOR = register(NAME, ARGUMENTS, "(Tensor, Tensor)", plain, fake, by_kernel(fake, asked))
+OPERATOR = register(NAME, ARGUMENTS, "(Tensor, Tensor)", plain, fake, asked)
