@@ -20,6 +20,7 @@ BELOW_AUTOGRAD = torch._C._after_autograd_keyset
 MUTATED = "Tensor(a!)"
 
 Function = Callable[..., Any]
+KERNELS: dict[str, dict[str, Function]] = {}  # what each operator calls without gradients, by device
 
 
 def register(name: str, arguments: str, returns: str, plain: Function, fake: Function, asked: Function) -> Any:
@@ -75,6 +76,7 @@ def operator(schema: str, fake: Function, kernels: dict[str, Function], wanted: 
     plain ones, such as fake tensors, go through the dispatcher a second time, which costs as much as the first.
     """
     known: dict[int, Function | None] = {}
+    KERNELS[_name(schema)] = kernels
     defined = _define(schema, kernels, fake)
     redispatch = defined.redispatch
 
@@ -165,13 +167,14 @@ def _name(schema: str) -> str:
 
 
 def _precise(plain: Function) -> Function:
-    """The function with matrix products of float32 in float32: a process may have allowed shorter ones."""
+    """The function with matrix products of float32 in float32: a process may have allowed shorter ones, or autocast."""
 
     def precise(*args: Any) -> Any:
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")
         try:
-            return plain(*args)
+            with torch._C._DisableAutocast():
+                return plain(*args)
         finally:
             torch.set_float32_matmul_precision(before)
 

@@ -119,7 +119,8 @@ def asked(
     padded = None if cu_seqlens is not None else q.shape[:2]
     if cu_seqlens is None:
         q, k, v, g, beta = (None if x is None else x.flatten(0, 1) for x in (q, k, v, g, beta))
-        cu_seqlens = torch.arange(padded[0] + 1, device=q.device) * padded[1]
+        B, T = padded
+        cu_seqlens = torch.arange(0, B * T + 1, T, device=q.device) if T else q.new_zeros(B + 1, dtype=torch.int64)
     given = None if initial_state is None else initial_state.dtype
     g, beta, S = (None if x is None else x.float() for x in (g, beta, initial_state))  # no-ops for float32
     same = q.shape[-1] == v.shape[-1]
