@@ -3,7 +3,7 @@
 Nothing here needs torch until an emulator runs or a device draws.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gdnspec.family import Calls, Definition, DevicePainter, Emulated, Family, Foreign, Onnx, Scope, Suites, Workload
@@ -85,8 +85,15 @@ def suites() -> Suites:
     return shipped
 
 
+def ops() -> Mapping[str, Callable[..., Any]]:
+    """The operators as functions, which need torch."""
+    from . import ops
+
+    return {name: getattr(ops, name) for name in ops.__all__}
+
+
 FAMILY = Family(
     Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines,
     device_painter=device_painter, device_problems=device_problems, calls=calls, foreign=foreign, onnx=onnx,
-    suites=suites,
+    suites=suites, ops=ops,
 )  # fmt: skip

@@ -39,11 +39,11 @@ CODE: dict[str, Row] = {
     ),
     "no family": (CHECK, FAMILY, "FAMILY = Family(", "Family(", "family.py: it does not define FAMILY"),
     "another FAMILY": (
-        CHECK, FAMILY, "FAMILY = Family(Painter, problems, emulators, fresh=Lines)", "FAMILY = 3",
+        CHECK, FAMILY, "FAMILY = Family(Painter, problems, emulators, fresh=Lines, ops=ops)", "FAMILY = 3",
         "family.py: FAMILY has no function 'painter': it is a int",
     ),
     "no emulators": (
-        CHECK, FAMILY, "Family(Painter, problems, emulators, fresh=Lines)", "Family(Painter, problems)",
+        CHECK, FAMILY, "Family(Painter, problems, emulators, fresh=Lines, ops=ops)", "Family(Painter, problems)",
         "missing 1 required positional argument: 'emulators' (while importing family.py)",
     ),
     "emulators that yield nothing": (

@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gdnspec import ops as ops
     from gdnspec.api.function_check import check as check
     from gdnspec.api.kernel import Kernel as Kernel
     from gdnspec.api.kernel import kernel as kernel
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "CheckFailed", "Kernel", "SpecError", "Verdict", "__version__", "capture", "check", "definition", "definitions",
-    "kernel",
+    "kernel", "ops",
 ]  # fmt: skip
 
 # Loaded when they are asked for: what only reads JSON pays nothing for them. A package of the same name can be called.
@@ -31,6 +32,7 @@ _FACE = {
     "definition": "gdnspec.api.spec:definition",
     "definitions": "gdnspec.api.spec:definitions",
     "kernel": "gdnspec.api.kernel:kernel",
+    "ops": "gdnspec.ops",
 }
 
 

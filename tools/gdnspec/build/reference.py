@@ -6,10 +6,11 @@ The judge runs this foreign code in its own process. An exception in it becomes 
 import contextlib
 import hashlib
 import importlib
+import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
@@ -28,7 +29,7 @@ PACKAGE = "gdnspec_reference_{}"
 FAMILY_CODE = "family.py"
 ASKED = ("painter", "problems", "emulators")  # every family needs these
 _OF_THE_JUDGE = re.compile(r"^ *(from|import) gdnspec\b", re.MULTILINE)
-BESIDE = ("suites", "scripts")  # no verdict depends on these folders
+BESIDE = ("suites", "scripts", "ops", "ops.py")  # no verdict depends on these
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -108,6 +109,22 @@ def foreign(family: Family) -> "Foreign":
 def onnx(family: Family) -> "Onnx":
     """How ONNX describes the family's definitions. Raises `SpecError` if the family does not say."""
     return _further(family, "onnx", "does not say how ONNX describes it")  # type: ignore[no-any-return]
+
+
+def operators(family: Family) -> Mapping[str, Callable[..., Any]]:
+    """The family's operators as functions, by name; empty if it has none. Raises `SpecError`."""
+    make = getattr(judged(family), "ops", None)
+    with running(family, "loading its operators"):
+        found: Mapping[str, Callable[..., Any]] = make() if make is not None else {}
+    return found
+
+
+def origin(function: Callable[..., Any], family: Family) -> tuple[Path, int]:
+    """Where a function of a family stands: its file and line."""
+    try:
+        return Path(inspect.getsourcefile(function) or ""), inspect.getsourcelines(function)[1]
+    except (OSError, TypeError):  # not written in Python
+        return family.reference / FAMILY_CODE, 1
 
 
 def _further(family: Family, part: str, without: str) -> Any:

@@ -312,9 +312,11 @@ class Family:
     - `calls`: how a call of a library becomes a workload; None if `gdnspec capture` cannot record any.
     - `foreign`: how FlashInfer-Bench describes the definitions; None if there is no exchange with it.
     - `onnx`: how ONNX describes the definitions; None if it has no operator for them.
+    - `ops`: imports and returns the operators that `gdnspec.ops` offers, as functions by name; None if there are none.
+      The code is `ops.py` or the folder `ops` beside family.py.
     - `suites`: imports and returns the list of workloads that the family ships; None if their files are written in
-    another way. The code is in the folder `suites` beside family.py. No verdict depends on this folder or on a folder
-    `scripts`, so changes there keep cached verdicts.
+    another way. The code is in the folder `suites` beside family.py. No verdict depends on this folder, on the
+    operators, or on a folder `scripts`, so changes there keep cached verdicts.
     """
 
     painter: Callable[[Definition, Workload, Scope], Painter]
@@ -328,3 +330,4 @@ class Family:
     foreign: Callable[[], Foreign] | None = None
     onnx: Callable[[], Onnx] | None = None
     suites: Callable[[], Suites] | None = None
+    ops: Callable[[], Mapping[str, Callable[..., Any]]] | None = None

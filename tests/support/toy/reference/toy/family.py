@@ -1,6 +1,6 @@
 """What the judge needs to know of the toy family."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,4 +50,11 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
     yield "by_matrix", call.second(**call.arguments)
 
 
-FAMILY = Family(Painter, problems, emulators, fresh=Lines)
+def ops() -> Mapping[str, Callable[..., Any]]:
+    """The operators as functions: the module needs torch."""
+    from .ops import toy_running_sum
+
+    return {"toy_running_sum": toy_running_sum}
+
+
+FAMILY = Family(Painter, problems, emulators, fresh=Lines, ops=ops)

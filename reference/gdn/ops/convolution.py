@@ -1,0 +1,148 @@
+"""The causal convolution before the rule: over whole sequences, and one token per sequence."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..convolution import silu
+from ..gated_delta_net import arithmetic_type
+from . import checks
+from .registry import register_pool
+
+PREFILL, STEP = "causal_conv1d", "causal_conv1d_step"
+
+
+def moved(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    cu_seqlens: Tensor,
+    conv_states: Tensor,
+    slots: Tensor,
+    has_initial_state: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, and the states that go to the slots of sequences that are neither skipped nor empty."""
+    fake(x, weight, bias, cu_seqlens, conv_states, slots, has_initial_state)
+    checks.bounds(PREFILL, cu_seqlens, x.shape[0])
+    checks.slots(PREFILL, "slots", slots[slots >= 0], len(conv_states))
+    return convolved(x, weight, bias, cu_seqlens.long(), conv_states, slots.long(), has_initial_state)
+
+
+def convolved(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    cu_seqlens: Tensor,
+    conv_states: Tensor,
+    slots: Tensor,
+    has_initial_state: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `moved`. All states and all tokens are rows of one matrix: what a token meets is a row behind it, or, before
+    the start of its sequence, a row of the state."""
+    dtype, kept = arithmetic_type(x, weight, bias, conv_states), weight.shape[1] - 1
+    starts, lengths = cu_seqlens[:-1], cu_seqlens.diff()
+    state = conv_states[slots.clamp(min=0)].mT  # [N, W - 1, C]
+    state = torch.where(has_initial_state[:, None, None], state, 0.0)
+    rows = torch.cat([state.flatten(0, 1).to(dtype), x.to(dtype)])
+
+    def row(sequence: Tensor, place: Tensor) -> Tensor:
+        """The row of a place in a sequence; places before its start are in its state."""
+        before = sequence * kept + kept + place
+        return rows[torch.where(place >= 0, len(slots) * kept + starts[sequence] + place, before)]
+
+    each = torch.arange(len(slots), device=x.device)
+    sequence = each.repeat_interleave(lengths)
+    place = torch.arange(x.shape[0], device=x.device) - starts[sequence]
+    y = torch.zeros_like(rows[len(slots) * kept :]) if bias is None else bias.to(dtype).expand(x.shape)
+    for j in range(kept + 1):
+        y = y + weight[:, j].to(dtype) * row(sequence, place - (kept - j))
+    output = torch.where((slots[sequence] >= 0)[:, None], silu(y), 0.0).to(x.dtype)
+    written = ((slots >= 0) & (lengths > 0)).nonzero()[:, 0]
+    last = lengths[written, None] - kept + torch.arange(kept, device=x.device)  # [n, W - 1]
+    after = row(written[:, None].expand_as(last), last).mT
+    return output, slots[written], after.to(conv_states.dtype)
+
+
+def fake(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    cu_seqlens: Tensor,
+    conv_states: Tensor,
+    slots: Tensor,
+    has_initial_state: Tensor,
+) -> Tensor:
+    """The output without values, for a call that is served. Raises `ValueError` and `TypeError` for others."""
+    _check(PREFILL, x, weight, bias, conv_states, cu_seqlens=cu_seqlens, slots=slots)
+    checks.shape(PREFILL, "slots", slots, (None,), "[N]")
+    checks.shape(PREFILL, "cu_seqlens", cu_seqlens, (slots.shape[0] + 1,), "[N + 1]")
+    checks.shape(PREFILL, "has_initial_state", has_initial_state, (slots.shape[0],), "[N]")
+    if has_initial_state.dtype != torch.bool or has_initial_state.device != x.device:
+        said = f"{checks.said(has_initial_state)} on {has_initial_state.device}"
+        raise TypeError(f"{PREFILL}: has_initial_state is {said}: bool on {x.device} is served")
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def step_moved(
+    x: Tensor, weight: Tensor, bias: Tensor | None, conv_states: Tensor, slots: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of sequences of one token that all go on from their states."""
+    step_fake(x, weight, bias, conv_states, slots)
+    checks.slots(STEP, "slots", slots[slots >= 0], len(conv_states))
+    each = torch.arange(len(x) + 1, device=x.device)
+    return convolved(x, weight, bias, each, conv_states, slots.long(), torch.ones_like(slots, dtype=torch.bool))
+
+
+def step_fake(x: Tensor, weight: Tensor, bias: Tensor | None, conv_states: Tensor, slots: Tensor) -> Tensor:
+    """The output without values, for a call that is served. Raises `ValueError` and `TypeError` for others."""
+    _check(STEP, x, weight, bias, conv_states, slots=slots)
+    checks.shape(STEP, "slots", slots, (x.shape[0],), "[B]")
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _check(
+    name: str, x: Tensor, weight: Tensor, bias: Tensor | None, conv_states: Tensor, **integers: Tensor
+) -> None:  # fmt: skip
+    checks.tensors(name, {"x": x, "weight": weight, "bias": bias, "conv_states": conv_states}, dict(integers))
+    checks.shape(name, "x", x, (None, None), "[tokens, channels]")
+    checks.shape(name, "weight", weight, (x.shape[1], None), "[channels, width]")
+    checks.shape(name, "bias", bias, (x.shape[1],), "[channels]")
+    told = "[slots, channels, width - 1]"
+    checks.shape(name, "conv_states", conv_states, (None, x.shape[1], weight.shape[1] - 1), told)
+
+
+def asked(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    cu_seqlens: Tensor,
+    conv_states: Tensor,
+    slots: Tensor,
+    has_initial_state: Tensor,
+) -> tuple[str, tuple[Any, ...], None]:
+    inputs = (x, weight, bias, cu_seqlens.long(), conv_states, slots.int(), has_initial_state)
+    return "gdn_conv1d_prefill", inputs, None
+
+
+def step_asked(
+    x: Tensor, weight: Tensor, bias: Tensor | None, conv_states: Tensor, slots: Tensor
+) -> tuple[str, tuple[Any, ...], None]:
+    return "gdn_conv1d_decode", (x, weight, bias, conv_states, slots.int()), None
+
+
+OPERATOR = register_pool(
+    PREFILL,
+    "Tensor x, Tensor weight, Tensor? bias, Tensor cu_seqlens, Tensor(a!) conv_states, Tensor slots, "
+    "Tensor has_initial_state",
+    moved,
+    fake,
+    asked,
+)
+STEP_OPERATOR = register_pool(
+    STEP,
+    "Tensor x, Tensor weight, Tensor? bias, Tensor(a!) conv_states, Tensor slots",
+    step_moved,
+    step_fake,
+    step_asked,
+)

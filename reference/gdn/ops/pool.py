@@ -1,0 +1,199 @@
+"""The gated delta rule on states in a pool, which is updated in place: one token per sequence, or drafts to verify."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import checks
+from .decode import one_token
+from .registry import register_pool
+
+STEP, VERIFY = "gated_delta_rule_step_", "gated_delta_rule_verify"
+
+
+# --- one token per sequence -------------------------------------------------------------------------------------
+
+
+def step_moved(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pool: Tensor,
+    read_slots: Tensor,
+    write_slots: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None = None,
+    use_qk_l2norm: bool | None = True,
+    allow_neg_eigval: bool | None = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, and the states that go to the slots written."""
+    output = step_fake(q, k, v, pool, read_slots, write_slots, A_log, a, dt_bias, b)
+    rows = (read_slots >= 0).nonzero()[:, 0]
+    read, written = read_slots[rows].long(), write_slots[rows].long()
+    checks.slots(STEP, "read_slots", read, len(pool))
+    checks.slots(STEP, "write_slots", written, len(pool))
+    o, S = one_token(
+        q[rows, 0], k[rows, 0], v[rows, 0], pool[read], A_log, a[rows, 0], dt_bias, b[rows, 0],
+        scale, use_qk_l2norm, allow_neg_eigval,
+    )  # fmt: skip
+    output = torch.zeros_like(output).index_put((rows,), o[:, None].to(v.dtype))
+    return output, written, S.to(pool.dtype)
+
+
+def step_fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pool: Tensor,
+    read_slots: Tensor,
+    write_slots: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    *options: Any,
+) -> Tensor:
+    """The output without values, for a call that is served. Raises `ValueError` and `TypeError` for others."""
+    integers = {"read_slots": read_slots, "write_slots": write_slots}
+    output = checks.tokens(STEP, q, k, v, "pool", pool, A_log, a, dt_bias, b, **integers)
+    checks.shape(STEP, "q", q, (None, 1, None, None), "[B, 1, heads, K]")
+    for name, x in integers.items():
+        checks.shape(STEP, name, x, (q.shape[0],), "[B]")
+    return output
+
+
+def step_asked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pool: Tensor,
+    read_slots: Tensor,
+    write_slots: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None = None,
+    use_qk_l2norm: bool | None = True,
+    allow_neg_eigval: bool | None = False,
+) -> tuple[str, tuple[Any, ...], None]:
+    """The definition with this type of states, or the one for heads that differ in size."""
+    slots = (read_slots.int(), write_slots.int())
+    inputs = (q, k, v, pool, *slots, A_log, a, dt_bias, b, scale, use_qk_l2norm)
+    if q.shape[-1] == v.shape[-1] and not allow_neg_eigval:
+        return f"gdn_decode_pool_k_last{checks.stored(STEP, 'pool', pool)}", inputs, None
+    return "gdn_decode_pool_k_last_kv_dims", (*inputs, allow_neg_eigval), None
+
+
+STEP_OPERATOR = register_pool(
+    STEP,
+    "Tensor q, Tensor k, Tensor v, Tensor(a!) pool, Tensor read_slots, Tensor write_slots, Tensor A_log, Tensor a, "
+    "Tensor dt_bias, Tensor b, float? scale=None, bool? use_qk_l2norm=True, bool? allow_neg_eigval=False",
+    step_moved,
+    step_fake,
+    step_asked,
+)
+
+
+# --- drafts -----------------------------------------------------------------------------------------------------
+
+
+def verify_moved(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pool: Tensor,
+    initial_slots: Tensor,
+    state_slots: Tensor,
+    accepted: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None = None,
+    use_qk_l2norm: bool | None = True,
+    allow_neg_eigval: bool | None = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, and the state after each token, which goes to a slot of its own."""
+    output = verify_fake(q, k, v, pool, initial_slots, state_slots, accepted, A_log, a, dt_bias, b)
+    rows = (initial_slots >= 0).nonzero()[:, 0]
+    last = (accepted[rows].long() - 1).clamp(min=0)
+    written = state_slots[rows].long()  # [n, T]
+    start = torch.where(accepted[rows] > 0, written.gather(1, last[:, None])[:, 0], initial_slots[rows].long())
+    checks.slots(VERIFY, "initial_slots", start, len(pool))
+    checks.slots(VERIFY, "state_slots", written, len(pool))
+    S, outputs, states = pool[start], [], []
+    for t in range(q.shape[1]):
+        o, S = one_token(
+            q[rows, t], k[rows, t], v[rows, t], S, A_log, a[rows, t], dt_bias, b[rows, t],
+            scale, use_qk_l2norm, allow_neg_eigval,
+        )  # fmt: skip
+        outputs.append(o)
+        states.append(S)  # rounded only where it is stored
+    output = torch.zeros_like(output).index_put((rows,), torch.stack(outputs, 1).to(v.dtype))
+    return output, written.flatten(), torch.stack(states, 1).flatten(0, 1).to(pool.dtype)
+
+
+def verify_fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pool: Tensor,
+    initial_slots: Tensor,
+    state_slots: Tensor,
+    accepted: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    *options: Any,
+) -> Tensor:
+    """The output without values, for a call that is served. Raises `ValueError` and `TypeError` for others."""
+    rows = {"initial_slots": initial_slots, "accepted": accepted}
+    integers = {**rows, "state_slots": state_slots}
+    output = checks.tokens(VERIFY, q, k, v, "pool", pool, A_log, a, dt_bias, b, **integers)
+    for name, x in rows.items():
+        checks.shape(VERIFY, name, x, (q.shape[0],), "[B]")
+    checks.shape(VERIFY, "state_slots", state_slots, tuple(q.shape[:2]), "[B, T]")
+    if q.shape[1] < 1:
+        raise ValueError(f"{VERIFY}: q has no tokens: one or more per sequence are served")
+    return output
+
+
+def verify_asked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pool: Tensor,
+    initial_slots: Tensor,
+    state_slots: Tensor,
+    accepted: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None = None,
+    use_qk_l2norm: bool | None = True,
+    allow_neg_eigval: bool | None = False,
+) -> tuple[str, tuple[Any, ...], None]:
+    """The definition for heads of one size, or the one for heads that differ."""
+    slots = (initial_slots.int(), state_slots.int(), accepted.int())
+    inputs = (q, k, v, pool, *slots, A_log, a, dt_bias, b, scale, use_qk_l2norm)
+    if q.shape[-1] == v.shape[-1] and not allow_neg_eigval:
+        return "gdn_verify_k_last", inputs, None
+    return "gdn_verify_k_last_kv_dims", (*inputs, allow_neg_eigval), None
+
+
+VERIFY_OPERATOR = register_pool(
+    VERIFY,
+    "Tensor q, Tensor k, Tensor v, Tensor(a!) pool, Tensor initial_slots, Tensor state_slots, Tensor accepted, "
+    "Tensor A_log, Tensor a, Tensor dt_bias, Tensor b, float? scale=None, bool? use_qk_l2norm=True, "
+    "bool? allow_neg_eigval=False",
+    verify_moved,
+    verify_fake,
+    verify_asked,
+)

@@ -1,0 +1,74 @@
+"""Calls the CUDA kernel that gdnspec chooses for a definition, shapes and types."""
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+import torch
+from gdnspec import family
+from torch import Tensor
+
+MOST = 4096  # lengths differ from call to call: so many forms of calls are known
+
+Asked = tuple[str, tuple[Any, ...], Callable[..., Any] | None]
+
+
+def by_kernel(arguments: str, check: Callable[..., Any], asked: Callable[..., Asked]) -> Callable[..., Any]:
+    """An operator's function for CUDA tensors. `arguments`: those of its schema.
+
+    `asked` returns the definition that says what a call means, its inputs in order, and what becomes of the outputs, or
+    None. `check` raises an error for a call that is not served. Calls of one form are checked once, and their kernel is
+    chosen once. Nothing here reads a value, so that a CUDA graph may record the call.
+    """
+    known: dict[Any, Callable[..., Any]] = {}
+    form = _form(arguments)
+
+    def served(*args: Any) -> Any:
+        key = form(*args)
+        call = known.get(key)
+        if call is None:
+            check(*args)
+            if len(known) >= MOST:
+                known.clear()
+            call = known[key] = _planned(asked, args)
+        return call(*args)
+
+    return served
+
+
+def _planned(asked: Callable[..., Asked], args: tuple[Any, ...]) -> Callable[..., Any]:
+    """A call of the kernel for arguments of this form."""
+    definition, inputs, finish = asked(*args)
+    kernel = family.kernel(definition, inputs).bind(*inputs)
+
+    def converted(*args: Any) -> Any:
+        _, inputs, finish = asked(*args)
+        outputs = kernel(*inputs)
+        return outputs if finish is None else finish(outputs)
+
+    # Arguments that go to the kernel as they are need no conversion, only their order. Views tell apart what is one
+    # tensor twice. Whatever is no tensor is the same in each call of this form.
+    apart = [x.view_as(x) if isinstance(x, Tensor) else x for x in args]
+    inputs = asked(*apart)[1]
+    places = {id(x): i for i, x in enumerate(apart) if isinstance(x, Tensor)}
+    constants = tuple(x for x in inputs if not isinstance(x, Tensor))
+    if finish is not None or any(isinstance(x, Tensor) and id(x) not in places for x in inputs):
+        return converted
+    # Constants come first: a call may leave out arguments at the end.
+    first = iter(range(len(constants)))
+    order = itemgetter(*[len(constants) + places[id(x)] if isinstance(x, Tensor) else next(first) for x in inputs])
+    return lambda *args: kernel(*order(constants + args))
+
+
+def _form(arguments: str) -> Callable[..., Any]:
+    """A function that tells calls apart by device, shapes, strides, types, and values that are no tensors.
+
+    It is written out, because a loop over the arguments takes 1 us longer."""
+    parsed = torch._C.parse_schema(f"form({arguments}) -> ()").arguments
+    parameters = [f"{x.name}={x.default_value!r}" if x.has_default_value() else x.name for x in parsed]
+    parts = [f"{parsed[0].name}.device"]
+    for x in parsed:
+        told = f"{x.name}.shape, {x.name}.stride(), {x.name}.dtype"
+        optional = f"None if {x.name} is None else ({told})"
+        parts.append({"Tensor": told, "Optional[Tensor]": optional}.get(str(x.type), x.name))
+    return eval(f"lambda {', '.join(parameters)}: ({', '.join(parts)})")
