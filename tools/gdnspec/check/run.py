@@ -3,7 +3,7 @@
 import shlex
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -48,12 +48,15 @@ ONCE = 300
 @dataclass(frozen=True)
 class Options:
     """`timeout`: seconds for one call. `seed`: draws the content of the second call. `extra_flags`: added to the repeat
-    command. `confinement`: for solutions of unknown authors."""
+    command. `confinement`: for solutions of unknown authors. `given`: the words of the repeat command that select a
+    solution, by its name, if it is not found by name. `echo`: gets what solutions print."""
 
     timeout: float = 120.0
     seed: int = 0
     extra_flags: tuple[str, ...] = ()
     confinement: Confinement | None = None
+    given: Mapping[str, list[str]] = field(default_factory=dict)
+    echo: Callable[[bytes], object] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,15 +147,19 @@ class Judgement:
 
 
 class Checker:
-    """Judges jobs. It caches cases, because every solution runs the same ones."""
+    """Judges jobs. It caches cases, because every solution runs the same ones. `started`: a child that was started
+    before this module was imported, for the first jobs that it can serve."""
 
-    def __init__(self, device: str, options: Options, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, device: str, options: Options, warn: Callable[[str], None], started: Child | None = None
+    ) -> None:
         self.device, self.options = device, options
+        self._started = started
         self._expected = Expected(device, warn)
         self._cases: OrderedDict[tuple[str, str], Case | str] = OrderedDict()
         self._bounds_moved: OrderedDict[tuple[str, str], tuple[Inputs, dict[str, Tensor]] | None] = OrderedDict()
 
-    def run(self, jobs: list[Job]) -> Iterator[CheckResult]:
+    def run(self, jobs: list[Job]) -> Generator[CheckResult, None, None]:
         """Yields one result per job as soon as it is known. Jobs of one solution must be adjacent."""
         for _, group in groupby(jobs, key=lambda job: id(job.solution)):
             batch = list(group)
@@ -162,8 +169,13 @@ class Checker:
                     yield self.result(job, child, deaths)
 
     def child(self, job: Job) -> Child:
-        """The process for the job's solution, not yet started."""
-        return Child(job.solution, self.device, job.interpreted, self.options.confinement)
+        """The process for the job's solution."""
+        started, self._started = self._started, None
+        if started is not None:
+            if (started.solution, started.device, started.interpret) == (job.solution, self.device, job.interpreted):
+                return started
+            started.end()
+        return Child(job.solution, self.device, job.interpreted, self.options.confinement, self.options.echo)
 
     def result(self, job: Job, child: Child, deaths: dict[str, int]) -> CheckResult:
         """The result of one job. `deaths` counts consecutive deaths of the child by definition; the caller keeps it."""
@@ -328,8 +340,8 @@ class Checker:
     def _record(self, job: Job, judgement: Judgement, child: Child) -> CheckResult:
         answer = judgement.answer
         definition, workload, name = job.found.definition.name, job.workload.name, job.solution.name
-        command = ["gdnspec", "check", definition, "--solution", name, "--workload", workload, "--device", self.device]
-        command += ["--seed", str(self.options.seed)]
+        command = ["gdnspec", "check", definition, *self.options.given.get(name, ["--solution", name])]
+        command += ["--workload", workload, "--device", self.device, "--seed", str(self.options.seed)]
         command += [] if job.extras.repeats is None else ["--repeat", str(job.extras.repeats)]
         return CheckResult(
             definition=definition,

@@ -19,6 +19,10 @@ def _add(folders: list[Path] | None) -> list[Path] | None:
 Definitions = Annotated[
     list[str] | None, typer.Argument(metavar="DEFINITION", help="Definitions; all if you name none.")
 ]
+Targets = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[DEFINITION|KERNEL]..", help="Definitions, and kernels: FOLDER, FILE.py, MODULE:FUNCTION."),
+]
 DefinitionsDir = Annotated[
     list[Path] | None,
     typer.Option(

@@ -25,8 +25,11 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Show what this machine can run, and what is missing for the rest."""
-    from gdnspec.build import machine
     from gdnspec.catalog.solutions import solutions
+
+    known, problems = solutions(solutions_dir)
+
+    from gdnspec.build import machine
     from gdnspec.sandbox.child import landlock
 
     gpu = machine.device("cuda")
@@ -43,7 +46,6 @@ def doctor(
     }
     if measure:
         facts |= _measured(gpu)
-    known, problems = solutions(solutions_dir)
     devices = [device for device in (machine.device("cpu"), gpu) if device is not None]
     can = {
         name: {device.kind: machine.lacking(solution.manifest, device) or "yes" for device in devices}

@@ -13,7 +13,7 @@ import typer
 from gdnspec.catalog.definitions import Found, definition
 from gdnspec.catalog.families import same_families
 from gdnspec.cli.console import complain, warn
-from gdnspec.cli.device import chosen_device
+from gdnspec.cli.device import chosen_device, require_device
 from gdnspec.cli.files import whole
 from gdnspec.cli.options import DefinitionsDir, ForceFile
 from gdnspec.cli.selection import heads_of
@@ -55,6 +55,7 @@ def generate(
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Draw workloads. The same options give the same lines and the same tensors on any machine."""
+    require_device(device)
     found = definition(name)
     heads = heads_of(found, preset)
     known = found.family.about.regimes
