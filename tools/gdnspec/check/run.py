@@ -16,6 +16,7 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.check import drawn, other_lengths
 from gdnspec.check.call import Answer, Content, Session
 from gdnspec.check.excerpt import Sample, unfinished
+from gdnspec.check.lookalike import Row, Wrong
 from gdnspec.check.other_lengths import Relaid
 from gdnspec.check.plan import Job, token_programs
 from gdnspec.check.relations import Relations
@@ -155,6 +156,7 @@ class Checker:
     ) -> None:
         self.device, self.options = device, options
         self._started = started
+        self.wrong = Wrong()
         self._expected = Expected(device, warn)
         self._cases: OrderedDict[tuple[str, str], Case | str] = OrderedDict()
         self._bounds_moved: OrderedDict[tuple[str, str], tuple[Inputs, dict[str, Tensor]] | None] = OrderedDict()
@@ -229,6 +231,8 @@ class Checker:
                 return Judgement(answer.fault, answer=answer)
             verdicts = judged(answer.outputs)
             worst = next((verdict for verdict in verdicts if verdict.status != "PASSED"), verdicts[0])
+            if len(verdicts) == len(definition.judged) and worst.status != "PASSED":
+                self._keep_wrong(job, case, answer.outputs)
             judgement = Judgement(worst, self._profiled(job, verdicts, answer, case), answer)
             once = job.interpreted and token_programs(definition, scope) > ONCE
             if worst.status != "PASSED" or (once and job.extras.repeats is None):
@@ -244,6 +248,11 @@ class Checker:
         found |= relations.between_calls(answer.outputs)
         failed = [verdict for verdict in found.values() if verdict is not None and verdict.status != "PASSED"]
         return replace(judgement, verdict=failed[0] if failed else worst, symmetries=found)
+
+    def _keep_wrong(self, job: Job, case: Case, outputs: dict[str, Tensor]) -> None:
+        seen = case.seen(job.found.definition, outputs)
+        if not isinstance(seen, Verdict):
+            self.wrong.add(job.solution.name, Row(job.found, case.workload, case.inputs, seen, case.expected))
 
     def _later(
         self, job: Job, case: Case, content: Content, session: Session, first: dict[str, Tensor], judge: Judge,

@@ -56,6 +56,9 @@ class Round:
             summary.interrupted = True
             self._follow(checker, jobs, summary)
             summary.interrupted = False
+        for likeness in () if summary.interrupted else checker.wrong.likenesses():
+            complain(f"like a known fault: {likeness}")
+        checker.wrong.rows.clear()
         if self.table:
             self._print(summary, len(jobs))
         else:
