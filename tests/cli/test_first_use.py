@@ -5,9 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import RIGHT_DECODE, Run
+from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.workloads import load_workloads
+from gdnspec.cli.commands import generate
 from gdnspec.cli.matching import matching
 from gdnspec.cli.targets import split
 from gdnspec.cli.verdicts import Summary, print_summary
@@ -194,3 +198,70 @@ def test_watch_judges_again_after_a_change(gdnspec: Run, tmp_path: Path) -> None
     assert done.stderr.count("watching 2 files") == 2
     assert done.stderr.index("NotImplementedError") < done.stderr.index("watching")
     assert done.stdout.index("RUNTIME_ERROR") < done.stdout.index("1 of 1")
+
+
+# --- workloads generate ----------------------------------------------------------------------------------------------
+
+MADE: dict[str, Any] = {
+    "name": "gdn_decode_k_last", "preset": "qwen3-next-80b-a3b-tp4", "regime": None, "lengths": None, "batch": "1",
+    "drafts": None, "scalar": None, "count": 4, "seed": 3, "freeze": False, "device": "cpu",
+}  # fmt: skip
+
+
+def test_an_interrupted_generate_leaves_whole_lines_and_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
+    generate.generate(**MADE, output=whole)
+    drawn: list[str] = []
+
+    def interrupted(found: object, line: object) -> object:
+        drawn.append("")
+        if len(drawn) == 3:
+            raise KeyboardInterrupt
+        return with_hash(found, line)
+
+    with_hash: Any = generate._with_hash
+    with monkeypatch.context() as patched:
+        patched.setattr(generate, "_with_hash", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            generate.generate(**MADE, output=part)
+    assert "2 of 4 workloads" in capsys.readouterr().err
+    assert part.read_text().splitlines() == whole.read_text().splitlines()[:2]
+    part.write_text(part.read_text() + whole.read_text().splitlines()[2][:40])  # killed in the middle of a line
+    generate.generate(**MADE, output=part)
+    assert part.read_bytes() == whole.read_bytes()
+    for other in ({**MADE, "seed": 4}, MADE):
+        part.write_text("".join(whole.read_text().splitlines(keepends=True)[: 4 if other is MADE else 2]))
+        with pytest.raises(SpecError, match="exists already"):
+            generate.generate(**other, output=part)
+
+
+def test_a_count_on_no_terminal_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gdnspec.cli import progress
+
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    with progress.counted("workloads", 3) as tick:
+        tick(1)
+    assert capsys.readouterr().err == "1 of 3 workloads\n"
+
+
+@pytest.mark.parametrize(("content", "says"), [(b"", "is empty"), (b"\n\n", "is empty"), (b"\xff\x00", "binary data")])
+def test_a_file_of_workloads_without_text_is_an_error_about_its_content(
+    tmp_path: Path, content: bytes, says: str
+) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(SpecError, match=says):
+        load_workloads(file, definition("gdn_decode_k_last"))
+
+
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_shell_is_offered_commands_and_names(gdnspec: Run) -> None:
+    for words, offered in (("gdnspec che", "check"), ("gdnspec check gdn_decode_k_f", "gdn_decode_k_first")):
+        told = {"_GDNSPEC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        assert offered in gdnspec(env=told).stdout.split()

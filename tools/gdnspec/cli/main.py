@@ -82,7 +82,6 @@ app = typer.Typer(
     help="Executable specifications of operators: look up a definition, check a kernel against it.",
     epilog=EPILOG,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
