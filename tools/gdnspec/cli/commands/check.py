@@ -40,7 +40,7 @@ from gdnspec.sandbox.parent.process import Child, ChildFailed
 
 if TYPE_CHECKING:
     from gdnspec.check.run import Checker
-    from gdnspec.cli.judging import Round
+    from gdnspec.cli.judged_round import Round
 
 
 SuitesAndFresh = Annotated[
@@ -134,7 +134,7 @@ def check(
 
         from gdnspec.check.plan import Extras
         from gdnspec.check.run import Checker, Options
-        from gdnspec.cli.judging import Round
+        from gdnspec.cli.judged_round import Round
 
         where = chosen_device(device)
         drawn = secrets.randbits(62) if seed is None else seed  # a solution cannot be prepared for it
