@@ -9,8 +9,7 @@ import typer
 from gdnspec import __version__
 from gdnspec.cli import lazy
 from gdnspec.cli.console import EPILOG, complain
-from gdnspec.cli.needs import INSTALL, RUNNING
-from gdnspec.model.errors import SpecError
+from gdnspec.model.errors import INSTALL, RUNNING, SpecError
 
 # Each help text repeats the start of the command's docstring: listing the commands must not import them.
 COMMANDS: lazy.Listed = {

@@ -4,10 +4,6 @@ from importlib.util import find_spec
 
 from gdnspec.model.errors import SpecError
 
-# What runs kernels. Commands that only read files work without.
-RUNNING = ("torch", "triton", "numpy", "safetensors")
-INSTALL = "pip install 'gdnspec[run]', or first the torch for your CUDA version from pytorch.org"
-
 
 def needs(extra: str, *modules: str) -> None:
     """Raises `SpecError` with the install command if a module of an extra is missing."""
