@@ -633,7 +633,7 @@ def test_doctor_says_what_runs_here(gdnspec: Run) -> None:
 @pytest.mark.parametrize(
     ("without", "key", "says", "full"),
     [
-        ("landlock_create_ruleset=444", "isolation", "none: this kernel has no Landlock", False),
+        ("landlock_create_ruleset=444", "isolation", "none: this Linux has no Landlock", False),
         ("unshare", "namespaces", "none: this user may not make namespaces here", True),
     ],
 )
@@ -642,7 +642,7 @@ def test_doctor_names_each_wall_that_is_missing(without: str, key: str, says: st
     from gdnspec.sandbox.child import landlock
 
     if landlock.abi() < 6:
-        pytest.skip("this kernel has no Landlock that scopes signals")
+        pytest.skip("this Linux has no Landlock that scopes signals")
     script, env = ROOT / "tests/support/without_system_calls.py", {**os.environ, "WITHOUT": without}
     said = json.loads(forked_command.run(["doctor", "--json"], env, script=script).stdout)["machine"]
     assert said[key] == says

@@ -40,7 +40,7 @@ def doctor(
         "gpu": "none" if gpu is None else f"{gpu.name}, compute capability {'.'.join(map(str, gpu.capability or ()))}",
         "nvcc": machine.nvcc() or "none: CUDA solutions cannot be built",
         "triton on a CPU": f"interpreted, workloads of at most {_limit()} token-programs",
-        "isolation": f"Landlock {landlock.abi()}" if landlock.abi() else "none: this kernel has no Landlock",
+        "isolation": f"Landlock {landlock.abi()}" if landlock.abi() else "none: this Linux has no Landlock",
         **_walls("cpu" if gpu is None else "cuda"),
         "cache": str(paths.cache_dir()) + ("" if _writable(paths.cache_dir()) else UNWRITABLE),
     }
