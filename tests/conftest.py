@@ -32,7 +32,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` run where there is one."""
+    """Tests marked `gpu` run where there is one. Those marked `slow` start first, so that none is left for the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked:
         import torch

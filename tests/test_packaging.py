@@ -32,6 +32,7 @@ def names(folder: Path) -> list[str]:
     return zipfile.ZipFile(file).namelist()
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_all_that_the_command_reads(wheel: Path, tmp_path: Path) -> None:
     held = names(wheel / "standard")
     for name in (

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
 
@@ -19,6 +21,7 @@ def test_it_stays_short() -> None:
     assert len(TEXT.splitlines()) <= 150
 
 
+@pytest.mark.slow
 def test_the_output_shown_is_what_the_command_prints() -> None:
     """But for the largest error, which fresh workloads may move."""
     blocks = re.findall(r"<!-- output: gdnspec (.+?) -->\n```\n(.*?)```", TEXT, flags=re.DOTALL)
@@ -39,6 +42,7 @@ def test_files_that_it_names_exist() -> None:
         assert (ROOT / target).exists(), target
 
 
+@pytest.mark.slow
 def test_commands_that_it_names_have_the_options() -> None:
     commands = [line for block in re.findall(r"```\n(.*?)```", TEXT, flags=re.DOTALL) for line in block.splitlines()]
     commands += re.findall(r"`(gdnspec [^`]+)`", TEXT)

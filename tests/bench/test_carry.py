@@ -259,6 +259,7 @@ def test_a_change_that_no_compiler_sees_leaves_a_proof(gdnspec: Run, measured_cu
     assert gdnspec("validate", str(measured_cuda)).stdout == "3 files valid\n"
 
 
+@pytest.mark.slow
 @HAS_NVCC
 @pytest.mark.parametrize("what", OTHER_CUDA)
 def test_a_change_that_the_compiler_sees_leaves_traces_stale(gdnspec: Run, measured_cuda: Path, what: str) -> None:
@@ -297,6 +298,7 @@ def test_what_another_generation_ran_is_not_compared(gdnspec: Run, measured_cuda
     assert "1 trace still stale: it was measured on nvidia-b200, but the code is compared for sm_90a" in done.stdout
 
 
+@pytest.mark.slow
 @HAS_NVCC
 def test_traces_of_a_folder_of_links_come_to_the_variant_that_replaces_it(
     gdnspec: Run, make_solution: Callable[..., Path]

@@ -38,6 +38,7 @@ def ragged(minimum: int = 2) -> list[str]:
     return [row.name for row in rows if row.axes["num_seqs"] >= minimum and 0 < row.axes["total_seq_len"] <= CHEAP]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

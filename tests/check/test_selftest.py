@@ -120,6 +120,7 @@ def test_every_trap_and_every_cheat_has_its_solution() -> None:
     assert {name for name, kind in kinds.items() if kind == "cheat"} >= CHEATS
 
 
+@pytest.mark.slow
 def test_named_killers_are_workloads_that_the_solution_is_tried_on() -> None:
     shipped = {name: {line.name for line in workloads(found)} for name, found in definitions().items()}
     for item in known_bad():
@@ -200,6 +201,7 @@ def test_strength_is_error_over_budget() -> None:
 # --- the command ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_few_by_name(gdnspec: Run) -> None:
     names = ["eps_outside_root", "late_process"]
     done = gdnspec("selftest", *names, "--jobs", "1")
@@ -273,6 +275,7 @@ def test_an_unknown_name_is_refused(gdnspec: Run) -> None:
 
 
 # Without, each job had as many threads as there are processors, and took four times as long.
+@pytest.mark.slow
 def test_jobs_share_the_processors(make_solution: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS")
     code = """

@@ -482,7 +482,7 @@ def test_the_child_can_read_neither_expected_values_nor_the_parent(
     make_solution: Callable[..., Path], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if landlock.abi() == 0:
-        pytest.skip("this kernel has no Landlock")
+        pytest.skip("this Linux has no Landlock")
     monkeypatch.setenv("MY_SECRET", "known to the parent")
     (warm_up,) = check(make_solution(body(RIGHT), name="warm_up"))
     assert list((cache / "expected").iterdir()), "expected values are cached on disk"
@@ -527,7 +527,7 @@ class TestOnAGpu:
         (right,) = check(make_solution(body(RIGHT), name="right"), device="cuda")
         assert right.status == "PASSED", right.message
         # Threads of the CUDA driver that were there before would be named here: they would be outside of the walls.
-        assert right.isolation in (f"landlock {landlock.abi()}", "none (this kernel has no Landlock)")
+        assert right.isolation in (f"landlock {landlock.abi()}", "none (this Linux has no Landlock)")
         code = body(f"o, s = decode_k_last{ARGS}\nreturn o, s * 1.01")
         (wrong,) = check(make_solution(code, name="wrong"), device="cuda")
         assert wrong.status == "INCORRECT_NUMERICAL"
@@ -568,7 +568,7 @@ class TestOnAGpu:
 def test_no_thread_is_older_than_the_walls(make_solution: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Landlock binds the thread that asks for it: one that a library had started before could be sent anywhere."""
     if landlock.abi() == 0:
-        pytest.skip("this kernel has no Landlock")
+        pytest.skip("this Linux has no Landlock")
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.setenv(name, "4")
     code = body(

@@ -69,6 +69,7 @@ def test_a_variant_that_no_manifest_declares_is_an_invalid_request(
     assert "solution.json: /variants: no variant 'doubeld' (did you mean 'doubled'?)" in done.stderr
 
 
+@pytest.mark.slow
 def test_traces_of_a_variant_are_validated_compared_and_reported(gdnspec: Run, folder: Path) -> None:
     where, one = ("--solutions-dir", folder.parent), load_variant(folder, "doubled")
     file = save(one, make_trace(solution=one.name, source_hash=one.source_hash))

@@ -99,6 +99,7 @@ def _options(*names: str) -> list[str]:
     return [word for name in names for word in ("--definition", name)]
 
 
+@pytest.mark.slow
 def test_every_triton_scaffold_is_called_and_writes_nothing(gdnspec: Run, tmp_path: Path) -> None:
     made = gdnspec("new", "mine", "--language", "triton", *_options(*DEFINITIONS), "--solutions-dir", tmp_path)
     assert made.returncode == 0, made.stderr

@@ -185,7 +185,7 @@ def test_paths_of_264_characters(gdnspec: Run, tmp_path: Path) -> None:
     assert len(str(mine / "kernel.py")) >= 264
     manifest = mine / "solution.json"
     text = manifest.read_text().replace('"you"', '"A. Author"').replace("say here what sets it apart.", "a loop.")
-    text = text.replace('"deterministic": true', '"deterministic": false')
+    assert '"deterministic": false' in text  # a correct kernel with sigmoid and softplus would fail otherwise
     manifest.write_text(text.replace('"supports": []', '"supports": ["batch_size == 1 and num_v_heads <= 4"]'))
     code = (ROOT / "solutions" / "torch_recurrent" / "kernel.py").read_text()
     (mine / "kernel.py").write_text(code)

@@ -52,6 +52,7 @@ FEWER = {
 OTHERS = {"triton_recurrent"}  # whose definitions other interpreted solutions serve, too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.thorough] * (n in OTHERS)) for n in NAMES])
 def test_the_main_job_passes(gdnspec: Run, tmp_path: Path, name: str) -> None:
     """`make run`, a solution at a time: the smoke suites of all definitions that it serves."""
@@ -74,6 +75,7 @@ def test_the_main_job_passes(gdnspec: Run, tmp_path: Path, name: str) -> None:
         assert ("qwen3_next_model" in statuses) == (definition in CAPTURED), "the real model's tensors are among them"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "definition", ["gdn_prefill_k_last", pytest.param("gdn_prefill_checkpoints", marks=pytest.mark.thorough)]
 )

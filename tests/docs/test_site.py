@@ -121,6 +121,7 @@ def the_table_of_faults_is_whole(site: Path) -> None:
     assert len(sections) == sum(fault["source"].startswith("public") for fault in faults)
 
 
+@pytest.mark.slow
 def test_the_site_builds_and_is_whole(tmp_path: Path) -> None:
     """In one test, as it takes seconds to build."""
     done = subprocess.run(

@@ -222,6 +222,7 @@ def from_conv_arguments(rows: torch.dtype, D: int, num_seqs: int, T: int = 1000)
 
 
 # Chunks on their way in float32 were more than a multiprocessor has, and so were those of large heads in either type.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "head_size", "num_seqs"),
     [
@@ -243,6 +244,7 @@ def test_the_rule_from_rows_has_room(
     assert all(kernel.shared_bytes <= 227 * 1024 for kernel in kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.parametrize(
     ("solution", "count"), [("cuda_recurrent", 2 * len(HEAD_SIZES)), ("cuda_decode", 48), ("fused_decode_step", 33)]
@@ -256,6 +258,7 @@ def test_cuda_kernels_do_not_spill(solution: str, count: int) -> None:
         assert kernel.registers <= 144
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
     kernels = cuda_resources(SOLUTIONS / "hopper_prefill" / "kernel.cu")
@@ -274,6 +277,7 @@ def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
     assert max(kernel.registers for kernel in prepare) <= 128  # four blocks a multiprocessor
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.parametrize("arch", ["90a", *(pytest.param(arch, marks=pytest.mark.thorough) for arch in ("80", "100a"))])
 def test_the_fused_convolution_leaves_room_for_four_blocks(arch: str) -> None:

@@ -211,6 +211,7 @@ print("none outside")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [OUTSIDE, LENGTHS], ids=["checkpoints", "lengths"])
 def test_nothing_is_read_or_written_out_of_bounds(program: str, tmp_path: Path) -> None:
     environment = os.environ | {"TRITON_INTERPRET": "1", "GDNSPEC_DEBUG": "0"}

@@ -194,6 +194,7 @@ def test_the_next_kernel_is_named_where_that_says_more() -> None:
     assert "No other kernel was measured here." in only(timed("alone", 10)).sentence
 
 
+@pytest.mark.slow
 def test_a_ratio_that_one_run_measured_counts_before_two_times() -> None:
     answer = only(timed("first", 10, against=[beside("second", 1.25)]), timed("second", 20))
     assert "It is 1.25x faster than second." in answer.sentence

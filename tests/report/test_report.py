@@ -168,6 +168,7 @@ def hostile() -> tuple[list[Measured], list[CheckResult]]:
     return [Measured(trace.model_copy(update=named), HOSTILE)], [verdict]
 
 
+@pytest.mark.slow
 def test_text_of_files_stays_text() -> None:
     traces, judged = hostile()
     page = render(made.contents(traces, judged))

@@ -18,7 +18,7 @@ from helpers_bundles import bundle_of, renamed
 from helpers_known_bad import wrong
 from patience import PATIENCE, until
 
-pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel has no Landlock that scopes signals")
+pytestmark = pytest.mark.skipif(landlock.abi() < 6, reason="this Linux has no Landlock that scopes signals")
 one_run = pytest.mark.xdist_group("doors")
 
 SECRET = "hunter2"

@@ -31,7 +31,7 @@ from gdnspec.sandbox.parent.confinement import Confinement
 
 pytestmark = [
     pytest.mark.xdist_group("walls"),  # one after another: a probe changes the priority of others
-    pytest.mark.skipif(landlock.abi() < 6, reason="this kernel has no Landlock that scopes signals"),
+    pytest.mark.skipif(landlock.abi() < 6, reason="this Linux has no Landlock that scopes signals"),
     pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="no table of its system calls"),
 ]
 

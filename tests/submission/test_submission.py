@@ -25,6 +25,7 @@ ENTRIES = {DECODE: {"entry": "kernel.py::run", "call": "return", "prepare": None
 RIGHT = f"def run{ARGUMENTS}:\n    return decode_k_last{ARGUMENTS}\n"
 
 
+@pytest.mark.slow
 def test_from_new_to_an_accepted_submission(gdnspec: Run, tmp_path: Path) -> None:
     mine, solutions = tmp_path / "mine", tmp_path / "solutions"
     solutions.mkdir()
@@ -226,6 +227,7 @@ def test_the_archive_is_an_ordinary_tar(make_solution: Make, tmp_path: Path) -> 
         assert {(m.mtime, m.uid, m.gid, m.mode) for m in archive.getmembers()} == {(0, 0, 0, 0o644)}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
 def test_a_pull_request_is_judged_by_its_base(tmp_path: Path, make_solution: Make) -> None:
     """The branch makes its own judge praise it: the base's does not look there."""

@@ -38,6 +38,7 @@ def every_verdict(solution: Solution) -> list[Any]:
     return [verdict for one in (solution, *solution.variants) for verdict in all_passed(one)]
 
 
+@pytest.mark.slow
 def test_a_solution_and_its_variants_are_submitted_and_taken_in_together(
     gdnspec: Run, make_solution: Make, tmp_path: Path, into: Path
 ) -> None:

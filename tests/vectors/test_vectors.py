@@ -188,6 +188,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return compiled
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(GXX is None, reason="no g++ here")
 @pytest.mark.parametrize("name", ["gdn_decode_k_last", pytest.param("gdn_decode_k_first", marks=pytest.mark.thorough)])
 def test_a_cpp_program_conforms(gdnspec: Run, tmp_path: Path, build: Callable[..., Path], name: str) -> None:

@@ -89,6 +89,7 @@ def _index(measured: list[Trace], devices: list[str]) -> Page:
     text = (
         "# Scoreboard\n\nThis page is made from the verdicts and traces in the repository.\n\n"
         "## Which libraries are right\n\n"
+        "These verdicts are the tables on the pages of the libraries. A page names newer runs where there are any. "
         "A cell counts the workloads of all definitions that the library serves, by regime. A *regime* is a way of "
         f"drawing the inputs; these pages list them: {_conventions()}. `fresh` "
         "stands for workloads that each check draws for itself, and `recorded tensors` for inputs from a real model. "

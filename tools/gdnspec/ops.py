@@ -6,7 +6,7 @@ from typing import Any
 
 from gdnspec.build.reference import operators, origin
 from gdnspec.catalog.families import Family, families
-from gdnspec.model.errors import Problem, SpecError, nearest
+from gdnspec.model.errors import Problem, SpecError, installed, nearest
 from gdnspec.paths import shown
 
 
@@ -30,7 +30,9 @@ def _operators(known: tuple[Family, ...]) -> Mapping[str, Callable[..., Any]]:
     found: dict[str, Callable[..., Any]] = {}
     places: dict[str, str] = {}
     for family in known:
-        for name, operator in operators(family).items():
+        with installed("gdnspec.ops"):
+            each = operators(family)
+        for name, operator in each.items():
             file, line = origin(operator, family)
             if name in found:
                 raise SpecError([Problem(file, f"{places[name]} already has an operator {name!r}", f"line {line}")])

@@ -54,6 +54,7 @@ def emulated(folder: Path, calls: int, edit: Edit | None = None) -> dict[str, st
     return found
 
 
+@pytest.mark.slow
 def test_the_kernel_is_right(tmp_path: Path) -> None:
     found = emulated(tmp_path, 25)
     assert len(found) == 50

@@ -57,6 +57,7 @@ def emulated(library: Path, seed: int, *cases: str) -> subprocess.CompletedProce
     return forked_command.run([str(library), str(seed), *cases], environment, script=script)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cases", [CASES[::2], pytest.param(CASES[1::2], marks=pytest.mark.thorough)], ids=["some", "rest"]
 )

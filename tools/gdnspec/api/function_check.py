@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import json
 import secrets
 import shutil
 import tempfile
@@ -16,13 +15,14 @@ from gdnspec.api.verdict import Verdict
 from gdnspec.build import machine
 from gdnspec.build.machine import Device
 from gdnspec.catalog.definitions import Found
-from gdnspec.catalog.solutions import MANIFEST, Solution
+from gdnspec.catalog.functions import call_of, functions
+from gdnspec.catalog.solutions import Solution
+from gdnspec.catalog.source import Signature
 from gdnspec.check.plan import Extras, Job, plan
 from gdnspec.check.run import Checker, Options
 from gdnspec.inputs.fresh import fresh
 from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult
-from gdnspec.model.solution import Manifest
 from gdnspec.model.workload import SUITES, Workload
 from gdnspec.numerics.allowed import require
 from gdnspec.sandbox.parent.in_process import InProcess
@@ -108,19 +108,14 @@ def _call(function: Callable[..., Any], name: str, spec: Spec) -> str:
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise SpecError(f"{name} is a generator or a coroutine: return the outputs as a tuple")
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    takes = {p.name for p in named}
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        takes |= {*spec.inputs}
-    required = {p.name for p in named if p.default is p.empty}
-    out = {*spec.outputs} <= takes
-    known = {*spec.inputs, *(spec.outputs if out else ())}
-    missing = [x for x in spec.inputs if x not in takes]
-    further = sorted(required - known) + [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
-    if missing or further:
-        said = [f"lacks {', '.join(missing)}"] if missing else []
-        said += [f"wants {', '.join(further)}, which the definition does not have"] if further else []
-        raise SpecError(f"{name} {' and '.join(said)}: {spec.name} calls it with ({', '.join(spec.inputs)}) by keyword")
-    return "out" if out else "return"
+    takes = Signature(
+        0,
+        tuple(p.name for p in named),
+        frozenset(p.name for p in named if p.default is p.empty),
+        any(p.kind is p.VAR_KEYWORD for p in parameters),
+        frozenset(p.name for p in parameters if p.kind is p.POSITIONAL_ONLY),
+    )
+    return call_of(name, takes, spec.contract)
 
 
 def _lines(found: Found, suite: str, name: str | None, seed: int, where: Device) -> list[Workload]:
@@ -142,19 +137,12 @@ def _solution(
     if isolated and not (name.isidentifier() and function.__module__ and "<locals>" not in function.__qualname__):
         raise SpecError("isolated=True takes a function at the top level of a file: its file is copied to a process")
     entry = {"entry": f"{SOURCE}::{name if name.isidentifier() else 'function'}", "call": call}
-    manifest = {
-        "schema_version": 1, "name": "function", "language": "python", "authors": ["this process"],
-        "license": "unknown", "description": "A function that was passed to gdnspec.check.", "sources": [SOURCE],
-        "requires": {"device": "any"}, "deterministic": deterministic, "entries": {definition_name: entry},
-    }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="gdnspec-check-") as folder:
-        (Path(folder) / MANIFEST).write_text(json.dumps(manifest))
-        solution = Solution(Manifest.model_validate(manifest), Path(folder))
+        source = Path(folder) / SOURCE
+        source.touch()
         if isolated:
             try:
-                shutil.copyfile(inspect.getsourcefile(function) or "", Path(folder) / SOURCE)
+                shutil.copyfile(inspect.getsourcefile(function) or "", source)
             except (OSError, TypeError):
                 raise SpecError(f"isolated=True needs the file of {name}, and there is none") from None
-        else:
-            (Path(folder) / SOURCE).touch()
-        yield solution
+        yield functions(source.parent, [SOURCE], {definition_name: entry}, deterministic)

@@ -8,7 +8,7 @@ from gdnspec.catalog import definitions as catalog
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.workloads import workloads
 from gdnspec.model.definition import Definition
-from gdnspec.model.errors import SpecError, nearest
+from gdnspec.model.errors import SpecError, installed, nearest
 from gdnspec.model.workload import SUITES, Workload
 
 if TYPE_CHECKING:
@@ -30,19 +30,22 @@ class Case:
         """Every input by name, in the definition's order, on `device`: tensors, scalars, and None for what is left out.
 
         The same workload gives the same bits on every machine. Raises `InvalidWorkload`."""
-        from gdnspec.numerics.arguments import arguments
+        with installed("Case.inputs"):
+            from gdnspec.numerics.arguments import arguments
 
         return arguments(self.found, self._drawn(), device)
 
     def expected(self, device: str = "cpu") -> "dict[str, Tensor]":
         """Every output by name as the reference computes it in float64. Of a pool, the slots that the call writes."""
-        from gdnspec.numerics.expected import Expected
+        with installed("Case.expected"):
+            from gdnspec.numerics.expected import Expected
 
         return Expected(device, lambda text: None).values(self.found, self._drawn())
 
     def check(self, function: Callable[..., Any], **options: Any) -> "Verdict":
         """The verdict on a function for this workload alone; options as of `gdnspec.check`."""
-        from gdnspec.api.function_check import check
+        with installed("Case.check"):
+            from gdnspec.api.function_check import check
 
         return check(function, Spec(self.found, self.found.definition.name), workload=self.name, **options)
 
@@ -79,7 +82,8 @@ class Spec:
         them, float32 at least."""
         from gdnspec.build.reference import function
 
-        return function(self.found.family, self.contract.reference)
+        with installed("Spec.reference"):
+            return function(self.found.family, self.contract.reference)
 
     def workloads(self, suite: str = "smoke") -> list[Case]:
         """The workloads of a suite: smoke, conformance, strict, performance or all. Raises `SpecError`."""

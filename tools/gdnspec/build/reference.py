@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gdnspec.catalog.families import Family
-from gdnspec.model.errors import Problem, RegimeError, SpecError
+from gdnspec.model.errors import RUNNING, Problem, RegimeError, SpecError
 from gdnspec.model.loading import is_file
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def running(family: Family, doing: str) -> Iterator[None]:
     except (SpecError, RegimeError):
         raise
     except (Exception, SystemExit) as error:  # an exit of the process would look like a verdict
-        if out_of_memory(error):
+        if out_of_memory(error) or (isinstance(error, ModuleNotFoundError) and error.name in RUNNING):
             raise
         file, line = _origin(family, error)
         what = f"{type(error).__name__}: {(str(error).splitlines() or ['no details'])[0]}"

@@ -8,11 +8,13 @@ from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer, 
 from gdnspec.model.loading import is_file, load_lines
 from gdnspec.model.workload import Workload
 
+EMPTY = "is empty: a file of workloads has one JSON object per line"
+
 
 def load_workloads(file: Path, found: Found) -> list[Workload]:
-    """All workloads of a file. Raises `SpecError` with every problem."""
+    """All workloads of a file. Raises `SpecError` with every problem, and for a file without a line."""
     rows = load_lines(Workload, file)
-    problems = []
+    problems = [] if rows else [Problem(file, EMPTY, hint="gdnspec workloads generate writes such a file")]
     seen: dict[str, int] = {}
     for number, workload in rows:
         if workload.name in seen:

@@ -122,6 +122,5 @@ class Repeats:
             return None
         return Verdict(
             "NOT_REPRODUCIBLE",
-            f"{where}: {differing[0]} is within its budget but differs from the first call; {PROMISED}: declare "
-            "false, or fix the kernel",
+            f"{where}: {differing[0]} is within its budget but differs from the first call; {PROMISED}",
         )

@@ -3,7 +3,7 @@
 import shlex
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -16,6 +16,7 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.check import drawn, other_lengths
 from gdnspec.check.call import Answer, Content, Session
 from gdnspec.check.excerpt import Sample, unfinished
+from gdnspec.check.lookalike import Row, Wrong
 from gdnspec.check.other_lengths import Relaid
 from gdnspec.check.plan import Job, token_programs
 from gdnspec.check.relations import Relations
@@ -48,12 +49,15 @@ ONCE = 300
 @dataclass(frozen=True)
 class Options:
     """`timeout`: seconds for one call. `seed`: draws the content of the second call. `extra_flags`: added to the repeat
-    command. `confinement`: for solutions of unknown authors."""
+    command. `confinement`: for solutions of unknown authors. `given`: the words of the repeat command that select a
+    solution, by its name, if it is not found by name. `echo`: gets what solutions print."""
 
     timeout: float = 120.0
     seed: int = 0
     extra_flags: tuple[str, ...] = ()
     confinement: Confinement | None = None
+    given: Mapping[str, list[str]] = field(default_factory=dict)
+    echo: Callable[[bytes], object] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,15 +148,20 @@ class Judgement:
 
 
 class Checker:
-    """Judges jobs. It caches cases, because every solution runs the same ones."""
+    """Judges jobs. It caches cases, because every solution runs the same ones. `started`: a child that was started
+    before this module was imported, for the first jobs that it can serve."""
 
-    def __init__(self, device: str, options: Options, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, device: str, options: Options, warn: Callable[[str], None], started: Child | None = None
+    ) -> None:
         self.device, self.options = device, options
+        self._started = started
+        self.wrong = Wrong()
         self._expected = Expected(device, warn)
         self._cases: OrderedDict[tuple[str, str], Case | str] = OrderedDict()
         self._bounds_moved: OrderedDict[tuple[str, str], tuple[Inputs, dict[str, Tensor]] | None] = OrderedDict()
 
-    def run(self, jobs: list[Job]) -> Iterator[CheckResult]:
+    def run(self, jobs: list[Job]) -> Generator[CheckResult, None, None]:
         """Yields one result per job as soon as it is known. Jobs of one solution must be adjacent."""
         for _, group in groupby(jobs, key=lambda job: id(job.solution)):
             batch = list(group)
@@ -162,8 +171,13 @@ class Checker:
                     yield self.result(job, child, deaths)
 
     def child(self, job: Job) -> Child:
-        """The process for the job's solution, not yet started."""
-        return Child(job.solution, self.device, job.interpreted, self.options.confinement)
+        """The process for the job's solution."""
+        started, self._started = self._started, None
+        if started is not None:
+            if (started.solution, started.device, started.interpret) == (job.solution, self.device, job.interpreted):
+                return started
+            started.end()
+        return Child(job.solution, self.device, job.interpreted, self.options.confinement, self.options.echo)
 
     def result(self, job: Job, child: Child, deaths: dict[str, int]) -> CheckResult:
         """The result of one job. `deaths` counts consecutive deaths of the child by definition; the caller keeps it."""
@@ -217,6 +231,8 @@ class Checker:
                 return Judgement(answer.fault, answer=answer)
             verdicts = judged(answer.outputs)
             worst = next((verdict for verdict in verdicts if verdict.status != "PASSED"), verdicts[0])
+            if len(verdicts) == len(definition.judged) and worst.status != "PASSED":
+                self._keep_wrong(job, case, answer.outputs)
             judgement = Judgement(worst, self._profiled(job, verdicts, answer, case), answer)
             once = job.interpreted and token_programs(definition, scope) > ONCE
             if worst.status != "PASSED" or (once and job.extras.repeats is None):
@@ -232,6 +248,11 @@ class Checker:
         found |= relations.between_calls(answer.outputs)
         failed = [verdict for verdict in found.values() if verdict is not None and verdict.status != "PASSED"]
         return replace(judgement, verdict=failed[0] if failed else worst, symmetries=found)
+
+    def _keep_wrong(self, job: Job, case: Case, outputs: dict[str, Tensor]) -> None:
+        seen = case.seen(job.found.definition, outputs)
+        if not isinstance(seen, Verdict):
+            self.wrong.add(job.solution.name, Row(job.found, case.workload, case.inputs, seen, case.expected))
 
     def _later(
         self, job: Job, case: Case, content: Content, session: Session, first: dict[str, Tensor], judge: Judge,
@@ -328,8 +349,8 @@ class Checker:
     def _record(self, job: Job, judgement: Judgement, child: Child) -> CheckResult:
         answer = judgement.answer
         definition, workload, name = job.found.definition.name, job.workload.name, job.solution.name
-        command = ["gdnspec", "check", definition, "--solution", name, "--workload", workload, "--device", self.device]
-        command += ["--seed", str(self.options.seed)]
+        command = ["gdnspec", "check", definition, *self.options.given.get(name, ["--solution", name])]
+        command += ["--workload", workload, "--device", self.device, "--seed", str(self.options.seed)]
         command += [] if job.extras.repeats is None else ["--repeat", str(job.extras.repeats)]
         return CheckResult(
             definition=definition,

@@ -20,8 +20,10 @@ from gdnspec.model.elements import Scope
 from gdnspec.numerics.judge import Verdict
 from gdnspec.numerics.torch_arrays import in_blocks
 
-PROMISED = 'the manifest says "deterministic": true'
-BY_PLACE = f"{PROMISED}: declare false if the arithmetic depends on a value's place, or fix the kernel"
+# The likely cause is the promise: few kernels keep it, and PyTorch on a CPU does not.
+CAUSE = 'the manifest promises the same bits in every call ("deterministic": true)'
+PROMISED = f'{CAUSE}: write "deterministic": false in solution.json, or fix the kernel'
+BY_PLACE = f"the bits depend on a value's place, and {PROMISED}"
 Judge = Callable[[dict[str, Tensor]], list[Verdict]]
 
 
@@ -89,7 +91,7 @@ class SecondCall:
             return Verdict("NOT_REPRODUCIBLE", f"{self.what}: {message}; {BY_PLACE}")
         where = _first(again.outputs[name] != first[name])
         message = f"{name}: between two calls on the same inputs, {where}"
-        return Verdict("NOT_REPRODUCIBLE", f"{message}; {PROMISED}: declare false, or fix the kernel")
+        return Verdict("NOT_REPRODUCIBLE", f"{message}; {PROMISED}")
 
 
 def _agree(a: Tensor, b: Tensor) -> bool:

@@ -1,5 +1,6 @@
 """The option --device: where solutions run."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,14 +12,27 @@ if TYPE_CHECKING:
     from gdnspec.build.machine import Device
 
 
+def require_device(name: str) -> None:
+    """Raises `SpecError` unless --device takes this name. It imports nothing."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise SpecError(f"no device {name!r}: --device takes auto, cpu or cuda")
+
+
+def likely_device(name: str) -> str:
+    """The kind of device that `chosen_device` will probably find, without importing torch."""
+    if name != "auto":
+        return name
+    return "cuda" if any(Path(driver).exists() for driver in ("/dev/nvidiactl", "/dev/dxg")) else "cpu"
+
+
 def chosen_device(name: str) -> "Device":
     """The device that auto, cpu or cuda means on this machine. Exits with code 3 if there is none."""
+    require_device(name)
+
     from gdnspec.build import machine
 
     if name == "auto":
         return machine.best_device()
-    if name not in ("cpu", "cuda"):
-        raise SpecError(f"no device {name!r}: --device takes auto, cpu or cuda")
     found = machine.device(name)
     if found is None:
         complain("gdnspec: this machine has no CUDA GPU; gdnspec doctor shows what it can run")

@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from gdnspec.cli.console import EPILOG
 
@@ -21,8 +21,8 @@ def group(listed: Listed) -> type[TyperGroup]:
             self.commands = _Commands(listed)
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
-            shown = {name: TyperCommand(name, help=words) for name, (_, words) in listed.items()}
-            TyperGroup(name=self.name, commands=dict(shown)).format_commands(ctx, formatter)
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, words) for name, (_, words) in listed.items()])
 
     return Group
 

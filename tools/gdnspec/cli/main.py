@@ -9,7 +9,7 @@ import typer
 from gdnspec import __version__
 from gdnspec.cli import lazy
 from gdnspec.cli.console import EPILOG, complain
-from gdnspec.model.errors import SpecError
+from gdnspec.model.errors import INSTALL, RUNNING, SpecError
 
 # Each help text repeats the start of the command's docstring: listing the commands must not import them.
 COMMANDS: lazy.Listed = {
@@ -81,7 +81,6 @@ app = typer.Typer(
     help="Executable specifications of operators: look up a definition, check a kernel against it.",
     epilog=EPILOG,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -129,6 +128,11 @@ def main() -> None:
     except KeyboardInterrupt:
         complain("gdnspec: interrupted")
         sys.exit(130)
+    except ModuleNotFoundError as error:
+        if error.name not in RUNNING:
+            raise
+        complain(f"gdnspec: this command needs {error.name}, which is not installed: {INSTALL}")
+        sys.exit(3)
     except BrokenPipeError:
         # The reader has closed the pipe (`gdnspec list | head`), so the rest is not printed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,5 +1,6 @@
 """Options that several commands share, each with one meaning and one help text."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from gdnspec.catalog import families
 from gdnspec.cli import amounts
+from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import SUITES
 
 
@@ -16,8 +18,37 @@ def _add(folders: list[Path] | None) -> list[Path] | None:
     return folders
 
 
+def _completed(known: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
+    """The names that a shell offers. It offers none where the files cannot be read."""
+    try:
+        return [name for name in known() if name.startswith(incomplete)]
+    except SpecError:
+        return []
+
+
+def _definitions(incomplete: str) -> list[str]:
+    from gdnspec.catalog.definitions import definitions
+
+    return _completed(definitions, incomplete)
+
+
+def _solutions(incomplete: str) -> list[str]:
+    from gdnspec.catalog.solutions import solutions
+
+    return _completed(lambda: solutions()[0], incomplete)
+
+
 Definitions = Annotated[
-    list[str] | None, typer.Argument(metavar="DEFINITION", help="Definitions; all if you name none.")
+    list[str] | None,
+    typer.Argument(metavar="DEFINITION", help="Definitions; all if you name none.", autocompletion=_definitions),
+]
+Targets = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[DEFINITION|KERNEL]..",
+        help="Definitions, and kernels: FOLDER, FILE.py, MODULE:FUNCTION.",
+        autocompletion=_definitions,
+    ),
 ]
 DefinitionsDir = Annotated[
     list[Path] | None,
@@ -31,7 +62,8 @@ DefinitionsDir = Annotated[
     ),
 ]
 Solutions = Annotated[
-    list[str] | None, typer.Option("--solution", help="Only this solution, or NAME:VARIANT; repeatable.")
+    list[str] | None,
+    typer.Option("--solution", help="Only this solution, or NAME:VARIANT; repeatable.", autocompletion=_solutions),
 ]
 SolutionsDir = Annotated[Path | None, typer.Option(help="Also look for solutions here.")]
 Suites = Annotated[

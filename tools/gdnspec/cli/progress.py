@@ -2,11 +2,14 @@
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gdnspec.cli.console import complain, err
 from gdnspec.model.result import CheckResult
+
+SECONDS = 5.0  # between two lines of a count, where no bar can be shown
 
 
 def writer(stack: contextlib.ExitStack, file: Path | None, to_stdout: bool) -> Callable[[CheckResult], None]:
@@ -63,3 +66,24 @@ def ticking(what: str) -> Iterator[Callable[[int], None]]:
         return
     with err().status(f"0 {what}") as status:
         yield lambda count: status.update(f"{count:,} {what}")
+
+
+@contextlib.contextmanager
+def counted(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """Shows a bar on a terminal; otherwise a line now and then."""
+    if sys.stderr.isatty():
+        from rich.progress import Progress
+
+        with Progress(console=err(), transient=True) as bar:
+            task = bar.add_task(what, total=total, completed=done)
+            yield lambda count: bar.update(task, completed=count)
+        return
+    said = time.monotonic()
+
+    def line(count: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= SECONDS:
+            said = time.monotonic()
+            complain(f"{count} of {total} {what}")
+
+    yield line

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from gdnspec.cli.console import complain, say, warn
-from gdnspec.cli.verdicts import Summary, print_failure, print_summary
+from gdnspec.cli.verdicts import Summary, print_summary
 from gdnspec.model.errors import Problem, SpecError, visible
 from gdnspec.model.loading import read_text
 
@@ -78,11 +78,9 @@ def _tell(event: "Event") -> None:
 
 def _conclude(server: "Client", result: "Result") -> NoReturn:
     job = result.job
-    summary, said = Summary(result.verdicts[0].device if result.verdicts else ""), set[str]()
+    summary = Summary(result.verdicts[0].device if result.verdicts else "")
     for verdict in result.verdicts:
         summary.add(verdict)
-        if verdict.failed:
-            print_failure(verdict, said)
     if summary.count:
         say(f"judged by {server.url}:")
         print_summary(summary)

@@ -13,44 +13,65 @@ from gdnspec.model.workload import SUITES, Workload
 Selected = list[tuple[Found, list[Workload]]]
 
 
+FRESH = "fresh"  # a suite, and the start of the names of its workloads
+
+
 def select(
     names: list[str] | None,
     suite: list[str] | None,
     workload: list[str] | None,
     file: Path | None,
-    fresh: Callable[[Found], list[Workload]] | None = None,
+    draws: bool = False,
 ) -> Selected:
     """The workloads that DEFINITION.., --suite, --workload and --workloads select, by definition.
 
-    `fresh` draws workloads that are added to every suite and can be named like others.
+    `draws`: fresh workloads are drawn later and can be named too, so a definition may have no line yet.
 
     Raises:
         SpecError: A name is unknown, or nothing is selected.
     """
     found = [definition(name) for name in names] if names else list(definitions().values())
-    known_suites = (*SUITES, "fresh", "all") if fresh else (*SUITES, "all")
-    require_suites(suite, known_suites)
+    require_suites(suite, (*SUITES, FRESH, "all") if draws else (*SUITES, "all"))
     if file is not None:
         if len(found) != 1:
             raise SpecError("--workloads holds workloads of one definition: name that DEFINITION")
         lines = [(found[0].at(file), load_workloads(file, found[0]))]
     else:
-        lines = [(item, [*workloads(item), *(fresh(item) if fresh else ())]) for item in found]
+        lines = [(item, workloads(item)) for item in found]
     everything = file is not None or workload is not None
-    suites = {*(suite or (SUITES if everything else ("smoke",))), "fresh"}
+    suites = {*(suite or (SUITES if everything else ("smoke",)))}
     if "all" in suites:
-        suites = {*SUITES, "fresh"}
-    if workload is not None:
-        known = [line.name for _, group in lines for line in group]
-        for name in workload:
-            if name not in known:
-                raise SpecError(f"no workload {name!r} ({nearest(name, known)})")
+        suites = {*SUITES}
+    known = {line.name for _, group in lines for line in group}
+    for name in workload or ():
+        if name not in known and not (draws and file is None and name.startswith(FRESH)):
+            raise SpecError(f"no workload {name!r} ({nearest(name, sorted(known))})")
     chosen = [
         (item, [w for w in group if w.suite in suites and (workload is None or w.name in workload)])
         for item, group in lines
     ]
+    if draws and file is None:
+        return chosen
+    return some(chosen)
+
+
+def with_fresh(selected: Selected, draw: Callable[[Found], list[Workload]], workload: list[str] | None) -> Selected:
+    """The selection with the lines that `draw` draws, or those of them that --workload names. Raises `SpecError`."""
+    drawn = [(item, draw(item)) for item, _ in selected]
+    names = {line.name for _, group in (*selected, *drawn) for line in group}
+    for name in workload or ():
+        if name not in names:
+            raise SpecError(f"no workload {name!r} ({nearest(name, sorted(names))})")
+    return [
+        (item, [*group, *(line for line in fresh if workload is None or line.name in workload)])
+        for (item, group), (_, fresh) in zip(selected, drawn, strict=True)
+    ]
+
+
+def some(chosen: Selected) -> Selected:
+    """The definitions that have a workload. Raises `SpecError` if none has."""
     if not any(group for _, group in chosen):
-        raise SpecError(f"no workload in {', '.join(sorted(suites - {'fresh'}))}: see gdnspec list workloads")
+        raise SpecError("no workload has these names, suites and words: see gdnspec list workloads")
     return [(item, group) for item, group in chosen if group]
 
 

@@ -1,33 +1,60 @@
 """Print verdicts: a table with one row per definition and solution, and each failure in full."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gdnspec.cli.console import add_row, complain, print_table, say, table
 from gdnspec.model.result import CheckResult
 
+Row = tuple[str, str]  # definition and solution
+SAME = 3  # names of workloads that have the same error, at most
+
 
 @dataclass
 class Summary:
-    """All results of one run."""
+    """All results of one run. `planned`: how many there will be of each definition and solution."""
 
     device: str
-    rows: dict[tuple[str, str], list[CheckResult]] = field(default_factory=dict)
+    planned: Mapping[Row, int] = field(default_factory=dict)
+    rows: dict[Row, list[CheckResult]] = field(default_factory=dict)
     interrupted: bool = False
+    _same: dict[tuple[str, ...], list[str]] = field(default_factory=dict)  # an error -> workloads after the first
 
     def add(self, result: CheckResult) -> None:
+        """Keeps a result, and shows a failure on stderr: an error that repeats only once."""
         self.rows.setdefault((result.definition, result.solution), []).append(result)
+        if not result.failed:
+            return
+        error = (result.status, result.solution, result.definition, result.message)
+        if error in self._same:
+            self._same[error].append(result.workload)
+        else:
+            self._same[error] = []
+            _print_failure(result)
+
+    def print_repeated(self) -> None:
+        """Prints how often each error came again."""
+        for (status, solution, definition, _), names in self._same.items():
+            if names:
+                listed = ", ".join(names[:SAME]) + (", ..." if len(names) > SAME else "")
+                count = f"{len(names)} more workload{'s' if len(names) > 1 else ''}"
+                complain(f"{status}  {solution} on {definition}: the same error on {count}: {listed}", style="red")
+        self._same = {}
 
     @property
     def count(self) -> int:
         return sum(len(results) for results in self.rows.values())
 
+    @property
+    def failed(self) -> bool:
+        return any(result.failed for results in self.rows.values() for result in results)
+
     def exit_code(self) -> int:
         """0 all passed, 1 something failed, 3 nothing could run."""
-        results = [result for row in self.rows.values() for result in row]
-        if any(result.failed for result in results):
+        if self.failed:
             return 1
-        return 0 if any(result.status == "PASSED" for result in results) else 3
+        return 0 if any(result.status == "PASSED" for results in self.rows.values() for result in results) else 3
 
 
 def verdict(results: list[CheckResult]) -> str:
@@ -54,17 +81,21 @@ def closest(results: list[CheckResult]) -> str:
 
 
 def print_summary(summary: Summary) -> None:
-    """Prints the table of verdicts on stdout."""
+    """Prints the table of verdicts on stdout. A row that was not finished says how many of how many were judged."""
+    summary.print_repeated()
     rows = table("", "definition", "solution", "verdict", "passed", "failed", "unsupported", "largest error / budget")
     colours = {"PASSED": "green", "UNSUPPORTED": "yellow"}
-    for (definition, solution), results in sorted(summary.rows.items()):
+    for row in sorted({*summary.rows, *summary.planned}):
+        results = summary.rows.get(row, [])
         said = verdict(results)
         counts = Counter("failed" if r.failed else r.status for r in results)
-        total = len(results)
+        total = summary.planned.get(row, len(results))
+        if len(results) < total and not counts["failed"]:
+            said = f"{len(results)} of {total} judged"
+            colours[said] = "yellow"
         add_row(
             rows,
-            definition,
-            solution,
+            *row,
             said,
             f"{counts['PASSED']} of {total}",
             str(counts["failed"] or ""),
@@ -89,14 +120,12 @@ def _print_notes(summary: Summary) -> None:
     say(f"device: {summary.device}; isolation of solutions: {', '.join(isolation) or 'none ran'}")
 
 
-def print_failure(result: CheckResult, said_before: set[str]) -> None:
-    """Prints one failure on stderr. A message that is in `said_before` is printed in its first line only."""
+def _print_failure(result: CheckResult) -> None:
     complain(f"{result.status}  {result.solution} on {result.definition}/{result.workload}", style="red")
     first, *more = result.message.split("\n")
     complain(f"  {first}")
-    if more and result.message not in said_before:
+    if more:
         complain("\n".join(f"    {line}" for line in more))
-    said_before.add(result.message)
     for output in result.outputs:
         shown = "  ".join(f"{m} {'not finite' if v is None else f'{v:.3g}'}" for m, v in output.errors.items())
         budget = "  ".join(f"{m} {v:.3g}" for m, v in output.budget.items())

@@ -38,6 +38,8 @@ def _held(found: Found, line: Workload) -> Workload:
     try:
         if preset is None:
             raise PlacedError("/preset", f"no preset {line.preset!r}")
+        if not line.name.startswith("fresh"):  # so that a misspelt --workload is found before anything is drawn
+            raise PlacedError("/name", "its name does not start with 'fresh'")
         line.check(found.definition, preset)
     except PlacedError as error:
         said = f"draws a fresh line {line.name!r} that is not valid for {found.definition.name}: {error.pointer}"

@@ -1,13 +1,17 @@
 """Problems in files, described so that a user can fix them: file, place in it, message, hint."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gdnspec import paths
 
 NEAR = "did you mean"  # the start of a hint that suggests one name
+# What runs kernels. Whatever only reads files works without.
+RUNNING = ("torch", "triton", "numpy", "safetensors")
+INSTALL = "pip install 'gdnspec[run]', or first the torch for your CUDA version from pytorch.org"
 LONGEST = 1500  # characters of a message: a file may contain a key of a megabyte
 
 
@@ -69,3 +73,15 @@ def nearest(word: str, valid: Iterable[str]) -> str:
         return f"{NEAR} {close[0]!r}?"
     listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
     return f"valid: {listed}" if names else "there are none"
+
+
+@contextlib.contextmanager
+def installed(what: str) -> Iterator[None]:
+    """Says what to install if an import inside finds that a package that runs kernels is missing. `what` needs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in RUNNING:
+            raise
+        message = f"{what} needs {error.name}, which is not installed: {INSTALL}"
+        raise ModuleNotFoundError(message, name=error.name) from None

@@ -32,7 +32,8 @@ def read_text(path: Path, most: int = MAX_FILE_BYTES) -> str:
     except FileNotFoundError:
         raise SpecError([Problem(path, "no such file")]) from None
     except UnicodeDecodeError as error:
-        raise SpecError([Problem(path, f"not UTF-8 text: {error.reason} at byte {error.start}")]) from None
+        why = f"not UTF-8 text but binary data: {error.reason} at byte {error.start}"
+        raise SpecError([Problem(path, why)]) from None
     except OSError as error:
         raise SpecError([Problem(path, error.strerror or str(error))]) from None
 

@@ -36,6 +36,9 @@ BUNDLE: Documented = {
     200: {"content": {api.TAR: {"schema": {"type": "string", "format": "binary"}}}, "description": "as you sent it"}
 }
 PAGE: Documented = {200: {"content": {"text/html": {}}, "description": "one self-contained page"}}
+PATIENCE = 0.7  # seconds that a browser shows nothing
+BEING_MADE = """<!doctype html><html lang="en"><title>gdnspec</title>
+<p>The report is being made. This takes some seconds, and then it appears here.</p></html>"""
 
 routes = APIRouter(prefix=api.ROOT, responses=documented(401, 429, 503))
 pages = APIRouter()
@@ -228,11 +231,21 @@ def job_report(request: Request, user: Reader, name: str) -> HTMLResponse:
         return HTMLResponse(request.app.state.pages.of_job(name))
 
 
-@pages.get("/", tags=["report"], response_class=HTMLResponse, responses={**documented(401, 429, 501, 503, 507), **PAGE})
+@pages.get(
+    "/", tags=["report"], response_class=HTMLResponse,
+    responses={**documented(401, 429, 501, 503, 507), **PAGE, 202: {"description": "the page is being made"}},
+)  # fmt: skip
 def report(request: Request, user: Reader) -> HTMLResponse:
-    """The report of all accepted solutions and the project's own. A browser can send the token as a password."""
+    """The report of all accepted solutions and the project's own. A browser can send the token as a password, and gets
+    a page that asks again while the report is being made. Other programs wait for the report."""
     with _explained(request), _in_turn(request, user):
-        return HTMLResponse(request.app.state.pages.of_all())
+        made: Pages = request.app.state.pages
+        if "text/html" not in request.headers.get("accept", ""):
+            return HTMLResponse(made.of_all())
+        page = made.of_all_within(PATIENCE)
+    if page is None:
+        return HTMLResponse(BEING_MADE, 202, {"Refresh": "2"})
+    return HTMLResponse(page)
 
 
 @contextlib.contextmanager

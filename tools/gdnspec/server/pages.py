@@ -9,6 +9,7 @@ import secrets
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 from gdnspec.server.database import Database
@@ -35,6 +36,8 @@ class Pages:
         self._database, self._settings = database, settings
         self._making = threading.Lock()  # one at a time: it takes seconds of a processor
         self._kept: dict[tuple[str, ...], bytes] = {}
+        self._soon: Future[bytes] | None = None
+        self._asking = threading.Lock()
 
     def of_job(self, job: str) -> bytes:
         """The page of one job that has ended."""
@@ -45,6 +48,24 @@ class Pages:
         with self._database.read() as connection:
             rows = connection.execute(f"SELECT id FROM jobs WHERE number IN ({SHOWN}) ORDER BY solution")
             return self._page(("", *(row["id"] for row in rows)))
+
+    def of_all_within(self, seconds: float) -> bytes | None:
+        """Like `of_all`, or None if the page takes longer. It is made on, and a later call gets it."""
+        with self._asking:
+            if self._soon is None or self._soon.done():
+                self._soon = Future()
+                threading.Thread(target=self._fulfil, args=(self._soon,), daemon=True).start()
+            soon = self._soon
+        try:
+            return soon.result(seconds)
+        except TimeoutError:
+            return None
+
+    def _fulfil(self, soon: "Future[bytes]") -> None:
+        try:
+            soon.set_result(self.of_all())
+        except Exception as error:  # for whoever waits
+            soon.set_exception(error)
 
     def _page(self, key: tuple[str, ...]) -> bytes:
         with self._making:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gdnspec.catalog.definitions import Found
+from gdnspec.catalog.writing import require_file, require_folder
 from gdnspec.cli import amounts
 from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
-from gdnspec.cli.device import chosen_device
+from gdnspec.cli.device import chosen_device, likely_device, require_device
 from gdnspec.cli.live import LiveTable, ratios_of
 from gdnspec.cli.options import Definitions, DefinitionsDir, Solutions, SolutionsDir, Workloads, WorkloadsFile
 from gdnspec.cli.selection import chosen_solutions, select
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gdnspec.check.plan import Job
 
 
+EXECUTORS = ("local", "ray")
 TimedSuites = Annotated[
     list[str] | None,
     typer.Option(help=f"{', '.join(SUITES)} or all; repeatable.", show_default="performance; on a CPU smoke"),
@@ -78,16 +80,25 @@ def bench(
         # A saved trace names its workload, which could not be found later.
         raise SpecError("--save writes traces of shipped workloads only: use --json FILE with --workloads")
 
+    require_device(device)
+    if executor not in EXECUTORS:
+        raise SpecError(f"no executor {executor!r} ({', '.join(EXECUTORS)})")
+    kind = likely_device(device)
+    selected = select(names, suite or _default(kind, workload, workloads_file), workload, workloads_file)
+    chosen, broken = chosen_solutions(solution, solutions_dir)
+    baselines, _ = chosen_solutions(_split(against), solutions_dir) if against else ([], [])
+    _require_folders([*(chosen if save else ()), *(baselines if save_baselines else ())])
+    if json_file is not None and str(json_file) != "-":
+        require_file(json_file, "--json FILE")
+
     from gdnspec.bench.executor import NothingToRunOn, Settings
     from gdnspec.bench.executor import executor as executor_named
 
     execute = executor_named(executor)
     where = _device(device, executor)
-    selected = select(names, suite or _default(where.kind, workload, workloads_file), workload, workloads_file)
-    chosen, broken = chosen_solutions(solution, solutions_dir)
-    baselines, _ = chosen_solutions(_split(against), solutions_dir) if against else ([], [])
+    if where.kind != kind:  # only torch knows
+        selected = select(names, suite or _default(where.kind, workload, workloads_file), workload, workloads_file)
     tasks = _tasks(chosen, baselines, selected, where)
-    _require_folders([*(chosen if save else ()), *(baselines if save_baselines else ())])
     command = shlex.join(["gdnspec", *_less_json(sys.argv[1:])])
     seed = secrets.randbits(62) if seed is None else seed
     settings = Settings(where.kind, seconds, timeout, seed, command, 1 + len(baselines))
@@ -140,8 +151,6 @@ def _tasks(
 
 def _require_folders(saved: "list[Solution]") -> None:
     """Raises `SpecError`, before anything runs, if a trace could not be written."""
-    from gdnspec.catalog.writing import require_folder
-
     for solution in saved:
         require_folder(solution.traces, "--save writes traces there; --json FILE writes them elsewhere")
 

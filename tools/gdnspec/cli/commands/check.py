@@ -1,40 +1,46 @@
-"""gdnspec check: check whether solutions are correct."""
+"""gdnspec check: check whether solutions are correct.
+
+What the request names is looked up before torch is imported, and the first solution's process starts before that too:
+both import torch at the same time.
+"""
 
 import contextlib
 import secrets
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.families import same_families
-from gdnspec.cli import amounts
-from gdnspec.cli.console import complain, say, warn
-from gdnspec.cli.device import chosen_device
-from gdnspec.cli.extras import print_errors, print_symmetries
+from gdnspec.catalog.solutions import Solution
+from gdnspec.cli import amounts, watching
+from gdnspec.cli.console import complain, warn
+from gdnspec.cli.device import chosen_device, likely_device, require_device
+from gdnspec.cli.matching import matching
 from gdnspec.cli.options import (
     CallTimeout,
-    Definitions,
     DefinitionsDir,
     DeviceName,
     Solutions,
     SolutionsDir,
+    Targets,
     Workloads,
     WorkloadsFile,
 )
-from gdnspec.cli.progress import progress, writer
-from gdnspec.cli.selection import chosen_solutions, select
-from gdnspec.cli.verdicts import Summary, print_failure, print_summary
+from gdnspec.cli.progress import writer
+from gdnspec.cli.selection import FRESH, Selected, chosen_solutions, select, some, with_fresh
+from gdnspec.cli.targets import solution_at, split, words_for
 from gdnspec.model.errors import SpecError
-from gdnspec.model.result import CheckResult
-from gdnspec.model.workload import SUITES, Workload
+from gdnspec.model.workload import SUITES
+from gdnspec.sandbox.parent.output import printable
+from gdnspec.sandbox.parent.process import Child, ChildFailed
 
 if TYPE_CHECKING:
-    from gdnspec.build.machine import Device
-    from gdnspec.catalog.solutions import Solution
-    from gdnspec.check.plan import Extras, Job
+    from gdnspec.check.run import Checker
+    from gdnspec.cli.judged_round import Round
 
 
 SuitesAndFresh = Annotated[
@@ -70,14 +76,26 @@ Repeat = Annotated[
         show_default="20 on a GPU, within 1 s; 0 on a CPU",
     ),
 ]
+Matching = Annotated[
+    str | None,
+    typer.Option(
+        "-k", metavar="EXPR", help="Only workloads whose name, suite or regime contains these words: and, or, not."
+    ),
+]
+Echo = Callable[[bytes], object]
 
 
 def check(
-    names: Definitions = None,
+    names: Targets = None,
     solution: Solutions = None,
     suite: SuitesAndFresh = None,
     workload: Workloads = None,
     workloads_file: WorkloadsFile = None,
+    keyword: Matching = None,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", "-x", help="Stop at the first failure.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also name each workload that passed.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Judge again whenever a source changes.")] = False,
+    show_output: Annotated[bool, typer.Option("--show-output", help="Show what a kernel prints, on stderr.")] = False,
     device: DeviceName = "auto",
     solutions_dir: SolutionsDir = None,
     json_file: Results = None,
@@ -93,65 +111,124 @@ def check(
     ] = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Check solutions for correctness on a definition's workloads, and on newly drawn ones."""
-    # A solution cannot be prepared for a seed that nobody knew before.
-    drawn = secrets.randbits(62) if seed is None else seed
+    """Check solutions for correctness on a definition's workloads, and on newly drawn ones.
 
-    def fresh(item: Found) -> list[Workload]:
-        from gdnspec.inputs.fresh import fresh
-
-        return fresh(item, drawn, chosen_device(device).kind)
-
-    from gdnspec.check.plan import Extras
-    from gdnspec.check.run import Checker, Options
-
-    selected = select(names, suite, workload, workloads_file, fresh)
-    chosen, broken = chosen_solutions(solution, solutions_dir)
-
-    where = chosen_device(device)
-    jobs = _jobs(chosen, selected, where, Extras(symmetries, errors, repeat))
-    options = Options(timeout, drawn, tuple(_flags(solutions_dir, workloads_file, symmetries, timeout)))
-    checker = Checker(where.kind, options, warn)
-    summary = Summary(where.name)
+    A kernel is a folder with a solution.json, a Python file with a function, FILE.py::FUNCTION or MODULE:FUNCTION.
+    Definitions beside it say what it is to serve; without one, those of its manifest or of its function's name.
+    """
+    require_device(device)
+    wanted, targets = split(names)
+    only = matching(keyword) if keyword is not None else None
+    find = _finder(targets, wanted, solution, solutions_dir)
+    chosen, broken = find()
+    if watch and not (targets or solution):
+        raise SpecError("--watch needs a kernel: name its folder or file, or --solution NAME")
+    definitions = wanted or (sorted({name for one in chosen for name in one.manifest.entries}) if targets else None)
+    selected = select(definitions, suite, workload, workloads_file, draws=True)
     to_stdout = str(json_file) == "-"
+    reused = json_file if resume and not to_stdout else None
     with contextlib.ExitStack() as stack:
         write = writer(stack, json_file, to_stdout)
-        done = _earlier(json_file, jobs) if resume and json_file is not None and not to_stdout else {}
-        try:
-            _follow(checker.run([job for job in jobs if job.key() not in done]), done, jobs, summary, write)
-        except KeyboardInterrupt:
-            summary.interrupted = True
-    if not to_stdout:
-        print_summary(summary)
-        if done:
-            say(f"{len(done)} of {len(jobs)} results were taken from {json_file}")
-        if symmetries:
-            print_symmetries(summary)
-        if errors:
-            print_errors(summary, selected)
-    if summary.interrupted:
-        kept = f"; {json_file} holds the results so far, and the same command continues from there" if json_file else ""
-        complain(f"gdnspec: interrupted after {summary.count} of {len(jobs)}{kept}")
-        raise typer.Exit(130)
+        echo = _echo if show_output else None
+        started = None if reused else _started(stack, chosen, selected, likely_device(device), echo)
+
+        from gdnspec.check.plan import Extras
+        from gdnspec.check.run import Checker, Options
+        from gdnspec.cli.judged_round import Round
+
+        where = chosen_device(device)
+        drawn = secrets.randbits(62) if seed is None else seed  # a solution cannot be prepared for it
+        if workloads_file is None and (workload is None or any(name.startswith(FRESH) for name in workload)):
+            from gdnspec.inputs.fresh import fresh
+
+            selected = with_fresh(selected, lambda item: fresh(item, drawn, where.kind), workload)
+        if only is not None:
+            selected = _matching(selected, only)
+        given = {one.name: words_for(one, target) for one, target in zip(chosen, targets, strict=False)}
+        flags = tuple(_flags(solutions_dir, workloads_file, symmetries, timeout))
+        options = Options(timeout, drawn, flags, given=given, echo=echo)
+        checker = Checker(where.kind, options, warn, started)
+        extras = Extras(symmetries, errors, repeat)
+        this = Round(some(selected), where, extras, write, fail_fast, verbose, not to_stdout, reused)
+        code = _watched(this, checker, chosen, find) if watch else _judged(this, checker, chosen)
     for problem in broken:
         complain(f"gdnspec: {problem}")
-    raise typer.Exit(2 if broken else summary.exit_code())
+    raise typer.Exit(2 if broken else code)
 
 
-def _jobs(
-    chosen: "list[Solution]", selected: list[tuple[Found, list[Workload]]], where: "Device", extras: "Extras"
-) -> "list[Job]":
-    """The jobs of each solution. Raises `SpecError` if no solution serves the chosen definitions."""
-    from gdnspec.check.plan import plan
-    from gdnspec.numerics.allowed import require
+Find = Callable[[], tuple[list[Solution], list[object]]]
 
-    for item, lines in selected:
-        require(item.definition, lines)
-    jobs = list(plan(chosen, selected, where, extras))
-    if not jobs:
-        served = ", ".join(found.definition.name for found, _ in selected)
-        raise SpecError(f"no chosen solution serves {served}: see gdnspec list solutions")
-    return jobs
+
+def _finder(targets: list[str], wanted: list[str], names: list[str] | None, folder: Path | None) -> Find:
+    """A function that looks up the solutions: those given by position first. It raises `SpecError`."""
+
+    def find() -> tuple[list[Solution], list[object]]:
+        given = [solution_at(target, wanted) for target in targets]
+        more, broken = chosen_solutions(names, folder) if names or not targets else ([], [])
+        chosen = [*given, *more]
+        twice = [one.name for i, one in enumerate(chosen) if one.name in [other.name for other in chosen[:i]]]
+        if twice:
+            raise SpecError(f"two kernels have the name {twice[0]!r}: check one after the other")
+        return chosen, broken
+
+    return find
+
+
+def _started(
+    stack: contextlib.ExitStack, chosen: list[Solution], selected: Selected, device: str, echo: Echo | None
+) -> Child | None:
+    """The process of the first solution that can probably run, already starting."""
+    names = {item.definition.name for item, _ in selected}
+    able = (
+        one for one in chosen if one.manifest.requires.device in ("any", device) and names & {*one.manifest.entries}
+    )
+    first = next(able, None)
+    if first is None:
+        return None
+    child = Child(first, device, device == "cpu" and first.manifest.language == "triton", echo=echo)
+    stack.callback(child.end)
+    with contextlib.suppress(ChildFailed):  # the check meets the same, and reports it
+        child.start()
+    return child
+
+
+def _echo(printed: bytes) -> None:
+    sys.stderr.write(printable(printed.decode(errors="replace"), len(printed)))
+    sys.stderr.flush()
+
+
+def _matching(selected: Selected, only: Callable[[str], bool]) -> Selected:
+    return [
+        (item, [line for line in lines if only(f"{line.name} {line.suite} {line.regime or ''}")])
+        for item, lines in selected
+    ]
+
+
+def _judged(this: "Round", checker: "Checker", chosen: list[Solution]) -> int:
+    summary = this.judge(checker, this.jobs(chosen))
+    return 130 if summary.interrupted else summary.exit_code()
+
+
+def _watched(this: "Round", checker: "Checker", chosen: list[Solution], find: Find) -> int:
+    """Judges, and again after every change, until Ctrl-C. The exit code is that of the last whole round."""
+    code = 3
+    while True:
+        files = watching.sources(chosen)
+        before = watching.state(files)
+        try:
+            chosen = find()[0]
+            code = _judged(this, checker, chosen)
+        except SpecError as error:
+            complain(f"gdnspec: {error}")
+            code = 2
+        if code == 130:
+            return code
+        complain(f"watching {len(files)} files; Ctrl-C ends")
+        try:
+            watching.changed(files, before)
+        except KeyboardInterrupt:
+            return code
+        this = replace(this, reused=None)
 
 
 def _flags(solutions_dir: Path | None, workloads_file: Path | None, symmetries: bool, timeout: float) -> Iterator[str]:
@@ -167,38 +244,3 @@ def _flags(solutions_dir: Path | None, workloads_file: Path | None, symmetries: 
     if timeout != Options.timeout:
         yield from ("--timeout", f"{timeout:g}")
     yield from same_families()
-
-
-def _earlier(file: Path, jobs: "list[Job]") -> dict[str, CheckResult]:
-    from gdnspec.check.record import earlier
-
-    known = earlier(file, warn)
-    done = {job.key(): known[job.key()] for job in jobs if job.key() in known}
-    if done:
-        complain(
-            f"{len(done)} of {len(jobs)} results taken from {file}: same solution, workload and versions "
-            "(--no-resume runs them again)"
-        )
-    return done
-
-
-def _follow(
-    results: Iterator[CheckResult],
-    done: dict[str, CheckResult],
-    jobs: "list[Job]",
-    summary: Summary,
-    write: Callable[[CheckResult], None],
-) -> None:
-    """Writes, counts and shows results as they arrive, after those that are already `done`."""
-    said: set[str] = set()
-    for result in done.values():
-        summary.add(result)
-        if result.failed:
-            print_failure(result, said)
-    with progress(len(jobs), len(done)) as advance:
-        for result in results:
-            write(result)
-            summary.add(result)
-            advance(result)
-            if result.failed:
-                print_failure(result, said)

@@ -25,8 +25,11 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Show what this machine can run, and what is missing for the rest."""
-    from gdnspec.build import machine
     from gdnspec.catalog.solutions import solutions
+
+    known, problems = solutions(solutions_dir)
+
+    from gdnspec.build import machine
     from gdnspec.sandbox.child import landlock
 
     gpu = machine.device("cuda")
@@ -37,13 +40,12 @@ def doctor(
         "gpu": "none" if gpu is None else f"{gpu.name}, compute capability {'.'.join(map(str, gpu.capability or ()))}",
         "nvcc": machine.nvcc() or "none: CUDA solutions cannot be built",
         "triton on a CPU": f"interpreted, workloads of at most {_limit()} token-programs",
-        "isolation": f"Landlock {landlock.abi()}" if landlock.abi() else "none: this kernel has no Landlock",
+        "isolation": f"Landlock {landlock.abi()}" if landlock.abi() else "none: this Linux has no Landlock",
         **_walls("cpu" if gpu is None else "cuda"),
         "cache": str(paths.cache_dir()) + ("" if _writable(paths.cache_dir()) else UNWRITABLE),
     }
     if measure:
         facts |= _measured(gpu)
-    known, problems = solutions(solutions_dir)
     devices = [device for device in (machine.device("cpu"), gpu) if device is not None]
     can = {
         name: {device.kind: machine.lacking(solution.manifest, device) or "yes" for device in devices}

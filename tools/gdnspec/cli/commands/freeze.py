@@ -10,7 +10,7 @@ from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, say, warn
-from gdnspec.cli.device import chosen_device
+from gdnspec.cli.device import chosen_device, require_device
 from gdnspec.cli.files import whole
 from gdnspec.cli.options import Definitions, DefinitionsDir, DeviceName, Workloads
 from gdnspec.cli.selection import lines_of
@@ -43,20 +43,22 @@ def freeze(
         raise SpecError(
             "--workloads holds workloads of one definition: gdnspec workloads freeze DEFINITION --workloads FILE"
         )
+    require_device(device)
+    files = []
+    for item in found:
+        file = workloads_file or item.workloads_file
+        if not check:
+            require_file(file, "--check writes nothing")
+        lines = load_workloads(file, item.at(file))
+        files.append((file, item.at(file), lines, lines_of(file, lines, suite, workload)))
     where = chosen_device(device)
-    for item in found if not check else ():
-        require_file(workloads_file or item.workloads_file, "--check writes nothing")
 
     from gdnspec.numerics.expected import Expected
     from gdnspec.numerics.freeze import drifts, figures, frozen, lacks_bias, with_bias
 
     expected = Expected(where.kind, warn)
     moved = done = 0
-    for item in found:
-        file = workloads_file or item.workloads_file
-        item = item.at(file)
-        lines = load_workloads(file, item)
-        chosen = lines_of(file, lines, suite, workload)
+    for file, item, lines, chosen in files:
         if missing:
             chosen = [line for line in chosen if not line.budget or lacks_bias(item, line)]
         for line in chosen:

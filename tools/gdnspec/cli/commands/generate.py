@@ -4,18 +4,19 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
 from gdnspec.catalog.definitions import Found, definition
 from gdnspec.catalog.families import same_families
+from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, warn
-from gdnspec.cli.device import chosen_device
-from gdnspec.cli.files import whole
+from gdnspec.cli.device import chosen_device, require_device
 from gdnspec.cli.options import DefinitionsDir, ForceFile
+from gdnspec.cli.progress import counted
 from gdnspec.cli.selection import heads_of
 from gdnspec.model import roles
 from gdnspec.model.definition import Definition
@@ -55,6 +56,7 @@ def generate(
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Draw workloads. The same options give the same lines and the same tensors on any machine."""
+    require_device(device)
     found = definition(name)
     heads = heads_of(found, preset)
     known = found.family.about.regimes
@@ -62,21 +64,68 @@ def generate(
     if regime not in known:
         raise SpecError(f"no regime {regime!r} ({nearest(regime, known)})")
     to_stdout = str(output) == "-"
-    if not to_stdout and output.exists() and not force:
-        raise SpecError([Problem(output, "exists already", hint="--force overwrites it")])
-    if not to_stdout and not output.parent.is_dir():
-        raise SpecError([Problem(output, "its folder does not exist")])
+    if not to_stdout:
+        require_file(output, "-o FILE")
     lines = _lines(found, preset, heads, regime, lengths, batch, drafts, scalar or [], count, seed)
+    done = 0 if to_stdout or force else _done(output, lines, freeze)
     freezer = _freezer(device) if freeze else None
-    with contextlib.nullcontext(sys.stdout) if to_stdout else whole(output) as file:
-        for line in lines:
-            drawn = _with_hash(found, line)
-            drawn = freezer(found, drawn) if freezer else drawn
-            print(json.dumps(drawn.model_dump(mode="json", exclude_defaults=True)), file=file, flush=True)
+    written = done
+    try:
+        with (
+            contextlib.nullcontext(sys.stdout) if to_stdout else _continued(output, done) as file,
+            counted("workloads", len(lines), done) as tick,
+        ):
+            for line in lines[done:]:
+                drawn = _with_hash(found, line)
+                drawn = freezer(found, drawn) if freezer else drawn
+                print(json.dumps(drawn.model_dump(mode="json", exclude_defaults=True)), file=file, flush=True)
+                written += 1
+                tick(written)
+    except KeyboardInterrupt:
+        if not to_stdout:
+            complain(f"{written} of {len(lines)} workloads in {output}; the same command continues from there")
+        raise
     if not to_stdout:
         then = ("check",) if freeze else ("workloads", "freeze")
         command = shlex.join(["gdnspec", *then, name, "--workloads", str(output), *same_families()])
         complain(f"{len(lines)} workloads in {output}; next: {command}")
+
+
+def _done(output: Path, lines: list[Workload], budgets: bool) -> int:
+    """How many of the lines an interrupted run has already written. Raises `SpecError` if the file has another
+    content, or is complete."""
+    if not output.exists():
+        return 0
+    refused = SpecError([Problem(output, "exists already", hint="--force overwrites it")])
+    if not output.is_file():  # a pipe, or a terminal
+        return 0
+    text = output.read_bytes()
+    whole = text[: text.rfind(b"\n") + 1].decode(errors="replace").splitlines()
+    if len(whole) >= len(lines) or not text.strip():
+        raise refused
+    for wanted, row in zip(lines, whole, strict=False):
+        try:
+            found = Workload.model_validate_json(row)
+        except ValueError:
+            raise refused from None
+        bare = found.model_copy(update={"sha256": None, "budget": None, "emulators": None})
+        if bare != wanted or bool(found.budget) != budgets:
+            raise refused
+    if not whole:
+        raise refused
+    return len(whole)
+
+
+@contextlib.contextmanager
+def _continued(output: Path, lines: int) -> Iterator[TextIO]:
+    """The file behind its first lines. What follows them is cut off: an interrupted run may leave part of a line."""
+    with output.open("r+" if lines else "w", encoding="utf-8") as file:
+        if lines:
+            for _ in range(lines):
+                file.readline()
+            file.seek(file.tell())
+            file.truncate()
+        yield file
 
 
 def _freezer(device: str) -> Callable[[Found, Workload], Workload]:

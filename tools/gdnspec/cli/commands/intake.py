@@ -13,7 +13,7 @@ from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.options import CallTimeout, DefinitionsDir, DeviceName, Trusted
-from gdnspec.cli.verdicts import Summary, print_failure, print_summary
+from gdnspec.cli.verdicts import Summary, print_summary
 from gdnspec.model.errors import SpecError, visible
 from gdnspec.model.result import CheckResult
 from gdnspec.model.trace import Trace
@@ -104,7 +104,6 @@ class _Told:
 
     def __init__(self, device: str) -> None:
         self.summary = Summary(device)
-        self._said: set[str] = set()
 
     def found(self, findings: "list[Finding]") -> None:
         print_findings(findings)
@@ -114,8 +113,6 @@ class _Told:
 
     def judged(self, result: CheckResult) -> None:
         self.summary.add(result)
-        if result.failed:
-            print_failure(result, self._said)
 
     def measured(self, trace: Trace) -> None:
         took = shown_time(trace.timing.median) if trace.timing else trace.message

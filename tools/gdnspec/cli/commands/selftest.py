@@ -11,8 +11,9 @@ import typer
 
 from gdnspec.catalog.faults import Bad, honest, known_bad, of_family, rejections
 from gdnspec.catalog.solutions import Solution
+from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, print_table, say
-from gdnspec.cli.device import chosen_device
+from gdnspec.cli.device import chosen_device, require_device
 from gdnspec.cli.options import CallTimeout, DefinitionsDir, DeviceName
 from gdnspec.model.errors import SpecError, nearest
 
@@ -71,6 +72,11 @@ def selftest(
     output shows which workload rejects which solution. Exit code 1 if a wrong or cheating solution passes or is
     rejected for another reason than its fault, or if an honest one fails or comes too close to a budget.
     """
+    require_device(device)
+    if json_file is not None:
+        require_file(json_file, "--json FILE")
+    if markdown is not None and every_workload is False:
+        raise SpecError("--markdown needs every workload: leave out --until-rejected")
     good = honest()
     names = [one for name in names or () for one in of_family(name) or [name]]
     everything = [*rejections(), *(solution.name for solution in good)]
@@ -86,8 +92,6 @@ def selftest(
 
     if markdown is not None:
         matrix.require_place(markdown)
-    if every_workload is False and markdown is not None:
-        raise SpecError("--markdown needs every workload: leave out --until-rejected")
     complete = markdown is not None or (bool(names) if every_workload is None else every_workload)
     drawn = secrets.randbits(62) if seed is None else seed
     trial = Trial(where.kind, timeout, drawn, complete)

@@ -78,6 +78,7 @@ def serve(
     """
     if not (add_user or revoke or users or backup):
         needs("serve", "fastapi", "uvicorn")
+        needs("run", "torch")  # a job would miss it only when a bundle is there
     from gdnspec.server.settings import MIB, Settings
 
     kind, devices = _devices(device, slots)

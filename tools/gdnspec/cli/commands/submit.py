@@ -12,13 +12,13 @@ from gdnspec.catalog.families import same_families
 from gdnspec.catalog.writing import require_file
 from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
-from gdnspec.cli.device import chosen_device
+from gdnspec.cli.device import chosen_device, require_device
 from gdnspec.cli.files import replaced
 from gdnspec.cli.options import CallTimeout, DefinitionsDir, DeviceName, SolutionsDir, Trusted
 from gdnspec.cli.progress import progress
 from gdnspec.cli.remote import client, follow
 from gdnspec.cli.selection import chosen_solutions
-from gdnspec.cli.verdicts import Summary, print_failure, print_summary
+from gdnspec.cli.verdicts import Summary, print_summary
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.result import CheckResult
 
@@ -52,6 +52,8 @@ def submit(
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Check a solution on every suite that runs here, time it if there is a GPU, and pack it with the results."""
+    require_device(device)
+
     from gdnspec.submission.audit import audited
     from gdnspec.submission.bundle import folder_files, packed
     from gdnspec.submission.complete import incomplete, require_complete
@@ -103,15 +105,13 @@ def _check(solution: "Solution", terms: "Terms", recording: "Recording") -> None
     from gdnspec.submission.evidence import served_by, unproven
 
     jobs, verdicts = judging.check_jobs(solution, terms), []
-    summary, said = Summary(terms.device.name), set[str]()
+    summary = Summary(terms.device.name)
     with progress(len(jobs), 0) as advance:
         for result in judging.check(jobs, terms, warn):
             recording.add(result)
             verdicts.append(result)
             summary.add(result)
             advance(result)
-            if result.failed:
-                print_failure(result, said)
     print_summary(summary)
     served = served_by(solution)
     failures = unproven(dict.fromkeys(served, ()), verdicts)

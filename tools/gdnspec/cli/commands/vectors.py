@@ -15,7 +15,7 @@ from gdnspec.cli.needs import needs
 from gdnspec.cli.options import DefinitionsDir, Suites, Workloads, WorkloadsFile
 from gdnspec.cli.progress import progress, writer
 from gdnspec.cli.selection import select
-from gdnspec.cli.verdicts import Summary, closest, print_failure, verdict
+from gdnspec.cli.verdicts import Summary, closest, verdict
 from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import SUITES
@@ -108,7 +108,6 @@ def judge(
 
     summary = Summary(DEVICE)
     to_stdout = str(json_file) == "-"
-    said: set[str] = set()
     with contextlib.ExitStack() as stack:
         write = writer(stack, json_file, to_stdout)
         advance = stack.enter_context(progress(len(read.workloads), 0))
@@ -116,8 +115,7 @@ def judge(
             write(result)
             summary.add(result)
             advance(result)
-            if result.failed:
-                print_failure(result, said)
+    summary.print_repeated()
     if not to_stdout:
         _print(summary, read)
     raise typer.Exit(summary.exit_code())

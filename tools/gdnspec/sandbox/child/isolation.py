@@ -33,7 +33,7 @@ class Isolation(NamedTuple):
 def offered(device: str) -> str:
     """What this kernel lacks for a confined child on that kind of device; "" if nothing."""
     version = landlock.abi()
-    text = f"landlock {version}" if version else "none (this kernel has no Landlock)"
+    text = f"landlock {version}" if version else "none (this Linux has no Landlock)"
     return _missing(text, seccomp.available(), device == "cpu" and namespaces.allowed())
 
 
@@ -79,7 +79,7 @@ def _landlocked(hello: dict[str, Any], system: Sequence[str], closed: Sequence[P
         return f"none ({error.strerror})"
     seccomp.keep_off_other_processes()
     if version == 0:
-        return "none (this kernel has no Landlock)"
+        return "none (this Linux has no Landlock)"
     for path in closed:
         secret = path.resolve()
         open_to = next((folder for folder in (*readable, *writable) if folder in (secret, *secret.parents)), None)

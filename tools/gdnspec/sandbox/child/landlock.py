@@ -48,7 +48,7 @@ def abi() -> int:
 def restrict(readable: Iterable[Path], writable: Iterable[Path]) -> int:
     """Limits this process, for good, to the given folders and files, and forbids TCP if the kernel can.
 
-    Returns the ABI used, 0 if the kernel has no Landlock. Raises `OSError`.
+    Returns the ABI used, 0 if Linux has none. Raises `OSError`.
     """
     version = abi()
     if version == 0:

@@ -3,6 +3,7 @@
 import os
 import select
 import threading
+from collections.abc import Callable
 
 TAIL_BYTES = 16 * 1024
 
@@ -16,9 +17,10 @@ def printable(text: str, limit: int) -> str:
 
 
 class Tail:
-    """Reads everything that a child prints and keeps only the end, so that a gigabyte does no harm."""
+    """Reads everything that a child prints and keeps only the end, so that a gigabyte does no harm. `echo` gets all."""
 
-    def __init__(self) -> None:
+    def __init__(self, echo: Callable[[bytes], object] | None = None) -> None:
+        self._echo = echo
         self._kept = b""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -37,6 +39,8 @@ class Tail:
                 ready = poll.poll(100)
                 data = os.read(fd, 1 << 16) if ready else b""
                 self._kept = (self._kept + data)[-TAIL_BYTES:]
+                if data and self._echo is not None:
+                    self._echo(data)
                 if ready and not data:
                     return
                 if stop.is_set() and not ready:

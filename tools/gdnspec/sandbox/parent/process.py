@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gdnspec import paths
 from gdnspec.catalog import kept
@@ -23,8 +23,10 @@ from gdnspec.sandbox.parent import descendants
 from gdnspec.sandbox.parent.confinement import Confinement, NotIsolated, Watch
 from gdnspec.sandbox.parent.environment import environment, make_caches
 from gdnspec.sandbox.parent.output import TAIL_BYTES, Tail, printable
-from gdnspec.sandbox.wire.arena import Arena
 from gdnspec.sandbox.wire.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
+
+if TYPE_CHECKING:
+    from gdnspec.sandbox.wire.arena import Arena  # it imports torch, which a child must not wait for
 
 SCRATCH = "gdnspec-child-"  # prefix of scratch folders; the judge holds a lock on its own
 START_SECONDS = 180.0
@@ -71,11 +73,15 @@ ERROR_STATUS: dict[str, Status] = {
 
 
 class Child:
-    """A child process. It starts at the first request, and again after a death. Use as a context manager."""
+    """A child process. It starts at the first request, and again after a death. Use as a context manager.
+
+    `echo` gets what it prints.
+    """
 
     def __init__(
-        self, solution: Solution, device: str, interpret: bool, confinement: Confinement | None = None
-    ) -> None:
+        self, solution: Solution, device: str, interpret: bool, confinement: Confinement | None = None,
+        echo: Callable[[bytes], object] | None = None,
+    ) -> None:  # fmt: skip
         self.solution, self.device, self.interpret = solution, device, interpret
         self.confinement = confinement
         self._watch: Watch | None = None
@@ -85,7 +91,9 @@ class Child:
         self._channel: Channel | None = None
         self._scratch: Path | None = None
         self._scratch_lock = -1
-        self._output = Tail()
+        self._output = Tail(echo)
+        self._at_once = {"PYTHONUNBUFFERED": "1"} if echo else {}
+        self._greeted = False
         self._loaded: set[str] = set()
         self._unusable: dict[str, tuple[Status, str]] = {}
         self._requests = 0
@@ -116,7 +124,7 @@ class Child:
                 raise
             self._loaded.add(entry["entry"])
 
-    def open(self, message: dict[str, Any], arena: Arena, timeout: float) -> dict[str, Any]:
+    def open(self, message: dict[str, Any], arena: "Arena", timeout: float) -> dict[str, Any]:
         """Maps the memory of a workload's calls and prepares. Returns the reply. Raises `ChildFailed`."""
         reply = self._mapped("open", "opened", message, arena, timeout)
         self.is_open = True
@@ -131,7 +139,7 @@ class Child:
         `ChildFailed`."""
         return self._request({"op": "call", "filler": filler}, timeout, "done")
 
-    def open_second(self, message: dict[str, Any], arena: Arena, timeout: float) -> None:
+    def open_second(self, message: dict[str, Any], arena: "Arena", timeout: float) -> None:
         """Maps a second set of buffers beside the open one, and prepares. Raises `ChildFailed`."""
         self._mapped("second", "opened", message, arena, timeout)
 
@@ -143,7 +151,7 @@ class Child:
         """Calls on both sets of buffers at once, each on its own stream. Returns the reply. Raises `ChildFailed`."""
         return self._request({"op": "both"}, timeout, "done")
 
-    def ring(self, message: dict[str, Any], arena: Arena, timeout: float) -> dict[str, Any]:
+    def ring(self, message: dict[str, Any], arena: "Arena", timeout: float) -> dict[str, Any]:
         """Maps a ring of buffers and prepares each. Returns the reply. Raises `ChildFailed`."""
         reply = self._mapped("ring", "ringed", message, arena, timeout)
         self.is_open = True
@@ -197,7 +205,7 @@ class Child:
             self.is_open = False
             self._request({"op": "close"}, timeout, "closed")
 
-    def _mapped(self, op: str, wanted: str, message: dict[str, Any], arena: Arena, timeout: float) -> dict[str, Any]:
+    def _mapped(self, op: str, wanted: str, message: dict[str, Any], arena: "Arena", timeout: float) -> dict[str, Any]:
         """A request that hands memory over."""
         return self._request({**message, "op": op, "arena": arena.describe()}, timeout, wanted, arena.fds)
 
@@ -205,9 +213,13 @@ class Child:
         self, message: dict[str, Any], timeout: float, wanted: str, fds: list[int] | None = None, awake: float = 0.0
     ) -> dict[str, Any]:
         if self._process is None:
-            self._start()
+            self.start()
+        if not self._greeted:
+            self._greet()
         self._requests += 1
-        reply = self._exchange({**message, "id": self._requests}, timeout, fds, awake)
+        with self._talking(timeout) as channel:
+            channel.send({**message, "id": self._requests}, fds, timeout)
+            reply, _ = channel.receive(timeout, self._pidfd, awake)
         answered = reply.get("id")
         if type(answered) is not int or answered != self._requests or reply["op"] not in (wanted, "error"):
             raise self._lost(
@@ -218,21 +230,18 @@ class Child:
             raise self._lost(failure.status, failure.message) if reply.get("fatal") else failure
         return reply
 
-    def _exchange(
-        self, message: dict[str, Any], timeout: float, fds: list[int] | None = None, awake: float = 0.0
-    ) -> dict[str, Any]:
-        """Sends a message and returns the reply. Any failure ends the child. Raises `ChildFailed`."""
+    @contextlib.contextmanager
+    def _talking(self, timeout: float) -> Iterator[Channel]:
+        """The channel. A failure of it ends the child. Raises `ChildFailed`."""
         assert self._channel is not None
         try:
-            self._channel.send(message, fds, timeout)
-            reply, _ = self._channel.receive(timeout, self._pidfd, awake)
+            yield self._channel
         except ChannelTimeout:
             raise self._lost("TIMEOUT", f"no answer within {timeout:g} s; the process was ended") from None
         except ChannelClosed:
             raise self._died() from None
         except ProtocolError as error:
             raise self._lost("PROTOCOL_ERROR", f"the process sent an invalid message: {error}") from None
-        return reply
 
     def _lost(self, status: Status, message: str) -> ChildFailed:
         """Ends the child, and returns the exception to raise."""
@@ -266,7 +275,9 @@ class Child:
 
     # --- life and death -----------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Starts the process, and does not wait until it is ready: the judge can import torch while it does. Raises
+        `ChildFailed`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         _sweep_scratch()
         self._scratch, self._scratch_lock = kept.new_folder(Path(tempfile.gettempdir()), SCRATCH)
@@ -281,7 +292,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=self._work,
-            env=environment(self._work, build_dir, self.confinement is not None, self.interpret),
+            env=environment(self._work, build_dir, self.confinement is not None, self.interpret) | self._at_once,
             start_new_session=True,  # Ctrl-C reaches only the parent, which then ends the whole group
         )
         theirs.close()
@@ -306,7 +317,15 @@ class Child:
             "secret": str(paths.expected_cache()),
             "confined": None if self.confinement is None else self.confinement.to_json(),
         }
-        reply = self._exchange(hello, START_SECONDS)
+        self._greeted = False
+        with self._talking(START_SECONDS) as channel:
+            channel.send(hello, None, START_SECONDS)
+
+    def _greet(self) -> None:
+        """Waits until the started process is ready. Raises `ChildFailed`."""
+        with self._talking(START_SECONDS) as channel:
+            reply, _ = channel.receive(START_SECONDS, self._pidfd)
+        self._greeted = True
         if reply["op"] != "ready":
             raise self._lost("PROTOCOL_ERROR", "the process did not report that it is ready")
         self.isolation = printable(str(reply.get("isolation", "")), 200)

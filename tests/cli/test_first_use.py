@@ -1,0 +1,267 @@
+"""The command as a new user meets it: without torch, with a typo, in the middle of writing a kernel."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RIGHT_DECODE, Run
+from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.workloads import load_workloads
+from gdnspec.cli.commands import generate
+from gdnspec.cli.matching import matching
+from gdnspec.cli.targets import split
+from gdnspec.cli.verdicts import Summary, print_summary
+from gdnspec.model.errors import SpecError
+from gdnspec.model.result import CheckResult
+from watched_kernel import NAME, write_while_it_waits
+
+# Each command in turn in one process that has no torch: most of the time would be to start Python.
+NO_TORCH = """
+import contextlib, io, json, sys
+for name in ("torch", "triton"):
+    sys.modules[name] = None
+from gdnspec.cli import console
+from gdnspec.cli.main import main
+found = []
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["gdnspec", *arguments]
+    console.err.cache_clear()
+    with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.redirect_stdout(io.StringIO()):
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code
+    found.append([code, err.getvalue()])
+print(json.dumps(found))
+"""
+
+
+def without_torch(commands: Iterable[tuple[str, ...]]) -> list[tuple[int, str]]:
+    """Exit code and stderr of each command in a Python without torch."""
+    words = [sys.executable, "-c", NO_TORCH, json.dumps(list(commands))]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    return [(code, said) for code, said in json.loads(done.stdout)]
+
+
+RUNNING = {
+    "doctor": ("doctor",),
+    "check": ("check", "gdn_decode_k_last", "--workload", "one_row"),
+    "bench": ("bench", "gdn_decode_k_last"),
+    "submit": ("submit", "torch_recurrent"),
+    "freeze": ("workloads", "freeze", "gdn_decode_k_last"),
+}
+
+
+def test_without_torch_a_command_says_in_one_line_what_to_install() -> None:
+    for name, (code, said) in zip(RUNNING, without_torch(RUNNING.values()), strict=True):
+        assert (code, said.count("\n")) == (3, 1), f"{name}: {said}"
+        assert "this command needs torch" in said, name
+        assert "pip install 'gdnspec[run]'" in said, name
+
+
+# --- mistakes are found before torch is imported --------------------------------------------------------------------
+
+TYPOS = {
+    "check a definition": (("check", "gdn_decode_k_lst"), "did you mean 'gdn_decode_k_last'?"),
+    "check a solution": (("check", "--solution", "torch_recurent"), "did you mean 'torch_recurrent'?"),
+    "check a suite": (("check", "--suite", "smok"), "did you mean 'smoke'?"),
+    "check a workload": (("check", "gdn_decode_k_last", "--workload", "one_rwo"), "did you mean 'one_row'?"),
+    "check a device": (("check", "--device", "tpu"), "no device 'tpu'"),
+    "check words": (("check", "-k", "one and"), "combine words with and, or, not"),
+    "check a file": (("check", "no/such/kernel.py"), "no such file or folder"),
+    "check a module": (("check", "no_such_module:run"), "no module 'no_such_module'"),
+    "check into a file": (("check", "gdn_decode_k_last", "--json", "no/such/x"), "cannot be written"),
+    "bench a definition": (("bench", "gdn_decode_k_lst"), "did you mean 'gdn_decode_k_last'?"),
+    "bench against": (("bench", "gdn_decode_k_last", "--against", "torch_recurent"), "did you mean"),
+    "bench a device": (("bench", "--device", "tpu"), "no device 'tpu'"),
+    "bench an executor": (("bench", "--executor", "rya"), "no executor 'rya'"),
+    "bench into a file": (("bench", "gdn_decode_k_last", "--json", "no/such/x"), "cannot be written"),
+    "selftest a device": (("selftest", "--device", "tpu"), "no device 'tpu'"),
+    "freeze a file": (("workloads", "freeze", "gdn_decode_k_last", "--workloads", "no/such"), "cannot be written"),
+    "selftest into a file": (("selftest", "--json", "no/such/x"), "cannot be written"),
+    "submit on a device": (("submit", "torch_recurrent", "--device", "tpu"), "no device 'tpu'"),
+    "doctor a folder": (("doctor", "--solutions-dir", "no/such"), "no such folder"),
+}
+
+
+def test_a_mistake_is_found_before_torch_is_imported() -> None:
+    answers = without_torch(arguments for arguments, _ in TYPOS.values())
+    for (name, (_, says)), (code, said) in zip(TYPOS.items(), answers, strict=True):
+        assert code == 2, f"{name}: {said}"
+        assert says in said, name
+
+
+# --- what check takes ------------------------------------------------------------------------------------------------
+
+ARGUMENTS = "(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"
+RIGHT = f"{RIGHT_DECODE}\n\ndef mine{ARGUMENTS}:\n    print('called')\n    return decode_k_last{ARGUMENTS}\n"
+UNWRITTEN = f"def gdn_decode_k_last{ARGUMENTS}:\n    raise NotImplementedError\n"
+SMALL = ("--workload", "one_row", "--workload", "scale_zero", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kernels")
+    (folder / "right.py").write_text(RIGHT.replace("import math\n", "import math\nimport beside\n"))
+    (folder / "beside.py").write_text("x = 1\n")
+    (folder / "unwritten.py").write_text(UNWRITTEN)
+    return folder
+
+
+@pytest.mark.parametrize("kernel", ["right.py::mine", "right:mine"])
+def test_check_takes_a_file_or_a_module_with_a_function(gdnspec: Run, folder: Path, kernel: str) -> None:
+    options = ("-k", "one and not empty", "-v", "--show-output", "--seed", "1", "--device", "cpu")
+    done = gdnspec("check", kernel, "gdn_decode_k_last", *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "gdn_decode_k_last  mine      PASSED   1 of 1" in done.stdout
+    assert "PASSED  mine on gdn_decode_k_last/one_row" in done.stderr
+    assert "called" in done.stderr
+    assert "landlock" in done.stdout or "none (this kernel" in done.stdout
+
+
+def test_an_error_that_repeats_is_shown_once_with_a_count(gdnspec: Run, folder: Path) -> None:
+    done = gdnspec("check", "unwritten.py", *SMALL, cwd=folder)
+    assert done.returncode == 1
+    assert done.stderr.count("NotImplementedError") <= 2  # in the message, and in the line of the source
+    assert "the same error on 1 more workload: " in done.stderr
+    assert f"repeat: gdnspec check gdn_decode_k_last {folder}/unwritten.py --workload" in done.stderr
+
+
+def test_fail_fast_says_how_many_of_how_many_it_judged(gdnspec: Run, folder: Path) -> None:
+    done = gdnspec("check", "unwritten.py", *SMALL, "-x", cwd=folder)
+    assert done.returncode == 1
+    assert "stopped at the first failure, after 1 of 2" in done.stderr
+    assert "0 of 2" in done.stdout
+
+
+def test_an_unfinished_table_says_how_many_were_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = Summary("a CPU", {("op", "mine"): 45, ("op", "other"): 3})
+    for i in range(17):
+        summary.add(
+            CheckResult(definition="op", workload=f"w{i}", suite="smoke", solution="mine", device="x", status="PASSED")
+        )
+    print_summary(summary)
+    said = capsys.readouterr().out
+    assert "17 of 45 judged" in said
+    assert "0 of 3 judged" in said
+    assert "PASSED" not in said
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("right.py::mien", "did you mean 'mine'?"),
+        ("right.py::step", "lacks state"),
+        ("right.py", "has no function that is named like"),
+    ],
+)
+def test_a_function_that_cannot_serve_is_refused(gdnspec: Run, folder: Path, file: str, says: str) -> None:
+    done = gdnspec("check", file, "gdn_decode_k_last", cwd=folder)
+    assert (done.returncode, says in done.stderr) == (2, True), done.stderr
+
+
+def test_words_are_definitions_or_kernels() -> None:
+    words = ["gdn_decode_k_last", "a/kernel.py", "kernel.py::f", "module.of:f", "gdn_decode"]
+    assert split(words) == (["gdn_decode_k_last", "gdn_decode"], ["a/kernel.py", "kernel.py::f", "module.of:f"])
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("empty", ["Empty_first"]),
+        ("not empty", ["one_row", "length-64"]),
+        ("(one or 64) and not row", ["length-64"]),
+    ],
+)
+def test_words_choose_workloads_as_in_pytest(words: str, names: list[str]) -> None:
+    assert [name for name in ("Empty_first", "one_row", "length-64") if matching(words)(name)] == names
+
+
+@pytest.mark.parametrize("words", ["one and", "", "not", "one two", "(one"])
+def test_words_that_do_not_combine_are_refused(words: str) -> None:
+    with pytest.raises(SpecError, match="combine words with"):
+        matching(words)
+
+
+def test_watch_judges_again_after_a_change(gdnspec: Run, tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(UNWRITTEN)
+    kernel.with_suffix(".next").write_text(RIGHT.replace("def mine", "def gdn_decode_k_last"))
+    command = ("check", kernel, "--watch", "--workload", "one_row", "--device", "cpu")
+    done = gdnspec(*command, env={NAME: str(kernel)}, before=write_while_it_waits)
+    assert done.returncode == 0, "that of the last round"
+    assert done.stderr.count("watching 2 files") == 2
+    assert done.stderr.index("NotImplementedError") < done.stderr.index("watching")
+    assert done.stdout.index("RUNTIME_ERROR") < done.stdout.index("1 of 1")
+
+
+# --- workloads generate ----------------------------------------------------------------------------------------------
+
+MADE: dict[str, Any] = {
+    "name": "gdn_decode_k_last", "preset": "qwen3-next-80b-a3b-tp4", "regime": None, "lengths": None, "batch": "1",
+    "drafts": None, "scalar": None, "count": 4, "seed": 3, "freeze": False, "device": "cpu",
+}  # fmt: skip
+
+
+def test_an_interrupted_generate_leaves_whole_lines_and_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
+    generate.generate(**MADE, output=whole)
+    drawn: list[str] = []
+
+    def interrupted(found: object, line: object) -> object:
+        drawn.append("")
+        if len(drawn) == 3:
+            raise KeyboardInterrupt
+        return with_hash(found, line)
+
+    with_hash: Any = generate._with_hash
+    with monkeypatch.context() as patched:
+        patched.setattr(generate, "_with_hash", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            generate.generate(**MADE, output=part)
+    assert "2 of 4 workloads" in capsys.readouterr().err
+    assert part.read_text().splitlines() == whole.read_text().splitlines()[:2]
+    part.write_text(part.read_text() + whole.read_text().splitlines()[2][:40])  # killed in the middle of a line
+    generate.generate(**MADE, output=part)
+    assert part.read_bytes() == whole.read_bytes()
+    for other in ({**MADE, "seed": 4}, MADE):
+        part.write_text("".join(whole.read_text().splitlines(keepends=True)[: 4 if other is MADE else 2]))
+        with pytest.raises(SpecError, match="exists already"):
+            generate.generate(**other, output=part)
+
+
+def test_a_count_on_no_terminal_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gdnspec.cli import progress
+
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    with progress.counted("workloads", 3) as tick:
+        tick(1)
+    assert capsys.readouterr().err == "1 of 3 workloads\n"
+
+
+@pytest.mark.parametrize(("content", "says"), [(b"", "is empty"), (b"\n\n", "is empty"), (b"\xff\x00", "binary data")])
+def test_a_file_of_workloads_without_text_is_an_error_about_its_content(
+    tmp_path: Path, content: bytes, says: str
+) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(SpecError, match=says):
+        load_workloads(file, definition("gdn_decode_k_last"))
+
+
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_shell_is_offered_commands_and_names(gdnspec: Run) -> None:
+    for words, offered in (("gdnspec che", "check"), ("gdnspec check gdn_decode_k_f", "gdn_decode_k_first")):
+        told = {"_GDNSPEC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        assert offered in gdnspec(env=told).stdout.split()
