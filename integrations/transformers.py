@@ -12,6 +12,7 @@ heads.
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from types import MethodType, TracebackType
 from typing import Any, Self
@@ -201,7 +202,8 @@ def _mapped(model: Any, kinds: dict[str, str]) -> Callable[[], None]:
     whenever it changes between training and evaluation."""
     before = model.kernel_config
     mapping = {name: dict.fromkeys(("cpu", "cuda"), _Repository(kind)) for name, kind in kinds.items()}
-    model.kernel_config = KernelConfig({**(before.kernel_mapping if before else {}), **mapping})
+    model.kernel_config = copy(before) if before else KernelConfig()
+    model.kernel_config.kernel_mapping = model.kernel_config.kernel_mapping | mapping
     model.set_use_kernels(True)
 
     def undo() -> None:
