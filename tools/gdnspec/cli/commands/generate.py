@@ -119,7 +119,7 @@ def _done(output: Path, lines: list[Workload], budgets: bool) -> int:
 @contextlib.contextmanager
 def _continued(output: Path, lines: int) -> Iterator[TextIO]:
     """The file behind its first lines. What follows them is cut off: an interrupted run may leave part of a line."""
-    with output.open("r+" if lines else "w", encoding="utf-8") as file:
+    with output.open("r+", encoding="utf-8") if lines else output.open("w", encoding="utf-8") as file:
         if lines:
             for _ in range(lines):
                 file.readline()
