@@ -5,6 +5,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -69,15 +70,15 @@ def generate(
     lines = _lines(found, preset, heads, regime, lengths, batch, drafts, scalar or [], count, seed)
     done = 0 if to_stdout or force else _done(output, lines, freeze)
     freezer = _freezer(device) if freeze else None
+    made = (freezer(found, drawn) if freezer else drawn for drawn in (_with_hash(found, line) for line in lines[done:]))
     written = done
     try:
+        first = next(made)  # if it cannot be drawn, no file is opened, and an earlier one stays
         with (
             contextlib.nullcontext(sys.stdout) if to_stdout else _continued(output, done) as file,
             counted("workloads", len(lines), done) as tick,
         ):
-            for line in lines[done:]:
-                drawn = _with_hash(found, line)
-                drawn = freezer(found, drawn) if freezer else drawn
+            for drawn in chain([first], made):
                 print(json.dumps(drawn.model_dump(mode="json", exclude_defaults=True)), file=file, flush=True)
                 written += 1
                 tick(written)
