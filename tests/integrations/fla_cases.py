@@ -1,0 +1,200 @@
+"""The backend of FLA in a process where FLA is installed; test_fla.py starts it. Wanted values are FLA's own, of its
+plain PyTorch."""
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from fla.ops.gated_delta_rule import chunk as own
+from fla.ops.gated_delta_rule import chunk_gated_delta_rule  # before the backend: the order is free
+from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
+from gdnspec import ops
+from gdnspec.integrations.fla import GdnspecBackend
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+B, T, H, HV, K, V = 2, 70, 2, 4, 8, 16
+STARTS = torch.tensor([0, 1, 66, 66, 70])
+RULE = "chunk_gated_delta_rule"
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def inputs(rows: int = B) -> dict[str, Tensor]:
+    """Keys that are not normalised, raw gates for what FLA calls g and beta."""
+    return {
+        "q": drawn(rows, T, H, K), "k": drawn(rows, T, H, K), "v": drawn(rows, T, HV, V),
+        "g": drawn(rows, T, HV), "beta": drawn(rows, T, HV),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Calls of the operator."""
+    seen: list[Any] = []
+    operator = ops.gated_delta_rule
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        seen.append(args)
+        return operator(*args, **kwargs)
+
+    monkeypatch.setattr(ops, "gated_delta_rule", counted)
+    return seen
+
+
+def wanted(given: dict[str, Tensor], states: Tensor | None, scale: float | None, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """By FLA's own recurrence, from normalised queries and keys and finished gates, states [K, V]."""
+    q, k = (torch.nn.functional.normalize(given[name], dim=-1) for name in ("q", "k"))
+    q, k = (x.repeat_interleave(HV // H, dim=2) for x in (q, k))
+    g = -torch.nn.functional.softplus(given["g"])
+    return naive_recurrent_gated_delta_rule(q, k, given["v"], beta, g, scale, states, output_final_state=True)
+
+
+@pytest.mark.parametrize("v_first", [False, True])
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("raw", [False, True])
+def test_values_are_those_of_flas_own_recurrence(v_first: bool, ragged: bool, raw: bool, calls: list[Any]) -> None:
+    """`raw`: FLA's options that activate gates. With them beta goes up to 2."""
+    given = inputs(1 if ragged else B)
+    states = drawn(len(STARTS) - 1 if ragged else B, HV, K, V)
+    beta = given["beta"].sigmoid() * (2 if raw else 1)
+    more: dict[str, Any] = {"cu_seqlens": STARTS} if ragged else {}
+    asked = dict(given)
+    if raw:
+        more |= {"use_gate_in_kernel": True, "A_log": torch.zeros(HV), "dt_bias": torch.zeros(HV)}
+        more |= {"use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
+    else:
+        asked |= {"g": -torch.nn.functional.softplus(given["g"]), "beta": beta}
+    output, final = chunk_gated_delta_rule(
+        **asked, scale=0.3, initial_state=states.mT.contiguous() if v_first else states, output_final_state=True,
+        use_qk_l2norm_in_kernel=True, state_v_first=v_first, **more,
+    )  # fmt: skip
+    assert len(calls) == 1
+    pieces = [slice(a, b) for a, b in pairwise(STARTS.tolist())] if ragged else [slice(0, T)]
+    for n, piece in enumerate(pieces):
+        part = {name: x[:, piece] for name, x in given.items()}
+        own_states = states[n : n + 1] if ragged else states
+        o, S = wanted(part, own_states, 0.3, beta[:, piece])
+        torch.testing.assert_close(output[:, piece], o, rtol=1e-4, atol=1e-4)
+        S = S.mT if v_first else S
+        torch.testing.assert_close(final[n : n + 1] if ragged else final, S, rtol=1e-4, atol=1e-4)
+
+
+def finished() -> dict[str, Tensor]:
+    given = inputs()
+    return given | {"k": torch.nn.functional.normalize(given["k"], dim=-1), "g": -given["g"].abs()} | {
+        "beta": given["beta"].sigmoid()
+    }  # fmt: skip
+
+
+def test_types_are_flas(calls: list[Any]) -> None:
+    """The output has q's type, a state is float32 whatever it was, and none comes where none is wanted."""
+    given = {name: x.bfloat16() for name, x in finished().items()}
+    state = drawn(B, HV, K, V).bfloat16()
+    output, final = chunk_gated_delta_rule(*given.values(), None, state, True)  # by position
+    assert (output.dtype, final.dtype) == (torch.bfloat16, torch.float32)
+    assert output.shape == (B, T, HV, V)
+    exact, _ = chunk_gated_delta_rule(*(x.double() for x in given.values()), None, state.double(), True)
+    assert exact.dtype == torch.float64
+    assert (output - exact).norm() < 0.01 * exact.norm()
+    output, final = chunk_gated_delta_rule(**given)
+    assert final is None
+    assert len(calls) == 3
+
+
+def test_gradients_come_on_a_cpu(calls: list[Any]) -> None:
+    given = {name: x.requires_grad_() for name, x in finished().items()}
+    chunk_gated_delta_rule(**given)[0].square().sum().backward()
+    assert all(x.grad is not None and x.grad.abs().sum() > 0 for x in given.values())
+    assert len(calls) == 1
+
+
+def test_views_that_are_not_contiguous_are_served() -> None:
+    given = finished()
+    turned = {name: x.transpose(0, 1).contiguous().transpose(0, 1) for name, x in given.items()}
+    assert not turned["q"].is_contiguous()
+    assert torch.equal(chunk_gated_delta_rule(**turned)[0], chunk_gated_delta_rule(**given)[0])
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[bool, str | None]]]:
+    """What the verifier says of tensors on a GPU, which are fake."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+
+    def asked(dtype: torch.dtype = torch.bfloat16, size: int = 128, device: str = "cuda:0", **more: Any) -> Any:
+        q, k, v = (torch.empty(1, 64, h, size, dtype=dtype, device=device) for h in (2, 2, 4))
+        g, beta = (torch.empty(1, 64, 4, device=device) for _ in range(2))
+        given = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
+        return GdnspecBackend().verify(RULE, **given | more)
+
+    with FakeTensorMode():
+        yield asked
+
+
+def test_what_is_served_on_a_gpu(elsewhere: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    parameter = torch.empty(1, 4, 128, 128, device="cuda:0", requires_grad=True)
+    assert elsewhere() == (True, None)
+    assert elsewhere(size=256, use_gate_in_kernel=True, A_log=torch.empty(4, device="cuda:0")) == (True, None)
+    with torch.no_grad():
+        assert elsewhere(initial_state=parameter) == (True, None)
+    assert elsewhere(initial_state=parameter) == (False, "gdnspec's kernels compute no gradients")
+    assert elsewhere(A_log=parameter)[1] == "gdnspec's kernels compute no gradients"
+    assert elsewhere(torch.float16)[1] == "gdnspec's kernels need bfloat16, got torch.float16"
+    assert elsewhere(size=512)[1] == "gdnspec's kernels need heads of at most 256, got 512 and 512"
+    assert elsewhere(device="xpu:0")[1] == "gdnspec has no kernels for xpu"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert elsewhere()[1] == "gdnspec's kernels need compute capability 8.0"
+
+
+REFUSED = {
+    "divide a sequence": {"cp_context": object()},
+    "only with use_beta_sigmoid": {"allow_neg_eigval": True},
+    "needs A_log": {"use_gate_in_kernel": True},
+    "one type for q, k and v": {"v": drawn(B, T, HV, V).double()},
+    "with the heads of FLA": {"q": drawn(B, T, HV, K)},
+    "a batch of one row": {"cu_seqlens": STARTS},
+    "unexpected keyword argument 'newer'": {"newer": 1},
+    "unexpected keyword argument 'transpose_state_layout'": {"transpose_state_layout": True},
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_other_calls_fall_through_to_fla(why: str, calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    given = finished() | REFUSED[why]
+    accepted, reason = GdnspecBackend().verify(RULE, **given)
+    assert not accepted
+    assert why in reason
+    reached: list[Any] = []
+    monkeypatch.setattr(own.ChunkGatedDeltaRuleFunction, "apply", lambda *a: reached.append(a) or (None, None))
+    try:
+        chunk_gated_delta_rule(**given)
+    except (AssertionError, AttributeError, ValueError):  # FLA's own check of the call
+        reached.append("refused by FLA")
+    assert reached
+    assert not calls
+
+
+def test_the_variable_switches_it_off(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own.ChunkGatedDeltaRuleFunction, "apply", lambda *args: ("FLA's", None))
+    monkeypatch.setenv("FLA_GDNSPEC", "0")
+    assert chunk_gated_delta_rule(**finished())[0] == "FLA's"
+    assert not calls
+    monkeypatch.setenv("FLA_GDNSPEC", "1")
+    chunk_gated_delta_rule(**finished())
+    assert len(calls) == 1
+
+
+def test_fla_says_which_backend_it_took(caplog: pytest.LogCaptureFixture) -> None:
+    from fla import backends
+
+    registry = backends._operation_registries["gated_delta_rule"]
+    assert isinstance(registry._get_sorted_backends()[1], GdnspecBackend)  # after the one of Ascend
+    registry._logged.clear()
+    with caplog.at_level(logging.INFO, logger="fla.backends"):
+        chunk_gated_delta_rule(**finished())
+    assert "gated_delta_rule.chunk_gated_delta_rule -> gdnspec" in caplog.text
