@@ -1,13 +1,16 @@
 """The backend of FLA in a process where FLA is installed; test_fla.py starts it. Wanted values are FLA's own, of its
 plain PyTorch."""
 
+import importlib
 import logging
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import torch
+from conftest import ROOT
 from fla.ops.gated_delta_rule import chunk as own
 from fla.ops.gated_delta_rule import chunk_gated_delta_rule  # before the backend: the order is free
 from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
@@ -15,6 +18,7 @@ from gdnspec import ops
 from gdnspec.integrations.fla import GdnspecBackend
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.functional import conv1d, normalize, pad, silu, softplus
 
 B, T, H, HV, K, V = 2, 70, 2, 4, 8, 16
 STARTS = torch.tensor([0, 1, 66, 66, 70])
@@ -49,9 +53,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def wanted(given: dict[str, Tensor], states: Tensor | None, scale: float | None, beta: Tensor) -> tuple[Tensor, Tensor]:
     """By FLA's own recurrence, from normalised queries and keys and finished gates, states [K, V]."""
-    q, k = (torch.nn.functional.normalize(given[name], dim=-1) for name in ("q", "k"))
+    q, k = (normalize(given[name], dim=-1) for name in ("q", "k"))
     q, k = (x.repeat_interleave(HV // H, dim=2) for x in (q, k))
-    g = -torch.nn.functional.softplus(given["g"])
+    g = -softplus(given["g"])
     return naive_recurrent_gated_delta_rule(q, k, given["v"], beta, g, scale, states, output_final_state=True)
 
 
@@ -69,7 +73,7 @@ def test_values_are_those_of_flas_own_recurrence(v_first: bool, ragged: bool, ra
         more |= {"use_gate_in_kernel": True, "A_log": torch.zeros(HV), "dt_bias": torch.zeros(HV)}
         more |= {"use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
     else:
-        asked |= {"g": -torch.nn.functional.softplus(given["g"]), "beta": beta}
+        asked |= {"g": -softplus(given["g"]), "beta": beta}
     output, final = chunk_gated_delta_rule(
         **asked, scale=0.3, initial_state=states.mT.contiguous() if v_first else states, output_final_state=True,
         use_qk_l2norm_in_kernel=True, state_v_first=v_first, **more,
@@ -87,7 +91,7 @@ def test_values_are_those_of_flas_own_recurrence(v_first: bool, ragged: bool, ra
 
 def finished() -> dict[str, Tensor]:
     given = inputs()
-    return given | {"k": torch.nn.functional.normalize(given["k"], dim=-1), "g": -given["g"].abs()} | {
+    return given | {"k": normalize(given["k"], dim=-1), "g": -given["g"].abs()} | {
         "beta": given["beta"].sigmoid()
     }  # fmt: skip
 
@@ -198,3 +202,47 @@ def test_fla_says_which_backend_it_took(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.INFO, logger="fla.backends"):
         chunk_gated_delta_rule(**finished())
     assert "gated_delta_rule.chunk_gated_delta_rule -> gdnspec" in caplog.text
+
+
+@pytest.mark.thorough
+def test_the_benchmark_calls_fla_by_the_arguments_that_it_has(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What has a kernel for GPUs alone is replaced by plain PyTorch with the same arguments."""
+    from fla.modules import causal_conv1d as convolutions
+    from fla.modules.norm import fused_norm_gate as norms
+    from fla.ops import gated_delta_rule as rules
+
+    def convolution(x: Tensor, weight: Tensor, bias: None, activation: str, cu_seqlens: Tensor | None) -> Any:
+        starts = [0, x.shape[1]] if cu_seqlens is None else cu_seqlens.tolist()
+        pieces = [pad(x[:, a:b].mT, (weight.shape[1] - 1, 0)) for a, b in pairwise(starts)]
+        y = torch.cat([conv1d(piece, weight[:, None], bias, groups=len(weight)) for piece in pieces], dim=-1)
+        return silu(y).mT, None
+
+    def convolution_step(x: Tensor, cache: Tensor, weight: Tensor, bias: None, activation: str) -> Any:
+        cache.copy_(torch.cat([cache[:, :, 1:], x.mT], dim=-1))
+        return silu((cache * weight).sum(-1))[:, None], cache
+
+    def recurrent(q: Tensor, k: Tensor, v: Tensor, use_qk_l2norm_in_kernel: bool, **more: Any) -> Any:
+        assert use_qk_l2norm_in_kernel
+        assert more.pop("cu_seqlens") is None
+        q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6) for x in (q, k))
+        return naive_recurrent_gated_delta_rule(q, k, v, **more)
+
+    def norm(x: Tensor, g: Tensor, weight: Tensor, bias: None, eps: float) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight * silu(g)
+
+    for place, name, function in (
+        (convolutions, "causal_conv1d", convolution), (convolutions, "causal_conv1d_update", convolution_step),
+        (rules, "fused_recurrent_gated_delta_rule", recurrent), (norms, "rms_norm_gated", norm),
+    ):  # fmt: skip
+        monkeypatch.setattr(place, name, create_autospec(getattr(place, name), side_effect=function))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    importlib.import_module("end_to_end").main(["--tiny", "--device", "cpu", "--windows", "1"])
+    printed = capsys.readouterr()
+    rows = [line.strip("| ").split(" | ") for line in printed.out.splitlines() if line.startswith(("| pre", "| dec"))]
+    assert [row[1] for row in rows] == ["transformers", "fla", "gdnspec", "fla", "gdnspec"] + [
+        "transformers", "fla", "gdnspec"
+    ] * 2, printed.err  # fmt: skip
+    assert all(float(row[-1]) < 1e-4 for row in rows), printed.out
+    assert [row[-2] for row in rows if row[1] == "fla"] == ["1.00x"] * 4

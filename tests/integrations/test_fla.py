@@ -35,13 +35,14 @@ def test_a_switched_off_dispatch_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_with_the_package() -> None:
+@pytest.mark.parametrize("marked", ["not thorough", pytest.param("thorough", marks=pytest.mark.thorough)])
+def test_with_the_package(marked: str) -> None:
     if not APART.is_dir() and find_spec("fla") is None:
         pytest.skip("no fla-core here")
     env = {name: x for name, x in os.environ.items() if not name.startswith(("FLA_", "PYTEST_"))}
     env["PYTHONPATH"] = os.pathsep.join([str(APART), os.environ.get("PYTHONPATH", "")])
     cases = Path(__file__).with_name("fla_cases.py")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(cases)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", marked, str(cases)]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
