@@ -204,6 +204,29 @@ def test_fla_says_which_backend_it_took(caplog: pytest.LogCaptureFixture) -> Non
     assert "gated_delta_rule.chunk_gated_delta_rule -> gdnspec" in caplog.text
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_the_values_are_near_flas_own(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a CUDA graph records the call, after a first one."""
+    q, k, v = (drawn(1, 300, h, 128).cuda() for h in (2, 2, 4))
+    g, beta = (drawn(1, 300, 4).cuda() for _ in range(2))
+    k = normalize(k, dim=-1)
+    given = {"q": q.bfloat16(), "k": k.bfloat16(), "v": v.bfloat16(), "g": -g.abs(), "beta": beta.sigmoid()}
+    starts = torch.tensor([0, 1, 130, 300], device="cuda")
+    more = {"cu_seqlens": starts, "initial_state": drawn(3, 4, 128, 128).cuda(), "output_final_state": True}
+    found = chunk_gated_delta_rule(**given, **more)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        again = chunk_gated_delta_rule(**given, **more)
+    graph.replay()
+    assert len(calls) == 2
+    monkeypatch.setenv("FLA_GDNSPEC", "0")
+    for ours, recorded, theirs in zip(found, again, chunk_gated_delta_rule(**given, **more), strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        assert (ours.float() - theirs.float()).norm() < 0.02 * theirs.float().norm()
+        assert torch.equal(ours, recorded)
+    assert len(calls) == 2
+
+
 @pytest.mark.thorough
 def test_the_benchmark_calls_fla_by_the_arguments_that_it_has(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -35,7 +35,14 @@ def test_a_switched_off_dispatch_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("marked", ["not thorough", pytest.param("thorough", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "marked",
+    [
+        "not thorough and not gpu",
+        pytest.param("thorough", marks=pytest.mark.thorough),
+        pytest.param("gpu", marks=pytest.mark.gpu),
+    ],
+)
 def test_with_the_package(marked: str) -> None:
     if not APART.is_dir() and find_spec("fla") is None:
         pytest.skip("no fla-core here")
