@@ -71,6 +71,8 @@ class Call:
         q, v = self.q, self.v
         if q.device.type != "cuda":
             return f"gdnspec has no kernels for {q.device.type}"
+        if q.device.index != torch.cuda.current_device():
+            return f"gdnspec's kernels need the current device, got {q.device}"
         if torch.cuda.get_device_capability(q.device) < (8, 0):
             return "gdnspec's kernels need compute capability 8.0"
         if q.dtype != torch.bfloat16:

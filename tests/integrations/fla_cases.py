@@ -2,6 +2,7 @@
 plain PyTorch."""
 
 import importlib
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -129,6 +130,7 @@ def test_views_that_are_not_contiguous_are_served() -> None:
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[bool, str | None]]]:
     """What the verifier says of tensors on a GPU, which are fake."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
 
     def asked(dtype: torch.dtype = torch.bfloat16, size: int = 128, device: str = "cuda:0", **more: Any) -> Any:
         q, k, v = (torch.empty(1, 64, h, size, dtype=dtype, device=device) for h in (2, 2, 4))
@@ -150,6 +152,7 @@ def test_what_is_served_on_a_gpu(elsewhere: Callable[..., Any], monkeypatch: pyt
     assert elsewhere(A_log=parameter)[1] == "gdnspec's kernels compute no gradients"
     assert elsewhere(torch.float16)[1] == "gdnspec's kernels need bfloat16, got torch.float16"
     assert elsewhere(size=512)[1] == "gdnspec's kernels need heads of at most 256, got 512 and 512"
+    assert elsewhere(device="cuda:1")[1] == "gdnspec's kernels need the current device, got cuda:1"
     assert elsewhere(device="xpu:0")[1] == "gdnspec has no kernels for xpu"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert elsewhere()[1] == "gdnspec's kernels need compute capability 8.0"
@@ -269,3 +272,25 @@ def test_the_benchmark_calls_fla_by_the_arguments_that_it_has(
     ] * 2, printed.err  # fmt: skip
     assert all(float(row[-1]) < 1e-4 for row in rows), printed.out
     assert [row[-2] for row in rows if row[1] == "fla"] == ["1.00x"] * 4
+
+
+@pytest.mark.thorough
+def test_a_model_of_transformers_gets_it(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers takes FLA's function wherever it finds it."""
+    from transformers import Qwen3NextConfig, Qwen3NextModel
+    from transformers.models.qwen3_next import modeling_qwen3_next as package
+
+    sizes = {
+        "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    model, ids = Qwen3NextModel(Qwen3NextConfig(**sizes)).eval(), torch.arange(40).view(2, 20)
+    with torch.no_grad():
+        ours = model(ids, use_cache=False).last_hidden_state
+        assert len(calls) == 3
+        name = "torch_chunk_gated_delta_rule"
+        monkeypatch.setattr(package, name, inspect.unwrap(getattr(package, name)))
+        torch.testing.assert_close(ours, model(ids, use_cache=False).last_hidden_state, rtol=1e-3, atol=1e-4)
+    assert len(calls) == 3
