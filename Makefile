@@ -13,6 +13,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[run,report,serve,serving,dev,docs]'
 	# The loaders that exports are held to, alone: the rest that they depend on is large, and they do without here.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps flashinfer-bench docstring-parser kernels tomlkit
+	# In a folder of its own: wherever transformers finds FLA it takes its kernels, and those need a GPU.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --target $(VENV)/fla fla-core einops
 	touch $@
 
 # The smoke suites of all definitions, with every solution that this machine can run.

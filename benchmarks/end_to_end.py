@@ -1,0 +1,306 @@
+"""A Qwen3-Next on one GPU: tokens per second by transformers' own code, with FLA's kernels, and with these.
+
+    python benchmarks/end_to_end.py [--layers 4] [--paths transformers,fla,gdnspec] [--windows 7]
+    python benchmarks/end_to_end.py --tiny --device cpu          # tries the script, measures nothing of interest
+
+The model has the layer sizes of Qwen3-Next-80B-A3B, random weights, few layers and no head. `whole` is a forward pass
+of it. `core` is what the linear attention layers do in it between their projections: convolution, gates, rule, norm and
+their states. It is timed by itself, with tensors in place of what the projections would give. `differs` compares the
+core's output with that of the first path: the relative L2 distance, the largest of all layers.
+
+On a GPU, every figure is the median of windows of replays of a CUDA graph, all paths in turns. A path that cannot run a
+case, or that a graph cannot record, is left out, and stderr says why.
+"""
+
+import argparse
+import math
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import torch
+from model_paths import PATHS
+from torch import Tensor, nn
+from transformers import Qwen3NextConfig, Qwen3NextModel, StaticCache
+
+RAGGED = (37, 1300, 64, 513, 2048, 1, 700, 129, 3000, 255, 64, 90, 1111, 5, 800, 2000)
+BASE = "fla"  # what others are compared with
+PROMPT, WINDOW_SECONDS = 4, 0.02
+TINY = {
+    "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "num_experts": 4,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sequences of these lengths in one row, or one more token for each of `batch` sequences."""
+
+    name: str
+    lengths: tuple[int, ...] = ()
+    batch: int = 1
+    context: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths) or self.batch
+
+    @property
+    def packed(self) -> bool:
+        return len(self.lengths) > 1
+
+
+CASES = (
+    Case("prefill 1x8192", (8192,)), Case("prefill ragged16", RAGGED),
+    *(Case(f"decode, batch {batch}", batch=batch, context=4096) for batch in (1, 8, 64)),
+)  # fmt: skip
+TINY_CASES = (
+    Case("prefill 1x96", (96,)), Case("prefill 5+1+70", (5, 1, 70)),
+    *(Case(f"decode, batch {batch}", batch=batch, context=16) for batch in (1, 3)),
+)  # fmt: skip
+
+
+# --- what is called ---------------------------------------------------------------------------------------------
+
+
+class Given(nn.Module):
+    """Stands for a projection, and gives what was drawn for it."""
+
+    def __init__(self, value: Tensor) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.value
+
+
+class Run:
+    """A case on a model, with a cache of its own."""
+
+    def __init__(self, model: Any, case: Case) -> None:
+        device = model.device
+        self.model, self.case = model, case
+        self.linear = [x.linear_attn for x in model.layers if hasattr(x, "linear_attn")]
+        places = case.tokens if case.lengths else case.context + 1
+        self.cache = None if case.packed else StaticCache(model.config, places)
+        rows, columns = (1, case.tokens) if case.lengths else (case.batch, 1)
+        self.ids = torch.randint(0, model.config.vocab_size, (rows, columns), generator=_seeded(device), device=device)
+        positions = [torch.arange(n) for n in case.lengths] or [torch.full((1,), case.context)]
+        self.positions = torch.cat(positions)[None].to(device)
+        self.more: dict[str, Any] = {"use_cache": self.cache is not None}
+        mask = None
+        if case.packed:
+            starts = torch.tensor([0, *case.lengths], device=device).cumsum(0)
+            self.more |= {"cu_seq_lens_q": starts}
+            row = torch.repeat_interleave(torch.arange(len(case.lengths), device=device), starts.diff())
+            mask = (row[:, None] == row).tril()[None, None]
+        self.masks = {"full_attention": mask, "linear_attention": None}
+        self.given = [self._drawn(layer) for layer in self.linear]
+        if not case.lengths:
+            self._prompt()
+
+    def _drawn(self, layer: Any) -> dict[str, nn.Module]:
+        """What stands for the projections of a layer."""
+        options = {"generator": _seeded(self.model.device), "device": self.model.device}
+        found: dict[str, nn.Module] = {"out_proj": nn.Identity()}
+        for name in ("in_proj_qkvz", "in_proj_ba"):
+            size = getattr(layer, name).out_features
+            found[name] = Given(torch.randn(*self.ids.shape, size, **options).to(self.model.dtype))
+        return found
+
+    def _prompt(self) -> None:
+        """Fills the cache as if it had the context."""
+        ids, n = self.ids.expand(-1, PROMPT), self.case.context + 1
+        mask = torch.ones(PROMPT, n, dtype=torch.bool, device=ids.device).tril()[None, None]
+        positions = torch.arange(PROMPT, device=ids.device)[None]
+        masks = {"full_attention": mask, "linear_attention": None}
+        self._model(ids, positions, masks, {"use_cache": True})
+
+    def _rewind(self) -> None:
+        """The cache is where it was, so that every call does the same."""
+        for layer in () if self.cache is None else self.cache.layers:
+            if hasattr(layer, "cumulative_length") and layer.is_initialized:
+                layer.cumulative_length.fill_(self.case.context)
+            if hasattr(layer, "has_previous_state") and self.case.lengths:
+                layer.has_previous_state[0] = False
+
+    def whole(self) -> Tensor:
+        self._rewind()
+        return self._model(self.ids, self.positions, self.masks, self.more)
+
+    def _model(self, ids: Tensor, positions: Tensor, masks: dict[str, Any], more: dict[str, Any]) -> Tensor:
+        found = self.model(ids, masks, positions, self.cache, **more)
+        return found.last_hidden_state
+
+    def core(self) -> list[Tensor]:
+        self._rewind()
+        hidden, more = self.ids[..., None].to(self.model.dtype), dict(self.more)
+        more.pop("use_cache")
+        with _projected(self.linear, self.given):
+            return [layer(hidden, cache_params=self.cache, attention_mask=None, **more) for layer in self.linear]
+
+
+@contextmanager
+def _projected(layers: list[Any], given: list[dict[str, nn.Module]]) -> Iterator[None]:
+    before = [{name: getattr(layer, name) for name in names} for layer, names in zip(layers, given, strict=True)]
+
+    def put(all_modules: list[dict[str, nn.Module]]) -> None:
+        for layer, modules in zip(layers, all_modules, strict=True):
+            for name, module in modules.items():
+                setattr(layer, name, module)
+
+    put(given)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+def _seeded(device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(1)
+
+
+# --- timing -----------------------------------------------------------------------------------------------------
+
+
+def recorded(path: str, model: Any, call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call on a path, as a CUDA graph; on a CPU as it is."""
+
+    def on_path() -> Any:
+        with PATHS[path](model):
+            return call()
+
+    if model.device.type == "cpu":
+        return on_path
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # kernels are compiled and tuned
+            on_path()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        on_path()
+    return graph.replay
+
+
+def seconds(call: Callable[[], Any], times: int, device: torch.device) -> float:
+    if device.type == "cpu":
+        start = time.perf_counter()
+        for _ in range(times):
+            call()
+        return (time.perf_counter() - start) / times
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(times):
+        call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3 / times
+
+
+def medians(calls: dict[Any, Callable[[], Any]], windows: int, device: torch.device) -> dict[Any, float]:
+    """Of each call, one window after the other of all."""
+    times = {key: max(1, math.ceil(WINDOW_SECONDS / seconds(call, 1, device))) for key, call in calls.items()}
+    found: dict[Any, list[float]] = {key: [] for key in calls}
+    for _ in range(windows):
+        for key, call in calls.items():
+            found[key].append(seconds(call, times[key], device))
+    return {key: statistics.median(each) for key, each in found.items()}
+
+
+# --- the table --------------------------------------------------------------------------------------------------
+
+
+def distance(found: list[Tensor], wanted: list[Tensor]) -> float:
+    pairs = zip(found, wanted, strict=True)
+    return max(((x.float() - y.float()).norm() / y.float().norm()).item() for x, y in pairs)
+
+
+def measured(model: Any, case: Case, paths: list[str], windows: int) -> list[str]:
+    """The lines of a case, one for each path that runs it."""
+    calls: dict[Any, Callable[[], Any]] = {}
+    outputs: dict[str, list[Tensor]] = {}
+    for path in paths:
+        try:
+            if path == "transformers" and case.packed:
+                raise ValueError("its state runs on over the bounds of packed sequences")
+            with PATHS[path](model):
+                run = Run(model, case)
+                outputs[path] = [x.clone() for x in run.core()]
+            found = {(path, part): recorded(path, model, getattr(run, part)) for part in ("whole", "core")}
+        except Exception as error:
+            outputs.pop(path, None)
+            said = (str(error).splitlines() or [""])[0]
+            print(f"{case.name}: {path} is left out: {type(error).__name__}: {said}", file=sys.stderr)
+            continue
+        calls |= found
+    times = medians(calls, windows, model.device)
+    lines = []
+    for path in outputs:
+        whole, core = times[path, "whole"], times[path, "core"]
+        against = f"{times[BASE, 'core'] / core:.2f}x" if (BASE, "core") in times else "-"
+        differs = distance(outputs[path], outputs[next(iter(outputs))])
+        lines.append(
+            f"| {case.name} | {path} | {case.tokens / whole:,.0f} | {whole * 1e6:,.0f} us | {core * 1e6:,.0f} us "
+            f"| {core / whole:.0%} | {against} | {differs:.1e} |"
+        )
+    return lines
+
+
+def built(tiny: bool, layers: int, device: str) -> Any:
+    config = Qwen3NextConfig(vocab_size=1024, num_hidden_layers=layers, **(TINY if tiny else {}))
+    config._experts_implementation = "grouped_mm"  # a graph can record it
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = Qwen3NextModel._from_config(config, dtype=torch.float32 if device == "cpu" else torch.bfloat16)
+    return model.eval()
+
+
+def about(device: str) -> str:
+    named = "a CPU, whose times say nothing of a GPU" if device == "cpu" else torch.cuda.get_device_name()
+    versions = []
+    for name in ("torch", "transformers", "triton", "fla-core", "gdnspec"):
+        try:
+            versions.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return f"{named} ({platform.machine()}): {', '.join(versions)}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--layers", type=int, default=4, help="every fourth has full attention")
+    parser.add_argument("--paths", default=",".join(PATHS))
+    parser.add_argument("--windows", type=int, default=7)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="small layers and short sequences")
+    given = parser.parse_args(arguments)
+    paths = given.paths.split(",")
+    if unknown := set(paths) - set(PATHS):
+        parser.error(f"--paths: {', '.join(sorted(unknown))} is unknown: {', '.join(PATHS)} are known")
+    if given.layers < 1 or given.windows < 1:
+        parser.error("--layers and --windows take 1 and more")
+    if given.device == "cuda" and not torch.cuda.is_available():
+        parser.error("no CUDA GPU here: --tiny --device cpu tries the script")
+    if given.device == "cpu" and not given.tiny:
+        parser.error("--device cpu takes --tiny as well: the layers are too large for a CPU")
+    model = built(given.tiny, given.layers, given.device)
+    print(about(given.device))
+    print(f"\n| case | path | tokens/s | whole | core | core of whole | core, {BASE} / this | differs |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    with torch.no_grad():
+        for case in TINY_CASES if given.tiny else CASES:
+            for line in measured(model, case, paths, given.windows):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Run flash-linear-attention's `chunk_gated_delta_rule` on `gdnspec.ops`, once this module is imported.
+
+    import gdnspec.integrations.fla
+
+It registers a backend for FLA's operation, before those that FLA has. Every caller of the function gets it, whether FLA
+is imported before or after. A call that it does not serve goes on to FLA's own kernels. FLA_GDNSPEC=0 in the
+environment switches it off, at any time.
+"""
+
+import os
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gdnspec import ops
+from torch import Tensor
+from torch.nn.functional import softplus
+
+try:
+    from fla.backends import BaseBackend, register
+except ImportError as error:
+    raise ImportError(f"{error}: gdnspec needs fla-core 0.6, pip install 'gdnspec[fla]'") from error
+
+LONGEST_HEAD = 256  # of the kernels in Triton: longer heads would run in PyTorch
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The arguments of FLA's function, in its order, then those that it takes by name alone."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    g: Tensor
+    beta: Tensor
+    scale: float | None = None
+    initial_state: Tensor | None = None
+    output_final_state: bool = False
+    use_qk_l2norm_in_kernel: bool = False
+    use_beta_sigmoid_in_kernel: bool = False
+    allow_neg_eigval: bool = False
+    state_v_first: bool = False
+    cu_seqlens: Tensor | None = None
+    cu_seqlens_cpu: Tensor | None = None  # this and the next spare FLA a computation
+    chunk_indices: Tensor | None = None
+    cp_context: Any = None
+    use_gate_in_kernel: bool = False
+    A_log: Tensor | None = None
+    dt_bias: Tensor | None = None
+    chunk_size: int = 64  # of FLA's kernels, which changes no result
+
+    def refusal(self) -> str | None:
+        """Why the call goes to FLA's own kernels; None if it is served. No value is read."""
+        q, k, v = self.q, self.k, self.v
+        if self.cp_context is not None:
+            return "gdnspec does not divide a sequence among devices"
+        if self.allow_neg_eigval and not self.use_beta_sigmoid_in_kernel:
+            return "FLA takes allow_neg_eigval only with use_beta_sigmoid_in_kernel"
+        if self.use_gate_in_kernel and self.A_log is None:
+            return "use_gate_in_kernel needs A_log"
+        if q.dim() != 4 or q.shape[2] != k.shape[2] or v.shape[2] % k.shape[2]:
+            return f"gdnspec needs [B, T, heads, d] with the heads of FLA, got {[list(x.shape) for x in (q, k, v)]}"
+        if self.cu_seqlens is not None and q.shape[0] != 1:
+            return f"cu_seqlens needs a batch of one row, got {q.shape[0]}"
+        if not q.dtype == k.dtype == v.dtype:
+            return f"gdnspec needs one type for q, k and v, got {q.dtype}, {k.dtype} and {v.dtype}"
+        return None if q.device.type == "cpu" else self._refusal_of_a_gpu()
+
+    def _refusal_of_a_gpu(self) -> str | None:
+        q, v = self.q, self.v
+        if q.device.type != "cuda":
+            return f"gdnspec has no kernels for {q.device.type}"
+        if q.device.index != torch.cuda.current_device():
+            return f"gdnspec's kernels need the current device, got {q.device}"
+        if torch.cuda.get_device_capability(q.device) < (8, 0):
+            return "gdnspec's kernels need compute capability 8.0"
+        if q.dtype != torch.bfloat16:
+            return f"gdnspec's kernels need bfloat16, got {q.dtype}"
+        if max(q.shape[-1], v.shape[-1]) > LONGEST_HEAD:
+            return f"gdnspec's kernels need heads of at most {LONGEST_HEAD}, got {q.shape[-1]} and {v.shape[-1]}"
+        floats = (q, self.k, v, self.g, self.beta, self.initial_state, self.A_log, self.dt_bias)
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in floats):
+            return "gdnspec's kernels compute no gradients"
+        return None
+
+    def served(self) -> tuple[Tensor, Tensor | None]:
+        """What FLA's function returns: the output, and the final state if it is wanted."""
+        q, k, g, beta = self.q, self.k, self.g, self.beta
+        if self.use_qk_l2norm_in_kernel:
+            q, k = _l2_normalised(q), _l2_normalised(k)
+        if self.use_gate_in_kernel:
+            assert self.A_log is not None  # or the call was refused
+            g = -_wide(self.A_log).exp() * softplus(_wide(g) if self.dt_bias is None else _wide(g) + self.dt_bias)
+        if self.use_beta_sigmoid_in_kernel:
+            beta = _wide(beta).sigmoid() * (2 if self.allow_neg_eigval else 1)
+        tokens = [x.contiguous() for x in (q, k, self.v, g, beta)]
+        if self.cu_seqlens is not None:
+            tokens = [x[0] for x in tokens]
+        state = None if self.initial_state is None else _wide(self.initial_state).contiguous()
+        layout = "k_last" if self.state_v_first else "k_first"
+        output, final_state = ops.gated_delta_rule(
+            *tokens, state, self.cu_seqlens, scale=self.scale, state_layout=layout
+        )  # fmt: skip
+        output = output if self.cu_seqlens is None else output[None]
+        return output, final_state if self.output_final_state else None
+
+
+@register("gated_delta_rule")
+class GdnspecBackend(BaseBackend):
+    """Forward passes on a GPU, and everything on a CPU, where FLA has no kernels."""
+
+    backend_type = "gdnspec"
+    package_name = "gdnspec"
+    env_var = "FLA_GDNSPEC"
+    priority = 2  # lower is earlier: FlashQLA, which computes gradients as well, has 3
+
+    def chunk_gated_delta_rule_verifier(self, *args: Any, **kwargs: Any) -> tuple[bool, str | None]:
+        """Whether the call is served, and why not. FLA takes an error, as of an unknown argument, for a no."""
+        why = Call(*args, **kwargs).refusal()
+        return why is None, why
+
+    def chunk_gated_delta_rule(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        return Call(*args, **kwargs).served()
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In float32, or in float64 if it is that already."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _l2_normalised(x: Tensor) -> Tensor:
+    X = _wide(x)
+    return (X * torch.rsqrt((X * X).sum(dim=-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+if os.environ.get("FLA_DISABLE_BACKEND_DISPATCH") == "1":
+    warnings.warn("FLA_DISABLE_BACKEND_DISPATCH=1: FLA asks no backend, so it does not use gdnspec", stacklevel=2)

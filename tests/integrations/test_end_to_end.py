@@ -1,0 +1,82 @@
+"""The benchmark of a whole model, with small layers on a CPU. fla_cases.py tries it with FLA."""
+
+import importlib
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROOT
+from gdnspec import ops
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name in ("FLA_DISABLE_BACKEND_DISPATCH", "FLA_TENSOR_CACHE_SIZE"):
+        monkeypatch.setenv(name, "1")  # or the script leaves them to other tests
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("end_to_end")
+
+
+def test_every_path_runs_every_case(
+    script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts: Counter[str] = Counter()
+    for name in dir(ops):
+        operator = getattr(ops, name)
+        monkeypatch.setattr(
+            ops, name, lambda *args, name=name, operator=operator, **kw: counts.update([name]) or operator(*args, **kw)
+        )
+    package = sys.modules["model_paths"].package
+    before = {name: getattr(package, name) for name in dir(package)}
+    script.main(["--tiny", "--device", "cpu", "--windows", "1", "--paths", "transformers,gdnspec"])
+    printed = capsys.readouterr()
+    assert "a CPU, whose times say nothing of a GPU" in printed.out
+    lines = (line.strip("| ").split(" | ") for line in printed.out.splitlines() if line.startswith("| "))
+    rows = {(row[0], row[1]): row[2:] for row in lines if row[0] != "case"}
+    both = [case.name for case in script.TINY_CASES if not case.packed]
+    assert set(rows) == {(name, path) for name in both for path in ("transformers", "gdnspec")} | {
+        ("prefill 5+1+70", "gdnspec")
+    }
+    for name in both:
+        assert float(rows[name, "gdnspec"][-1]) < 1e-5
+    for *times, part, against, _ in rows.values():
+        assert all(float(each.removesuffix(" us").replace(",", "")) > 0 for each in times)
+        assert part.endswith("%")
+        assert against == "-"
+    assert "prefill 5+1+70: transformers is left out: ValueError: its state runs on over the bounds" in printed.err
+    assert {name for name, count in counts.items() if count} == {
+        "causal_conv1d", "causal_conv1d_step", "gated_delta_rule", "gated_delta_rule_step", "gated_rms_norm",
+    }  # fmt: skip
+    assert {name: getattr(package, name) for name in dir(package)} == before
+
+
+def test_what_differs_is_seen(script: Any) -> None:
+    x = [torch.ones(2, 2), torch.ones(3)]
+    assert script.distance(x, x) == 0
+    assert script.distance([x[0], 1.1 * x[1]], x) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--device", "cpu"], "--device cpu takes --tiny as well"),
+        (
+            ["--tiny", "--device", "cpu", "--paths", "fla,flo"],
+            "--paths: flo is unknown: transformers, fla, gdnspec are",
+        ),
+        (["--tiny", "--device", "cpu", "--layers", "0"], "--layers and --windows take 1 and more"),
+        (["--tiny"], "no CUDA GPU here: --tiny --device cpu tries the script"),
+    ],
+)
+def test_what_cannot_run_is_said(
+    script: Any, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as ended:
+        script.main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
