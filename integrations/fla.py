@@ -3,8 +3,8 @@
     import gdnspec.integrations.fla
 
 It registers a backend for FLA's operation, before those that FLA has. Every caller of the function gets it, whether FLA
-is imported before or after. A call that it does not serve goes on to FLA's own kernels. FLA_GDNSPEC=0 in the
-environment switches it off, at any time.
+is imported before or after. A call that it does not serve goes on to FLA's own kernels. `unregister()` switches it off,
+and so does FLA_GDNSPEC=0 in the environment, at any time.
 """
 
 import os
@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 try:
-    from fla.backends import BaseBackend, register
+    from fla.backends import BaseBackend
+    from fla.backends import register as register_backend
 except ImportError as error:
     raise ImportError(f"{error}: gdnspec needs fla-core 0.6, pip install 'gdnspec[fla]'") from error
 
@@ -106,7 +107,7 @@ class Call:
         return output, final_state if self.output_final_state else None
 
 
-@register("gated_delta_rule")
+@register_backend("gated_delta_rule")
 class GdnspecBackend(BaseBackend):
     """Forward passes on a GPU, and everything on a CPU, where FLA has no kernels."""
 
@@ -114,6 +115,10 @@ class GdnspecBackend(BaseBackend):
     package_name = "gdnspec"
     env_var = "FLA_GDNSPEC"
     priority = 2  # lower is earlier: FlashQLA, which computes gradients as well, has 3
+    registered = True
+
+    def is_enabled(self) -> bool:
+        return self.registered and super().is_enabled()
 
     def chunk_gated_delta_rule_verifier(self, *args: Any, **kwargs: Any) -> tuple[bool, str | None]:
         """Whether the call is served, and why not. FLA takes an error, as of an unknown argument, for a no."""
@@ -122,6 +127,16 @@ class GdnspecBackend(BaseBackend):
 
     def chunk_gated_delta_rule(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         return Call(*args, **kwargs).served()
+
+
+def register() -> None:
+    """Makes FLA ask this backend again. The import does the same; a second time changes nothing."""
+    GdnspecBackend.registered = True
+
+
+def unregister() -> None:
+    """Makes FLA pass over this backend from the next call on: FLA itself never forgets one."""
+    GdnspecBackend.registered = False
 
 
 def _wide(x: Tensor) -> Tensor:

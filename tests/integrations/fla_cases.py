@@ -16,6 +16,7 @@ from fla.ops.gated_delta_rule import chunk as own
 from fla.ops.gated_delta_rule import chunk_gated_delta_rule  # before the backend: the order is free
 from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
 from gdnspec import ops
+from gdnspec.integrations import fla as adapter
 from gdnspec.integrations.fla import GdnspecBackend
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -194,6 +195,21 @@ def test_the_variable_switches_it_off(calls: list[Any], monkeypatch: pytest.Monk
     monkeypatch.setenv("FLA_GDNSPEC", "1")
     chunk_gated_delta_rule(**finished())
     assert len(calls) == 1
+
+
+def test_it_can_be_taken_back_and_registered_again(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own.ChunkGatedDeltaRuleFunction, "apply", lambda *args: ("FLA's", None))
+    monkeypatch.setattr(GdnspecBackend, "registered", True)
+    adapter.register()
+    chunk_gated_delta_rule(**finished())
+    assert len(calls) == 1
+    for _ in range(2):
+        adapter.unregister()
+        assert chunk_gated_delta_rule(**finished())[0] == "FLA's"
+    assert len(calls) == 1
+    adapter.register()
+    chunk_gated_delta_rule(**finished())
+    assert len(calls) == 2
 
 
 def test_fla_says_which_backend_it_took(caplog: pytest.LogCaptureFixture) -> None:
