@@ -1,6 +1,6 @@
 """A Qwen3-Next on one GPU: tokens per second by transformers' own code, with FLA's kernels, and with these.
 
-    python benchmarks/end_to_end.py [--layers 4] [--paths transformers,fla,gdnspec] [--windows 7]
+    python benchmarks/end_to_end.py [--layers 4] [--paths transformers,fla,gdnspec] [--windows 7] [--json FILE]
     python benchmarks/end_to_end.py --tiny --device cpu          # tries the script, measures nothing of interest
 
 The model has the layer sizes of Qwen3-Next-80B-A3B, random weights, few layers and no head. `whole` is a forward pass
@@ -13,15 +13,18 @@ case, or that a graph cannot record, is left out, and stderr says why.
 """
 
 import argparse
+import json
 import math
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -219,15 +222,37 @@ def medians(calls: dict[Any, Callable[[], Any]], windows: int, device: torch.dev
 # --- the table --------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Row:
+    """A path that ran a case, with times in seconds; or why it is left out."""
+
+    case: str
+    path: str
+    tokens: int
+    whole: float = 0.0
+    core: float = 0.0
+    base_core: float | None = None
+    differs: float = 0.0
+    left_out: str | None = None
+
+    def line(self) -> str:
+        against = "-" if self.base_core is None else f"{self.base_core / self.core:.2f}x"
+        return (
+            f"| {self.case} | {self.path} | {self.tokens / self.whole:,.0f} | {self.whole * 1e6:,.0f} us "
+            f"| {self.core * 1e6:,.0f} us | {self.core / self.whole:.0%} | {against} | {self.differs:.1e} |"
+        )
+
+
 def distance(found: list[Tensor], wanted: list[Tensor]) -> float:
     pairs = zip(found, wanted, strict=True)
     return max(((x.float() - y.float()).norm() / y.float().norm()).item() for x, y in pairs)
 
 
-def measured(model: Any, case: Case, paths: list[str], windows: int) -> list[str]:
-    """The lines of a case, one for each path that runs it."""
+def measured(model: Any, case: Case, paths: list[str], windows: int) -> list[Row]:
+    """The rows of a case: first the paths that are left out, then those that ran it."""
     calls: dict[Any, Callable[[], Any]] = {}
     outputs: dict[str, list[Tensor]] = {}
+    rows = []
     for path in paths:
         try:
             if path == "transformers" and case.packed:
@@ -238,21 +263,17 @@ def measured(model: Any, case: Case, paths: list[str], windows: int) -> list[str
             found = {(path, part): recorded(path, model, getattr(run, part)) for part in ("whole", "core")}
         except Exception as error:
             outputs.pop(path, None)
-            said = (str(error).splitlines() or [""])[0]
-            print(f"{case.name}: {path} is left out: {type(error).__name__}: {said}", file=sys.stderr)
+            said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            print(f"{case.name}: {path} is left out: {said}", file=sys.stderr)
+            rows.append(Row(case.name, path, case.tokens, left_out=said))
             continue
         calls |= found
     times = medians(calls, windows, model.device)
-    lines = []
     for path in outputs:
-        whole, core = times[path, "whole"], times[path, "core"]
-        against = f"{times[BASE, 'core'] / core:.2f}x" if (BASE, "core") in times else "-"
         differs = distance(outputs[path], outputs[next(iter(outputs))])
-        lines.append(
-            f"| {case.name} | {path} | {case.tokens / whole:,.0f} | {whole * 1e6:,.0f} us | {core * 1e6:,.0f} us "
-            f"| {core / whole:.0%} | {against} | {differs:.1e} |"
-        )
-    return lines
+        whole, core, base = (times.get(key) for key in ((path, "whole"), (path, "core"), (BASE, "core")))
+        rows.append(Row(case.name, path, case.tokens, whole, core, base, differs))
+    return rows
 
 
 def built(tiny: bool, layers: int, device: str) -> Any:
@@ -264,15 +285,20 @@ def built(tiny: bool, layers: int, device: str) -> Any:
     return model.eval()
 
 
-def about(device: str) -> str:
-    named = "a CPU, whose times say nothing of a GPU" if device == "cpu" else torch.cuda.get_device_name()
-    versions = []
+def about(device: str) -> dict[str, Any]:
+    versions = {"CUDA": torch.version.cuda} if torch.version.cuda else {}
     for name in ("torch", "transformers", "triton", "fla-core", "gdnspec"):
         try:
-            versions.append(f"{name} {metadata.version(name)}")
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return f"{named} ({platform.machine()}): {', '.join(versions)}"
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    return {
+        "card": "a CPU, whose times say nothing of a GPU" if device == "cpu" else torch.cuda.get_device_name(),
+        "machine": platform.machine(),
+        "versions": versions,
+        "commit": subprocess.run(git, capture_output=True, text=True).stdout.strip(),
+    }
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -282,6 +308,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--windows", type=int, default=7)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small layers and short sequences")
+    parser.add_argument("--json", type=Path, help="also write the figures here, with card, versions and commit")
     given = parser.parse_args(arguments)
     paths = given.paths.split(",")
     if unknown := set(paths) - set(PATHS):
@@ -290,16 +317,24 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("--layers and --windows take 1 and more")
     if given.device == "cuda" and not torch.cuda.is_available():
         parser.error("no CUDA GPU here: --tiny --device cpu tries the script")
+    if given.json and not given.json.absolute().parent.is_dir():
+        parser.error(f"--json: there is no folder {given.json.parent}: make it first")
     if given.device == "cpu" and not given.tiny:
         parser.error("--device cpu takes --tiny as well: the layers are too large for a CPU")
     model = built(given.tiny, given.layers, given.device)
-    print(about(given.device))
+    facts, rows = about(given.device), []
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    print(f"{facts['card']} ({facts['machine']}): {versions}")
     print(f"\n| case | path | tokens/s | whole | core | core of whole | core, {BASE} / this | differs |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")
     with torch.no_grad():
         for case in TINY_CASES if given.tiny else CASES:
-            for line in measured(model, case, paths, given.windows):
-                print(line, flush=True)
+            for row in measured(model, case, paths, given.windows):
+                rows.append(asdict(row))
+                if row.left_out is None:
+                    print(row.line(), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps({**facts, "layers": given.layers, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

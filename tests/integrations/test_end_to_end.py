@@ -1,8 +1,10 @@
 """The benchmark of a whole model, with small layers on a CPU. fla_cases.py tries it with FLA."""
 
 import importlib
+import json
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_every_path_runs_every_case(
-    script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     counts: Counter[str] = Counter()
     for name in dir(ops):
@@ -32,7 +34,19 @@ def test_every_path_runs_every_case(
         )
     package = sys.modules["model_paths"].package
     before = {name: getattr(package, name) for name in dir(package)}
-    script.main(["--tiny", "--device", "cpu", "--windows", "1", "--paths", "transformers,gdnspec"])
+    script.main(
+        [
+            "--tiny",
+            "--device",
+            "cpu",
+            "--windows",
+            "1",
+            "--paths",
+            "transformers,gdnspec",
+            "--json",
+            str(tmp_path / "found"),
+        ]
+    )
     printed = capsys.readouterr()
     assert "a CPU, whose times say nothing of a GPU" in printed.out
     lines = (line.strip("| ").split(" | ") for line in printed.out.splitlines() if line.startswith("| "))
@@ -52,6 +66,16 @@ def test_every_path_runs_every_case(
         "causal_conv1d", "causal_conv1d_step", "gated_delta_rule", "gated_delta_rule_step", "gated_rms_norm",
     }  # fmt: skip
     assert {name: getattr(package, name) for name in dir(package)} == before
+    written = json.loads((tmp_path / "found").read_text())
+    assert written["versions"]["torch"] == torch.__version__
+    assert len(written["commit"]) == 40
+    for row in written["rows"]:
+        if row["left_out"] is None:
+            assert f"{row['tokens'] / row['whole']:,.0f}" == rows[row["case"], row["path"]][0]
+            assert min(row["core"], row["whole"]) > 0
+    (left_out,) = (row for row in written["rows"] if row["left_out"])
+    assert (left_out["case"], left_out["path"]) == ("prefill 5+1+70", "transformers")
+    assert left_out["left_out"].startswith("ValueError: its state runs on")
 
 
 def test_what_differs_is_seen(script: Any) -> None:
@@ -70,6 +94,7 @@ def test_what_differs_is_seen(script: Any) -> None:
         ),
         (["--tiny", "--device", "cpu", "--layers", "0"], "--layers and --windows take 1 and more"),
         (["--tiny"], "no CUDA GPU here: --tiny --device cpu tries the script"),
+        (["--tiny", "--device", "cpu", "--json", "none/x.json"], "--json: there is no folder none: make it first"),
     ],
 )
 def test_what_cannot_run_is_said(
