@@ -8,8 +8,9 @@ of it. `core` is what the linear attention layers do in it between their project
 their states. It is timed by itself, with tensors in place of what the projections would give. `differs` compares the
 core's output with that of the first path: the relative L2 distance, the largest of all layers.
 
-On a GPU, every figure is the median of windows of replays of a CUDA graph, all paths in turns. A path that cannot run a
-case, or that a graph cannot record, is left out, and stderr says why.
+On a GPU, every figure is the median of windows of replays of a CUDA graph, all paths in turns. Where a graph cannot
+record a call, it is the time of the call's kernels by the profiler, without the gaps between them, and the table marks
+the path with "kernels". A path that cannot run a case is left out. stderr says why.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,13 @@ from typing import Any
 import torch
 from model_paths import PATHS
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen3NextConfig, Qwen3NextModel, StaticCache
 
 RAGGED = (37, 1300, 64, 513, 2048, 1, 700, 129, 3000, 255, 64, 90, 1111, 5, 800, 2000)
 BASE = "fla"  # what others are compared with
 PROMPT, WINDOW_SECONDS = 4, 0.02
+PARTS = ("whole", "core")
 TINY = {
     "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "linear_num_key_heads": 2,
     "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "num_experts": 4,
@@ -173,8 +176,26 @@ def _seeded(device: torch.device) -> torch.Generator:
 # --- timing -----------------------------------------------------------------------------------------------------
 
 
-def recorded(path: str, model: Any, call: Callable[[], Any]) -> Callable[[], Any]:
-    """The call on a path, as a CUDA graph; on a CPU as it is."""
+@dataclass(frozen=True)
+class Unrecorded:
+    """A call that no graph records, and why."""
+
+    call: Callable[[], Any]
+    why: str
+
+    def kernel_seconds(self, times: int) -> float:
+        with profile(activities=[ProfilerActivity.CUDA]) as found:
+            for _ in range(times):
+                self.call()
+            torch.cuda.synchronize()
+        return sum(event.self_device_time_total for event in found.key_averages()) / 1e6 / times
+
+
+Timed = Callable[[], Any] | Unrecorded
+
+
+def recorded(path: str, model: Any, call: Callable[[], Any]) -> Timed:
+    """The call on a path, as a CUDA graph if one can record it; on a CPU as it is."""
 
     def on_path() -> Any:
         with PATHS[path](model):
@@ -189,12 +210,22 @@ def recorded(path: str, model: Any, call: Callable[[], Any]) -> Callable[[], Any
             on_path()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        on_path()
+    try:
+        with torch.cuda.graph(graph):
+            on_path()
+    except Exception as error:
+        torch.cuda.synchronize()
+        return Unrecorded(on_path, said_of(error))
     return graph.replay
 
 
-def seconds(call: Callable[[], Any], times: int, device: torch.device) -> float:
+def said_of(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def seconds(call: Timed, times: int, device: torch.device) -> float:
+    if isinstance(call, Unrecorded):
+        return call.kernel_seconds(times)
     if device.type == "cpu":
         start = time.perf_counter()
         for _ in range(times):
@@ -209,7 +240,7 @@ def seconds(call: Callable[[], Any], times: int, device: torch.device) -> float:
     return begin.elapsed_time(end) / 1e3 / times
 
 
-def medians(calls: dict[Any, Callable[[], Any]], windows: int, device: torch.device) -> dict[Any, float]:
+def medians(calls: dict[Any, Timed], windows: int, device: torch.device) -> dict[Any, float]:
     """Of each call, one window after the other of all."""
     times = {key: max(1, math.ceil(WINDOW_SECONDS / seconds(call, 1, device))) for key, call in calls.items()}
     found: dict[Any, list[float]] = {key: [] for key in calls}
@@ -234,11 +265,13 @@ class Row:
     base_core: float | None = None
     differs: float = 0.0
     left_out: str | None = None
+    unrecorded: dict[str, str] = field(default_factory=dict)  # parts that no graph records, and why
 
     def line(self) -> str:
         against = "-" if self.base_core is None else f"{self.base_core / self.core:.2f}x"
+        path = f"{self.path}, kernels" if self.unrecorded else self.path
         return (
-            f"| {self.case} | {self.path} | {self.tokens / self.whole:,.0f} | {self.whole * 1e6:,.0f} us "
+            f"| {self.case} | {path} | {self.tokens / self.whole:,.0f} | {self.whole * 1e6:,.0f} us "
             f"| {self.core * 1e6:,.0f} us | {self.core / self.whole:.0%} | {against} | {self.differs:.1e} |"
         )
 
@@ -250,7 +283,7 @@ def distance(found: list[Tensor], wanted: list[Tensor]) -> float:
 
 def measured(model: Any, case: Case, paths: list[str], windows: int) -> list[Row]:
     """The rows of a case: first the paths that are left out, then those that ran it."""
-    calls: dict[Any, Callable[[], Any]] = {}
+    calls: dict[Any, Timed] = {}
     outputs: dict[str, list[Tensor]] = {}
     rows = []
     for path in paths:
@@ -260,10 +293,10 @@ def measured(model: Any, case: Case, paths: list[str], windows: int) -> list[Row
             with PATHS[path](model):
                 run = Run(model, case)
                 outputs[path] = [x.clone() for x in run.core()]
-            found = {(path, part): recorded(path, model, getattr(run, part)) for part in ("whole", "core")}
+            found = {(path, part): recorded(path, model, getattr(run, part)) for part in PARTS}
         except Exception as error:
             outputs.pop(path, None)
-            said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            said = said_of(error)
             print(f"{case.name}: {path} is left out: {said}", file=sys.stderr)
             rows.append(Row(case.name, path, case.tokens, left_out=said))
             continue
@@ -272,7 +305,10 @@ def measured(model: Any, case: Case, paths: list[str], windows: int) -> list[Row
     for path in outputs:
         differs = distance(outputs[path], outputs[next(iter(outputs))])
         whole, core, base = (times.get(key) for key in ((path, "whole"), (path, "core"), (BASE, "core")))
-        rows.append(Row(case.name, path, case.tokens, whole, core, base, differs))
+        unrecorded = {part: call.why for part in PARTS if isinstance(call := calls[path, part], Unrecorded)}
+        for part, why in unrecorded.items():
+            print(f"{case.name}: {path} has no graph of {part}, so its kernels are timed: {why}", file=sys.stderr)
+        rows.append(Row(case.name, path, case.tokens, whole, core, base, differs, unrecorded=unrecorded))
     return rows
 
 

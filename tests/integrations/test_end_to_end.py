@@ -4,8 +4,11 @@ import importlib
 import json
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -76,6 +79,27 @@ def test_every_path_runs_every_case(
     (left_out,) = (row for row in written["rows"] if row["left_out"])
     assert (left_out["case"], left_out["path"]) == ("prefill 5+1+70", "transformers")
     assert left_out["left_out"].startswith("ValueError: its state runs on")
+
+
+def test_a_call_that_no_graph_records_is_timed_by_its_kernels(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table must not show it as a graph."""
+    cuda = MagicMock()
+    cuda.graph.side_effect = RuntimeError("operation not permitted\nwhen capturing")
+    profiler = MagicMock()
+    times = [SimpleNamespace(self_device_time_total=us) for us in (4e6, 2e6, 0)]
+    profiler.return_value.__enter__.return_value.key_averages.return_value = times
+    monkeypatch.setattr(torch, "cuda", cuda)
+    monkeypatch.setattr(script, "profile", profiler)
+    ran: list[int] = []
+    gpu = SimpleNamespace(device=SimpleNamespace(type="cuda"))
+    monkeypatch.setitem(script.PATHS, "none", lambda model: nullcontext())
+    call = script.recorded("none", gpu, lambda: ran.append(1))
+    assert call.why == "RuntimeError: operation not permitted"
+    warm = len(ran)
+    assert script.seconds(call, 3, gpu.device) == 2
+    assert len(ran) == warm + 3
+    row = script.Row("decode", "none", 4, 2.0, 1.0, unrecorded={"core": call.why})
+    assert row.line() == "| decode | none, kernels | 2 | 2,000,000 us | 1,000,000 us | 50% | - | 0.0e+00 |"
 
 
 def test_what_differs_is_seen(script: Any) -> None:
