@@ -23,6 +23,7 @@ try:
 except ImportError as error:
     raise ImportError(f"{error}: gdnspec needs fla-core 0.6, pip install 'gdnspec[fla]'") from error
 
+CHUNK_SIZES = (16, 32, 64)  # FLA raises an error for others, so they are left to it
 LONGEST_HEAD = 256  # of the kernels in Triton: longer heads would run in PyTorch
 
 
@@ -64,6 +65,11 @@ class Call:
             return f"gdnspec needs [B, T, heads, d] with the heads of FLA, got {[list(x.shape) for x in (q, k, v)]}"
         if self.cu_seqlens is not None and q.shape[0] != 1:
             return f"cu_seqlens needs a batch of one row, got {q.shape[0]}"
+        if self.chunk_size not in CHUNK_SIZES:
+            return f"FLA takes chunks of {CHUNK_SIZES}, got {self.chunk_size}"
+        sequences = q.shape[0] if self.cu_seqlens is None else self.cu_seqlens.shape[0] - 1
+        if self.initial_state is not None and self.initial_state.shape[0] != sequences:
+            return f"{sequences} sequences need as many initial states, got {self.initial_state.shape[0]}"
         if not q.dtype == k.dtype == v.dtype:
             return f"gdnspec needs one type for q, k and v, got {q.dtype}, {k.dtype} and {v.dtype}"
         return None if q.device.type == "cpu" else self._refusal_of_a_gpu()

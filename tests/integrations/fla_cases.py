@@ -166,6 +166,8 @@ REFUSED = {
     "one type for q, k and v": {"v": drawn(B, T, HV, V).double()},
     "with the heads of FLA": {"q": drawn(B, T, HV, K)},
     "a batch of one row": {"cu_seqlens": STARTS},
+    "chunks of": {"chunk_size": 128},
+    "as many initial states": {"initial_state": drawn(B + 1, HV, K, V)},
     "unexpected keyword argument 'newer'": {"newer": 1},
     "unexpected keyword argument 'transpose_state_layout'": {"transpose_state_layout": True},
 }
