@@ -2,22 +2,24 @@
 
     python benchmarks/prefill_rows.py [--solutions hopper_prefill,triton_chunkwise] [--against flashinfer,fla,flash_qla]
                                       [--rows TEXT,TEXT] [--decay 0.01] [--json FILE] [--jobs 9]
+    python benchmarks/prefill_rows.py --show FILE [--show FILE]
 
 A name with a slash is a folder elsewhere, of another version perhaps; old/x is shown as such beside x.
 --jobs: what libraries compile when they first meet a shape (TileLang a minute for each number of heads, and again for
 some lengths) is compiled before, in so many processes side by side; they keep it for later ones.
 
-gdn_prefill_k_last: six head counts by eight sets of lengths, and twelve sets drawn from a log-normal. Microseconds a
-call: the median of replays of a CUDA graph of six calls over two sets of inputs, kernels in turns; what cannot be
-captured is timed by events over eager calls and marked with `*`. Before it is timed each is compared with the first
-solution; what differs by more than 2% of the output's norm is marked with `!`. Whether they are right `gdnspec check`
-says.
+gdn_prefill_k_last, two groups of rows: `long` is six head counts by eight sets of lengths, and twelve sets drawn from a
+log-normal; `short` is three head counts by nine batches of short sequences. Each group has a summary of its own, which
+counts the rows that were not run. --show prints those of files that --json wrote, a table for each device, without a
+GPU. Microseconds a call: the median of replays of a CUDA graph of six calls over two sets of inputs, kernels in turns;
+what cannot be captured is timed by events over eager calls and marked with `*`. Before it is timed each is compared
+with the first solution; what differs by more than 2% of the output's norm is marked with `!`. Whether they are right
+`gdnspec check` says.
 """
 
 import argparse
 import json
 import math
-import random
 import re
 import statistics
 import subprocess
@@ -30,29 +32,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gdnspec.bench.ceilings import copy_bandwidth
 from gdnspec.build.loader import load_function
 from gdnspec.catalog.solutions import load_variant
+from prefill_shapes import COPY_RATES, D, Row, bound, rows
+from prefill_tables import head, line, record, summary, tables
 
 HERE = Path(__file__).resolve().parent
-DEFINITION, D, SETS, CALLS, WINDOWS = "gdn_prefill_k_last", 128, 2, 6, 7
-HEADS = ((2, 8), (4, 16), (8, 32), (16, 32), (16, 64), (16, 48))
-RAGGED = (37, 1300, 64, 513, 2048, 1, 700, 129, 3000, 255, 64, 90, 1111, 5, 800, 2000)
-LENGTHS = {
-    "1x2048": (2048,), "1x8192": (8192,), "1x32768": (32768,), "2x4096": (4096,) * 2, "4x8192": (8192,) * 4,
-    "4x2048": (2048,) * 4, "8x1024": (1024,) * 8, "ragged16": RAGGED,
-}  # fmt: skip
-COPY, PRODUCTS = 4.2e12, 790e12  # of an H200: bytes and operations a second
+DEFINITION, SETS, CALLS, WINDOWS = "gdn_prefill_k_last", 2, 6, 7
 Arguments = dict[str, Any]
-
-
-def rows() -> list[tuple[str, tuple[int, int], tuple[int, ...]]]:
-    found = [(f"{hk}/{h} {name}", (hk, h), lengths) for hk, h in HEADS for name, lengths in LENGTHS.items()]
-    draw = random.Random(1)
-    for hk, h in ((4, 16), (16, 32), (16, 64)):
-        for count in (3, 8, 24, 64):
-            lengths = tuple(min(16384, max(1, round(draw.lognormvariate(6.5, 1.2)))) for _ in range(count))
-            found.append((f"{hk}/{h} lognormal{count}", (hk, h), lengths))
-    return found
 
 
 def arguments(heads: tuple[int, int], lengths: tuple[int, ...], decay: float) -> Arguments:
@@ -124,13 +112,6 @@ class Timed:
         return statistics.median(self.seen[1:])
 
 
-def bound(heads: tuple[int, int], lengths: tuple[int, ...]) -> float:
-    """Microseconds: inputs read once and outputs written once, or the causal products."""
-    (hk, h), total = heads, sum(lengths)
-    moved = total * (2 * D * (2 * hk + 2 * h) + 8 * h) + 8 * len(lengths) * h * D * D
-    return 1e6 * max(moved / COPY, total * h * 131_584 / PRODUCTS)
-
-
 def measure(
     subjects: list[Subject], heads: tuple[int, int], lengths: tuple[int, ...], decay: float
 ) -> dict[str, tuple[float, str]]:
@@ -191,6 +172,40 @@ def folder_of(name: str, among: str) -> Path:
     return path if "/" in name else HERE.parent / among / path
 
 
+def copy_rate(device: str) -> float:
+    """Bytes a second: as known of a device, or as measured where nothing is."""
+    return next((rate for name, rate in COPY_RATES.items() if name in device), None) or copy_bandwidth()
+
+
+def loaded(mine: list[str], peers: list[str], build: Path) -> list[Subject]:
+    subjects = []
+    for name, among in [*((name, "solutions") for name in mine), *((name, "peers") for name in peers)]:
+        try:
+            subjects.append(Subject(name, folder_of(name, among), build))
+        except Exception as error:
+            if among == "solutions":
+                raise
+            # A library may fail as it is imported, by the version of another one.
+            print(f"{short(name)} is left out: {type(error).__name__}: {str(error).splitlines()[:1]}")
+    return subjects
+
+
+def measure_all(subjects: list[Subject], asked: list[Row], peers: list[str], decay: float, file: Path | None) -> None:
+    device, records = torch.cuda.get_device_name(), []
+    rate = copy_rate(device)
+    print(f"{device}, copy {rate / 1e12:.2f} TB/s; peer: best of those / this, share: of the bound\n")
+    print(head(subject.name for subject in subjects))
+    for row in asked:
+        found = measure(subjects, row.heads, row.lengths, decay)
+        us = {subject.name: found[subject.name] for subject in subjects}
+        records.append(record(row, device, bound(row, rate), us, peers))
+        print(line(records[-1]), flush=True)
+        if file:
+            with file.open("a") as to:
+                to.write(json.dumps(records[-1]) + "\n")
+    print("", *summary(records, device), sep="\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--solutions", default="hopper_prefill,triton_chunkwise")
@@ -199,54 +214,31 @@ def main() -> None:
     parser.add_argument("--decay", type=float, default=0.1, help="alpha is exp(-decay u), u from 0 to 1")
     parser.add_argument("--build", type=Path, help="where builds are kept for the next run")
     parser.add_argument("--json", type=Path, help="append a line a row")
+    parser.add_argument(
+        "--show", type=Path, action="append", help="print the tables of such a file, and measure nothing"
+    )
     parser.add_argument("--jobs", type=int, default=0, help="compile in so many processes before anything is timed")
     parser.add_argument("--once", action="store_true", help="one call of each on each row; nothing is timed")
     options = parser.parse_args()
+    if options.show:
+        print(tables([json.loads(text) for file in options.show for text in file.read_text().splitlines()]))
+        return
+    asked = [row for row in rows() if any(text in row.name for text in options.rows.split(","))]
+    if not asked:
+        raise SystemExit(f"prefill_rows.py: no row has one of {options.rows!r} in its name")
     if not torch.cuda.is_available():
         raise SystemExit("prefill_rows.py: needs a CUDA GPU")
     mine = [name for name in options.solutions.split(",") if name]
     peers = [name for name in options.against.split(",") if name]
-    theirs = [short(name) for name in peers]
-    asked = [row for row in rows() if any(text in row[0] for text in options.rows.split(","))]
     if options.jobs > 0:
-        compile_before([name for name, *_ in asked], peers, options.decay, options.jobs)
+        compile_before([row.name for row in asked], peers, options.decay, options.jobs)
     with tempfile.TemporaryDirectory() as scratch:
-        build = options.build or Path(scratch)
-        subjects = []
-        for name, among in [*((name, "solutions") for name in mine), *((name, "peers") for name in peers)]:
-            try:
-                subjects.append(Subject(name, folder_of(name, among), build))
-            except Exception as error:
-                if among == "solutions":
-                    raise
-                # A library may fail as it is imported, by the version of another one.
-                print(f"{short(name)} is left out: {type(error).__name__}: {str(error).splitlines()[:1]}")
+        subjects = loaded(mine, peers, options.build or Path(scratch))
         if options.once:
-            for _, heads, lengths in asked:
-                call_once(subjects, heads, lengths, options.decay)
+            for row in asked:
+                call_once(subjects, row.heads, row.lengths, options.decay)
             return
-        print(f"{torch.cuda.get_device_name()}; peer: best of those / this, share: of the bound\n")
-        print(f"{'':22}{'bound':>7}" + "".join(f"{s.name[-16:]:>17}" for s in subjects) + f"{'peer':>7}{'share':>7}")
-        ratios, shares = [], []
-        for name, heads, lengths in asked:
-            found = measure(subjects, heads, lengths, options.decay)
-            line = f"{name:22}{bound(heads, lengths):7.0f}"
-            line += "".join(f"{found[s.name][0]:>15.1f}{found[s.name][1][:2]:2}" for s in subjects)
-            first = found[subjects[0].name][0]
-            best = min((found[p][0] for p in theirs if p in found and not math.isnan(found[p][0])), default=math.nan)
-            ratios.append(best / first)
-            shares.append(bound(heads, lengths) / first)
-            print(line + f"{best / first:7.2f}{shares[-1]:7.0%}", flush=True)
-            if options.json:
-                with options.json.open("a") as file:
-                    file.write(json.dumps({"row": name, "heads": heads, "lengths": lengths, "us": found}) + "\n")
-        kept = [x for x in ratios if not math.isnan(x)]
-        if kept:
-            mean, share = statistics.geometric_mean(kept), statistics.geometric_mean(shares)
-            print(
-                f"\n{subjects[0].name}: best peer / this {mean:.3f} (geometric mean), {min(kept):.3f} (least); ", end=""
-            )
-            print(f"{share:.1%} of the bound")
+        measure_all(subjects, asked, [short(name) for name in peers], options.decay, options.json)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from prefill_rows import Arguments, Subject, arguments, folder_of, rows
+from prefill_rows import Arguments, Subject, arguments, folder_of
+from prefill_shapes import rows
 
 ROWS = (
     "2/8 2x4096,2/8 4x8192,4/16 1x2048,4/16 1x8192,16/32 1x8192,16/32 1x32768,16/32 4x2048,16/48 4x2048,16/64 4x2048,"
@@ -49,7 +50,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as build:
         for name in options.solutions.split(","):
             subject = Subject(name, folder_of(name, "solutions"), Path(build))
-            for row, heads, lengths in rows():
+            for row, heads, lengths, _ in rows():
                 if any(text in row for text in texts):
                     other = count_other(subject, arguments(heads, lengths, 0.1), options.runs)
                     differ += other

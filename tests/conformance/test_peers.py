@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 PEERS = sorted(file.parent.name for file in (ROOT / "peers").glob("*/solution.json"))
 
 
-def test_there_are_the_five() -> None:
-    assert PEERS == ["fla", "flash_qla", "flashinfer", "onnxruntime", "transformers"]
+def test_there_are_the_six() -> None:
+    assert PEERS == ["attn_gym", "fla", "flash_qla", "flashinfer", "onnxruntime", "transformers"]
 
 
 def test_they_run_where_they_are_named_alone() -> None:

@@ -47,6 +47,7 @@ from .neg_eigval import NEG_LAYER, NEG_LAYER_DECODE
 from .norm import NORM
 from .pool import POOL
 from .prefill import PREFILL, prefill
+from .short import short_checkpoints, short_prefill
 from .stages import stages, wy_strict
 from .verify import VERIFY
 
@@ -85,11 +86,11 @@ STATES = ("", "_bf16_state")
 OF_DECODE = ("k_last", "k_first", "k_last_bf16_state", "k_first_bf16_state", "packed_k_last", "k_last_kv_dims")
 OF_POOL = (*STATES, "_kv_dims")
 OF_CONV = tuple(f"{rows}{state}" for state in STATES for rows in ("", "_f32_qkv"))
-# Rows of the conformance suite beyond those: many pairs of a sequence and a head, and many elements.
+# Rows of the conformance suite beyond those: many pairs of a sequence and a head, many short sequences, many elements.
 BESIDE: dict[str, tuple[Rows, ...]] = {
     **dict.fromkeys(
         ("gdn_prefill_k_last", "gdn_prefill_k_first", "gdn_prefill_k_last_kv_dims"),
-        (partial(many_prefill, prefill), far_prefill),
+        (partial(many_prefill, prefill), partial(short_prefill, prefill), far_prefill),
     ),
     **dict.fromkeys((f"gdn_decode_{name}" for name in OF_DECODE), (many_decode, far_decode)),
     **dict.fromkeys((f"gdn_decode_pool_k_last{name}" for name in OF_POOL), (many_pool, far_pool)),
@@ -99,7 +100,7 @@ BESIDE: dict[str, tuple[Rows, ...]] = {
     **dict.fromkeys(("gdn_verify_k_last", "gdn_verify_k_last_kv_dims"), (many_verify, far_verify)),
     **dict.fromkeys(("gdn_chunk_state", "gdn_chunk_output"), (far_stage,)),
     **dict.fromkeys(("gdn_layer_decode", "gdn_layer_decode_neg_eigval"), (many_layer_decode, far_layer_decode)),
-    "gdn_prefill_checkpoints": (many_checkpoints, far_checkpoints),
+    "gdn_prefill_checkpoints": (many_checkpoints, short_checkpoints, far_checkpoints),
     "gdn_conv1d_prefill": (many_convolution, partial(far_convolution, "bias"), far_states_of_convolution),
     "gdn_conv1d_decode": (many_convolution_decode, far_states_of_convolution_decode),
     "gdn_conv_gates_prefill": (many_convolution, partial(far_convolution, "conv_bias"), far_states_of_convolution),

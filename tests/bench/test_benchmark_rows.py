@@ -1,0 +1,110 @@
+"""The rows of the scripts in benchmarks/, and what their summaries say of times that are given to them."""
+
+import importlib
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+
+@pytest.fixture
+def shapes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("prefill_shapes")
+
+
+@pytest.fixture
+def tables(shapes: ModuleType) -> ModuleType:
+    return importlib.import_module("prefill_tables")
+
+
+def test_prefill_has_60_long_rows_and_27_short_ones(shapes: ModuleType) -> None:
+    rows = shapes.rows()
+    groups = [row.group for row in rows]
+    assert (groups.count("long"), groups.count("short")) == (60, 27)
+    assert len({row.name for row in rows}) == 87
+    short = [row for row in rows if row.group == "short"]
+    assert {row.heads for row in short} == {(16, 32), (4, 12), (16, 64)}
+    assert max(max(row.lengths) for row in short) == 1000
+    assert {(len(row.lengths), row.lengths[0]) for row in short} >= {(64, 1), (512, 40), (24, 1000)}
+
+
+@pytest.mark.parametrize(("count", "tokens", "least"), [(64, 1, 64), (128, 33, 153), (512, 40, 632), (48, 512, 193)])
+def test_the_bound_of_a_short_row_is_the_traffic_of_states(
+    shapes: ModuleType, count: int, tokens: int, least: int
+) -> None:
+    (row,) = [row for row in shapes.rows() if row.name == f"16/32 short {count}x{tokens}"]
+    assert round(shapes.bound(row, shapes.COPY_RATES["H200"])) == least
+
+
+def recorded(tables: ModuleType, row: Any, device: str, mine: float, other: float) -> dict[str, Any]:
+    us = {"mine": (mine, ""), "one": (other, ""), "two": (math.nan, "ValueError")}
+    return json.loads(json.dumps(tables.record(row, device, 50.0, us, ["one", "two"])))  # type: ignore[no-any-return]
+
+
+def test_a_summary_has_each_group_and_counts_what_was_not_run(shapes: ModuleType, tables: ModuleType) -> None:
+    short = [row for row in shapes.rows() if row.group == "short"]
+    records = [recorded(tables, short[0], "H", 100.0, 50.0), recorded(tables, short[1], "H", 100.0, 200.0)]
+    records.append(recorded(tables, short[2], "H", 100.0, math.nan))  # no peer has a time
+    long, said = tables.summary(records, "H")
+    assert long == "H, long: 0 of 60 rows"
+    assert said.startswith(
+        "H, short: 3 of 27 rows; best peer / this 1.000 (geometric mean of 2), 0.500 (16/32 short 64x1)"
+    )
+    assert said.endswith("50.0% of the bound")
+
+
+def test_files_are_shown_as_a_table_for_each_device(shapes: ModuleType, tables: ModuleType, tmp_path: Path) -> None:
+    row = shapes.rows()[0]
+    files = []
+    for device, mine in (("H100", 100.0), ("H200", 80.0)):
+        files += ["--show", str(tmp_path / device)]
+        again = recorded(tables, row, device, mine, 160.0)
+        (tmp_path / device).write_text("".join(json.dumps(x) + "\n" for x in ({**again, "bound": 1.0}, again)))
+    script = ROOT / "benchmarks/prefill_rows.py"
+    done = subprocess.run([sys.executable, script, *files], capture_output=True, text=True, check=True)
+    first, second = done.stdout.split("H200\n")
+    assert first.startswith("H100\n")
+    assert first.count(row.name + " ") == 1, "the last time of a row counts"
+    assert "H100, long: 1 of 60 rows; best peer / this 1.600" in first
+    assert "H200, long: 1 of 60 rows; best peer / this 2.000" in second
+    assert "H200, short: 0 of 27 rows" in second
+
+
+def test_without_a_gpu_a_run_ends_with_what_it_needs() -> None:
+    for script, options in (("prefill_rows.py", ["--rows", "short"]), ("decode_rows.py", [])):
+        command = [sys.executable, ROOT / "benchmarks" / script, *options]
+        done = subprocess.run(command, capture_output=True, text=True, env={"CUDA_VISIBLE_DEVICES": ""}, check=False)
+        assert (done.returncode, done.stderr.strip()) == (1, f"{script}: needs a CUDA GPU")
+
+
+def test_decode_has_the_batches_on_either_side_of_each_wave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    decode = importlib.import_module("decode_shapes")
+    for _, heads in decode.HEADS:
+        batches = decode.batches(heads, 132)
+        assert {*range(1, 41), 147, 294} <= {*batches} and batches[-1] <= 300
+        for pairs in range(132, 300 * heads, 132):
+            assert any(
+                batch * heads <= pairs < (batch + 1) * heads
+                for batch in batches
+                if batch + 1 in batches or batch == 300
+            )
+    rows = decode.rows(132)
+    assert len({row.name for row in rows}) == len(rows)
+    kinds = ("k_last", "k_last_bf16_state", "pool_k_last", "pool_k_last_bf16_state")
+    assert {row.definition for row in rows} == {f"gdn_decode_{kind}" for kind in kinds}
+    few, many = decode.Row((16, 48), 2, False, False), decode.Row((16, 48), 3, False, False)
+    assert (decode.allowed(few, 5.0, 132), decode.allowed(many, 5.0, 132)) == (6.0, 5.7)
+    assert decode.allowed(many, 100.0, 132) == pytest.approx(108.0)
+    records = [{**many._asdict(), "us": 8.05, "copy": 6.39, "peers": {"flashinfer": 7.3}},
+               {**few._asdict(), "us": 6.0, "copy": 5.5, "peers": {}}]  # fmt: skip
+    (said,) = decode.summary(json.loads(json.dumps(records)), 132)
+    assert said.startswith("16/48 dense float32: 1 of 2 rows take longer than allowed [3]; most beside the copy 1.260")
+    assert said.endswith("1 rows more than 1% slower than a peer [3]")
