@@ -30,6 +30,7 @@ def gates(batch: int) -> dict[str, Any]:
 def test_the_library_loads_a_package_and_its_functions_are_right(gdnspec: Run, tmp_path: Path) -> None:
     said = export(gdnspec, tmp_path / "two-rules", "torch_layer", "torch_recurrent")
     assert "torch_layer, torch_recurrent: torch-cpu, torch-cuda in" in said
+    before = sys.modules.get("kernel")  # another test of this process may have loaded a solution
     package = kernels.get_local_kernel(tmp_path / "two-rules", backend="cpu")
     assert {"gdn_decode_k_last", "gdn_gated_rms_norm", "gdn_prefill_k_first"} <= {*package.__all__}
     q, k, v = (torch.randn(3, 1, heads, 16).bfloat16() for heads in (1, 1, 2))
@@ -42,7 +43,7 @@ def test_the_library_loads_a_package_and_its_functions_are_right(gdnspec: Run, t
     assert float((state - new_state).norm() / new_state.norm()) < 1e-5
     with pytest.raises(TypeError, match="gdn_prefill_k_first needs cu_seqlens"):
         package.gdn_prefill_k_first(q[:, 0], k[:, 0], v[:, 0])
-    assert "kernel" not in sys.modules, "its files hide those of others"
+    assert sys.modules.get("kernel") is before, "its files hide those of others"
     (loaded,) = [one for one in kernels.get_loaded_kernels() if one.module is package]
     assert str(loaded.metadata.name) == "two-rules"
 
