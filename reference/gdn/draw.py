@@ -88,6 +88,8 @@ class Painter:
                 return self.solved(drawn.draw, shape, dtype)
             case "states" if isinstance(drawn, Tensor):
                 return self.states(drawn, shape)
+            case "cotangents" if isinstance(drawn, Tensor):
+                return self.cotangents(drawn, shape)
             case "activations" | "output_gates" | "weights" | "norm_weights" | "gate_weights" | "biases":
                 return self.normals(drawn.name, drawn.draw, shape, dtype)
             case str(gate):
@@ -179,6 +181,18 @@ class Painter:
             # By way of float32, as a state that is kept in it and rounded once.
             drawn = (x * (size / NORMAL_STD)).astype(np.float32)
             out[start : start + step] = encode(drawn.reshape(len(size), each), tensor.dtype).reshape(-1, *shape[1:])
+        return out
+
+    def cotangents(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
+        """Normal, of the regime's magnitude. Where one token alone has a gradient, it is two thirds into its sequence,
+        and a final state has none."""
+        x = self.stream(tensor.name).normal_integers(int(np.prod(shape))) * (self.regime.cotangent / NORMAL_STD)
+        out = encode(x.astype(np.float32), tensor.dtype).reshape(shape)
+        if self.regime.cotangents == "one":
+            alone = np.zeros(len(out), dtype=bool)
+            if not is_state(self.definition, tensor):
+                alone = self.layout.position == (2 * self.layout.lengths // 3)[self.layout.sequence]
+            out[~alone] = 0
         return out
 
     def _magnitudes(self, tensor: Tensor) -> Floats:

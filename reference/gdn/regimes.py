@@ -35,6 +35,8 @@ class Regime:
     state: Sizes = lambda layout: np.ones(len(layout.lengths))
     rate: float = 1.0  # raw gates: A is this times uniform in (0, 16]
     regions: Literal["forget", "write"] | None = None
+    cotangents: Literal["all", "one"] = "all"  # at which tokens of a sequence the output has a gradient
+    cotangent: float = 1.0  # magnitude of gradients that are given
     steep: float = 1.0  # times the weights of `a`, where a projection inside the operator makes it
 
 
@@ -182,4 +184,7 @@ GENERATORS: dict[str, Regime] = {
     "forget_regions": Regime(log_alpha=regions.log_alpha, state=regions.states, regions="forget"),
     "write_regions": Regime(log_alpha=regions.resets_first, beta=regions.betas, regions="write"),
     "in_turn": Regime(log_alpha=decays_in_turn, beta=writes_in_turn, state=sizes_in_turn),
+    "single_cotangent": Regime(log_alpha=mild, cotangents="one"),
+    "tiny_cotangents": Regime(cotangent=1e-4),
+    "huge_cotangents": Regime(cotangent=1e4),
 }

@@ -40,7 +40,7 @@ def further(
 
 def holds_exactly(one: Transformation, vanishing: bool) -> bool:
     """Whether it holds to the last bit. `vanishing`: states are so small that scaling may lose them."""
-    scaled = one.symmetry.transform == "scale_power_of_two"
+    scaled = one.symmetry.transform.startswith("scale_")
     return one.symmetry.exact and not (scaled and vanishing)
 
 

@@ -79,6 +79,8 @@ def _draw(
         groups = int(parse(symmetry.groups).evaluate(scope))
         index = _order(groups, size // groups, generator, moved)
         return Transformation(symmetry, indices=_along(definition, symmetry, scope, index))
+    if symmetry.transform == "scale_groups":
+        size = int(parse(symmetry.groups).evaluate(scope))
     shape = (size,) if count is None else (count, size)
     if symmetry.transform == "flip_sign":
         factor = torch.randint(0, 2, shape, generator=generator, device=device) * 2.0 - 1
@@ -103,7 +105,7 @@ def _along(definition: Definition, symmetry: Symmetry, scope: Scope, x: Tensor) 
     for name, dimension in symmetry.dimension.items():
         within = definition.within(name, scope)
         if within is None:
-            found[name] = (dimension, x)
+            found[name] = (dimension, _of_groups(x, definition.size_along(name, dimension, scope), symmetry))
             continue
         tensor, at, part, shapes = within
         if not at <= dimension < at + len(shapes[part]):  # a dimension before or after the packed one
@@ -115,6 +117,11 @@ def _along(definition: Definition, symmetry: Symmetry, scope: Scope, x: Tensor) 
         inside = slice(start, start + prod(shapes[part]))
         found[tensor][1][..., inside] = _spread(x, shapes[part], dimension - at, symmetry, start)
     return found
+
+
+def _of_groups(x: Tensor, size: int, symmetry: Symmetry) -> Tensor:
+    """Factors of groups as factors of indices: [.., groups] -> [.., size]. Others stay as they are."""
+    return x.repeat_interleave(size // x.shape[-1], dim=-1) if symmetry.transform == "scale_groups" else x
 
 
 def _nothing(size: int, like: Tensor, symmetry: Symmetry) -> Tensor:

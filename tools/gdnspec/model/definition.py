@@ -350,7 +350,8 @@ class Definition(Model):
         """The symmetries whose dimensions have different names: their sizes must be equal once the axes are bound."""
         shapes = self._shapes
         sizes = [{str(shapes[name][at]) for name, at in symmetry.dimension.items()} for symmetry in self.symmetries]
-        return [symmetry for symmetry, named in zip(self.symmetries, sizes, strict=True) if len(named) > 1]
+        named = zip(self.symmetries, sizes, strict=True)
+        return [symmetry for symmetry, of in named if len(of) > 1 and symmetry.transform != "scale_groups"]
 
     def symmetry_sizes(self, symmetry: Symmetry, scope: Scope) -> list[int]:
         """The sizes of a symmetry's dimensions, as far as the axes are bound; empty if it does not apply."""
@@ -360,6 +361,10 @@ class Definition(Model):
         sizes = [self._shapes[name][dimension] for name, dimension in symmetry.dimension.items()]
         texts = [parse(str(size)) for size in sizes]
         return [whole(text, scope) for text in texts if text.names <= scope.keys()]
+
+    def size_along(self, name: str, dimension: int, scope: Scope) -> int:
+        """The size of a tensor or part along one of its dimensions."""
+        return whole(parse(str(self._shapes[name][dimension])), scope)
 
     def bytes_moved(self, scope: Scope, omitted: "frozenset[str] | set[str]" = frozenset()) -> int:
         """The bytes that a call must move: each input read once, each output written once, or the `traffic` of a tensor

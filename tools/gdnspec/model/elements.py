@@ -166,10 +166,13 @@ class Symmetry(Model):
     part of a packed axis of a tensor; the shape of the part then replaces that axis. If `exact` is false, the
     transformation changes the order of sums: it is exact for real numbers, and holds within the budget in floating
     point.
+
+    `scale_groups` multiplies whole groups by a power of two. The dimensions may then differ in size: `groups` divides
+    each of them, and group i of one goes with group i of every other.
     """
 
     name: Name
-    transform: Literal["flip_sign", "scale_power_of_two", "permute"]
+    transform: Literal["flip_sign", "scale_power_of_two", "scale_groups", "permute"]
     dimension: dict[Place, Annotated[int, Field(ge=0)]]
     groups: str = "1"
     when: str = "True"

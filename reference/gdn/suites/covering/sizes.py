@@ -17,7 +17,7 @@ MOST = {CHECKPOINTS: 256}  # a checkpoint takes 64 tokens or more; of other axes
 EMULATED = {"num_seqs": 512, "num_chunks": 512}
 # Of some hundred tokens one is read as nearly nothing, and the norm behind it makes any rounding of that large.
 NORMED = {"total_seq_len": 256, "longest sequence": 256}
-ONE_BY_ONE = ("prefill", "chunk_stage", "layer")  # stages
+ONE_BY_ONE = ("prefill", "chunk_stage", "layer", "backward")  # stages
 LONGEST, PRODUCT = "longest sequence", "rows times drafts"  # no axes, and as good as some
 SUITES = ("smoke", "conformance")
 SCALES = (-1.0, 1.0, 0.5, None)
