@@ -29,6 +29,7 @@ MOST = {"cpu": 900, "cuda": 4200}
 MOST_SEQUENCES = {"cpu": 300, "cuda": 1100}
 POOL = {"cpu": 1 << 24, "cuda": 1 << 28}  # bytes of a pool, at most, where slots are drawn in plenty
 FEW_SEQUENCES = 8
+LEAST = 4  # tokens of a sequence whose gradients are judged
 FEW_HEADS = 4  # an interpreter needs milliseconds for each token of each
 SHORT, SHORT_WITH_CHECKPOINTS = 70, 120  # tokens, just past a chunk; and often past two
 
@@ -72,6 +73,9 @@ class Lines:
             return Workload.model_validate({**line, "axes": axes, "integers": integers})
         short = SHORT if line["scalars"].get(INTERVAL) is None else SHORT_WITH_CHECKPOINTS
         lengths = list(_many(MOST_SEQUENCES[kind], stream) if wide else _lengths(name, stream, short))
+        if self.definition.stage == "backward":
+            # Of one token a gradient of a gate is one number, of which rounding may leave nothing.
+            lengths = [length and max(length, LEAST) for length in lengths]
         return self._ragged(line, lengths, stream, most_slots if wide else 0)
 
     def narrower(self, line: Workload) -> Workload | None:

@@ -15,7 +15,7 @@ from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.model.result import OutputErrors, Place, Status
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.allowed import budget
-from gdnspec.numerics.metrics import Errors, Vectors, as_vectors, errors
+from gdnspec.numerics.metrics import Errors, Vectors, as_vectors, errors, multiplies_tokens
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def judge(
         raise ValueError(f"{tensor.name}: shape {tuple(got.shape)} against expected {tuple(expected.shape)}")
     have = as_vectors(got.to(torch.float64), tensor, definition, scope)
     want = as_vectors(expected, tensor, definition, scope)
-    found = errors(have, want, SPACING.get(tensor.dtype), _multiplies_tokens(definition))
+    found = errors(have, want, SPACING.get(tensor.dtype), multiplies_tokens(definition))
     exceeded = [m for m, limit in limits.items() if not found.maxima[m] <= limit]
     finite = bool(torch.isfinite(have.values).all())
     worst = None
@@ -74,11 +74,6 @@ def judge_all(
         judge(got[o.name], expected[o.name], o, definition, scope, budget(definition, o, workload))
         for o in definition.judged
     ]
-
-
-def _multiplies_tokens(definition: Definition) -> bool:
-    """Whether honest kernels multiply the tokens of a sequence as matrices: a rounding may affect a whole vector."""
-    return definition.conventions.packing == "ragged" and definition.stage != "convolution"
 
 
 def _place(found: Errors, metric: str, have: Vectors, want: Vectors, finite: bool) -> Place:

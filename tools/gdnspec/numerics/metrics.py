@@ -5,7 +5,9 @@ checkpoint counts as a sequence. The metrics are
 
 - relative_l2: |got - expected| / |expected| over all vectors of a sequence and head;
 - worst_vector: the largest |got - expected| / |expected| of one vector; the denominator is at least a quarter of the
-  root mean square of the vectors of that sequence and head;
+  root mean square of the vectors of that sequence and head. If the output has one number per head, and tokens are
+  multiplied as matrices, it is at least four times that: the number is a sum of products that may cancel, and the
+  largest of a few thousand such numbers is about so large;
 - max_over_rms: the largest error of one element divided by the root mean square of that sequence and head;
 - bias, for 16-bit outputs: the sum of the errors toward zero, or of the errors upwards if that is larger, divided by
 the sum of the expected magnitudes. First the part that chance explains is subtracted: four standard deviations of the
@@ -32,7 +34,7 @@ from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.model.roles import axis, bounds
 
 TINY = 2.0**-126
-FLOOR = 0.25
+FLOOR, NUMBERS = 0.25, 4.0  # of vectors; of single numbers that are sums of products
 SPREAD = 4.0  # standard deviations; an error that is uniform within one spacing has 1 / sqrt(12) of it
 
 
@@ -43,6 +45,7 @@ class Vectors:
     values: Tensor
     sequence: Tensor
     sequences: int
+    floor: float = FLOOR  # of the denominator of `worst_vector`, in root mean squares
 
     def place(self, row: int) -> tuple[int, int]:
         """(sequence, position in it) of a row. The rows of a sequence are adjacent."""
@@ -52,12 +55,14 @@ class Vectors:
 
 def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scope: Scope) -> Vectors:
     """Sorts the dimensions of an output by the roles of its axes. An output without heads gets one head."""
+    floor = FLOOR
     names = [str(size) for size in tensor.shape or []]
     if tensor.parts is not None and len(tensor.parts) == 1:  # heads are side by side in the last dimension
         (shape,) = definition.part_shapes(tensor, scope).values()
         names, values = [*names[:-1], *map(str, tensor.parts[0].shape)], values.reshape(*values.shape[:-1], *shape)
     if names[-1] in definition.head_axes:  # one number per head: gates
         names, values = [*names, "1"], values.unsqueeze(-1)
+        floor = NUMBERS if multiplies_tokens(definition) else FLOOR
     head = next((i for i, name in enumerate(names) if name in definition.head_axes), None)
     if head is None:
         head = len(names) - 1
@@ -75,7 +80,12 @@ def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scop
     else:
         sequences = values.shape[0]
         owner = torch.arange(sequences, device=values.device)
-    return Vectors(x, owner.repeat_interleave(per_first), sequences)
+    return Vectors(x, owner.repeat_interleave(per_first), sequences, floor)
+
+
+def multiplies_tokens(definition: Definition) -> bool:
+    """Whether honest kernels multiply the tokens of a sequence as matrices: a rounding may affect a whole vector."""
+    return definition.conventions.packing == "ragged" and definition.stage != "convolution"
 
 
 @dataclass(frozen=True)
@@ -125,7 +135,7 @@ def _fields(got: Vectors, expected: Vectors) -> tuple[dict[str, Tensor], Tensor]
     mean_sq = per_group(expected_sq) / count.clamp(min=1)  # of a vector
     group_error = ratio(per_group(error_sq).sqrt(), per_group(expected_sq).sqrt())
 
-    floor = FLOOR * mean_sq.sqrt()[owner]
+    floor = expected.floor * mean_sq.sqrt()[owner]
     vector_error = ratio(error_sq.sqrt(), torch.maximum(expected_sq.sqrt(), floor))
     must_be_zero = (expected_sq == 0) & (error_sq > 0)
     vector_error = torch.where(must_be_zero, torch.inf, vector_error)

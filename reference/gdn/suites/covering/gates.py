@@ -20,22 +20,35 @@ OF_PRODUCTS = (4, 5, 4, 3, 4, 6, 0, 4, 5, 4, 4, 5, 3, 4, 4, 5, 4, 66)
 PROJECTED = "a_weight"
 
 
+# The gradient of a gate is one number for each token and head. Of few tokens, or beside a state of 1e36, rounding leaves
+# nothing of some; a definition that returns gradients has its rows of regions in the strict suite.
+GRADIENTS = "backward"  # a stage
+LEAST = 8  # tokens of a sequence there
+
+
 def inputs_of(definition: Definition) -> set[str]:
     return {tensor.name for tensor in definition.inputs}
 
 
 def gate_rows(published: Published) -> Iterator[Line]:
     definition = published.definition
-    names = inputs_of(definition)
+    names, gradients = inputs_of(definition), definition.stage == GRADIENTS
     if names & GATED:
         sparse = (130, 66, 1, 17) if ragged(definition) else (1,) * 12
         mixed = (65, 1, 40, 0, 6, 3) if ragged(definition) else (1,) * 9
+        ends: tuple[int, ...] = (1, 1, 2, 1)
+        if gradients:
+            sparse, mixed, ends = (
+                tuple(length and max(length, LEAST) for length in each) for each in (sparse, mixed, ends)
+            )
         yield _row(published, "gates_sparse", SMALL, sparse, "sparse_gates", "alpha exactly 1 at random among decay")
         yield _row(published, "gates_interleaved", GROUPS, mixed, "interleaved_gates", "alpha 1 at every second token")
         yield _row(published, "gates_padded", GROUPS, mixed, "padded_tails", "padding at the end: alpha 1, beta 0")
         yield _row(
-            published, "gates_in_turn", GROUPS, (*mixed, 1, 1, 2, 1), "in_turn", "gates of another kind for each"
+            published, "gates_in_turn", GROUPS, (*mixed, *ends), "in_turn", "gates of another kind for each"
         )
+    if gradients:
+        return
     # Where nothing is read before the next token decays it, a sequence of one token alone shows what its gate has left.
     read = definition.stage in ONE_BY_ONE and bool(names & {"q", "qkv", "v", "x"})
     few = OF_PRODUCTS if read else REGIONS
