@@ -51,7 +51,9 @@ def backward_conformance() -> Iterator[Line]:
 def backward_strict() -> Iterator[Line]:
     yield prefill("strict_repeated", SMALL, "repeated_keys", (64, 30), covers="one key, beta up to 1.95")
     yield prefill("strict_near_parallel", GROUPS, "near_parallel_keys", (70,), covers="nearly one key")
-    yield prefill("strict_gates_forget", GROUPS, "forget_regions", REGIONS, covers="each region of the gate that forgets")
+    yield prefill(
+        "strict_gates_forget", GROUPS, "forget_regions", REGIONS, covers="each region of the gate that forgets"
+    )
     yield prefill("strict_gates_write", GROUPS, "write_regions", REGIONS, covers="each region of the gate that writes")
     yield prefill("strict_128", SMALL_128, "repeated_keys", (128,), covers="one key over two chunks")
 

@@ -95,7 +95,8 @@ def _expresses(definition: Definition, level: str) -> bool:
     if level == "large state":
         return any(is_state(definition, tensor) or tensor.mutates for tensor in definition.inputs)
     if level == "keys alike":
-        # Where each row of w is judged, or gradients, such keys belong to the strict suite; a sigmoid does not reach their betas.
+        # Where each row of w is judged, or gradients, such keys belong to the strict suite. A sigmoid does not reach
+        # their betas.
         keys = "k" in names or any(tensor.parts for tensor in definition.inputs)
         strict = definition.name == "gdn_chunk_wy" or definition.stage == "backward"
         return keys and definition.conventions.update_gate == "sigmoid" and not strict
@@ -122,7 +123,8 @@ def size_name(published: Published, size: tuple[int, int | None]) -> str:
 def legal(published: Published, heads: Heads) -> bool:
     """Whether a definition takes these heads."""
     if heads.q != heads.k and (
-        "num_q_heads" not in published.definition.const_axes() or published.definition.stage not in ("prefill", "backward")
+        "num_q_heads" not in published.definition.const_axes()
+        or published.definition.stage not in ("prefill", "backward")
     ):
         return False
     return not list(published.definition.broken(published.definition.bind(bound(published, heads.preset))))

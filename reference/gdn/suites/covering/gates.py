@@ -20,8 +20,8 @@ OF_PRODUCTS = (4, 5, 4, 3, 4, 6, 0, 4, 5, 4, 4, 5, 3, 4, 4, 5, 4, 66)
 PROJECTED = "a_weight"
 
 
-# The gradient of a gate is one number for each token and head. Of few tokens, or beside a state of 1e36, rounding leaves
-# nothing of some; a definition that returns gradients has its rows of regions in the strict suite.
+# The gradient of a gate is one number for each token and head. Of few tokens, or beside a state of 1e36, rounding
+# leaves nothing of some. A definition that returns gradients has its rows of regions in the strict suite.
 GRADIENTS = "backward"  # a stage
 LEAST = 8  # tokens of a sequence there
 
@@ -34,8 +34,8 @@ def gate_rows(published: Published) -> Iterator[Line]:
     definition = published.definition
     names, gradients = inputs_of(definition), definition.stage == GRADIENTS
     if names & GATED:
-        sparse = (130, 66, 1, 17) if ragged(definition) else (1,) * 12
-        mixed = (65, 1, 40, 0, 6, 3) if ragged(definition) else (1,) * 9
+        sparse: tuple[int, ...] = (130, 66, 1, 17) if ragged(definition) else (1,) * 12
+        mixed: tuple[int, ...] = (65, 1, 40, 0, 6, 3) if ragged(definition) else (1,) * 9
         ends: tuple[int, ...] = (1, 1, 2, 1)
         if gradients:
             sparse, mixed, ends = (
@@ -44,9 +44,7 @@ def gate_rows(published: Published) -> Iterator[Line]:
         yield _row(published, "gates_sparse", SMALL, sparse, "sparse_gates", "alpha exactly 1 at random among decay")
         yield _row(published, "gates_interleaved", GROUPS, mixed, "interleaved_gates", "alpha 1 at every second token")
         yield _row(published, "gates_padded", GROUPS, mixed, "padded_tails", "padding at the end: alpha 1, beta 0")
-        yield _row(
-            published, "gates_in_turn", GROUPS, (*mixed, *ends), "in_turn", "gates of another kind for each"
-        )
+        yield _row(published, "gates_in_turn", GROUPS, (*mixed, *ends), "in_turn", "gates of another kind for each")
     if gradients:
         return
     # Where nothing is read before the next token decays it, a sequence of one token alone shows what its gate has left.
