@@ -205,6 +205,9 @@ class Painter:
         ):
             # A norm behind the rule squares what is read.
             sizes = regions.states_of_raw(self.layout, 1e15 if self._normed() else regions.LARGEST)
+        if self.regime.regions == "forget" and self.definition.stage == "backward":
+            # The gradient of a gate is a product with the whole state, and must stay a float32.
+            sizes = np.minimum(sizes, 1e30)
         if self.normalised_inside and self.definition.conventions.packing == "ragged":
             # Of one token from zeros a multiple of q k is read; keys that are rounded behind a norm leave little of it.
             sizes = np.where(sizes == 0, 1.0, sizes)
