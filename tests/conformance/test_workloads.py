@@ -18,7 +18,9 @@ REGIMES = family("gdn").about.regimes
 PREFILLS = ("gdn_prefill_k_first", "gdn_prefill_k_last")
 DECODES = ("gdn_decode_k_first", "gdn_decode_k_last")
 ALL = [*PREFILLS, *DECODES]
-DRAWN = [*ALL, "gdn_prefill_checkpoints"]
+BACKWARDS = ["gdn_prefill_backward_k_last", "gdn_prefill_backward_k_first"]
+DRAWN = [*ALL, "gdn_prefill_checkpoints", *BACKWARDS]
+OF_GRADIENTS = {regime for regime in REGIMES if regime.endswith(("cotangent", "cotangents"))}
 
 
 def suite(name: str, *suites: str) -> list[Workload]:
@@ -30,7 +32,7 @@ def test_checkpoints_are_tried_on_every_length_interval_and_regime() -> None:
     alone = [w.sequence_lengths or [] for w in lines if w.axes["num_seqs"] == 1]
     assert {0, 1, 63, 64, 65, 127, 128, 129, 1000} <= {x for row in alone for x in row}
     assert {w.scalars["checkpoint_interval"] for w in lines} >= {64, 128, 192, 256, 512}
-    assert {w.regime for w in lines} >= set(REGIMES) - {"strict_keys"}
+    assert {w.regime for w in lines} >= set(REGIMES) - {"strict_keys"} - OF_GRADIENTS
     assert any(w.axes["num_checkpoints"] == 0 and w.axes["total_seq_len"] > 1000 for w in lines), "none is reached"
     assert any(w.axes["num_checkpoints"] >= 32 for w in lines)
     assert {w.regime for w in suite("gdn_prefill_checkpoints", "strict")} == {"strict_keys"}
@@ -80,13 +82,21 @@ def test_both_layouts_have_the_same_lines(first: str, last: str) -> None:
 
 # --- coverage ---------------------------------------------------------------------------------------------------
 
-ONE_TOKEN = set(REGIMES) - {"repeated_keys", "near_parallel_keys", "strict_keys", "beta_two"}
+ONE_TOKEN = set(REGIMES) - OF_GRADIENTS - {"repeated_keys", "near_parallel_keys", "strict_keys", "beta_two"}
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_conformance_covers_every_regime(name: str) -> None:
-    wanted = set(REGIMES) - {"strict_keys"} if name in PREFILLS else ONE_TOKEN
+    wanted = set(REGIMES) - OF_GRADIENTS - {"strict_keys"} if name in PREFILLS else ONE_TOKEN
     assert {w.regime for w in suite(name, "conformance")} - {None} == wanted
+
+
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_gradients_are_tried_in_their_regimes(name: str) -> None:
+    assert len(OF_GRADIENTS) == 3
+    kinds = OF_GRADIENTS | {"typical", "slow_decay", "fast_decay", "hard_reset", "beta_zero", "beta_one", "beta_two"}
+    assert {w.regime for w in suite(name, "conformance")} >= kinds | {"long_memory"}
+    assert {w.regime for w in suite(name, "strict")} >= {"repeated_keys", "near_parallel_keys"}
 
 
 @pytest.mark.parametrize("name", ALL)
