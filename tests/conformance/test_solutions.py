@@ -100,6 +100,16 @@ def test_the_chunkwise_solution_conforms_on_a_cpu(gdnspec: Run, tmp_path: Path, 
     assert set(statuses.values()) <= {"PASSED", "UNSUPPORTED"}
 
 
+@pytest.mark.parametrize("layout", ["k_last", "k_first"])
+@pytest.mark.thorough
+def test_the_plain_gradients_conform_on_a_cpu(gdnspec: Run, tmp_path: Path, layout: str) -> None:
+    name = f"gdn_prefill_backward_{layout}"
+    options = ("--solution", "torch_backward", "--device", "cpu", "--json", tmp_path / "r.jsonl")
+    done = gdnspec("check", name, "--suite", "conformance", "--suite", "strict", *options)
+    assert done.returncode == 0, done.stderr
+    assert set(verdicts(tmp_path / "r.jsonl")["torch_backward", name].values()) == {"PASSED"}
+
+
 SERVED = [(n, d) for n in NAMES for d in json.loads((ROOT / "solutions" / n / "solution.json").read_text())["entries"]]
 
 
