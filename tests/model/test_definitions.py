@@ -39,6 +39,7 @@ TWO_SIZES = (
     "gdn_prefill_k_last_kv_dims", "gdn_decode_k_last_kv_dims", "gdn_decode_pool_k_last_kv_dims",
     "gdn_verify_k_last_kv_dims", "gdn_layer_prefill_neg_eigval", "gdn_layer_decode_neg_eigval",
 )  # fmt: skip
+GRADIENTS = ("gdn_prefill_backward_k_last", "gdn_prefill_backward_k_first")
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")
 
 
@@ -86,7 +87,19 @@ def outputs_of(found: Found) -> list[tuple[str, Any]]:
 
 
 def test_exactly_these_contracts_are_shipped() -> None:
-    assert set(definitions()) == {*PREFILLS, *DECODES, *VARIANTS, *AROUND, *TWO_SIZES}
+    assert set(definitions()) == {*PREFILLS, *DECODES, *VARIANTS, *AROUND, *TWO_SIZES, *GRADIENTS}
+
+
+@pytest.mark.parametrize(("name", "forward"), [*zip(GRADIENTS, PREFILLS, strict=True)])
+def test_gradients_have_the_shapes_of_what_they_are_gradients_of(name: str, forward: str) -> None:
+    own, whole = definition(name), definition(forward)
+    inputs, outputs = dict(inputs_of(own)), dict(outputs_of(own))
+    cotangents = [inputs.pop(key) for key in ("do", "dht")]
+    assert [*inputs.items()] == inputs_of(whole)
+    assert [(shape, dtype) for shape, dtype, _, _ in cotangents] == [of for _, of in outputs_of(whole)]
+    assert all(optional for _, _, optional, _ in cotangents)
+    gradients = {"dq": "q", "dk": "k", "dv": "v", "dg": "g", "dbeta": "beta", "dh0": "initial_state"}
+    assert outputs == {key: inputs[of][:2] for key, of in gradients.items()}
 
 
 @pytest.mark.parametrize("name", [n for n in VARIANTS if n.endswith("bf16_state")])
