@@ -43,6 +43,7 @@ LACKING = {
     "gdn_gated_rms_norm": "no operator has the gate of the norm: RMSNormalization and others would make up a graph",
 }
 STAGES = {
+    "backward": "gradients: an operator of ONNX has none",
     "chunk_stage": "a stage of the chunkwise algorithm: the operator has it inside",
     "layer": "several operators: projections, the convolution, the rule and the norm make up a graph",
 }
