@@ -210,7 +210,9 @@ def test_every_definition_has_rows_past_65535_pairs_and_past_2_31_elements(name:
     assert max(sizes) > 2**31
     # Of so many pairs under write gates up to 2, one is always rounded too far for a budget.
     assert max(pairs) > 65536 or name == "gdn_layer_prefill_neg_eigval"
-    assert all(row.device == "cuda" and row.suite == "conformance" for row in LARGE[name])
+    # Gradients are also timed on inputs that the device draws: their budgets would take hours on a processor.
+    suites = ("conformance", "performance") if found.definition.stage == "backward" else ("conformance",)
+    assert all(row.device == "cuda" and row.suite in suites for row in LARGE[name])
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from .far import far
+from .far import LONG_ROWS, far
 from .heads import D120, GQA, GROUPS, GROUPS_128, GROUPS_OF_3, QWEN3_NEXT, QWEN_397B, QWEN_397B_TP4, SMALL, SMALL_128
 from .line import RAGGED_16, Line
 from .prefill import prefill
@@ -57,6 +57,22 @@ def backward_conformance() -> Iterator[Line]:
         covers="no initial state: dg of the first token is 0, and dh0 is not",
     )  # fmt: skip
     yield prefill("scale_zero", SMALL, "slow_decay", (70,), scalars={"scale": 0.0}, covers="scale 0.0 is no absent one")
+
+
+def far_backward() -> Iterator[Line]:
+    """All heads of a sample of sequences: dq and dk are sums over heads. Sequences of a few tokens at least."""
+    yield prefill(
+        "past_2_31_values",
+        QWEN_397B,
+        "typical",
+        LONG_ROWS,
+        **far(4, None),
+        covers="more than 2^31 elements of v and do",
+    )
+    yield prefill(
+        "past_2_31_states", QWEN3_NEXT, "typical", (8, 9, 0, 8, 10) * 820, **far(4, None),
+        covers="more than 2^31 elements of states, 131,200 pairs",
+    )  # fmt: skip
 
 
 def backward_strict() -> Iterator[Line]:

@@ -5,7 +5,7 @@ from itertools import chain
 
 from gdnspec.family import SuiteError
 
-from .backward import BACKWARD
+from .backward import BACKWARD, far_backward
 from .checkpoints import CHECKPOINTS
 from .conv_gates import CONV_GATES
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE
@@ -102,6 +102,7 @@ BESIDE: dict[str, tuple[Rows, ...]] = {
     **dict.fromkeys(("gdn_verify_k_last", "gdn_verify_k_last_kv_dims"), (many_verify, far_verify)),
     **dict.fromkeys(("gdn_chunk_state", "gdn_chunk_output"), (far_stage,)),
     **dict.fromkeys(("gdn_layer_decode", "gdn_layer_decode_neg_eigval"), (many_layer_decode, far_layer_decode)),
+    **dict.fromkeys((f"gdn_prefill_backward_{layout}" for layout in ("k_last", "k_first")), (far_backward,)),
     "gdn_prefill_checkpoints": (many_checkpoints, short_checkpoints, far_checkpoints),
     "gdn_conv1d_prefill": (many_convolution, partial(far_convolution, "bias"), far_states_of_convolution),
     "gdn_conv1d_decode": (many_convolution_decode, far_states_of_convolution_decode),
