@@ -300,7 +300,7 @@ def test_what_another_generation_ran_is_not_compared(gdnspec: Run, measured_cuda
     assert "1 trace still stale: it was measured on nvidia-b200, but the code is compared for sm_90a" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @HAS_NVCC
 def test_traces_of_a_folder_of_links_come_to_the_variant_that_replaces_it(
     gdnspec: Run, make_solution: Callable[..., Path]

@@ -275,7 +275,7 @@ def test_an_unknown_name_is_refused(gdnspec: Run) -> None:
 
 
 # Without, each job had as many threads as there are processors, and took four times as long.
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_jobs_share_the_processors(make_solution: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS")
     code = """

@@ -222,7 +222,7 @@ def from_conv_arguments(rows: torch.dtype, D: int, num_seqs: int, T: int = 1000)
 
 
 # Chunks on their way in float32 were more than a multiprocessor has, and so were those of large heads in either type.
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("rows", "head_size", "num_seqs"),
     [
