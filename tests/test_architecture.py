@@ -164,3 +164,15 @@ def test_tests_mirror_the_packages() -> None:
     beside = {"conformance", "docs", "honest", "kernels", "known_bad", "support"}
     folders = {folder.name for folder in (ROOT / "tests").iterdir() if any(folder.glob("**/*.py"))}
     assert folders <= packages | beside
+
+
+def test_files_and_functions_stay_small() -> None:
+    """At most 400 lines in a file of the tools, and 80 in a function."""
+    large = []
+    for file in sorted((ROOT / "tools/gdnspec").rglob("*.py")):
+        text = file.read_text()
+        if text.count("\n") > 400:
+            large.append(file.name)
+        functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+        large += [f"{file.name}::{f.name}" for f in functions if (f.end_lineno or 0) - f.lineno >= 80]
+    assert large == []

@@ -227,12 +227,9 @@ class Definition(Model):
         return [*self.outputs, *(tensor for tensor in self.inputs if tensor.mutates)]
 
     def written(self, tensor: Tensor, values: Mapping[str, Any]) -> list[int] | None:
-        """The indices along the first dimension of a mutated input that a call writes, in order; None means all.
-        `values` maps each integer input to its flat list of values."""
-        names = [t.name for t in self.inputs if t.indexes == tensor.name and t.writes]
-        if not tensor.mutates or not names:
-            return None
-        return sorted({index for name in names for index in values[name] if index >= 0})
+        """The indices of a mutated input that a call writes, in order; None: all. `values`: flat integer inputs."""
+        names = [t.name for t in self.inputs if t.indexes == tensor.name and t.writes] if tensor.mutates else []
+        return sorted({index for name in names for index in values[name] if index >= 0}) if names else None
 
     def left(self, tensor: Tensor, scope: Scope) -> tuple[int, ...]:
         """The shape of the judged part of a tensor: all of it, or the written slots of an indexed, mutated input."""
@@ -348,18 +345,16 @@ class Definition(Model):
     @cached_property
     def mixed_symmetries(self) -> list[Symmetry]:
         """The symmetries whose dimensions have different names: their sizes must be equal once the axes are bound."""
-        shapes = self._shapes
-        sizes = [{str(shapes[name][at]) for name, at in symmetry.dimension.items()} for symmetry in self.symmetries]
-        named = zip(self.symmetries, sizes, strict=True)
-        return [symmetry for symmetry, of in named if len(of) > 1 and symmetry.transform != "scale_groups"]
+        sizes = [{str(self._shapes[name][at]) for name, at in one.dimension.items()} for one in self.symmetries]
+        both = zip(self.symmetries, sizes, strict=True)
+        return [one for one, named in both if len(named) > 1 and one.transform != "scale_groups"]
 
     def symmetry_sizes(self, symmetry: Symmetry, scope: Scope) -> list[int]:
         """The sizes of a symmetry's dimensions, as far as the axes are bound; empty if it does not apply."""
         when = parse(symmetry.when)
         if not (when.names <= scope.keys() and when.holds(scope)):
             return []
-        sizes = [self._shapes[name][dimension] for name, dimension in symmetry.dimension.items()]
-        texts = [parse(str(size)) for size in sizes]
+        texts = [parse(str(self._shapes[name][dimension])) for name, dimension in symmetry.dimension.items()]
         return [whole(text, scope) for text in texts if text.names <= scope.keys()]
 
     def size_along(self, name: str, dimension: int, scope: Scope) -> int:
@@ -367,8 +362,7 @@ class Definition(Model):
         return whole(parse(str(self._shapes[name][dimension])), scope)
 
     def bytes_moved(self, scope: Scope, omitted: "frozenset[str] | set[str]" = frozenset()) -> int:
-        """The bytes that a call must move: each input read once, each output written once, or the `traffic` of a tensor
-        that says otherwise."""
+        """The bytes that a call must move: each input read and each output written once, or what `traffic` says."""
         return sum(
             self.nbytes(t, scope) if t.traffic is None else int(amount(parse(t.traffic), scope))
             for t in self._present(omitted)

@@ -76,13 +76,7 @@ def bench(
 ) -> None:
     """Check solutions, then time them. Every timed call gets new content, and its outputs are verified."""
     save = save or save_baselines
-    if save and workloads_file is not None:
-        # A saved trace names its workload, which could not be found later.
-        raise SpecError("--save writes traces of shipped workloads only: use --json FILE with --workloads")
-
-    require_device(device)
-    if executor not in EXECUTORS:
-        raise SpecError(f"no executor {executor!r} ({', '.join(EXECUTORS)})")
+    _require_possible(save, workloads_file, device, executor)
     kind = likely_device(device)
     selected = select(names, suite or _default(kind, workload, workloads_file), workload, workloads_file)
     chosen, broken = chosen_solutions(solution, solutions_dir)
@@ -130,6 +124,16 @@ def bench(
     for problem in broken:
         complain(f"gdnspec: {problem}")
     raise typer.Exit(2 if broken else _exit_code(traces))
+
+
+def _require_possible(save: bool, workloads_file: Path | None, device: str, executor: str) -> None:
+    """Raises `SpecError` if the options do not go together."""
+    if save and workloads_file is not None:
+        # A saved trace names its workload, which could not be found later.
+        raise SpecError("--save writes traces of shipped workloads only: use --json FILE with --workloads")
+    require_device(device)
+    if executor not in EXECUTORS:
+        raise SpecError(f"no executor {executor!r} ({', '.join(EXECUTORS)})")
 
 
 def _tasks(
