@@ -261,9 +261,8 @@ def test_a_change_that_no_compiler_sees_leaves_a_proof(gdnspec: Run, measured_cu
 
 @pytest.mark.slow
 @HAS_NVCC
-@pytest.mark.parametrize(
-    "what", [pytest.param(x, marks=() if x == "other arithmetic" else pytest.mark.thorough) for x in OTHER_CUDA]
-)
+@pytest.mark.thorough  # of the quick run: the same with Triton, above
+@pytest.mark.parametrize("what", OTHER_CUDA)
 def test_a_change_that_the_compiler_sees_leaves_traces_stale(gdnspec: Run, measured_cuda: Path, what: str) -> None:
     changed(measured_cuda, *OTHER_CUDA[what], "kernel.cu")
     done = carry(gdnspec, measured_cuda)
