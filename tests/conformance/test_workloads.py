@@ -13,6 +13,7 @@ from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.inputs.materialise import materialise
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.workload import Workload
+from helpers_unit import OF_GRADIENTS
 
 REGIMES = family("gdn").about.regimes
 PREFILLS = ("gdn_prefill_k_first", "gdn_prefill_k_last")
@@ -20,7 +21,6 @@ DECODES = ("gdn_decode_k_first", "gdn_decode_k_last")
 ALL = [*PREFILLS, *DECODES]
 BACKWARDS = ["gdn_prefill_backward_k_last", "gdn_prefill_backward_k_first"]
 DRAWN = [*ALL, "gdn_prefill_checkpoints", *BACKWARDS]
-OF_GRADIENTS = {regime for regime in REGIMES if regime.endswith(("cotangent", "cotangents"))}
 
 
 def suite(name: str, *suites: str) -> list[Workload]:

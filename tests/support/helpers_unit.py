@@ -15,6 +15,9 @@ from gdnspec.model.workload import Workload
 from gdnspec.numerics.torch_arrays import to_torch
 from torch import Tensor
 
+# Regimes of cotangents, which only the definitions of gradients have.
+OF_GRADIENTS = {name for name in family("gdn").about.regimes if name.endswith(("cotangent", "cotangents"))}
+
 INTERVAL = "checkpoint_interval"
 
 GVA, GQA = "synthetic-gva-2x4-d64", "synthetic-gqa-4x2-d64"

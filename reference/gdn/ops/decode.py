@@ -1,4 +1,4 @@
-"""The gated delta rule, one token per sequence: on dense states, and on states in a pool."""
+"""The gated delta rule, one token per sequence, on dense states."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from ..kv_dims import update_gate_raw
 from . import checks
 from .registry import register
 
-NAME, POOL_NAME = "gated_delta_rule_step", "gated_delta_rule_step_"
+NAME = "gated_delta_rule_step"
 
 
 def one_token(
@@ -37,9 +37,6 @@ def one_token(
     alpha = forget_gate_raw(A_log.to(dtype), a.to(dtype), dt_bias.to(dtype))
     beta = update_gate_raw(b.to(dtype), bool(allow_neg_eigval))
     return step(S.to(dtype), Q, K, V, alpha, beta, default_scale(q.shape[-1], scale))
-
-
-# --- on dense states --------------------------------------------------------------------------------------------
 
 
 def dense(

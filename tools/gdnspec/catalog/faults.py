@@ -1,7 +1,8 @@
 """The solutions that test the judge: tests/known_bad/ of this project and of other families, and tests/honest/.
 
 A wrong solution is a folder with a known_bad.json, or a row of a family's faults.json, which edits lines of a correct
-solution, its base. A row is written into the cache as a folder, so that it runs like any solution.
+solution, its base. That is a folder beside the table, or one in solutions/. A row is written into the cache as a
+folder, so that it runs like any solution.
 """
 
 import hashlib
@@ -144,6 +145,15 @@ def _bases(table: Path) -> dict[str, Solution]:
     return {solution.name: solution for solution in _all(table.parent / BASES, least=0)}
 
 
+def _named(table: Path, faults: list[Fault]) -> dict[str, Solution]:
+    """The bases by name: those beside the table, and the project's own solutions that rows name."""
+    found = _bases(table)
+    for name in sorted({fault.base for fault in faults} - found.keys()):
+        if (paths.solutions_dir() / name / MANIFEST).is_file():
+            found[name] = load_solution(paths.solutions_dir() / name)
+    return found
+
+
 def _wanted(made: Made, names: Collection[str] | None) -> bool:
     return names is None or made.fault.name in names
 
@@ -162,7 +172,8 @@ def _rows() -> Iterator[Made]:
 
 def read_table(table: Path) -> list[Made]:
     """Every row with the files of its solution. Raises `SpecError` with every problem. It writes nothing."""
-    faults, known = load(FaultTable, table).faults, _bases(table)
+    faults = load(FaultTable, table).faults
+    known = _named(table, faults)
     rows: list[Made] = []
     problems: list[Problem] = []
     first: dict[str, int] = {}
@@ -172,9 +183,8 @@ def read_table(table: Path) -> list[Made]:
             problems.append(Problem(table, f"{taken} already has the name {fault.name!r}", f"{place}/name"))
         first.setdefault(fault.name, i)
         if fault.base not in known:
-            where = paths.shown(table.parent / BASES)
-            hint = nearest(fault.base, known)
-            problems.append(Problem(table, f"no base {fault.base!r} in {where}", f"{place}/base", hint))
+            message = f"no base {fault.base!r} in {paths.shown(table.parent / BASES)} or among the solutions"
+            problems.append(Problem(table, message, f"{place}/base", nearest(fault.base, known)))
             continue
         try:
             rows.append(Made(table, place, fault, _files(table, place, fault, known[fault.base])))
