@@ -191,6 +191,17 @@ class Unrecorded:
         return sum(event.self_device_time_total for event in found.key_averages()) / 1e6 / times
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """A CUDA graph of a call, with the call, which owns the tensors that the graph reads."""
+
+    call: Callable[[], Any]
+    graph: Any
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
 Timed = Callable[[], Any] | Unrecorded
 
 
@@ -216,7 +227,7 @@ def recorded(path: str, model: Any, call: Callable[[], Any]) -> Timed:
     except Exception as error:
         torch.cuda.synchronize()
         return Unrecorded(on_path, said_of(error))
-    return graph.replay
+    return Recorded(on_path, graph)
 
 
 def said_of(error: Exception) -> str:
