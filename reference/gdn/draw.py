@@ -328,7 +328,9 @@ class Painter:
     def _raw_update(self) -> Floats:
         """b, the logit of the regime's beta; of half of it where the sigmoid is doubled."""
         if self.regime.regions == "write":
-            return regions.logits(self.layout)
+            logits = regions.logits(self.layout)
+            # The slope of the sigmoid at 88 is at the end of float32's range, where a scaled gradient loses bits.
+            return logits.clip(-128, 64) if self.definition.stage == "backward" else logits
         if self.regime.beta is None:
             return self.stream("b").normal(*self.layout.gate_shape)
         beta = self.regime.beta(self.stream("beta"), self.layout) / self.beta_ends

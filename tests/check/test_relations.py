@@ -150,3 +150,14 @@ def test_the_report_has_a_row_a_regime_and_a_column_a_position(gdnspec: Run) -> 
     assert lines[1].split()[5] in ("64..", "64-255")  # as far as the longest of the fresh workloads goes
     rows = {line.split()[0] for line in lines[2:] if line.strip()}
     assert {"typical", "hard_reset", "repeated_keys", "slow_decay", "recorded"} <= rows
+
+
+def test_gradients_are_not_split_and_sums_over_all_sequences_not_taken_apart(gdnspec: Run) -> None:
+    """The state that a gradient needs at a cut is in no output; what a parameter gets belongs to no sequence."""
+    options = ("--solution", "torch_backward", "--device", "cpu", "--workload", "ragged", "--symmetries", "--json", "-")
+    done = gdnspec("check", "gdn_prefill_backward_k_last", "gdn_prefill_backward_raw_gates", *options)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads(line)["symmetries"] for line in done.stdout.splitlines())
+    assert first["split_and_carry"] is None
+    assert (second["split_and_carry"], second["one_sequence_at_a_time"]) == (None, None)
+    assert (first["one_sequence_at_a_time"], second["permute_sequences"]) == ("PASSED", "PASSED")

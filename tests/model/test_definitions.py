@@ -24,6 +24,7 @@ from gdnspec.catalog.definitions import (
 from gdnspec.catalog.families import families, load_presets
 from gdnspec.model.elements import ConstAxis, DerivedAxis, Scope, Tensor
 from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.roles import of_all
 
 VARIANTS = (
     "gdn_decode_k_last_bf16_state", "gdn_decode_k_first_bf16_state", "gdn_decode_packed_k_last",
@@ -40,6 +41,8 @@ TWO_SIZES = (
     "gdn_verify_k_last_kv_dims", "gdn_layer_prefill_neg_eigval", "gdn_layer_decode_neg_eigval",
 )  # fmt: skip
 GRADIENTS = ("gdn_prefill_backward_k_last", "gdn_prefill_backward_k_first")
+GRADIENT_OF = {"initial_state": "dh0"}  # of other inputs x it is dx
+GRADIENTS_AROUND = ("gdn_prefill_backward_raw_gates",)
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")
 
 
@@ -87,7 +90,7 @@ def outputs_of(found: Found) -> list[tuple[str, Any]]:
 
 
 def test_exactly_these_contracts_are_shipped() -> None:
-    assert set(definitions()) == {*PREFILLS, *DECODES, *VARIANTS, *AROUND, *TWO_SIZES, *GRADIENTS}
+    assert set(definitions()) == {*PREFILLS, *DECODES, *VARIANTS, *AROUND, *TWO_SIZES, *GRADIENTS, *GRADIENTS_AROUND}
 
 
 @pytest.mark.parametrize(("name", "forward"), [*zip(GRADIENTS, PREFILLS, strict=True)])
@@ -100,6 +103,19 @@ def test_gradients_have_the_shapes_of_what_they_are_gradients_of(name: str, forw
     assert all(optional for _, _, optional, _ in cotangents)
     gradients = {"dq": "q", "dk": "k", "dv": "v", "dg": "g", "dbeta": "beta", "dh0": "initial_state"}
     assert outputs == {key: inputs[of][:2] for key, of in gradients.items()}
+
+
+@pytest.mark.parametrize("name", GRADIENTS_AROUND)
+def test_every_input_that_is_no_cotangent_has_its_gradient(name: str) -> None:
+    """In its own shape. What a parameter gets is float32: a sum over all tokens."""
+    own = definition(name)
+    given = {t.name: t for t in own.definition.inputs if t.is_drawn and t.draw != "cotangents"}
+    found = {t.name: t for t in own.definition.outputs}
+    assert [*found] == [GRADIENT_OF.get(name, f"d{name}") for name in given]
+    for gradient, of in zip(found.values(), given.values(), strict=True):
+        assert gradient.shape == of.shape
+        summed = of_all(own.definition, gradient) or of.draw == "states"
+        assert gradient.dtype == ("float32" if summed else of.dtype), gradient.name
 
 
 @pytest.mark.parametrize("name", [n for n in VARIANTS if n.endswith("bf16_state")])

@@ -287,6 +287,26 @@ def test_tokens_belong_to_their_sequence_and_rows_of_a_state_to_theirs() -> None
     assert torch.equal(seen.values[8 + 5, 3], state[1, 3, 5])
 
 
+RAW_GATES = "gdn_prefill_backward_raw_gates"
+
+
+def test_what_a_parameter_gets_is_judged_head_by_head_whatever_sequences_there_are() -> None:
+    found, scope = definition(RAW_GATES), {"cu_seqlens": [0, 5, 12], "num_sab_heads": 4}
+    output = output_of(found, "dA_log")
+    expected = torch.tensor([3.0, 4.0, 0.0, 0.1], dtype=F64)
+    seen = as_vectors(expected, output, found.definition, scope)
+    assert (seen.sequence.tolist(), seen.sequences) == ([0] * 4, 1)
+    assert seen.values.shape == (4, 1, 1)
+    got = (expected + torch.tensor([0, 0, 0, 0.05])).float()
+    verdict = judge(got, expected, output, found.definition, scope, LIMITS)
+    assert verdict.status == "INCORRECT_NUMERICAL"  # 0.05 of a quarter of the heads' root mean square, 2.5
+    assert "worst at index 3, element 0" in verdict.message
+    assert verdict.errors is not None
+    assert verdict.errors.errors["worst_vector"] == pytest.approx(0.05 / (0.25 * 2.5), rel=1e-2)
+    wrong = torch.tensor([3.0, 4.0, 1e-3, 0.1])
+    assert judge(wrong, expected, output, found.definition, scope, LIMITS).status == "INCORRECT_NUMERICAL"
+
+
 # --- budgets ----------------------------------------------------------------------------------------------------
 
 

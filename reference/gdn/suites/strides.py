@@ -6,6 +6,7 @@ from functools import partial
 from gdnspec.family import Definition
 
 from .backward import BACKWARD
+from .backward_around import RAW
 from .by_definition import KINDS, TWO_SIZES
 from .checkpoints import CHECKPOINTS, kept
 from .conv_gates import CONV_GATES
@@ -50,7 +51,7 @@ def _line(definition: Definition, name: str, small: bool) -> Line:
     # A definition of two head sizes has the rows of the one that it is made like.
     like = definition.name.removesuffix("_kv_dims").removesuffix("_neg_eigval")
     kind = KINDS[like]
-    if kind is BACKWARD:  # of one token dg is one number, of which rounding may leave nothing
+    if kind in (BACKWARD, RAW):  # of one token dg is one number, of which rounding may leave nothing
         return prefill(name, preset, "slow_decay", tuple(max(3, length) for length in lengths))
     if kind is PREFILL:
         return prefill(name, preset, "typical", lengths)

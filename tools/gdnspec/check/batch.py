@@ -36,6 +36,7 @@ class Batch:
         self.pieces = roles.counted(definition)
         self.starts_of = {t.bounds: t.name for t in definition.inputs if t.bounds is not None}
         self.per_row = roles.per_batch(definition)
+        self.sums = [output.name for output in definition.outputs if roles.of_all(definition, output)]
 
     def whole(self, sequence: int) -> Piece:
         length = self.bounds[sequence + 1] - self.bounds[sequence] if self.ragged else 1
@@ -92,8 +93,12 @@ class Batch:
         return Content(tensors, self.content.scalars, scope)
 
     def put(self, whole: Mapping[str, Tensor], part: Mapping[str, Tensor], pieces: Sequence[Piece]) -> None:
-        """Copies the outputs of a call on pieces to their places in the outputs of the whole call."""
+        """Copies the outputs of a call on pieces to their places in the outputs of the whole call. Sums over all
+        sequences are replaced: they are those of the whole call only if the pieces are."""
         for model in self.definition.outputs:
+            if model.name in self.sums:
+                whole[model.name].copy_(part[model.name])
+                continue
             whole[model.name][self._index(model, pieces, whole[model.name].device)] = part[model.name]
         for model in self.definition.inputs:
             if model.mutates:

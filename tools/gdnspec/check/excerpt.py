@@ -42,6 +42,9 @@ class Sample:
         self.definition, self.content = definition, content
         seed = workload.seed or 0
         self._batch = Batch(definition, content)
+        if self._batch.sums:
+            named = ", ".join(self._batch.sums)
+            raise InvalidWorkload(f"{named}: a sum over all sequences, so no sample can be judged: leave out `judged`")
         sequences = chosen(self._batch.count, workload.judged.sequences, seed)
         self._pieces = [self._batch.whole(n) for n in sequences]
         self._heads = None if workload.judged.heads is None else _Heads(definition, content.scope)

@@ -78,7 +78,7 @@ class Relations:
 
     def _one_at_a_time(self, whole: Outputs) -> Outputs | Verdict:
         batch = self._batch()
-        if batch.count < 2:
+        if batch.count < 2 or batch.sums:
             raise Skipped
         for n in torch.randperm(batch.count, generator=self.generator).tolist()[:MANY]:
             found = self._placed(batch, whole, [batch.whole(n)])
@@ -87,8 +87,11 @@ class Relations:
         return whole
 
     def _split(self, whole: Outputs) -> Outputs | Verdict:
-        """Cuts every sequence in two at random. The second call starts from the final states of the first."""
+        """Cuts every sequence in two at random. The second call starts from the final states of the first. Gradients
+        are carried the other way, from states that no call returns."""
         batch = self._batch()
+        if self.job.found.definition.stage == "backward":
+            raise Skipped
         pieces = [batch.whole(n) for n in range(batch.count)]
         if not any(piece.stop > 1 for piece in pieces):
             raise Skipped

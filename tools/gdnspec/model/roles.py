@@ -123,6 +123,11 @@ def per_batch(definition: "Definition") -> set[str]:
     return {name for name in named if name is not None} | counted(definition).keys()
 
 
+def of_all(definition: "Definition", tensor: "Tensor") -> bool:
+    """Whether an output belongs to no sequence or row: the gradient of a parameter, a sum over all of them."""
+    return not tensor.mutates and str((tensor.shape or [""])[0]) not in per_batch(definition)
+
+
 # --- checks of a definition -------------------------------------------------------------------------------------
 
 

@@ -99,6 +99,8 @@ def _at(place: Place | None, tensor: TensorModel, definition: Definition) -> str
     if place is None:
         return ""
     got = "not finite" if place.got is None else f"{place.got:.6g}"
+    if roles.of_all(definition, tensor):
+        return f"; worst at index {place.vector}, element {place.element}: got {got}, expected {place.expected:.6g}"
     first = (tensor.shape or [])[0]
     of = "slot" if tensor.mutates else roles.piece(definition, first) or "sequence"
     row = "row" if roles.is_state(definition, tensor) or tensor.mutates else "token"

@@ -1,7 +1,8 @@
 """Measures errors per (sequence, head), so that a large sequence cannot hide a small one. The maximum counts.
 
 An output is a set of vectors (a token's output, a row of a state), each of a sequence and a head. Each slot or
-checkpoint counts as a sequence. The metrics are
+checkpoint counts as a sequence. The gradient of a parameter belongs to no sequence: all of it is one group, in which
+each head or channel, an index of its first dimension, is a vector. The metrics are
 
 - relative_l2: |got - expected| / |expected| over all vectors of a sequence and head;
 - worst_vector: the largest |got - expected| / |expected| of one vector; the denominator is at least a quarter of the
@@ -31,7 +32,7 @@ from gdnspec.model.budget import METRICS
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope
 from gdnspec.model.elements import Tensor as TensorModel
-from gdnspec.model.roles import axis, bounds
+from gdnspec.model.roles import axis, bounds, of_all
 
 TINY = 2.0**-126
 FLOOR, NUMBERS = 0.25, 4.0  # of vectors; of single numbers that are sums of products
@@ -56,6 +57,9 @@ class Vectors:
 def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scope: Scope) -> Vectors:
     """Sorts the dimensions of an output by the roles of its axes. An output without heads gets one head."""
     floor = FLOOR
+    if of_all(definition, tensor):
+        rows = values.reshape(len(values), 1, -1)
+        return Vectors(rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device), 1)
     names = [str(size) for size in tensor.shape or []]
     if tensor.parts is not None and len(tensor.parts) == 1:  # heads are side by side in the last dimension
         (shape,) = definition.part_shapes(tensor, scope).values()
@@ -85,6 +89,8 @@ def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scop
 
 def multiplies_tokens(definition: Definition) -> bool:
     """Whether honest kernels multiply the tokens of a sequence as matrices: a rounding may affect a whole vector."""
+    if definition.stage == "backward" and definition.conventions.state_layout == "none":
+        return False  # gradients of what stands around the rule
     return definition.conventions.packing == "ragged" and definition.stage != "convolution"
 
 

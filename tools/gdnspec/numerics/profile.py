@@ -11,7 +11,7 @@ from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope
 from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.model.result import Bucket, OutputErrors
-from gdnspec.model.roles import is_state
+from gdnspec.model.roles import is_state, of_all
 from gdnspec.numerics.metrics import as_vectors, ratio, vector_errors
 
 # Positions 0, 1-3, 4-15, 16-63, ...: powers of four, so that drift shows as a trend over columns.
@@ -27,7 +27,7 @@ def with_profile(
     scope: Scope,
 ) -> OutputErrors | None:
     """The errors with buckets by position, for an output of tokens; unchanged for a state."""
-    if errors is None or is_state(definition, output) or output.mutates:
+    if errors is None or is_state(definition, output) or output.mutates or of_all(definition, output):
         return errors
     have = as_vectors(got[output.name].to(torch.float64), output, definition, scope)
     want = as_vectors(expected[output.name], output, definition, scope)

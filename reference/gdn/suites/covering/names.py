@@ -5,6 +5,9 @@ from gdnspec.family import Definition
 INTERVAL = "checkpoint_interval"  # a scalar input: tokens from one checkpoint of a sequence to the next
 CHECKPOINTS, CHUNKS = "num_checkpoints", "num_chunks"  # axes
 CHUNK = 64  # tokens
+# Gradients of what stands around the rule. Conditions meet in the rows of prefill's gradients and of the forward
+# definitions; here each has a row of its own, by hand.
+BY_HAND = {"gdn_prefill_backward_raw_gates"}
 
 
 def keeps_checkpoints(definition: Definition) -> bool:

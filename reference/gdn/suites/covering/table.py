@@ -7,7 +7,7 @@ from gdnspec.family import Published
 from . import pairs, scalars, sizes
 from .build import DRAFTS
 from .factors import factors_of
-from .names import CHECKPOINTS
+from .names import BY_HAND, CHECKPOINTS
 
 COLUMNS = (*sizes.EXACT, *(number + 1 for number in sizes.PAST))
 LAST_DRAFTS = sizes.DRAFTED[-1]
@@ -26,7 +26,8 @@ def letter(axis: str, size: int) -> str:
     return "b" if axis == CHECKPOINTS else "d" if axis in sizes.NORMED else "c"
 
 
-def markdown(every: Sequence[Published]) -> str:
+def markdown(known: Sequence[Published]) -> str:
+    every = [published for published in known if published.definition.name not in BY_HAND]
     return "\n".join([*_sizes(every), "", *_scalars(every), "", *_pairs(every), "", *_factors(every), ""])
 
 

@@ -1,0 +1,87 @@
+"""The gradients of what stands around the rule: its gates, the L2 norm before it, the gated norm behind it, and the
+convolution. Each is the derivative of the equation in its comment, and differentiates nothing by itself.
+
+Let d x be the gradient of a loss with respect to x. A sum over tokens, which a parameter gets, is not rounded: it stays
+in the type of the arithmetic, float32 at least. The gradient of a tensor of tokens has the type of that tensor.
+"""
+
+import torch
+from torch import Tensor
+
+from .backward import prefill_backward_k_last
+from .gated_delta_net import L2_EPSILON, arithmetic_type, forget_gate_raw, l2_normalise, softplus
+
+# --- pieces -----------------------------------------------------------------------------------------------------
+
+
+def silu_slope(x: Tensor) -> Tensor:
+    """The derivative of silu(x) = x sigmoid(x): sigmoid(x) (1 + x (1 - sigmoid(x)))."""
+    s = torch.sigmoid(x)
+    return s * (1.0 + x * (1.0 - s))
+
+
+def l2_normalise_backward(x: Tensor, dy: Tensor) -> Tensor:
+    """y = x rstd,  rstd = (|x|^2 + 1e-6)^-1/2:   dx = rstd (dy - y (y . dy)). The epsilon changes y alone."""
+    rstd = torch.rsqrt((x * x).sum(dim=-1, keepdim=True) + L2_EPSILON)
+    y = x * rstd
+    return rstd * (dy - y * (y * dy).sum(dim=-1, keepdim=True))
+
+
+def forget_gate_backward(A_log: Tensor, a: Tensor, dt_bias: Tensor, dg: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """g = -exp(A_log) softplus(a + dt_bias), the logarithm of alpha; dg is its gradient, alpha times that of alpha.
+
+    da = dg (-exp(A_log)) sigmoid(a + dt_bias),   dA_log = sum of dg g,   ddt_bias = sum of da, over the tokens.
+    """
+    rate = -torch.exp(A_log)
+    da = dg * rate * torch.sigmoid(a + dt_bias)
+    return da, (dg * rate * softplus(a + dt_bias)).sum(0), da.sum(0)
+
+
+def update_gate_backward(b: Tensor, dbeta: Tensor) -> Tensor:
+    """beta = sigmoid(b):   db = dbeta beta (1 - beta). sigmoid(-b) is 1 - beta where beta is nearly 1 as well."""
+    return dbeta * torch.sigmoid(b) * torch.sigmoid(-b)
+
+
+# --- prefill from raw gates -------------------------------------------------------------------------------------
+
+
+def prefill_backward_raw_gates(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    cu_seqlens: Tensor,
+    initial_state: Tensor | None,
+    scale: float | None,
+    use_qk_l2norm: bool,
+    do: Tensor | None,
+    dht: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """The gradients of the rule as a model calls it: its gates raw, the L2 norm of q and k inside.
+
+        y_q, y_k = l2(q), l2(k)                   where use_qk_l2norm, else q and k themselves
+        alpha = exp(-exp(A_log) softplus(a + dt_bias)),   beta = sigmoid(b)
+        output, final_state = prefill_k_last(y_q, y_k, v, alpha, beta, ..)
+
+    a, b [total_seq_len, num_sab_heads]; A_log, dt_bias [num_sab_heads]; the rest as `prefill_backward_k_last` has it.
+    Returns dq, dk, dv, da and db in the types of q, k, v, a and b; dA_log, ddt_bias and dh0 in that of the arithmetic.
+    Tokens behind the last sequence have zero gradients, and no part in dA_log and ddt_bias.
+    """
+    dtype = arithmetic_type(q, k, v, a, b, A_log, dt_bias, initial_state, do, dht)
+    Q, K, V, A, B = (x.to(dtype) for x in (q, k, v, a, b))
+    rate, bias = A_log.to(dtype), dt_bias.to(dtype)
+    keys = (l2_normalise(Q), l2_normalise(K)) if use_qk_l2norm else (Q, K)
+    alpha, beta = forget_gate_raw(rate, A, bias), torch.sigmoid(B)
+
+    dQ, dK, dv, dalpha, dbeta, dh0 = prefill_backward_k_last(
+        *keys, V, alpha, beta, cu_seqlens, initial_state, scale, do, dht
+    )  # fmt: skip
+    if use_qk_l2norm:
+        dQ, dK = l2_normalise_backward(Q, dQ), l2_normalise_backward(K, dK)
+    da, dA_log, ddt_bias = forget_gate_backward(rate, A, bias, alpha * dalpha)
+    db = update_gate_backward(B, dbeta)
+    of_tokens = (dx.to(x.dtype) for dx, x in ((dQ, q), (dK, k), (dv, v), (da, a), (db, b)))
+    return (*of_tokens, dA_log, ddt_bias, dh0)

@@ -1,0 +1,74 @@
+"""Rows of the gradients of what stands around the rule. All are by hand: see `BY_HAND` of covering/names.py."""
+
+from collections.abc import Iterator
+
+from .backward import FROM_OUTPUT, FROM_STATE, REGIONS
+from .heads import D120, GQA, GROUPS, GROUPS_128, GROUPS_OF_3, QWEN3_NEXT, QWEN_397B_TP4, SMALL, SMALL_128
+from .line import RAGGED_16, Line
+from .prefill import prefill
+
+# --- from raw gates ---------------------------------------------------------------------------------------------
+
+# A raw gate that is saturated has a gradient of nothing; a sigmoid does not reach a beta above 1.
+RAW_REGIMES = (
+    "long_memory", "slow_decay", "fast_decay", "hard_reset", "beta_zero", "beta_one", "large_steps",
+    "large_initial_state", "one_large_state", "sparse_gates", "interleaved_gates", "padded_tails", "in_turn",
+    "single_cotangent", "tiny_cotangents", "huge_cotangents", "tiny_keys",
+)  # fmt: skip
+FEW_SEQUENCES = ("fast_decay", "single_cotangent")  # where little is left of a gate's gradient
+# Where honest arithmetic keeps within a budget: sums of products may cancel.
+SEEDS = {
+    "regime_hard_reset": 3, "regime_large_steps": 1, "regime_sparse_gates": 2, "regime_padded_tails": 2,
+    "regime_in_turn": 3, "regime_single_cotangent": 6, "qwen3_next_heads": 1, "4x16_1x2048": 1, "4x16_ragged": 1,
+}  # fmt: skip
+WITHOUT_NORM = {"scalars": {"use_qk_l2norm": False}}
+
+
+def seeded(line: Line) -> Line:
+    return line | ({"seed": SEEDS[line["name"]]} if line["name"] in SEEDS else {})
+
+
+def raw_smoke() -> Iterator[Line]:
+    yield prefill("ragged", SMALL, "typical", (5, 63, 65), covers="sequences of 5, 63 and 65 tokens together")
+    yield prefill("empty", GROUPS, "typical", (0, 17, 0, 20, 0), covers="no tokens: dh0 is dht")
+    yield prefill("without_norm", SMALL, "typical", (40, 9), **WITHOUT_NORM, covers="q and k as they are given")
+    yield prefill("gqa", GQA, "typical", (33, 31), covers="more query heads than key heads: dk and dv are sums")
+    yield prefill(
+        "only_required", SMALL, "typical", (50,), omit=["initial_state", "dht"],
+        covers="every optional input left out but do",
+    )  # fmt: skip
+
+
+def raw_conformance() -> Iterator[Line]:
+    for regime in RAW_REGIMES:
+        lengths = (65, 0, 64) if regime in FEW_SEQUENCES else (65, 9, 20, 64, 0, 33, 12)
+        yield seeded(prefill(f"regime_{regime}", GROUPS, regime, lengths, covers=f"the regime {regime}"))
+    yield prefill("all_empty", SMALL, "typical", (0, 0, 0), covers="empty sequences alone: all sums are 0")
+    yield prefill("groups_of_three", GROUPS_OF_3, "slow_decay", (65, 30), covers="sums over three value heads")
+    yield prefill("head_size_120", D120, "slow_decay", (129, 64), covers="a head size that no power of two divides")
+    yield prefill("gqa_resets", GQA, "hard_reset", (129, 0, 20), covers="GQA with resets and an empty sequence")
+    yield seeded(prefill("qwen3_next_heads", QWEN3_NEXT, "typical", (20, 41), covers="16 and 32 heads"))
+    yield prefill("long", SMALL, "slow_decay", (1000,), covers="sums over 1,000 tokens")
+    yield prefill("many", SMALL, "typical", (9,) * 66, covers="sums over more sequences than a block of them")
+    yield prefill("from_output", GROUPS_128, "slow_decay", (65, 0, 64), **FROM_OUTPUT, covers="dht absent: zeros")
+    yield prefill("from_state", GROUPS_128, "slow_decay", (65, 0, 64), **FROM_STATE, covers="do absent: zeros")
+    yield prefill("scale_zero", SMALL, "slow_decay", (70,), scalars={"scale": 0.0}, covers="scale 0.0 is no absent one")
+    yield prefill(
+        "scale_negative", GROUPS, "slow_decay", (70,), scalars={"scale": -1.5, "use_qk_l2norm": False},
+        covers="a negative scale, q and k as they are given",
+    )  # fmt: skip
+
+
+def raw_strict() -> Iterator[Line]:
+    yield prefill("strict_gates_forget", GROUPS, "forget_regions", REGIONS, covers="each region of the gate")
+    yield prefill("strict_gates_write", GROUPS, "write_regions", REGIONS, covers="each region of the gate that writes")
+    yield prefill("strict_128", SMALL_128, "slow_decay", (129, 64), covers="head size 128 in careful arithmetic")
+
+
+def raw_performance() -> Iterator[Line]:
+    """All of a call is judged, because parameters get sums over it. So the rows are small."""
+    yield seeded(prefill("4x16_1x2048", QWEN_397B_TP4, "slow_decay", (2048,)))
+    yield seeded(prefill("4x16_ragged", QWEN_397B_TP4, "slow_decay", RAGGED_16[:3]))
+
+
+RAW = {"smoke": raw_smoke, "conformance": raw_conformance, "strict": raw_strict, "performance": raw_performance}

@@ -1,0 +1,50 @@
+"""The gradients of what stands around the rule, in plain PyTorch, without autograd.
+
+All arithmetic is float32. A gradient of a tensor of tokens is rounded once, to the type of that tensor. A parameter
+gets its gradient in float32.
+"""
+
+import torch
+from kernel import gradients
+from torch import Tensor
+
+L2_EPSILON = 1e-6
+
+# --- raw gates and the L2 norm ------------------------------------------------------------------------------------
+
+
+def l2_norm(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x in unit norm, and what it was multiplied by."""
+    rstd = torch.rsqrt((x * x).sum(-1, keepdim=True) + L2_EPSILON)
+    return x * rstd, rstd
+
+
+def through_l2_norm(y: Tensor, rstd: Tensor, dy: Tensor) -> Tensor:
+    """The part of dy along y moves no norm."""
+    along = (y * dy).sum(-1, keepdim=True)
+    return rstd * (dy - y * along)
+
+
+def raw_gates(q, k, v, a, b, A_log, dt_bias, cu_seqlens, initial_state, scale, use_qk_l2norm, do, dht):
+    """gdn_prefill_backward_raw_gates."""
+    queries, keys = q.float(), k.float()
+    if use_qk_l2norm:
+        queries, rstd_q = l2_norm(queries)
+        keys, rstd_k = l2_norm(keys)
+    step = a.float() + dt_bias.float()
+    rate = -A_log.float().exp()
+    log_alpha = rate * (step.clamp(min=0) + torch.log1p(torch.exp(-step.abs())))  # a softplus without a threshold
+    alpha, beta = log_alpha.exp(), torch.sigmoid(b.float())
+
+    dq, dk, dv, dalpha, dbeta, dh0 = gradients(
+        queries, keys, v.float(), alpha, beta, cu_seqlens, initial_state, scale, do, dht
+    )  # fmt: skip
+    if use_qk_l2norm:
+        dq = through_l2_norm(queries, rstd_q, dq)
+        dk = through_l2_norm(keys, rstd_k, dk)
+    dg = alpha * dalpha
+    da = dg * rate * torch.sigmoid(step)
+    db = dbeta * beta * torch.sigmoid(-b.float())
+    dA_log = (dg * log_alpha).sum(0)
+    ddt_bias = da.sum(0)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), da.to(a.dtype), db.to(b.dtype), dA_log, ddt_bias, dh0

@@ -1,0 +1,128 @@
+"""Gradients of what stands around the rule: both derivations against autograd through the forward reference."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers_unit import reference
+from torch import Tensor
+
+Keywords = dict[str, Any]
+LENGTHS = (0, 5, 1, 0, 14)
+GVA, GQA = (2, 2, 4), (4, 2, 2)
+FILES = ("backward_around", "backward_second")
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def near(got: Tensor, wanted: Tensor) -> bool:
+    return got.shape == wanted.shape and bool((got - wanted).norm() <= 1e-10 * wanted.norm().clamp(min=1e-10))
+
+
+def by_autograd(
+    forward: Callable[..., tuple[Tensor, ...]], inputs: Keywords, names: list[str], cotangents: list[Tensor]
+) -> list[Tensor]:
+    """The gradients of the named inputs, given those of what the forward pass returns."""
+    leaves = {name: inputs[name].clone().requires_grad_() for name in names}
+    outputs = forward(**inputs | leaves)
+    loss = sum((x * dx).sum() for x, dx in zip(outputs, cotangents, strict=True))
+    assert isinstance(loss, Tensor)
+    return list(torch.autograd.grad(loss, [leaves[name] for name in names]))
+
+
+def differentiable(
+    forward: Callable[..., tuple[Tensor, ...]], backward: Callable[..., tuple[Tensor, ...]], inputs: Keywords,
+    names: list[str], cotangents: list[str],
+) -> Callable[..., Any]:  # fmt: skip
+    """The forward pass with these gradients, as `gradcheck` takes it."""
+
+    class Operator(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *leaves: Tensor) -> Any:
+            ctx.save_for_backward(*leaves)
+            return tuple(x.clone() for x in forward(**inputs | dict(zip(names, leaves, strict=True))))
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Any:
+            given = dict(zip(names, ctx.saved_tensors, strict=True)) | dict(zip(cotangents, grads, strict=True))
+            return backward(**inputs | given)
+
+    return Operator.apply  # type: ignore[no-any-return]
+
+
+# --- prefill from raw gates -------------------------------------------------------------------------------------
+
+RAW = ["q", "k", "v", "a", "b", "A_log", "dt_bias", "initial_state"]
+
+
+def raw_call(heads: tuple[int, int, int] = GVA, norm: bool = True, lengths: tuple[int, ...] = LENGTHS) -> Keywords:
+    """Inputs in float64, raw gates saturated at both ends among them."""
+    torch.manual_seed(4)
+    T, H, K, N = sum(lengths), max(heads), 4, len(lengths)
+    made: Keywords = {name: normal(T, count, K) for name, count in zip("qkv", heads, strict=True)}
+    made["q"][::5] *= 1e-4  # where the epsilon counts
+    made |= {"a": normal(T, H), "b": normal(T, H), "A_log": 0.3 * normal(H), "dt_bias": normal(H)}
+    made["a"][::7], made["a"][3::7], made["b"][1::5], made["b"][2::5] = 1e6, -100.0, 128.0, -128.0
+    made |= {"cu_seqlens": torch.tensor([0, *lengths]).cumsum(0), "initial_state": normal(N, H, K, K)}
+    made |= {"scale": 0.7, "use_qk_l2norm": norm}
+    return made
+
+
+def raw_cotangents(inputs: Keywords) -> Keywords:
+    states = inputs["initial_state"]
+    return {"do": normal(len(inputs["q"]), *states.shape[1:3]), "dht": normal(*states.shape)}
+
+
+def raw_forward(
+    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, A_log: Tensor, dt_bias: Tensor, cu_seqlens: Tensor,
+    initial_state: Tensor, scale: float, use_qk_l2norm: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """`step` over the tokens, as `prefill_k_last` does it with stores that autograd does not see through."""
+    rule = reference("gated_delta_net")
+    q, k = (rule.l2_normalise(x) if use_qk_l2norm else x for x in (q, k))
+    H, bounds, rows, states = a.shape[1], cu_seqlens.tolist(), [], []
+    Q, K, V = (rule.expand_heads(x, H) for x in (q, k, v))
+    alpha, beta = rule.forget_gate_raw(A_log, a, dt_bias), torch.sigmoid(b)
+    for n, S in enumerate(initial_state):
+        for t in range(bounds[n], bounds[n + 1]):
+            o, S = rule.step(S, Q[t], K[t], V[t], alpha[t], beta[t], scale)
+            rows.append(o)
+        states.append(S)
+    return torch.stack(rows), torch.stack(states)
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(("heads", "norm"), [(GVA, True), (GQA, True), (GVA, False)])
+def test_raw_gates_have_the_gradients_of_autograd(file: str, heads: tuple[int, int, int], norm: bool) -> None:
+    inputs = raw_call(heads, norm)
+    given = raw_cotangents(inputs)
+    found = reference(file).prefill_backward_raw_gates(**inputs, **given)
+    wanted = by_autograd(raw_forward, inputs, RAW, [given["do"], given["dht"]])
+    assert all(bool(x.isfinite().all()) for x in found)
+    assert [name for name, got, want in zip(RAW, found, wanted, strict=True) if not near(got, want)] == []
+
+
+def test_gradcheck_takes_those_of_raw_gates_for_the_gradient() -> None:
+    inputs = raw_call(lengths=(3, 0, 2))
+    inputs |= {name: inputs[name].clamp(-2, 2) for name in ("a", "b")} | {"q": normal(*inputs["q"].shape)}
+    backward = reference("backward_around").prefill_backward_raw_gates
+    operator = differentiable(raw_forward, backward, inputs, RAW, ["do", "dht"])
+    leaves = [inputs[name].clone().requires_grad_() for name in RAW]
+    assert torch.autograd.gradcheck(operator, leaves, fast_mode=True)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_rows_behind_the_last_sequence_have_no_part_in_any_gradient(file: str) -> None:
+    inputs = raw_call()
+    given, run = raw_cotangents(inputs), reference(file).prefill_backward_raw_gates
+    whole = run(**inputs, **given)
+    more = {name: torch.cat([inputs[name], normal(3, *inputs[name].shape[1:])]) for name in ("q", "k", "v", "a", "b")}
+    longer = torch.cat([given["do"], normal(3, *given["do"].shape[1:])])
+    found = run(**inputs | more, **given | {"do": longer})
+    tokens = len(inputs["q"])
+    assert not any(x[tokens:].any() for x in found[:5])
+    assert all(near(x[:tokens], y) for x, y in zip(found[:5], whole[:5], strict=True))
+    assert all(near(x, y) for x, y in zip(found[5:], whole[5:], strict=True))
