@@ -28,7 +28,9 @@ from gdnspec.numerics.torch_arrays import in_blocks, to_array, to_torch
 from helpers_unit import line
 
 DECODE, PREFILL = "gdn_decode_k_last", "gdn_prefill_k_last"
-LARGE = {name: [w for w in workloads(definition(name)) if w.drawn] for name in definitions()}
+# What a parameter gets is a sum over all of a call, of which no sample can be judged: such definitions have small rows.
+SUMS = {n for n, found in definitions().items() if any(roles.of_all(found.definition, x) for x in found.definition.judged)}
+LARGE = {name: [w for w in workloads(definition(name)) if w.drawn] for name in definitions().keys() - SUMS}
 HEADS = "synthetic-gva-256x512-d8"
 LENGTHS = (5, 0, 3, 70, 1, 64, 2)
 
@@ -213,6 +215,13 @@ def test_every_definition_has_rows_past_65535_pairs_and_past_2_31_elements(name:
     # Gradients are also timed on inputs that the device draws: their budgets would take hours on a processor.
     suites = ("conformance", "performance") if found.definition.stage == "backward" else ("conformance",)
     assert all(row.device == "cuda" and row.suite in suites for row in LARGE[name])
+
+
+def test_no_sample_is_taken_of_a_sum_over_all_sequences() -> None:
+    workload = line(definition("gdn_prefill_backward_raw_gates"), HEADS, drawn="device", judged={"sequences": 3})
+    found = definition("gdn_prefill_backward_raw_gates")
+    with pytest.raises(InvalidWorkload, match="dA_log, ddt_bias: a sum over all sequences"):
+        Sample(found.definition, workload, draw(found, workload, "cpu"))
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
