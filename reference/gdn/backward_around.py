@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from .backward import prefill_backward_k_last
+from .convolution import silu
 from .gated_delta_net import L2_EPSILON, arithmetic_type, forget_gate_raw, l2_normalise, softplus
+from .layer import RMS_EPSILON
 
 # --- pieces -----------------------------------------------------------------------------------------------------
 
@@ -85,3 +87,27 @@ def prefill_backward_raw_gates(
     db = update_gate_backward(B, dbeta)
     of_tokens = (dx.to(x.dtype) for dx, x in ((dQ, q), (dK, k), (dv, v), (da, a), (db, b)))
     return (*of_tokens, dA_log, ddt_bias, dh0)
+
+
+# --- the gated norm ---------------------------------------------------------------------------------------------
+
+
+def gated_rms_norm_backward(
+    x: Tensor, z: Tensor, weight: Tensor, eps: float | None, do: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `layer.gated_rms_norm`:  y = n weight silu(z),  n = x rstd,  rstd = (mean(x^2) + eps)^-1/2.
+
+        dz = do n weight silu'(z),      dweight = sum of do n silu(z), over the rows and heads
+        dn = do weight silu(z),         dx = rstd (dn - n mean(n dn))
+
+    x, z, do [.., V]; weight [V]. Returns dx and dz in the types of x and z, dweight in that of the arithmetic.
+    """
+    dtype = arithmetic_type(x, z, weight, do)
+    X, Z, w, dy = (t.to(dtype) for t in (x, z, weight, do))
+    rstd = torch.rsqrt((X * X).mean(dim=-1, keepdim=True) + (RMS_EPSILON if eps is None else eps))
+    n = X * rstd
+    dz = dy * n * w * silu_slope(Z)
+    dweight = (dy * n * silu(Z)).flatten(0, -2).sum(0)
+    dn = dy * w * silu(Z)
+    dx = rstd * (dn - n * (n * dn).mean(dim=-1, keepdim=True))
+    return dx.to(x.dtype), dz.to(z.dtype), dweight

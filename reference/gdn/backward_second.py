@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .backward_chunkwise import prefill_backward_k_last
 from .gated_delta_net import L2_EPSILON, arithmetic_type, softplus
+from .layer import RMS_EPSILON
 
 
 def through_l2_norm(x: Tensor, dy: Tensor) -> Tensor:
@@ -53,3 +54,20 @@ def prefill_backward_raw_gates(
     db = dbeta * beta / (1.0 + torch.exp(logits))
     of_tokens = (dx.to(x.dtype) for dx, x in ((dQ, q), (dK, k), (dv, v), (da, a), (db, b)))
     return (*of_tokens, dA_log, ddt_bias, dh0)
+
+
+def gated_rms_norm_backward(
+    x: Tensor, z: Tensor, weight: Tensor, eps: float | None, do: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """J^T applied to the rows, with the Jacobian J = r I - r^3 x x^T / V of x r, r = (mean(x^2) + eps)^-1/2."""
+    dtype = arithmetic_type(x, z, weight, do)
+    X, Z, w, dy = (t.to(dtype) for t in (x, z, weight, do))
+    V = X.shape[-1]
+    r = (X.square().sum(-1, keepdim=True) / V + (RMS_EPSILON if eps is None else eps)) ** -0.5
+    gate, below = Z / (1.0 + torch.exp(-Z)), 1.0 / (1.0 + torch.exp(Z))  # silu(z), 1 - sigmoid(z)
+    slope = torch.sigmoid(Z) + gate * below
+    eye = torch.eye(V, dtype=dtype, device=x.device)
+    J = r[..., None] * eye - r[..., None] ** 3 * X[..., :, None] * X[..., None, :] / V  # symmetric
+    dx = (J @ (dy * w * gate)[..., None])[..., 0]
+    dz = r * X * dy * w * slope
+    return dx.to(x.dtype), dz.to(z.dtype), torch.einsum("rv,rv,rv->v", *(t.flatten(0, -2) for t in (r * X, dy, gate)))

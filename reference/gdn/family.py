@@ -23,10 +23,10 @@ WITHOUT_PRODUCTS = {
 
 def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
     """The reference in float32; its matrix products rounded; or for prefill from q, k and v a family of its own."""
-    stage = call.definition.stage
-    if stage in WITHOUT_PRODUCTS:
+    alone = without_products(call.definition)
+    if alone is not None:
         # The reference computes in the widest type of its inputs, float32 at least.
-        yield WITHOUT_PRODUCTS[stage], call.oracle(**call.arguments)
+        yield alone, call.oracle(**call.arguments)
     elif by_products(call.definition):
         from gdnspec.family import rounded_products
 
@@ -37,10 +37,16 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
         yield from emulate(call.definition, call.arguments, family(call.strict))
 
 
+def without_products(definition: Definition) -> str | None:
+    """The one emulator of a definition that no tensor core takes part in; None for others."""
+    around = definition.stage == "backward" and definition.conventions.state_layout == "none"  # not of the rule
+    return "float32" if around else WITHOUT_PRODUCTS.get(definition.stage)
+
+
 def by_products(definition: Definition) -> bool:
     """Whether its emulators are its reference with rounded products, and no family of its own."""
     own = definition.stage == "prefill" and {"q", "k", "v"} <= {tensor.name for tensor in definition.inputs}
-    return definition.stage not in WITHOUT_PRODUCTS and not own
+    return without_products(definition) is None and not own
 
 
 def device_painter(definition: Definition, workload: Workload, scope: Scope, device: str) -> DevicePainter:

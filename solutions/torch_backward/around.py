@@ -48,3 +48,25 @@ def raw_gates(q, k, v, a, b, A_log, dt_bias, cu_seqlens, initial_state, scale, u
     dA_log = (dg * log_alpha).sum(0)
     ddt_bias = da.sum(0)
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), da.to(a.dtype), db.to(b.dtype), dA_log, ddt_bias, dh0
+
+
+# --- the gated norm -----------------------------------------------------------------------------------------------
+
+
+def silu_and_slope(x: Tensor) -> tuple[Tensor, Tensor]:
+    """silu(x) = x sigmoid(x), and its derivative."""
+    s = torch.sigmoid(x)
+    return x * s, s * (1 + x * torch.sigmoid(-x))
+
+
+def gated_norm(x, z, weight, eps, do):
+    """gdn_gated_rms_norm_backward."""
+    rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + (1e-6 if eps is None else eps))
+    normed, dy = x.float() * rstd, do.float()
+    gate, slope = silu_and_slope(z.float())
+    dz = dy * normed * weight.float() * slope
+    dweight = (dy * normed * gate).flatten(0, -2).sum(0)
+    dn = dy * weight.float() * gate
+    along = (normed * dn).mean(-1, keepdim=True)
+    dx = rstd * (dn - normed * along)
+    return dx.to(x.dtype), dz.to(z.dtype), dweight

@@ -29,7 +29,8 @@ from helpers_unit import line
 
 DECODE, PREFILL = "gdn_decode_k_last", "gdn_prefill_k_last"
 # What a parameter gets is a sum over all of a call, of which no sample can be judged: such definitions have small rows.
-SUMS = {n for n, found in definitions().items() if any(roles.of_all(found.definition, x) for x in found.definition.judged)}
+OWN = {name: found.definition for name, found in definitions().items()}
+SUMS = {name for name, own in OWN.items() if any(roles.of_all(own, tensor) for tensor in own.outputs)}
 LARGE = {name: [w for w in workloads(definition(name)) if w.drawn] for name in definitions().keys() - SUMS}
 HEADS = "synthetic-gva-256x512-d8"
 LENGTHS = (5, 0, 3, 70, 1, 64, 2)

@@ -88,7 +88,7 @@ def test_every_shipped_line_has_a_budget_with_every_emulator_beside_it(name: str
     for line in (w for w in workloads(found) if w.judged is None):
         assert line.budget is not None, line.name
         by_name = known(found, line)
-        members = [gdn.WITHOUT_PRODUCTS.get(found.definition.stage, "")]
+        members = [gdn.without_products(found.definition) or ""]
         if gdn.by_products(found.definition):
             members = products.family(line.suite == "strict", products.takes_chunks(expected.in_chunks(found)))
         elif found.definition.stage == "prefill":

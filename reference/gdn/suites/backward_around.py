@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 
 from .backward import FROM_OUTPUT, FROM_STATE, REGIONS
+from .decode import decode
 from .heads import D120, GQA, GROUPS, GROUPS_128, GROUPS_OF_3, QWEN3_NEXT, QWEN_397B_TP4, SMALL, SMALL_128
 from .line import RAGGED_16, Line
+from .many import many_decode
+from .norm import norm_conformance, norm_performance, norm_smoke
 from .prefill import prefill
 
 # --- from raw gates ---------------------------------------------------------------------------------------------
@@ -72,3 +75,19 @@ def raw_performance() -> Iterator[Line]:
 
 
 RAW = {"smoke": raw_smoke, "conformance": raw_conformance, "strict": raw_strict, "performance": raw_performance}
+
+
+# --- of the gated norm ------------------------------------------------------------------------------------------
+
+
+def norm_backward_conformance() -> Iterator[Line]:
+    """The rows of the norm, and those of cotangents."""
+    yield from norm_conformance()
+    yield from many_decode()
+    for regime in ("tiny_cotangents", "huge_cotangents"):
+        yield decode(f"regime_{regime}", GROUPS_128, regime, 9, covers=f"the regime {regime}")
+    yield decode("gates_write", GROUPS, "write_regions", 18, covers="each region of silu and of its slope")
+    yield decode("sum_2000", SMALL, "typical", 2000, covers="dweight over 4,000 vectors")
+
+
+NORM_BACKWARD = {"smoke": norm_smoke, "conformance": norm_backward_conformance, "performance": norm_performance}

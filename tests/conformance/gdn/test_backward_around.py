@@ -53,6 +53,41 @@ def differentiable(
     return Operator.apply  # type: ignore[no-any-return]
 
 
+# --- the gated norm ---------------------------------------------------------------------------------------------
+
+NORM = ["x", "z", "weight"]
+
+
+def norm_call() -> Keywords:
+    """One vector near 1e-4, where eps counts, and output gates far from 0."""
+    torch.manual_seed(5)
+    made: Keywords = {"x": normal(5, 3, 7), "z": 4 * normal(5, 3, 7), "weight": normal(7), "eps": 1e-3}
+    made["x"][1] *= 1e-4
+    made["z"][2, 0], made["z"][2, 1] = 60.0, -60.0
+    return made
+
+
+def norm_forward(**inputs: Any) -> tuple[Tensor, ...]:
+    return (reference("layer").gated_rms_norm(**inputs),)
+
+
+@pytest.mark.parametrize("eps", [1e-3, 0.0, None])
+@pytest.mark.parametrize("file", FILES)
+def test_the_gated_norm_has_the_gradients_of_autograd(file: str, eps: float | None) -> None:
+    inputs = norm_call() | {"eps": eps}
+    do = normal(*inputs["x"].shape)
+    found = reference(file).gated_rms_norm_backward(**inputs, do=do)
+    wanted = by_autograd(norm_forward, inputs, NORM, [do])
+    assert [name for name, got, want in zip(NORM, found, wanted, strict=True) if not near(got, want)] == []
+
+
+def test_gradcheck_takes_those_of_the_gated_norm_for_the_gradient() -> None:
+    inputs = norm_call() | {"x": normal(5, 3, 7)}
+    backward = reference("backward_around").gated_rms_norm_backward
+    operator = differentiable(norm_forward, backward, inputs, NORM, ["do"])
+    assert torch.autograd.gradcheck(operator, [inputs[name].clone().requires_grad_() for name in NORM], fast_mode=True)
+
+
 # --- prefill from raw gates -------------------------------------------------------------------------------------
 
 RAW = ["q", "k", "v", "a", "b", "A_log", "dt_bias", "initial_state"]
