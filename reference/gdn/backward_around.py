@@ -5,6 +5,8 @@ Let d x be the gradient of a loss with respect to x. A sum over tokens, which a 
 in the type of the arithmetic, float32 at least. The gradient of a tensor of tokens has the type of that tensor.
 """
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -111,3 +113,52 @@ def gated_rms_norm_backward(
     dn = dy * w * silu(Z)
     dx = rstd * (dn - n * (n * dn).mean(dim=-1, keepdim=True))
     return dx.to(x.dtype), dz.to(z.dtype), dweight
+
+
+# --- the convolution --------------------------------------------------------------------------------------------
+
+
+def conv1d_backward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    cu_seqlens: Tensor,
+    initial_state: Tensor | None,
+    do: Tensor | None,
+    dht: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of the causal convolution and its silu, each sequence from a state of its own. For one sequence,
+    window [W - 1 + T, C] its state and then its inputs,
+
+        p[t] = bias + sum_j weight[:, j] window[t + j],   y = silu(p),   the state afterwards: window's last W - 1 rows
+        dp = do silu'(p),                dweight[:, j] = sum_t dp[t] window[t + j],   dbias = sum_t dp[t]
+        dwindow[t + j] = sum of weight[:, j] dp[t], and of dht in the last W - 1 rows;   dh0 and dx are its two parts
+
+    x, do [total_seq_len, C]; weight [C, W]; bias [C]; initial_state, dht [num_seqs, C, W - 1], oldest input first; what
+    is absent counts as zeros. Returns dx in x's type, dweight, dbias and dh0 in that of the arithmetic. Of an empty
+    sequence dh0 is dht; rows behind the last sequence have zero gradients.
+    """
+    dtype = arithmetic_type(x, weight, bias, initial_state, do, dht)
+    (C, W), N = weight.shape, cu_seqlens.numel() - 1
+    X, w = x.to(dtype), weight.to(dtype)
+    b = torch.zeros(C, dtype=dtype, device=x.device) if bias is None else bias.to(dtype)
+    dy = torch.zeros_like(X) if do is None else do.to(dtype)
+    zeros = torch.zeros(N, C, W - 1, dtype=dtype, device=x.device)
+    states, after = (zeros if s is None else s.to(dtype) for s in (initial_state, dht))
+
+    dx, dweight, dbias, dh0 = torch.zeros_like(X), torch.zeros_like(w), torch.zeros_like(b), torch.zeros_like(states)
+    for n, (start, stop) in enumerate(pairwise(cu_seqlens.tolist())):
+        T = stop - start
+        window = torch.cat([states[n].T, X[start:stop]])
+        p = b.expand(T, -1)
+        for j in range(W):
+            p = p + w[:, j] * window[j : j + T]
+        dp = dy[start:stop] * silu_slope(p)
+        dwindow = torch.zeros_like(window)
+        dwindow[T:] += after[n].T
+        for j in range(W):
+            dwindow[j : j + T] += w[:, j] * dp
+            dweight[:, j] += (dp * window[j : j + T]).sum(0)
+        dbias += dp.sum(0)
+        dh0[n], dx[start:stop] = dwindow[: W - 1].T, dwindow[W - 1 :]
+    return dx.to(x.dtype), dweight, dbias, dh0

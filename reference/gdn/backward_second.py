@@ -71,3 +71,42 @@ def gated_rms_norm_backward(
     dx = (J @ (dy * w * gate)[..., None])[..., 0]
     dz = r * X * dy * w * slope
     return dx.to(x.dtype), dz.to(z.dtype), torch.einsum("rv,rv,rv->v", *(t.flatten(0, -2) for t in (r * X, dy, gate)))
+
+
+def conv1d_backward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    cu_seqlens: Tensor,
+    initial_state: Tensor | None,
+    do: Tensor | None,
+    dht: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """All states and all inputs are rows of one matrix, and `met` says which rows a token meets: a gather forwards, and
+    the sum into the same rows backwards."""
+    dtype = arithmetic_type(x, weight, bias, initial_state, do, dht)
+    (C, W), N, device = weight.shape, cu_seqlens.numel() - 1, x.device
+    kept, starts, lengths = W - 1, cu_seqlens[:-1], cu_seqlens.diff()
+    zeros = torch.zeros(N, C, kept, dtype=dtype, device=device)
+    states, after = (zeros if s is None else s.to(dtype) for s in (initial_state, dht))
+    rows = torch.cat([states.mT.reshape(N * kept, C), x.to(dtype)])
+
+    def row(sequence: Tensor, place: Tensor) -> Tensor:
+        """Of the input at a place of a sequence; places before 0 are in its state."""
+        return torch.where(place >= 0, N * kept + starts[sequence] + place, sequence * kept + kept + place)
+
+    owner = torch.arange(N, device=device).repeat_interleave(lengths)
+    place = torch.arange(len(owner), device=device) - starts[owner]
+    met = row(owner[:, None], place[:, None] + torch.arange(-kept, 1, device=device))  # [T, W]
+    last = row(torch.arange(N, device=device)[:, None], lengths[:, None] + torch.arange(-kept, 0, device=device))
+
+    p = torch.einsum("twc,cw->tc", rows[met], weight.to(dtype)) + (0.0 if bias is None else bias.to(dtype))
+    s = torch.sigmoid(p)
+    dy = torch.zeros_like(p) if do is None else do[: len(owner)].to(dtype)
+    dp = dy * (s + p * s * torch.sigmoid(-p))
+    drows = torch.zeros_like(rows)
+    drows.index_add_(0, met.flatten(), (dp[:, None] * weight.to(dtype).T).flatten(0, 1))
+    drows.index_add_(0, last.flatten(), after.mT.reshape(N * kept, C))
+    dweight, dbias = torch.einsum("tc,twc->cw", dp, rows[met]), torch.einsum("tc->c", dp)
+    dh0 = drows[: N * kept].view(N, kept, C).mT.contiguous()
+    return drows[N * kept :].to(x.dtype), dweight, dbias, dh0

@@ -34,7 +34,7 @@ NEAR_VALUES = 16  # the same of near values
 NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
 
 
-NUM_CHUNKS = "num_chunks"  # the axis: chunks of all sequences together
+NUM_CHUNKS, TOKENS = "num_chunks", "total_seq_len"  # axes: chunks, and tokens, of all sequences together
 
 
 def state_heads(scope: Scope) -> int:
@@ -190,7 +190,7 @@ class Painter:
         out = encode(x.astype(np.float32), tensor.dtype).reshape(shape)
         if self.regime.cotangents == "one":
             alone = np.zeros(len(out), dtype=bool)
-            if not is_state(self.definition, tensor):
+            if str((tensor.shape or [""])[0]) == TOKENS:
                 alone = self.layout.position == (2 * self.layout.lengths // 3)[self.layout.sequence]
             out[~alone] = 0
         return out

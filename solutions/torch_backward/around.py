@@ -70,3 +70,43 @@ def gated_norm(x, z, weight, eps, do):
     along = (normed * dn).mean(-1, keepdim=True)
     dx = rstd * (dn - normed * along)
     return dx.to(x.dtype), dz.to(z.dtype), dweight
+
+
+# --- the convolution ----------------------------------------------------------------------------------------------
+
+
+def convolution(x, weight, bias, cu_seqlens, initial_state, do, dht):
+    """gdn_conv1d_backward. All sequences at once: each tap is a gather forwards, and a sum into the same rows back."""
+    (C, W), N, device = weight.shape, cu_seqlens.numel() - 1, x.device
+    kept, lengths = W - 1, cu_seqlens.diff()
+    zeros = torch.zeros(N, C, kept, device=device)
+    state = zeros if initial_state is None else initial_state.float()
+    after = zeros if dht is None else dht.float()
+    # Row i of `inputs`: first the states of all sequences, oldest input first, then the tokens.
+    inputs = torch.cat([state.transpose(1, 2).reshape(N * kept, C), x.float()])
+    owner = torch.repeat_interleave(torch.arange(N, device=device), lengths)
+    position = torch.arange(len(owner), device=device) - cu_seqlens[:-1][owner]
+    token = N * kept + torch.arange(len(owner), device=device)
+
+    def met(tap: int) -> Tensor:
+        """The row that each token meets under a tap."""
+        back = kept - tap
+        return torch.where(position >= back, token - back, owner * kept + position + tap)
+
+    p = torch.zeros(len(owner), C, device=device) if bias is None else bias.float().expand(len(owner), -1)
+    for tap in range(W):
+        p = p + weight[:, tap].float() * inputs[met(tap)]
+    dp = silu_and_slope(p)[1] * (0.0 if do is None else do[: len(owner)].float())
+
+    gradient = torch.zeros_like(inputs)
+    dweight = torch.empty(C, W, device=device)
+    for tap in range(W):
+        gradient.index_add_(0, met(tap), weight[:, tap].float() * dp)
+        dweight[:, tap] = (dp * inputs[met(tap)]).sum(0)
+    # The state afterwards is the last inputs of a sequence; in a short one some are of the state before.
+    sequence, i = torch.arange(N, device=device)[:, None], torch.arange(kept, device=device)
+    at = lengths[:, None] + i
+    last = torch.where(at >= kept, N * kept + cu_seqlens[:-1, None] + at - kept, sequence * kept + at)
+    gradient.index_add_(0, last.flatten(), after.transpose(1, 2).reshape(N * kept, C))
+    dh0 = gradient[: N * kept].view(N, kept, C).transpose(1, 2).contiguous()
+    return gradient[N * kept :].to(x.dtype), dweight, dp.sum(0), dh0

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from .backward import FROM_OUTPUT, FROM_STATE, REGIONS
 from .decode import decode
-from .heads import D120, GQA, GROUPS, GROUPS_128, GROUPS_OF_3, QWEN3_NEXT, QWEN_397B_TP4, SMALL, SMALL_128
+from .heads import D120, GQA, GROUPS, GROUPS_128, GROUPS_OF_3, GVA_D120, QWEN3_NEXT, QWEN_397B_TP4, SMALL, SMALL_128
 from .line import RAGGED_16, Line
 from .many import many_decode
 from .norm import norm_conformance, norm_performance, norm_smoke
@@ -91,3 +91,42 @@ def norm_backward_conformance() -> Iterator[Line]:
 
 
 NORM_BACKWARD = {"smoke": norm_smoke, "conformance": norm_backward_conformance, "performance": norm_performance}
+
+
+# --- of the convolution -----------------------------------------------------------------------------------------
+
+
+def conv_backward_smoke() -> Iterator[Line]:
+    yield prefill("ragged", SMALL, "typical", (1, 70, 2, 129), covers="sequences around the kernel's width and a block")
+    yield prefill("shorter", GROUPS, "typical", (1, 1, 2, 2, 3, 3), covers="sequences shorter than the kernel")
+    yield prefill("empty", SMALL, "typical", (0, 5, 0, 0), covers="empty sequences: dh0 is dht")
+    yield prefill("width_2", D120, "typical", (1, 40, 65), covers="a kernel of two tokens")
+    yield prefill("width_3", GVA_D120, "typical", (2, 1, 66), omit=["bias"], covers="a kernel of three tokens, no bias")
+    yield prefill(
+        "only_required", SMALL, "typical", (50, 3), omit=["bias", "initial_state", "dht"],
+        covers="every optional input left out but do",
+    )  # fmt: skip
+
+
+def conv_backward_conformance() -> Iterator[Line]:
+    yield prefill("no_tokens", SMALL, "typical", (0,), covers="no tokens at all: all sums are 0")
+    yield prefill("widest", QWEN3_NEXT, "typical", (5, 1, 2), covers="8192 channels of a real model")
+    yield prefill("large_states", GROUPS_OF_3, "large_initial_state", (33, 64, 1), covers="silu far from 0 at first")
+    yield prefill("tiny_inputs", SMALL, "tiny_keys", (33, 2), covers="inputs near 1e-4: the slope of silu is 1 / 2")
+    yield prefill("many", SMALL, "typical", (3, 1, 2, 5) * 18, covers="more sequences than a block of them")
+    yield prefill("long", SMALL_128, "typical", (700, 1, 290), covers="many blocks of tokens")
+    yield prefill("from_output", GROUPS_128, "typical", (65, 0, 64), **FROM_OUTPUT, covers="dht absent: zeros")
+    yield prefill("from_state", GROUPS_128, "typical", (65, 0, 2), **FROM_STATE, covers="do absent: zeros")
+    yield prefill("from_zeros", SMALL, "typical", (9, 1, 0), omit=["initial_state"], covers="no initial state: zeros")
+    for regime in ("single_cotangent", "tiny_cotangents", "huge_cotangents"):
+        yield prefill(f"regime_{regime}", GROUPS, regime, (65, 9, 2), covers=f"the regime {regime}")
+
+
+def conv_backward_performance() -> Iterator[Line]:
+    for name, lengths in (("1x2048", (2048,)), ("4x2048", (2048,) * 4)):
+        yield prefill(f"16x32_{name}", QWEN3_NEXT, "typical", lengths, omit=["bias"])
+
+
+CONV_BACKWARD = {
+    "smoke": conv_backward_smoke, "conformance": conv_backward_conformance, "performance": conv_backward_performance,
+}  # fmt: skip

@@ -88,6 +88,64 @@ def test_gradcheck_takes_those_of_the_gated_norm_for_the_gradient() -> None:
     assert torch.autograd.gradcheck(operator, [inputs[name].clone().requires_grad_() for name in NORM], fast_mode=True)
 
 
+# --- the convolution --------------------------------------------------------------------------------------------
+
+CONV = ["x", "weight", "bias", "initial_state"]
+
+
+def conv_call(W: int) -> Keywords:
+    """Sequences shorter and longer than the kernel, and empty ones."""
+    torch.manual_seed(W)
+    N, C = len(LENGTHS), 5
+    made: Keywords = {"x": normal(sum(LENGTHS), C), "weight": normal(C, W), "bias": normal(C)}
+    return made | {"cu_seqlens": torch.tensor([0, *LENGTHS]).cumsum(0), "initial_state": normal(N, C, W - 1)}
+
+
+def conv_forward(
+    x: Tensor, weight: Tensor, bias: Tensor, cu_seqlens: Tensor, initial_state: Tensor
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """`convolve` of each sequence, as `conv1d_prefill` does it with stores that autograd does not see through."""
+    bounds, outputs, states = cu_seqlens.tolist(), [], []
+    for n, state in enumerate(initial_state):
+        window = torch.cat([state.T, x[bounds[n] : bounds[n + 1]]])
+        outputs.append(reference("convolution").convolve(window, weight, bias))
+        states.append(window[bounds[n + 1] - bounds[n] :].T)
+    return torch.cat(outputs), torch.stack(states)
+
+
+@pytest.mark.parametrize("W", [2, 4])
+@pytest.mark.parametrize("file", FILES)
+def test_the_convolution_has_the_gradients_of_autograd(file: str, W: int) -> None:
+    inputs = conv_call(W)
+    given = {"do": normal(*inputs["x"].shape), "dht": normal(*inputs["initial_state"].shape)}
+    run = reference(file).conv1d_backward
+    wanted = by_autograd(conv_forward, inputs, CONV, [*given.values()])
+    found = run(**inputs, **given)
+    assert [name for name, got, want in zip(CONV, found, wanted, strict=True) if not near(got, want)] == []
+    for name in ("bias", "initial_state", "do", "dht"):  # what is absent counts as zeros
+        zeros = {name: torch.zeros_like((inputs | given)[name])}
+        both = (run(**inputs | given | absent) for absent in ({name: None}, zeros))
+        assert all(near(a, b) for a, b in zip(*both, strict=True)), name
+
+
+def test_gradcheck_takes_those_of_the_convolution_for_the_gradient() -> None:
+    inputs = conv_call(4)
+    backward = reference("backward_around").conv1d_backward
+    operator = differentiable(conv_forward, backward, inputs, CONV, ["do", "dht"])
+    assert torch.autograd.gradcheck(operator, [inputs[name].clone().requires_grad_() for name in CONV], fast_mode=True)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_rows_behind_the_last_sequence_have_no_part_in_the_gradients_of_a_convolution(file: str) -> None:
+    inputs, run = conv_call(3), reference(file).conv1d_backward
+    given = {"do": normal(*inputs["x"].shape), "dht": normal(*inputs["initial_state"].shape)}
+    whole, tokens = run(**inputs, **given), len(inputs["x"])
+    longer = {"x": torch.cat([inputs["x"], normal(3, 5)]), "do": torch.cat([given["do"], normal(3, 5)])}
+    found = run(**inputs | given | longer)
+    assert not found[0][tokens:].any()
+    assert all(near(x, y) for x, y in zip((found[0][:tokens], *found[1:]), whole, strict=True))
+
+
 # --- prefill from raw gates -------------------------------------------------------------------------------------
 
 RAW = ["q", "k", "v", "a", "b", "A_log", "dt_bias", "initial_state"]
