@@ -3,14 +3,13 @@
     python benchmarks/decode_rows.py [--solution cuda_decode] [--against flashinfer] [--rows TEXT,TEXT] [--json FILE]
 
 One token a sequence, [V, K] states, dense or in a pool, float32 or bfloat16, heads 4/16 to 16/64. The batches are 1 to
-40, those on either side of each multiple of the multiprocessors, and every seventh up to 300. The copy, and how calls
-are timed, are those of decode_floor.py: microseconds in a graph of calls on states of their own.
+40, those on either side of each multiple of the multiprocessors, and every seventh up to 300. The copy is that of
+decode_floor.py. It, the solution and the peers take turns in one process: microseconds in graphs of calls, each on
+states and tokens of its own.
 """
 
 import argparse
 import json
-import math
-import random
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -18,47 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from decode_floor import SHAPES, SLOTS, D, microseconds
+from decode_ring import Call, Memory, Ring, copies, in_turns
 from decode_shapes import Row, allowed, rows, summary
 from gdnspec.build.loader import load_function
 from gdnspec.catalog.solutions import load_variant
 from prefill_rows import folder_of
 
 HERE = Path(__file__).resolve().parent
+FEW = 1200  # pairs: past these a wave is a small part of a call
 OUTPUTS = ("output", "new_state")
-Call = Callable[[], object]
-
-
-class Ring:
-    """The arguments of `count` calls, by the names and in the order of the definition, each on states of its own."""
-
-    def __init__(self, row: Row) -> None:
-        (hk, h), batch = row.heads, row.batch
-        dtype = torch.bfloat16 if row.bf16 else torch.float32
-        size = batch * h * D * D * dtype.itemsize
-        count = max(6, min(256, math.ceil(3.3 * torch.cuda.get_device_properties(0).L2_cache_size / size)))
-        normal = partial(torch.randn, device="cuda")
-        slots_of_pool = min(SLOTS, (2**31 - 1) // (h * D * D))  # FlashInfer has int32 offsets
-        states = normal(slots_of_pool if row.pool else count * batch, h, D, D).to(dtype)
-        given: dict[str, Any] = {
-            name: normal(batch, 1, heads, D).bfloat16() for name, heads in (("q", hk), ("k", hk), ("v", h))
-        }
-        gates = {
-            "A_log": normal(h),
-            "a": normal(batch, 1, h).bfloat16(),
-            "dt_bias": normal(h).bfloat16(),
-            "b": normal(batch, 1, h).bfloat16(),
-        }
-        gates |= {"scale": None, "use_qk_l2norm": None, "output": torch.empty_like(given["v"])}
-        self.calls: list[dict[str, Any]] = []
-        self.pool = row.pool
-        for i in range(count):
-            if row.pool:
-                slots = torch.tensor(random.sample(range(slots_of_pool), batch), dtype=torch.int32, device="cuda")
-                self.calls.append({**given, "pool": states, "read_slots": slots, "write_slots": slots, **gates})
-            else:
-                state = states[i * batch : (i + 1) * batch]
-                self.calls.append({**given, "state": state, **gates, "new_state": torch.empty_like(state)})
 
 
 def calls_of(name: str, among: str, row: Row, ring: Ring, build: Path) -> list[Call]:
@@ -78,27 +45,27 @@ def calls_of(name: str, among: str, row: Row, ring: Ring, build: Path) -> list[C
     return made
 
 
-def copies(ring: Ring, floor: dict[str, Callable[..., object]], shape: int) -> list[Call]:
-    if ring.pool:
-        return [
-            partial(floor["pool"], given["pool"], given["read_slots"], given["write_slots"][:, None], shape)
-            for given in ring.calls
-        ]
-    return [partial(floor["dense"], given["state"], given["new_state"], shape) for given in ring.calls]
-
-
 def measure(
-    row: Row, options: argparse.Namespace, floor: dict[str, Callable[..., object]], build: Path
+    row: Row, options: argparse.Namespace, floor: dict[str, Callable[..., object]], build: Path, memory: Memory
 ) -> dict[str, Any]:
-    ring, peers = Ring(row), {}
-    for name in filter(None, options.against.split(",")):
+    ring, mine, peers = Ring(row, memory), options.solution, [*filter(None, options.against.split(","))]
+    subjects: dict[str, list[Call]] = {}
+    for name in [mine, *peers]:
         try:
-            peers[name] = microseconds(calls_of(name, "peers", row, ring, build))
+            calls = calls_of(name, "solutions" if name == mine else "peers", row, ring, build)
+            calls[0]()
+            subjects[name] = calls
         except Exception as error:  # a library may refuse a shape; the others go on
+            if name == mine:
+                raise
             print(f"{row.name}: {name} is left out: {type(error).__name__}: {str(error).splitlines()[:1]}")
-    us = microseconds(calls_of(options.solution, "solutions", row, ring, build))
-    copy = min(microseconds(copies(ring, floor, shape)) for shape in range(SHAPES))
-    return {**row._asdict(), "device": torch.cuda.get_device_name(), "us": us, "copy": copy, "peers": peers}
+    moved = copies(ring, floor)
+    for calls in moved.values():
+        calls[0]()
+    us = in_turns(subjects | moved, ring.rounds)
+    copy = min(us[shape] for shape in moved)
+    found = {name: us[name] for name in peers if name in us}
+    return {**row._asdict(), "device": torch.cuda.get_device_name(), "us": us[mine], "copy": copy, "peers": found}
 
 
 def main() -> None:
@@ -106,6 +73,7 @@ def main() -> None:
     parser.add_argument("--solution", default="cuda_decode")
     parser.add_argument("--against", default="flashinfer")
     parser.add_argument("--rows", default="", metavar="TEXT,TEXT", help="only those with one of these in their name")
+    parser.add_argument("--every", type=int, default=1, help="past 1,200 (row, head) pairs, only one row in so many")
     parser.add_argument("--json", type=Path, help="append a line a row")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -113,13 +81,15 @@ def main() -> None:
     device = torch.cuda.get_device_properties(0)
     many, records = device.multi_processor_count, []
     asked = [row for row in rows(many) if any(text in row.name for text in options.rows.split(","))]
+    asked = [row for n, row in enumerate(asked) if row.batch * row.heads[1] <= FEW or n % options.every == 0]
     print(f"{device.name}, {many} multiprocessors; microseconds; allowed: by the copy\n")
     print(f"{'':28}{'copy':>9}{'allowed':>9}{options.solution[-16:]:>17}  peers")
     with tempfile.TemporaryDirectory() as scratch:
         build = Path(scratch)
         floor = {name: load_function(HERE / "floor", f"kernel.cu::{name}", build) for name in ("dense", "pool")}
+        memory = Memory(asked)
         for row in asked:
-            found = measure(row, options, floor, build)
+            found = measure(row, options, floor, build, memory)
             records.append(found)
             others = ", ".join(f"{name} {us:.2f}" for name, us in found["peers"].items())
             limit = allowed(row, found["copy"], many)
