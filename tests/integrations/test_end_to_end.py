@@ -66,7 +66,7 @@ def test_every_path_runs_every_case(
         assert against == "-"
     assert "prefill 5+1+70: transformers is left out: ValueError: its state runs on over the bounds" in printed.err
     assert {name for name, count in counts.items() if count} == {
-        "causal_conv1d", "causal_conv1d_step", "gated_delta_rule", "gated_delta_rule_step", "gated_rms_norm",
+        "causal_conv1d_gates", "gated_delta_net_step_", "gated_delta_rule", "gated_rms_norm",
     }  # fmt: skip
     assert {name: getattr(package, name) for name in dir(package)} == before
     written = json.loads((tmp_path / "found").read_text())
