@@ -9,15 +9,14 @@ their states. It is timed by itself, with tensors in place of what the projectio
 core's output with that of the first path: the relative L2 distance, the largest of all layers.
 
 On a GPU, every figure is the median of windows of replays of a CUDA graph, all paths in turns. Where a graph cannot
-record a call, it is the time of the call's kernels by the profiler, without the gaps between them, and the table marks
-the path with "kernels". A path that cannot run a case is left out. stderr says why.
+record a call, or the call has thousands of kernels, it is the time of the call's kernels by the profiler, without the
+gaps between them, and the table marks the path with "kernels". A path that cannot run a case is left out, and so is
+what would begin after --seconds. stderr says why, and how long each path took to compile, tune and record.
 """
 
 import argparse
 import json
-import math
 import platform
-import statistics
 import subprocess
 import sys
 import time
@@ -29,14 +28,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from graph_times import Timed, Unrecorded, medians, recorded, said_of
 from model_paths import PATHS
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen3NextConfig, Qwen3NextModel, StaticCache
 
 RAGGED = (37, 1300, 64, 513, 2048, 1, 700, 129, 3000, 255, 64, 90, 1111, 5, 800, 2000)
 BASE = "fla"  # what others are compared with
-PROMPT, WINDOW_SECONDS = 4, 0.02
+PROMPT = 4
 PARTS = ("whole", "core")
 TINY = {
     "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "linear_num_key_heads": 2,
@@ -173,94 +172,6 @@ def _seeded(device: torch.device) -> torch.Generator:
     return torch.Generator(device).manual_seed(1)
 
 
-# --- timing -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Unrecorded:
-    """A call that no graph records, and why."""
-
-    call: Callable[[], Any]
-    why: str
-
-    def kernel_seconds(self, times: int) -> float:
-        with profile(activities=[ProfilerActivity.CUDA]) as found:
-            for _ in range(times):
-                self.call()
-            torch.cuda.synchronize()
-        return sum(event.self_device_time_total for event in found.key_averages()) / 1e6 / times
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A CUDA graph of a call, with the call, which owns the tensors that the graph reads."""
-
-    call: Callable[[], Any]
-    graph: Any
-
-    def __call__(self) -> None:
-        self.graph.replay()
-
-
-Timed = Callable[[], Any] | Unrecorded
-
-
-def recorded(path: str, model: Any, call: Callable[[], Any]) -> Timed:
-    """The call on a path, as a CUDA graph if one can record it; on a CPU as it is."""
-
-    def on_path() -> Any:
-        with PATHS[path](model):
-            return call()
-
-    if model.device.type == "cpu":
-        return on_path
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):  # kernels are compiled and tuned
-            on_path()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            on_path()
-    except Exception as error:
-        torch.cuda.synchronize()
-        return Unrecorded(on_path, said_of(error))
-    return Recorded(on_path, graph)
-
-
-def said_of(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
-def seconds(call: Timed, times: int, device: torch.device) -> float:
-    if isinstance(call, Unrecorded):
-        return call.kernel_seconds(times)
-    if device.type == "cpu":
-        start = time.perf_counter()
-        for _ in range(times):
-            call()
-        return (time.perf_counter() - start) / times
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(times):
-        call()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / 1e3 / times
-
-
-def medians(calls: dict[Any, Timed], windows: int, device: torch.device) -> dict[Any, float]:
-    """Of each call, one window after the other of all."""
-    times = {key: max(1, math.ceil(WINDOW_SECONDS / seconds(call, 1, device))) for key, call in calls.items()}
-    found: dict[Any, list[float]] = {key: [] for key in calls}
-    for _ in range(windows):
-        for key, call in calls.items():
-            found[key].append(seconds(call, times[key], device))
-    return {key: statistics.median(each) for key, each in found.items()}
-
-
 # --- the table --------------------------------------------------------------------------------------------------
 
 
@@ -292,19 +203,22 @@ def distance(found: list[Tensor], wanted: list[Tensor]) -> float:
     return max(((x.float() - y.float()).norm() / y.float().norm()).item() for x, y in pairs)
 
 
-def measured(model: Any, case: Case, paths: list[str], windows: int) -> list[Row]:
-    """The rows of a case: first the paths that are left out, then those that ran it."""
+def measured(model: Any, case: Case, paths: list[str], windows: int, until: float) -> list[Row]:
+    """The rows of a case: first the paths that are left out, then those that ran it. `until`: when nothing begins."""
     calls: dict[Any, Timed] = {}
     outputs: dict[str, list[Tensor]] = {}
     rows = []
     for path in paths:
+        start = time.monotonic()
         try:
             if path == "transformers" and case.packed:
                 raise ValueError("its state runs on over the bounds of packed sequences")
+            if start >= until:
+                raise TimeoutError("--seconds were over")
             with PATHS[path](model):
                 run = Run(model, case)
                 outputs[path] = [x.clone() for x in run.core()]
-            found = {(path, part): recorded(path, model, getattr(run, part)) for part in PARTS}
+            found = {(path, part): recorded(_on(path, model, getattr(run, part)), model.device) for part in PARTS}
         except Exception as error:
             outputs.pop(path, None)
             said = said_of(error)
@@ -312,6 +226,7 @@ def measured(model: Any, case: Case, paths: list[str], windows: int) -> list[Row
             rows.append(Row(case.name, path, case.tokens, left_out=said))
             continue
         calls |= found
+        print(f"{case.name}: {path} was ready in {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
     times = medians(calls, windows, model.device)
     for path in outputs:
         differs = distance(outputs[path], outputs[next(iter(outputs))])
@@ -321,6 +236,14 @@ def measured(model: Any, case: Case, paths: list[str], windows: int) -> list[Row
             print(f"{case.name}: {path} has no graph of {part}, so its kernels are timed: {why}", file=sys.stderr)
         rows.append(Row(case.name, path, case.tokens, whole, core, base, differs, unrecorded=unrecorded))
     return rows
+
+
+def _on(path: str, model: Any, call: Callable[[], Any]) -> Callable[[], Any]:
+    def on_path() -> Any:
+        with PATHS[path](model):
+            return call()
+
+    return on_path
 
 
 def built(tiny: bool, layers: int, device: str) -> Any:
@@ -353,10 +276,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, default=4, help="every fourth has full attention")
     parser.add_argument("--paths", default=",".join(PATHS))
     parser.add_argument("--windows", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=120, help="no path of a case begins after so many")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small layers and short sequences")
     parser.add_argument("--json", type=Path, help="also write the figures here, with card, versions and commit")
     given = parser.parse_args(arguments)
+    until = time.monotonic() + given.seconds
     paths = given.paths.split(",")
     if unknown := set(paths) - set(PATHS):
         parser.error(f"--paths: {', '.join(sorted(unknown))} is unknown: {', '.join(PATHS)} are known")
@@ -376,7 +301,7 @@ def main(arguments: list[str] | None = None) -> None:
     print("|---|---|---:|---:|---:|---:|---:|---:|")
     with torch.no_grad():
         for case in TINY_CASES if given.tiny else CASES:
-            for row in measured(model, case, paths, given.windows):
+            for row in measured(model, case, paths, given.windows, until):
                 rows.append(asdict(row))
                 if row.left_out is None:
                     print(row.line(), flush=True)

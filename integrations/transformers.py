@@ -15,7 +15,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from types import MethodType, TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from gdnspec import ops
@@ -30,11 +30,35 @@ except ImportError as error:
 
 Layer = Any  # a module of transformers, whose attributes have no types
 Projected = tuple[Tensor, Tensor, Tensor, Tensor]
+WORD = 16  # bytes, the most that a thread of a GPU copies at a time
+
+
+# --- projections of hidden states: q, k and v side by side, output gates, raw b and a ---------------------------
 
 
 def _qwen3_next(layer: Layer, hidden: Tensor) -> Projected:
-    *qkv, z, b, a = layer.fix_query_key_value_ordering(layer.in_proj_qkvz(hidden), layer.in_proj_ba(hidden))
-    return torch.cat([x.flatten(2) for x in qkv], dim=-1), z, b, a
+    """Two projections, whose rows have all of a key head and of its value heads side by side."""
+    H, K, V = layer.num_k_heads, layer.head_k_dim, layer.value_dim // layer.num_k_heads
+    qkvz = layer.in_proj_qkvz(hidden)
+    b, a = layer.in_proj_ba(hidden).unflatten(-1, (H, 2, -1)).movedim(-2, 0).flatten(-2)
+    if qkvz.requires_grad:
+        *qkv, z = (x.flatten(-2) for x in qkvz.unflatten(-1, (H, -1)).split([K, K, V, V], dim=-1))
+        return torch.cat(qkv, dim=-1), z, b, a
+    size = WORD // qkvz.element_size()
+    words = qkvz.is_contiguous() and not any(n % size for n in (K, V, qkvz.storage_offset()))
+    wide, K, V = (qkvz.view(torch.complex128), K // size, V // size) if words else (qkvz, K, V)
+    qk, v, z = wide.unflatten(-1, (H, -1)).split([2 * K, V, V], dim=-1)
+    qkv = _in_rows(qk.unflatten(-1, (2, K)).transpose(-3, -2), v)
+    return qkv.view(qkvz.dtype), _in_rows(z).view(qkvz.dtype), b, a
+
+
+def _in_rows(*parts: Tensor) -> Tensor:
+    """Heads [B, T, .., size] in rows [B, T, channels], part after part, each copied once."""
+    sizes = [x.shape[2:].numel() for x in parts]
+    rows = parts[0].new_empty(*parts[0].shape[:2], sum(sizes))
+    for place, x in zip(rows.split(sizes, dim=-1), parts, strict=True):
+        place.unflatten(-1, x.shape[2:]).copy_(x)
+    return rows
 
 
 def _qwen3_5(layer: Layer, hidden: Tensor) -> Projected:
@@ -56,6 +80,9 @@ LAYERS: dict[str, tuple[Callable[[Layer, Tensor], Projected], str, str]] = {
 SERVED = "Qwen3-Next, Qwen3.5, Qwen3.5-MoE and OLMo Hybrid"
 
 
+# --- a layer ----------------------------------------------------------------------------------------------------
+
+
 def _forward_of(kind: str) -> Callable[..., Tensor]:
     project, norm_name, out_name = LAYERS[kind]
 
@@ -69,41 +96,96 @@ def _forward_of(kind: str) -> Callable[..., Tensor]:
         """As the layer's own, with the state of the convolution and of the rule in transformers' cache."""
         if attention_mask is not None:  # padding becomes zeros, which leave a state of zeros as it is
             hidden_states = (hidden_states * attention_mask[:, :, None]).to(hidden_states.dtype)
-        qkv, z, b, a = (x.contiguous() for x in project(self, hidden_states))
-        cache: Any = None if cache_params is None else cache_params.layers[self.layer_idx]
-        carried = cache is not None and cache_params.has_previous_state(self.layer_idx)
-        one = carried and qkv.shape[1] == 1
-        starts = None if carried else kwargs.get("cu_seq_lens_q")  # of sequences that are packed in one row
-        qkv = _convolved(self, qkv, cache_params, carried, one and not cache.record_past, starts)
-        state = cache.recurrent_states[0] if carried else None
-        output, state = (_step if one else _sequences)(self, _heads(self, qkv), a, b, state, starts)
-        if cache is not None:
-            cache_params.update_recurrent_state(state, self.layer_idx)
+        B, T, _ = hidden_states.shape
+        qkv, z, b, a = (x.flatten(0, 1).contiguous() for x in project(self, hidden_states))
+        carried = cache_params is not None and cache_params.has_previous_state(self.layer_idx)
         norm = getattr(self, norm_name)
-        output = ops.gated_rms_norm(output, z.view(output.shape), norm.weight, norm.variance_epsilon)
-        return getattr(self, out_name)(output.flatten(2))
+        if carried and T == 1 and not cache_params.layers[self.layer_idx].record_past:
+            output = _step(self, norm, qkv, z, a, b, cache_params)
+        else:
+            starts = None if carried else kwargs.get("cu_seq_lens_q")  # of sequences that are packed in one row
+            output = _sequences(self, qkv.view(B, T, -1), a, b, cache_params, carried, starts)
+            output = ops.gated_rms_norm(output, z.view(output.shape), norm.weight, norm.variance_epsilon)
+        return getattr(self, out_name)(output.view(B, T, -1))
 
     # The operators read weights of the convolution and of the norm, which accelerate may have to load before.
     return force_accelerate_hooks(["conv1d", norm_name])(forward)
 
 
-def _convolved(layer: Layer, x: Tensor, cache_params: Any, carried: bool, one: bool, starts: Tensor | None) -> Tensor:
-    """silu(conv(x)). The cache has more tokens than the convolution reads, or fewer if it keeps all of a short past."""
-    (B, T, C), kept = x.shape, layer.conv_kernel_size - 1
-    weight, bias = layer.conv1d.weight[:, 0], layer.conv1d.bias
-    held: Any = cache_params.layers[layer.layer_idx].conv_states[0] if carried else None
-    if starts is None:
-        starts = torch.arange(0, B * T + 1, T, device=x.device)
-    slots = torch.arange(len(starts) - 1, dtype=torch.int32, device=x.device)
-    states = x.new_zeros(len(slots), C, kept) if held is None else pad(held, (kept - held.shape[-1], 0))
-    if one:
-        y = ops.causal_conv1d_step(x[:, 0], weight, bias, states, slots)
-        held[:, :, -kept:] = states
-        return y[:, None]
-    if cache_params is not None:
-        cache_params.update_conv_state(x.mT, layer.layer_idx, conv_kernel_size=kept + 1)
-    has_initial_state = torch.full_like(slots, carried, dtype=torch.bool)
-    return ops.causal_conv1d(x.flatten(0, 1), weight, bias, starts, states, slots, has_initial_state).view(B, T, C)
+def _step(layer: Layer, norm: Layer, qkv: Tensor, z: Tensor, a: Tensor, b: Tensor, cache_params: Any) -> Tensor:
+    """One token per row. The states of the cache are the pools, unless they lie otherwise: then they are copied."""
+    cache, kept = cache_params.layers[layer.layer_idx], layer.conv_kernel_size - 1
+    held, turned = cache.conv_states[0], cache.recurrent_states[0].mT
+    in_place = turned.is_contiguous() and turned.dtype.itemsize >= 4
+    columns, states = _columns(held, kept), turned if in_place else turned.float().contiguous()
+    slots = _rows(len(qkv), qkv).slots
+    convolution, gates = (layer.conv1d.weight[:, 0], layer.conv1d.bias), (layer.A_log, layer.dt_bias)
+    if _expressed(layer, qkv, norm.weight, held) and norm.variance_epsilon == 1e-6:
+        pools = (columns, slots, states, slots)
+        output = ops.gated_delta_net_step_(qkv, z, a, b, *convolution, *gates, norm.weight, *pools)
+    else:
+        heads = [x[:, None] for x in _heads(layer, ops.causal_conv1d_step(qkv, *convolution, columns, slots))]
+        raw, options = (gates[0].float(), a[:, None], gates[1], b[:, None]), {"allow_neg_eigval": _twice(layer)}
+        o = ops.gated_delta_rule_step_(*heads, states, slots, slots, *raw, **options)[:, 0]
+        output = ops.gated_rms_norm(o, z.view(o.shape), norm.weight, norm.variance_epsilon)
+    if columns is not held:
+        held[:, :, -kept:] = columns
+    if not in_place:
+        cache_params.update_recurrent_state(states.mT, layer.layer_idx)
+    return output
+
+
+def _sequences(
+    layer: Layer, qkv: Tensor, a: Tensor, b: Tensor, cache_params: Any, carried: bool, starts: Tensor | None
+) -> Tensor:
+    """The output of the rule over whole sequences, [tokens, heads, V]."""
+    (B, T, _), kept = qkv.shape, layer.conv_kernel_size - 1
+    rows = _rows(B if starts is None else len(starts) - 1, qkv)
+    starts = rows.bounds * T if starts is None else starts.long()
+    cache: Any = None if cache_params is None else cache_params.layers[layer.layer_idx]
+    held = cache.conv_states[0] if carried else None
+    columns = qkv.new_empty(len(rows.slots), qkv.shape[2], kept) if held is None else _columns(held, kept)
+    # The package's own code needs no more columns than these, but where it may take some back.
+    if cache is not None and (held is None or columns is not held or cache.record_past):
+        size = kept + 1 if cache.record_past else kept
+        cache_params.update_conv_state(qkv.mT, layer.layer_idx, conv_kernel_size=size)
+    convolution = (layer.conv1d.weight[:, 0], layer.conv1d.bias)
+    states = (starts, columns, rows.slots, rows.every if carried else rows.none)
+    if _expressed(layer, qkv):
+        inputs = ops.causal_conv1d_gates(
+            qkv.flatten(0, 1), *convolution, a, b, layer.A_log, layer.dt_bias, *states, layer.head_k_dim
+        )
+    else:
+        q, k, v = _heads(layer, ops.causal_conv1d(qkv.flatten(0, 1), *convolution, *states))
+        alpha = torch.exp(-layer.A_log.float().exp() * softplus(a.float() + layer.dt_bias))
+        beta = b.float().sigmoid() * (2 if _twice(layer) else 1)
+        inputs = (_l2_normalised(q), _l2_normalised(k), v, alpha, beta)
+    state = cache.recurrent_states[0].mT.contiguous() if carried else None
+    output, state = ops.gated_delta_rule(*inputs, state, starts, gate="linear", state_layout="k_last")
+    if cache is not None:  # which keeps strides where it is new, so that the next call has [V, K] as they lie
+        cache_params.update_recurrent_state(state.mT, layer.layer_idx)
+    return output
+
+
+def _columns(held: Tensor, kept: int) -> Tensor:
+    """The last inputs of the convolution. The cache has more where the package's own code has filled it, or fewer where
+    it keeps all of a short past."""
+    if held.shape[-1] == kept and held.is_contiguous():
+        return held
+    return pad(held, (kept - held.shape[-1], 0)).contiguous()
+
+
+def _expressed(layer: Layer, *tensors: Tensor) -> bool:
+    """Whether the operators of several steps compute what the layer does, on a GPU in the types of their kernels."""
+    if layer.head_k_dim != layer.head_v_dim or _twice(layer):
+        return False
+    types = {x.dtype for x in (*tensors, layer.conv1d.weight, layer.dt_bias)}
+    return tensors[0].device.type == "cpu" or types == {torch.bfloat16}
+
+
+def _twice(layer: Layer) -> bool:
+    """Whether beta is up to 2, as in OLMo Hybrid."""
+    return getattr(layer, "allow_neg_eigval", False)
 
 
 def _heads(layer: Layer, qkv: Tensor) -> list[Tensor]:
@@ -112,32 +194,45 @@ def _heads(layer: Layer, qkv: Tensor) -> list[Tensor]:
     return [x.contiguous().unflatten(-1, (-1, size)) for x, size in zip(parts, sizes, strict=True)]
 
 
-def _step(layer: Layer, qkv: list[Tensor], a: Tensor, b: Tensor, state: Any, _: Tensor | None) -> tuple[Tensor, Tensor]:
-    gates = (layer.A_log.float(), a, layer.dt_bias, b)
-    return ops.gated_delta_rule_step(*qkv, state, *gates, allow_neg_eigval=_twice(layer), state_layout="k_first")
-
-
-def _sequences(
-    layer: Layer, qkv: list[Tensor], a: Tensor, b: Tensor, state: Tensor | None, starts: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    q, k, v = qkv
-    g = -layer.A_log.float().exp() * softplus(a.float() + layer.dt_bias)
-    beta = b.float().sigmoid() * (2 if _twice(layer) else 1)
-    inputs = (_l2_normalised(q), _l2_normalised(k), v, g, beta)
-    if starts is None:
-        return ops.gated_delta_rule(*inputs, state)
-    output, state = ops.gated_delta_rule(*(x[0] for x in inputs), state, starts)
-    return output[None], state
-
-
-def _twice(layer: Layer) -> bool:
-    """Whether beta is up to 2, as in OLMo Hybrid."""
-    return getattr(layer, "allow_neg_eigval", False)
-
-
 def _l2_normalised(x: Tensor) -> Tensor:
     X = x.float()
     return (X * torch.rsqrt((X * X).sum(dim=-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+# --- what calls of as many rows share ---------------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """Of N sequences: a slot each, where they begin if each has one token, and whether all or none has a state."""
+
+    slots: Tensor
+    bounds: Tensor
+    every: Tensor
+    none: Tensor
+
+
+KEPT: dict[tuple[int, torch.device], Rows] = {}
+
+
+def _rows(count: int, like: Tensor) -> Rows:
+    """Made once per number of rows and device, and kept: a CUDA graph may read them whenever it is replayed. What is
+    made while one is recorded, or a model compiled, has no values yet and is of that graph alone."""
+    if torch.compiler.is_compiling() or type(like) is not Tensor:
+        return _made(count, like.device)
+    key = (count, like.device)
+    if key not in KEPT:
+        if like.is_cuda and torch.cuda.is_current_stream_capturing():
+            return _made(count, like.device)
+        with torch.inference_mode(False):  # calls with gradients may save them
+            made = _made(count, torch.device("cpu"))
+            KEPT[key] = Rows(*(x.to(like.device) for x in made))  # waits, so that all streams may read them
+    return KEPT[key]
+
+
+def _made(count: int, device: torch.device) -> Rows:
+    every = torch.ones(count, dtype=torch.bool, device=device)
+    bounds = torch.arange(count + 1, device=device)
+    return Rows(torch.arange(count, dtype=torch.int32, device=device), bounds, every, torch.zeros_like(every))
 
 
 FORWARDS = {kind: _forward_of(kind) for kind in LAYERS}

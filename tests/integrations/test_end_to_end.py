@@ -4,7 +4,6 @@ import importlib
 import json
 import sys
 from collections import Counter
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,7 +65,7 @@ def test_every_path_runs_every_case(
         assert against == "-"
     assert "prefill 5+1+70: transformers is left out: ValueError: its state runs on over the bounds" in printed.err
     assert {name for name, count in counts.items() if count} == {
-        "causal_conv1d", "causal_conv1d_step", "gated_delta_rule", "gated_delta_rule_step", "gated_rms_norm",
+        "causal_conv1d_gates", "gated_delta_net_step_", "gated_delta_rule", "gated_rms_norm",
     }  # fmt: skip
     assert {name: getattr(package, name) for name in dir(package)} == before
     written = json.loads((tmp_path / "found").read_text())
@@ -81,25 +80,54 @@ def test_every_path_runs_every_case(
     assert left_out["left_out"].startswith("ValueError: its state runs on")
 
 
-def test_a_call_that_no_graph_records_is_timed_by_its_kernels(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table must not show it as a graph."""
-    cuda = MagicMock()
-    cuda.graph.side_effect = RuntimeError("operation not permitted\nwhen capturing")
+@pytest.fixture
+def gpu(script: Any, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A GPU on which every call has kernels of 6 s, and whose graphs only count that they were made."""
     profiler = MagicMock()
     times = [SimpleNamespace(self_device_time_total=us) for us in (4e6, 2e6, 0)]
     profiler.return_value.__enter__.return_value.key_averages.return_value = times
-    monkeypatch.setattr(torch, "cuda", cuda)
-    monkeypatch.setattr(script, "profile", profiler)
+    found = SimpleNamespace(cuda=MagicMock(), times=sys.modules["graph_times"], device=SimpleNamespace(type="cuda"))
+    monkeypatch.setattr(torch, "cuda", found.cuda)
+    monkeypatch.setattr(found.times, "profile", profiler)
+    return found
+
+
+def test_a_call_that_no_graph_records_is_timed_by_its_kernels(script: Any, gpu: SimpleNamespace) -> None:
+    """The table must not show it as a graph."""
+    gpu.cuda.graph.side_effect = RuntimeError("operation not permitted\nwhen capturing")
     ran: list[int] = []
-    gpu = SimpleNamespace(device=SimpleNamespace(type="cuda"))
-    monkeypatch.setitem(script.PATHS, "none", lambda model: nullcontext())
-    call = script.recorded("none", gpu, lambda: ran.append(1))
+    call = gpu.times.recorded(lambda: ran.append(1), gpu.device)
     assert call.why == "RuntimeError: operation not permitted"
     warm = len(ran)
-    assert script.seconds(call, 3, gpu.device) == 2
+    assert gpu.times.seconds(call, 3, gpu.device) == 2
     assert len(ran) == warm + 3
     row = script.Row("decode", "none", 4, 2.0, 1.0, unrecorded={"core": call.why})
     assert row.line() == "| decode | none, kernels | 2 | 2,000,000 us | 1,000,000 us | 50% | - | 0.0e+00 |"
+
+
+def test_a_call_of_thousands_of_kernels_gets_no_graph(gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And few windows: the profiler takes longer than the call."""
+    monkeypatch.setattr(gpu.times, "MOST_CALLS", 2)
+    x = torch.ones(2)
+    few = gpu.times.recorded(lambda: (x + 1).view(1, 2) + 1, gpu.device)
+    assert isinstance(few, gpu.times.Recorded)
+    ran: list[int] = []
+    many = gpu.times.recorded(lambda: ran.append(1) or x + x + x + x, gpu.device)
+    assert many.why == "it makes 3 calls of PyTorch, and at most 2 are recorded"
+    ran.clear()
+    assert gpu.times.medians({"many": many}, 7, gpu.device) == {"many": 6}
+    assert len(ran) == 1 + 2
+
+
+def test_nothing_begins_when_the_time_is_over(
+    script: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "TINY_CASES", script.TINY_CASES[:1])
+    script.main(["--tiny", "--device", "cpu", "--seconds", "0"])
+    printed = capsys.readouterr()
+    for path in script.PATHS:
+        assert f"prefill 1x96: {path} is left out: TimeoutError: --seconds were over" in printed.err
+    assert "prefill 1x96" not in printed.out
 
 
 def test_what_differs_is_seen(script: Any) -> None:

@@ -89,6 +89,15 @@ def generated(model: Any, steps: int = 64) -> Tensor:
     return model.generate(**prompts(), **options)
 
 
+def of_generation(model: Any) -> dict[str, int]:
+    """The operators that a layer calls for 64 tokens. Those of several steps know neither heads of two sizes nor write
+    strengths up to 2."""
+    if isinstance(model, transformers.OlmoHybridForCausalLM):
+        step = dict.fromkeys(("causal_conv1d_step", "gated_delta_rule_step_"), 63)
+        return {"causal_conv1d": 1, "gated_delta_rule": 1, "gated_rms_norm": 64, **step}
+    return {"causal_conv1d_gates": 1, "gated_delta_rule": 1, "gated_rms_norm": 1, "gated_delta_net_step_": 63}
+
+
 def test_greedy_tokens_are_the_packages_own(model: Any, calls: Counter[str]) -> None:
     own = generated(model)
     assert not calls
@@ -98,13 +107,7 @@ def test_greedy_tokens_are_the_packages_own(model: Any, calls: Counter[str]) -> 
     assert ours.sequences.shape == (PROMPTS, 9 + 64)
     assert len(ours.sequences[:, 9:].unique()) > 8
     torch.testing.assert_close(torch.stack(ours.logits), torch.stack(own.logits), rtol=1e-3, atol=1e-3)
-    assert calls == {
-        "causal_conv1d": LINEAR,
-        "gated_delta_rule": LINEAR,
-        "causal_conv1d_step": LINEAR * 63,
-        "gated_delta_rule_step": LINEAR * 63,
-        "gated_rms_norm": LINEAR * 64,
-    }
+    assert calls == {name: LINEAR * count for name, count in of_generation(model).items()}
 
 
 def logits_of(model: Any, **inputs: Any) -> Tensor:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Call:
-    """An operator with arguments. `pool`: which of them it updates."""
+    """An operator with arguments. `pools`: which of them it updates."""
 
     name: str
     args: tuple[Any, ...]
-    pool: int | None = None
+    pools: tuple[int, ...] = ()
     words: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -31,13 +31,13 @@ class Call:
         return tuple(x.detach().clone() if isinstance(x, Tensor) else x for x in self.args)
 
     def outputs(self, *args: Any) -> tuple[Tensor, ...]:
-        """What it returns, and the pool afterwards; the one given stays."""
+        """What it returns, and the pools afterwards; those given stay."""
         given = list(args)
-        if self.pool is not None:
-            given[self.pool] = given[self.pool].clone()
+        for i in self.pools:
+            given[i] = given[i].clone()
         found = self.function(*given, **self.words)
         found = found if isinstance(found, tuple) else (found,)
-        return found if self.pool is None else (*found, given[self.pool])
+        return (*found, *(given[i] for i in self.pools))
 
 
 def calls(
@@ -68,6 +68,10 @@ def calls(
     g, beta = (torch.rand(T, 4, generator=random, dtype=torch.float64).to(gates) for _ in "gb")
     starts, three = torch.tensor([0, 3, 3, T]), torch.tensor([0, 1, 4], dtype=torch.int32)
     convolved = (normal(T, 6), normal(6, 4), normal(6), starts, normal(5, 6, 3), three)
+    carried, skipping, C = torch.tensor([True, True, False]), torch.tensor([0, 1, -1], dtype=torch.int32), 2 * 2 * K
+    rates, skipped = (normal(4, of=gates), normal(4)), torch.tensor([0, 3, 5, T])
+    gated = (normal(T, C + 4 * K), normal(C + 4 * K, 4), normal(C + 4 * K), normal(T, 4), normal(T, 4), *rates, skipped)
+    core = (normal(B, C + 4 * V), normal(B, 4 * V), normal(B, 4), normal(B, 4), normal(C + 4 * V, 4), None, *rates)
     drafts = (slots(8, 0, 1, -1), slots(8, [2, 3], [4, 5], [-1, -1]), slots(0, 0, 1, 0))
     return {
         "ragged": Call("gated_delta_rule", (*heads(T), -g, beta, normal(3, 4, K, V, of=state), starts)),
@@ -75,14 +79,23 @@ def calls(
         "step": Call("gated_delta_rule_step", (*heads(B, 1), normal(B, 4, V, K, of=state), *raw(B, 1))),
         "pool": Call(
             "gated_delta_rule_step_",
-            (*heads(B, 1), normal(5 * times, 4, V, K, of=state), slots(5, 0, -1, 2), slots(5, 1, -1, 2), *raw(B, 1)), 3,
+            (*heads(B, 1), normal(5 * times, 4, V, K, of=state), slots(5, 0, -1, 2), slots(5, 1, -1, 2), *raw(B, 1)),
+            (3,),
         ),
         "verify": Call(
-            "gated_delta_rule_verify", (*heads(B, 2), normal(8 * times, 4, V, K, of=state), *drafts, *raw(B, 2)), 3
+            "gated_delta_rule_verify", (*heads(B, 2), normal(8 * times, 4, V, K, of=state), *drafts, *raw(B, 2)), (3,)
         ),
-        "convolution": Call("causal_conv1d", (*convolved, torch.tensor([True, True, False])), 4),
+        "convolution": Call("causal_conv1d", (*convolved, carried), (4,)),
         "convolution step": Call(
-            "causal_conv1d_step", (normal(B, 6), normal(6, 4), None, normal(5 * times, 6, 3), slots(5, 0, -1, 4)), 3
+            "causal_conv1d_step", (normal(B, 6), normal(6, 4), None, normal(5 * times, 6, 3), slots(5, 0, -1, 4)), (3,)
+        ),
+        "convolution and gates": Call(
+            "causal_conv1d_gates", (*gated, normal(5, C + 4 * K, 3), skipping, carried, K), (8,)
+        ),
+        "layer step": Call(
+            "gated_delta_net_step_",
+            (*core, normal(V), normal(5 * times, C + 4 * V, 3), slots(5, 3, -1, 1),
+             normal(5 * times, 4, V, K, of=state), slots(5, 0, -1, 4)), (9, 11),
         ),
         "norm": Call("gated_rms_norm", (normal(B, 2, V), normal(B, 2, V), normal(V))),
     }  # fmt: skip

@@ -6,12 +6,12 @@ is also `torch.ops.gdnspec.<name>`, with all arguments by position.
 
 from torch import Tensor
 
-from . import convolution, decode, norm, rule
+from . import conv_gates, convolution, decode, layer_step, norm, rule
 from . import pool as pools
 
 __all__ = [
-    "causal_conv1d", "causal_conv1d_step", "gated_delta_rule", "gated_delta_rule_step", "gated_delta_rule_step_",
-    "gated_delta_rule_verify", "gated_rms_norm",
+    "causal_conv1d", "causal_conv1d_gates", "causal_conv1d_step", "gated_delta_net_step_", "gated_delta_rule",
+    "gated_delta_rule_step", "gated_delta_rule_step_", "gated_delta_rule_verify", "gated_rms_norm",
 ]  # fmt: skip
 
 
@@ -149,3 +149,58 @@ def causal_conv1d_step(
 def gated_rms_norm(x: Tensor, z: Tensor, weight: Tensor, eps: float | None = None) -> Tensor:
     """x rsqrt(mean(x^2) + eps) weight silu(z), over the last axis. x, z [.., V], weight [V]; eps absent means 1e-6."""
     return norm.OPERATOR(x, z, weight, eps)
+
+
+def causal_conv1d_gates(
+    x: Tensor,
+    conv_weight: Tensor,
+    conv_bias: Tensor | None,
+    a: Tensor,
+    b: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    cu_seqlens: Tensor,
+    conv_states: Tensor,
+    slots: Tensor,
+    has_initial_state: Tensor,
+    head_dim: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """`causal_conv1d`, then all that `gated_delta_rule` reads: heads apart, q and k L2-normalised, both gates ready.
+
+    The C channels of x are those of all query heads, then of all key heads, then of all value heads, of head_dim each.
+    a and b [T, H], A_log and dt_bias [H], H being the number of value heads; the rest as in `causal_conv1d`. Returns q
+    and k [T, key heads, head_dim], v [T, H, head_dim], g = alpha = exp(-exp(A_log) softplus(a + dt_bias)), which is for
+    gate="linear", and beta = sigmoid(b), both [T, H]. Where the slot is -1, q, k, v and beta are zero and g is 1.
+    """
+    return conv_gates.OPERATOR(
+        x, conv_weight, conv_bias, a, b, A_log, dt_bias, cu_seqlens, conv_states, slots, has_initial_state, head_dim
+    )  # fmt: skip
+
+
+def gated_delta_net_step_(
+    qkv: Tensor,
+    z: Tensor,
+    a: Tensor,
+    b: Tensor,
+    conv_weight: Tensor,
+    conv_bias: Tensor | None,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    norm_weight: Tensor,
+    conv_states: Tensor,
+    conv_slots: Tensor,
+    recurrent_states: Tensor,
+    state_slots: Tensor,
+) -> Tensor:
+    """All of a layer between its projections, one token per sequence. Returns what its last projection reads.
+
+    It is `causal_conv1d_step`, `gated_delta_rule_step_` with normalised q and k, and `gated_rms_norm` with an eps of
+    1e-6, and rounds nothing between them. qkv [B, C] with the channels as in `causal_conv1d_gates`, z [B, H V], a and b
+    [B, H], A_log and dt_bias [H], norm_weight [V]. Two pools with as many slots are updated in place: conv_states
+    [slots, C, W - 1] and recurrent_states [slots, H, V, K], each with a slot per row, conv_slots and state_slots [B].
+    Where both are -1 the row is skipped: its output is zero.
+    """
+    return layer_step.OPERATOR(
+        qkv, z, a, b, conv_weight, conv_bias, A_log, dt_bias, norm_weight, conv_states, conv_slots, recurrent_states,
+        state_slots,
+    )  # fmt: skip

@@ -104,3 +104,46 @@ def slots(operator: str, name: str, named: Tensor, count: int) -> None:
     """The values of slots without -1, which are read on a CPU and where gradients are wanted."""
     if named.numel() and (named.min() < 0 or named.max() >= count):
         raise ValueError(f"{operator}: {name} names slots outside 0 .. {count - 1}")
+
+
+# --- parts of a layer -------------------------------------------------------------------------------------------
+
+
+def convolution(
+    operator: str, name: str, x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, prefix: str = "conv_"
+) -> None:
+    """A convolution of rows of channels, its states in a pool. `prefix`: of the names of weight and bias."""
+    shape(operator, name, x, (None, None), "[tokens, channels]")
+    shape(operator, f"{prefix}weight", weight, (x.shape[1], None), "[channels, width]")
+    shape(operator, f"{prefix}bias", bias, (x.shape[1],), "[channels]")
+    told = "[slots, channels, width - 1]"
+    shape(operator, "conv_states", states, (None, x.shape[1], weight.shape[1] - 1), told)
+
+
+def sequences(operator: str, x: Tensor, cu_seqlens: Tensor, slots: Tensor, has_initial_state: Tensor) -> None:
+    """Ragged sequences with a state each."""
+    shape(operator, "slots", slots, (None,), "[N]")
+    shape(operator, "cu_seqlens", cu_seqlens, (slots.shape[0] + 1,), "[N + 1]")
+    shape(operator, "has_initial_state", has_initial_state, (slots.shape[0],), "[N]")
+    if has_initial_state.dtype != torch.bool or has_initial_state.device != x.device:
+        found = f"{said(has_initial_state)} on {has_initial_state.device}"
+        raise TypeError(f"{operator}: has_initial_state is {found}: bool on {x.device} is served")
+
+
+def gates(operator: str, rows: str, count: Any, a: Tensor, b: Tensor, A_log: Tensor, dt_bias: Tensor) -> None:
+    """Raw gates of rows of heads. `rows`: the name of that axis."""
+    shape(operator, "a", a, (count, None), f"[{rows}, heads]")
+    shape(operator, "b", b, (count, a.shape[1]), f"[{rows}, heads]")
+    for name, x in (("A_log", A_log), ("dt_bias", dt_bias)):
+        shape(operator, name, x, (a.shape[1],), "[heads]")
+
+
+def channels(operator: str, name: str, count: Any, values: Any, K: Any, V: Any) -> Any:
+    """The number of key heads of rows that hold all query, then all key, then all value heads."""
+    of_keys = count - values * V
+    if K < 1 or V < 1 or of_keys < 2 * K or of_keys % (2 * K) or values % (of_keys // (2 * K)):
+        raise ValueError(
+            f"{operator}: {name} has {count} channels: those of {values} value heads of {V}, and of as many query as "
+            f"key heads of {K} whose number divides {values}, are served"
+        )
+    return of_keys // (2 * K)

@@ -75,12 +75,7 @@ def fake(
 ) -> Tensor:
     """The output without values, for a call that is served. Raises `ValueError` and `TypeError` for others."""
     _check(PREFILL, x, weight, bias, conv_states, cu_seqlens=cu_seqlens, slots=slots)
-    checks.shape(PREFILL, "slots", slots, (None,), "[N]")
-    checks.shape(PREFILL, "cu_seqlens", cu_seqlens, (slots.shape[0] + 1,), "[N + 1]")
-    checks.shape(PREFILL, "has_initial_state", has_initial_state, (slots.shape[0],), "[N]")
-    if has_initial_state.dtype != torch.bool or has_initial_state.device != x.device:
-        said = f"{checks.said(has_initial_state)} on {has_initial_state.device}"
-        raise TypeError(f"{PREFILL}: has_initial_state is {said}: bool on {x.device} is served")
+    checks.sequences(PREFILL, x, cu_seqlens, slots, has_initial_state)
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
@@ -105,11 +100,7 @@ def _check(
     name: str, x: Tensor, weight: Tensor, bias: Tensor | None, conv_states: Tensor, **integers: Tensor
 ) -> None:  # fmt: skip
     checks.tensors(name, {"x": x, "weight": weight, "bias": bias, "conv_states": conv_states}, dict(integers))
-    checks.shape(name, "x", x, (None, None), "[tokens, channels]")
-    checks.shape(name, "weight", weight, (x.shape[1], None), "[channels, width]")
-    checks.shape(name, "bias", bias, (x.shape[1],), "[channels]")
-    told = "[slots, channels, width - 1]"
-    checks.shape(name, "conv_states", conv_states, (None, x.shape[1], weight.shape[1] - 1), told)
+    checks.convolution(name, "x", x, weight, bias, conv_states, prefix="")
 
 
 def asked(

@@ -6,6 +6,7 @@ kernel it asks for on a GPU. Gradients are those of the plain function. A call t
 differentiates it. So a traced graph looks into neither.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from .served import by_kernel
 NAMESPACE = "gdnspec"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 BELOW_AUTOGRAD = torch._C._after_autograd_keyset
-MUTATED = "Tensor(a!)"
+MUTATED = re.compile(r"Tensor\([a-z]!\)")
 
 Function = Callable[..., Any]
 KERNELS: dict[str, dict[str, Function]] = {}  # what each operator calls without gradients, by device
@@ -30,43 +31,59 @@ def register(name: str, arguments: str, returns: str, plain: Function, fake: Fun
     return operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted)
 
 
-def register_pool(name: str, arguments: str, moved: Function, fake: Function, asked: Function) -> Any:
-    """An operator that updates its argument `Tensor(a!)` in place and returns one output. Returns it.
+def register_pool(
+    name: str, arguments: str, moved: Function, fake: Function, asked: Function, returns: str = "Tensor"
+) -> Any:
+    """An operator that updates its pools, the arguments `Tensor(a!)`, `Tensor(b!)`, in place. Returns it.
 
-    `moved` returns the output, the slots that the call writes, and what goes there. With gradients, the pool afterwards
-    is one more output, which is copied.
+    `moved` returns the outputs, then for each pool the slots that the call writes, and what goes there. With gradients,
+    the pools afterwards are further outputs, which are copied.
     """
-    pool = next(i for i, text in enumerate(arguments.split(", ")) if text.startswith(MUTATED))
+    pools = [i for i, text in enumerate(arguments.split(", ")) if MUTATED.match(text)]
+    count = len(_returned(name, arguments, returns))
 
-    def in_place(*args: Any) -> Tensor:
-        output, slots, states = moved(*args)
-        args[pool].index_put_((slots,), states)
-        return output
+    def in_place(*args: Any) -> Any:
+        found = moved(*args)
+        for i, slots, states in zip(pools, found[count::2], found[count + 1 :: 2], strict=True):
+            args[i].index_put_((slots,), states)
+        return found[0] if count == 1 else found[:count]
 
-    def functional(*args: Any) -> tuple[Tensor, Tensor]:
-        output, slots, states = moved(*args)
-        return output, args[pool].index_put((slots,), states).contiguous()
+    def functional(*args: Any) -> tuple[Tensor, ...]:
+        found = moved(*args)
+        pairs = zip(pools, found[count::2], found[count + 1 :: 2], strict=True)
+        after = (args[i].index_put((slots,), states).contiguous() for i, slots, states in pairs)
+        return (*found[:count], *after)
 
-    def functional_fake(*args: Any) -> tuple[Tensor, Tensor]:
-        return fake(*args), torch.empty_like(args[pool], memory_format=torch.contiguous_format)
+    def functional_fake(*args: Any) -> tuple[Tensor, ...]:
+        outputs = fake(*args)
+        after = (torch.empty_like(args[i], memory_format=torch.contiguous_format) for i in pools)
+        return (*(outputs if count > 1 else (outputs,)), *after)
 
-    def told(*args: Any) -> Tensor:
-        output = kernel(*args)
-        if not args[pool].is_inference():
-            torch.autograd.graph.increment_version(args[pool])
-        return output
+    def told(*args: Any) -> Any:
+        outputs = kernel(*args)
+        for i in pools:
+            if not args[i].is_inference():
+                torch.autograd.graph.increment_version(args[i])
+        return outputs
 
     kernel = by_kernel(arguments, fake, asked)
-    plain_arguments = arguments.replace(MUTATED, "Tensor")
-    both = _differentiable(name, plain_arguments, "(Tensor, Tensor)", functional, functional_fake)
+    all_returns = f"({', '.join(['Tensor'] * (count + len(pools)))})"
+    both = _differentiable(name, MUTATED.sub("Tensor", arguments), all_returns, functional, functional_fake)
 
-    def wanted(*args: Any) -> Tensor:
-        before = args[pool].clone()  # kept for the backward, while the pool itself changes
-        output, after = both(*args[:pool], before, *args[pool + 1 :])
-        args[pool].copy_(after)
-        return output
+    def wanted(*args: Any) -> Any:
+        given = list(args)
+        for i in pools:
+            given[i] = args[i].clone()  # kept for the backward, while the pool itself changes
+        outputs = both(*given)
+        for i, after in zip(pools, outputs[count:], strict=True):
+            args[i].copy_(after)
+        return outputs[0] if count == 1 else outputs[:count]
 
-    return operator(f"{name}({arguments}) -> Tensor", fake, {"CPU": _precise(in_place), "CUDA": told}, wanted)
+    return operator(f"{name}({arguments}) -> {returns}", fake, {"CPU": _precise(in_place), "CUDA": told}, wanted)
+
+
+def _returned(name: str, arguments: str, returns: str) -> Any:
+    return torch._C.parse_schema(f"{name}({arguments}) -> {returns}").returns
 
 
 def operator(schema: str, fake: Function, kernels: dict[str, Function], wanted: Function) -> Any:

@@ -30,11 +30,14 @@ EXPRESSED: dict[str, Callable[..., Any]] = {
     "gdn_verify_k_last_kv_dims": ops.gated_delta_rule_verify,
     "gdn_conv1d_prefill": ops.causal_conv1d,
     "gdn_conv1d_decode": ops.causal_conv1d_step,
+    "gdn_conv_gates_prefill": ops.causal_conv1d_gates,
+    "gdn_core_decode": ops.gated_delta_net_step_,
     "gdn_gated_rms_norm": ops.gated_rms_norm,
 }
 QUICK = (
     "gdn_prefill_k_first", "gdn_decode_k_first_bf16_state", "gdn_decode_pool_k_last_kv_dims",
-    "gdn_verify_k_last_kv_dims", "gdn_conv1d_prefill", "gdn_conv1d_decode", "gdn_gated_rms_norm",
+    "gdn_verify_k_last_kv_dims", "gdn_conv1d_prefill", "gdn_conv1d_decode", "gdn_conv_gates_prefill", "gdn_core_decode",
+    "gdn_gated_rms_norm",
 )  # fmt: skip
 JUDGED = [
     pytest.param(name, suite, marks=() if suite == "smoke" and name in QUICK else pytest.mark.thorough)
@@ -151,6 +154,21 @@ WRONG: dict[str, tuple[str, dict[int, Any], type[Exception], str]] = {
     "flags": ("convolution", {6: torch.ones(3)}, TypeError, "has_initial_state is float32 on cpu: bool on cpu is"),
     "a width": ("convolution", {1: torch.zeros(6, 3)}, ValueError, "here [any, 6, 2], is served"),
     "channels": ("convolution step", {1: torch.zeros(5, 4)}, ValueError, "weight has the shape [5, 4]"),
+    "channels of heads": (
+        "convolution and gates",
+        {11: 5},
+        ValueError,
+        "x has 32 channels: those of 4 value heads of 5",
+    ),
+    "rates": ("convolution and gates", {5: torch.zeros(3)}, ValueError, "A_log has the shape [3]: [heads], here [4]"),
+    "a key size": ("layer step", {11: torch.zeros(5, 4, 3, 5)}, ValueError, "qkv has 28 channels: those of 4 value"),
+    "output gates": ("layer step", {1: torch.zeros(3, 8)}, ValueError, "z has the shape [3, 8]: [B, heads V], here"),
+    "a state's slot": (
+        "layer step",
+        {12: torch.tensor([5, -1, 0])},
+        ValueError,
+        "state_slots names slots outside 0 .. 4",
+    ),
     "a weight": ("norm", {2: torch.zeros(4)}, ValueError, "weight has the shape [4]: [V], here [3], is served"),
 }
 

@@ -23,7 +23,7 @@ def equal(found: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:
 @pytest.mark.parametrize("name", NAMES)
 def test_opcheck_finds_nothing(name: str, wanted: bool) -> None:
     call = calls()[name]
-    args = [x.requires_grad_(wanted and i != call.pool) if _floats(x) else x for i, x in enumerate(call.copy())]
+    args = [x.requires_grad_(wanted and i not in call.pools) if _floats(x) else x for i, x in enumerate(call.copy())]
     assert set(torch.library.opcheck(call.operator, tuple(args)).values()) == {"SUCCESS"}
 
 
@@ -72,8 +72,8 @@ def test_an_exported_program_takes_other_sizes(name: str) -> None:
     longer = calls(times=3)[name]
     assert longer.args[0].shape != call.args[0].shape
     found = longer.copy()
-    assert equal(_tuple(program.module()(*found)), longer.outputs(*longer.args)[: 2 if call.pool is None else 1])
-    assert call.pool is None or torch.equal(found[call.pool], longer.outputs(*longer.args)[1])
+    wanted, pools = longer.outputs(*longer.args), tuple(found[i] for i in call.pools)
+    assert equal((*_tuple(program.module()(*found)), *pools), wanted)
 
 
 # --- the path of a GPU ------------------------------------------------------------------------------------------
@@ -99,13 +99,12 @@ def test_kernels_get_what_their_definition_says(name: str, words: dict[str, Any]
     if words.get("gate") == "linear":
         given[3] = given[3].exp()
     given = tuple(given)
-    pool = [] if call.pool is None else [call.pool]
     mine = replace(call, args=given).copy()
-    wanted = [*_tuple(call.operator(*mine)), *(mine[i] for i in pool)]
+    wanted = [*_tuple(call.operator(*mine)), *(mine[i] for i in call.pools)]
     served = _served(call)
     for count in {len(given), len(call.args) if not words else len(given)}:  # the dispatcher leaves out defaults
         args = replace(call, args=given[:count]).copy()
-        found = [*_tuple(served(*args)), *(args[i] for i in pool)]
+        found = [*_tuple(served(*args)), *(args[i] for i in call.pools)]
         for output, value in zip(found, wanted, strict=True):
             torch.testing.assert_close(output, value, rtol=1e-2, atol=1e-3)
 
@@ -143,7 +142,9 @@ def test_autograd_knows_that_a_pool_has_changed(device: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["ragged", "padded", "step", "pool", "verify", "norm"])
+@pytest.mark.parametrize(
+    "name", ["ragged", "padded", "step", "pool", "verify", "convolution and gates", "layer step", "norm"]
+)
 def test_a_gpu_computes_the_same_and_so_does_its_graph(name: str) -> None:
     call = calls(torch.bfloat16, torch.float32, torch.float32, K=128, V=128)[name]
     wanted = call.outputs(*call.copy())
