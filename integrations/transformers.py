@@ -42,8 +42,8 @@ def _qwen3_next(layer: Layer, hidden: Tensor) -> Projected:
     qkvz = layer.in_proj_qkvz(hidden)
     b, a = layer.in_proj_ba(hidden).unflatten(-1, (H, 2, -1)).movedim(-2, 0).flatten(-2)
     if qkvz.requires_grad:
-        *qkv, z = (x.flatten(-2) for x in qkvz.unflatten(-1, (H, -1)).split([K, K, V, V], dim=-1))
-        return torch.cat(qkv, dim=-1), z, b, a
+        *parts, z = (x.flatten(-2) for x in qkvz.unflatten(-1, (H, -1)).split([K, K, V, V], dim=-1))
+        return torch.cat(parts, dim=-1), z, b, a
     size = WORD // qkvz.element_size()
     words = qkvz.is_contiguous() and not any(n % size for n in (K, V, qkvz.storage_offset()))
     wide, K, V = (qkvz.view(torch.complex128), K // size, V // size) if words else (qkvz, K, V)
