@@ -87,7 +87,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   TVM_FFI_CHECK(places < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
   const int64_t given = T * D * (HQ + HK + HV) / 2 + (g.has_value() + beta.has_value()) * T * H +
                         initial_state.has_value() * N * H * D * D;  // in units of 4 bytes
-  const Cut how = cut(T, N, H, given + given / 2, multiprocessors);
+  const Cut how = cut(T, N, H, given + given / 2, multiprocessors, p.every != 0);
   const Workspace size = workspace_of(how, T, N, H);
   p.decides = how.decides(), p.multiprocessors = multiprocessors;
   p.whole = static_cast<int>(how.whole), p.most = static_cast<int>(how.most);
@@ -99,12 +99,17 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({size.all()}), kFloat32, device);
   p.tiles = static_cast<unsigned char*>(workspace.data_ptr()), p.tile_bytes = tile_bytes(!finds_p(how.groups));
   p.before = static_cast<float*>(workspace.data_ptr()) + size.tiles, p.transfer = p.before + size.states;
+  if (how.stays) {
+    p.queue = reinterpret_cast<int*>(p.transfer + size.states);
+    p.stays = static_cast<int>(std::min<int64_t>(multiprocessors, N * H));
+  }
 #ifdef GDN_CLOCKS
   p.clocks = clocks_to;
 #endif
   const Maps maps{boxes(q, 2), boxes(k, 2), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1), boxes(output, 1)};
   const auto run = [&](auto launched) { launched(p, maps, places, how, multiprocessors, stream); };
   const auto run_typed = [&]<class E>() {
+    if (how.stays) return launch_staying<E>(p, maps, places, multiprocessors, stream);
     if (p.every != 0) return run(how.groups == 1 ? launch_all<E, 1, true> : launch_all<E, 2, true>);
     run(how.groups == 1 ? launch_all<E, 1, false> : launch_all<E, 2, false>);
   };

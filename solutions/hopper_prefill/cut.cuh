@@ -6,6 +6,14 @@
 
 #include "choose.cuh"
 #include "join.cuh"
+#include "queue.cuh"
+
+#ifndef GDN_STAY_PAIRS
+#define GDN_STAY_PAIRS 2
+#endif
+#ifndef GDN_STAY_TOKENS
+#define GDN_STAY_TOKENS 1024
+#endif
 
 namespace {
 
@@ -16,26 +24,34 @@ struct Cut {
   bool alone;         // whether a block without outputs has a multiprocessor for itself
   int64_t whole = 0;  // that many (sequence, head) have one block for both slices, those behind them one for each; 0: all ..
   int64_t most = 0;   // .. but for this many sequences, no more, the longest ones, where blocks find that they had better
+  bool stays = false;  // blocks take (sequence, head) after (sequence, head)
   bool decides() const { return most + whole > 0; }
 };
 
 // Beside inputs and outputs, in units of 4 bytes.
 struct Workspace {
-  int64_t tiles, states;  // all tiles; the states before all segments, of which there are two kinds
-  int64_t all() const { return tiles + 2 * states; }
+  int64_t tiles, states, queue;  // all tiles; the states before all segments, of which there are two kinds
+  int64_t all() const { return tiles + 2 * states + queue; }
 };
 
 Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_t heads) {
   const int64_t tile = tile_bytes(!finds_p(how.groups)) / static_cast<int64_t>(sizeof(float));
   return {(tokens / kChunk + sequences) * heads * tile,
-          how.length == 0 ? 0 : count_places(tokens, sequences, how.first, how.length) * heads * D * D};
+          how.length == 0 ? 0 : count_places(tokens, sequences, how.first, how.length) * heads * D * D,
+          how.stays ? queue_size(sequences) : 0};
 }
 
 // The least time as a model has it, with a workspace of no more than `room`. How long each sequence is, the host does not
 // know: a few are taken to be as long as each other, and of many the longest to be two or three times as long as the others,
 // which then have to hide behind it.
-Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors) {
+Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors, bool checkpoints) {
   const int64_t pairs = heads * sequences, last = pairs % multiprocessors;
+  // Where states are much of what moves, and each multiprocessor has several: the next one comes while this one is advanced.
+  if (!checkpoints && pairs >= GDN_STAY_PAIRS * multiprocessors && pairs < (int64_t{1} << 31) && tokens <= GDN_STAY_TOKENS * sequences) {
+    Cut staying{2, 0, 0, false};
+    staying.stays = true;
+    return staying;
+  }
   const bool two_will_do = pairs > multiprocessors && last > 0 && 2 * last <= multiprocessors;
   const bool may_have_more = pairs > multiprocessors && sequences > 1 && sequences <= kDecided;
 #ifdef GDN_CLOCKS

@@ -11,6 +11,7 @@
 
 #include "cut.cuh"
 #include "prefill.cuh"
+#include "stay.cuh"
 
 namespace {
 
@@ -36,7 +37,7 @@ void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int mult
   const bool enough = places * p.H / group.heads >= 4 * multiprocessors;
   if (2 * group.heads <= kHeads && p.H / group.heads % 2 == 0 && enough) group.units = 2;
   group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
-  const dim3 grid(static_cast<unsigned>(places), static_cast<unsigned>(p.H / (group.units * group.heads)));
+  const dim3 grid(static_cast<unsigned>(places + (p.stays != 0)), static_cast<unsigned>(p.H / (group.units * group.heads)));
   kernel<<<grid, 128, prepare_bytes(group.units, WithP), stream>>>(p, maps.q, maps.k, group);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
@@ -69,6 +70,15 @@ void launch(const Problem& p, const Maps& maps, int slices, int64_t z, bool alon
   allow(kernel, kMost, p.device, allowed);
   const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z));
   launch_early(kernel, grid, threads_of(Groups), alone ? kMost : kBytes, stream, p, maps);
+}
+
+template <class E>
+void launch_staying(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
+  launch_prepare<E, false>(p, maps, places, multiprocessors, stream);
+  constexpr auto kernel = gdn_stay_kernel<E>;
+  static std::atomic<uint64_t> allowed{0};
+  allow(kernel, sizeof(Staying), p.device, allowed);
+  launch_early(kernel, dim3(static_cast<unsigned>(p.stays)), kStayThreads, sizeof(Staying), stream, p, maps);
 }
 
 template <class E, int Groups, bool Checkpoints>

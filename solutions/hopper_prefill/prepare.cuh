@@ -1,6 +1,7 @@
 // What needs no state, of every chunk and head: T, decays and, if asked for, P, to memory.
 #pragma once
 #include "invert.cuh"
+#include "queue.cuh"
 
 namespace {
 
@@ -28,7 +29,7 @@ constexpr int prepare_bytes(int units, bool with_p) {
   return kFront + (boxes > work ? boxes : work);
 }
 
-// A block has a chunk. The grid is (places of chunks, H / (units * heads)).
+// A block has a chunk. The grid is (places of chunks, H / (units * heads)); where blocks stay the first one finds their order.
 template <class E, bool WithP>
 __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
     const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
@@ -38,7 +39,12 @@ __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
   auto& front = *reinterpret_cast<Front*>(memory);
   unsigned char* const boxes = memory + kFront;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), lane = lane_here();
-  const auto [first, valid] = find_chunk(p, blockIdx.x);
+  if (p.stays != 0 && blockIdx.x == 0) {
+    if (blockIdx.y == 0) order_sequences(p, reinterpret_cast<int*>(memory));
+    return;
+  }
+  const int at = blockIdx.x - (p.stays != 0);  // of the chunk
+  const auto [first, valid] = find_chunk(p, at);
   if (valid == 0) return;
   const int heads = group.units * group.heads, h = blockIdx.y * heads;
   const bool busy = warp < heads;
@@ -57,7 +63,7 @@ __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
     }
   }
   write_gates(p, gates, heads, front.rows);
-  unsigned char* const tile = p.tiles + (static_cast<int64_t>(blockIdx.x) * p.H + h + warp) * tile_bytes(WithP);
+  unsigned char* const tile = p.tiles + (static_cast<int64_t>(at) * p.H + h + warp) * tile_bytes(WithP);
   __syncthreads();
   if (busy) {
     auto* const logs = WithP ? nullptr : reinterpret_cast<Logs*>(tile + kLogsAt);

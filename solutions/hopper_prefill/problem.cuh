@@ -30,6 +30,8 @@ struct Problem {
   int64_t tokens;
   int N, H, q_group, k_group, v_group;
   int device, multiprocessors;
+  int* queue;  // where blocks stay: which sequences they take (queue.cuh)
+  int stays;   // so many blocks; 0: each block has one (sequence, head), or a part
   float scale;
   bool k_first, log_gates;
   bool decides;                      // each block, what it has (choose.cuh): of no more than ..

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "warps.h"
 
@@ -40,6 +41,7 @@ template <class T>
 T __ldg(const T* from) {
   return *from;
 }
+inline int atomicAdd(int* to, int x) { return std::exchange(*to, *to + x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
 

@@ -5,6 +5,7 @@
 #include "launch.h"
 #include "prefill.cuh"
 #include "recurrence.h"
+#include "stay.cuh"
 
 // SEED draws other orders in which threads run; STOP_AT_FIRST is for those who expect an error.
 #ifndef SEED
@@ -15,9 +16,9 @@ namespace {
 
 // How a call is cut up: slices of 64 value channels in a block, chunks of a sequence's first segment and of others (0: not
 // cut), and whether blocks decide, on a GPU of so many multiprocessors, of how many sequences they have one slice, of no more
-// than so many, or of the (sequence, head) behind so many.
+// than so many, or of the (sequence, head) behind so many; or how many blocks stay.
 struct Cut {
-  int slices, first, length, multiprocessors = 0, most = 0, whole = 0;
+  int slices, first, length, multiprocessors = 0, most = 0, whole = 0, stays = 0;
   bool decides() const { return multiprocessors != 0; }
 };
 
@@ -39,8 +40,14 @@ void launch_all(Problem p, const Maps& maps) {
   Group group = p.length != 1 ? Group{1, shared} : p.H % 2 != 0 ? Group{1, 1} : Group{2, 1};
   group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
   constexpr bool kWithP = !finds_p(Slices);
-  const Place chunks{static_cast<unsigned>(p.tokens / kChunk + p.N), static_cast<unsigned>(p.H / (group.units * group.heads)), 1};
+  const Place chunks{static_cast<unsigned>(p.tokens / kChunk + p.N + (p.stays != 0)), static_cast<unsigned>(p.H / (group.units * group.heads)), 1};
   launch(chunks, 128, prepare_bytes(group.units, kWithP), [&] { gdn_prepare_kernel<E, kWithP>(p, maps.q, maps.k, group); });
+  if constexpr (Slices == 2) {
+    if (p.stays != 0) {
+      const Place blocks{static_cast<unsigned>(p.stays), 1, 1};
+      return launch(blocks, kStayThreads, sizeof(Staying), [&] { gdn_stay_kernel<E>(p, maps); });
+    }
+  }
   if (p.length != 0) {
     Problem firsts = p;
     firsts.firsts = true;
@@ -74,11 +81,14 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.k_first = p.log_gates = c.k_first;
   p.first = cut.first, p.length = cut.length, p.multiprocessors = cut.multiprocessors, p.decides = cut.decides();
   p.whole = cut.whole, p.most = std::min(cut.most, p.N);
+  p.stays = cut.stays;
   if (cut.length != 0) p.segments = count_places(tokens, p.N, p.first, p.length);
   Guarded<float> before(p.segments * heads * state), transfer = before;
   Guarded<float> tiles((tokens / kChunk + p.N) * heads * (sizeof(Tile) / sizeof(float)));
   p.tiles = reinterpret_cast<unsigned char*>(tiles.data());
   p.tile_bytes = tile_bytes(!finds_p(cut.slices));
+  Guarded<int> queue(queue_size(p.N));
+  p.queue = queue.data();
   p.before = before.data(), p.transfer = transfer.data();
 
   const int rows = static_cast<int>(tokens);
@@ -97,7 +107,7 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   for (const Guarded<float>* x : {&results.final_state, &results.checkpoints, &before, &transfer, &tiles}) {
     results.intact &= x->intact();
   }
-  results.intact &= results.output.intact();
+  results.intact &= results.output.intact() && queue.intact();
   return results;
 }
 
@@ -148,6 +158,7 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact;
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
   const std::string slices = cut.whole != 0  ? "2 of the first " + std::to_string(cut.whole)
+                             : cut.stays != 0 ? std::to_string(cut.stays) + " blocks stay"
                              : cut.decides() ? "decided, " + std::to_string(cut.multiprocessors)
                                              : std::to_string(cut.slices);
   std::printf("%s: %s, %s, slices %s, segments %d and %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
@@ -161,6 +172,8 @@ std::vector<Case> all_cases() {
   const Case ragged{.name = "ragged, GVA", .lengths = {130, 0, 64, 5}, .value_heads = 2};
   const Case resets{.name = "resets, GQA, k first", .lengths = {65, 1, 100}, .query_heads = 2, .k_first = true,
                     .resets = 0.05f, .largest_beta = 1.8f};
+  const Case short_sequences{.name = "short, GVA, k first", .lengths = {3, 64, 0, 130, 65, 1}, .value_heads = 2, .k_first = true,
+                       .resets = 0.05f, .checkpoint_every = 0};
   const Case bare{.name = "no gates, no state", .lengths = {150}, .gates = false, .initial_state = false,
                   .checkpoint_every = 0};
   const Case repeated{.name = "repeated keys", .lengths = {128}, .initial_state = false, .repeated_keys = true,
@@ -175,7 +188,7 @@ std::vector<Case> all_cases() {
   while (many.sequences() <= 34) many.lengths.push_back(many.sequences() % 5);
   Case resets_in_float16 = resets, repeated_in_float16 = repeated;
   resets_in_float16.type = repeated_in_float16.type = Type::float16;
-  return {ragged, resets, bare, repeated, longer, alike, chunks, many, resets_in_float16, repeated_in_float16};
+  return {ragged, resets, short_sequences, bare, repeated, longer, alike, chunks, many, resets_in_float16, repeated_in_float16};
 }
 
 }  // namespace
@@ -191,7 +204,8 @@ int main() {
     for (const int slices : {1, 2}) {
       for (const Cut& cut : {Cut{slices, 0, 0}, Cut{slices, 1, 1}, Cut{slices, 2, 1}, Cut{slices, 2, 2},
                              Cut{slices, 0, 0, 1, 99}, Cut{slices, 0, 0, 4, 1}, Cut{slices, 0, 0, 132, 99},
-                             Cut{slices, 0, 0, 1, 1, 2}}) {
+                             Cut{slices, 0, 0, 1, 1, 2}, Cut{slices, 0, 0, 0, 0, 0, 1}, Cut{slices, 0, 0, 0, 0, 0, 3}}) {
+        if (cut.stays != 0 && (slices == 1 || c.checkpoint_every != 0)) continue;
         if (cut.decides() && (slices == 1 || c.sequences() == 1)) continue;
         if (cut.first > 1 && c.chunks() <= cut.first) continue;  // one segment
         if (c.sequences() > kCut && cut.length + cut.multiprocessors != 0) continue;
