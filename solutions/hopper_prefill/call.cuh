@@ -106,7 +106,8 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
 #ifdef GDN_CLOCKS
   p.clocks = clocks_to;
 #endif
-  const Maps maps{boxes(q, 2), boxes(k, 2), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1), boxes(output, 1)};
+  const Maps maps{boxes(q, 2), boxes(k, 2), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1), boxes(output, 1),
+                  how.stays ? state_boxes(p.initial_state, N * H * D) : CUtensorMap{}};
   const auto run = [&](auto launched) { launched(p, maps, places, how, multiprocessors, stream); };
   const auto run_typed = [&]<class E>() {
     if (how.stays) return launch_staying<E>(p, maps, places, multiprocessors, stream);

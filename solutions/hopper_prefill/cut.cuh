@@ -47,7 +47,7 @@ Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_
 Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors, bool checkpoints) {
   const int64_t pairs = heads * sequences, last = pairs % multiprocessors;
   // Where states are much of what moves, and each multiprocessor has several: the next one comes while this one is advanced.
-  if (!checkpoints && pairs >= GDN_STAY_PAIRS * multiprocessors && pairs < (int64_t{1} << 31) && tokens <= GDN_STAY_TOKENS * sequences) {
+  if (!checkpoints && pairs >= GDN_STAY_PAIRS * multiprocessors && pairs * D < (int64_t{1} << 31) && tokens <= GDN_STAY_TOKENS * sequences) {
     Cut staying{2, 0, 0, false};
     staying.stays = true;
     return staying;

@@ -6,7 +6,7 @@
 namespace {
 
 struct Maps {
-  CUtensorMap q, k, v, output, slice_of_v, slice_of_output;
+  CUtensorMap q, k, v, output, slice_of_v, slice_of_output, states;
 };
 
 // By a thread, before it reads what was prepared, not by TMA. First segments let those between them and the last begin here,

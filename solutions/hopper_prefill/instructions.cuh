@@ -99,6 +99,12 @@ __device__ __forceinline__ void store_boxes(const CUtensorMap* map, uint32_t fro
       "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];\ncp.async.bulk.commit_group;"
       ::"l"(map), "r"(from), "r"(0), "r"(token), "r"(half), "r"(head) : "memory");
 }
+// 128 rows of 128 numbers of 32 bits, from `row` on: four boxes of 32 columns, one behind the other.
+__device__ __forceinline__ void load_state_boxes(uint32_t to, const CUtensorMap* map, int row, uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
+      ::"r"(to), "l"(map), "r"(0), "r"(row), "r"(0), "r"(bar) : "memory");
+}
 // As many bytes, a multiple of 16, as they lie.
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int bytes, uint32_t bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"

@@ -7,8 +7,7 @@
 
 namespace {
 
-// Boxes of 64 tokens and 64 channels of one head, `halves` of them, of x [T, heads, D]; zeros behind the last token.
-CUtensorMap boxes(const ffi::TensorView& x, int halves) {
+decltype(&cuTensorMapEncodeTiled) encoder() {
   using Encode = decltype(&cuTensorMapEncodeTiled);
   static const Encode encode = [] {
     void* found = nullptr;
@@ -19,6 +18,11 @@ CUtensorMap boxes(const ffi::TensorView& x, int halves) {
         << "the driver has no cuTensorMapEncodeTiled";
     return reinterpret_cast<Encode>(found);
   }();
+  return encode;
+}
+
+// Boxes of 64 tokens and 64 channels of one head, `halves` of them, of x [T, heads, D]; zeros behind the last token.
+CUtensorMap boxes(const ffi::TensorView& x, int halves) {
   CUtensorMap map{};
   if (x.size(0) == 0) return map;
   const auto heads = static_cast<cuuint64_t>(x.size(1)), tokens = static_cast<cuuint64_t>(x.size(0));
@@ -26,8 +30,21 @@ CUtensorMap boxes(const ffi::TensorView& x, int halves) {
   const cuuint32_t box[] = {D / 2, kChunk, static_cast<cuuint32_t>(halves), 1}, steps[] = {1, 1, 1, 1};
   const auto type = same(x.dtype(), kFloat16) ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const CUresult error =
-      encode(&map, type, 4, x.data_ptr(), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      encoder()(&map, type, 4, x.data_ptr(), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  TVM_FFI_CHECK(error == CUDA_SUCCESS, RuntimeError) << "cuTensorMapEncodeTiled failed with " << error;
+  return map;
+}
+
+// Of states, as rows of D numbers: four boxes of 32 columns and all rows of one.
+CUtensorMap state_boxes(const float* states, int64_t rows) {
+  CUtensorMap map{};
+  if (states == nullptr || rows == 0) return map;
+  const cuuint64_t sizes[] = {D / 4, static_cast<cuuint64_t>(rows), 4}, strides[] = {4 * D, D};
+  const cuuint32_t box[] = {D / 4, D, 4}, steps[] = {1, 1, 1};
+  const CUresult error = encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, const_cast<float*>(states), sizes, strides, box, steps,
+                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   TVM_FFI_CHECK(error == CUDA_SUCCESS, RuntimeError) << "cuTensorMapEncodeTiled failed with " << error;
   return map;
 }

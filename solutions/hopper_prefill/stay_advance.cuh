@@ -7,21 +7,20 @@
 
 namespace {
 
-// This thread's part of a state that has landed, whose rows are value channels, or key channels.
-__device__ __forceinline__ void read_state(Slice& S, const unsigned char* from, bool k_first) {
+// This thread's part of a state that has landed in boxes of 32 columns, whose rows are value channels, or key channels.
+__device__ __forceinline__ void read_state(Slice& S, const unsigned char* boxes, bool k_first) {
   const int lane = lane_here(), column = 2 * (lane % 4);  // found again, and not kept over chunks
   const int row = 16 * anew(threadIdx.x / 32) + lane / 4;
+  const auto at = [&](int r, int c) { return boxes + c / 32 * (D * 128) + swizzled(r, c % 32 / 4) + c % 4 * 4; };
   if (k_first) {
 #pragma unroll
     for (int i = 0; i < 64; ++i) {
-      const unsigned char* const at = from + (column + i / 4 * 8 + i % 2) * kRowBytes + (row + i % 4 / 2 * 8) * 4;
-      S[i / 32][i % 32] = *reinterpret_cast<const float*>(at);
+      S[i / 32][i % 32] = *reinterpret_cast<const float*>(at(column + i / 4 * 8 + i % 2, row + i % 4 / 2 * 8));
     }
   } else {
 #pragma unroll
     for (int i = 0; i < 64; i += 2) {
-      const unsigned char* const at = from + (row + i % 4 / 2 * 8) * kRowBytes + (column + i / 4 * 8) * 4;
-      const float2 pair = *reinterpret_cast<const float2*>(at);
+      const float2 pair = *reinterpret_cast<const float2*>(at(row + i % 4 / 2 * 8, column + i / 4 * 8));
       S[i / 32][i % 32] = pair.x, S[i / 32][i % 32 + 1] = pair.y;
     }
   }
@@ -195,7 +194,7 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
 #pragma unroll
       for (int i = 0; i < 64; ++i) S[i / 32][i % 32] = 0.f;
     } else {
-      read_state(S, s.state, p.k_first);
+      read_state(S, s.state[0], p.k_first);
     }
     __syncwarp();
     barrier_arrive_if(leaves(), shared_address(&s.state_empty));

@@ -48,20 +48,17 @@ struct StayFeeder {
     const int lane = lane_here();
     const uint32_t landing = shared_address(&s.state_full);
     if (number > 0) barrier_wait(shared_address(&s.state_empty), (number - 1) & 1);
-    const int64_t place = (static_cast<int64_t>(turn.n) * p.H + turn.h) * D * D;
-    const bool loads = turn.chunks >= 0 && p.initial_state != nullptr;
     if (lane == 0) {
+      const int pair = turn.n * p.H + turn.h;
       Work& work = s.work[number & 1];
       work.h = turn.h, work.chunks = turn.chunks, work.slice = 0, work.start = turn.start, work.end = turn.end;
-      work.to = p.final_state + place;
-      if (loads) barrier_expect(landing, D * D * 4);
-      else barrier_arrive(landing);
-    }
-    __syncwarp();
-    if (!loads) return;
-    const float* const from = p.initial_state + place;
-    for (int row = lane; row < D; row += 32) {
-      load_bytes(shared_address(s.state) + row * kRowBytes, from + row * D, D * 4, landing);
+      work.to = p.final_state + static_cast<int64_t>(pair) * D * D;
+      if (turn.chunks >= 0 && p.initial_state != nullptr) {
+        barrier_expect(landing, D * D * 4);
+        load_state_boxes(shared_address(s.state), &maps.states, pair * D, landing);
+      } else {
+        barrier_arrive(landing);
+      }
     }
     __syncwarp();
   }

@@ -18,8 +18,8 @@ struct Leaving {
 // the block had before is done.
 struct Staying {
   alignas(1024) Stage<2, true> boxes[kStayStages];
+  unsigned char state[4][D * 128];  // boxes of 32 columns, swizzled
   Tile tile[kStayStages];
-  alignas(128) unsigned char state[D * kRowBytes];  // rows as they lie in memory, in other banks than their neighbours
   alignas(16) uint64_t full[kStayStages], v_full[kStayStages], ready[kStayStages], empty[kStayStages], tail[kStayStages];
   uint64_t state_full, state_empty;
   Work work[2];  // of turns

@@ -74,6 +74,18 @@ inline void load_bytes(uint32_t to, const void* from, int bytes, uint32_t barrie
   bytes_copies.push_back({to, static_cast<const std::byte*>(from), bytes, barrier});
 }
 
+// `map` is of 32-bit numbers here, 128 a row.
+inline void load_state_boxes(uint32_t to, const CUtensorMap* map, int row, uint32_t barrier) {
+  require(to % 1024 == 0, "load_state_boxes: misaligned");
+  constexpr int kRows = 128, kRowBytes = 128 * 4;
+  const auto* from = reinterpret_cast<const std::byte*>(map->base) + static_cast<int64_t>(row) * kRowBytes;
+  for (int at = 0; at < kRows * kRowBytes; at += kPieceBytes) {
+    const int box = at % kRowBytes / kBoxRowBytes;
+    const uint32_t piece = at / kRowBytes * kBoxRowBytes + at % kBoxRowBytes;
+    load_bytes(swizzle_128(to + box * kRows * kBoxRowBytes + piece), from + at, kPieceBytes, barrier);
+  }
+}
+
 inline void land_bytes(const BytesCopy& copy) {
   std::memcpy(shared_memory.bytes + copy.to, copy.from, copy.bytes);
   advance_barrier(barrier_at(copy.barrier), 0, -copy.bytes);

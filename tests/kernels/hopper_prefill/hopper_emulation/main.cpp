@@ -97,7 +97,8 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
                   {x.v.data(), D, c.value_heads, rows, cut.slices},
                   {results.output.data(), D, p.H, rows, cut.slices},
                   {x.v.data(), D, c.value_heads, rows, 1},
-                  {results.output.data(), D, p.H, rows, 1}};
+                  {results.output.data(), D, p.H, rows, 1},
+                  {reinterpret_cast<const uint16_t*>(p.initial_state)}};
   const auto launched = [&](auto launch_typed) { launch_typed(p, maps); };
   const auto launched_typed = [&]<class E> {
     if (p.every != 0) return launched(cut.slices == 1 ? launch_all<E, 1, true> : launch_all<E, 2, true>);
