@@ -117,13 +117,22 @@ __device__ __forceinline__ void store_bytes_if(bool this_lane, void* to, uint32_
       "cp.async.bulk.commit_group;\n}"
       ::"l"(to), "r"(from), "r"(bytes), "r"(static_cast<int>(this_lane)) : "memory");
 }
+// A group of no stores.
+__device__ __forceinline__ void store_nothing() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // For what this thread has stored to have been read, or to be there.
 __device__ __forceinline__ void stored_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// The same but for the last group of them.
+__device__ __forceinline__ void stored_read_but_one() { asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory"); }
 __device__ __forceinline__ void stored_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 __device__ __forceinline__ void store_shared(uint32_t at, uint4 x) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
 
+__device__ __forceinline__ uint4 load_shared(uint32_t at) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at) : "memory");
+  return x;
+}
 __device__ __forceinline__ void store_pair(uint32_t at, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
 }

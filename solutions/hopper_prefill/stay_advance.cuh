@@ -33,19 +33,20 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
   // A thread holds, of every 8 columns, two neighbours of two rows: rows 16 warp + lane / 4 and eight further.
   const int column = 2 * (lane % 4);
   Slice S;
-  constexpr uint32_t kStageBytes = sizeof(s.boxes[0]);
+  constexpr uint32_t kStageBytes = sizeof(s.keys[0]), kValueBytes = sizeof(s.v[0]);
   constexpr uint32_t kTileBytes = sizeof(s.tile[0]), kDecays = kTerms * kTriangle, kP = kDecays + sizeof(Decays);
   constexpr uint32_t kFromStart = kDecays + offsetof(Decays, from_start), kToEnd = kDecays + offsetof(Decays, to_end);
-  constexpr uint32_t kReadOut = kDecays + offsetof(Decays, read_out), kV = 4 * kBoxBytes;
+  constexpr uint32_t kReadOut = kDecays + offsetof(Decays, read_out);
   // In a box of v, or of the output, whose rows are tokens, for ldmatrix and stmatrix; and of the lane's four tokens of 16.
   // Read anew, so that they are kept and not found from the thread's index in every chunk.
   const uint32_t of_lane = anew(wg * kBoxBytes + swizzled(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2));
   const uint32_t of_column = anew(8 * column);
   const auto leaves = [] { return static_cast<int>(lane_here() < kLeavers); };  // says for its warp that it has left a place
   // Where the chunk is: carried over the loop, so that a chunk's first product waits for no addresses.
-  uint32_t box = shared_address(s.boxes), tile = shared_address(s.tile), full = shared_address(s.full);
+  uint32_t box = shared_address(s.keys), tile = shared_address(s.tile), full = shared_address(s.full);
   const uint32_t to_v_full = shared_address(s.v_full) - full, to_ready = shared_address(s.ready) - full;
-  const uint32_t to_empty = shared_address(s.empty) - full;
+  const uint32_t to_empty = shared_address(s.empty) - full, to_keys_empty = shared_address(s.keys_empty) - full;
+  uint32_t v = shared_address(s.v) + of_lane;  // this lane's place in that of v
   uint32_t parities = 0;  // of the barriers of the place; and, one bit up, of those of the turn, of which it is the number, too
   uint32_t state_bits[8][4];
   const auto pack_state = [&](int half) {
@@ -72,7 +73,7 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
   constexpr int kAtOnce = 0;
   const auto load_gammas = [&] {
     // Lanes are not known to agree about it: else it would come to a uniform register, and be waited for at once.
-    all = load_one(tile + kFromStart + 4 * (kChunk - 1) + (of_lane >> 31));
+    all = load_one(tile + kFromStart + 4 * (kChunk - 1) + (of_column >> 31));
     load_decays(gammas, kFromStart, 0, kAtOnce);
   };
   // The other place. Its barrier is the neighbour in a pair that is aligned, and the place before is always the other one.
@@ -80,8 +81,9 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
     const bool first = (full & 8) == 0;
     box = first ? box + kStageBytes : box - kStageBytes, tile = first ? tile + kTileBytes : tile - kTileBytes;
     full ^= 8, parities ^= !first;
+    v = v >= shared_address(s.v[kStayValues - 1]) ? v - (kStayValues - 1) * kValueBytes : v + kValueBytes;
   };
-  const auto left = [&] { return (full ^ 8) + to_empty; };
+  const auto left = [&](uint32_t to) { return (full ^ 8) + to; };
   // S K^T, of one half of the key channels after the other.
   const auto begin = [&](auto half) {
     wgmma_fence();
@@ -94,11 +96,11 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
   //
   // A chunk up to V', while its S K^T is under way.
   const auto find_v = [&](auto is_first) {
-    load_gammas();
     barrier_wait_unless(v_here, full + to_v_full, parities & 1);
+    load_gammas();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      ldmatrix_transposed(bits[k], box + kV + of_lane + 2048 * k);
+      ldmatrix_transposed(bits[k], v + 2048 * k);
     }
     wgmma_fence();
     multiply<E, 0, 8>(o, state_bits, box + 2 * kBoxBytes);  // S Q^T
@@ -107,7 +109,7 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
 #pragma unroll
     for (int e = 0; e < 32; ++e) S[0][e] *= all, S[1][e] *= all;
     __syncwarp();
-    if constexpr (!is_first) barrier_arrive_if(leaves(), left());
+    if constexpr (!is_first) barrier_arrive_if(leaves(), left(to_empty));
     wgmma_wait<1>();
     settle(x);
     load_decays(gammas, kFromStart, kAtOnce, 4);
@@ -144,7 +146,7 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
     wgmma_fence();
     multiply_square<E>(o, bits, tile + kP);  // + V'^T P^T
     wgmma_commit();
-    const uint32_t v_of_this = box + kV;
+    const uint32_t v_of_this = v;
     next_place();
     int here = 0;
     if constexpr (!is_last) here = barrier_test(full, parities & 1), v_here = barrier_test(full + to_v_full, parities & 1);
@@ -159,6 +161,8 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
     wgmma_wait<is_last ? 1 : 2>();
     settle(S[1]);
     keep(decayed);
+    __syncwarp();
+    barrier_arrive_if(leaves(), left(to_keys_empty));
     if constexpr (!is_last) {
       pack_state(1);
       begin(kSecond);
@@ -166,7 +170,7 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
     wgmma_wait<is_last ? 0 : 2>();
     settle(o);
     keep(bits);
-    store_output<E>(o, v_of_this + of_lane);
+    store_output<E>(o, v_of_this);
     // O^T is where v was, of which this warp has read the same channels. From there it goes to memory (stay_feed.cuh); where
     // the chunk is not whole, from here, row by row: those behind the end are the next sequence's.
     if constexpr (is_last) {
@@ -175,12 +179,11 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
       if (rows < kChunk) {
         __syncwarp();
         const int warp = anew(threadIdx.x / 32);  // of eight
-        const unsigned char* const v_rows = s.boxes[full >> 3 & 1 ^ 1].v + warp / 4 * kBoxBytes;  // the place before
+        const uint32_t rows_at = v_of_this - swizzled(lane_here() % 8 + lane_here() / 16 * 8, 2 * (warp % 4) + lane_here() / 8 % 2);
         auto* const to = static_cast<uint16_t*>(p.output) + ((work.end - rows) * p.H + work.h) * D + 16 * warp;
 #pragma unroll 1
         for (int at = lane_here(); at < 2 * rows; at += 32) {
-          const unsigned char* const from = v_rows + swizzled(at / 2, 2 * (warp % 4) + at % 2);
-          *reinterpret_cast<uint4*>(to + static_cast<int64_t>(at / 2) * p.H * D + at % 2 * 8) = *reinterpret_cast<const uint4*>(from);
+          *reinterpret_cast<uint4*>(to + static_cast<int64_t>(at / 2) * p.H * D + at % 2 * 8) = load_shared(rows_at + swizzled(at / 2, 2 * (warp % 4) + at % 2));
         }
       }
     }
@@ -211,7 +214,7 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
       }
       use_v(std::true_type{});
       __syncwarp();
-      barrier_arrive_if(leaves(), left());
+      barrier_arrive_if(leaves(), left(to_empty));
     }
     const Work& work = s.work[parities >> 1];
     save_state(S, work, work.to, p.k_first);

@@ -32,14 +32,15 @@ struct StayFeeder {
     return uniform(lane_here() == 0 ? atomicAdd(p.queue, 1) : 0);
   }
 
-  // What is left in the place of chunk `c`, counted over all turns, goes to memory.
-  __device__ __forceinline__ void empty(int c) const {
+  // Once the output of chunk `c`, counted over all turns, is there, it goes to memory.
+  __device__ __forceinline__ void let_out(int c) const {
     const int i = c % kStayStages;
     barrier_wait(shared_address(&s.empty[i]), c / kStayStages & 1);
     if (lane_here() == 0) {
       fence_async();  // what others have written there is read by TMA, or written over by it
-      const auto [token, h] = s.leaving[i];
-      if (token >= 0) store_boxes(&maps.output, shared_address(s.boxes[i].v), 0, h, token);
+      const auto [token, h] = s.leaving[c % kStayValues];
+      if (token >= 0) store_boxes(&maps.output, shared_address(s.v[c % kStayValues]), 0, h, token);
+      else store_nothing();  // so that groups are chunks
     }
     __syncwarp();
   }
@@ -64,22 +65,26 @@ struct StayFeeder {
   }
 
   __device__ __forceinline__ void ask_chunk(const Turn& turn, int c) {
-    const int i = asked % kStayStages, token = turn.start + c * kChunk;
-    if (asked >= kStayStages) empty(asked - kStayStages);
+    const int i = asked % kStayStages, place = asked % kStayValues, token = turn.start + c * kChunk;
+    const bool whole = token + kChunk <= turn.end;
+    const uint32_t landing = shared_address(whole ? &s.full[i] : &s.tail[i]);
+    if (asked >= kStayStages) barrier_wait(shared_address(&s.keys_empty[i]), (asked / kStayStages - 1) & 1);
     if (lane_here() == 0) {
-      const bool whole = token + kChunk <= turn.end;
-      auto& boxes = s.boxes[i];
-      const uint32_t landing = shared_address(whole ? &s.full[i] : &s.tail[i]);
+      auto& keys = s.keys[i];
+      barrier_expect(landing, 4 * kBoxBytes + (whole ? 0 : 2 * kBoxBytes + kBytes));
+      load_boxes(shared_address(keys.k), &maps.k, 0, turn.h / p.k_group, token, landing);
+      load_boxes(shared_address(keys.q), &maps.q, 0, turn.h / p.q_group, token, landing);
+    }
+    __syncwarp();
+    if (asked >= kStayStages) let_out(asked - kStayStages);
+    if (lane_here() == 0) {
       const uint32_t v_landing = shared_address(whole ? &s.v_full[i] : &s.tail[i]);
-      s.leaving[i] = {whole ? token : -1, turn.h};
-      barrier_expect(landing, 4 * kBoxBytes + (whole ? 0 : 2 * kBoxBytes) + kBytes);
-      load_boxes(shared_address(boxes.k), &maps.k, 0, turn.h / p.k_group, token, landing);
-      load_boxes(shared_address(boxes.q), &maps.q, 0, turn.h / p.q_group, token, landing);
-      const int64_t place = turn.start / kChunk + turn.n + c;
-      load_tile<true, false>(s.tile[i], p.tiles + (place * p.H + turn.h) * p.tile_bytes, landing);
-      stored_read();
-      if (whole) barrier_expect(v_landing, 2 * kBoxBytes);
-      load_boxes(shared_address(boxes.v), &maps.v, 0, turn.h / p.v_group, token, v_landing);
+      if (whole) barrier_expect(v_landing, 2 * kBoxBytes + kBytes);
+      const int64_t at = turn.start / kChunk + turn.n + c;
+      load_tile<true, false>(s.tile[i], p.tiles + (at * p.H + turn.h) * p.tile_bytes, v_landing);
+      stored_read_but_one();  // the output that was in this place
+      s.leaving[place] = {whole ? token : -1, turn.h};
+      load_boxes(shared_address(s.v[place]), &maps.v, 0, turn.h / p.v_group, token, v_landing);
     }
     __syncwarp();
     ++asked;
@@ -96,7 +101,7 @@ struct StayFeeder {
       for (int c = 0; c < turn.chunks; ++c) ask_chunk(turn, c);
       turn = find(take_next());
     }
-    for (int c = max(0, asked - kStayStages); c < asked; ++c) empty(c);
+    for (int c = max(0, asked - kStayStages); c < asked; ++c) let_out(c);
     if (lane_here() == 0) stored_all();
   }
 };
@@ -118,14 +123,14 @@ __device__ __forceinline__ void find_p_staying(const Problem& p, Staying& s) {
 #pragma unroll 1
     for (int c = 0; c < chunks; ++c, ++at) {
       const int i = at % kStayStages, rows = tokens - c * kChunk;
-      auto& boxes = s.boxes[i];
+      auto& keys = s.keys[i];
       if (rows < kChunk) {
         barrier_wait(shared_address(&s.tail[i]), tails >> i & 1);
         tails ^= 1 << i;
         for (int half = 0; half < 2; ++half) {
-          clear_rows(shared_address(boxes.k) + half * kBoxBytes, rows, thread, 128);
-          clear_rows(shared_address(boxes.q) + half * kBoxBytes, rows, thread, 128);
-          clear_rows(shared_address(boxes.v) + half * kBoxBytes, rows, thread, 128);
+          clear_rows(shared_address(keys.k) + half * kBoxBytes, rows, thread, 128);
+          clear_rows(shared_address(keys.q) + half * kBoxBytes, rows, thread, 128);
+          clear_rows(shared_address(s.v[at % kStayValues]) + half * kBoxBytes, rows, thread, 128);
         }
         fence_async();
         named_barrier(kLeft, 128);
@@ -134,7 +139,8 @@ __device__ __forceinline__ void find_p_staying(const Problem& p, Staying& s) {
       }
       barrier_wait(shared_address(&s.full[i]), at / kStayStages & 1);
       float products[32];
-      multiply_boxes<E>(products, shared_address(boxes.q), shared_address(boxes.k));
+      multiply_boxes<E>(products, shared_address(keys.q), shared_address(keys.k));
+      barrier_wait(shared_address(&s.v_full[i]), at / kStayStages & 1);
       const Logs& logs = s.tile[i].logs;
       const Weights weights = weigh(logs, p.scale, warp, lane);
       wgmma_wait<0>();

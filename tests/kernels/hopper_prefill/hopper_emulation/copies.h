@@ -120,6 +120,8 @@ inline void store_bytes_if(bool this_lane, void* to, uint32_t from, int bytes) {
   store(from, bytes, "store_bytes_if", [to, bytes](const std::byte* seen) { std::memcpy(to, seen, bytes); });
 }
 
+inline void store_nothing() { stores[running].push_back({0, {}, [](const std::byte*) {}}); }
+
 inline void stored_all() {
   for (const Store& store : stores[running]) {
     const bool same = std::memcmp(shared_memory.bytes + store.from, store.seen.data(), store.seen.size()) == 0;
@@ -129,6 +131,14 @@ inline void stored_all() {
   stores.erase(running);
 }
 inline void stored_read() { stored_all(); }
+inline void stored_read_but_one() {  // the last one only is still read
+  auto& mine = stores[running];
+  if (mine.size() < 2) return;
+  Store last = std::move(mine.back());
+  mine.pop_back();
+  stored_all();
+  stores[running].push_back(std::move(last));
+}
 
 // One of them, no matter in which order they were asked for; false: there is none.
 inline bool land_any_box() {

@@ -86,6 +86,12 @@ inline void store_pair(uint32_t at, float x, float y) {
 // Of rows of 128 bytes, eight to 1024: the address bits of the row turn those of the piece.
 inline uint32_t swizzle_128(uint32_t at) { return at ^ (at >> 7 & 7) << 4; }
 
+inline uint4 load_shared(uint32_t at) {
+  uint4 x;
+  std::memcpy(&x, shared_bytes(at, 16, "load_shared"), sizeof x);
+  return x;
+}
+
 inline float load_one(uint32_t at) {
   float x;
   std::memcpy(&x, shared_bytes(at, 4, "load_one"), sizeof x);
