@@ -147,7 +147,9 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const double output = error_of_output(c, inputs, got.output, expected.output);
   const double state = error_of_states(got.final_state, expected.final_state);
   const double checkpoints = error_of_states(got.checkpoints, expected.checkpoints);
-  const double limit = (c.type == Type::float16 ? 4.8e-4 : 3.8e-3) * (c.repeated_keys ? 9 : 1);
+  // Keys of 64 channels are more alike: a model of the arithmetic in float64 has errors 1.1 to 1.15 times as large.
+  const double of_size = kSize == 64 ? 1.2 : 1.;
+  const double limit = (c.type == Type::float16 ? 4.8e-4 : 3.8e-3) * (c.repeated_keys ? 9 : 1) * of_size;
   const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact;
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
   const std::string slices = cut.whole != 0  ? "2 of the first " + std::to_string(cut.whole)
