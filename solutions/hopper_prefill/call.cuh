@@ -104,7 +104,8 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   p.clocks = clocks_to;
 #endif
   const int halves = static_cast<int>(D) / 64;
-  const Maps maps{boxes(q, halves), boxes(k, halves), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1), boxes(output, 1)};
+  const Maps maps{boxes(q, halves),          boxes(k, halves), boxes(v, how.groups),
+                  boxes(output, how.groups), boxes(v, 1),      boxes(output, 1)};
   const auto run = [&](auto launched) { launched(p, maps, places, how, multiprocessors, stream); };
   const auto run_typed = [&]<class E>() {
     if (D == 64) return run(p.every != 0 ? launch_all<E, 64, 1, true> : launch_all<E, 64, 1, false>);

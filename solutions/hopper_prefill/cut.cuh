@@ -38,9 +38,9 @@ int given(const char* name, int otherwise) {  // what else there could be
 }
 #endif
 
-// The least time as a model has it, with heads of 128 and a workspace of no more than `room`. How long each sequence is, the host does not
-// know: a few are taken to be as long as each other, and of many the longest to be two or three times as long as the others,
-// which then have to hide behind it.
+// The least time as a model has it, with a workspace of no more than `room`; of heads of 128, as cut_64.cuh has the others. How
+// long each sequence is, the host does not know: a few are taken to be as long as each other, and of many the longest to be two
+// or three times as long as the others, which then have to hide behind it.
 Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors) {
   const int64_t pairs = heads * sequences, last = pairs % multiprocessors;
   const bool two_will_do = pairs > multiprocessors && last > 0 && 2 * last <= multiprocessors;

@@ -1,5 +1,5 @@
-// How a call with heads of 64 is cut up, on the host: into segments of sequences, or not at all. A state is one slice, so blocks
-// have nothing else to decide.
+// How a call with heads of 64 is cut up, on the host: into segments of sequences, or not at all. A state is one slice, so
+// there is nothing else to decide.
 #pragma once
 #include "cut.cuh"
 
