@@ -8,13 +8,13 @@ A name with a slash is a folder elsewhere, of another version perhaps; old/x is 
 --jobs: what libraries compile when they first meet a shape (TileLang a minute for each number of heads, and again for
 some lengths) is compiled before, in so many processes side by side; they keep it for later ones.
 
-gdn_prefill_k_last, two groups of rows: `long` is six head counts by eight sets of lengths, and twelve sets drawn from a
-log-normal; `short` is three head counts by nine batches of short sequences. Each group has a summary of its own, which
-counts the rows that were not run. --show prints those of files that --json wrote, a table for each device, without a
-GPU. Microseconds a call: the median of replays of a CUDA graph of six calls over two sets of inputs, kernels in turns;
-what cannot be captured is timed by events over eager calls and marked with `*`. Before it is timed each is compared
-with the first solution; what differs by more than 2% of the output's norm is marked with `!`. Whether they are right
-`gdnspec check` says.
+gdn_prefill_k_last, three groups of rows: `long` is six head counts by eight sets of lengths, and twelve sets drawn from
+a log-normal; `short` is three head counts by nine batches of short sequences; `d64` is three counts of heads of 64 by
+seven batches. Each group has a summary of its own, which counts the rows that were not run. --show prints those of
+files that --json wrote, a table for each device, without a GPU. Microseconds a call: the median of replays of a CUDA
+graph of six calls over two sets of inputs, kernels in turns; what cannot be captured is timed by events over eager
+calls and marked with `*`. Before it is timed each is compared with the first solution; what differs by more than 2% of
+the output's norm is marked with `!`. Whether they are right `gdnspec check` says.
 """
 
 import argparse
@@ -35,7 +35,7 @@ import torch
 from gdnspec.bench.ceilings import copy_bandwidth
 from gdnspec.build.loader import load_function
 from gdnspec.catalog.solutions import load_variant
-from prefill_shapes import COPY_RATES, D, Row, bound, rows
+from prefill_shapes import COPY_RATES, Row, bound, rows
 from prefill_tables import head, line, record, summary, tables
 
 HERE = Path(__file__).resolve().parent
@@ -43,8 +43,9 @@ DEFINITION, SETS, CALLS, WINDOWS = "gdn_prefill_k_last", 2, 6, 7
 Arguments = dict[str, Any]
 
 
-def arguments(heads: tuple[int, int], lengths: tuple[int, ...], decay: float) -> Arguments:
-    (hk, h), total, count = heads, sum(lengths), len(lengths)
+def arguments(row: Row, decay: float) -> Arguments:
+    (hk, h), D, lengths = row.heads, row.head_size, row.lengths
+    total, count = sum(lengths), len(lengths)
     normal = lambda *shape: torch.randn(*shape, device="cuda")  # noqa: E731
     q, k = (torch.nn.functional.normalize(normal(total, hk, D), dim=-1).bfloat16() for _ in range(2))
     v = normal(total, h, D).bfloat16()
@@ -112,10 +113,8 @@ class Timed:
         return statistics.median(self.seen[1:])
 
 
-def measure(
-    subjects: list[Subject], heads: tuple[int, int], lengths: tuple[int, ...], decay: float
-) -> dict[str, tuple[float, str]]:
-    sets = [arguments(heads, lengths, decay) for _ in range(SETS)]
+def measure(subjects: list[Subject], row: Row, decay: float) -> dict[str, tuple[float, str]]:
+    sets = [arguments(row, decay) for _ in range(SETS)]
     found: dict[str, tuple[float, str]] = {}
     timed: dict[str, Timed] = {}
     expected = None
@@ -139,8 +138,8 @@ def measure(
     return {name: (timed[name].median, said) if name in timed else (us, said) for name, (us, said) in found.items()}
 
 
-def call_once(subjects: list[Subject], heads: tuple[int, int], lengths: tuple[int, ...], decay: float) -> None:
-    given = arguments(heads, lengths, decay)
+def call_once(subjects: list[Subject], row: Row, decay: float) -> None:
+    given = arguments(row, decay)
     for subject in subjects:
         try:
             subject.bound(given)()
@@ -148,12 +147,12 @@ def call_once(subjects: list[Subject], heads: tuple[int, int], lengths: tuple[in
             print(f"{subject.name}: {type(error).__name__}", file=sys.stderr)
 
 
-def compile_before(names: Iterable[str], peers: list[str], decay: float, jobs: int) -> None:
+def compile_before(asked: Iterable[Row], peers: list[str], decay: float, jobs: int) -> None:
     """Calls every library once on each row, rows of as many heads in one process: they share what is compiled. With the
     gates that will be timed, by which FlashQLA chooses its kernels."""
-    of_heads: dict[str, list[str]] = {}
-    for name in names:
-        of_heads.setdefault(name.split()[0], []).append(name)
+    of_heads: dict[tuple[Any, ...], list[str]] = {}
+    for row in asked:
+        of_heads.setdefault((row.heads, row.head_size), []).append(row.name)
     script = [sys.executable, __file__, "--once", "--decay", str(decay), "--solutions", "", "--against"]
     commands = [[*script, peer, "--rows", ",".join(rows)] for peer in peers for rows in of_heads.values()]
     with ThreadPoolExecutor(jobs) as pool:
@@ -196,7 +195,7 @@ def measure_all(subjects: list[Subject], asked: list[Row], peers: list[str], dec
     print(f"{device}, copy {rate / 1e12:.2f} TB/s; peer: best of those / this, share: of the bound\n")
     print(head(subject.name for subject in subjects))
     for row in asked:
-        found = measure(subjects, row.heads, row.lengths, decay)
+        found = measure(subjects, row, decay)
         us = {subject.name: found[subject.name] for subject in subjects}
         records.append(record(row, device, bound(row, rate), us, peers))
         print(line(records[-1]), flush=True)
@@ -231,12 +230,12 @@ def main() -> None:
     mine = [name for name in options.solutions.split(",") if name]
     peers = [name for name in options.against.split(",") if name]
     if options.jobs > 0:
-        compile_before([row.name for row in asked], peers, options.decay, options.jobs)
+        compile_before(asked, peers, options.decay, options.jobs)
     with tempfile.TemporaryDirectory() as scratch:
         subjects = loaded(mine, peers, options.build or Path(scratch))
         if options.once:
             for row in asked:
-                call_once(subjects, row.heads, row.lengths, options.decay)
+                call_once(subjects, row, options.decay)
             return
         measure_all(subjects, asked, [short(name) for name in peers], options.decay, options.json)
 

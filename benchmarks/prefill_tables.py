@@ -13,7 +13,7 @@ Record = dict[str, Any]  # a row on a device: a line of the file that --json wri
 def record(row: Row, device: str, least: float, us: dict[str, tuple[float, str]], peers: list[str]) -> Record:
     """The first name in `us` is that of the solution which the others are compared with."""
     return {"device": device, "group": row.group, "row": row.name, "heads": row.heads, "lengths": row.lengths,
-            "bound": least, "us": us, "peers": peers}  # fmt: skip
+            "head_size": row.head_size, "bound": least, "us": us, "peers": peers}  # fmt: skip
 
 
 def ratio(found: Record) -> float:

@@ -50,11 +50,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as build:
         for name in options.solutions.split(","):
             subject = Subject(name, folder_of(name, "solutions"), Path(build))
-            for row, heads, lengths, _ in rows():
-                if any(text in row for text in texts):
-                    other = count_other(subject, arguments(heads, lengths, 0.1), options.runs)
+            for row in rows():
+                if any(text in row.name for text in texts):
+                    other = count_other(subject, arguments(row, 0.1), options.runs)
                     differ += other
-                    print(f"{row:20} {subject.name:24} {options.runs} runs, {other} of other bits", flush=True)
+                    print(f"{row.name:20} {subject.name:24} {options.runs} runs, {other} of other bits", flush=True)
     sys.exit(differ > 0)
 
 

@@ -25,26 +25,26 @@
 namespace {
 
 // A warpgroup's 64 value channels, from the first chunk to the last.
-template <class E, int Groups, bool Output, bool Checkpoints>
-__device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, Checkpoints>& s, int wg) {
-  constexpr bool kHandsOut = Checkpoints && kStaged<Groups>;
-  constexpr int kStages = kStagesOf<Groups, Output, Checkpoints>;
+template <class E, int D, int Groups, bool Output, bool Checkpoints>
+__device__ __forceinline__ void advance(const Problem& p, Block<D, Groups, Output, Checkpoints>& s, int wg) {
+  constexpr bool kHandsOut = Checkpoints && kStaged<D, Groups>, kTwoHalves = kHalves<D> == 2;
+  constexpr int kStages = kStagesOf<D, Groups, Output, Checkpoints>;
   const Work& work = s.work;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = threadIdx.x % 32;
   // A thread holds, of every 8 columns, two neighbours of two rows: rows 16 warp + lane / 4 and eight further.
   const int column = 2 * (lane % 4);
-  Slice S;
+  Slice<D> S;
   const int row = work.slice + wg * kSlice + 16 * warp + lane / 4;
   float* owed = nullptr;  // where S is to go, before it becomes the next
   if (Output && p.length != 0 && !p.firsts) wait_for_last();  // which has the state
-  load_state(S, work, work.from, work.from_k_first, row, column);
+  load_state<D>(S, work, work.from, work.from_k_first, row, column);
   if constexpr (Output) {
-    if (work.joins > 0) join(p, s, row, column, S);
+    if (work.joins > 0) join<D>(p, s, row, column, S);
   }
   constexpr uint32_t kStageBytes = sizeof(s.boxes[0]);
   constexpr uint32_t kTileBytes = sizeof(s.tile[0]), kDecays = kTerms * kTriangle, kP = kDecays + sizeof(Decays);
   constexpr uint32_t kFromStart = kDecays + offsetof(Decays, from_start), kToEnd = kDecays + offsetof(Decays, to_end);
-  constexpr uint32_t kReadOut = kDecays + offsetof(Decays, read_out), kV = (Output ? 4 : 2) * kBoxBytes;
+  constexpr uint32_t kReadOut = kDecays + offsetof(Decays, read_out), kQ = kHalves<D> * kBoxBytes, kV = (Output ? 2 : 1) * kQ;
   // In a box of v, or of the output, whose rows are tokens, for ldmatrix and stmatrix; and of the lane's four tokens of 16.
   // Read anew, so that they are kept and not found from the thread's index in every chunk.
   const uint32_t of_lane = anew(wg * kBoxBytes + swizzled(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2));
@@ -57,7 +57,7 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
   const uint32_t to_v_full = shared_address(s.v_full) - full, to_ready = shared_address(s.ready) - full;
   const uint32_t to_empty = shared_address(s.empty) - full;
   uint32_t parity = 0, stage = 0, left = 0;  // left: the barrier of the place that is left next
-  uint32_t state_bits[8][4];
+  uint32_t state_bits[D / 16][4];
   const auto pack_state = [&](int half) {
 #pragma unroll
     for (int k = 4 * half; k < 4 * half + 4; ++k) {
@@ -104,7 +104,7 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
   // Chunk c up to V', while its S K^T is under way.
   const auto find_v = [&](int c) {
     GDN_STAMP(wg, c, 0);
-    if (Checkpoints && owed != nullptr) hand_out<kHandsOut>(S, work, s, owed, 0);
+    if (Checkpoints && owed != nullptr) hand_out<D, kHandsOut>(S, work, s, owed, 0);
     if constexpr (kShort) load_gammas();
     barrier_wait_unless(v_here, full + to_v_full, parity);
     if (c == cut_short) named_barrier(kCleared, meeting);
@@ -119,14 +119,17 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
     GDN_STAMP(wg, c, 1);
     if constexpr (Output) {
       wgmma_fence();
-      multiply<E, 0, 8>(o, state_bits, box + 2 * kBoxBytes);  // S Q^T
+      multiply<E, 0, D / 16>(o, state_bits, box + kQ);  // S Q^T
       wgmma_commit();
     }
     GDN_STAMP(wg, c, 2);
-    if (Checkpoints && owed != nullptr) hand_out<kHandsOut>(S, work, s, owed, 1);
-    settle(S[0]), settle(S[1]);  // lest they are scaled before products are on their way
+    if (Checkpoints && owed != nullptr) hand_out<D, kHandsOut>(S, work, s, owed, 1);
+    settle_all(S);  // lest they are scaled before products are on their way
 #pragma unroll
-    for (int e = 0; e < 32; ++e) S[0][e] *= all, S[1][e] *= all;
+    for (int e = 0; e < 32; ++e) {
+#pragma unroll
+      for (int half = 0; half < kHalves<D>; ++half) S[half][e] *= all;
+    }
     if constexpr (Output) {
       __syncwarp();
       barrier_arrive_if(leaves && c > 0, left);
@@ -161,18 +164,27 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
     uint32_t decayed[4][4];
     decay_v<E>(decayed, y, rests);
     wgmma_fence();
-    update_state<E>(S, decayed, box);
+    update_state<E, D>(S, decayed, box);
     if constexpr (Output) {  // while the update is under way
       if (finds_p(Groups)) barrier_wait_unless(p_here, full + to_ready, parity);
       // In a loop, which turns but once: else the compiler has the update wait for all of this.
       int turns = one;
       do {
         turns = anew(turns - 1);
-        settle(y[0]), settle(y[1]), settle(o);
-        scale_read<E>(o, bits, y, reads);
+        settle(y[0]), settle(y[1]);
+        if constexpr (kTriangularP<D>) {
+          pack_v<E>(bits, y);
+        } else {
+          settle(o);
+          scale_read<E>(o, bits, y, reads);
+        }
       } while (turns > 0);
       wgmma_fence();
-      multiply_square<E>(o, bits, tile + kP);  // + V'^T P^T
+      if constexpr (kTriangularP<D>) {  // V'^T P^T, or O^T
+        multiply_lower<E>(y[0], y[1], bits, tile + kP, false);
+      } else {
+        multiply_square<E>(o, bits, tile + kP);
+      }
       wgmma_commit();
     }
     [[maybe_unused]] const uint32_t v_of_this = box + kV;
@@ -182,15 +194,17 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
     if constexpr (!is_last) here = barrier_test(full, parity), v_here = barrier_test(full + to_v_full, parity);
     // The next chunk waits for the state, for one half of it after the other, and not for the output.
     constexpr int kBehind = Output ? 1 : 0;  // P's product
-    wgmma_wait<1 + kBehind>();
+    wgmma_wait<kHalves<D> - 1 + kBehind>();
     settle(S[0]);
     if constexpr (!is_last) {
       pack_state(0);
       barrier_wait_unless(here, full, parity);
       begin(kFirst);
     }
-    wgmma_wait<(is_last ? 0 : 1) + kBehind>();
-    settle(S[1]);
+    if constexpr (kTwoHalves) {
+      wgmma_wait<(is_last ? 0 : 1) + kBehind>();
+      settle(S[1]);
+    }
     keep(decayed);
     GDN_STAMP(wg, c, 6);
     if constexpr (!Output) {
@@ -198,23 +212,32 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
       barrier_arrive_if(leaves, left);
     }
     if constexpr (!is_last) {
-      pack_state(1);
-      begin(kSecond);
+      if constexpr (kTwoHalves) {
+        pack_state(1);
+        begin(kSecond);
+      }
       if constexpr (!kShort) load_gammas();
     }
     if constexpr (Output) {
-      wgmma_wait<is_last ? 0 : 2>();
-      settle(o);
+      wgmma_wait<is_last ? 0 : kHalves<D>>();
+      if constexpr (kTriangularP<D>) {
+        settle(y[0]), settle(y[1]);
+        add_read(o, y, reads);
+      } else {
+        settle(o);
+      }
       keep(bits);
       // O^T to the box of v, of which this warp has read the same channels; from there it goes to memory (feed.cuh).
       store_output<E>(o, v_of_this + of_lane);
-      if constexpr (Checkpoints) owed = checkpoint_behind(p, work, c + 1);
+      if constexpr (Checkpoints) owed = checkpoint_behind<D>(p, work, c + 1);
     }
   };
   if (chunks > 0) {
-    pack_state(0), pack_state(1);
+    pack_state(0);
+    if constexpr (kTwoHalves) pack_state(1);
     barrier_wait(full, parity);
-    begin(kFirst), begin(kSecond);
+    begin(kFirst);
+    if constexpr (kTwoHalves) begin(kSecond);
     if constexpr (!kShort) load_gammas();
     if constexpr (!Output) wgmma_wait<0>();  // else the compiler has it wait, as it scales S
     find_v(0);
@@ -231,11 +254,11 @@ __device__ __forceinline__ void advance(const Problem& p, Block<Groups, Output, 
     }
   }
   if (!Output && work.identity) {
-    save_transfer(work.to, work.slice, warp, lane, S);
+    save_transfer<D>(work.to, work.slice, warp, lane, S);
   } else if (work.to != nullptr) {
-    save_state(S, work, work.to, work.to_k_first);
+    save_state<D>(S, work, work.to, work.to_k_first);
   }
-  if (Checkpoints && owed != nullptr) hand_out<kHandsOut>(S, work, s, owed, 0), hand_out<kHandsOut>(S, work, s, owed, 1);
+  if (Checkpoints && owed != nullptr) hand_out<D, kHandsOut>(S, work, s, owed, 0), hand_out<D, kHandsOut>(S, work, s, owed, 1);
   if constexpr (kHandsOut) stored_all();
 }
 

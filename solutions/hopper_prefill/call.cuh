@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "bounds.cuh"
+#include "cut_64.cuh"
 #include "launch.cuh"
 #include "maps.cuh"
 
@@ -34,8 +35,8 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const DLDevice device = q.device();
   TVM_FFI_CHECK(device.device_type == kDLCUDA, ValueError) << "q is not on a GPU";
   const int64_t T = q.size(0), HQ = q.size(1), HK = k.size(1), HV = v.size(1), H = std::max(HQ, HV);
-  const int64_t N = cu_seqlens.size(0) - 1;
-  TVM_FFI_CHECK(q.size(2) == D, ValueError) << "head_size " << q.size(2) << " is not served: 128 is";
+  const int64_t N = cu_seqlens.size(0) - 1, D = q.size(2);
+  TVM_FFI_CHECK(D == 64 || D == 128, ValueError) << "head_size " << D << " is not served: 64 and 128 are";
   TVM_FFI_CHECK(HQ > 0 && HK > 0 && HV > 0 && ((HK == HV && HQ % HK == 0) || (HQ == HK && HV % HQ == 0)), ValueError)
       << HQ << " query, " << HK << " key and " << HV << " value heads are neither GQA nor GVA";
   TVM_FFI_CHECK(T < (int64_t{1} << 31) - kChunk && N <= 65535 && H <= 65535, ValueError)
@@ -87,8 +88,9 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   TVM_FFI_CHECK(places < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
   const int64_t given = T * D * (HQ + HK + HV) / 2 + (g.has_value() + beta.has_value()) * T * H +
                         initial_state.has_value() * N * H * D * D;  // in units of 4 bytes
-  const Cut how = cut(T, N, H, given + given / 2, multiprocessors, p.every != 0);
-  const Workspace size = workspace_of(how, T, N, H);
+  const Cut how = D == 64 ? cut_64(T, N, H, given + given / 2, multiprocessors)
+                          : cut(T, N, H, given + given / 2, multiprocessors, p.every != 0);
+  const Workspace size = workspace_of(how, T, N, H, D);
   p.decides = how.decides(), p.multiprocessors = multiprocessors;
   p.whole = static_cast<int>(how.whole), p.most = static_cast<int>(how.most);
   if (how.length > 0) {
@@ -106,13 +108,15 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
 #ifdef GDN_CLOCKS
   p.clocks = clocks_to;
 #endif
-  const Maps maps{boxes(q, 2), boxes(k, 2), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1), boxes(output, 1),
+  const int halves = static_cast<int>(D) / 64;
+  const Maps maps{boxes(q, halves), boxes(k, halves), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1), boxes(output, 1),
                   how.stays ? state_boxes(p.initial_state, N * H * D) : CUtensorMap{}};
   const auto run = [&](auto launched) { launched(p, maps, places, how, multiprocessors, stream); };
   const auto run_typed = [&]<class E>() {
     if (how.stays) return launch_staying<E>(p, maps, places, multiprocessors, stream);
-    if (p.every != 0) return run(how.groups == 1 ? launch_all<E, 1, true> : launch_all<E, 2, true>);
-    run(how.groups == 1 ? launch_all<E, 1, false> : launch_all<E, 2, false>);
+    if (D == 64) return run(p.every != 0 ? launch_all<E, 64, 1, true> : launch_all<E, 64, 1, false>);
+    if (p.every != 0) return run(how.groups == 1 ? launch_all<E, 128, 1, true> : launch_all<E, 128, 2, true>);
+    run(how.groups == 1 ? launch_all<E, 128, 1, false> : launch_all<E, 128, 2, false>);
   };
   same(type, kFloat16) ? run_typed.template operator()<__half>() : run_typed.template operator()<__nv_bfloat16>();
 }

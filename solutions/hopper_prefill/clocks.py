@@ -1,6 +1,7 @@
 """Where the time of a chunk goes, as a state is advanced: the kernel writes down its clock at each step, this draws it.
 
-    python solutions/hopper_prefill/clocks.py [--heads 16,32] [--tokens 4096] [--sequences 4] [--groups 2] [--svg FILE]
+    python solutions/hopper_prefill/clocks.py [--heads 16,32] [--tokens 4096] [--sequences 4] [--groups 2]
+                                              [--head-size 128] [--svg FILE]
 
 Cycles of block 0, medians over chunks 8 to 40, of the first and the last warp of each warpgroup. Needs an sm_90 GPU.
 """
@@ -16,12 +17,12 @@ from gdnspec.build.loader import load_function
 from rich.console import Console
 from rich.table import Table
 
-FOLDER, D, FROM, TO = Path(__file__).resolve().parent, 128, 8, 40
+FOLDER, FROM, TO = Path(__file__).resolve().parent, 8, 40
 STEPS = ("wait for v", "issue S Q^T", "scale S, S K^T", "X, issue T X", "T X", "update of S, P V'",
          "issue S K^T of the next, write O")  # fmt: skip
 
 
-def arguments(q_heads: int, heads: int, lengths: list[int]) -> tuple[object, ...]:
+def arguments(q_heads: int, heads: int, lengths: list[int], D: int = 128) -> tuple[object, ...]:
     total, count = sum(lengths), len(lengths)
     normal = lambda *shape: torch.randn(*shape, device="cuda")  # noqa: E731
     q, k = (torch.nn.functional.normalize(normal(total, q_heads, D), dim=-1).bfloat16() for _ in range(2))
@@ -38,19 +39,22 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096, help="of a sequence")
     parser.add_argument("--sequences", type=int, default=4)
     parser.add_argument("--groups", type=int, choices=(1, 2), default=2, help="warpgroups that advance, of a block")
+    parser.add_argument("--head-size", type=int, choices=(64, 128), default=128)
     parser.add_argument("--svg", type=Path, help="also draw it there")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("clocks.py: needs a CUDA GPU")
     if options.tokens < TO * 64:
         raise SystemExit(f"clocks.py: --tokens is at least {TO * 64}")
+    if options.head_size == 64:
+        options.groups = 1  # all of a state
     q_heads, heads = (int(x) for x in options.heads.split(","))
     os.environ["GDN_GROUPS"] = str(options.groups)
     written = torch.zeros(2, 4, 64, 16, dtype=torch.int32, device="cuda")
     with tempfile.TemporaryDirectory() as build:
         load = lambda name: load_function(FOLDER, f"clocks.cu::{name}", Path(build))  # noqa: E731
         load("set_clocks")(written)
-        given = arguments(q_heads, heads, [options.tokens] * options.sequences)
+        given = arguments(q_heads, heads, [options.tokens] * options.sequences, options.head_size)
         for _ in range(2):
             load("gdn_prefill_k_last")(*given)
         torch.cuda.synchronize()

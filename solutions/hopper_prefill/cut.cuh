@@ -34,20 +34,27 @@ struct Workspace {
   int64_t all() const { return tiles + 2 * states + queue; }
 };
 
-Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_t heads) {
+Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_t heads, int64_t D) {
   const int64_t tile = tile_bytes(!finds_p(how.groups)) / static_cast<int64_t>(sizeof(float));
   return {(tokens / kChunk + sequences) * heads * tile,
           how.length == 0 ? 0 : count_places(tokens, sequences, how.first, how.length) * heads * D * D,
           how.stays ? queue_size(sequences) : 0};
 }
 
-// The least time as a model has it, with a workspace of no more than `room`. How long each sequence is, the host does not
-// know: a few are taken to be as long as each other, and of many the longest to be two or three times as long as the others,
-// which then have to hide behind it.
+#ifdef GDN_CLOCKS
+int given(const char* name, int otherwise) {  // what else there could be
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+#endif
+
+// The least time as a model has it, with a workspace of no more than `room`; of heads of 128, as cut_64.cuh has the others. How
+// long each sequence is, the host does not know: a few are taken to be as long as each other, and of many the longest to be two
+// or three times as long as the others, which then have to hide behind it.
 Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors, bool checkpoints) {
   const int64_t pairs = heads * sequences, last = pairs % multiprocessors;
   // Where states are much of what moves, and each multiprocessor has several: the next one comes while this one is advanced.
-  if (!checkpoints && pairs >= GDN_STAY_PAIRS * multiprocessors && pairs * D < (int64_t{1} << 31) && tokens <= GDN_STAY_TOKENS * sequences) {
+  if (!checkpoints && pairs >= GDN_STAY_PAIRS * multiprocessors && pairs * kStaySize < (int64_t{1} << 31) && tokens <= GDN_STAY_TOKENS * sequences) {
     Cut staying{2, 0, 0, false};
     staying.stays = true;
     return staying;
@@ -55,10 +62,6 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
   const bool two_will_do = pairs > multiprocessors && last > 0 && 2 * last <= multiprocessors;
   const bool may_have_more = pairs > multiprocessors && sequences > 1 && sequences <= kDecided;
 #ifdef GDN_CLOCKS
-  const auto given = [](const char* name, int otherwise) {  // what else there could be
-    const char* const text = std::getenv(name);
-    return text == nullptr ? otherwise : std::atoi(text);
-  };
   if (const int groups = given("GDN_GROUPS", 0); groups != 0) {
     const bool whole = groups == 2 && two_will_do && sequences <= kDecided && given("GDN_LAST", 0) != 0;
     return {groups, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0, whole ? pairs - last : 0};
@@ -100,7 +103,7 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
       const int64_t even = each * cycles + kPass - kAround * states - kLater;
       const int64_t length = std::clamp<int64_t>(even / (states + (count - 1) * cycles), 1, each / count);
       const Cut how{groups, each - (count - 1) * length, length, alone};
-      if (workspace_of(how, tokens, sequences, heads).all() > room) continue;
+      if (workspace_of(how, tokens, sequences, heads, 128).all() > room) continue;
       const int64_t pass = std::max(how.first * cycles + kPass, (length + kAround) * states + kLater);
       const int64_t outputs = waves(blocks * (count - 1), multiprocessors) * (length * cycles + kPass);
       offer(pass + kSecond + (count - 2) * kJoin + outputs, how);

@@ -164,12 +164,12 @@ __device__ __forceinline__ void write_p(const float (&products)[32], const Logs&
   }
 }
 
-// products [64, 64] = a b^T, of boxes of 64 rows and 128 channels.
-template <class E>
+// products [64, 64] = a b^T, of boxes of 64 rows and D channels.
+template <class E, int D>
 __device__ __forceinline__ void multiply_boxes(float (&products)[32], uint32_t a, uint32_t b) {
   wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
+  for (int k = 0; k < D / 16; ++k) {
     const int at = k / 4 * kBoxBytes + k % 4 * 32;
     wgmma_shared<E>(products, descriptor(a, at), descriptor(b, at), k > 0);
   }

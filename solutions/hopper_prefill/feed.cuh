@@ -21,17 +21,17 @@ __device__ __forceinline__ void meet_last(const Problem& p) {
 }
 
 // By a warp. What TMA is told is the same in every lane, and known to be: it comes from uniform registers.
-template <int Groups, bool Output, int Stages>
+template <int D, int Groups, bool Output, int Stages>
 struct Feeder {
   const Problem& p;
-  Shared<Groups, Output, Stages>& s;
+  Shared<D, Groups, Output, Stages>& s;
   const Maps& maps;
   int chunks, start, tokens, groups, h, slice, q_head, k_head, v_head;
   const unsigned char* first_tile;
   static constexpr bool kFeedsOnly = Output && finds_p(Groups);  // its warpgroup does nothing else, and has few registers
 
   __device__ __forceinline__ static int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
-  __device__ __forceinline__ Feeder(const Problem& p, Shared<Groups, Output, Stages>& s, const Maps& maps)
+  __device__ __forceinline__ Feeder(const Problem& p, Shared<D, Groups, Output, Stages>& s, const Maps& maps)
       : p(p), s(s), maps(maps) {
     const Work& work = s.work;
     chunks = uniform(work.chunks), start = uniform(static_cast<int>(work.start));
@@ -48,7 +48,7 @@ struct Feeder {
   __device__ __forceinline__ static int now(int kept, const int& there) { return kFeedsOnly ? uniform(there) : kept; }
 
   static constexpr bool kWithP = Output && !finds_p(Groups);
-  static constexpr int kBytes = bytes_to_load(Output, kWithP), kBoxes = Output ? 4 : 2;  // of k and q
+  static constexpr int kBytes = bytes_to_load(Output, kWithP), kBoxes = (Output ? 2 : 1) * kHalves<D>;  // of k and q
 
   __device__ __forceinline__ void wait_empty(int c) const {
     barrier_wait(shared_address(&s.empty[c % Stages]), c / Stages & 1);
@@ -79,13 +79,14 @@ struct Feeder {
       const int joins = s.work.joins;
       for (int i = 1; joins > 0 && i <= joins + 1; ++i) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int half = 0; half < kHalves<D>; ++half) {
           if (i > 1) named_barrier(kTaken + half, 32 + 128 * Groups);
           if (i <= joins && lane_here() == 0) {
             const uint32_t landing = shared_address(&s.joining[half]);
             const auto* from = reinterpret_cast<const unsigned char*>(s.work.transfer + int64_t{i} * p.H * D * D);
-            barrier_expect(landing, kTransferBytes);
-            load_bytes(shared_address(s.boxes[1 + half].k), from + half * kTransferBytes, kTransferBytes, landing);
+            constexpr int kBytes = kTransferBytes<D>;
+            barrier_expect(landing, kBytes);
+            load_bytes(shared_address(s.boxes[1 + half].k), from + half * kBytes, kBytes, landing);
           }
           __syncwarp();
         }
@@ -109,7 +110,7 @@ struct Feeder {
       if constexpr (Output) load_boxes(shared_address(boxes.q), &maps.q, 0, q_head, token, landed(c));
       if (c == 0) meet_last<Output>(p);
       const auto* const tile = kFeedsOnly ? tile_of(c) : first_tile + static_cast<int64_t>(c) * p.H * p.tile_bytes;
-      load_tile<Output, kWithP>(s.tile[i], tile, landed(c));
+      load_tile<D, Output, kWithP>(s.tile[i], tile, landed(c));
     }
     __syncwarp();
   }
@@ -129,7 +130,7 @@ struct Feeder {
     // Rows behind the end are the next sequence's: what is in them, NaN maybe, is no business of this one's, so they become
     // zeros before anybody looks.
     barrier_wait(landed(c), 0);
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < kHalves<D>; ++half) {
       clear_rows(shared_address(boxes.k) + half * kBoxBytes, rows, lane, 32);
       if constexpr (Output) clear_rows(shared_address(boxes.q) + half * kBoxBytes, rows, lane, 32);
     }
@@ -167,17 +168,17 @@ struct Feeder {
 };
 
 // By one warp.
-template <int Groups, bool Output, int Stages>
-__device__ __forceinline__ void feed(const Problem& p, Shared<Groups, Output, Stages>& s, const Maps& maps) {
-  const Feeder<Groups, Output, Stages> feeder(p, s, maps);
+template <int D, int Groups, bool Output, int Stages>
+__device__ __forceinline__ void feed(const Problem& p, Shared<D, Groups, Output, Stages>& s, const Maps& maps) {
+  const Feeder<D, Groups, Output, Stages> feeder(p, s, maps);
 #pragma unroll 1
   for (int c = 0; c < feeder.chunks; ++c) feeder.ask(c), feeder.ask_v(c);
   if constexpr (Output) feeder.finish();
 }
 
 // By a warpgroup: P of each chunk.
-template <class E>
-__device__ __forceinline__ void find_p(const Problem& p, Shared<2, true>& s) {
+template <class E, int D>
+__device__ __forceinline__ void find_p(const Problem& p, Shared<D, 2, true>& s) {
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const int chunks = __shfl_sync(kAllLanes, s.work.chunks, 0);
 #pragma unroll 1
@@ -186,7 +187,7 @@ __device__ __forceinline__ void find_p(const Problem& p, Shared<2, true>& s) {
     auto& boxes = s.boxes[i];
     barrier_wait(shared_address(&s.full[i]), c / kStages & 1);
     float products[32];
-    multiply_boxes<E>(products, shared_address(boxes.q), shared_address(boxes.k));
+    multiply_boxes<E, D>(products, shared_address(boxes.q), shared_address(boxes.k));
     const Logs& logs = s.tile[i].logs;
     const Weights weights = weigh(logs, p.scale, warp, lane);
     wgmma_wait<0>();

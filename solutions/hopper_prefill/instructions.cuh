@@ -86,8 +86,8 @@ __device__ __forceinline__ void named_arrive(int id, int threads) {
 
 // --- copies -----------------------------------------------------------------------------------------------------
 
-// 64 rows of a tensor, from `token`: `half` of their 128 channels, and behind it the other if the map says so. What lies
-// outside is zero.
+// 64 rows of a tensor, from `token`: 64 of their channels, the first or the second, and behind these the others if the map
+// says so. What lies outside is zero.
 __device__ __forceinline__ void load_boxes(uint32_t to, const CUtensorMap* map, int half, int head, int token, uint32_t bar) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"

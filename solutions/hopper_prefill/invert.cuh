@@ -99,7 +99,7 @@ __device__ __forceinline__ void read_products(float (&x)[8], const unsigned char
 }
 
 // A chunk's tile but for its decays, which are there. `products`: K K^T and, behind it, Q K^T.
-template <class E, bool WithP>
+template <class E, int D, bool WithP>
 struct Inverter {
   const unsigned char* products;
   const Rows& rows;
@@ -133,7 +133,7 @@ struct Inverter {
   }
 
   __device__ __forceinline__ void write_p(const float (&x)[8], int r, int m) const {
-    uint32_t* const to = reinterpret_cast<uint32_t*>(tile + kPAt + block_of_p(r, m)) + lane;  // a core is 32 pairs
+    uint32_t* const to = reinterpret_cast<uint32_t*>(tile + kPAt + block_of_p<D>(r, m)) + lane;  // a core is 32 pairs
     to[0] = pack<E>(x[0], x[1]), to[64] = pack<E>(x[2], x[3]), to[32] = pack<E>(x[4], x[5]), to[96] = pack<E>(x[6], x[7]);
   }
 

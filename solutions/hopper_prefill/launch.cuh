@@ -24,11 +24,11 @@ void allow(Kernel kernel, size_t bytes, int device, std::atomic<uint64_t>& allow
   if (device < 64) allowed.fetch_or(bit);
 }
 
-template <class E, bool WithP>
+template <class E, int D, bool WithP>
 void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
-  constexpr auto kernel = gdn_prepare_kernel<E, WithP>;
+  constexpr auto kernel = gdn_prepare_kernel<E, D, WithP>;
   static std::atomic<uint64_t> allowed{0};
-  allow(kernel, prepare_bytes(2, WithP), p.device, allowed);
+  allow(kernel, prepare_bytes<D>(2, WithP), p.device, allowed);
   const int shared = std::min(p.q_group, p.k_group);  // heads that share q and k: products of them are shared
   Group group{};
   group.units = 1, group.heads = std::min(shared, kHeads);
@@ -38,7 +38,7 @@ void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int mult
   if (2 * group.heads <= kHeads && p.H / group.heads % 2 == 0 && enough) group.units = 2;
   group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
   const dim3 grid(static_cast<unsigned>(places + (p.stays != 0)), static_cast<unsigned>(p.H / (group.units * group.heads)));
-  kernel<<<grid, 128, prepare_bytes(group.units, WithP), stream>>>(p, maps.q, maps.k, group);
+  kernel<<<grid, 128, prepare_bytes<D>(group.units, WithP), stream>>>(p, maps.q, maps.k, group);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 
@@ -61,10 +61,10 @@ void launch_early(Kernel kernel, dim3 grid, int threads, size_t bytes, cudaStrea
 constexpr size_t kMoreThanHalf = 116 * 1024;  // of a multiprocessor's shared memory: what asks for it is alone there
 
 // Of one kernel that advances: so many slices and, in z, sequences or places of segments.
-template <class E, int Groups, bool Output, bool Checkpoints>
+template <class E, int D, int Groups, bool Output, bool Checkpoints>
 void launch(const Problem& p, const Maps& maps, int slices, int64_t z, bool alone, cudaStream_t stream) {
-  constexpr auto kernel = gdn_prefill_kernel<E, Groups, Output, Checkpoints>;
-  constexpr size_t kBytes = kBlockBytes<Groups, Output, Checkpoints>;
+  constexpr auto kernel = gdn_prefill_kernel<E, D, Groups, Output, Checkpoints>;
+  constexpr size_t kBytes = kBlockBytes<D, Groups, Output, Checkpoints>;
   constexpr size_t kMost = std::max(kBytes, kMoreThanHalf);
   static std::atomic<uint64_t> allowed{0};
   allow(kernel, kMost, p.device, allowed);
@@ -74,27 +74,28 @@ void launch(const Problem& p, const Maps& maps, int slices, int64_t z, bool alon
 
 template <class E>
 void launch_staying(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
-  launch_prepare<E, false>(p, maps, places, multiprocessors, stream);
+  launch_prepare<E, kStaySize, false>(p, maps, places, multiprocessors, stream);
   constexpr auto kernel = gdn_stay_kernel<E>;
   static std::atomic<uint64_t> allowed{0};
   allow(kernel, sizeof(Staying), p.device, allowed);
   launch_early(kernel, dim3(static_cast<unsigned>(p.stays)), kStayThreads, sizeof(Staying), stream, p, maps);
 }
 
-template <class E, int Groups, bool Checkpoints>
+template <class E, int D, int Groups, bool Checkpoints>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, const Cut& how, int multiprocessors, cudaStream_t stream) {
-  launch_prepare<E, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
+  launch_prepare<E, D, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
   constexpr int kSlices = D / (Groups * kSlice);
+  constexpr bool kAlone = kBlocksTogether<D, Groups, true> == 1;
   if (p.length == 0) {
-    return launch<E, Groups, true, Checkpoints>(p, maps, kSlices, p.N + more_blocks(p), true, stream);
+    return launch<E, D, Groups, true, Checkpoints>(p, maps, kSlices, p.N + more_blocks(p), kAlone, stream);
   }
   Problem firsts = p;
   firsts.firsts = true;
-  launch<E, Groups, true, Checkpoints>(firsts, maps, kSlices, p.N, true, stream);
+  launch<E, D, Groups, true, Checkpoints>(firsts, maps, kSlices, p.N, kAlone, stream);
   if (p.segments > 1) {  // the last one of a sequence leaves no state to another
-    launch<E, 1, false, false>(p, maps, 2 * (D / kSlice), p.segments - (p.N == 1), how.alone, stream);
+    launch<E, D, 1, false, false>(p, maps, 2 * (D / kSlice), p.segments - (p.N == 1), how.alone, stream);
   }
-  if (p.segments > 0) launch<E, Groups, true, Checkpoints>(p, maps, kSlices, p.segments, true, stream);
+  if (p.segments > 0) launch<E, D, Groups, true, Checkpoints>(p, maps, kSlices, p.segments, kAlone, stream);
 }
 
 }  // namespace

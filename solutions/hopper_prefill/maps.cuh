@@ -25,9 +25,11 @@ decltype(&cuTensorMapEncodeTiled) encoder() {
 CUtensorMap boxes(const ffi::TensorView& x, int halves) {
   CUtensorMap map{};
   if (x.size(0) == 0) return map;
-  const auto heads = static_cast<cuuint64_t>(x.size(1)), tokens = static_cast<cuuint64_t>(x.size(0));
-  const cuuint64_t sizes[] = {D / 2, tokens, 2, heads}, strides[] = {2 * D * heads, D, 2 * D};
-  const cuuint32_t box[] = {D / 2, kChunk, static_cast<cuuint32_t>(halves), 1}, steps[] = {1, 1, 1, 1};
+  constexpr cuuint32_t kChannels = 64;
+  const auto size = [&](int i) { return static_cast<cuuint64_t>(x.size(i)); };
+  const cuuint64_t tokens = size(0), heads = size(1), D = size(2);
+  const cuuint64_t sizes[] = {kChannels, tokens, D / kChannels, heads}, strides[] = {2 * D * heads, 2 * kChannels, 2 * D};
+  const cuuint32_t box[] = {kChannels, kChunk, static_cast<cuuint32_t>(halves), 1}, steps[] = {1, 1, 1, 1};
   const auto type = same(x.dtype(), kFloat16) ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const CUresult error =
       encoder()(&map, type, 4, x.data_ptr(), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -38,6 +40,7 @@ CUtensorMap boxes(const ffi::TensorView& x, int halves) {
 
 // Of states, as rows of D numbers: four boxes of 32 columns and all rows of one.
 CUtensorMap state_boxes(const float* states, int64_t rows) {
+  constexpr cuuint32_t D = kStaySize;
   CUtensorMap map{};
   if (states == nullptr || rows == 0) return map;
   const cuuint64_t sizes[] = {D / 4, static_cast<cuuint64_t>(rows), 4}, strides[] = {4 * D, D};

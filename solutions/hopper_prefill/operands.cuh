@@ -34,11 +34,11 @@ __device__ __forceinline__ void decay_v(uint32_t (&decayed)[4][4], const float (
   }
 }
 
-// S += V'^T diag(gamma_C / gamma) K: two products, of one half of the key channels after the other.
-template <class E>
-__device__ __forceinline__ void update_state(Slice& S, const uint32_t (&decayed)[4][4], uint32_t box) {
+// S += V'^T diag(gamma_C / gamma) K: a product for each half of the key channels, one after the other.
+template <class E, int D>
+__device__ __forceinline__ void update_state(Slice<D>& S, const uint32_t (&decayed)[4][4], uint32_t box) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < kHalves<D>; ++half) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {  // tokens are rows of the box: 16 of them are 2048 bytes
       wgmma<E, 1>(S[half], decayed[k], descriptor(box, half * kBoxBytes + 2048 * k), 1);
@@ -59,6 +59,27 @@ __device__ __forceinline__ void scale_read(float (&o)[32], uint32_t (&bits)[4][4
       bits[k][e] = pack<E>(y[i / 16][i % 16], y[i / 16][i % 16 + 1]);
       o[i] *= e < 2 ? reads[k].x : reads[k].z, o[i + 1] *= e < 2 ? reads[k].y : reads[k].w;
     }
+  }
+}
+
+// The same in two steps, where P's product has sums of its own: V'^T as a left operand; O^T, of S Q^T and V'^T P^T.
+template <class E>
+__device__ __forceinline__ void pack_v(uint32_t (&bits)[4][4], const float (&y)[2][16]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = k * 8 + 2 * e;
+      bits[k][e] = pack<E>(y[i / 16][i % 16], y[i / 16][i % 16 + 1]);
+    }
+  }
+}
+__device__ __forceinline__ void add_read(float (&o)[32], const float (&y)[2][16], const float4 (&reads)[4]) {
+#pragma unroll
+  for (int i = 0; i < 32; i += 2) {
+    const float4& four = reads[i / 8];
+    o[i] = fmaf(o[i], i % 8 < 4 ? four.x : four.z, y[i / 16][i % 16]);
+    o[i + 1] = fmaf(o[i + 1], i % 8 < 4 ? four.y : four.w, y[i / 16][i % 16 + 1]);
   }
 }
 

@@ -1,11 +1,11 @@
 """Which kernel runs when: begin and end of each, microseconds from the call's first, and every way to cut a sequence.
 
     python solutions/hopper_prefill/phases.py [--heads 16,32] [--lengths 8192] [--groups 1] [--first 51 --segment 39]
-    python solutions/hopper_prefill/phases.py --heads 4,16 --lengths 8192 --cuts
+    python solutions/hopper_prefill/phases.py --heads 4,16 --lengths 8192 --cuts [--head-size 64]
     python solutions/hopper_prefill/phases.py --heads 16,48 --lengths 8192,8192,8192,8192 --last
 
 Medians over calls. Without --groups the kernel chooses; --cuts times what it could have chosen, the fastest first,
-which is what the model of time in cut.cuh is to be held to. Needs an sm_90 GPU.
+which is what the models of time in cut.cuh and cut_64.cuh are to be held to. Needs an sm_90 GPU.
 """
 
 import argparse
@@ -86,6 +86,7 @@ def microseconds(call: Callable[[], object]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--heads", default="16,32", help="of q and k, of v")
+    parser.add_argument("--head-size", type=int, choices=(64, 128), default=128)
     parser.add_argument("--lengths", default="8192", help="of the sequences, tokens")
     parser.add_argument("--groups", type=int, choices=(1, 2), help="slices that a block advances")
     parser.add_argument("--first", type=int, default=0, help="chunks of a first segment, as many as of others or more")
@@ -101,7 +102,7 @@ def main() -> None:
         raise SystemExit(f"phases.py: --last is for up to {DECIDED} sequences")
     with tempfile.TemporaryDirectory() as build:
         kernel = load_function(FOLDER, "clocks.cu::gdn_prefill_k_last", Path(build))
-        given = arguments(q_heads, heads, lengths)
+        given = arguments(q_heads, heads, lengths, options.head_size)
         call = lambda: kernel(*given)  # noqa: E731
         if options.last:
             choose(2, 0, 0)  # what is given is looked at only where slices are
@@ -119,13 +120,15 @@ def main() -> None:
         found = []
         each = -(-(sum(lengths) // CHUNK + len(lengths)) // len(lengths))
         left = torch.cuda.get_device_properties(0).multi_processor_count
-        for groups in (1, 2):
+        slices = options.head_size // 64
+        for groups in range(1, slices + 1):
             choose(groups)
             found.append((microseconds(call), f"slices {groups}, one segment"))
             for count, longer in ((c, x) for c in COUNTS for x in LONGER if each >= 4 * c):
                 segment = int(each / (count - 1 + longer))
-                first, others = each - (count - 1) * segment, 4 * heads * len(lengths) * (count - 2)
-                choose(groups, first, segment, others <= left - heads * len(lengths) * (3 - groups))
+                first, pairs = each - (count - 1) * segment, heads * len(lengths)
+                others = 2 * slices * pairs * (count - 2)
+                choose(groups, first, segment, others <= left - pairs * slices // groups)
                 found.append((microseconds(call), f"slices {groups}, segments {count}: {first}, {segment}"))
         for time, said in sorted(found):
             print(f"{said:45} {time:8.1f}")

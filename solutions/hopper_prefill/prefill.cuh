@@ -21,17 +21,17 @@ constexpr int kAdvanceRegisters = 208, kFindRegisters = 64, kFeedRegisters = 32,
 
 // Warpgroups: those that advance, one that finds P where that is not prepared, one that feeds.
 constexpr int threads_of(int groups) { return 128 * (groups + (finds_p(groups) ? 2 : 1)); }
-constexpr int blocks_a_multiprocessor(bool output) { return output ? 1 : 2; }
-static_assert(sizeof(Shared<2, true>) <= 227 * 1024 && sizeof(Shared<1, false>) <= (227 - 1) * 1024 / 2);
+static_assert(sizeof(Shared<128, 2, true>) <= kMostShared && kBlocksTogether<128, 1, false> == 2);
 
 // The grid is (slices, H, N), where blocks decide with as many more as they may need; or (slices, and without output those of
 // the identity, H, places of segments behind the first).
-template <class E, int Groups, bool Output, bool Checkpoints>
-__global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Output))
+template <class E, int D, int Groups, bool Output, bool Checkpoints>
+__global__ void __launch_bounds__(threads_of(Groups), kBlocksTogether<D, Groups, Output>)
     gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
+  constexpr bool kOfTwo = kBlocksTogether<D, Groups, Output> == 2;
   if constexpr (!Output) let_next_begin();
   DYNAMIC_SHARED(memory);
-  auto& s = *reinterpret_cast<Block<Groups, Output, Checkpoints>*>(memory);
+  auto& s = *reinterpret_cast<Block<D, Groups, Output, Checkpoints>*>(memory);
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   // The bounds are an input: the kernel before does not write them, and has waited for who might have.
   int n = blockIdx.z, x = blockIdx.x, h = blockIdx.y, groups = Groups;
@@ -48,9 +48,9 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   if (p.length != 0) segment = p.firsts ? find_segment(p, 0, 0, n) : find_segment(p, blockIdx.z, Output ? 0 : 1);
   const bool one = blockIdx.x + blockIdx.y + blockIdx.z == 0;
   if (threadIdx.x == 0) {
-    s.busy = n >= 0 && find_work<Output>(p, groups, segment, x, h, s.work);
+    s.busy = n >= 0 && find_work<D, Output>(p, groups, segment, x, h, s.work);
 #pragma unroll
-    for (int i = 0; i < kStagesOf<Groups, Output, Checkpoints>; ++i) {
+    for (int i = 0; i < kStagesOf<D, Groups, Output, Checkpoints>; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.v_full[i]), 1);
       barrier_init(shared_address(&s.empty[i]), 4 * groups * kLeavers);
@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
     barrier_init_done();
   }
   for (auto& tile : s.tile) {
-    clear_t(tile, threadIdx.x, threads_of(Groups));
-    if constexpr (Output) clear_p(shared_address(tile.P), threadIdx.x, threads_of(Groups));
+    clear_triangles<kTerms>(shared_address(tile.T), threadIdx.x, threads_of(Groups));
+    if constexpr (Output) clear_p<D>(shared_address(tile.P), threadIdx.x, threads_of(Groups));
   }
   fence_async();  // wgmma reads them, and lengths have been written where TMA will
   __syncthreads();
@@ -73,17 +73,17 @@ __global__ void __launch_bounds__(threads_of(Groups), blocks_a_multiprocessor(Ou
   }
   if (Groups == 2) groups = s.work.groups;
   if (s.busy && wg < groups) {
-    if constexpr (Groups == 2 || !Output) registers_up<kAdvanceRegisters>();
-    advance<E, Groups, Output, Checkpoints>(p, s, wg);
+    if constexpr (Groups == 2 || kOfTwo) registers_up<kAdvanceRegisters>();
+    advance<E, D, Groups, Output, Checkpoints>(p, s, wg);
   } else if (s.busy && wg == Groups && finds_p(Groups)) {
     if constexpr (finds_p(Groups)) {
       registers_down<kFindRegisters>();
-      find_p<E>(p, s);
+      find_p<E, D>(p, s);
     }
   } else if (s.busy && wg >= Groups) {
     if constexpr (finds_p(Groups)) registers_down<kFeedRegisters>();
-    if constexpr (!Output) registers_down<kFeedRegistersOfTwo>();
-    if (threadIdx.x / 32 % 4 == 0) feed(p, s, maps);
+    if constexpr (kOfTwo) registers_down<kFeedRegistersOfTwo>();
+    if (threadIdx.x / 32 % 4 == 0) feed<D>(p, s, maps);
   }
   // Nobody has, where it began beside the first segments, or has no chunk to ask for.
   if (one && (!Output || s.work.chunks == 0)) wait_for_last();

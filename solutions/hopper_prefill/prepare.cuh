@@ -21,16 +21,26 @@ struct Front {
 };
 constexpr int kFront = 4096;
 static_assert(sizeof(Front) <= kFront);
-constexpr int boxes_of_unit(bool with_p) { return (with_p ? 4 : 2) * kBoxBytes; }
+template <int D>
+constexpr int boxes_of_unit(bool with_p) {
+  return (with_p ? 2 : 1) * kHalves<D> * kBoxBytes;
+}
 constexpr int products_of_unit(bool with_p) { return (with_p ? 2 : 1) * kProducts; }
+// From a unit's boxes to the next one's, which what comes of the first is not to reach; whole boxes.
+template <int D>
+constexpr int unit_bytes(bool with_p) {
+  const int products = (products_of_unit(with_p) + kBoxBytes - 1) / kBoxBytes * kBoxBytes;
+  return boxes_of_unit<D>(with_p) > products ? boxes_of_unit<D>(with_p) : products;
+}
+template <int D>
 constexpr int prepare_bytes(int units, bool with_p) {
-  const int boxes = units * boxes_of_unit(with_p);
+  const int boxes = units * unit_bytes<D>(with_p);
   const int work = units * products_of_unit(with_p) + kHeads * static_cast<int>(sizeof(Scratch));
   return kFront + (boxes > work ? boxes : work);
 }
 
 // A block has a chunk. The grid is (places of chunks, H / (units * heads)); where blocks stay the first one finds their order.
-template <class E, bool WithP>
+template <class E, int D, bool WithP>
 __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
     const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
     const __grid_constant__ Group group) {
@@ -53,13 +63,13 @@ __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
   if (threadIdx.x == 0) {
     barrier_init(landed, 1);
     barrier_init_done();
-    barrier_expect(landed, group.units * boxes_of_unit(WithP));
+    barrier_expect(landed, group.units * boxes_of_unit<D>(WithP));
     const auto head_of = [](int unit, int units) { return units == 1 ? unit : unit / units; };
     for (int u = 0; u < group.units; ++u) {
-      const uint32_t k = shared_address(boxes) + u * boxes_of_unit(WithP);
+      const uint32_t k = shared_address(boxes) + u * unit_bytes<D>(WithP);
       const int unit = blockIdx.y * group.units + u, token = static_cast<int>(first);
       load_boxes(k, &k_map, 0, head_of(unit, group.of_key_head), token, landed);
-      if (WithP) load_boxes(k + 2 * kBoxBytes, &q_map, 0, head_of(unit, group.of_query_head), token, landed);
+      if (WithP) load_boxes(k + kHalves<D> * kBoxBytes, &q_map, 0, head_of(unit, group.of_query_head), token, landed);
     }
   }
   write_gates(p, gates, heads, front.rows);
@@ -71,7 +81,7 @@ __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
   }
   barrier_wait(landed, 0);
   if (valid < kChunk) {  // rows of the next sequence, NaN maybe
-    for (int at = 0; at < group.units * boxes_of_unit(WithP); at += kBoxBytes) {
+    for (int at = 0; at < group.units * unit_bytes<D>(WithP); at += kBoxBytes) {
       clear_rows(shared_address(boxes) + at, valid, threadIdx.x, 128);
     }
     fence_async();
@@ -79,10 +89,10 @@ __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
   }
 #pragma unroll 1
   for (int u = 0; u < group.units; ++u) {
-    const uint32_t k = shared_address(boxes) + u * boxes_of_unit(WithP);
+    const uint32_t k = shared_address(boxes) + u * unit_bytes<D>(WithP);
     float k_products[32], q_products[32];
-    multiply_boxes<E>(k_products, k, k);
-    if constexpr (WithP) multiply_boxes<E>(q_products, k + 2 * kBoxBytes, k);
+    multiply_boxes<E, D>(k_products, k, k);
+    if constexpr (WithP) multiply_boxes<E, D>(q_products, k + kHalves<D> * kBoxBytes, k);
     wgmma_wait<0>();
     settle(k_products);
     if constexpr (WithP) settle(q_products);
@@ -95,7 +105,7 @@ __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
   if (!busy) return;
   auto* const scratch = reinterpret_cast<Scratch*>(boxes + group.units * products_of_unit(WithP));
   const int unit = warp < group.heads ? 0 : 1;
-  Inverter<E, WithP>{boxes + unit * products_of_unit(WithP), front.rows[warp], scratch[warp], tile, p.scale, lane}.find();
+  Inverter<E, D, WithP>{boxes + unit * products_of_unit(WithP), front.rows[warp], scratch[warp], tile, p.scale, lane}.find();
 }
 
 }  // namespace

@@ -6,8 +6,9 @@ namespace {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kChunk = 64;
-constexpr int D = 128;
 constexpr int kSlice = 64;  // value channels of a warpgroup
+constexpr int kStaySize = 128;  // of the heads that blocks stay with (stay.cuh)
+// The head size is `D`, 64 or 128: a parameter of what depends on it.
 
 // Heads: state head h has query head h / q_group, key head h / k_group, value head h / v_group.
 struct Problem {
@@ -195,7 +196,7 @@ struct Work {
 // That of block (x, h), for a sequence that is not cut, its first segment or that segment; false: nothing. By one thread. x
 // counts slices of the state, of groups * kSlice value channels each. Without output: segments that are neither first nor
 // last, the slices of the identity behind the others.
-template <bool Output>
+template <int D, bool Output>
 __device__ __forceinline__ bool find_work(const Problem& p, int groups, const Segment& segment, int x, int h, Work& work) {
   const auto [n, i, second, behind] = segment;
   const int slices = D / kSlice / groups, chunks = count_chunks(p, n);

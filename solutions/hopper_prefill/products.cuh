@@ -4,9 +4,9 @@
 
 namespace {
 
-// acc [64, 64] (+)= a [64, 128] times boxes whose rows are the columns of the product; from step to step of 16.
-template <class E, int From, int End>
-__device__ __forceinline__ void multiply(float (&acc)[32], const uint32_t (&a)[8][4], uint32_t box) {
+// acc [64, 64] (+)= a [64, 16 Steps] times boxes whose rows are the columns of the product; from step to step of 16.
+template <class E, int From, int End, int Steps>
+__device__ __forceinline__ void multiply(float (&acc)[32], const uint32_t (&a)[Steps][4], uint32_t box) {
 #pragma unroll
   for (int k = From; k < End; ++k) {
     wgmma<E, 0>(acc, a[k], descriptor(box, k / 4 * kBoxBytes + k % 4 * 32), k > 0);

@@ -31,8 +31,8 @@ __global__ void __launch_bounds__(kStayThreads, 1)
     barrier_init_done();
   }
   for (auto& tile : s.tile) {
-    clear_t(tile, threadIdx.x, kStayThreads);
-    clear_p(shared_address(tile.P), threadIdx.x, kStayThreads);
+    clear_triangles<kTerms>(shared_address(tile.T), threadIdx.x, kStayThreads);
+    clear_p<kStaySize>(shared_address(tile.P), threadIdx.x, kStayThreads);
   }
   fence_async();  // wgmma reads them
   __syncthreads();

@@ -8,10 +8,10 @@
 namespace {
 
 // This thread's part of a state that has landed in boxes of 32 columns, whose rows are value channels, or key channels.
-__device__ __forceinline__ void read_state(Slice& S, const unsigned char* boxes, bool k_first) {
+__device__ __forceinline__ void read_state(Slice<kStaySize>& S, const unsigned char* boxes, bool k_first) {
   const int lane = lane_here(), column = 2 * (lane % 4);  // found again, and not kept over chunks
   const int row = 16 * anew(threadIdx.x / 32) + lane / 4;
-  const auto at = [&](int r, int c) { return boxes + c / 32 * (D * 128) + swizzled(r, c % 32 / 4) + c % 4 * 4; };
+  const auto at = [&](int r, int c) { return boxes + c / 32 * (kStaySize * 128) + swizzled(r, c % 32 / 4) + c % 4 * 4; };
   if (k_first) {
 #pragma unroll
     for (int i = 0; i < 64; ++i) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = threadIdx.x % 32;
   // A thread holds, of every 8 columns, two neighbours of two rows: rows 16 warp + lane / 4 and eight further.
   const int column = 2 * (lane % 4);
-  Slice S;
+  Slice<kStaySize> S;
   constexpr uint32_t kStageBytes = sizeof(s.keys[0]), kValueBytes = sizeof(s.v[0]);
   constexpr uint32_t kTileBytes = sizeof(s.tile[0]), kDecays = kTerms * kTriangle, kP = kDecays + sizeof(Decays);
   constexpr uint32_t kFromStart = kDecays + offsetof(Decays, from_start), kToEnd = kDecays + offsetof(Decays, to_end);
@@ -134,7 +134,7 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
     uint32_t decayed[4][4];
     decay_v<E>(decayed, y, rests);
     wgmma_fence();
-    update_state<E>(S, decayed, box);
+    update_state<E, kStaySize>(S, decayed, box);
     // While the update is under way. In a loop, which turns but once: else the compiler has the update wait for all of this.
     barrier_wait_unless(p_here, full + to_ready, parities & 1);
     int turns = one;
@@ -180,10 +180,10 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
         __syncwarp();
         const int warp = anew(threadIdx.x / 32);  // of eight
         const uint32_t rows_at = v_of_this - swizzled(lane_here() % 8 + lane_here() / 16 * 8, 2 * (warp % 4) + lane_here() / 8 % 2);
-        auto* const to = static_cast<uint16_t*>(p.output) + ((work.end - rows) * p.H + work.h) * D + 16 * warp;
+        auto* const to = static_cast<uint16_t*>(p.output) + ((work.end - rows) * p.H + work.h) * kStaySize + 16 * warp;
 #pragma unroll 1
         for (int at = lane_here(); at < 2 * rows; at += 32) {
-          *reinterpret_cast<uint4*>(to + static_cast<int64_t>(at / 2) * p.H * D + at % 2 * 8) = load_shared(rows_at + swizzled(at / 2, 2 * (warp % 4) + at % 2));
+          *reinterpret_cast<uint4*>(to + static_cast<int64_t>(at / 2) * p.H * kStaySize + at % 2 * 8) = load_shared(rows_at + swizzled(at / 2, 2 * (warp % 4) + at % 2));
         }
       }
     }
@@ -217,7 +217,7 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
       barrier_arrive_if(leaves(), left(to_empty));
     }
     const Work& work = s.work[parities >> 1];
-    save_state(S, work, work.to, p.k_first);
+    save_state<kStaySize>(S, work, work.to, p.k_first);
   }
 }
 

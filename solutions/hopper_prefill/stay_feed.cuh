@@ -53,10 +53,10 @@ struct StayFeeder {
       const int pair = turn.n * p.H + turn.h;
       Work& work = s.work[number & 1];
       work.h = turn.h, work.chunks = turn.chunks, work.slice = 0, work.start = turn.start, work.end = turn.end;
-      work.to = p.final_state + static_cast<int64_t>(pair) * D * D;
+      work.to = p.final_state + static_cast<int64_t>(pair) * kStaySize * kStaySize;
       if (turn.chunks >= 0 && p.initial_state != nullptr) {
-        barrier_expect(landing, D * D * 4);
-        load_state_boxes(shared_address(s.state), &maps.states, pair * D, landing);
+        barrier_expect(landing, kStaySize * kStaySize * 4);
+        load_state_boxes(shared_address(s.state), &maps.states, pair * kStaySize, landing);
       } else {
         barrier_arrive(landing);
       }
@@ -81,7 +81,7 @@ struct StayFeeder {
       const uint32_t v_landing = shared_address(whole ? &s.v_full[i] : &s.tail[i]);
       if (whole) barrier_expect(v_landing, 2 * kBoxBytes + kBytes);
       const int64_t at = turn.start / kChunk + turn.n + c;
-      load_tile<true, false>(s.tile[i], p.tiles + (at * p.H + turn.h) * p.tile_bytes, v_landing);
+      load_tile<kStaySize, true, false>(s.tile[i], p.tiles + (at * p.H + turn.h) * p.tile_bytes, v_landing);
       stored_read_but_one();  // the output that was in this place
       s.leaving[place] = {whole ? token : -1, turn.h};
       load_boxes(shared_address(s.v[place]), &maps.v, 0, turn.h / p.v_group, token, v_landing);
@@ -139,7 +139,7 @@ __device__ __forceinline__ void find_p_staying(const Problem& p, Staying& s) {
       }
       barrier_wait(shared_address(&s.full[i]), at / kStayStages & 1);
       float products[32];
-      multiply_boxes<E>(products, shared_address(keys.q), shared_address(keys.k));
+      multiply_boxes<E, kStaySize>(products, shared_address(keys.q), shared_address(keys.k));
       barrier_wait(shared_address(&s.v_full[i]), at / kStayStages & 1);
       const Logs& logs = s.tile[i].logs;
       const Weights weights = weigh(logs, p.scale, warp, lane);

@@ -25,8 +25,8 @@ struct Staying {
   };
   alignas(1024) Keys keys[kStayStages];
   unsigned char v[kStayValues][2 * kBoxBytes];
-  unsigned char state[4][D * 128];  // boxes of 32 columns, swizzled
-  Tile tile[kStayStages];
+  unsigned char state[4][kStaySize * 128];  // boxes of 32 columns, swizzled
+  Tile<kStaySize> tile[kStayStages];
   alignas(16) uint64_t full[kStayStages], v_full[kStayStages], ready[kStayStages], keys_empty[kStayStages], empty[kStayStages];
   uint64_t tail[kStayStages], state_full, state_empty;
   Work work[2];  // of turns

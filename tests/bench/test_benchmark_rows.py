@@ -24,11 +24,13 @@ def tables(shapes: ModuleType) -> ModuleType:
     return importlib.import_module("prefill_tables")
 
 
-def test_prefill_has_60_long_rows_and_27_short_ones(shapes: ModuleType) -> None:
+def test_prefill_has_60_long_rows_27_short_ones_and_21_of_heads_of_64(shapes: ModuleType) -> None:
     rows = shapes.rows()
     groups = [row.group for row in rows]
-    assert (groups.count("long"), groups.count("short")) == (60, 27)
-    assert len({row.name for row in rows}) == 87
+    assert (groups.count("long"), groups.count("short"), groups.count("d64")) == (60, 27, 21)
+    assert len({row.name for row in rows}) == 108
+    assert {(row.group == "d64", row.head_size) for row in rows} == {(True, 64), (False, 128)}
+    assert {row.heads for row in rows if row.head_size == 64} == {(8, 8), (16, 16), (16, 32)}
     short = [row for row in rows if row.group == "short"]
     assert {row.heads for row in short} == {(16, 32), (4, 12), (16, 64)}
     assert max(max(row.lengths) for row in short) == 1000
@@ -43,6 +45,12 @@ def test_the_bound_of_a_short_row_is_the_traffic_of_states(
     assert round(shapes.bound(row, shapes.COPY_RATES["H200"])) == least
 
 
+@pytest.mark.parametrize(("name", "least"), [("8/8 d64 4x2048", 12), ("16/32 d64 64x128", 57)])
+def test_the_bound_of_heads_of_64(shapes: ModuleType, name: str, least: int) -> None:
+    (row,) = [row for row in shapes.rows() if row.name == name]
+    assert round(shapes.bound(row, shapes.COPY_RATES["H100"])) == least
+
+
 def recorded(tables: ModuleType, row: Any, device: str, mine: float, other: float) -> dict[str, Any]:
     us = {"mine": (mine, ""), "one": (other, ""), "two": (math.nan, "ValueError")}
     return json.loads(json.dumps(tables.record(row, device, 50.0, us, ["one", "two"])))  # type: ignore[no-any-return]
@@ -52,8 +60,8 @@ def test_a_summary_has_each_group_and_counts_what_was_not_run(shapes: ModuleType
     short = [row for row in shapes.rows() if row.group == "short"]
     records = [recorded(tables, short[0], "H", 100.0, 50.0), recorded(tables, short[1], "H", 100.0, 200.0)]
     records.append(recorded(tables, short[2], "H", 100.0, math.nan))  # no peer has a time
-    long, said = tables.summary(records, "H")
-    assert long == "H, long: 0 of 60 rows"
+    long, said, of_64 = tables.summary(records, "H")
+    assert (long, of_64) == ("H, long: 0 of 60 rows", "H, d64: 0 of 21 rows")
     assert said.startswith(
         "H, short: 3 of 27 rows; best peer / this 1.000 (geometric mean of 2), 0.500 (16/32 short 64x1)"
     )

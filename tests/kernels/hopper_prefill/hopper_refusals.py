@@ -22,7 +22,7 @@ def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return (0.1 * torch.rand(shape, device="cuda")).to(dtype)
 
 
-def arguments(interval: int | None = None) -> Arguments:
+def arguments(interval: int | None = None, D: int = D) -> Arguments:
     given = {
         "q": tensor(T, HQ, D, dtype=BF16), "k": tensor(T, HQ, D, dtype=BF16), "v": tensor(T, H, D, dtype=BF16),
         "g": tensor(T, H), "beta": tensor(T, H), "cu_seqlens": torch.tensor([0, 70, T], device="cuda"),
@@ -77,7 +77,8 @@ def main() -> None:
             given = arguments()
             found[f"{name}: {what} {how}"] = said(entry(name), given | {what: change(given[what])})
         small = arguments() | {x: tensor(T, HQ, 64, dtype=BF16) for x in "qk"}
-        found[f"{name}: head size 64"] = said(entry(name), small)
+        found[f"{name}: v of another head size"] = said(entry(name), small)
+        found[f"{name}: head size 96"] = said(entry(name), arguments(D=96))
     checkpoints = entry("gdn_prefill_checkpoints")
     for interval in (0, -64, 100, 2**40):
         found[f"interval {interval}"] = said(checkpoints, arguments(interval))
@@ -102,6 +103,8 @@ def main() -> None:
     found["right with checkpoints"] = said(checkpoints, arguments(64))
     half = {x: y.half() if getattr(y, "dtype", None) == BF16 else y for x, y in arguments().items()}
     found["right in float16"] = said(entry("gdn_prefill_k_last"), half)
+    found["right with heads of 64"] = said(entry("gdn_prefill_k_last"), arguments(D=64))
+    found["right with heads of 64 and checkpoints"] = said(checkpoints, arguments(64, D=64))
     print(json.dumps(found))
 
 

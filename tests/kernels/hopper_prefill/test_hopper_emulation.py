@@ -19,7 +19,9 @@ EMULATOR = ROOT / "tests/kernels/hopper_prefill/hopper_emulation"
 # Cases, slices in a block, not cut or all segments of one chunk; cases with more than two chunks, slices, other ways to
 # cut; cases where blocks decide on slices, ways they do; that of many sequences, which is not cut.
 RUNS = 9 * 2 * 2 + 4 * 2 * 2 + 5 * 4 + 2
-
+# Heads of 64 have one slice.
+RUNS_OF_64 = 9 * 2 + 4 * 2 + 1
+OF_64 = "-DHEAD_SIZE=64"
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
 
@@ -60,11 +62,22 @@ def test_the_kernels_are_right(tmp_path: Path) -> None:
     assert all(line.startswith("right: ") for line in lines)
 
 
-@pytest.mark.thorough
-def test_t_in_two_terms_is_right(tmp_path: Path) -> None:
-    done = emulate(tmp_path, "-O2", "-DGDN_TERMS=2")
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (2, 3))])
+def test_the_kernels_are_right_for_heads_of_64(tmp_path: Path, seed: int) -> None:
+    done = emulate(tmp_path, "-O1", OF_64, f"-DSEED={seed}")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stdout.splitlines()) == RUNS
+    lines = done.stdout.splitlines()
+    assert len(lines) == RUNS_OF_64
+    assert all(line.startswith("right: ") for line in lines)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("size", "runs"), [(128, RUNS), (64, RUNS_OF_64)])
+def test_t_in_two_terms_is_right(tmp_path: Path, size: int, runs: int) -> None:
+    done = emulate(tmp_path, "-O2", "-DGDN_TERMS=2", f"-DHEAD_SIZE={size}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(done.stdout.splitlines()) == runs
 
 
 # Of the longest sequences each slice is a block's, of the others both are.
@@ -88,13 +101,14 @@ NEXT = "barrier_wait_unless(here, full, parity);"
 FOUND = "if (finds_p(Groups)) barrier_wait_unless(p_here, full + to_ready, parity);"
 CHANGED = "has changed while its product"  # how a race shows depends on the order of threads
 JOINED = "joins > 0 && i <= joins + 1"
+UNIT = "return boxes_of_unit<D>(with_p) > products ? boxes_of_unit<D>(with_p) : products;"
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "old", "new", "says"),
     [
-        pytest.param("advance.cuh", "S[0][e] *= all, S[1][e] *= all;", ";", "WRONG: ragged", id="no decay"),
+        pytest.param("advance.cuh", "S[half][e] *= all;", ";", "WRONG: ragged", id="no decay"),
         # Errors carried to tokens of other keys, or over a reset: nothing here had found that, the judge on a GPU did.
         pytest.param("invert.cuh", SUMS, "keeps_sums = true;", "WRONG: ragged", id="sums kept of any keys"),
         pytest.param("invert.cuh", SUMS, "keeps_sums = false;", "WRONG: repeated", id="sums never kept"),
@@ -113,6 +127,23 @@ JOINED = "joins > 0 && i <= joins + 1"
 )
 def test_errors_are_found(tmp_path: Path, name: str, old: str, new: str, says: str) -> None:
     done = emulate(tmp_path, "-O1", "-DSTOP_AT_FIRST", edit=(name, old, new))
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert re.search(says, said), said
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "old", "new", "says"),
+    [
+        pytest.param("shared.cuh", "clear_triangles<1>(to, thread, threads);", ";", "WRONG", id="P not cleared"),
+        pytest.param("prepare.cuh", UNIT, "return boxes_of_unit<D>(with_p);", "WRONG|has changed", id="units overlap"),
+        pytest.param("advance.cuh", "add_read(o, y, reads);", ";", "WRONG: ragged", id="no P"),
+        pytest.param("join.cuh", "(kHalves<D> + columns)", "(2 + columns)", "WRONG: ragged", id="a box too far"),
+    ],
+)
+def test_errors_of_heads_of_64_are_found(tmp_path: Path, name: str, old: str, new: str, says: str) -> None:
+    done = emulate(tmp_path, "-O1", OF_64, "-DSTOP_AT_FIRST", edit=(name, old, new))
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
     assert re.search(says, said), said

@@ -28,12 +28,14 @@ def refusals(debug: bool, build: Path) -> dict[str, str]:
 def test_bad_input_is_refused(tmp_path: Path) -> None:
     said = refusals(True, tmp_path)
     right = {name: said.pop(name) for name in list(said) if name.startswith("right")}
-    assert len(right) == 3
+    assert len(right) == 5
     assert set(right.values()) == {"nothing"}
     assert len(said) > 90
     assert {name: x for name, x in said.items() if not x.startswith("ValueError: ")} == {}
     assert "int32, not int64" in said["gdn_prefill_k_last: cu_seqlens int32"]
     assert "neither GQA nor GVA" in said["gdn_prefill_k_first: k three heads"]
+    assert "head_size 96 is not served: 64 and 128 are" in said["gdn_prefill_k_last: head size 96"]
+    assert "v has size 128 in dimension 2, not 64" in said["gdn_prefill_k_last: v of another head size"]
     assert "multiple of 64" in said["interval 100"]
     assert "must rise" in said["debug cu_seqlens [0, 200, 70]"]
     assert "sequence 0 has 1 checkpoints" in said["debug checkpoint_cu_starts [0, 2, 3]"]

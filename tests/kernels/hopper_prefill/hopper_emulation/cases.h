@@ -2,7 +2,10 @@
 #pragma once
 #include "numbers.h"
 
-constexpr int kSize = 128;   // of a head
+#ifndef HEAD_SIZE
+#define HEAD_SIZE 128
+#endif
+constexpr int kSize = HEAD_SIZE;
 constexpr int kTokens = 64;  // of a chunk
 
 struct Case {

@@ -33,16 +33,18 @@ void launch_all(Problem p, const Maps& maps) {
   const auto grid_of = [&](int slices, int64_t z) {
     return Place{static_cast<unsigned>(slices), static_cast<unsigned>(p.H), static_cast<unsigned>(z)};
   };
-  const int blocks = D / (Slices * kSlice);
-  const size_t bytes = kBlockBytes<Slices, true, Checkpoints>;
+  const int blocks = kSize / (Slices * kSlice);
+  const size_t bytes = kBlockBytes<kSize, Slices, true, Checkpoints>;
+  constexpr int kTogether = kBlocksTogether<kSize, Slices, true>;
   // Heads that share q and k in one block together, or each for itself, and two of those in a block where there are two.
   const int shared = std::min(p.q_group, p.k_group);
   Group group = p.length != 1 ? Group{1, shared} : p.H % 2 != 0 ? Group{1, 1} : Group{2, 1};
   group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
   constexpr bool kWithP = !finds_p(Slices);
   const Place chunks{static_cast<unsigned>(p.tokens / kChunk + p.N + (p.stays != 0)), static_cast<unsigned>(p.H / (group.units * group.heads)), 1};
-  launch(chunks, 128, prepare_bytes(group.units, kWithP), [&] { gdn_prepare_kernel<E, kWithP>(p, maps.q, maps.k, group); });
-  if constexpr (Slices == 2) {
+  launch(chunks, 128, prepare_bytes<kSize>(group.units, kWithP),
+         [&] { gdn_prepare_kernel<E, kSize, kWithP>(p, maps.q, maps.k, group); });
+  if constexpr (kSize == kStaySize && Slices == 2) {
     if (p.stays != 0) {
       const Place blocks{static_cast<unsigned>(p.stays), 1, 1};
       return launch(blocks, kStayThreads, sizeof(Staying), [&] { gdn_stay_kernel<E>(p, maps); });
@@ -52,12 +54,12 @@ void launch_all(Problem p, const Maps& maps) {
     Problem firsts = p;
     firsts.firsts = true;
     launch(grid_of(blocks, p.N), threads_of(Slices), bytes,
-           [&] { gdn_prefill_kernel<E, Slices, true, Checkpoints>(firsts, maps); });
-    launch(grid_of(2 * (D / kSlice), p.segments), threads_of(1), sizeof(Shared<1, false>),
-           [&] { gdn_prefill_kernel<E, 1, false, false>(p, maps); }, blocks_a_multiprocessor(false));
+           [&] { gdn_prefill_kernel<E, kSize, Slices, true, Checkpoints>(firsts, maps); }, kTogether);
+    launch(grid_of(2 * (kSize / kSlice), p.segments), threads_of(1), sizeof(Shared<kSize, 1, false>),
+           [&] { gdn_prefill_kernel<E, kSize, 1, false, false>(p, maps); }, kBlocksTogether<kSize, 1, false>);
   }
   launch(grid_of(blocks, p.length == 0 ? p.N + more_blocks(p) : p.segments), threads_of(Slices), bytes,
-         [&] { gdn_prefill_kernel<E, Slices, true, Checkpoints>(p, maps); });
+         [&] { gdn_prefill_kernel<E, kSize, Slices, true, Checkpoints>(p, maps); }, kTogether);
 }
 
 Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
@@ -84,7 +86,7 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.stays = cut.stays;
   if (cut.length != 0) p.segments = count_places(tokens, p.N, p.first, p.length);
   Guarded<float> before(p.segments * heads * state), transfer = before;
-  Guarded<float> tiles((tokens / kChunk + p.N) * heads * (sizeof(Tile) / sizeof(float)));
+  Guarded<float> tiles((tokens / kChunk + p.N) * heads * (sizeof(Tile<kSize>) / sizeof(float)));
   p.tiles = reinterpret_cast<unsigned char*>(tiles.data());
   p.tile_bytes = tile_bytes(!finds_p(cut.slices));
   Guarded<int> queue(queue_size(p.N));
@@ -92,17 +94,18 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.before = before.data(), p.transfer = transfer.data();
 
   const int rows = static_cast<int>(tokens);
-  const Maps maps{{x.q.data(), D, c.query_heads, rows, 2},
-                  {x.k.data(), D, c.key_heads, rows, 2},
-                  {x.v.data(), D, c.value_heads, rows, cut.slices},
-                  {results.output.data(), D, p.H, rows, cut.slices},
-                  {x.v.data(), D, c.value_heads, rows, 1},
-                  {results.output.data(), D, p.H, rows, 1},
+  const Maps maps{{x.q.data(), kSize, c.query_heads, rows, kHalves<kSize>},
+                  {x.k.data(), kSize, c.key_heads, rows, kHalves<kSize>},
+                  {x.v.data(), kSize, c.value_heads, rows, cut.slices},
+                  {results.output.data(), kSize, p.H, rows, cut.slices},
+                  {x.v.data(), kSize, c.value_heads, rows, 1},
+                  {results.output.data(), kSize, p.H, rows, 1},
                   {reinterpret_cast<const uint16_t*>(p.initial_state)}};
   const auto launched = [&](auto launch_typed) { launch_typed(p, maps); };
   const auto launched_typed = [&]<class E> {
-    if (p.every != 0) return launched(cut.slices == 1 ? launch_all<E, 1, true> : launch_all<E, 2, true>);
-    launched(cut.slices == 1 ? launch_all<E, 1, false> : launch_all<E, 2, false>);
+    constexpr int kMost = kSize / kSlice;
+    if (p.every != 0) return launched(cut.slices == 1 ? launch_all<E, 1, true> : launch_all<E, kMost, true>);
+    launched(cut.slices == 1 ? launch_all<E, 1, false> : launch_all<E, kMost, false>);
   };
   c.type == Type::float16 ? launched_typed.template operator()<__half>() : launched_typed.template operator()<__nv_bfloat16>();
   for (const Guarded<float>* x : {&results.final_state, &results.checkpoints, &before, &transfer, &tiles}) {
@@ -155,7 +158,9 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const double output = error_of_output(c, inputs, got.output, expected.output);
   const double state = error_of_states(got.final_state, expected.final_state);
   const double checkpoints = error_of_states(got.checkpoints, expected.checkpoints);
-  const double limit = (c.type == Type::float16 ? 4.8e-4 : 3.8e-3) * (c.repeated_keys ? 9 : 1);
+  // Keys of 64 channels are more alike: a model of the arithmetic in float64 has errors 1.1 to 1.15 times as large.
+  const double of_size = kSize == 64 ? 1.2 : 1.;
+  const double limit = (c.type == Type::float16 ? 4.8e-4 : 3.8e-3) * (c.repeated_keys ? 9 : 1) * of_size;
   const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact;
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
   const std::string slices = cut.whole != 0  ? "2 of the first " + std::to_string(cut.whole)
@@ -202,7 +207,7 @@ int main() {
   for (const Case& c : all_cases()) {
     const Inputs inputs = draw(c);
     const Expected expected = recur(c, inputs, scale);
-    for (const int slices : {1, 2}) {
+    for (int slices = 1; slices <= kSize / kSlice; ++slices) {
       for (const Cut& cut : {Cut{slices, 0, 0}, Cut{slices, 1, 1}, Cut{slices, 2, 1}, Cut{slices, 2, 2},
                              Cut{slices, 0, 0, 1, 99}, Cut{slices, 0, 0, 4, 1}, Cut{slices, 0, 0, 132, 99},
                              Cut{slices, 0, 0, 1, 1, 2}, Cut{slices, 0, 0, 0, 0, 0, 1}, Cut{slices, 0, 0, 0, 0, 0, 3}}) {
