@@ -44,7 +44,7 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
   const auto leaves = [] { return static_cast<int>(lane_here() < kLeavers); };  // says for its warp that it has left a place
   // Where the chunk is: carried over the loop, so that a chunk's first product waits for no addresses.
   uint32_t box = shared_address(s.keys), tile = shared_address(s.tile), full = shared_address(s.full);
-  const uint32_t to_v_full = shared_address(s.v_full) - full, to_ready = shared_address(s.ready) - full;
+  const uint32_t to_ready = shared_address(s.ready) - full;
   const uint32_t to_empty = shared_address(s.empty) - full, to_keys_empty = shared_address(s.keys_empty) - full;
   uint32_t v = shared_address(s.v) + of_lane;  // this lane's place in that of v
   uint32_t parities = 0;  // of the barriers of the place; and, one bit up, of those of the turn, of which it is the number, too
@@ -64,13 +64,13 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
   float all;                            // gamma_C
   float4 gammas[4], rests[4];           // gamma, gamma_C / gamma
   uint32_t bits[4][4];                  // V^T, the fragments of a left operand; then X^T; then V'^T
-  int v_here = 0, p_here = 0;           // v of the chunk has been seen to have landed, its P to have been found
+  int p_here = 0;                       // P of the chunk has been seen to have been found
   const auto load_decays = [&](float4(&to)[4], uint32_t decays, int from, int end) {
 #pragma unroll
     for (int k = from; k < end; ++k) to[k] = load_four(tile + decays + of_column + 64 * k);
   };
   // Registers are short: half of the gammas once x is there.
-  constexpr int kAtOnce = 0;
+  constexpr int kAtOnce = 2;
   const auto load_gammas = [&] {
     // Lanes are not known to agree about it: else it would come to a uniform register, and be waited for at once.
     all = load_one(tile + kFromStart + 4 * (kChunk - 1) + (of_column >> 31));
@@ -79,9 +79,10 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
   // The other place. Its barrier is the neighbour in a pair that is aligned, and the place before is always the other one.
   const auto next_place = [&] {
     const bool first = (full & 8) == 0;
-    box = first ? box + kStageBytes : box - kStageBytes, tile = first ? tile + kTileBytes : tile - kTileBytes;
+    box = first ? box + kStageBytes : box - kStageBytes;
     full ^= 8, parities ^= !first;
     v = v >= shared_address(s.v[kStayValues - 1]) ? v - (kStayValues - 1) * kValueBytes : v + kValueBytes;
+    tile = tile == shared_address(&s.tile[kStayTiles - 1]) ? tile - (kStayTiles - 1) * kTileBytes : tile + kTileBytes;
   };
   const auto left = [&](uint32_t to) { return (full ^ 8) + to; };
   // S K^T, of one half of the key channels after the other.
@@ -96,7 +97,6 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
   //
   // A chunk up to V', while its S K^T is under way.
   const auto find_v = [&](auto is_first) {
-    barrier_wait_unless(v_here, full + to_v_full, parities & 1);
     load_gammas();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -149,7 +149,7 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
     const uint32_t v_of_this = v;
     next_place();
     int here = 0;
-    if constexpr (!is_last) here = barrier_test(full, parities & 1), v_here = barrier_test(full + to_v_full, parities & 1);
+    if constexpr (!is_last) here = barrier_test(full, parities & 1);
     // The next chunk waits for the state, for one half of it after the other, and not for the output.
     wgmma_wait<2>();
     settle(S[0]);
@@ -202,7 +202,7 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
     __syncwarp();
     barrier_arrive_if(leaves(), shared_address(&s.state_empty));
     if (chunks > 0) {
-      v_here = p_here = 0;
+      p_here = 0;
       pack_state(0), pack_state(1);
       barrier_wait(full, parities & 1);
       begin(kFirst), begin(kSecond);

@@ -69,24 +69,20 @@ struct StayFeeder {
     const bool whole = token + kChunk <= turn.end;
     const uint32_t landing = shared_address(whole ? &s.full[i] : &s.tail[i]);
     if (asked >= kStayStages) barrier_wait(shared_address(&s.keys_empty[i]), (asked / kStayStages - 1) & 1);
+    if (kStayTiles == 2 && asked >= kStayStages) let_out(asked - kStayStages);  // which has had the tile's place
     if (lane_here() == 0) {
       auto& keys = s.keys[i];
-      barrier_expect(landing, 4 * kBoxBytes + (whole ? 0 : 2 * kBoxBytes + kBytes));
+      barrier_expect(landing, 6 * kBoxBytes + kBytes);
       load_boxes(shared_address(keys.k), &maps.k, 0, turn.h / p.k_group, token, landing);
       load_boxes(shared_address(keys.q), &maps.q, 0, turn.h / p.q_group, token, landing);
-    }
-    __syncwarp();
-    if (asked >= kStayStages) let_out(asked - kStayStages);
-    if (lane_here() == 0) {
-      const uint32_t v_landing = shared_address(whole ? &s.v_full[i] : &s.tail[i]);
-      if (whole) barrier_expect(v_landing, 2 * kBoxBytes + kBytes);
       const int64_t at = turn.start / kChunk + turn.n + c;
-      load_tile<kStaySize, true, false>(s.tile[i], p.tiles + (at * p.H + turn.h) * p.tile_bytes, v_landing);
-      stored_read_but_one();  // the output that was in this place
+      load_tile<kStaySize, true, false>(s.tile[asked % kStayTiles], p.tiles + (at * p.H + turn.h) * p.tile_bytes, landing);
+      kStayTiles == 2 ? stored_read_but_one() : stored_read();  // the output that was in the place of v
       s.leaving[place] = {whole ? token : -1, turn.h};
-      load_boxes(shared_address(s.v[place]), &maps.v, 0, turn.h / p.v_group, token, v_landing);
+      load_boxes(shared_address(s.v[place]), &maps.v, 0, turn.h / p.v_group, token, landing);
     }
     __syncwarp();
+    if (kStayTiles > 2 && asked >= kStayStages) let_out(asked - kStayStages);
     ++asked;
   }
 
@@ -134,18 +130,17 @@ __device__ __forceinline__ void find_p_staying(const Problem& p, Staying& s) {
         }
         fence_async();
         named_barrier(kLeft, 128);
-        if (thread == 0) barrier_arrive(shared_address(&s.full[i])), barrier_arrive(shared_address(&s.v_full[i]));
+        if (thread == 0) barrier_arrive(shared_address(&s.full[i]));
         __syncwarp();
       }
       barrier_wait(shared_address(&s.full[i]), at / kStayStages & 1);
       float products[32];
       multiply_boxes<E, kStaySize>(products, shared_address(keys.q), shared_address(keys.k));
-      barrier_wait(shared_address(&s.v_full[i]), at / kStayStages & 1);
-      const Logs& logs = s.tile[i].logs;
-      const Weights weights = weigh(logs, p.scale, warp, lane);
+      auto& tile = s.tile[at % kStayTiles];
+      const Weights weights = weigh(tile.logs, p.scale, warp, lane);
       wgmma_wait<0>();
       settle(products);
-      write_p<E>(products, logs, weights, shared_address(s.tile[i].P), warp, lane);
+      write_p<E>(products, tile.logs, weights, shared_address(tile.P), warp, lane);
       fence_async();
       __syncwarp();
       if (lane == 0 || kLeavers > 1) barrier_arrive(shared_address(&s.ready[i]));
