@@ -129,38 +129,47 @@ def test_what_has_no_values_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None
     assert not adapter.KEPT
 
 
-# --- on a GPU ---------------------------------------------------------------------------------------------------
+# --- bfloat16, and graphs of a GPU ------------------------------------------------------------------------------
 
-# Head sizes that CUDA kernels serve; OLMo Hybrid's values are twice as long.
+# Head sizes that CUDA kernels serve. All experts count: a choice among them that rounding turns is no small error.
 LARGE = {"hidden_size": 256, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
+MORE = {
+    "olmo_hybrid": {"linear_value_head_dim": 256},
+    "qwen3_next": {"num_experts_per_tok": 2},
+    "qwen3_5_moe": {"num_experts_per_tok": 2},
+}
 
 
 def large(family: str) -> Any:
-    return made(family, **LARGE | ({"linear_value_head_dim": 256} if family == "olmo_hybrid" else {}))
+    return made(family, **LARGE | MORE.get(family, {}))
 
 
 def step_by_step(model: Any) -> Tensor:
-    """The logits of two prompts, then of four tokens one by one."""
-    ids = prompts(padded=False)["input_ids"].to(model.device)
+    """The logits of 16 prompts, then of six tokens one by one."""
+    ids = torch.randint(1, 64, (16, 30), generator=torch.Generator().manual_seed(9)).to(model.device)
     cache, found = transformers.DynamicCache(config=model.config), []
-    for part in ids.split([5, 1, 1, 1, 1], dim=1):
+    for part in ids.split([24, *[1] * 6], dim=1):
         found.append(logits_of(model, input_ids=part, past_key_values=cache, use_cache=True))
     return torch.cat(found, dim=1).float().cpu()
 
 
-@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "device", [pytest.param("cpu", marks=pytest.mark.thorough), pytest.param("cuda", marks=pytest.mark.gpu)]
+)
 @pytest.mark.parametrize("family", MODELS)
-def test_bfloat16_logits_of_a_gpu_are_as_near_as_the_packages_own(family: str) -> None:
+def test_bfloat16_logits_of_each_step_are_as_near_as_the_packages_own(family: str, device: str) -> None:
+    """Of half of the tokens: where a head reads almost nothing, its norm magnifies whatever was rounded."""
     model = large(family)
     with use(model):  # in PyTorch, whatever else is installed
         exact = step_by_step(model)
-    model = model.bfloat16().cuda()
+    model = model.bfloat16().to(device)
     own = step_by_step(model)
     with use(model):
         ours = step_by_step(model)
-    error, allowed = ((x - exact).square().mean().sqrt() for x in (ours, own))
-    assert error <= 1.25 * allowed
-    assert allowed < 0.1 * exact.square().mean().sqrt()
+    for part in (slice(24), slice(24, None)):
+        error, allowed = ((x - exact)[:, part].square().mean(dim=-1).sqrt().median() for x in (ours, own))
+        assert error <= 1.25 * allowed
+        assert allowed < 0.1 * exact.square().mean().sqrt()
 
 
 @pytest.mark.gpu
