@@ -8,13 +8,6 @@
 #include "join.cuh"
 #include "queue.cuh"
 
-#ifndef GDN_STAY_PAIRS
-#define GDN_STAY_PAIRS 2
-#endif
-#ifndef GDN_STAY_TOKENS
-#define GDN_STAY_TOKENS 1024
-#endif
-
 namespace {
 
 // How a call is cut up: `groups` slices of a state in a block, segments of `length` chunks (0: none) behind a first one.
@@ -53,8 +46,11 @@ int given(const char* name, int otherwise) {  // what else there could be
 // or three times as long as the others, which then have to hide behind it.
 Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors, bool checkpoints) {
   const int64_t pairs = heads * sequences, last = pairs % multiprocessors;
-  // Where states are much of what moves, and each multiprocessor has several: the next one comes while this one is advanced.
-  if (!checkpoints && pairs >= GDN_STAY_PAIRS * multiprocessors && pairs * kStaySize < (int64_t{1} << 31) && tokens <= GDN_STAY_TOKENS * sequences) {
+  // Where states are much of what moves, and each multiprocessor has several, the next one had better come while this one is
+  // advanced. Longer sequences lose more by having two places for keys than they gain: measured, from 8 chunks on.
+  constexpr int64_t kStayTokens = 384, kStayPairs = 2;
+  const bool many = pairs >= kStayPairs * multiprocessors && pairs * kStaySize < int64_t{1} << 31;
+  if (!checkpoints && many && tokens <= kStayTokens * sequences) {
     Cut staying{2, 0, 0, false};
     staying.stays = true;
     return staying;

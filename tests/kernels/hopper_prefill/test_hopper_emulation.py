@@ -17,8 +17,9 @@ GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/hopper_prefill"
 EMULATOR = ROOT / "tests/kernels/hopper_prefill/hopper_emulation"
 # Cases, slices in a block, not cut or all segments of one chunk; cases with more than two chunks, slices, other ways to
-# cut; cases where blocks decide on slices, ways they do; that of many sequences, which is not cut.
-RUNS = 9 * 2 * 2 + 4 * 2 * 2 + 5 * 4 + 2
+# cut; cases where blocks decide on slices, ways they do; that of many sequences, which is not cut; cases without
+# checkpoints, one block or three that stay.
+RUNS = 10 * 2 * 2 + 5 * 2 * 2 + 6 * 4 + 2 + 5 * 2
 # Heads of 64 have one slice.
 RUNS_OF_64 = 9 * 2 + 4 * 2 + 1
 OF_64 = "-DHEAD_SIZE=64"
