@@ -21,7 +21,7 @@ EMULATOR = ROOT / "tests/kernels/hopper_prefill/hopper_emulation"
 # checkpoints, one block or three that stay.
 RUNS = 10 * 2 * 2 + 5 * 2 * 2 + 6 * 4 + 2 + 5 * 2
 # Heads of 64 have one slice.
-RUNS_OF_64 = 9 * 2 + 4 * 2 + 1
+RUNS_OF_64 = 10 * 2 + 5 * 2 + 1
 OF_64 = "-DHEAD_SIZE=64"
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
