@@ -269,7 +269,9 @@ def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
     # Heads of 64 have one slice.
     assert len(advance) == 10 + 6
     assert len(prepare) == 4 + 2  # with P and without
-    assert len(kernels) == len(advance) + len(prepare)
+    staying = [kernel for kernel in kernels if kernel.name.startswith("gdn_stay_kernel")]
+    assert [kernel.registers for kernel in staying] == [128] * 2
+    assert len(kernels) == len(advance) + len(prepare) + len(staying)
     for kernel in kernels:
         assert kernel.spill_stores == kernel.spill_loads == 0
         assert not kernel.serialised
