@@ -12,7 +12,10 @@ from typing import Any
 import forked_command
 import forked_workers
 import pytest
+import read_once
 from patience import PATIENCE
+
+read_once.workloads_of_the_checkout()
 
 # Two test processes share two cores; the solutions they start would take four threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -54,6 +57,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ["GDNSPEC_CACHE"]
     else:
         os.environ["GDNSPEC_CACHE"] = before
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What all processes of this test run need is made once."""
+    own = tmp_path_factory.getbasetemp()
+    os.environ[read_once.SHARED] = str(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
 
 
 @pytest.fixture(scope="session", autouse=True)

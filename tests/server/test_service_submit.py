@@ -3,6 +3,7 @@ works, with bundles that mean well and bundles that mean harm."""
 
 import http.server
 import json
+import shutil
 import signal
 import socket
 import threading
@@ -28,11 +29,12 @@ ENTRIES = {DECODE: {"entry": "kernel.py::run", "call": "return", "prepare": None
 
 
 def with_evidence(folder: Path) -> Path:
-    """As if `gdnspec submit` had recorded it before."""
+    """As if `gdnspec submit` had recorded it before, and nothing since: other tests have solutions of this name."""
     solution = load_solution(folder)
     recorded = claimed(solution)
     target = folder_of(solution)
-    target.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
     for name, data in recorded.files.items():
         (target / name).write_bytes(data)
     (target / EVIDENCE).write_text(recorded.evidence.model_dump_json())

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import read_once
 from gdnspec.catalog.definitions import Found, definitions, preset_of
 from gdnspec.catalog.faults import known_bad
 from gdnspec.catalog.traces import Measured, definition_hash
@@ -14,6 +15,8 @@ from gdnspec.model.result import Bucket, CheckResult, OutputErrors, Place
 from gdnspec.model.trace import Ceilings, Health, Ratio, Timing, Trace, Witness
 from gdnspec.model.workload import Workload
 from gdnspec.report.page import Contents
+
+read_once.script_of_charts()
 
 # (bandwidth, rate, launch) of a device; how far from its bound each solution is.
 DEVICES = {"nvidia-h200": (4.1e12, 7.2e14, 2.5e-6), "nvidia-h100-80gb-hbm3": (2.6e12, 6.4e14, 2.6e-6)}

@@ -1,0 +1,54 @@
+"""What nearly every command reads or makes anew, and what is the same in all of them as long as tests run: the lines of
+the checkout's workloads, in each process once, and the script of the report's charts, once in all."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from gdnspec.catalog import workloads
+from gdnspec.catalog.definitions import Found
+from gdnspec.model.workload import Workload
+
+SHARED = "GDNSPEC_TESTS_SHARED"  # in the environment: a folder of all processes of this test run
+
+CHECKOUT = Path(__file__).parents[2]
+
+_read: dict[Path, tuple[Found, list[Workload]]] = {}
+_load = workloads.load_workloads
+
+
+def workloads_of_the_checkout() -> None:
+    """From now on `workloads` gives, of a definition as it is shipped, what it gave before."""
+    workloads.load_workloads = _loaded
+
+
+def _loaded(file: Path, found: Found) -> list[Workload]:
+    if file != found.workloads_file or not file.is_relative_to(CHECKOUT):
+        return _load(file, found)
+    if file not in _read or _read[file][0] is not found:
+        _read[file] = found, _load(file, found)
+    return [*_read[file][1]]
+
+
+def script_of_charts() -> None:
+    """From now on the script is bundled by the first process that draws charts: a second of a JavaScript engine."""
+    from gdnspec.report import charts
+
+    charts.bundle = cache(lambda bundled=charts.bundle: once("charts.js", bundled))
+
+
+def once(name: str, make: Callable[[], str]) -> str:
+    """What the first process to ask has made; the others wait for it."""
+    folder = os.environ.get(SHARED)
+    if folder is None:
+        return make()
+    file = Path(folder) / name
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            partial = file.with_suffix(".partial")
+            partial.write_text(make(), encoding="utf-8")
+            partial.replace(file)
+    return file.read_text(encoding="utf-8")
