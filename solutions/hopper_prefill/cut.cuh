@@ -23,7 +23,7 @@ struct Cut {
 
 // Beside inputs and outputs, in units of 4 bytes.
 struct Workspace {
-  int64_t tiles, states, queue;  // all tiles; the states before all segments, of which there are two kinds
+  int64_t tiles, states, queue;  // all tiles; the states before all segments, of two kinds; the order of sequences
   int64_t all() const { return tiles + 2 * states + queue; }
 };
 
@@ -49,8 +49,13 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
   // Where states are much of what moves, and each multiprocessor has several, the next one had better come while this one is
   // advanced. Longer sequences lose more by having two places for keys than they gain: measured, from 8 chunks on.
   constexpr int64_t kStayTokens = 384, kStayPairs = 2;
+#ifdef GDN_CLOCKS
+  const bool forced = given("GDN_GROUPS", 0) != 0;
+#else
+  constexpr bool forced = false;
+#endif
   const bool many = pairs >= kStayPairs * multiprocessors && pairs * kStaySize < int64_t{1} << 31;
-  if (!checkpoints && many && tokens <= kStayTokens * sequences) {
+  if (!forced && !checkpoints && many && tokens <= kStayTokens * sequences) {
     Cut staying{2, 0, 0, false};
     staying.stays = true;
     return staying;

@@ -1,5 +1,6 @@
-// As advance.cuh has it, of blocks that stay: one (sequence, head) after the other, both slices of a state, which comes by way of
-// shared memory while the one before is advanced.
+// As advance.cuh has it, of blocks that stay: one (sequence, head) after the other, both slices of a state, which comes by way
+// of shared memory while the one before is advanced. A chunk's products are those of advance.cuh, written once more: here places,
+// barriers and the turn are kept in as few registers as 208 leave, and a chunk that is not whole leaves from here.
 #pragma once
 #include "operands.cuh"
 #include "products.cuh"
@@ -183,7 +184,8 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
         auto* const to = static_cast<uint16_t*>(p.output) + ((work.end - rows) * p.H + work.h) * kStaySize + 16 * warp;
 #pragma unroll 1
         for (int at = lane_here(); at < 2 * rows; at += 32) {
-          *reinterpret_cast<uint4*>(to + static_cast<int64_t>(at / 2) * p.H * kStaySize + at % 2 * 8) = load_shared(rows_at + swizzled(at / 2, 2 * (warp % 4) + at % 2));
+          *reinterpret_cast<uint4*>(to + static_cast<int64_t>(at / 2) * p.H * kStaySize + at % 2 * 8) =
+              load_shared(rows_at + swizzled(at / 2, 2 * (warp % 4) + at % 2));
         }
       }
     }

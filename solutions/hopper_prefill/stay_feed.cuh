@@ -21,6 +21,7 @@ struct StayFeeder {
   struct Turn {
     int n, h, chunks, start, end;
   };
+  // The order is volatile: the kernel before may have written it while this one was running.
   __device__ __forceinline__ Turn find(int pair) const {
     if (pair >= p.N * p.H) return {0, 0, -1, 0, 0};
     const int rank = pair / p.H, h = pair - rank * p.H;
