@@ -276,7 +276,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, default=4, help="every fourth has full attention")
     parser.add_argument("--paths", default=",".join(PATHS))
     parser.add_argument("--windows", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=120, help="no path of a case begins after so many")
+    parser.add_argument("--seconds", type=float, default=600, help="no path of a case begins after so many")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small layers and short sequences")
     parser.add_argument("--json", type=Path, help="also write the figures here, with card, versions and commit")
