@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kStayThreads, 1)
   if (threadIdx.x == 0) {
 #pragma unroll
     for (int i = 0; i < kStayStages; ++i) {
-      barrier_init(shared_address(&s.full[i]), 1);
+      barrier_init(shared_address(&s.full[i]), kTellers);
       barrier_init(shared_address(&s.keys_empty[i]), 8 * kLeavers);
       barrier_init(shared_address(&s.empty[i]), 8 * kLeavers);
       barrier_init(shared_address(&s.ready[i]), 4 * kLeavers);

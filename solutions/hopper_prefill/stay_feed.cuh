@@ -73,6 +73,7 @@ struct StayFeeder {
     if (kStayTiles == 2 && asked >= kStayStages) let_out(asked - kStayStages);  // which has had the tile's place
     if (lane_here() == 0) {
       auto& keys = s.keys[i];
+      for (int more = 1; more < kTellers && whole; ++more) barrier_arrive(landing);
       barrier_expect(landing, 6 * kBoxBytes + kBytes);
       load_boxes(shared_address(keys.k), &maps.k, 0, turn.h / p.k_group, token, landing);
       load_boxes(shared_address(keys.q), &maps.q, 0, turn.h / p.q_group, token, landing);
@@ -131,7 +132,7 @@ __device__ __forceinline__ void find_p_staying(const Problem& p, Staying& s) {
         }
         fence_async();
         named_barrier(kLeft, 128);
-        if (thread == 0) barrier_arrive(shared_address(&s.full[i]));
+        if (thread == 0 || kTellers > 1) barrier_arrive(shared_address(&s.full[i]));
         __syncwarp();
       }
       barrier_wait(shared_address(&s.full[i]), at / kStayStages & 1);

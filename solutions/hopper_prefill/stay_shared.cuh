@@ -7,6 +7,8 @@ namespace {
 constexpr int kStayStages = 2, kStayValues = 3;
 constexpr int kStayTiles = kTerms == 1 ? 3 : 2;  // more there is no room for
 constexpr int kLeft = 4;  // named barrier: rows behind a sequence's end are zeros
+// Threads that say that rows behind the end are zeros. One speaks for all behind that barrier, which racecheck does not follow.
+constexpr int kTellers = kLeavers > 1 ? 128 : 1;
 
 // What of a place of v goes to memory, once nobody writes it any more: the output of a whole chunk, of head h from `token` on;
 // token < 0: nothing.
