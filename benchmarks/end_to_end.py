@@ -1,6 +1,7 @@
 """A Qwen3-Next on one GPU: tokens per second by transformers' own code, with FLA's kernels, and with these.
 
     python benchmarks/end_to_end.py [--layers 4] [--paths transformers,fla,gdnspec] [--windows 7] [--json FILE]
+    python benchmarks/end_to_end.py --cases 'batch 8;1x8192'     # cases that have one of these in their names
     python benchmarks/end_to_end.py --tiny --device cpu          # tries the script, measures nothing of interest
 
 The model has the layer sizes of Qwen3-Next-80B-A3B, random weights, few layers and no head. `whole` is a forward pass
@@ -275,6 +276,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--layers", type=int, default=4, help="every fourth has full attention")
     parser.add_argument("--paths", default=",".join(PATHS))
+    parser.add_argument("--cases", default="", help="only cases whose name contains one of these, apart by ;")
     parser.add_argument("--windows", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=600, help="no path of a case begins after so many")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -285,6 +287,9 @@ def main(arguments: list[str] | None = None) -> None:
     paths = given.paths.split(",")
     if unknown := set(paths) - set(PATHS):
         parser.error(f"--paths: {', '.join(sorted(unknown))} is unknown: {', '.join(PATHS)} are known")
+    cases = [x for x in (TINY_CASES if given.tiny else CASES) if any(part in x.name for part in given.cases.split(";"))]
+    if not cases:
+        parser.error(f"--cases: no case has {given.cases!r} in its name")
     if given.layers < 1 or given.windows < 1:
         parser.error("--layers and --windows take 1 and more")
     if given.device == "cuda" and not torch.cuda.is_available():
@@ -300,7 +305,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"\n| case | path | tokens/s | whole | core | core of whole | core, {BASE} / this | differs |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")
     with torch.no_grad():
-        for case in TINY_CASES if given.tiny else CASES:
+        for case in cases:
             for row in measured(model, case, paths, given.windows, until):
                 rows.append(asdict(row))
                 if row.left_out is None:

@@ -1,16 +1,20 @@
-"""What a call of an operator costs the host beyond the kernel: on a CPU, with kernels that do nothing.
+"""What a call of an operator costs the host beyond the kernel.
 
-    python benchmarks/operator_host_time.py
+    python benchmarks/operator_host_time.py                  # on a CPU, with kernels that do nothing
+    python benchmarks/operator_host_time.py --device cuda    # beside the kernel that the operator calls
 
-Every operator is defined once more, with what it calls for CUDA tensors as its kernel for CPU tensors. So all steps are
-there: the dispatcher, the decision on gradients, the look-up of the kernel by shapes, strides and types, and the order
-of its arguments. Each figure is the least of many short runs, for other processes only add to it. The calls need no
-conversion, such as another layout of states, which is work for the device as well.
+On a CPU, every operator is defined once more, with what it calls for CUDA tensors as its kernel for CPU tensors. So all
+steps are there: the dispatcher, the decision on gradients, the look-up of the kernel by shapes, strides and types, and
+the order of its arguments. On a GPU, the kernel is called with the tensors that the operator gave it, so that outputs
+are allocated by the operator alone. Each figure is the least of many short runs, for other processes only add to it.
+The calls need no conversion, such as another layout of states, which is work for the device as well.
 """
 
 import argparse
 import sys
+import time
 import timeit
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,27 +42,98 @@ def microseconds(call: Any, runs: int) -> float:
     return min(timeit.repeat(call, number=500, repeat=runs)) / 500 * 1e6
 
 
-def measured(call: Call, runs: int) -> tuple[float, float]:
-    """The time of the operator, and of the dispatch alone: a Python function as its kernel, and no look-up."""
+def measured(call: Call, runs: int) -> list[float]:
+    """The times of the function in `gdnspec.ops` when calls have one form; of the operator; and of the dispatch alone,
+    with a Python function as the kernel and no look-up."""
     outputs = call.operator(*call.copy())
     family.kernel = lambda *asked: Nothing(outputs)
     registry, schema = reference("ops.registry"), str(call.operator._schema).partition("::")[2]
-    found = []
-    for prefix, kernel in (("timed", registry.KERNELS[call.name]["CUDA"]), ("empty", lambda *args: outputs)):
+    served, found = registry.KERNELS[call.name]["CUDA"], []
+    for prefix, kernel in (("timed", served), ("empty", lambda *args: outputs)):
         defined = registry.operator(f"{prefix}_{schema}", None, {"CPU": kernel}, None)
-        found.append(microseconds(lambda defined=defined: defined(*call.args), runs))
-    return found[0], found[1]
+        found.append(defined)
+    found.insert(0, registry.direct(found[0], served, "CPU"))
+    return [microseconds(lambda each=each: each(*call.args), runs) for each in found]
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------
+
+CALLS = 50  # few enough for the queue of launches, so that the host never waits for the GPU
+
+
+class Recorder:
+    """A kernel's function, with the arguments of its last call."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any, **words: Any) -> Any:
+        self.args, self.words = args, words
+        return self.function(*args, **words)
+
+
+def launch_microseconds(call: Any, runs: int) -> float:
+    found = []
+    for _ in range(runs):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        found.append(time.perf_counter() - start)
+    torch.cuda.synchronize()
+    return min(found) / CALLS * 1e6
+
+
+def measured_on_gpu(call: Call, runs: int) -> tuple[str, float, float, float]:
+    """The solution, the time of its function alone, and those of the function in `gdnspec.ops` and of the operator."""
+    made: list[Any] = []
+    choose = family.kernel
+
+    def recording(*asked: Any) -> Any:
+        kernel = choose(*asked)
+        kernel._function = Recorder(kernel._function)
+        made.append(kernel)
+        return kernel
+
+    family.kernel = recording
+    call.operator(*call.args)
+    family.kernel = choose
+    called = made[-1]._function
+    bare = launch_microseconds(lambda: called.function(*called.args, **called.words), runs)
+    calls = (lambda: call.function(*call.args, **call.words)), (lambda: call.operator(*call.args))
+    return made[-1].solution, bare, *(launch_microseconds(each, runs) for each in calls)
+
+
+def of_gpu(runs: int) -> None:
+    print("| operator | solution | kernel alone | function beyond it | operator beyond it |\n|---|---|---:|---:|---:|")
+    served = calls(torch.bfloat16, gates=torch.float32, state=torch.float32, K=128, V=128)
+    for call in {call.name: call for call in reversed(served.values())}.values():
+        moved = replace(call, args=tuple(x.cuda() if isinstance(x, torch.Tensor) else x for x in call.args))
+        try:
+            solution, bare, function, operator = measured_on_gpu(moved, runs)
+        except Exception as error:
+            print(f"{call.name} is left out: {type(error).__name__}: {error}", file=sys.stderr)
+            continue
+        beyond = f"{function - bare:.1f} us | {operator - bare:.1f} us"
+        print(f"| `{call.name}` | {solution} | {bare:.1f} us | {beyond} |", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=200)
-    runs = parser.parse_args().runs
+    parser = argparse.ArgumentParser(description="What a call of an operator costs the host beyond the kernel.")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--runs", type=int, default=200, help="how many short runs give the least of their times")
+    given = parser.parse_args()
+    runs = given.runs
+    if given.device == "cuda":
+        if not torch.cuda.is_available():
+            parser.error("no CUDA GPU here: --device cpu measures the operators with kernels that do nothing")
+        of_gpu(runs)
+        return
     torch.set_num_threads(1)
-    print("| operator | host time | of it the dispatch |\n|---|---:|---:|")
+    print("| operator | calls of one form | by the dispatcher | of it the dispatch |\n|---|---:|---:|---:|")
     for call in {call.name: call for call in reversed(calls(V=4).values())}.values():
-        whole, dispatch = measured(call, runs)
-        print(f"| `{call.name}` | {whole:.1f} us | {dispatch:.1f} us |")
+        times = " | ".join(f"{time:.1f} us" for time in measured(call, runs))
+        print(f"| `{call.name}` | {times} |")
 
 
 if __name__ == "__main__":

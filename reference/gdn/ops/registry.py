@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .direct import direct
 from .served import by_kernel
 
 NAMESPACE = "gdnspec"
@@ -24,17 +25,17 @@ Function = Callable[..., Any]
 KERNELS: dict[str, dict[str, Function]] = {}  # what each operator calls without gradients, by device
 
 
-def register(name: str, arguments: str, returns: str, plain: Function, fake: Function, asked: Function) -> Any:
-    """An operator without side effects. Returns it."""
+def register(name: str, arguments: str, returns: str, plain: Function, fake: Function, asked: Function) -> Function:
+    """An operator without side effects. Returns it as a function of all arguments by position."""
     wanted = _differentiable(name, arguments, returns, plain, fake)
     kernels = {"CPU": _precise(plain), "CUDA": by_kernel(arguments, fake, asked)}
-    return operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted)
+    return direct(operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted), kernels["CUDA"])
 
 
 def register_pool(
     name: str, arguments: str, moved: Function, fake: Function, asked: Function, returns: str = "Tensor"
-) -> Any:
-    """An operator that updates its pools, the arguments `Tensor(a!)`, `Tensor(b!)`, in place. Returns it.
+) -> Function:
+    """An operator that updates its pools, the arguments `Tensor(a!)`, `Tensor(b!)`, in place. Returns it as a function.
 
     `moved` returns the outputs, then for each pool the slots that the call writes, and what goes there. With gradients,
     the pools afterwards are further outputs, which are copied.
@@ -59,14 +60,6 @@ def register_pool(
         after = (torch.empty_like(args[i], memory_format=torch.contiguous_format) for i in pools)
         return (*(outputs if count > 1 else (outputs,)), *after)
 
-    def told(*args: Any) -> Any:
-        outputs = kernel(*args)
-        for i in pools:
-            if not args[i].is_inference():
-                torch.autograd.graph.increment_version(args[i])
-        return outputs
-
-    kernel = by_kernel(arguments, fake, asked)
     all_returns = f"({', '.join(['Tensor'] * (count + len(pools)))})"
     both = _differentiable(name, MUTATED.sub("Tensor", arguments), all_returns, functional, functional_fake)
 
@@ -79,7 +72,8 @@ def register_pool(
             args[i].copy_(after)
         return outputs[0] if count == 1 else outputs[:count]
 
-    return operator(f"{name}({arguments}) -> {returns}", fake, {"CPU": _precise(in_place), "CUDA": told}, wanted)
+    kernels = {"CPU": _precise(in_place), "CUDA": by_kernel(arguments, fake, asked, pools)}
+    return direct(operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted), kernels["CUDA"])
 
 
 def _returned(name: str, arguments: str, returns: str) -> Any:

@@ -1,6 +1,6 @@
 """Calls the CUDA kernel that gdnspec chooses for a definition, shapes and types."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -13,8 +13,25 @@ MOST = 4096  # lengths differ from call to call: so many forms of calls are know
 Asked = tuple[str, tuple[Any, ...], Callable[..., Any] | None]
 
 
-def by_kernel(arguments: str, check: Callable[..., Any], asked: Callable[..., Asked]) -> Callable[..., Any]:
-    """An operator's function for CUDA tensors. `arguments`: those of its schema.
+class Served:
+    """An operator's function for CUDA tensors.
+
+    `latest` is the call of the kernel that it made last.
+    """
+
+    def __init__(self, find: Callable[..., Any]) -> None:
+        self.find = find
+        self.latest: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        self.latest = call = self.find(*args)
+        return call(*args)
+
+
+def by_kernel(
+    arguments: str, check: Callable[..., Any], asked: Callable[..., Asked], pools: Sequence[int] = ()
+) -> Served:
+    """An operator's function for CUDA tensors. `arguments`: those of its schema. `pools`: which of them it updates.
 
     `asked` returns the definition that says what a call means, its inputs in order, and what becomes of the outputs, or
     None. `check` raises an error for a call that is not served. Calls of one form are checked once, and their kernel is
@@ -23,17 +40,30 @@ def by_kernel(arguments: str, check: Callable[..., Any], asked: Callable[..., As
     known: dict[Any, Callable[..., Any]] = {}
     form = _form(arguments)
 
-    def served(*args: Any) -> Any:
+    def find(*args: Any) -> Callable[..., Any]:
         key = form(*args)
         call = known.get(key)
         if call is None:
             check(*args)
             if len(known) >= MOST:
                 known.clear()
-            call = known[key] = _planned(asked, args)
-        return call(*args)
+            call = known[key] = _told(_planned(asked, args), pools)
+        return call
 
-    return served
+    return Served(find)
+
+
+def _told(call: Callable[..., Any], pools: Sequence[int]) -> Callable[..., Any]:
+    """The same call, after which autograd knows that the pools have changed."""
+    if not pools:
+        return call
+
+    def told(*args: Any) -> Any:
+        outputs = call(*args)
+        torch.autograd.graph.increment_version([args[i] for i in pools if not args[i].is_inference()])
+        return outputs
+
+    return told
 
 
 def _planned(asked: Callable[..., Asked], args: tuple[Any, ...]) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gdnspec import paths
 from gdnspec.api.call_form import Form, bound, defaults, form
+from gdnspec.api.outputs import output_axes, outputs_of
 from gdnspec.api.spec import Spec
 from gdnspec.api.spec import definition as spec
 from gdnspec.build import machine
@@ -18,11 +19,8 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution
 from gdnspec.choice.candidates import FORCED, Asked, forced, from_environment, refusal, serving
 from gdnspec.choice.choose import Choice, choose
-from gdnspec.model.definition import Definition
-from gdnspec.model.elements import Scope
 from gdnspec.model.errors import SpecError
-from gdnspec.model.expression import ExpressionError, parse
-from gdnspec.model.values import whole
+from gdnspec.model.expression import parse
 
 MOST_FORMS = 4096  # known forms of calls: a server meets a new number of tokens with every prefill
 
@@ -180,36 +178,25 @@ class Kernel:
 
     def _call(self, looks: Form, left_out: list[tuple[int, Any]]) -> Callable[..., Outputs]:
         names, function, prepare = self._names, self._function, self._prepare
-        allocated = self._allocated(looks) if self._entry.call == "out" else None
+        allocated = outputs_of(self._found.definition, looks) if self._entry.call == "out" else None
         by_position = self._entry.file.endswith(".cu")  # an exported C++ function has no keywords
 
-        def call(*inputs: Any) -> Outputs:
-            if left_out:
-                filled = list(inputs)
-                for at, value in left_out:
-                    filled[at] = value
-                inputs = tuple(filled)
-            outputs = {} if allocated is None else allocated(inputs)
-            if by_position:
-                function(*inputs, *outputs.values())
-                return _together(tuple(outputs.values()))
+        def positional(inputs: Sequence[Any]) -> Outputs:
+            outputs = () if allocated is None else allocated(inputs)
+            function(*inputs, *outputs)
+            return outputs if len(outputs) > 1 else outputs[0]
+
+        def named(inputs: Sequence[Any]) -> Outputs:
             values = dict(zip(names, inputs, strict=True))
             extra = {} if prepare is None else {"prepared": prepare(**values)}
-            returned = function(**values, **outputs, **extra)
-            return _together(tuple(outputs.values()) if outputs else returned)
+            if allocated is None:
+                return _together(function(**values, **extra))
+            outputs = allocated(inputs)
+            function(**values, **dict(zip(output_names, outputs, strict=True)), **extra)
+            return _together(outputs)
 
-        return _on(looks.device, call)
-
-    def _allocated(self, looks: Form) -> Callable[[Sequence[Any]], dict[str, Tensor]]:
-        """What makes the outputs of a call. Raises `SpecError` if their sizes do not follow from the call."""
-        definition, scope = self._found.definition, looks.scope
-        unknown = {axis for axis in _output_axes(definition) if axis not in scope}
-        if unknown:
-            return lambda inputs: _empty(definition, _with_values(definition, scope, unknown, inputs), looks.device)
-        _empty(definition, scope, torch.device("meta"))  # the sizes follow
-        shapes = {t.name: (definition.shape(t, scope), getattr(torch, t.dtype)) for t in definition.outputs}
-        device = looks.device
-        return lambda inputs: {n: torch.empty(s, dtype=d, device=device) for n, (s, d) in shapes.items()}
+        output_names = [tensor.name for tensor in self._found.definition.outputs]
+        return _on(looks.device, _filled(positional if by_position else named, left_out))
 
     def __repr__(self) -> str:
         return f"<gdnspec.Kernel {self.definition}: {self.solution} on {self.device}, {self.reason}>"
@@ -228,34 +215,7 @@ def _needed(found: Found, solution: Solution) -> frozenset[str]:
     entry = solution.manifest.entries[found.definition.name]
     axes = {axis.name for axis in found.definition.axes}
     needed = frozenset[str]().union(*(parse(text).names for text in entry.supports)) & axes
-    return needed | (_output_axes(found.definition) if entry.call == "out" else frozenset())
-
-
-def _output_axes(definition: Definition) -> frozenset[str]:
-    sizes = [str(size) for tensor in definition.outputs for size in tensor.shape or []]
-    return frozenset[str]().union(*(parse(size).names for size in sizes))
-
-
-def _empty(definition: Definition, scope: Scope, device: torch.device | None) -> dict[str, Tensor]:
-    try:
-        return {
-            t.name: torch.empty(definition.shape(t, scope), dtype=getattr(torch, t.dtype), device=device)
-            for t in definition.outputs
-        }
-    except ExpressionError as error:
-        raise SpecError(f"{definition.name}: the sizes of its outputs do not follow from its inputs: {error}") from None
-
-
-def _with_values(definition: Definition, scope: Scope, unknown: set[str], inputs: Sequence[Any]) -> Scope:
-    """The scope with axes that only values say, such as the last of the starts. Reading them waits for the device."""
-    scope, named = dict(scope), dict(zip((t.name for t in definition.inputs), inputs, strict=True))
-    for constraint in definition.constraints:
-        axis, _, text = constraint.expression.partition(" == ")
-        if axis not in unknown:
-            continue
-        read = [t.name for t in definition.inputs if t.is_index and t.name in parse(text).names]
-        scope[axis] = whole(parse(text), scope | {name: named[name].flatten().tolist() for name in read})
-    return scope
+    return needed | (output_axes(found.definition) if entry.call == "out" else frozenset())
 
 
 def _together(returned: Any) -> Outputs:
@@ -264,15 +224,29 @@ def _together(returned: Any) -> Outputs:
     return returned[0] if len(returned) == 1 else tuple(returned)
 
 
-def _on(device: torch.device | None, call: Callable[..., Outputs]) -> Callable[..., Outputs]:
-    """The same call with its GPU as the current one: launches go there."""
-    if device is None or device.type != "cuda":
+def _filled(call: Callable[[Sequence[Any]], Outputs], left_out: list[tuple[int, Any]]) -> Callable[..., Outputs]:
+    """The same call with defaults in place of the inputs that were left out."""
+    if not left_out:
         return call
+
+    def filled(inputs: Sequence[Any]) -> Outputs:
+        given = list(inputs)
+        for at, value in left_out:
+            given[at] = value
+        return call(given)
+
+    return filled
+
+
+def _on(device: torch.device | None, call: Callable[[Sequence[Any]], Outputs]) -> Callable[..., Outputs]:
+    """The call as a function of all inputs, with its GPU as the current one: launches go there."""
+    if device is None or device.type != "cuda":
+        return lambda *inputs: call(inputs)
 
     def there(*inputs: Any) -> Outputs:
         if torch.cuda.current_device() == device.index:
-            return call(*inputs)
+            return call(inputs)
         with torch.cuda.device(device):
-            return call(*inputs)
+            return call(inputs)
 
     return there

@@ -1,0 +1,107 @@
+"""A way past PyTorch's dispatcher, for a call that looks like the one before it.
+
+The dispatcher, and finding the kernel of a call in Python, take the host longer than all the rest. `torch.compile` has
+the same need: its code serves calls of one form only. The guards that tell it whether a call has that form serve here.
+"""
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._C._dynamo.guards import TensorGuards
+
+Function = Callable[..., Any]
+
+PLAIN = (Tensor, nn.Parameter)
+
+
+class Form(NamedTuple):
+    """Calls of one form, and their kernel.
+
+    Guards hold for tensors of the same types, sizes, strides and devices, and for a thread in the same state, because
+    gradients, modes, transforms and autocast are keys of the dispatcher. They do not see a default device.
+    """
+
+    count: int  # arguments
+    tensors: Function
+    guards: Any
+    others: Function
+    values: tuple[Any, ...]
+    kernel: Function
+
+    def has(self, args: tuple[Any, ...]) -> bool:
+        return (
+            len(args) == self.count
+            and self.guards.check(*self.tensors(args))
+            and self.others(args) == self.values
+            and not torch._C._len_torch_function_stack()
+        )
+
+
+def direct(operator: Function, served: Any, device: str = "CUDA") -> Function:
+    """The operator. From the third call of one form in a row, its kernel is called without the dispatcher.
+
+    `served` is what the dispatcher would call on this device. It has the kernel of its last call as `latest`, and its
+    `find` returns the kernel of a call.
+    """
+    before: Function | None = None
+    form: Form | None = None
+
+    def call(*args: Any) -> Any:
+        nonlocal before, form
+        if torch.compiler.is_compiling():
+            return operator(*args)
+        known = form  # other threads may call
+        if known is not None and known.has(args):
+            return known.kernel(*args)
+        outputs = operator(*args)
+        latest = served.latest
+        if latest is not None and latest is before:
+            form = form_of(args, served.find, device) or form
+        before = latest
+        return outputs
+
+    return call
+
+
+def form_of(args: tuple[Any, ...], find: Function, device: str) -> Form | None:
+    """The form of a call which the dispatcher hands to the kernel of this device as it is, else None."""
+    given = [isinstance(x, Tensor) for x in args]
+    tensors = [x for x in args if isinstance(x, Tensor)]
+    if _has_modes() or not all(_goes_to(device, x) for x in tensors):
+        return None
+    if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+        return None
+    sizes, strides = [[*x.shape] for x in tensors], [[*x.stride()] for x in tensors]
+    guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+    others = _places(i for i, is_tensor in enumerate(given) if not is_tensor)
+    return Form(
+        len(args),
+        _places(i for i, is_tensor in enumerate(given) if is_tensor),
+        guards,
+        others,
+        others(args),
+        find(*args),
+    )
+
+
+def _places(which: Any) -> Function:
+    """The arguments at these places, as a tuple."""
+    places = (*which,)
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda args: tuple([args[i] for i in places])
+
+
+def _has_modes() -> bool:
+    transforms = torch._C._functorch.peek_interpreter_stack() is not None
+    modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
+    return transforms or modes > 0 or torch._C._get_tracing_state() is not None
+
+
+def _goes_to(device: str, x: Tensor) -> bool:
+    """Of other tensors something is asked first, such as the negation of one that is a negative view."""
+    keys = torch._C._dispatch_keys(x) & torch._C._after_ADInplaceOrView_keyset
+    return type(x) in PLAIN and keys.highestPriorityTypeId().name == device
