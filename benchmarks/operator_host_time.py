@@ -71,6 +71,9 @@ class Recorder:
         self.args, self.words = args, words
         return self.function(*args, **words)
 
+    def again(self) -> Any:
+        return self(*self.args, **self.words)
+
 
 def launch_microseconds(call: Any, runs: int) -> float:
     found = []
@@ -84,38 +87,49 @@ def launch_microseconds(call: Any, runs: int) -> float:
     return min(found) / CALLS * 1e6
 
 
-def measured_on_gpu(call: Call, runs: int) -> tuple[str, float, float, float]:
-    """The solution, the time of its function alone, and those of the function in `gdnspec.ops` and of the operator."""
+def measured_on_gpu(call: Call, runs: int) -> tuple[str, list[float]]:
+    """The solution, and the times of its function, of what it prepares, of making its outputs by `torch.empty`, of the
+    function in `gdnspec.ops`, and of the operator."""
     made: list[Any] = []
     choose = family.kernel
 
     def recording(*asked: Any) -> Any:
         kernel = choose(*asked)
         kernel._function = Recorder(kernel._function)
+        if kernel._prepare is not None:
+            kernel._prepare = Recorder(kernel._prepare)
         made.append(kernel)
         return kernel
 
     family.kernel = recording
-    call.operator(*call.args)
+    returned = call.operator(*call.args)
     family.kernel = choose
-    called = made[-1]._function
-    bare = launch_microseconds(lambda: called.function(*called.args, **called.words), runs)
-    calls = (lambda: call.function(*call.args, **call.words)), (lambda: call.operator(*call.args))
-    return made[-1].solution, bare, *(launch_microseconds(each, runs) for each in calls)
+    kernel = made[-1]
+    outputs = [(tuple(x.shape), x.dtype) for x in (returned if isinstance(returned, tuple) else (returned,))]
+    parts = (
+        kernel._function.again,
+        kernel._prepare.again if kernel._prepare is not None else lambda: None,
+        lambda: [torch.empty(shape, dtype=dtype, device="cuda") for shape, dtype in outputs],
+        lambda: call.function(*call.args, **call.words),
+        lambda: call.operator(*call.args),
+    )
+    return kernel.solution, [launch_microseconds(each, runs) for each in parts]
 
 
 def of_gpu(runs: int) -> None:
-    print("| operator | solution | kernel alone | function beyond it | operator beyond it |\n|---|---|---:|---:|---:|")
+    print("| operator | solution | kernel alone | its outputs | function beyond both | operator beyond both |")
+    print("|---|---|---:|---:|---:|---:|")
     served = calls(torch.bfloat16, gates=torch.float32, state=torch.float32, K=128, V=128)
     for call in {call.name: call for call in reversed(served.values())}.values():
         moved = replace(call, args=tuple(x.cuda() if isinstance(x, torch.Tensor) else x for x in call.args))
         try:
-            solution, bare, function, operator = measured_on_gpu(moved, runs)
+            solution, (alone, prepared, outputs, *times) = measured_on_gpu(moved, runs)
         except Exception as error:
             print(f"{call.name} is left out: {type(error).__name__}: {error}", file=sys.stderr)
             continue
-        beyond = f"{function - bare:.1f} us | {operator - bare:.1f} us"
-        print(f"| `{call.name}` | {solution} | {bare:.1f} us | {beyond} |", flush=True)
+        alone += prepared
+        beyond = " | ".join(f"{time - alone - outputs:.1f} us" for time in times)
+        print(f"| `{call.name}` | {solution} | {alone:.1f} us | {outputs:.1f} us | {beyond} |", flush=True)
 
 
 def main() -> None:

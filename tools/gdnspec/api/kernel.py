@@ -181,12 +181,12 @@ class Kernel:
         allocated = outputs_of(self._found.definition, looks) if self._entry.call == "out" else None
         by_position = self._entry.file.endswith(".cu")  # an exported C++ function has no keywords
 
-        def positional(inputs: Sequence[Any]) -> Outputs:
+        def positional(*inputs: Any) -> Outputs:
             outputs = () if allocated is None else allocated(inputs)
             function(*inputs, *outputs)
             return outputs if len(outputs) > 1 else outputs[0]
 
-        def named(inputs: Sequence[Any]) -> Outputs:
+        def named(*inputs: Any) -> Outputs:
             values = dict(zip(names, inputs, strict=True))
             extra = {} if prepare is None else {"prepared": prepare(**values)}
             if allocated is None:
@@ -224,29 +224,29 @@ def _together(returned: Any) -> Outputs:
     return returned[0] if len(returned) == 1 else tuple(returned)
 
 
-def _filled(call: Callable[[Sequence[Any]], Outputs], left_out: list[tuple[int, Any]]) -> Callable[..., Outputs]:
+def _filled(call: Callable[..., Outputs], left_out: list[tuple[int, Any]]) -> Callable[..., Outputs]:
     """The same call with defaults in place of the inputs that were left out."""
     if not left_out:
         return call
 
-    def filled(inputs: Sequence[Any]) -> Outputs:
+    def filled(*inputs: Any) -> Outputs:
         given = list(inputs)
         for at, value in left_out:
             given[at] = value
-        return call(given)
+        return call(*given)
 
     return filled
 
 
-def _on(device: torch.device | None, call: Callable[[Sequence[Any]], Outputs]) -> Callable[..., Outputs]:
-    """The call as a function of all inputs, with its GPU as the current one: launches go there."""
-    if device is None or device.type != "cuda":
-        return lambda *inputs: call(inputs)
+def _on(device: torch.device | None, call: Callable[..., Outputs]) -> Callable[..., Outputs]:
+    """The same call with its GPU as the current one: launches go there."""
+    if device is None or device.type != "cuda" or torch.cuda.device_count() == 1:
+        return call
 
     def there(*inputs: Any) -> Outputs:
         if torch.cuda.current_device() == device.index:
-            return call(inputs)
+            return call(*inputs)
         with torch.cuda.device(device):
-            return call(inputs)
+            return call(*inputs)
 
     return there

@@ -26,6 +26,9 @@ def outputs_of(definition: Definition, looks: Form) -> Make:
     if unknown:
         return lambda inputs: _empty(definition, _with_values(definition, looks.scope, unknown, inputs), looks.device)
     shaped = [_allocator(x, looks.device) for x in _empty(definition, looks.scope, torch.device("meta"))]
+    if len(shaped) == 1:
+        (only,) = shaped
+        return lambda inputs: (only(),)
     return lambda inputs: tuple([make() for make in shaped])
 
 
