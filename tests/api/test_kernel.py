@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import gdnspec
 import pytest
 import torch
 from conftest import ROOT
+from gdnspec.api import kernel as api_kernel
 from gdnspec.api.call_form import bound, defaults
 from gdnspec.build.machine import Device
 from gdnspec.catalog.solutions import solutions
+from gdnspec.choice.choose import choose
 from gdnspec.choice.sizes import sizes
 
 DECODE, POOL, PREFILL = "gdn_decode_k_last", "gdn_decode_pool_k_last", "gdn_prefill_k_last"
@@ -86,6 +89,18 @@ def test_the_environment_forces_a_choice(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("GDNSPEC_SOLUTION", "torch_chunkwis")
     with pytest.raises(gdnspec.SpecError, match=r"^GDNSPEC_SOLUTION: no solution .*did you mean 'torch_chunkwise'"):
         gdnspec.kernel(DECODE)
+
+
+def test_lengths_are_read_from_the_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = gdnspec.definition(PREFILL).workload("ragged").inputs()
+    asked: list[Any] = []
+    monkeypatch.setattr(api_kernel, "choose", lambda call, refuse: asked.append(call) or choose(call, refuse))
+    gdnspec.kernel(PREFILL, like=inputs)
+    gdnspec.kernel(PREFILL, like=(inputs["q"],))
+    starts = inputs["cu_seqlens"].tolist()
+    assert [call.sequence_lengths for call in asked] == [tuple(b - a for a, b in pairwise(starts)), None]
+    elsewhere = {**inputs, "cu_seqlens": inputs["cu_seqlens"].to("meta")}  # as on a GPU: a read would raise
+    assert api_kernel._lengths(gdnspec.definition(PREFILL).contract, elsewhere) is None
 
 
 def refused(said: str, name: str = DECODE, like: object = None, **more: Any) -> None:

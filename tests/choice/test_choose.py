@@ -1,5 +1,6 @@
 """The choice from traces: measured first, then expected from the nearest measured workload."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,18 @@ def test_an_unmeasured_shape_has_the_time_that_the_nearest_efficiency_gives() ->
     assert choice.time == pytest.approx(moved / near.ceilings.copy_bandwidth / share)
     assert "expected on an NVIDIA H200: about" in choice.reason
     assert f"(4x2048 of {PRESET}) reached" in choice.reason
+
+
+def test_only_a_batch_of_the_same_lengths_is_measured() -> None:
+    even = asked(PREFILL, [2048] * 4)
+    assert choose(even)[0][0].basis == "measured"
+    for other in (asked(PREFILL, [5000, 1000, 1000, 1192]), replace(even, sequence_lengths=None)):
+        choice = choose(other)[0][0]
+        assert (choice.basis, other.scope) == ("expected", even.scope)
+        assert f"the nearest measured workload (4x2048 of {PRESET}) reached" in choice.reason
+    assert choose(replace(asked(PREFILL, [8192]), sequence_lengths=None))[0][0].basis == "measured", (
+        "one has all tokens"
+    )
 
 
 def test_heads_count_as_much_as_lengths() -> None:

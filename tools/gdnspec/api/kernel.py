@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution
 from gdnspec.choice.candidates import FORCED, Asked, forced, from_environment, refusal, serving
 from gdnspec.choice.choose import Choice, choose
+from gdnspec.model import roles
+from gdnspec.model.definition import Definition
 from gdnspec.model.errors import SpecError
 from gdnspec.model.expression import parse
 
@@ -37,9 +40,9 @@ def kernel(
     """The fastest solution of a definition that passed, as a function of the definition's inputs.
 
     `like`: inputs such as it will get, the first ones in the definition's order or a dict by name. Their shapes and
-    device decide the choice; their values are not read. `solution` names one instead, and so does the environment
-    variable GDNSPEC_SOLUTION. `device`: where to run if `like` has no tensor; by default a GPU if there is one. On a
-    CPU the solutions in PyTorch serve.
+    device decide the choice, and the lengths of sequences if they are on the CPU; no other value is read. `solution`
+    names one instead, and so does the environment variable GDNSPEC_SOLUTION. `device`: where to run if `like` has no
+    tensor; by default a GPU if there is one. On a CPU the solutions in PyTorch serve.
 
     Raises `SpecError` in one line: no such definition or solution, inputs that do not fit, or nothing that serves them.
     """
@@ -47,7 +50,7 @@ def kernel(
     given = _like(found, like)
     looks = form(found, given)
     where = _where(looks, device)
-    asked = Asked(found, looks.scope, where.kind, where.slug, looks.contiguous)
+    asked = Asked(found, looks.scope, where.kind, where.slug, looks.contiguous, _lengths(found.definition, given))
     name = solution or from_environment(found)
     if name is not None:
         return _forced(asked, where, name, "solution=" if solution else FORCED)
@@ -103,6 +106,14 @@ def _like(found: Found, like: Sequence[Any] | Mapping[str, Any] | None) -> dict[
     if isinstance(like, Tensor):
         raise SpecError("like takes a tuple of inputs or a dict of inputs by name, not a tensor: like=(q,)")
     return bound(found.definition, like or (), {}, partial=True)
+
+
+def _lengths(definition: Definition, given: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The lengths of the sequences; None if reading them would wait for a GPU."""
+    starts = given.get(roles.bounds(definition) or "")
+    if definition.conventions.packing != "ragged" or not isinstance(starts, Tensor) or starts.device.type != "cpu":
+        return None
+    return tuple(end - start for start, end in pairwise(starts.tolist()))
 
 
 def _where(looks: Form, device: str | torch.device | None) -> machine.Device:

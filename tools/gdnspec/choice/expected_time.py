@@ -98,11 +98,20 @@ def _scope(found: Found, trace: Trace) -> Scope | None:
 
 
 def same(asked: Asked, figure: Figure) -> bool:
-    """Whether the figure is of this very shape: all axes are known and equal, and so are the lengths if both are."""
-    definition = asked.found.definition
+    """Whether the figure is of this very shape: all axes and all lengths are known and equal."""
+    definition, trace = asked.found.definition, figure.trace
     alike = all(asked.scope.get(name) == figure.scope.get(name, ...) for name in _compared(definition))
-    mine, measured = asked.sequence_lengths, figure.trace.sequence_lengths
-    return alike and (mine is None or measured is None or sorted(mine) == sorted(measured))
+    mine = _lengths(definition, asked.scope, asked.sequence_lengths)
+    return alike and mine is not None and mine == _lengths(definition, figure.scope, trace.sequence_lengths)
+
+
+def _lengths(definition: Definition, scope: Scope, given: Sequence[int] | None) -> list[int] | None:
+    """The lengths of the sequences, the shortest first; None if they are unknown. Rows have none."""
+    if definition.conventions.packing != "ragged":
+        return []
+    if given is None:
+        return [roles.tokens(definition, scope)] if roles.batch(definition, scope) == 1 else None
+    return sorted(given)
 
 
 def nearest(asked: Asked, among: Sequence[Figure]) -> list[Figure]:
