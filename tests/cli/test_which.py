@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import Run
 from gdnspec.catalog.definitions import definitions
+from gdnspec.catalog.device_names import cpu_name, slug
 from gdnspec.choice import asking
 from gdnspec.choice.asking import ask, batch_of, device_of, lengths_of
 from gdnspec.choice.choose import choose
@@ -25,6 +26,13 @@ def test_it_prints_the_choice_and_the_runners_up(gdnspec: Run) -> None:
     assert reason.removesuffix(" us").split()[-1] == rows[0].split()[1]
     assert header.split()[:3] == ["solution", "time", "ratio"]
     assert [row.split()[0] for row in rows[:3]] == ["hopper_prefill", "hopper_prefill:strict", "triton_chunkwise"]
+
+
+def test_a_processor_has_one_spelling(gdnspec: Run) -> None:
+    assert slug(cpu_name()) == cpu_name(), "doctor and check print the name, which and traces its slug"
+    for device in ("cpu", cpu_name()):
+        done = gdnspec(*DECODE, "--batch", "8", "--device", device)
+        assert f", on {cpu_name()}: torch_" in done.stdout.splitlines()[0]
 
 
 def test_programs_get_json(gdnspec: Run) -> None:

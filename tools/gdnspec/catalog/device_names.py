@@ -9,5 +9,5 @@ def slug(name: str) -> str:
 
 
 def cpu_name() -> str:
-    """The name of this machine's processor."""
-    return platform.processor() or platform.machine()
+    """The name of this machine's processor, as people write it: `x86-64`, which is also its slug."""
+    return (platform.processor() or platform.machine()).replace("_", "-")

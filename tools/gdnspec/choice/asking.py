@@ -80,7 +80,7 @@ def device_of(name: str | None) -> str:
     measured = {file.stem for solution in solutions()[0].values() for file in trace_files(solution)}
     mine = gpu_name()
     known = {*measured, "cpu"} | ({slug(mine)} if mine else set())
-    if name == "cpu":
+    if name in ("cpu", slug(cpu_name())):
         return slug(cpu_name())
     if name is not None and name not in known:
         raise SpecError(f"--device: nothing was measured on {name!r} ({nearest(name, known)})")
