@@ -19,10 +19,10 @@ from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult
 from watched_kernel import NAME, write_while_it_waits
 
-# Each command in turn in one process that has no torch: most of the time would be to start Python.
-NO_TORCH = """
+# Each command in turn in one process that lacks packages: most of the time would be to start Python.
+LACKING = """
 import contextlib, io, json, sys
-for name in ("torch", "triton"):
+for name in sys.argv[2:]:
     sys.modules[name] = None
 from gdnspec.cli import console
 from gdnspec.cli.main import main
@@ -41,11 +41,15 @@ print(json.dumps(found))
 """
 
 
-def without_torch(commands: Iterable[tuple[str, ...]]) -> list[tuple[int, str]]:
-    """Exit code and stderr of each command in a Python without torch."""
-    words = [sys.executable, "-c", NO_TORCH, json.dumps(list(commands))]
+def without(packages: Iterable[str], commands: Iterable[tuple[str, ...]]) -> list[tuple[int, str]]:
+    """Exit code and stderr of each command in a Python that lacks these packages."""
+    words = [sys.executable, "-c", LACKING, json.dumps(list(commands)), *packages]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     return [(code, said) for code, said in json.loads(done.stdout)]
+
+
+def without_torch(commands: Iterable[tuple[str, ...]]) -> list[tuple[int, str]]:
+    return without(("torch", "triton"), commands)
 
 
 RUNNING = {
@@ -62,6 +66,25 @@ def test_without_torch_a_command_says_in_one_line_what_to_install() -> None:
         assert (code, said.count("\n")) == (3, 1), f"{name}: {said}"
         assert "this command needs torch" in said, name
         assert "pip install 'gdnspec[run]'" in said, name
+
+
+EXTRAS = {
+    "report": ("altair", ("report", "-o", "x.html")),
+    "serve": ("fastapi", ("serve",)),
+    "serving": (
+        "sklearn",
+        ("workloads", "from-requests", "x", "--definition", "gdn_decode_k_last", "--preset", "x", "-o", "x"),
+    ),
+    "onnx": ("onnx", ("vectors", "export", "gdn_decode_k_last", "--format", "onnx-backend", "--out", "x")),
+    "ray": ("ray", ("bench", "gdn_decode_k_last", "--executor", "ray", "--device", "cpu")),
+}
+
+
+def test_a_missing_extra_has_the_exit_code_of_a_missing_torch() -> None:
+    packages, commands = zip(*EXTRAS.values(), strict=True)
+    for extra, (code, said) in zip(EXTRAS, without(packages, commands), strict=True):
+        assert (code, said.count("\n")) == (3, 1), f"{extra}: {said}"
+        assert f"pip install 'gdnspec[{extra}]'" in said, extra
 
 
 # --- mistakes are found before torch is imported --------------------------------------------------------------------

@@ -19,7 +19,7 @@ from gdnspec.bench.measure import untimed
 from gdnspec.bench.ray_worker import Said, Worker, order
 from gdnspec.build.machine import Device
 from gdnspec.check.plan import Job, judge_hash
-from gdnspec.model.errors import SpecError
+from gdnspec.model.errors import NotInstalled, SpecError
 from gdnspec.model.trace import Trace
 
 TRIES = 3  # lost workers allowed for one task, and in a row before any starts
@@ -30,11 +30,11 @@ OBJECTS = 100 << 20  # bytes for objects in a cluster of our own: traces are sma
 
 
 def imported() -> Any:
-    """The module ray. Raises `SpecError` if it is not installed."""
+    """The module ray. Raises `NotInstalled` if it is not installed."""
     try:
         import ray
     except ImportError as error:
-        raise SpecError(f"--executor ray needs Ray ({error}): pip install 'gdnspec[ray]'") from None
+        raise NotInstalled(f"--executor ray needs Ray ({error}): pip install 'gdnspec[ray]'") from None
     return ray
 
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 # Shown in the help of every command that does not define its own exit codes.
 EPILOG = (
-    "Exit codes: 0 all passed; 1 something failed; 2 the request or a file is invalid; 3 nothing could run here; "
-    "130 interrupted. Progress goes to stderr, results to stdout."
+    "Exit codes: 0 all passed; 1 something failed; 2 the request or a file is invalid; 3 nothing could run here, or a "
+    "package is missing; 130 interrupted. Progress goes to stderr, results to stdout."
 )
 
 

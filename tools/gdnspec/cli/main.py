@@ -9,7 +9,7 @@ import typer
 from gdnspec import __version__
 from gdnspec.cli import lazy
 from gdnspec.cli.console import EPILOG, complain
-from gdnspec.model.errors import INSTALL, RUNNING, SpecError
+from gdnspec.model.errors import INSTALL, RUNNING, NotInstalled, SpecError
 
 # Each help text repeats the start of the command's docstring: listing the commands must not import them.
 COMMANDS: lazy.Listed = {
@@ -115,7 +115,8 @@ def _usable_streams() -> None:
 
 
 def main() -> None:
-    """Runs the command. An error in a file or in the request becomes a message and exit code 2."""
+    """Runs the command. An error in a file or in the request becomes a message and exit code 2, a missing package
+    exit code 3."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     _usable_streams()
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for plugins opens a file of each package
@@ -124,7 +125,7 @@ def main() -> None:
     except SpecError as error:
         for line in [str(problem) for problem in error.problems] or [str(error)]:
             complain(f"gdnspec: {line}")
-        sys.exit(2)
+        sys.exit(3 if isinstance(error, NotInstalled) else 2)
     except KeyboardInterrupt:
         complain("gdnspec: interrupted")
         sys.exit(130)

@@ -2,11 +2,12 @@
 
 from importlib.util import find_spec
 
-from gdnspec.model.errors import SpecError
+from gdnspec.model.errors import NotInstalled
 
 
 def needs(extra: str, *modules: str) -> None:
-    """Raises `SpecError` with the install command if a module of an extra is missing."""
+    """Raises `NotInstalled` with the install command if a module of an extra is missing."""
     lacking = [name for name in modules if find_spec(name) is None]
     if lacking:
-        raise SpecError(f"this command needs {', '.join(lacking)}: pip install 'gdnspec[{extra}]'")
+        said = f"{', '.join(lacking)}, which {'is' if len(lacking) == 1 else 'are'} not installed"
+        raise NotInstalled(f"this command needs {said}: pip install 'gdnspec[{extra}]'")

@@ -53,6 +53,10 @@ class SpecError(Exception):
         super().__init__(problems if isinstance(problems, str) else "\n".join(map(str, self.problems)))
 
 
+class NotInstalled(SpecError):
+    """A package that is missing; the command ends with exit code 3. The message says how to install it."""
+
+
 class PlacedError(ValueError):
     """A problem found by a model's validator. `pointer` is relative to the place of the model."""
 

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from gdnspec.build.machine import Device
 
 SLOW = 20  # a solution that is expected to take so many times the best time is left out
-EPILOG = "Exit codes: 0 tuned; 1 a solution failed; 2 the request or a file is invalid; 3 nothing could run here."
+EPILOG = (
+    "Exit codes: 0 tuned; 1 a solution failed; 2 the request or a file is invalid; 3 nothing could run here, or a "
+    "package is missing."
+)
 
 
 def tune(

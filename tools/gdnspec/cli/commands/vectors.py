@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Exit codes: 0 done, all passed; 1 something failed; 2 the request or a file is invalid, and nothing was judged; "
-    "130 interrupted."
+    "3 a package is missing; 130 interrupted."
 )
 
 ONNX = "onnx-backend"
