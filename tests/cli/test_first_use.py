@@ -150,6 +150,7 @@ def test_check_takes_a_file_or_a_module_with_a_function(gdnspec: Run, folder: Pa
 def test_an_error_that_repeats_is_shown_once_with_a_count(gdnspec: Run, folder: Path) -> None:
     done = gdnspec("check", "unwritten.py", *SMALL, cwd=folder)
     assert done.returncode == 1
+    assert done.stderr.startswith("checking unwritten on gdn_decode_k_last\n"), "and the failures follow"
     assert done.stderr.count("NotImplementedError") <= 2  # in the message, and in the line of the source
     assert "the same error on 1 more workload: " in done.stderr
     assert f"repeat: gdnspec check gdn_decode_k_last {folder}/unwritten.py --workload" in done.stderr
@@ -189,8 +190,9 @@ def test_a_function_that_cannot_serve_is_refused(gdnspec: Run, folder: Path, fil
 
 
 def test_words_are_definitions_or_kernels() -> None:
-    words = ["gdn_decode_k_last", "a/kernel.py", "kernel.py::f", "module.of:f", "gdn_decode"]
-    assert split(words) == (["gdn_decode_k_last", "gdn_decode"], ["a/kernel.py", "kernel.py::f", "module.of:f"])
+    words = ["gdn_decode_k_last", "a/kernel.py", "kernel.py::f", "b/kernel.py:f", "module.of:f", "gdn_decode"]
+    kernels = ["a/kernel.py", "kernel.py::f", "b/kernel.py::f", "module.of:f"]
+    assert split(words) == (["gdn_decode_k_last", "gdn_decode"], kernels)
 
 
 @pytest.mark.parametrize(

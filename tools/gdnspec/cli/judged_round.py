@@ -87,11 +87,11 @@ class Round:
         to_do = [job for job in jobs if job.key() not in self._done] if self._done else jobs
         with progress(len(jobs), len(self._done)) as advance, contextlib.closing(checker.run(to_do)) as results:
             for result in results:
+                advance(result)  # first: a failure follows the line that says what is judged
                 self.write(result)
                 if self.verbose and not result.failed:
                     complain(f"{result.status}  {result.solution} on {result.definition}/{result.workload}")
                 summary.add(result)
-                advance(result)
                 if self.fail_fast and result.failed:
                     complain(f"stopped at the first failure, after {summary.count} of {len(jobs)}")
                     return

@@ -11,13 +11,15 @@ from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import load
 from gdnspec.model.solution import Manifest
 
+SINGLE = re.compile(r"(?<=\.py):(?=[A-Za-z_]\w*$)", re.ASCII)  # FILE.py:FUNCTION, as other programs write it
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 
 
 def split(words: list[str] | None) -> tuple[list[str], list[str]]:
     """The definitions among these words, and the kernels. What is neither counts as a misspelt definition."""
-    kernels = [word for word in words or () if word not in definitions() and _is_kernel(word)]
-    return [word for word in words or () if word not in kernels], kernels
+    words = [SINGLE.sub("::", word) for word in words or ()]
+    kernels = [word for word in words if word not in definitions() and _is_kernel(word)]
+    return [word for word in words if word not in kernels], kernels
 
 
 def _is_kernel(word: str) -> bool:
