@@ -67,6 +67,20 @@ def test_a_wrong_function_says_where_and_how_to_repeat_it() -> None:
     assert "<table>" in verdict._repr_html_()
 
 
+def test_the_line_that_repeats_a_failure_is_python_with_the_same_options() -> None:
+    calls = []
+
+    def drifts(**inputs):
+        calls.append(1)
+        return tuple(x * (1 + 1e-6 * len(calls)) for x in SPEC.reference(**inputs))
+
+    verdict = gdnspec.check(drifts, DECODE, workload="batch_8", deterministic=True, timeout=60.0)
+    assert verdict.status == "NOT_REPRODUCIBLE"
+    assert not eval(verdict.repeat, {"gdnspec": gdnspec, "drifts": drifts}).passed
+    nameless = gdnspec.check(lambda **inputs: None, DECODE, workload="batch_8")
+    assert eval(nameless.repeat, {"gdnspec": gdnspec, "function": lambda **inputs: None}).status == nameless.status
+
+
 def test_an_answer_that_is_kept_between_calls_is_found() -> None:
     kept = {}
 
@@ -119,6 +133,7 @@ def test_it_may_run_in_a_process_of_its_own(tmp_path: Path) -> None:
     [
         (lambda q: q, "lacks k, v, state"),
         (lambda extra, **inputs: extra, "wants extra"),
+        (lambda q, k, /, **inputs: q, "takes q, k by position alone: .* by keyword"),
         (5, "does not say which arguments it takes"),
     ],
 )

@@ -5,16 +5,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # torch computes with no smaller ones
+
 
 def tensors(operator: str, floats: dict[str, Tensor | None], integers: dict[str, Tensor | None]) -> None:
-    """All tensors on one device; floating point or integers as named."""
+    """All tensors on one device, of floating point or integer types as named."""
     given = {name: x for name, x in (floats | integers).items() if x is not None}
     first, home = next(iter(given.items()))
     for name, x in given.items():
         if x.device != home.device:
             raise ValueError(f"{operator}: {name} is on {x.device} and {first} on {home.device}: use one device")
-        if name in floats and not x.is_floating_point():
-            raise TypeError(f"{operator}: {name} has the type {said(x)}: floating point is served")
+        if name in floats and x.dtype not in FLOATS:
+            served = "float16, bfloat16, float32 and float64 are served"
+            raise TypeError(f"{operator}: {name} has the type {said(x)}: {served}")
         if name in integers and x.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"{operator}: {name} has the type {said(x)}: int32 and int64 are served")
 
@@ -44,6 +47,12 @@ def heads(operator: str, queries: int, keys: int, values: int) -> None:
             f"{operator}: {queries} query, {keys} key and {values} value heads: served are as many query as key heads "
             "with a multiple of value heads, or as many key as value heads with a multiple of query heads"
         )
+
+
+def head_size(operator: str, K: int) -> None:
+    """Keys of at least one element: the read-out is divided by the root of their number."""
+    if K < 1:
+        raise ValueError(f"{operator}: q and k have heads of size {K}: sizes from 1 on are served")
 
 
 def choice(operator: str, name: str, value: str, served: tuple[str, ...]) -> None:
@@ -81,6 +90,7 @@ def tokens(
     shape(operator, "k", k, (B, T, None, K), "[B, T, heads, K]")
     shape(operator, "v", v, (B, T, None, None), "[B, T, heads, V]")
     heads(operator, q.shape[2], k.shape[2], v.shape[2])
+    head_size(operator, K)
     H, V = max(q.shape[2], v.shape[2]), v.shape[3]
     last = (V, K) if state_layout == "k_last" else (K, V)
     told = f"[{'slots' if integers else 'B'}, heads, {'V, K' if state_layout == 'k_last' else 'K, V'}]"

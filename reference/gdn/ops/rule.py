@@ -92,6 +92,7 @@ def fake(
     checks.shape(NAME, "v", v, (*lead, None, None), f"{told}V]")
     checks.heads(NAME, q.shape[-2], k.shape[-2], v.shape[-2])
     K, V = q.shape[-1], v.shape[-1]
+    checks.head_size(NAME, K)
     H = max(q.shape[-2], v.shape[-2])
     checks.shape(NAME, "g", g, (*lead, H), f"{told[:-2]}]")
     checks.shape(NAME, "beta", beta, (*lead, H), f"{told[:-2]}]")

@@ -138,6 +138,24 @@ def test_a_padded_batch_is_sequences_of_one_length() -> None:
 WRONG: dict[str, tuple[str, dict[int, Any], type[Exception], str]] = {
     # the call, the arguments that are replaced, what is said
     "a type": ("ragged", {2: torch.zeros(7, 4, 3, dtype=torch.int32)}, TypeError, "v has the type int32"),
+    "a small type": (
+        "ragged",
+        {2: torch.zeros(7, 4, 3).to(torch.float8_e4m3fn)},
+        TypeError,
+        "float8_e4m3fn: float16, ",
+    ),
+    "no elements": (
+        "ragged",
+        {0: torch.zeros(7, 2, 0), 1: torch.zeros(7, 2, 0)},
+        ValueError,
+        "heads of size 0: sizes from 1 on",
+    ),
+    "no elements of a token": (
+        "step",
+        {0: torch.zeros(3, 1, 2, 0), 1: torch.zeros(3, 1, 2, 0)},
+        ValueError,
+        "heads of size 0: sizes from 1 on",
+    ),
     "two devices": ("ragged", {1: torch.zeros(7, 2, 4, device="meta")}, ValueError, "k is on meta and q on cpu"),
     "tokens": ("ragged", {1: torch.zeros(6, 2, 4)}, ValueError, "k has the shape [6, 2, 4]: [T, heads, K], here"),
     "heads": ("ragged", {2: torch.zeros(7, 3, 3)}, ValueError, "2 query, 2 key and 3 value heads: served are"),

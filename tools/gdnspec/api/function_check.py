@@ -29,6 +29,8 @@ from gdnspec.sandbox.parent.in_process import InProcess
 from gdnspec.sandbox.parent.process import Child
 
 SOURCE = "function.py"
+TIMEOUT = 120.0
+DEFAULTS = {"isolated": False, "deterministic": False, "timeout": TIMEOUT}  # a repetition names what differs
 
 
 def check(
@@ -42,7 +44,7 @@ def check(
     deterministic: bool = False,
     errors: bool = False,
     seed: int | None = None,
-    timeout: float = 120.0,
+    timeout: float = TIMEOUT,
 ) -> Verdict:
     """Judges a function on the workloads of a definition, and on fresh ones that are drawn for this call.
 
@@ -72,7 +74,9 @@ def check(
         options = Options(timeout, drawn)
         checker = Checker(where.kind, options, _warn) if isolated else _Here(function, where.kind, options)
         results: list[CheckResult] = list(checker.run(jobs))
-    return Verdict(spec.name, name, where.kind, results, isolated)
+    given: dict[str, object] = {"isolated": isolated, "deterministic": deterministic, "timeout": timeout}
+    changed = {word: value for word, value in given.items() if value != DEFAULTS[word]}
+    return Verdict(spec.name, name, where.kind, results, isolated, changed)
 
 
 class _Here(Checker):

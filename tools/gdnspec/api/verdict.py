@@ -16,7 +16,7 @@ class Verdict:
 
     `results` has one entry per workload, with its status, its message and its errors. `device` is cpu or cuda.
     `isolated` says whether the function ran in a process of its own. A verdict that is not isolated is never saved,
-    submitted or ranked.
+    submitted or ranked. `options`: further arguments of the check that a repetition needs.
     """
 
     definition: str
@@ -24,6 +24,7 @@ class Verdict:
     device: str
     results: list[CheckResult] = field(repr=False)
     isolated: bool
+    options: dict[str, object] = field(default_factory=dict, repr=False)
 
     @property
     def failures(self) -> list[CheckResult]:
@@ -66,10 +67,10 @@ class Verdict:
         if not self.failures:
             return ""
         first = self.failures[0]
-        return (
-            f"gdnspec.check({self.function}, {self.definition!r}, workload={first.workload!r}, "
-            f"device={self.device!r}, seed={first.seed})"
-        )
+        function = self.function if self.function.isidentifier() else "function"  # a lambda has no name to write
+        words: dict[str, object] = {"workload": first.workload, "device": self.device, **self.options, "seed": first.seed}
+        said = ", ".join(f"{word}={value!r}" for word, value in words.items())
+        return f"gdnspec.check({function}, {self.definition!r}, {said})"
 
     def raise_for_status(self) -> None:
         """Raises `CheckFailed` unless something ran and nothing failed."""

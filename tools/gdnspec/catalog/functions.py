@@ -52,10 +52,13 @@ def call_of(name: str, takes: Signature, definition: Definition) -> Call:
     inputs = [tensor.name for tensor in definition.inputs]
     outputs = [tensor.name for tensor in definition.outputs]
     out = {*outputs} <= {*takes.names}
-    missing = [x for x in inputs if x not in takes.names and not takes.open]
-    further = sorted(takes.required - {*inputs, *(outputs if out else ())}) + sorted(takes.positional_only)
-    if missing or further:
-        said = [f"lacks {', '.join(missing)}"] if missing else []
+    unnamed = [x for x in inputs if x in takes.positional_only]
+    missing = [x for x in inputs if x not in (*takes.names, *unnamed) and not takes.open]
+    further = sorted(takes.required - {*inputs, *(outputs if out else ())})
+    further += sorted(takes.positional_only - {*unnamed})
+    if missing or further or unnamed:
+        said = [f"takes {', '.join(unnamed)} by position alone"] if unnamed else []
+        said += [f"lacks {', '.join(missing)}"] if missing else []
         said += [f"wants {', '.join(further)}, which the definition does not have"] if further else []
         called = f"{definition.name} calls it with ({', '.join(inputs)}) by keyword"
         raise SpecError(f"{name} {' and '.join(said)}: {called}")
