@@ -11,6 +11,7 @@ import pytest
 from conftest import RIGHT_DECODE, Run
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.workloads import load_workloads
+from gdnspec.cli import offered
 from gdnspec.cli.commands import generate
 from gdnspec.cli.matching import matching
 from gdnspec.cli.targets import split
@@ -286,7 +287,22 @@ def test_a_file_of_workloads_without_text_is_an_error_about_its_content(
 # --- help ------------------------------------------------------------------------------------------------------------
 
 
+OFFERED = {
+    "gdnspec che": ["check"],
+    "gdnspec check --suite s": ["smoke", "strict"],
+    "gdnspec check gdn_decode_k_last --workload head_size_6": ["head_size_64"],
+    "gdnspec which gdn_prefill_k_last --preset qwen3-next-80b-a3b-tp4": ["qwen3-next-80b-a3b-tp4"],
+}
+
+
 def test_a_shell_is_offered_commands_and_names(gdnspec: Run) -> None:
-    for words, offered in (("gdnspec che", "check"), ("gdnspec check gdn_decode_k_f", "gdn_decode_k_first")):
+    for words, names in OFFERED.items():
         told = {"_GDNSPEC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-        assert offered in gdnspec(env=told).stdout.split()
+        assert gdnspec(env=told).stdout.split() == names, words
+
+
+def test_names_that_a_command_takes_are_offered() -> None:
+    assert offered.definitions("gdn_decode_k_f") == ["gdn_decode_k_first", "gdn_decode_k_first_bf16_state"]
+    assert offered.everything("strict_") == ["strict_keys"]
+    assert offered.exports("hopper_prefill:") == ["hopper_prefill:strict"]
+    assert offered.baselines("torch_layer,flash") == ["torch_layer,flash_qla", "torch_layer,flashinfer"]

@@ -68,7 +68,12 @@ class Verdict:
             return ""
         first = self.failures[0]
         function = self.function if self.function.isidentifier() else "function"  # a lambda has no name to write
-        words: dict[str, object] = {"workload": first.workload, "device": self.device, **self.options, "seed": first.seed}
+        words: dict[str, object] = {
+            "workload": first.workload,
+            "device": self.device,
+            **self.options,
+            "seed": first.seed,
+        }
         said = ", ".join(f"{word}={value!r}" for word, value in words.items())
         return f"gdnspec.check({function}, {self.definition!r}, {said})"
 

@@ -1,14 +1,12 @@
 """Options that several commands share, each with one meaning and one help text."""
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gdnspec.catalog import families
-from gdnspec.cli import amounts
-from gdnspec.model.errors import SpecError
+from gdnspec.cli import amounts, offered
 from gdnspec.model.workload import SUITES
 
 
@@ -18,36 +16,16 @@ def _add(folders: list[Path] | None) -> list[Path] | None:
     return folders
 
 
-def _completed(known: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
-    """The names that a shell offers. It offers none where the files cannot be read."""
-    try:
-        return [name for name in known() if name.startswith(incomplete)]
-    except SpecError:
-        return []
-
-
-def _definitions(incomplete: str) -> list[str]:
-    from gdnspec.catalog.definitions import definitions
-
-    return _completed(definitions, incomplete)
-
-
-def _solutions(incomplete: str) -> list[str]:
-    from gdnspec.catalog.solutions import solutions
-
-    return _completed(lambda: solutions()[0], incomplete)
-
-
 Definitions = Annotated[
     list[str] | None,
-    typer.Argument(metavar="DEFINITION", help="Definitions; all if you name none.", autocompletion=_definitions),
+    typer.Argument(metavar="DEFINITION", help="Definitions; all if you name none.", autocompletion=offered.definitions),
 ]
 Targets = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[DEFINITION|KERNEL]..",
         help="Definitions, and kernels: FOLDER, FILE.py, MODULE:FUNCTION.",
-        autocompletion=_definitions,
+        autocompletion=offered.definitions,
     ),
 ]
 DefinitionsDir = Annotated[
@@ -63,21 +41,29 @@ DefinitionsDir = Annotated[
 ]
 Solutions = Annotated[
     list[str] | None,
-    typer.Option("--solution", help="Only this solution, or NAME:VARIANT; repeatable.", autocompletion=_solutions),
+    typer.Option(
+        "--solution", help="Only this solution, or NAME:VARIANT; repeatable.", autocompletion=offered.solutions
+    ),
 ]
 SolutionsDir = Annotated[Path | None, typer.Option(help="Also look for solutions here.")]
 Suites = Annotated[
     list[str] | None,
     typer.Option(
-        "--suite", help=f"{', '.join(SUITES)} or all; repeatable.", show_default="smoke, or all with --workload"
+        "--suite",
+        help=f"{', '.join(SUITES)} or all; repeatable.",
+        show_default="smoke, or all with --workload",
+        autocompletion=offered.suites,
     ),
 ]
-Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this workload of any suite; repeatable.")]
+Workloads = Annotated[
+    list[str] | None,
+    typer.Option("--workload", help="Only this workload of any suite; repeatable.", autocompletion=offered.workloads),
+]
 WorkloadsFile = Annotated[
     Path | None,
     typer.Option("--workloads", metavar="FILE", help="Take one definition's workloads from this file."),
 ]
-DeviceName = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+DeviceName = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=offered.devices)]
 CallTimeout = Annotated[
     float, typer.Option("--timeout", min=0.1, max=amounts.SECONDS, help="Seconds that one call may take.")
 ]

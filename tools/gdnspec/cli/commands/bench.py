@@ -13,7 +13,7 @@ import typer
 
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.writing import require_file, require_folder
-from gdnspec.cli import amounts
+from gdnspec.cli import amounts, offered
 from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
 from gdnspec.cli.device import chosen_device, likely_device, require_device
 from gdnspec.cli.live import LiveTable, ratios_of
@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 EXECUTORS = ("local", "ray")
 TimedSuites = Annotated[
     list[str] | None,
-    typer.Option(help=f"{', '.join(SUITES)} or all; repeatable.", show_default="performance; on a CPU smoke"),
+    typer.Option(
+        help=f"{', '.join(SUITES)} or all; repeatable.",
+        show_default="performance; on a CPU smoke",
+        autocompletion=offered.suites,
+    ),
 ]
 Traces = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Append each trace as a line of JSON; - is stdout.")
@@ -49,7 +53,10 @@ def bench(
     names: Definitions = None,
     solution: Solutions = None,
     against: Annotated[
-        str | None, typer.Option(metavar="S,S", help="Baselines, each timed in turns with every solution.")
+        str | None,
+        typer.Option(
+            metavar="S,S", help="Baselines, each timed in turns with every solution.", autocompletion=offered.baselines
+        ),
     ] = None,
     suite: TimedSuites = None,
     workload: Workloads = None,

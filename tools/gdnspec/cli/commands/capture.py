@@ -15,6 +15,7 @@ import typer
 from gdnspec import paths
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.writing import require_file
+from gdnspec.cli import offered
 from gdnspec.cli.console import complain, say
 from gdnspec.cli.options import DefinitionsDir, ForceFile
 from gdnspec.model.errors import Problem, SpecError
@@ -30,7 +31,12 @@ injected.install()
 
 def capture(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND..", help="The program, after two dashes.")],
-    definition_: Annotated[str, typer.Option("--definition", help="The prefill or decode that the program calls.")],
+    definition_: Annotated[
+        str,
+        typer.Option(
+            "--definition", help="The prefill or decode that the program calls.", autocompletion=offered.definitions
+        ),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The workload file, JSONL.")],
     target: Annotated[
         str | None,

@@ -16,7 +16,7 @@ import typer
 
 from gdnspec.catalog.families import same_families
 from gdnspec.catalog.solutions import Solution
-from gdnspec.cli import amounts, watching
+from gdnspec.cli import amounts, offered, watching
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device, likely_device, require_device
 from gdnspec.cli.matching import matching
@@ -48,6 +48,7 @@ SuitesAndFresh = Annotated[
     typer.Option(
         help=f"{', '.join(SUITES)}, fresh or all; repeatable. Fresh workloads are added to each.",
         show_default="smoke, or all with --workload",
+        autocompletion=offered.suites,
     ),
 ]
 Results = Annotated[

@@ -8,6 +8,7 @@ import typer
 from gdnspec.catalog.definitions import definition as known_definition
 from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.workloads import by_name
+from gdnspec.cli import offered
 from gdnspec.cli.comparison import print_comparison
 from gdnspec.cli.console import complain, print_json, say
 from gdnspec.cli.options import DefinitionsDir, SolutionsDir
@@ -24,9 +25,13 @@ MEASURE = "gdnspec bench --save measures and saves them"
 
 
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help=f"{FORMS}.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The other side, in the same form.")],
-    definition: Annotated[list[str] | None, typer.Option(help="Only this definition; repeatable.")] = None,
+    a: Annotated[str, typer.Argument(metavar="A", help=f"{FORMS}.", autocompletion=offered.solutions)],
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="The other side, in the same form.", autocompletion=offered.solutions)
+    ],
+    definition: Annotated[
+        list[str] | None, typer.Option(help="Only this definition; repeatable.", autocompletion=offered.definitions)
+    ] = None,
     suite: Annotated[list[str] | None, typer.Option(help=f"Only this suite: {', '.join(SUITES)}.")] = None,
     device: Annotated[str | None, typer.Option(help="Only this device, such as nvidia-h200.")] = None,
     solutions_dir: SolutionsDir = None,

@@ -10,6 +10,7 @@ import typer
 from gdnspec.catalog.definitions import Found, definition, definitions, preset_of
 from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
+from gdnspec.cli import offered
 from gdnspec.cli.console import complain, say
 from gdnspec.cli.options import DefinitionsDir, ForceFiles, SolutionsDir
 from gdnspec.cli.selection import chosen_solutions, heads_of, require_suites
@@ -30,7 +31,11 @@ def export(
     format_: Annotated[str, typer.Argument(metavar="FORMAT", help=f"{' or '.join(FORMATS)}.")],
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME", help="A definition, or a solution with all definitions that it serves."),
+        typer.Argument(
+            metavar="NAME",
+            help="A definition, or a solution with all definitions that it serves.",
+            autocompletion=offered.exports,
+        ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The root of what is written.")],
     preset: Annotated[

@@ -8,6 +8,7 @@ import typer
 from gdnspec.catalog.definitions import Found, definition, definitions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.writing import require_folder
+from gdnspec.cli import offered
 from gdnspec.cli.needs import needs
 from gdnspec.cli.options import DefinitionsDir, ForceFiles
 from gdnspec.cli.replay import replay, say_replay, write_workloads
@@ -49,9 +50,19 @@ TimedBy = Annotated[
 def from_requests(
     log: Annotated[Path, typer.Argument(metavar="LOG", help=f"A request log: {FORMATS}; .gz too, or a pipe.")],
     definition_: Annotated[
-        list[str], typer.Option("--definition", help="A prefill, decode or verify definition; repeatable.")
+        list[str],
+        typer.Option(
+            "--definition",
+            help="A prefill, decode or verify definition; repeatable.",
+            autocompletion=offered.definitions,
+        ),
     ],
-    preset: Annotated[str, typer.Option(help="Head configuration: gdnspec list presets, or heads-QxKxV-dD.")],
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="Head configuration: gdnspec list presets, or heads-QxKxV-dD.", autocompletion=offered.presets
+        ),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Write DIR/<definition>.jsonl.")],
     reduce: Reduce = None,
     kind: Annotated[str | None, typer.Option("--format", help=FORMATS, show_default="by its first line")] = None,

@@ -14,6 +14,7 @@ import typer
 from gdnspec.catalog.definitions import Found, definition
 from gdnspec.catalog.families import same_families
 from gdnspec.catalog.writing import require_file
+from gdnspec.cli import offered
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device, require_device
 from gdnspec.cli.options import DefinitionsDir, ForceFile
@@ -31,12 +32,23 @@ SPEC = "a list (1,63,1000), uniform:LO:HI or lognormal:MEDIAN:SIGMA"
 
 
 def generate(
-    name: Annotated[str, typer.Argument(metavar="DEFINITION", help="The definition to make workloads for.")],
-    preset: Annotated[str, typer.Option(help="Head configuration: gdnspec list presets.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="DEFINITION", help="The definition to make workloads for.", autocompletion=offered.definitions
+        ),
+    ],
+    preset: Annotated[
+        str, typer.Option(help="Head configuration: gdnspec list presets.", autocompletion=offered.presets)
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The JSONL file to write; - is stdout.")],
     regime: Annotated[
         str | None,
-        typer.Option(help="How values are drawn: gdnspec list regimes.", show_default="the first of the family"),
+        typer.Option(
+            help="How values are drawn: gdnspec list regimes.",
+            show_default="the first of the family",
+            autocompletion=offered.regimes,
+        ),
     ] = None,
     lengths: Annotated[str | None, typer.Option(help=f"Sequence lengths of one workload: {SPEC}.")] = None,
     batch: Annotated[

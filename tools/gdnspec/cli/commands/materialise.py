@@ -7,6 +7,7 @@ import typer
 
 from gdnspec.catalog.definitions import Found, definition
 from gdnspec.catalog.workloads import load_workloads
+from gdnspec.cli import offered
 from gdnspec.cli.console import complain, say
 from gdnspec.cli.options import DefinitionsDir, ForceFiles, Workloads
 from gdnspec.cli.selection import lines_of
@@ -15,7 +16,14 @@ from gdnspec.model.workload import SUITES, Workload
 
 
 def materialize(
-    name: Annotated[str, typer.Argument(metavar="DEFINITION", help="The definition that the workloads belong to.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="DEFINITION",
+            help="The definition that the workloads belong to.",
+            autocompletion=offered.definitions,
+        ),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Write DIR/<workload>.safetensors.")],
     workloads_file: Annotated[
         Path | None, typer.Option("--workloads", help="Take workloads from this file instead of the shipped ones.")

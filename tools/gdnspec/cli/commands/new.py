@@ -13,6 +13,7 @@ from gdnspec import paths
 from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.families import same_families
 from gdnspec.catalog.solutions import MANIFEST, load_solution, solutions
+from gdnspec.cli import offered
 from gdnspec.cli.console import say
 from gdnspec.cli.options import DefinitionsDir
 from gdnspec.cli.scaffold import SCAFFOLDS
@@ -29,7 +30,10 @@ class Language(StrEnum):
 def new(
     name: Annotated[str, typer.Argument(help="The solution's name: lower case, digits, underscores.")],
     definition_names: Annotated[
-        list[str], typer.Option("--definition", help="A definition that it serves; repeatable.")
+        list[str],
+        typer.Option(
+            "--definition", help="A definition that it serves; repeatable.", autocompletion=offered.definitions
+        ),
     ],
     language: Annotated[Language, typer.Option(help="The language of the kernel.")] = Language.python,
     solutions_dir: Annotated[Path | None, typer.Option(help="Make its folder here; default: solutions/.")] = None,

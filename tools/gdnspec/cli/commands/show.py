@@ -9,6 +9,7 @@ from gdnspec.catalog.definitions import Found, definitions, preset, presets
 from gdnspec.catalog.families import regimes
 from gdnspec.catalog.solutions import Solution, no_variant, solutions
 from gdnspec.catalog.workloads import workloads
+from gdnspec.cli import offered
 from gdnspec.cli.console import add_row, out, print_json, print_table, say, table, warn
 from gdnspec.cli.options import AsJson, DefinitionsDir, SolutionsDir
 from gdnspec.cli.reading import keep_all
@@ -18,7 +19,11 @@ from gdnspec.model.errors import SpecError, nearest
 
 def show(
     name: Annotated[
-        str, typer.Argument(help="A definition, solution, preset, regime, workload or DEFINITION/WORKLOAD.")
+        str,
+        typer.Argument(
+            help="A definition, solution, preset, regime, workload or DEFINITION/WORKLOAD.",
+            autocompletion=offered.everything,
+        ),
     ],
     solutions_dir: SolutionsDir = None,
     as_json: AsJson = False,

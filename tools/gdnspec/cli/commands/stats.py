@@ -11,6 +11,7 @@ from gdnspec.catalog.definitions import Found, definition, definitions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.catalog.writing import require_file
+from gdnspec.cli import offered
 from gdnspec.cli.console import add_row, complain, print_table, say, table
 from gdnspec.cli.files import whole
 from gdnspec.cli.needs import needs
@@ -31,6 +32,7 @@ def stats(
         typer.Option(
             "--definition",
             help="The definition that the workloads belong to.",
+            autocompletion=offered.definitions,
             show_default="the name of the file or its folder",
         ),
     ] = None,

@@ -10,6 +10,7 @@ import typer
 from gdnspec import paths
 from gdnspec.catalog.families import same_families
 from gdnspec.catalog.writing import require_file
+from gdnspec.cli import offered
 from gdnspec.cli.audited import print_findings
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device, require_device
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
 
 
 def submit(
-    name: Annotated[str, typer.Argument(help="The solution, or NAME:VARIANT for evidence of a variant alone.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The solution, or NAME:VARIANT for evidence of a variant alone.", autocompletion=offered.solutions
+        ),
+    ],
     output: Annotated[
         Path | None, typer.Option("-o", metavar="BUNDLE", help="The file to write.", show_default="NAME.bundle.tar")
     ] = None,

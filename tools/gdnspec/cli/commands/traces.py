@@ -11,6 +11,7 @@ from gdnspec.catalog.commit import Past, last_state, measured_at
 from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.traces import load_traces, parse_traces, save, stale_question, stale_source, trace_files
+from gdnspec.cli import offered
 from gdnspec.cli.console import EPILOG, complain, say, warn
 from gdnspec.cli.options import DefinitionsDir, SolutionsDir
 from gdnspec.cli.selection import chosen_solutions
@@ -29,7 +30,7 @@ def traces() -> None:
 
 @app.command(epilog=EPILOG)
 def carry(
-    solution: Annotated[str, typer.Argument(help="The solution, or NAME:VARIANT.")],
+    solution: Annotated[str, typer.Argument(help="The solution, or NAME:VARIANT.", autocompletion=offered.solutions)],
     old_name: Annotated[
         str | None,
         typer.Option("--from", metavar="OLD", help="The former name of the solution, whose traces are read from git."),

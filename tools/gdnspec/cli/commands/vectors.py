@@ -10,6 +10,7 @@ import typer
 
 from gdnspec.catalog.families import same_families
 from gdnspec.catalog.workloads import workloads
+from gdnspec.cli import offered
 from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
 from gdnspec.cli.needs import needs
 from gdnspec.cli.options import DefinitionsDir, Suites, Workloads, WorkloadsFile
@@ -46,7 +47,12 @@ def vectors() -> None:
 
 @app.command(epilog=EPILOG)
 def export(
-    name: Annotated[str, typer.Argument(metavar="DEFINITION", help="The definition to export workloads of.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="DEFINITION", help="The definition to export workloads of.", autocompletion=offered.definitions
+        ),
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to make.")],
     suite: Suites = None,
     workload: Workloads = None,

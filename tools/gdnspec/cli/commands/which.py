@@ -8,6 +8,7 @@ from gdnspec.catalog.definitions import definition
 from gdnspec.choice.asking import ask, batch_of, device_of
 from gdnspec.choice.candidates import FORCED, from_environment, serving
 from gdnspec.choice.choose import Choice, choose
+from gdnspec.cli import offered
 from gdnspec.cli.chosen import print_choices
 from gdnspec.cli.console import complain, print_json
 from gdnspec.cli.options import AsJson, DefinitionsDir
@@ -15,8 +16,12 @@ from gdnspec.cli.selection import heads_of
 
 EPILOG = "Exit codes: 0 chosen; 2 the request or a file is invalid; 3 nothing serves this call."
 
-Name = Annotated[str, typer.Argument(metavar="DEFINITION", help="A definition: gdnspec list.")]
-PresetName = Annotated[str, typer.Option("--preset", help="Head configuration: gdnspec list presets.")]
+Name = Annotated[
+    str, typer.Argument(metavar="DEFINITION", help="A definition: gdnspec list.", autocompletion=offered.definitions)
+]
+PresetName = Annotated[
+    str, typer.Option("--preset", help="Head configuration: gdnspec list presets.", autocompletion=offered.presets)
+]
 Lengths = Annotated[
     str | None, typer.Option(metavar="LIST", help="Lengths of sequences: 1x8192, or 300,1200, or 4x2048,300.")
 ]
