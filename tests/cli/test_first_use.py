@@ -13,6 +13,7 @@ from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.cli import offered
 from gdnspec.cli.commands import generate
+from gdnspec.cli.commands.validate import validate
 from gdnspec.cli.matching import matching
 from gdnspec.cli.targets import split
 from gdnspec.cli.verdicts import Summary, print_summary
@@ -282,6 +283,8 @@ def test_a_file_of_workloads_without_text_is_an_error_about_its_content(
     file.write_bytes(content)
     with pytest.raises(SpecError, match=says):
         load_workloads(file, definition("gdn_decode_k_last"))
+    with pytest.raises(SpecError, match=says):  # and not about the definition that it belongs to
+        validate([file], None, None)
 
 
 # --- help ------------------------------------------------------------------------------------------------------------

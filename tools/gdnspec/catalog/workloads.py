@@ -9,12 +9,13 @@ from gdnspec.model.loading import is_file, load_lines
 from gdnspec.model.workload import Workload
 
 EMPTY = "is empty: a file of workloads has one JSON object per line"
+MAKE = "gdnspec workloads generate writes such a file"
 
 
 def load_workloads(file: Path, found: Found) -> list[Workload]:
     """All workloads of a file. Raises `SpecError` with every problem, and for a file without a line."""
     rows = load_lines(Workload, file)
-    problems = [] if rows else [Problem(file, EMPTY, hint="gdnspec workloads generate writes such a file")]
+    problems = [] if rows else [Problem(file, EMPTY, hint=MAKE)]
     seen: dict[str, int] = {}
     for number, workload in rows:
         if workload.name in seen:

@@ -18,7 +18,7 @@ from gdnspec.catalog.families import FAMILY_FILE, PRESETS_FILE, families, load_p
 from gdnspec.catalog.solutions import MANIFEST, load_solution, solution_folders
 from gdnspec.catalog.trace_check import check_traces, is_trace_file
 from gdnspec.catalog.traces import files_below
-from gdnspec.catalog.workloads import by_name, load_workloads
+from gdnspec.catalog.workloads import EMPTY, MAKE, by_name, load_workloads
 from gdnspec.cli.console import say
 from gdnspec.cli.options import DefinitionsDir
 from gdnspec.cli.reading import keep_all
@@ -159,11 +159,11 @@ def _presets(file: Path) -> None:
 
 
 def _holds_results(file: Path) -> bool:
-    """Results of a check have a status; workloads have a suite and no status."""
+    """Results of a check have a status, workloads a suite and no status. Raises `SpecError` if there is no line."""
     for number, text in jsonl(file):
         data = parse_json(text, file, number)
         return isinstance(data, dict) and "status" in data
-    return False
+    raise SpecError([Problem(file, EMPTY, hint=MAKE)])
 
 
 def _owner(file: Path, folder: Path, definition: str | None) -> Found:
