@@ -244,6 +244,9 @@ class Handle:
     def __init__(self, layers: list[Layer], undo: list[Callable[[], None]]) -> None:
         self.layers, self._undo = layers, undo
 
+    def __repr__(self) -> str:
+        return f"<gdnspec: {len(self.layers)} layers, {'in use' if self._undo else 'restored'}>"
+
     def restore(self) -> None:
         """Gives the layers the forward that they had before. A second call does nothing."""
         undo, self._undo = self._undo, []
@@ -264,6 +267,8 @@ def use(model: nn.Module) -> Handle:
 
     Raises `ValueError` for a model without such layers, or whose layers run on `gdnspec.ops` already.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"use() takes a model, which is a torch.nn.Module, not a {type(model).__name__}")
     layers: list[Layer] = [module for module in model.modules() if _kind(module)]
     name = type(model).__name__
     if not layers:

@@ -138,6 +138,22 @@ def test_a_broken_file_is_built_again(tmp_path: Path, cuda: list[str]) -> None:
     assert file.read_text() == "right"
 
 
+def test_a_broken_file_that_cannot_be_removed_is_built_elsewhere(
+    tmp_path: Path, cuda: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_function(tmp_path / "f", "kernel.cu::run", tmp_path / "build")
+    (file,) = (tmp_path / "build" / "kernel").glob("*.so")
+    file.write_text("broken")
+
+    def refused(*args: Any, **more: Any) -> None:
+        raise PermissionError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.warns(UserWarning, match=r"builds cannot be kept in .* \(Read-only file system\)"):
+        assert load_function(tmp_path / "g" / ".." / "f", "kernel.cu::run", tmp_path / "build")() == 2
+    assert file.read_text() == "broken"
+
+
 def test_without_a_compiler_a_kept_build_still_serves(
     tmp_path: Path, cuda: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

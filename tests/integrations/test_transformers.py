@@ -120,7 +120,9 @@ def test_use_called_twice_says_what_to_do() -> None:
         ) as error:
             use(part)
         assert "\n" not in str(error.value)
+    assert repr(handle) == "<gdnspec: 2 layers, in use>"
     handle.restore()
+    assert repr(handle) == "<gdnspec: 2 layers, restored>"
     use(model).restore()
 
 
@@ -130,6 +132,8 @@ def test_a_model_without_linear_attention_is_named() -> None:
     )
     with pytest.raises(ValueError, match=r"^LlamaForCausalLM has no linear attention .* models of Qwen3-Next,.*$"):
         use(transformers.LlamaForCausalLM(config))
+    with pytest.raises(TypeError, match=r"takes a model, which is a torch\.nn\.Module, not a str"):
+        use("Qwen/Qwen3-Next-80B-A3B-Instruct")
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,16 @@ def library(folder: Path, name: str, depends: object, make: Callable[[Path], Pat
     return folder / file
 
 
+def rebuilt(file: Path, name: str, depends: object, make: Callable[[Path], Path]) -> Path:
+    """The library once more, in place of a kept file that cannot be loaded."""
+    folder = file.parent
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        folder = _temporary(folder, error.strerror or str(error))
+    return library(folder, name, depends, make)
+
+
 def _is_file(file: Path) -> bool:
     try:
         return file.is_file()

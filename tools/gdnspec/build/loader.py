@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gdnspec.build.kept_builds import NoCompiler, library
+from gdnspec.build.kept_builds import NoCompiler, library, rebuilt
 
 PREFIX = "gdnspec_solution_"  # of the names of modules with entry points
 CUDA_FLAGS = ["-std=c++17", "-lineinfo", "--expt-relaxed-constexpr"]
@@ -133,8 +133,7 @@ def _cuda_module(path: Path, build_dir: Path, macros: tuple[tuple[str, int], ...
     try:
         return tvm_ffi.load_module(file)
     except (OSError, RuntimeError):  # not a library, or one for other versions: once more, from the sources
-        file.unlink(missing_ok=True)
-        return tvm_ffi.load_module(library(folder, name, depends, make))
+        return tvm_ffi.load_module(rebuilt(file, name, depends, make))
 
 
 def _cudart_folders() -> list[str]:
