@@ -45,6 +45,18 @@ def test_the_same_workload_gives_the_same_bits() -> None:
     assert torch.equal(first, again)
 
 
+def test_a_device_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = SPEC.workload("one_row")
+    assert case.inputs(torch.device("cpu")).keys() == case.inputs().keys()
+    monkeypatch.setattr("gdnspec.build.machine.device", lambda kind: None)
+    for call in (case.inputs, case.expected):
+        for name in ("cuda", "cuda:1", "tpu"):
+            with pytest.raises(
+                gdnspec.SpecError, match=f"^no device '{name}' here: cpu, or cuda where there is a GPU$"
+            ):
+                call(name)
+
+
 @pytest.mark.parametrize("function", [right, out])
 def test_a_right_function_passes(function) -> None:
     verdict = gdnspec.check(function, DECODE, seed=1)

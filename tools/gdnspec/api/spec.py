@@ -12,6 +12,7 @@ from gdnspec.model.errors import SpecError, installed, nearest
 from gdnspec.model.workload import SUITES, Workload
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from gdnspec.api.verdict import Verdict
@@ -26,21 +27,22 @@ class Case:
     name: str
     suite: str
 
-    def inputs(self, device: str = "cpu") -> "dict[str, Tensor | float | bool | None]":
+    def inputs(self, device: "str | torch.device" = "cpu") -> "dict[str, Tensor | float | bool | None]":
         """Every input by name, in the definition's order, on `device`: tensors, scalars, and None for what is left out.
 
-        The same workload gives the same bits on every machine. Raises `InvalidWorkload`."""
+        The same workload gives the same bits on every machine. Raises `InvalidWorkload`, and `SpecError` for a device
+        that is not here."""
         with installed("Case.inputs"):
             from gdnspec.numerics.arguments import arguments
 
-        return arguments(self.found, self._drawn(), device)
+        return arguments(self.found, self._drawn(), _present(device))
 
-    def expected(self, device: str = "cpu") -> "dict[str, Tensor]":
+    def expected(self, device: "str | torch.device" = "cpu") -> "dict[str, Tensor]":
         """Every output by name as the reference computes it in float64. Of a pool, the slots that the call writes."""
         with installed("Case.expected"):
             from gdnspec.numerics.expected import Expected
 
-        return Expected(device, lambda text: None).values(self.found, self._drawn())
+        return Expected(_present(device), lambda text: None).values(self.found, self._drawn())
 
     def check(self, function: Callable[..., Any], **options: Any) -> "Verdict":
         """The verdict on a function for this workload alone; options as of `gdnspec.check`."""
@@ -53,6 +55,16 @@ class Case:
         from gdnspec.inputs.materialise import materialise
 
         return materialise(self.found, self.line)
+
+
+def _present(device: "str | torch.device") -> str:
+    """The device in words. Raises `SpecError` if this machine does not have it."""
+    from gdnspec.build import machine
+
+    kind = str(device).partition(":")[0]
+    if kind not in ("cpu", "cuda") or machine.device(kind) is None:
+        raise SpecError(f"no device {str(device)!r} here: cpu, or cuda where there is a GPU")
+    return str(device)
 
 
 @dataclass(frozen=True)
