@@ -180,7 +180,7 @@ def test_name_and_description_are_given(write: Write, key: str) -> None:
         ({"inputs": {"q": None, "state": {"dtype": "float31"}}}, "/inputs/state/dtype", ""),
         ({"symmetries": {"permute_batch": {"dimension": {"v": 9}}}}, "/symmetries/permute_batch/dimension/v", ""),
         ({"axes": [{"kind": "const", "name": "x"}]}, "/axes/0/description", ""),
-        ({"reference": "gated_delta_net.py::decode"}, "/reference", "did you mean 'decode_k_last'?"),
+        ({"reference": "gated_delta_net.py::decode_k_lst"}, "/reference", "did you mean 'decode_k_last'?"),
     ],
 )  # fmt: skip
 def test_a_problem_of_what_is_given_points_into_the_file(write: Write, given: Any, place: str, hint: str) -> None:

@@ -17,7 +17,7 @@ from gdnspec.cli.commands.validate import validate
 from gdnspec.cli.matching import matching
 from gdnspec.cli.targets import split
 from gdnspec.cli.verdicts import Summary, print_summary
-from gdnspec.model.errors import SpecError
+from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.result import CheckResult
 from watched_kernel import NAME, write_while_it_waits
 
@@ -71,14 +71,12 @@ def test_without_torch_a_command_says_in_one_line_what_to_install() -> None:
 
 
 EXTRAS = {
-    "report": ("altair", ("report", "-o", "x.html")),
     "serve": ("fastapi", ("serve",)),
     "serving": (
         "sklearn",
         ("workloads", "from-requests", "x", "--definition", "gdn_decode_k_last", "--preset", "x", "-o", "x"),
     ),
     "onnx": ("onnx", ("vectors", "export", "gdn_decode_k_last", "--format", "onnx-backend", "--out", "x")),
-    "ray": ("ray", ("bench", "gdn_decode_k_last", "--executor", "ray", "--device", "cpu")),
 }
 
 
@@ -91,6 +89,7 @@ def test_a_missing_extra_has_the_exit_code_of_a_missing_torch() -> None:
 
 # --- mistakes are found before torch is imported --------------------------------------------------------------------
 
+TUNE = ("tune", "gdn_decode_k_last", "--preset", "qwen3-next-80b-a3b-tp4", "--batch", "8")
 TYPOS = {
     "check a definition": (("check", "gdn_decode_k_lst"), "did you mean 'gdn_decode_k_last'?"),
     "check a solution": (("check", "--solution", "torch_recurent"), "did you mean 'torch_recurrent'?"),
@@ -106,6 +105,9 @@ TYPOS = {
     "bench a device": (("bench", "--device", "tpu"), "no device 'tpu'"),
     "bench an executor": (("bench", "--executor", "rya"), "no executor 'rya'"),
     "bench into a file": (("bench", "gdn_decode_k_last", "--json", "no/such/x"), "cannot be written"),
+    "tune a device": ((*TUNE, "--device", "tpu"), "no device 'tpu': --device takes cuda or cpu"),
+    "tune a solution": ((*TUNE, "--solution", "torch_recurent"), "did you mean 'torch_recurrent'?"),
+    "tune a preset": ((*TUNE[:3], "qwen3-next-tp4", *TUNE[4:]), "did you mean 'qwen3-next-80b-a3b-tp4'?"),
     "selftest a device": (("selftest", "--device", "tpu"), "no device 'tpu'"),
     "freeze a file": (("workloads", "freeze", "gdn_decode_k_last", "--workloads", "no/such"), "cannot be written"),
     "selftest into a file": (("selftest", "--json", "no/such/x"), "cannot be written"),
@@ -119,6 +121,16 @@ def test_a_mistake_is_found_before_torch_is_imported() -> None:
     for (name, (_, says)), (code, said) in zip(TYPOS.items(), answers, strict=True):
         assert code == 2, f"{name}: {said}"
         assert says in said, name
+
+
+def test_a_word_without_some_parts_of_a_name_is_taken_for_it() -> None:
+    names = ["flash-next-tp1", "next-tp1", "next-80b-tp1", "next-80b-tp2", "other"]
+    assert nearest("next-tp2", names) == "did you mean 'next-80b-tp2'?"
+    assert nearest("next", names) == "did you mean one of next-80b-tp1, next-80b-tp2, next-tp1, flash-next-tp1?"
+    assert nearest("othr", names) == "did you mean 'other'?", "an ordinary misspelling"
+    assert nearest("x", names) == "valid: flash-next-tp1, next-80b-tp1, next-80b-tp2, next-tp1, other"
+    assert nearest("a", [f"a-{i:02}" for i in range(20)] + ["b"]).startswith("valid: a-00, a-01")
+    assert nearest("x", []) == "there are none"
 
 
 # --- what check takes ------------------------------------------------------------------------------------------------

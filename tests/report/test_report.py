@@ -372,8 +372,8 @@ def run_with(code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProce
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
     code = "sys.modules['altair'] = sys.modules['vl_convert'] = None\nfrom gdnspec.cli.main import main\nmain()"
     done = run_with(code, "report", "-o", "page.html", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "altair, vl_convert: pip install 'gdnspec[report]'" in done.stderr
+    assert done.returncode == 3
+    assert "altair, vl_convert, which are not installed: pip install 'gdnspec[report]'" in done.stderr
 
 
 def test_a_report_never_imports_torch(tmp_path: Path) -> None:

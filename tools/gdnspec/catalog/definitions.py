@@ -11,7 +11,7 @@ from gdnspec.catalog.families import FAMILY_FILE, Family, families, family_of
 from gdnspec.catalog.source import python_functions
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Part, Tensor
-from gdnspec.model.errors import NEAR, PlacedError, Problem, SpecError, nearest
+from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest, similar
 from gdnspec.model.loading import build, from_text, is_file
 from gdnspec.model.preset import Preset
 from gdnspec.model.workload import Workload
@@ -199,7 +199,7 @@ def _unknown_axes(found: Found, known: dict[str, Preset], file: Path) -> list[Pr
         )
         for preset, item in known.items()
         for axis in item.axes
-        if axis not in names and axis not in others and nearest(axis, names).startswith(NEAR)
+        if axis not in names and axis not in others and similar(axis, names)
     ]
 
 

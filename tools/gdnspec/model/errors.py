@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ NEAR = "did you mean"  # the start of a hint that suggests one name
 # What runs kernels. Whatever only reads files works without.
 RUNNING = ("torch", "triton", "numpy", "safetensors")
 INSTALL = "pip install 'gdnspec[run]', or first the torch for your CUDA version from pytorch.org"
+MOST_NAMED = 12
+_PARTS = re.compile(r"[-_:/ ]")  # between the parts of names
 LONGEST = 1500  # characters of a message: a file may contain a key of a megabyte
 
 
@@ -70,13 +73,28 @@ class RegimeError(ValueError):
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
-    """`did you mean X?`, or the list of valid names if none is similar."""
+    """`did you mean X?`, `did you mean one of X, Y?`, or the list of valid names if none is similar."""
     names = sorted(set(valid))
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    if close:
-        return f"{NEAR} {close[0]!r}?"
-    listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    fuller = sorted((name for name in names if _left_out(word, name)), key=lambda name: not name.startswith(word))
+    if 1 < len(fuller) <= MOST_NAMED:
+        return f"{NEAR} one of {', '.join(fuller)}?"
+    near = fuller[0] if fuller else similar(word, names)
+    if near is not None and len(fuller) < 2:
+        return f"{NEAR} {near!r}?"
+    names = fuller or names
+    listed = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
     return f"valid: {listed}" if names else "there are none"
+
+
+def similar(word: str, valid: Iterable[str]) -> str | None:
+    """The name that looks the most like a misspelt word; None if none does."""
+    return next(iter(difflib.get_close_matches(word, sorted(set(valid)), n=1, cutoff=0.6)), None)
+
+
+def _left_out(word: str, name: str) -> bool:
+    """Whether the word is the name without some of its parts: `qwen3-next-tp4` for `qwen3-next-80b-a3b-tp4`."""
+    rest = iter(_PARTS.split(name))
+    return word != "" and all(part in rest for part in _PARTS.split(word))  # each `in` takes what it passes
 
 
 @contextlib.contextmanager

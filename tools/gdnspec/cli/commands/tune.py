@@ -22,7 +22,7 @@ from gdnspec.cli.chosen import print_choices
 from gdnspec.cli.commands.which import Batch, Lengths, Name, PresetName, Tokens
 from gdnspec.cli.console import complain, say
 from gdnspec.cli.options import DefinitionsDir, Solutions
-from gdnspec.cli.selection import heads_of
+from gdnspec.cli.selection import chosen_solutions, heads_of
 from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.trace import Trace
 from gdnspec.model.workload import Workload
@@ -61,6 +61,10 @@ def tune(
     """
     found = definition(name)
     each, heads = batch_of(found, lengths, batch, tokens), heads_of(found, preset)
+    if device not in ("cpu", "cuda"):
+        raise SpecError(f"no device {device!r}: --device takes cuda or cpu")
+    if solution is not None:
+        chosen_solutions(solution, None)  # before torch is imported: a name may be misspelt
     where = _device(device)
     asked = ask(found, heads, preset, each, where.slug)
     chosen = _chosen(asked, where, solution)
@@ -81,8 +85,6 @@ def tune(
 def _device(name: str) -> "Device":
     from gdnspec.build import machine
 
-    if name not in ("cpu", "cuda"):
-        raise SpecError(f"no device {name!r}: --device takes cuda or cpu")
     found = machine.device(name)
     if found is None:
         complain("gdnspec: this machine has no CUDA GPU to tune for; --device cpu tunes for its processor")
