@@ -46,6 +46,7 @@ def test_the_wheel_holds_all_that_the_command_reads(wheel: Path, tmp_path: Path)
         "gdnspec/report/templates/page.html.j2",
         "gdnspec/report/static/page.css",
         "gdnspec/integrations/transformers.py",
+        "gdnspec/py.typed",
     ):
         assert name in held
     assert not [name for name in held if "__pycache__" in name or name.startswith("tests")]

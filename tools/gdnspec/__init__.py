@@ -36,11 +36,13 @@ _FACE = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _FACE:
-        raise AttributeError(f"module 'gdnspec' has no attribute {name!r}")
-    module, _, attribute = _FACE[name].partition(":")
-    errors = importlib.import_module("gdnspec.model.errors")
-    with errors.installed(f"gdnspec.{name}"):
-        found = importlib.import_module(module)
-    return getattr(found, attribute) if attribute else found
+if not TYPE_CHECKING:  # or a type checker takes every misspelt name
+
+    def __getattr__(name: str) -> object:
+        if name not in _FACE:
+            raise AttributeError(f"module 'gdnspec' has no attribute {name!r}")
+        module, _, attribute = _FACE[name].partition(":")
+        errors = importlib.import_module("gdnspec.model.errors")
+        with errors.installed(f"gdnspec.{name}"):
+            found = importlib.import_module(module)
+        return getattr(found, attribute) if attribute else found

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 
 
 EXECUTORS = ("local", "ray")
+Against = Annotated[
+    str | None,
+    typer.Option(
+        metavar="S,S", help="Baselines, each timed in turns with every solution.", autocompletion=offered.baselines
+    ),
+]
 TimedSuites = Annotated[
     list[str] | None,
     typer.Option(
@@ -52,12 +58,7 @@ Seed = Annotated[
 def bench(
     names: Definitions = None,
     solution: Solutions = None,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="S,S", help="Baselines, each timed in turns with every solution.", autocompletion=offered.baselines
-        ),
-    ] = None,
+    against: Against = None,
     suite: TimedSuites = None,
     workload: Workloads = None,
     workloads_file: WorkloadsFile = None,

@@ -46,23 +46,22 @@ TimedBy = Annotated[
     typer.Option(help="Take step times from this solution's traces; repeatable.", show_default="fastest"),
 ]
 
+DefinitionNames = Annotated[
+    list[str],
+    typer.Option(
+        "--definition", help="A prefill, decode or verify definition; repeatable.", autocompletion=offered.definitions
+    ),
+]
+PresetName = Annotated[
+    str,
+    typer.Option(help="Head configuration: gdnspec list presets, or heads-QxKxV-dD.", autocompletion=offered.presets),
+]
+
 
 def from_requests(
     log: Annotated[Path, typer.Argument(metavar="LOG", help=f"A request log: {FORMATS}; .gz too, or a pipe.")],
-    definition_: Annotated[
-        list[str],
-        typer.Option(
-            "--definition",
-            help="A prefill, decode or verify definition; repeatable.",
-            autocompletion=offered.definitions,
-        ),
-    ],
-    preset: Annotated[
-        str,
-        typer.Option(
-            help="Head configuration: gdnspec list presets, or heads-QxKxV-dD.", autocompletion=offered.presets
-        ),
-    ],
+    definition_: DefinitionNames,
+    preset: PresetName,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Write DIR/<definition>.jsonl.")],
     reduce: Reduce = None,
     kind: Annotated[str | None, typer.Option("--format", help=FORMATS, show_default="by its first line")] = None,
