@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -70,6 +71,9 @@ def test_the_wheel_holds_all_that_the_command_reads(wheel: Path, tmp_path: Path)
     )
     assert new.returncode == 2
     assert "--solutions-dir" in new.stderr
+    (line,) = re.findall(r"^gdnspec (new .*)$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    made = subprocess.run([*run, *line.split()], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
 
 
 def test_an_editable_install_carries_no_copy(wheel: Path) -> None:
