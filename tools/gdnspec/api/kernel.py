@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gdnspec import paths
+from gdnspec.api.allocate import output_axes, outputs_of
 from gdnspec.api.call_form import Form, bound, defaults, form
-from gdnspec.api.outputs import output_axes, outputs_of
 from gdnspec.api.spec import Spec
 from gdnspec.api.spec import definition as spec
 from gdnspec.build import machine
