@@ -610,6 +610,17 @@ def test_a_symmetry_over_dimensions_of_different_sizes_is_refused(file: Path) ->
     assert problem.place.startswith("/symmetries/0")
 
 
+def test_only_one_factor_for_all_indices_goes_with_dimensions_of_any_size(file: Path) -> None:
+    scale = {"name": "all", "transform": "scale_groups", "dimension": {"v": 0, "output": 2}, "description": "all of it"}
+    data = copy.deepcopy(ORIGINAL)
+    data["symmetries"] = [scale]
+    file.write_text(json.dumps(data))
+    load_definition(file)
+    for changed in ({"groups": "num_k_heads"}, {"transform": "scale_power_of_two"}, {"dimension": {}}):
+        problem = problem_after(file, put("/symmetries", [scale | changed]))
+        assert problem.place == "/symmetries/0/dimension", changed
+
+
 SOURCE = definition(NAME).file.read_text()
 DEEP = 100_000
 

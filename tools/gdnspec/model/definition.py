@@ -193,7 +193,8 @@ class Definition(Model):
             size = shape[dimension]
             # Two axes of heads may have the same size under different names. Presets decide whether they do.
             sizes.add("heads" if size in self.head_axes else size)
-        if len(sizes) != 1:
+        whole = symmetry.transform == "scale_groups" and symmetry.groups == "1"  # one factor for all indices
+        if not sizes or (len(sizes) > 1 and not whole):
             different = ", ".join(map(str, sorted(sizes, key=str)))
             message = f"the dimensions must have one size, not several: {different}" if sizes else "it names no tensor"
             raise PlacedError(f"{pointer}/dimension", message)

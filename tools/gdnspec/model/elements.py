@@ -168,7 +168,7 @@ class Symmetry(Model):
     point.
 
     `scale_groups` multiplies whole groups by a power of two. The dimensions may then differ in size: `groups` divides
-    each of them, and group i of one goes with group i of every other.
+    each of them, and group i of one goes with group i of every other. With one group they may be any dimensions.
     """
 
     name: Name
