@@ -42,7 +42,9 @@ TWO_SIZES = (
 )  # fmt: skip
 GRADIENTS = ("gdn_prefill_backward_k_last", "gdn_prefill_backward_k_first")
 GRADIENT_OF = {"initial_state": "dh0"}  # of other inputs x it is dx
-GRADIENTS_AROUND = ("gdn_prefill_backward_raw_gates", "gdn_gated_rms_norm_backward", "gdn_conv1d_backward")
+GRADIENTS_AROUND = (
+    "gdn_prefill_backward_raw_gates", "gdn_gated_rms_norm_backward", "gdn_conv1d_backward", "gdn_layer_backward",
+)  # fmt: skip
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")
 
 

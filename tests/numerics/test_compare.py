@@ -307,6 +307,18 @@ def test_what_a_parameter_gets_is_judged_head_by_head_whatever_sequences_there_a
     assert judge(wrong, expected, output, found.definition, scope, LIMITS).status == "INCORRECT_NUMERICAL"
 
 
+@pytest.mark.parametrize(("name", "floor"), [("dconv_weight", 1.0), ("dnorm_weight", 1.0), ("dout_weight", 0.25)])
+def test_a_channel_of_a_layer_that_gets_few_numbers_may_cancel(name: str, floor: float) -> None:
+    found = definition("gdn_layer_backward")
+    expected = torch.zeros({"dconv_weight": (4, 3), "dnorm_weight": (4,), "dout_weight": (4, 8)}[name], dtype=F64)
+    expected[0] = 4.0
+    expected[1:] = 0.01
+    seen = as_vectors(expected, output_of(found, name), found.definition, {})
+    assert (seen.values.shape[0], seen.floor) == (4, floor)
+    of_head = output_of(found, "dA_log")
+    assert as_vectors(torch.ones(4, dtype=F64), of_head, found.definition, {}).floor == 0.25
+
+
 # --- budgets ----------------------------------------------------------------------------------------------------
 
 

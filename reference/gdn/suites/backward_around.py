@@ -4,8 +4,21 @@ from collections.abc import Iterator
 
 from .backward import FROM_OUTPUT, FROM_STATE, REGIONS
 from .decode import decode
-from .heads import D120, GQA, GROUPS, GROUPS_128, GROUPS_OF_3, GVA_D120, QWEN3_NEXT, QWEN_397B_TP4, SMALL, SMALL_128
-from .line import RAGGED_16, Line
+from .heads import (
+    D120,
+    GQA,
+    GROUPS,
+    GROUPS_128,
+    GROUPS_OF_3,
+    GVA_D120,
+    K64_V120,
+    QWEN3_NEXT,
+    QWEN_397B_TP4,
+    QWEN_TP4,
+    SMALL,
+    SMALL_128,
+)
+from .line import RAGGED_16, Line, Rows
 from .many import many_decode
 from .norm import norm_conformance, norm_performance, norm_smoke
 from .prefill import prefill
@@ -27,8 +40,8 @@ SEEDS = {
 WITHOUT_NORM = {"scalars": {"use_qk_l2norm": False}}
 
 
-def seeded(line: Line) -> Line:
-    return line | ({"seed": SEEDS[line["name"]]} if line["name"] in SEEDS else {})
+def seeded(line: Line, seeds: dict[str, int] = SEEDS) -> Line:
+    return line | ({"seed": seeds[line["name"]]} if line["name"] in seeds else {})
 
 
 def raw_smoke() -> Iterator[Line]:
@@ -129,4 +142,50 @@ def conv_backward_performance() -> Iterator[Line]:
 
 CONV_BACKWARD = {
     "smoke": conv_backward_smoke, "conformance": conv_backward_conformance, "performance": conv_backward_performance,
+}  # fmt: skip
+
+
+# --- of the layer -----------------------------------------------------------------------------------------------
+
+LAYER_SEEDS = {
+    "ragged": 1, "shorter": 2, "k64_v120": 1, "only_required": 2, "large_states": 1, "long": 2, "many": 1,
+    "regime_large_initial_state": 2, "regime_huge_cotangents": 1, "regime_sparse_gates": 2, "without_dht": 1,
+    "qwen3_next_tp4_1x1024": 2,
+}  # fmt: skip
+
+
+def layer_backward_smoke() -> Iterator[Line]:
+    yield prefill("ragged", GROUPS, "typical", (5, 65, 8), covers="sequences around one chunk")
+    yield prefill("empty", SMALL, "typical", (0, 40, 0), covers="empty sequences: what their states get is handed on")
+    yield prefill("shorter", GROUPS_OF_3, "typical", (1, 2, 1), covers="shorter than the kernel, three heads a key")
+    yield prefill("k64_v120", K64_V120, "typical", (30, 2), covers="heads of values wider than those of keys")
+    yield prefill(
+        "only_required", SMALL, "typical", (50, 3), omit=["dconv_ht", "dht"], covers="no gradient of states after it"
+    )  # fmt: skip
+
+
+def layer_backward_conformance() -> Iterator[Line]:
+    yield prefill("no_tokens", SMALL, "typical", (0,), covers="no token at all: all weights get 0")
+    yield prefill("width_2", D120, "typical", (20, 4), covers="a kernel of two tokens, as many keys as values")
+    yield prefill("large_states", GROUPS_128, "large_initial_state", (33, 20), covers="large states")
+    yield prefill("long", SMALL_128, "typical", (300,), covers="many chunks")
+    yield prefill("many", SMALL, "typical", (5,) * 34, covers="sums over more sequences than a block of them")
+    for regime in ("large_initial_state", "tiny_cotangents", "huge_cotangents", "sparse_gates"):
+        lengths = (40 if regime == "sparse_gates" else 65, 9, 20)
+        yield prefill(f"regime_{regime}", GROUPS, regime, lengths, covers=f"the regime {regime}")
+    yield prefill("without_dht", GROUPS, "typical", (20, 9, 33), omit=["dht"], covers="dht absent: zeros")
+    yield prefill("without_dconv", GROUPS, "typical", (20, 2, 9), omit=["dconv_ht"], covers="dconv_ht absent: zeros")
+
+
+def layer_backward_performance() -> Iterator[Line]:
+    yield prefill("qwen3_next_tp4_1x1024", QWEN_TP4, "typical", (1024,))
+
+
+def of_layer(rows: Rows) -> Rows:
+    return lambda: (seeded(line, LAYER_SEEDS) for line in rows())
+
+
+LAYER_BACKWARD = {
+    "smoke": of_layer(layer_backward_smoke), "conformance": of_layer(layer_backward_conformance),
+    "performance": of_layer(layer_backward_performance),
 }  # fmt: skip

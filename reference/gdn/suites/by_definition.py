@@ -6,7 +6,7 @@ from itertools import chain
 from gdnspec.family import SuiteError
 
 from .backward import BACKWARD, far_backward
-from .backward_around import CONV_BACKWARD, NORM_BACKWARD, RAW
+from .backward_around import CONV_BACKWARD, LAYER_BACKWARD, NORM_BACKWARD, RAW
 from .checkpoints import CHECKPOINTS
 from .conv_gates import CONV_GATES
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE
@@ -69,7 +69,7 @@ KINDS: dict[str, Suites] = {
     "gdn_prefill_checkpoints": CHECKPOINTS,
     "gdn_prefill_backward_k_last": BACKWARD, "gdn_prefill_backward_k_first": BACKWARD,
     "gdn_prefill_backward_raw_gates": RAW, "gdn_gated_rms_norm_backward": NORM_BACKWARD,
-    "gdn_conv1d_backward": CONV_BACKWARD,
+    "gdn_conv1d_backward": CONV_BACKWARD, "gdn_layer_backward": LAYER_BACKWARD,
     "gdn_decode_k_last": DECODE, "gdn_decode_k_first": DECODE,
     "gdn_decode_k_last_bf16_state": VARIANT, "gdn_decode_k_first_bf16_state": VARIANT,
     "gdn_decode_packed_k_last": VARIANT,

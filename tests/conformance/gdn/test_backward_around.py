@@ -219,3 +219,82 @@ def test_rows_behind_the_last_sequence_have_no_part_in_any_gradient(file: str) -
     assert not any(x[tokens:].any() for x in found[:5])
     assert all(near(x[:tokens], y) for x, y in zip(found[:5], whole[:5], strict=True))
     assert all(near(x, y) for x, y in zip(found[5:], whole[5:], strict=True))
+
+
+# --- the layer --------------------------------------------------------------------------------------------------
+
+WEIGHTS = [
+    "qkv_weight", "z_weight", "a_weight", "b_weight", "conv_weight", "A_log", "dt_bias", "norm_weight", "out_weight",
+]  # fmt: skip
+LAYER = ["x", *WEIGHTS, "conv_state", "initial_state"]
+LAYER_GRADS = ["do", "dconv_ht", "dht"]
+
+
+def layer_call(lengths: tuple[int, ...] = LENGTHS) -> Keywords:
+    """One key head, two value heads, keys and values of different sizes."""
+    torch.manual_seed(6)
+    (H, K, V, D, W), N = (2, 3, 4, 5, 3), len(lengths)
+    C = 2 * K + H * V
+    shapes = {"x": (sum(lengths), D), "qkv_weight": (C, D), "z_weight": (H * V, D), "a_weight": (H, D)}
+    shapes |= {"b_weight": (H, D), "conv_weight": (C, W), "A_log": (H,), "dt_bias": (H,), "norm_weight": (V,)}
+    shapes |= {"out_weight": (D, H * V), "conv_state": (N, C, W - 1), "initial_state": (N, H, K, V)}
+    made: Keywords = {name: 0.5 * normal(*shape) for name, shape in shapes.items()}
+    return made | {"cu_seqlens": torch.tensor([0, *lengths]).cumsum(0)}
+
+
+def layer_grads(inputs: Keywords) -> Keywords:
+    return {name: normal(*inputs[like].shape) for name, like in zip(LAYER_GRADS, ("x", *LAYER[-2:]), strict=True)}
+
+
+def layer_forward(**inputs: Tensor) -> tuple[Tensor, ...]:
+    """The layer of its parts, each where autograd sees through it."""
+    weights, norm = {name: inputs[name] for name in WEIGHTS}, reference("layer")
+    qkv, z, a, b = (inputs["x"] @ weights[name].T for name in WEIGHTS[:4])
+    zeros = torch.zeros(len(weights["conv_weight"]), dtype=qkv.dtype)
+    mixed, conv = conv_forward(qkv, weights["conv_weight"], zeros, inputs["cu_seqlens"], inputs["conv_state"])
+    H, K, V = inputs["initial_state"].shape[1:]
+    q, k, v = reference("gated_delta_net").split_channels(mixed, H, K, V)
+    gates = (a, b, weights["A_log"], weights["dt_bias"])
+    o, S = raw_forward(q, k, v, *gates, inputs["cu_seqlens"], inputs["initial_state"].mT, K**-0.5, True)
+    y = norm.gated_rms_norm(o, z.unflatten(1, (H, V)), weights["norm_weight"], None).flatten(1)
+    return y @ weights["out_weight"].T, conv, S.mT
+
+
+@pytest.mark.parametrize("function", ["layer_backward", "layer_backward_in_chunks"])
+def test_the_layer_has_the_gradients_of_autograd(function: str) -> None:
+    inputs = layer_call()
+    given = layer_grads(inputs)
+    run = getattr(reference("backward_layer"), function)
+    found, wanted = run(**inputs, **given), by_autograd(layer_forward, inputs, LAYER, [*given.values()])
+    assert [name for name, got, want in zip(LAYER, found, wanted, strict=True) if not near(got, want)] == []
+    for name in LAYER_GRADS[1:]:
+        both = (run(**inputs, **given | {name: value}) for value in (None, torch.zeros_like(given[name])))
+        assert all(near(x, y) for x, y in zip(*both, strict=True)), name
+
+
+def test_the_layer_that_is_differentiated_is_that_of_prefill() -> None:
+    inputs = layer_call()
+    N = len(LENGTHS)
+    each = torch.arange(N)
+    pools = {"conv_states": inputs["conv_state"], "conv_slots": each, "recurrent_states": inputs["initial_state"]}
+    weights = {name: inputs[name] for name in ("x", *WEIGHTS, "cu_seqlens")}
+    kept = torch.ones(N, dtype=torch.bool)
+    wanted = reference("layer").layer_prefill(**weights, **pools, state_slots=each, has_initial_state=kept)
+    assert all(near(x, y) for x, y in zip(layer_forward(**inputs), wanted, strict=True))
+
+
+def test_gradcheck_takes_those_of_the_layer_for_the_gradient() -> None:
+    inputs = layer_call((3, 0, 2))
+    operator = differentiable(layer_forward, reference("backward_layer").layer_backward, inputs, LAYER, LAYER_GRADS)
+    assert torch.autograd.gradcheck(operator, [inputs[name].clone().requires_grad_() for name in LAYER], fast_mode=True)
+
+
+@pytest.mark.parametrize("function", ["layer_backward", "layer_backward_in_chunks"])
+def test_rows_behind_the_last_sequence_have_no_part_in_the_gradients_of_a_layer(function: str) -> None:
+    inputs, run = layer_call(), getattr(reference("backward_layer"), function)
+    given = layer_grads(inputs)
+    whole, tokens = run(**inputs, **given), len(inputs["x"])
+    longer = {"x": torch.cat([inputs["x"], normal(3, 5)]), "do": torch.cat([given["do"], normal(3, 5)])}
+    found = run(**inputs | given | longer)
+    assert not found[0][tokens:].any()
+    assert all(near(x, y) for x, y in zip((found[0][:tokens], *found[1:]), whole, strict=True))

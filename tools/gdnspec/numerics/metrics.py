@@ -8,7 +8,8 @@ each head or channel, an index of its first dimension, is a vector. The metrics 
 - worst_vector: the largest |got - expected| / |expected| of one vector; the denominator is at least a quarter of the
   root mean square of the vectors of that sequence and head. If the output has one number per head, and tokens are
   multiplied as matrices, it is at least four times that: the number is a sum of products that may cancel, and the
-  largest of a few thousand such numbers is about so large;
+  largest of a few thousand such numbers is about so large. So may what one channel gets, where that is fewer than
+  eight numbers and no head has a part of its own: the denominator is at least the root mean square there;
 - max_over_rms: the largest error of one element divided by the root mean square of that sequence and head;
 - bias, for 16-bit outputs: the sum of the errors toward zero, or of the errors upwards if that is larger, divided by
 the sum of the expected magnitudes. First the part that chance explains is subtracted: four standard deviations of the
@@ -36,6 +37,7 @@ from gdnspec.model.roles import axis, bounds, of_all
 
 TINY = 2.0**-126
 FLOOR, NUMBERS = 0.25, 4.0  # of vectors; of single numbers that are sums of products
+SHORT, FEW = 1.0, 8  # of the gradients of channels, where one gets fewer numbers than this
 SPREAD = 4.0  # standard deviations; an error that is uniform within one spacing has 1 / sqrt(12) of it
 
 
@@ -56,14 +58,15 @@ class Vectors:
 
 def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scope: Scope) -> Vectors:
     """Sorts the dimensions of an output by the roles of its axes. An output without heads gets one head."""
-    floor = FLOOR
     if of_all(definition, tensor):
         rows = values.reshape(len(values), 1, -1)
-        return Vectors(rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device), 1)
+        owner = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+        return Vectors(rows, owner, 1, _floor(definition, tensor, rows.shape[-1]))
     names = [str(size) for size in tensor.shape or []]
     if tensor.parts is not None and len(tensor.parts) == 1:  # heads are side by side in the last dimension
         (shape,) = definition.part_shapes(tensor, scope).values()
         names, values = [*names[:-1], *map(str, tensor.parts[0].shape)], values.reshape(*values.shape[:-1], *shape)
+    floor = _floor(definition, tensor, values.shape[-1])
     if names[-1] in definition.head_axes:  # one number per head: gates
         names, values = [*names, "1"], values.unsqueeze(-1)
         floor = NUMBERS if multiplies_tokens(definition) else FLOOR
@@ -85,6 +88,12 @@ def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scop
         sequences = values.shape[0]
         owner = torch.arange(sequences, device=values.device)
     return Vectors(x, owner.repeat_interleave(per_first), sequences, floor)
+
+
+def _floor(definition: Definition, tensor: TensorModel, elements: int) -> float:
+    gradient = definition.stage == "backward" and multiplies_tokens(definition)
+    of_channels = not any(size in definition.head_axes for size in tensor.shape or [])
+    return SHORT if gradient and of_channels and elements < FEW else FLOOR
 
 
 def multiplies_tokens(definition: Definition) -> bool:

@@ -7,7 +7,9 @@ CHECKPOINTS, CHUNKS = "num_checkpoints", "num_chunks"  # axes
 CHUNK = 64  # tokens
 # Gradients of what stands around the rule. Conditions meet in the rows of prefill's gradients and of the forward
 # definitions; here each has a row of its own, by hand.
-BY_HAND = {"gdn_prefill_backward_raw_gates", "gdn_gated_rms_norm_backward", "gdn_conv1d_backward"}
+BY_HAND = {
+    "gdn_prefill_backward_raw_gates", "gdn_gated_rms_norm_backward", "gdn_conv1d_backward", "gdn_layer_backward",
+}  # fmt: skip
 
 
 def keeps_checkpoints(definition: Definition) -> bool:
