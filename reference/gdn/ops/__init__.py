@@ -1,7 +1,8 @@
 """The operators of gated delta net as functions: what `gdnspec.ops` has of this family.
 
-On a CPU they compute in PyTorch; on a GPU by the kernel that gdnspec chooses. Gradients are PyTorch's everywhere. Each
-is also `torch.ops.gdnspec.<name>`, with all arguments by position.
+On a CPU they compute in PyTorch; on a GPU by the kernel that gdnspec chooses. Gradients come from the kernel that it
+chooses for a definition of them, where there is one, and else from PyTorch. Each is also `torch.ops.gdnspec.<name>`,
+with all arguments by position.
 """
 
 from torch import Tensor

@@ -8,7 +8,9 @@ from torch import Tensor
 from ..convolution import silu
 from ..gated_delta_net import arithmetic_type
 from . import checks
+from .gradients import Backward, Grads
 from .registry import register_pool
+from .served import Asked
 
 PREFILL, STEP = "causal_conv1d", "causal_conv1d_step"
 
@@ -122,6 +124,40 @@ def step_asked(
     return "gdn_conv1d_decode", (x, weight, bias, conv_states, slots.int()), None
 
 
+# --- gradients --------------------------------------------------------------------------------------------------
+
+
+def serves(x: Tensor, weight: Tensor, bias: Any, cu_seqlens: Tensor, conv_states: Tensor, *more: Any) -> bool:
+    floats = (x, weight, conv_states) if bias is None else (x, weight, conv_states, bias)
+    return len(cu_seqlens) > 1 and weight.shape[1] <= 4 and {t.dtype for t in floats} == {torch.bfloat16}
+
+
+def backward_asked(grads: Grads, args: tuple[Any, ...]) -> Asked:
+    """The definition has the states of each sequence in a tensor of their own. Here they are taken from the pool, and
+    their gradients go back there."""
+    x, weight, bias, cu_seqlens, pool, slots, has_initial_state = args
+    do, dpool = grads
+    cu_seqlens, rows = cu_seqlens.long(), slots.long().clamp(min=0)
+    lengths, live = cu_seqlens.diff(), slots >= 0
+    carried, written = live & has_initial_state, live & (lengths > 0)
+
+    def of_each(states: Tensor, which: Tensor) -> Tensor:
+        return torch.where(which[:, None, None], states[rows], 0.0)
+
+    owner = torch.arange(len(slots), device=x.device).repeat_interleave(lengths, output_size=x.shape[0])
+    do = None if do is None else torch.where(live[owner, None], do, 0.0)
+    dht = None if dpool is None else of_each(dpool, written).float()
+
+    def finish(outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        dx, dweight, dbias, dh0 = outputs
+        over = torch.zeros(len(pool), device=x.device).index_add_(0, rows, written.float()) > 0
+        before = torch.zeros_like(pool) if dpool is None else torch.where(over[:, None, None], 0.0, dpool)
+        before = before.index_add(0, rows, torch.where(carried[:, None, None], dh0, 0.0).to(before.dtype))
+        return dx, dweight, dbias, None, before
+
+    return "gdn_conv1d_backward", (x, weight, bias, cu_seqlens, of_each(pool, carried), do, dht), finish
+
+
 OPERATOR = register_pool(
     PREFILL,
     "Tensor x, Tensor weight, Tensor? bias, Tensor cu_seqlens, Tensor(a!) conv_states, Tensor slots, "
@@ -129,6 +165,7 @@ OPERATOR = register_pool(
     moved,
     fake,
     asked,
+    backward=Backward(serves, backward_asked),
 )
 STEP_OPERATOR = register_pool(
     STEP,

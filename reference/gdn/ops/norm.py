@@ -1,6 +1,5 @@
 """The gated norm after the rule."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,7 +7,9 @@ from torch import Tensor
 
 from ..layer import gated_rms_norm
 from . import checks
+from .gradients import Backward, Grads
 from .registry import register
+from .served import Asked
 
 NAME = "gated_rms_norm"
 
@@ -28,15 +29,30 @@ def fake(x: Tensor, z: Tensor, weight: Tensor, eps: float | None = None) -> Tens
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def asked(
-    x: Tensor, z: Tensor, weight: Tensor, eps: float | None = None
-) -> tuple[str, tuple[Any, ...], Callable[..., Any] | None]:
-    """The kernel takes rows of heads."""
+def asked(x: Tensor, z: Tensor, weight: Tensor, eps: float | None = None) -> Asked:
     if x.dim() == 3:
         return "gdn_gated_rms_norm", (x, z, weight, eps), None
-    size = x.shape
-    rows = (-1, size[-2] if len(size) > 3 else 1, size[-1])
+    size, rows = x.shape, _rows(x)
     return "gdn_gated_rms_norm", (x.reshape(rows), z.reshape(rows), weight, eps), lambda output: output.view(size)
 
 
-OPERATOR = register(NAME, "Tensor x, Tensor z, Tensor weight, float? eps=None", "Tensor", plain, fake, asked)
+def _rows(x: Tensor) -> tuple[int, int, int]:
+    """The kernel takes rows of heads."""
+    return -1, x.shape[-2] if x.dim() > 2 else 1, x.shape[-1]
+
+
+def serves(x: Tensor, z: Tensor, weight: Tensor, eps: float | None = None) -> bool:
+    return x.dtype == z.dtype == weight.dtype == torch.bfloat16 and x.numel() > 0
+
+
+def backward_asked(grads: Grads, args: tuple[Any, ...]) -> Asked:
+    (x, z, weight, eps), (do,) = args, grads
+    assert do is not None
+    rows = _rows(x)
+    return "gdn_gated_rms_norm_backward", (x.reshape(rows), z.reshape(rows), weight, eps, do.reshape(rows)), None
+
+
+OPERATOR = register(
+    NAME, "Tensor x, Tensor z, Tensor weight, float? eps=None", "Tensor", plain, fake, asked,
+    Backward(serves, backward_asked),
+)  # fmt: skip

@@ -1,6 +1,5 @@
 """The gated delta rule over whole sequences: ragged ones side by side, or a padded batch."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +8,9 @@ from torch import Tensor
 from ..chunkwise import sequence
 from ..gated_delta_net import arithmetic_type, default_scale, expand_heads
 from . import checks
+from .gradients import Backward, Grads
 from .registry import register
+from .served import Asked
 
 NAME = "gated_delta_rule"
 GATES, LAYOUTS = ("log", "linear"), ("k_first", "k_last")
@@ -104,7 +105,7 @@ def fake(
     return v.new_empty(*lead, H, V), v.new_empty(size, dtype=state_type)
 
 
-def asked(
+def meant(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -115,14 +116,14 @@ def asked(
     scale: float | None = None,
     gate: str = "log",
     state_layout: str = "k_first",
-) -> tuple[str, tuple[Any, ...], Callable[..., Any] | None]:
-    """The definition with this layout and gate, or the nearest one and what differs."""
+) -> tuple[str, tuple[Any, ...], tuple[int, ...] | None, bool]:
+    """The definition that has the layout and gate of a call, or the nearest one, and its inputs; the sizes of a padded
+    batch; and whether that definition has states transposed."""
     padded = None if cu_seqlens is not None else q.shape[:2]
     if cu_seqlens is None:
         q, k, v, g, beta = (None if x is None else x.flatten(0, 1) for x in (q, k, v, g, beta))
         B, T = padded
         cu_seqlens = torch.arange(0, B * T + 1, T, device=q.device) if T else q.new_zeros(B + 1, dtype=torch.int64)
-    given = None if initial_state is None else initial_state.dtype
     g, beta, S = (None if x is None else x.float() for x in (g, beta, initial_state))  # no-ops for float32
     same = q.shape[-1] == v.shape[-1]
     k_first = state_layout == "k_first" and gate == "log" and same
@@ -130,10 +131,15 @@ def asked(
     if not k_first:
         g = g.exp() if g is not None and gate == "log" else g
         S = S.mT.contiguous() if S is not None and turned else S
-    name = "gdn_prefill_k_first" if k_first else "gdn_prefill_k_last" if same else "gdn_prefill_k_last_kv_dims"
-    inputs = (q, k, v, g, beta, cu_seqlens.long(), S, scale)
+    like = "k_first" if k_first else "k_last" if same else "k_last_kv_dims"
+    return like, (q, k, v, g, beta, cu_seqlens.long(), S, scale), padded, turned
+
+
+def asked(*args: Any) -> Asked:
+    like, inputs, padded, turned = meant(*args)
+    given = None if len(args) < 6 or args[5] is None else args[5].dtype
     if padded is None and not turned and given in (None, torch.float32):
-        return name, inputs, None
+        return f"gdn_prefill_{like}", inputs, None
 
     def finish(outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         output, state = outputs
@@ -141,11 +147,34 @@ def asked(
         output = output if padded is None else output.unflatten(0, padded)
         return output, state if given is None else state.to(given)
 
-    return name, inputs, finish
+    return f"gdn_prefill_{like}", inputs, finish
+
+
+# --- gradients --------------------------------------------------------------------------------------------------
+
+
+def serves(q: Tensor, k: Tensor, v: Tensor, g: Any, beta: Any, initial_state: Any, cu_seqlens: Any, *more: Any) -> bool:
+    sequences = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    short = all(x is None or x.dtype.itemsize <= 4 for x in (g, beta, initial_state))  # what float32 holds
+    tokens = q.dtype == k.dtype == v.dtype == torch.bfloat16
+    return tokens and short and q.shape[-1] == v.shape[-1] and sequences > 0
+
+
+def backward_asked(grads: Grads, args: tuple[Any, ...]) -> Asked:
+    (do, dht), (like, inputs, padded, turned) = grads, meant(*args)
+    do = do if do is None or padded is None else do.flatten(0, 1)
+    dht = None if dht is None else dht.mT.float().contiguous() if turned else dht.float()
+    alpha = inputs[3] if like == "k_last" and args[8] == "log" else None
+
+    def finish(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        dq, dk, dv, dg, dbeta, dh0 = outputs
+        return dq, dk, dv, dg if alpha is None else alpha * dg, dbeta, dh0.mT if turned else dh0
+
+    return f"gdn_prefill_backward_{like}", (*inputs, do, dht), finish
 
 
 ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? g=None, Tensor? beta=None, Tensor? initial_state=None, "
     "Tensor? cu_seqlens=None, float? scale=None, str gate='log', str state_layout='k_first'"
 )
-OPERATOR = register(NAME, ARGUMENTS, "(Tensor, Tensor)", plain, fake, asked)
+OPERATOR = register(NAME, ARGUMENTS, "(Tensor, Tensor)", plain, fake, asked, Backward(serves, backward_asked))

@@ -10,6 +10,8 @@ from torch import Tensor
 
 MOST = 4096  # lengths differ from call to call: so many forms of calls are known
 
+CHOSEN: dict[Any, Callable[..., Any]] = {}  # of `chosen`
+
 Asked = tuple[str, tuple[Any, ...], Callable[..., Any] | None]
 
 
@@ -64,6 +66,17 @@ def _told(call: Callable[..., Any], pools: Sequence[int]) -> Callable[..., Any]:
         return outputs
 
     return told
+
+
+def chosen(definition: str, inputs: tuple[Any, ...]) -> Callable[..., Any]:
+    """The kernel of a definition for calls of this form, chosen once."""
+    form = (definition, *((x.shape, x.stride(), x.dtype, x.device) if isinstance(x, Tensor) else x for x in inputs))
+    call = CHOSEN.get(form)
+    if call is None:
+        if len(CHOSEN) >= MOST:
+            CHOSEN.clear()
+        call = CHOSEN[form] = family.kernel(definition, inputs).bind(*inputs)
+    return call
 
 
 def _planned(asked: Callable[..., Asked], args: tuple[Any, ...]) -> Callable[..., Any]:

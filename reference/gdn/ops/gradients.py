@@ -1,0 +1,106 @@
+"""The gradients of an operator: those of its definition's backward where there is one, else PyTorch's.
+
+A call that wants gradients runs the operator `<name>_forward` and keeps its inputs alone. The operator
+`<name>_backward` asks the kernel that gdnspec chooses for the definition of the gradients. A call whose types no
+definition has is computed in plain PyTorch; the backward pass computes it again and differentiates it. A traced graph
+looks into neither operator.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .served import Asked, chosen
+
+Function = Callable[..., Any]
+Grads = list[Tensor | None]
+
+
+class Backward(NamedTuple):
+    """Which definition says what the gradients of an operator are.
+
+    `serves` says whether it has the types and sizes of these arguments. `asked` takes the gradients of the outputs and
+    the arguments. It returns the definition, its inputs in order, and what makes of its outputs the gradient of each
+    argument, up to shape and type.
+    """
+
+    serves: Callable[..., bool]
+    asked: Callable[[Grads, tuple[Any, ...]], Asked]
+
+
+def with_gradients(name: str, forward: Any, backward: Any, defaults: list[Any]) -> Function:
+    """A function with gradients, of two operators without."""
+
+    class Gradients(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in args))
+            ctx.rest = [None if isinstance(x, Tensor) else x for x in args]
+            with torch._C._AutoDispatchBelowAutograd():
+                return forward(*args)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor | None) -> Any:
+            args = [x if saved is None else saved for x, saved in zip(ctx.rest, ctx.saved_tensors, strict=True)]
+            found = backward(list(grads), list(ctx.needs_input_grad), *args)
+            each = iter(_only_once(name, found) if torch.is_grad_enabled() else found)
+            return tuple(next(each) if need else None for need in ctx.needs_input_grad)
+
+    Gradients.__name__ = name
+    return lambda *args: Gradients.apply(*args, *defaults[len(args) :])
+
+
+def _only_once(name: str, found: list[Tensor]) -> list[Tensor]:
+    """Gradients that say, where autograd would go through them, that it cannot: create_graph asks for that."""
+    said = f"{name}: second derivatives are not served: leave create_graph out, or detach what depends on its gradients"
+    leaves = [x.detach().requires_grad_() for x in found]
+    marked = torch._C._functions.DelayedError(said.encode(), len(leaves))(*leaves)
+    return [marked] if isinstance(marked, Tensor) else list(marked)
+
+
+def forwards(plain: Function, kernel: Function, served: Backward | None) -> dict[str, Function]:
+    """What a call that wants gradients runs, by device."""
+    if served is None:
+        return dict.fromkeys(("CPU", "CUDA"), plain)
+    return {"CPU": plain, "CUDA": lambda *args: kernel(*args) if served.serves(*args) else plain(*args)}
+
+
+def backward_of(plain: Function, served: Backward | None) -> Function:
+    """The gradients of the inputs that need one, in their order."""
+
+    def backward(grads: Grads, needs: list[bool], *args: Any) -> list[Tensor]:
+        if served is None or not served.serves(*args) or all(x is None for x in grads):
+            return _by_autograd(plain, grads, needs, args)
+        with torch.no_grad():
+            dense = [None if x is None else x.contiguous() for x in grads]
+            definition, inputs, finish = served.asked(dense, args)
+            found = chosen(definition, inputs)(*inputs)
+            found = found if finish is None else finish(found)
+            wanted = ((x, like) for x, like, need in zip(found, args, needs, strict=False) if need)
+            return [x.to(like.dtype).reshape(like.shape).contiguous() for x, like in wanted]
+
+    return backward
+
+
+def _by_autograd(plain: Function, grads: Grads, needs: list[bool], args: tuple[Any, ...]) -> list[Tensor]:
+    leaves = [x.detach() if isinstance(x, Tensor) else x for x in args]
+    inputs = [x.requires_grad_() for x, need in zip(leaves, needs, strict=True) if need]
+    with torch.enable_grad():
+        outputs = plain(*leaves)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    pairs = [(x, g) for x, g in zip(outputs, grads, strict=True) if g is not None and x.requires_grad]
+    if not pairs:
+        return [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in inputs]
+    reached, given = zip(*pairs, strict=True)
+    found = torch.autograd.grad(reached, inputs, given, allow_unused=True, materialize_grads=True)
+    # What an operator returns may share no memory with what it was given.
+    return [gradient.clone(memory_format=torch.contiguous_format) for gradient in found]
+
+
+def backward_fake(grads: Grads, needs: list[bool], *args: Any) -> list[Tensor]:
+    """The same without values."""
+    inputs = (x for x, need in zip(args, needs, strict=True) if need)
+    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs]
