@@ -151,7 +151,7 @@ def _sequences(
         cache_params.update_conv_state(qkv.mT, layer.layer_idx, conv_kernel_size=size)
     convolution = (layer.conv1d.weight[:, 0], layer.conv1d.bias)
     states = (starts, columns, rows.slots, rows.every if carried else rows.none)
-    if _expressed(layer, qkv):
+    if _expressed(layer, qkv) and not qkv.requires_grad:  # single operators have kernels for their gradients
         inputs = ops.causal_conv1d_gates(
             qkv.flatten(0, 1), *convolution, a, b, layer.A_log, layer.dt_bias, *states, layer.head_k_dim
         )
