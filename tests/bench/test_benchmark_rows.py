@@ -51,6 +51,18 @@ def test_the_bound_of_heads_of_64(shapes: ModuleType, name: str, least: int) -> 
     assert round(shapes.bound(row, shapes.COPY_RATES["H100"])) == least
 
 
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("16/32 1x8192", 169), ("16/64 1x32768", 1348), ("16/32 short 64x1", 97), ("16/32 short 64x128", 177)],
+)
+def test_the_bound_of_a_backward_pass(shapes: ModuleType, name: str, least: int) -> None:
+    """508 kFLOP per token and value head; or the bytes of three states, where sequences are short."""
+    pytest.importorskip("torch")
+    backward = importlib.import_module("backward_rows")
+    (row,) = [row for row in shapes.rows() if row.name == name]
+    assert round(backward.bound(row, shapes.COPY_RATES["H200"])) == least
+
+
 def recorded(tables: ModuleType, row: Any, device: str, mine: float, other: float) -> dict[str, Any]:
     us = {"mine": (mine, ""), "one": (other, ""), "two": (math.nan, "ValueError")}
     return json.loads(json.dumps(tables.record(row, device, 50.0, us, ["one", "two"])))  # type: ignore[no-any-return]

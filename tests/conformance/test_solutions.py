@@ -47,9 +47,11 @@ FEWER = {
     "triton_recurrent": ["prefill_k_last"],
     "triton_chunkwise": ["prefill_checkpoints"],
     "triton_layer": ["conv1d_prefill", "prefill_from_conv_bf16_state"],
+    "triton_backward": ["prefill_backward_k_last"],
     "torch_recurrent": ["decode_k_last", "prefill_k_first", "verify_k_last"],
 }
-OTHERS = {"triton_recurrent"}  # whose definitions other interpreted solutions serve, too
+# Whose definitions other interpreted solutions serve, too; and whose own tests sample its kernels.
+OTHERS = {"triton_recurrent", "triton_backward"}
 
 
 @pytest.mark.slow
@@ -100,6 +102,19 @@ def test_the_chunkwise_solution_conforms_on_a_cpu(gdnspec: Run, tmp_path: Path, 
     assert set(statuses.values()) <= {"PASSED", "UNSUPPORTED"}
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("layout", ["k_last", "k_first"])
+@pytest.mark.parametrize(
+    ("solution", "suite"), [("triton_backward", "conformance"), ("triton_backward:strict", "strict")]
+)
+def test_the_gradients_in_triton_conform(gdnspec: Run, tmp_path: Path, solution: str, suite: str, layout: str) -> None:
+    definition = f"gdn_prefill_backward_{layout}"
+    options = ("--solution", solution, "--device", "cpu", "--json", tmp_path / "r.jsonl")
+    done = gdnspec("check", definition, "--suite", suite, *options)
+    assert done.returncode == 0, done.stderr
+    assert set(verdicts(tmp_path / "r.jsonl")[solution, definition].values()) <= {"PASSED", "UNSUPPORTED"}
+
+
 PLAIN_GRADIENTS = json.loads((ROOT / "solutions/torch_backward/solution.json").read_text())["entries"]
 
 
@@ -121,7 +136,7 @@ SERVED = [(n, d) for n in NAMES for d in json.loads((ROOT / "solutions" / n / "s
 @pytest.mark.parametrize(("name", "definition"), SERVED)
 def test_every_solution_conforms_on_a_gpu(gdnspec: Run, tmp_path: Path, name: str, definition: str) -> None:
     suites = ["--suite", "smoke", "--suite", "conformance"]
-    if name != "hopper_prefill":  # which keeps T in one bfloat16 term: the strict suite shows that
+    if name not in ("hopper_prefill", "triton_backward"):  # which have a variant that is strict
         suites += ["--suite", "strict"]
     options = ("--solution", name, "--device", "cuda", "--json", tmp_path / "r.jsonl")
     done = gdnspec("check", definition, *suites, *options, timeout=880)

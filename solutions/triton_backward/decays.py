@@ -1,0 +1,82 @@
+"""Decays between the tokens of a chunk, and the gradients of the gates that they are products of."""
+
+import triton
+import triton.language as tl
+from products import loaded_times
+
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+RESET: tl.constexpr = tl.constexpr(-1024.0)  # whole numbers, so that sums of them are exact
+STEEP: tl.constexpr = tl.constexpr(2.0**-64)  # an alpha below that is not divided by
+
+
+@triton.jit
+def log_decay(g_ptr, at, inside, GATE: tl.constexpr, C: tl.constexpr):
+    """From the chunk's start to each token: the sum of log2 alpha, and RESET for every reset (alpha = 0). Both [C].
+
+    A reset stays out of the first, which so remains exact beside it. alpha_{j+1} .. alpha_i is then 2 to the difference
+    of the second plus that of the first, in this order: where there is a reset between, 2^-1024 and less are 0.
+    """
+    if GATE == "linear":
+        x = tl.log2(tl.load(g_ptr + at, mask=inside, other=1.0))
+    elif GATE == "log":
+        x = tl.load(g_ptr + at, mask=inside, other=0.0) * LOG2_E
+    else:
+        x = tl.zeros([C], dtype=tl.float32)
+    reset = x < -150.0  # alpha is 0 in float32; a larger number would drown its neighbours in the sums
+    return tl.cumsum(tl.where(reset, 0.0, x), axis=0), tl.cumsum(tl.where(reset, RESET, 0.0), axis=0)
+
+
+@triton.jit
+def decays_between(like, fall, resets):
+    """Gamma [C, C], right on the diagonal and below. It starts from zeros of a product, `like`: then it is formed where
+    that lies; by itself Triton lays it out otherwise, and carries it through shared memory."""
+    Gamma = like * 0.0 + resets[:, None] - resets[None, :] + fall[:, None] - fall[None, :]
+    return tl.exp2(tl.minimum(Gamma, 0.0))
+
+
+@triton.jit
+def entry(x, t, at):
+    """x[at], or 0 where there is none."""
+    return tl.sum(tl.where(t == at, x, 0.0), axis=0)
+
+
+@triton.jit
+def from_token(fall, resets, t, at):
+    """Gamma[:, at] for tokens from `at` on, else 0. If `at` is -1, from the state before the chunk."""
+    decay = tl.exp2(tl.minimum(resets - entry(resets, t, at) + (fall - entry(fall, t, at)), 0.0))
+    return tl.where(t >= at, decay, 0.0)
+
+
+@triton.jit
+def to_token(fall, resets, t, at):
+    """Gamma[at, :] for tokens up to `at`, else 0."""
+    decay = tl.exp2(tl.minimum(entry(resets, t, at) - resets + (entry(fall, t, at) - fall), 0.0))
+    return tl.where(t <= at, decay, 0.0)
+
+
+@triton.jit
+def steep_gates(g_ptr, at, inside, GATE: tl.constexpr, C: tl.constexpr):
+    """alpha where it is divided by, and where it is too steep for that. A log gate is not divided by."""
+    if GATE == "linear":
+        alpha = tl.load(g_ptr + at, mask=inside, other=1.0)
+        steep = alpha < STEEP
+        alpha = tl.where(steep, 1.0, alpha)
+    else:
+        alpha = tl.full([C], 1.0, dtype=tl.float32)
+        steep = alpha < 0.0
+    return alpha, steep
+
+
+@triton.jit
+def gates_between_tokens(
+    dGamma, Gamma, later, alpha, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr
+):  # fmt: skip
+    """What reaches each gate through Gamma [C, C], of which dGamma is the gradient; both are 0 above the diagonal.
+
+    Gamma_ij has the factor alpha_t where j < t <= i, so alpha_t dalpha_t is the sum of Gamma_ij dGamma_ij over these:
+    first over i, downwards, then over j. Nothing is subtracted: all terms of a sum have the factor alpha_t, and a
+    division takes it out. `later` [C, C] holds ones where i >= t: the sums over i are a product.
+    """
+    t = tl.arange(0, C)
+    sums = loaded_times(later, Gamma * dGamma, TERMS, PRECISION)
+    return tl.sum(tl.where(t[None, :] < t[:, None], sums, 0.0), axis=1) / alpha

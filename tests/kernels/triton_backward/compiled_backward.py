@@ -1,0 +1,34 @@
+"""Compiles triton_backward for sm_90, without a GPU: the arguments are a folder for builds, the head size, and the
+numbers of query, key and value heads.
+
+It prints, of each kernel, how many of its wgmma instructions take their left operand from registers, and how many from
+shared memory.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from backward_arguments import arguments
+from gdnspec.build.dry import intercept_launches
+from gdnspec.build.loader import load_function
+
+FOLDER = Path(__file__).resolve().parents[3] / "solutions/triton_backward"
+WGMMA = re.compile(r"wgmma\.mma_async[^{;]*\{[^}]*\},\s*(\{?)")  # behind the results: a list of registers, or one
+
+
+def main() -> None:
+    build, (D, *heads) = Path(sys.argv[1]), map(int, sys.argv[2:])
+    launches = intercept_launches()
+    entry = load_function(FOLDER, "kernel.py::backward_k_last", build)
+    entry(**arguments(D=D, T=1000, heads=tuple(heads), device="meta"))
+    found = {}
+    for launch in launches:
+        lists = WGMMA.findall(launch.kernel.asm["ptx"])
+        counts = {"from registers": lists.count("{"), "from shared memory": lists.count("")}
+        found[launch.kernel.metadata.name] = counts
+    print(json.dumps(found))
+
+
+main()

@@ -1,0 +1,171 @@
+"""triton_backward beyond the workloads: the types that no definition has, rows behind the last sequence, and what the
+host refuses. The compiled kernels fit into a multiprocessor, and take no operand of a wgmma from registers."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from backward_arguments import arguments, raw_arguments
+from conftest import ROOT
+from gdnspec.build.loader import load_function
+from patience import PATIENCE
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from gdnspec.build.resources import triton_resources  # noqa: E402
+
+FOLDER = ROOT / "solutions/triton_backward"
+HERE = Path(__file__).parent
+KERNELS = ["prepare", "edges", "forward", "backward", "within", "beside", "gates"]
+BF16 = torch.bfloat16
+Arguments = dict[str, Any]
+
+
+def program(name: str, *arguments: str, **environment: str) -> Any:
+    """The last line that a file here prints, which is JSON."""
+    kept = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, str(HERE / name), *arguments], env=kept | {"PYTHONPATH": path} | environment, text=True,
+        capture_output=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+LIMITS = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 1e-2}
+
+
+@pytest.mark.parametrize(
+    ("entry", "dtype"),
+    [
+        ("backward_k_last", "float32"),
+        pytest.param("backward_k_last", "float16", marks=pytest.mark.thorough),
+        pytest.param("backward_k_last", "bfloat16", marks=pytest.mark.thorough),
+        pytest.param("backward_k_first", "float32", marks=pytest.mark.thorough),
+        ("backward_k_first", "bfloat16"),
+    ],
+)
+def test_all_types_and_rows_that_belong_to_no_sequence(entry: str, dtype: str, tmp_path: Path) -> None:
+    found = program("interpreted_backward.py", entry, dtype, str(tmp_path), TRITON_INTERPRET="1")
+    assert found["not zero behind"] == []
+    assert found["empty sequences hand dht on"]
+    assert max(found["errors"].values()) < LIMITS[dtype], found["errors"]  # NaN is not less
+
+
+# --- what the host refuses ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    entry = load_function(FOLDER, "kernel.py::backward_k_last", tmp_path_factory.mktemp("build"))
+    return sys.modules[entry.__module__]
+
+
+def strided(x: Any) -> Any:
+    return x.repeat_interleave(2, dim=0)[::2]
+
+
+TENSORS = [name for name in arguments() if name != "scale"]
+BAD: list[tuple[str, Callable[[Any], Any], str]] = [
+    *((name, lambda x: x.double(), "float64") for name in TENSORS),
+    *((name, strided, f"{name} must be contiguous") for name in TENSORS),
+    *((name, lambda x: x[:-1], "has shape") for name in TENSORS if name not in ("cu_seqlens", "dh0")),
+    *((name, lambda x: x[:, :1].contiguous(), f"{name} has shape") for name in ("g", "do", "dht", "dh0", "dbeta")),
+    ("do", lambda x: x.float(), "do is torch.float32"),
+    ("dht", lambda x: x.to(BF16), "dht is torch.bfloat16"),
+    ("dg", lambda x: x.to(BF16), "dg is torch.bfloat16"),
+    ("cu_seqlens", lambda x: x[:1], "for a sequence at least"),
+    ("k", lambda x: x.repeat(1, 3, 1), "neither GQA nor GVA"),
+    ("beta", lambda x: x.to("meta"), "beta is on meta"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "says"), BAD)
+def test_bad_input_is_refused(kernel: ModuleType, name: str, change: Callable[[Any], Any], says: str) -> None:
+    bad = arguments()
+    bad[name] = change(bad[name])
+    with pytest.raises(ValueError, match=says):
+        kernel.backward_k_last(**bad)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("a", lambda x: x[:, :1].contiguous(), "a has shape"),
+        ("da", strided, "da must be contiguous"),
+        ("A_log", lambda x: x.to(BF16), "A_log is torch.bfloat16"),
+        ("dA_log", lambda x: x[:1], "dA_log has shape"),
+        ("ddt_bias", lambda x: x.to(BF16), "ddt_bias is torch.bfloat16"),
+        ("dq", lambda x: x.float(), "dq is torch.float32"),
+    ],
+)
+def test_bad_raw_gates_are_refused(kernel: ModuleType, name: str, change: Callable[[Any], Any], says: str) -> None:
+    bad = raw_arguments()
+    bad[name] = change(bad[name])
+    with pytest.raises(ValueError, match=says):
+        kernel.backward_raw_gates(**bad)
+
+
+def test_a_head_size_past_256_is_refused(kernel: ModuleType) -> None:
+    with pytest.raises(ValueError, match="head_size 272"):
+        kernel.backward_k_last(**arguments(D=272))
+
+
+@pytest.mark.parametrize("bounds", [[1, 70, 140], [0, 141, 140], [0, -1, 140], [0, 70, 141]])
+def test_bounds_that_lie_are_refused_when_asked_to_look(
+    kernel: ModuleType, bounds: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(kernel.check.__globals__, "DEBUG", True)
+    with pytest.raises(ValueError, match="cu_seqlens must rise from 0 and end within total_seq_len 140"):
+        kernel.backward_k_last(**arguments() | {"cu_seqlens": torch.tensor(bounds)})
+
+
+# --- what is compiled for sm_90 -----------------------------------------------------------------------------------
+
+COMPILED = [
+    pytest.param("backward_k_last", {"D": 128}, 100, id="k_last"),
+    pytest.param("backward_k_first", {"D": 128}, 110, id="k_first"),
+    pytest.param("backward_raw_gates", {"D": 128}, 150, id="raw_gates"),
+    pytest.param("backward_k_last", {"D": 128, "given": False}, 10, id="no states"),
+    pytest.param("backward_k_last", {"D": 128, "heads": (16, 8, 8)}, 70, id="gqa"),
+    pytest.param("backward_k_last", {"D": 64}, 120, id="d64"),
+    pytest.param("backward_k_last", {"D": 256}, 130, id="d256"),
+    pytest.param("backward_k_last", {"D": 128, "dtype": torch.float32}, 600, id="float32"),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("entry", "shape", "spilled"), COMPILED)
+def test_kernels_fit_into_a_multiprocessor(
+    entry: str, shape: Arguments, spilled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What spills is in the README. It may not grow unseen."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # must not reach the process that compiles
+    make = raw_arguments if entry == "backward_raw_gates" else arguments
+    call = make(**{"heads": (16, 16, 32), "T": 1000} | shape, device="meta")
+    (kernels,) = triton_resources(FOLDER, [(f"kernel.py::{entry}", call)])
+    for x in kernels:
+        print(
+            f"{x.name:16} {x.registers} registers, {x.spill_stores} + {x.spill_loads} bytes spilled, {x.shared_bytes}"
+        )
+    with_edges = call["initial_state"] is not None and call["q"].dtype == BF16
+    assert [x.name for x in kernels] == [f"{name}_kernel" for name in KERNELS if name != "edges" or with_edges]
+    assert all(x.shared_bytes <= 227 * 1024 for x in kernels)
+    assert all(max(x.spill_stores, x.spill_loads) <= spilled for x in kernels)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("shape", [[128, 16, 16, 32], [128, 16, 8, 8], [64, 16, 16, 32], [256, 16, 16, 32]])
+def test_no_wgmma_takes_an_operand_from_registers(shape: list[int], tmp_path: Path) -> None:
+    """Triton up to 3.7.0 makes wrong code of those on Hopper (README)."""
+    for name, counts in program("compiled_backward.py", str(tmp_path), *map(str, shape)).items():
+        assert counts["from shared memory"] > 0, name
+        assert counts["from registers"] == 0, name
