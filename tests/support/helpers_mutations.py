@@ -117,7 +117,7 @@ def kind(value: Any) -> str:
     return names.get(type(value), "null")
 
 
-ANYTHING = {"environment"}  # below it any JSON stands
+ANYTHING = {"environment", "arguments"}  # below them any JSON stands
 EITHER = {"shape"}  # its elements are names or numbers
 
 

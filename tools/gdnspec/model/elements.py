@@ -55,7 +55,7 @@ class VarAxis(Model):
     name: Name
     role: Role | None = None
     per_sequence: str | None = None
-    minimum: Annotated[int, Field(ge=0)]
+    minimum: Annotated[int, Field(ge=0, le=1 << 20)]
     description: Text
 
 
