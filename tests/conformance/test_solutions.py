@@ -103,7 +103,7 @@ def test_the_chunkwise_solution_conforms_on_a_cpu(gdnspec: Run, tmp_path: Path, 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("layout", ["k_last", "k_first"])
+@pytest.mark.parametrize("layout", ["k_last", "k_first", "raw_gates"])
 @pytest.mark.parametrize(
     ("solution", "suite"), [("triton_backward", "conformance"), ("triton_backward:strict", "strict")]
 )

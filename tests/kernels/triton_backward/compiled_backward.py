@@ -1,5 +1,5 @@
-"""Compiles triton_backward for sm_90, without a GPU: the arguments are a folder for builds, the head size, and the
-numbers of query, key and value heads.
+"""Compiles triton_backward for sm_90, without a GPU: the arguments are a folder for builds, an entry's name, the head
+size, and the numbers of query, key and value heads.
 
 It prints, of each kernel, how many of its wgmma instructions take their left operand from registers, and how many from
 shared memory.
@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from backward_arguments import arguments
+from backward_arguments import arguments, raw_arguments
 from gdnspec.build.dry import intercept_launches
 from gdnspec.build.loader import load_function
 
@@ -19,10 +19,11 @@ WGMMA = re.compile(r"wgmma\.mma_async[^{;]*\{[^}]*\},\s*(\{?)")  # behind the re
 
 
 def main() -> None:
-    build, (D, *heads) = Path(sys.argv[1]), map(int, sys.argv[2:])
+    build, name, (D, *heads) = Path(sys.argv[1]), sys.argv[2], map(int, sys.argv[3:])
+    make = raw_arguments if name == "backward_raw_gates" else arguments
     launches = intercept_launches()
-    entry = load_function(FOLDER, "kernel.py::backward_k_last", build)
-    entry(**arguments(D=D, T=1000, heads=tuple(heads), device="meta"))
+    entry = load_function(FOLDER, f"kernel.py::{name}", build)
+    entry(**make(D=D, T=1000, heads=tuple(heads), device="meta"))
     found = {}
     for launch in launches:
         lists = WGMMA.findall(launch.kernel.asm["ptx"])
