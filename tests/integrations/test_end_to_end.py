@@ -145,6 +145,7 @@ def test_what_differs_is_seen(script: Any) -> None:
             "--paths: flo is unknown: transformers, fla, gdnspec are",
         ),
         (["--tiny", "--device", "cpu", "--layers", "0"], "--layers and --windows take 1 and more"),
+        (["--tiny", "--device", "cpu", "--cases", "train"], "--cases: no case has 'train' in its name"),
         (["--tiny"], "no CUDA GPU here: --tiny --device cpu tries the script"),
         (["--tiny", "--device", "cpu", "--json", "none/x.json"], "--json: there is no folder none: make it first"),
     ],
