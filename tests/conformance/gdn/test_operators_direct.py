@@ -104,6 +104,15 @@ def test_no_form_is_learned_where_something_takes_part(state: Callable[[], Any])
     assert counted.count == 4
 
 
+def test_calls_that_want_gradients_ask_for_no_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted, asked = Counted("norm").known(), []
+    monkeypatch.setattr(reference("ops.direct"), "form_of", lambda *args: asked.append(args))
+    x, *rest = counted.call.copy()
+    for _ in range(3):
+        assert counted.function(x.requires_grad_(), *rest).requires_grad
+    assert asked == []
+
+
 def test_a_compiled_function_calls_the_operator() -> None:
     counted = Counted("norm").known()
     operator = counted.call.operator
