@@ -7,7 +7,8 @@
 #include <cmath>
 
 #include "host_checks.cuh"
-#include "launch.cuh"
+#include "launch_columns.cuh"
+#include "launch_rows.cuh"
 
 namespace {
 
@@ -85,12 +86,11 @@ void launch(const Arguments<E>& p, const Sizes& n, DLDevice device) {
   const cudaStream_t stream = stream_of(device);
   const dim3 heads(static_cast<unsigned>(n.H / n.key_heads), static_cast<unsigned>(n.key_heads),
                    static_cast<unsigned>(n.rows));
-  const int64_t bytes = n.rows * n.H * n.D * n.D * sizeof(E);
   const auto launch_for = [&](auto size) {
     if constexpr (KFirst) {
-      launch_k_first<E, size.value>(bytes, p, heads, stream);
+      launch_k_first<E, size.value>(n.rows * n.H * n.D * n.D * sizeof(E), p, heads, stream);
     } else {
-      launch_k_last<E, size.value, slots>(bytes, p, heads, stream);
+      launch_k_last<E, size.value, slots>(p, heads, stream);
     }
   };
   switch (n.D) {

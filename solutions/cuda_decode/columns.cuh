@@ -5,10 +5,10 @@
 namespace {
 
 // `Lanes`: side by side in a row of the state, 16 bytes each; 8 are a line. `Loads`: a thread's key channels. `Ahead`:
-// whether the state is brought near.
-template <class E, int D, int Lanes, int Loads, bool Ahead>
+// whether the state is brought near. `Early`: whether the kernel behind may start before the state is asked for.
+template <class E, int D, int Lanes, int Loads, bool Ahead, bool Early>
 struct ColumnTile {
-  static constexpr bool kAhead = Ahead;
+  static constexpr bool kAhead = Ahead, kEarly = Early;
   static constexpr int kLanes = Lanes * kPer<E> <= D ? Lanes : D / kPer<E>;
   static constexpr int kChannels = kLanes * kPer<E>;  // value channels of a block
   static constexpr int kTiles = D / kChannels;
@@ -116,11 +116,12 @@ __global__ void __launch_bounds__(Tile::kThreads) gdn_decode_k_first_kernel(cons
   keep_order();
   const RawGates raw(p, at.row, at.h);
   keep_order();
+  if constexpr (Tile::kEarly) let_next_start();
   uint4 S[N];  // under key channels key .. key + N - 1
 #pragma unroll
   for (int n = 0; n < N; ++n) S[n] = load16(p.from + at.part + n * D);
   keep_order();
-  let_next_start();
+  if constexpr (!Tile::kEarly) let_next_start();
 
   const Gates gate(raw);
   q_raw.widen_to(q), k_raw.widen_to(k), v_raw.widen_to(v);

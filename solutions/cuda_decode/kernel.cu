@@ -23,7 +23,7 @@
 //
 //   dense.cuh, pool.cuh   what the manifest names, by where states lie
 //   call.cuh              inputs become Arguments; host_checks.cuh is what they are held to
-//   launch.cuh            the place to tune
+//   launch_rows.cuh, launch_columns.cuh   the place to tune; start.cuh launches
 //   rows.cuh, columns.cuh the two kernels: k_last, k_first
 //   slots.cuh, rule.cuh, instructions.cuh, words.cuh, problem.cuh   their parts
 

@@ -9,10 +9,11 @@
 namespace {
 
 // `Lanes`: side by side in a row. `Loads`: 16-byte loads of the state a thread. `Warps`: of a block, where a head has
-// rows for so many. `Ahead`: whether the state is brought near.
-template <class E, int D, int Lanes, int Loads, int Warps, bool Ahead>
+// rows for so many. `Together`: a thread's rows are neighbours, and its v and its
+// outputs words of up to 8 bytes.
+template <class E, int D, int Lanes, int Loads, int Warps, bool Together>
 struct RowTile {
-  static constexpr bool kAhead = Ahead;
+  static constexpr bool kTogether = Together;
   static constexpr int kLanes = Lanes * kPer<E> <= D ? Lanes : D / kPer<E>;
   static constexpr int kChunks = D / (kLanes * kPer<E>);        // of a row, a thread
   static constexpr int kRows = Loads >= kChunks ? Loads / kChunks : 1;  // a thread
@@ -35,7 +36,10 @@ struct Stage {
 template <class E, int D, class Tile>
 struct RowPlace {
   static constexpr int R = Tile::kRows, C = Tile::kChunks, P = kPer<E>;
-  static constexpr int kNextRow = Tile::kGroups, kNextKey = Tile::kLanes * P;
+  static constexpr int kNextRow = Tile::kTogether ? 1 : Tile::kGroups, kNextKey = Tile::kLanes * P;
+  static constexpr int kNextGroup = Tile::kTogether ? R : 1;
+  // Value channels of one load of v and one store of the output.
+  static constexpr int kWide = !Tile::kTogether ? 1 : R % 4 == 0 ? 4 : R % 2 == 0 ? 2 : 1;
   int tile, h;
   int64_t first_token;
   int lane;
@@ -50,7 +54,7 @@ struct RowPlace {
         first_token(static_cast<int64_t>(blockIdx.z) * T),
         lane(threadIdx.x % 32),
         group(threadIdx.x / Tile::kLanes),
-        channel(tile * Tile::kChannels + group),
+        channel(tile * Tile::kChannels + kNextGroup * group),
         key(P * (threadIdx.x % Tile::kLanes)),
         part((h * D + channel) * D + key) {}
 };
@@ -70,8 +74,9 @@ __device__ __forceinline__ void bring_rows_near(const Arguments<E>& p, const Row
   } else if (threadIdx.x == 2) {
     bring_near(p.k + at.first_token * p.qk_stride + blockIdx.y * D, D * sizeof(bf16));
   } else if (threadIdx.x == 4 && blockIdx.x + blockIdx.y == 0) {  // lines that all blocks of a row share
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p.a + at.first_token * p.H)));
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p.b + at.first_token * p.H)));
+    bring_line_near(p.a + at.first_token * p.H);
+    bring_line_near(p.b + at.first_token * p.H);
+    if constexpr (slots != Slots::kNone) bring_line_near(p.write + at.first_token);
   } else if (threadIdx.x == 3 && Tile::kChannels % 8 == 0) {
     bring_near(p.v + at.first_token * p.v_stride + at.h * D + at.tile * Tile::kChannels, Tile::kChannels * sizeof(bf16));
   }
@@ -82,7 +87,7 @@ template <class E, int D, class Tile>
 struct RowToken {
   using Place = RowPlace<E, D, Tile>;
   Packed<Place::P> q[Place::C], k[Place::C];
-  bf16 v[Place::R];
+  alignas(2 * Place::kWide) bf16 v[Place::R];
 
   // q and k from the thread's first key channel on; v from its value channel `first` on.
   __device__ __forceinline__ void load(const bf16* from_q, const bf16* from_k, const bf16* from_v, int first) {
@@ -92,7 +97,7 @@ struct RowToken {
       k[c].load(from_k + c * Place::kNextKey);
     }
 #pragma unroll
-    for (int r = 0; r < Place::R; ++r) v[r] = from_v[first + r * Place::kNextRow];
+    for (int r = 0; r < Place::R; r += Place::kWide) load_wide<Place::kWide>(v + r, from_v + first + r * Place::kNextRow);
   }
 
   __device__ __forceinline__ void widen_to(float (&to_q)[Place::C][Place::P], float (&to_k)[Place::C][Place::P],
@@ -183,10 +188,12 @@ struct Rows {
   __device__ __forceinline__ void write(const Arguments<E>& p, const Place& at, int64_t row, const float (&sums)[2 * R + 3],
                                         const float (&k)[C][P], const float (&v)[R], const Gates& gate,
                                         const Factors& factor, E* to) {
+    float o[R];
+    bf16* const out = p.output + (row * p.H + at.h) * D + at.channel;
 #pragma unroll
     for (int r = 0; r < R; ++r) {
       float u;
-      const float o = read_out(sums[2 * r], sums[2 * r + 1], v[r], gate, factor, p.scale, u);
+      o[r] = read_out(sums[2 * r], sums[2 * r + 1], v[r], gate, factor, p.scale, u);
 #pragma unroll
       for (int c = 0; c < C; ++c) {
         float x[P];
@@ -196,7 +203,12 @@ struct Rows {
         S[r][c] = pack(x);
         store16<Streaming>(to + r * Place::kNextRow * D + c * Place::kNextKey, S[r][c]);
       }
-      if (at.key == 0) p.output[(row * p.H + at.h) * D + at.channel + r * Place::kNextRow] = __float2bfloat16_rn(o);
+      if (Place::kWide == 1 && at.key == 0) out[r * Place::kNextRow] = __float2bfloat16_rn(o[r]);
+    }
+    if constexpr (Place::kWide > 1) {
+      if (at.key != 0) return;
+#pragma unroll
+      for (int r = 0; r < R; r += Place::kWide) store_wide<Place::kWide>(out + r, o + r);
     }
   }
 };
@@ -207,7 +219,7 @@ __global__ void __launch_bounds__(Tile::kThreads) gdn_decode_k_last_kernel(const
   constexpr int R = Tile::kRows, C = Tile::kChunks, P = kPer<E>;
   const int T = kVerify ? p.T : 1;
   const RowPlace<E, D, Tile> at(T);
-  if constexpr (Tile::kAhead) bring_rows_near<slots>(p, at, T);
+  bring_rows_near<slots>(p, at, T);
 
   // Everything is asked for before anything is waited for; only slots stand in the way of the state.
   wait_for_previous();
@@ -223,20 +235,28 @@ __global__ void __launch_bounds__(Tile::kThreads) gdn_decode_k_last_kernel(const
     token.load(q_at + at.key, k_at + at.key, v_at, at.channel);
   }
   keep_order();
+  if constexpr (slots == Slots::kNone) let_next_start();
   const RawGates raw(p, at.first_token + (kVerify ? min(at.lane, T - 1) : 0), at.h);  // lane t: those of token t
 
   if constexpr (slots != Slots::kNone) {
-    if (!row.resolve(T, p.num_slots)) {
+    if (!row.finds_source(T, p.num_slots)) {
       if constexpr (kVerify) __pipeline_wait_prior(0);
       write_zeros(p, at, T);
       return;
     }
   }
   keep_order();
+  if constexpr (slots == Slots::kPool) let_next_start();
   Rows<E, D, Tile> rows;
   rows.load(p.from + row.source * p.slot_stride + at.part);
   keep_order();
-  let_next_start();
+  if constexpr (kVerify) let_next_start();
+  if constexpr (slots == Slots::kPool) {
+    if (!row.finds_target(p.num_slots)) {
+      write_zeros(p, at, T);
+      return;
+    }
+  }
 
   const Gates gate_of_lane(raw);
   Gates gate = gate_of_lane;
@@ -248,7 +268,7 @@ __global__ void __launch_bounds__(Tile::kThreads) gdn_decode_k_last_kernel(const
 #pragma unroll 1
   for (int t = 0; t < T; ++t) {
     if constexpr (kVerify) {
-      token.load(&stage.q[t][at.key], &stage.k[t][at.key], stage.v[t], at.group);
+      token.load(&stage.q[t][at.key], &stage.k[t][at.key], stage.v[t], at.kNextGroup * at.group);
       gate.alpha = __shfl_sync(kAllLanes, gate_of_lane.alpha, t);
       gate.beta = __shfl_sync(kAllLanes, gate_of_lane.beta, t);
     }

@@ -18,22 +18,25 @@ struct RowSlots {
       : source(blockIdx.z), mine(blockIdx.z), accepted(0) {
     const int64_t row = blockIdx.z;
     if constexpr (slots != Slots::kNone) {
-      mine = p.write[row * T + min(static_cast<int>(threadIdx.x % 32), T - 1)];
       source = p.read[row];
+      mine = p.write[row * T + min(static_cast<int>(threadIdx.x % 32), T - 1)];
     }
     if constexpr (slots == Slots::kVerify) accepted = p.accepted[row];
   }
 
-  // Whether the row is live; if so, `source` is what it reads. -1 skips a row, and so does a slot that is none. All
-  // lanes call it.
-  __device__ __forceinline__ bool resolve(int T, int num_slots) {
+  // Whether the row may be live; if so, `source` is what it reads. -1 skips a row, and so does a slot that is none. All
+  // lanes call it. In a pool it waits for the slot to read alone: the state is asked for before the slot to write is known.
+  __device__ __forceinline__ bool finds_source(int T, int num_slots) {
     if constexpr (slots == Slots::kNone) return true;
+    if constexpr (slots == Slots::kPool) return is_slot(source, num_slots);
     const bool live = __all_sync(kAllLanes, is_slot(mine, num_slots) && is_slot(source, num_slots));
-    if constexpr (slots == Slots::kPool) return live;
     const int reached = __shfl_sync(kAllLanes, mine, (accepted - 1) & 31);
     if (accepted != 0) source = reached;
     return live && accepted >= 0 && accepted <= T;
   }
+
+  // Whether a row of a pool, which has one slot to write, is live.
+  __device__ __forceinline__ bool finds_target(int num_slots) const { return is_slot(mine, num_slots); }
 
   __device__ __forceinline__ int target(int t) const {
     return slots == Slots::kVerify ? __shfl_sync(kAllLanes, mine, t) : mine;

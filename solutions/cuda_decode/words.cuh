@@ -74,6 +74,28 @@ struct Packed {
   }
 };
 
+// N = 1, 2 or 4 consecutive bfloat16, by one access.
+template <int N>
+__device__ __forceinline__ void load_wide(bf16* to, const bf16* from) {
+  if constexpr (N == 4) {
+    *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(from);
+  } else if constexpr (N == 2) {
+    *reinterpret_cast<uint32_t*>(to) = *reinterpret_cast<const uint32_t*>(from);
+  } else {
+    *to = *from;
+  }
+}
+
+template <int N>
+__device__ __forceinline__ void store_wide(bf16* to, const float* from) {
+  if constexpr (N == 4) {
+    *reinterpret_cast<uint2*>(to) = make_uint2(narrow(from[0], from[1]), narrow(from[2], from[3]));
+  } else {
+    static_assert(N == 2);
+    *reinterpret_cast<uint32_t*>(to) = narrow(from[0], from[1]);
+  }
+}
+
 // Each of N sums over the lanes that differ in the bits from `First` up to, and without, `End`. Level by level over all
 // of them: shuffles stay in order, and a sum at a time would wait for every one of its own.
 template <int First, int End, int N>
