@@ -8,7 +8,8 @@
 #include "short.cuh"
 #include "stay.cuh"
 
-// SEED draws other orders in which threads run; STOP_AT_FIRST is for those who expect an error.
+// SEED draws other orders in which threads run; STOP_AT_FIRST is for those who expect an error; SHORT_ALONE runs nothing but blocks
+// that prepare their own chunks.
 #ifndef SEED
 #define SEED 1
 #endif
@@ -223,24 +224,32 @@ int main() {
   for (const Case& c : all_cases()) {
     const Inputs inputs = draw(c);
     const Expected expected = recur(c, inputs, scale);
+    const auto run = [&](const Case& c, const Expected& expected, const Cut& cut) {
+      right &= report(c, inputs, expected, cut, scale);
+#ifdef STOP_AT_FIRST
+      if (!right) std::_Exit(1);
+#endif
+    };
+#ifndef SHORT_ALONE
     for (int slices = 1; slices <= kSize / kSlice; ++slices) {
       for (const Cut& cut : {Cut{slices, 0, 0}, Cut{slices, 1, 1}, Cut{slices, 2, 1}, Cut{slices, 2, 2},
                              Cut{slices, 0, 0, 1, 99}, Cut{slices, 0, 0, 4, 1}, Cut{slices, 0, 0, 132, 99},
-                             Cut{slices, 0, 0, 1, 1, 2}, Cut{slices, 0, 0, 0, 0, 0, 1}, Cut{slices, 0, 0, 0, 0, 0, 3},
-                             Cut{slices, 0, 0, 0, 0, 0, 1, true}, Cut{slices, 0, 0, 0, 0, 0, 3, true}}) {
-        if (cut.prepares && !kShortFits) continue;
-#ifdef SHORT_ALONE
-        if (!cut.prepares) continue;
-#endif
+                             Cut{slices, 0, 0, 1, 1, 2}, Cut{slices, 0, 0, 0, 0, 0, 1}, Cut{slices, 0, 0, 0, 0, 0, 3}}) {
         if (cut.stays != 0 && (slices == 1 || c.checkpoint_every != 0)) continue;
         if (cut.decides() && (slices == 1 || c.sequences() == 1)) continue;
         if (cut.first > 1 && c.chunks() <= cut.first) continue;  // one segment
         if (c.sequences() > kCut && cut.length + cut.multiprocessors != 0) continue;
-        right &= report(c, inputs, expected, cut, scale);
-#ifdef STOP_AT_FIRST
-        if (!right) return 1;
-#endif
+        run(c, expected, cut);
       }
+    }
+#endif
+    if (!kShortFits || kSize != kStaySize) continue;
+    Case bare = c;
+    Expected of_states = expected;
+    bare.checkpoint_every = 0, of_states.checkpoints.clear();
+    for (const int blocks : {1, 3}) {
+      if (blocks == 1 && c.checkpoint_every != 0) continue;  // every case once, some twice
+      run(bare, of_states, {.slices = 2, .first = 0, .length = 0, .stays = blocks, .prepares = true});
     }
   }
   return right ? 0 : 1;
