@@ -85,7 +85,7 @@ void launch_staying(const Problem& p, const Maps& maps, int64_t places, int mult
 
 template <class E>
 void launch_short(const Problem& p, const Maps& maps, const ShortMaps& parts, cudaStream_t stream) {
-  gdn_order_kernel<<<1, kOrderThreads, kBins * sizeof(int), stream>>>(p);
+  gdn_order_kernel<kOrderThreads><<<1, kOrderThreads, kBins * sizeof(int), stream>>>(p);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
   constexpr auto kernel = gdn_short_kernel<E>;
   static std::atomic<uint64_t> allowed{0};

@@ -19,7 +19,8 @@ constexpr int kShortAdvanceRegisters = 192, kShortPrepareRegisters = 120;
 static_assert(2 * kShortAdvanceRegisters + kShortPrepareRegisters <= 65536 / kShortThreads / 8 * 8 * 3);
 
 // By one block: what the first kernel has a block for where there is one (prepare.cuh).
-__global__ void __launch_bounds__(kOrderThreads) gdn_order_kernel(const __grid_constant__ Problem p) {
+template <int Threads>
+__global__ void __launch_bounds__(Threads) gdn_order_kernel(const __grid_constant__ Problem p) {
   let_next_begin();
   DYNAMIC_SHARED(memory);
   order_sequences(p, reinterpret_cast<int*>(memory));
