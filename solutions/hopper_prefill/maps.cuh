@@ -39,27 +39,30 @@ CUtensorMap boxes(const ffi::TensorView& x, int halves, int rows = kChunk) {
   return map;
 }
 
-ShortMaps short_boxes(const ffi::TensorView& q, const ffi::TensorView& k, const ffi::TensorView& v) {
-  ShortMaps maps{};
-  for (int i = 0; i < 3; ++i) {
-    const int rows = kShortRows * (i + 1);
-    maps.q[i] = boxes(q, 1, rows), maps.k[i] = boxes(k, 1, rows), maps.v[i] = boxes(v, 1, rows);
-  }
-  return maps;
-}
-
-// Of states, as rows of D numbers: four boxes of 32 columns and all rows of one.
-CUtensorMap state_boxes(const float* states, int64_t rows) {
+// Of states, as rows of D numbers: so many boxes of 32 columns and rows of one, or all.
+CUtensorMap state_boxes(const float* states, int64_t rows, int of_rows = kStaySize, int boxes = 4) {
   constexpr cuuint32_t D = kStaySize;
   CUtensorMap map{};
   if (states == nullptr || rows == 0) return map;
   const cuuint64_t sizes[] = {D / 4, static_cast<cuuint64_t>(rows), 4}, strides[] = {4 * D, D};
-  const cuuint32_t box[] = {D / 4, D, 4}, steps[] = {1, 1, 1};
+  const cuuint32_t box[] = {D / 4, static_cast<cuuint32_t>(of_rows), static_cast<cuuint32_t>(boxes)}, steps[] = {1, 1, 1};
   const CUresult error = encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, const_cast<float*>(states), sizes, strides, box, steps,
                                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   TVM_FFI_CHECK(error == CUDA_SUCCESS, RuntimeError) << "cuTensorMapEncodeTiled failed with " << error;
   return map;
+}
+
+ShortMaps short_boxes(const ffi::TensorView& q, const ffi::TensorView& k, const ffi::TensorView& v, const Problem& p) {
+  ShortMaps maps{};
+  // Of a slice: half of the rows, or half of the columns.
+  const int64_t rows = int64_t{p.N} * p.H * kStaySize;
+  maps.states = p.k_first ? state_boxes(p.initial_state, rows, kStaySize, 2) : state_boxes(p.initial_state, rows, kSlice, 4);
+  for (int i = 0; i < 3; ++i) {
+    const int rows = kShortRows * (i + 1);
+    maps.q[i] = boxes(q, 1, rows), maps.k[i] = boxes(k, 1, rows), maps.v[i] = boxes(v, 1, rows);
+  }
+  return maps;
 }
 
 }  // namespace

@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(kShortThreads, 1)
       for (auto* barriers : {s.full, s.v_full, s.inverted, s.found}) barrier_init(shared_address(&barriers[i]), kLeavers);
       for (auto* barriers : {s.keys_empty, s.empty}) barrier_init(shared_address(&barriers[i]), 8 * kLeavers);
     }
-    barrier_init(shared_address(&s.state_full), 1);
-    barrier_init(shared_address(&s.state_empty), 8 * kLeavers);
+    for (auto& slice : s.state_full) barrier_init(shared_address(&slice), 1);
+    for (auto& slice : s.state_empty) barrier_init(shared_address(&slice), 4 * kLeavers);
     barrier_init_done();
   }
   for (auto& place : s.places) {
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kShortThreads, 1)
   __syncthreads();
   if (wg < 2) {
     registers_up<kShortAdvanceRegisters>();
-    advance_short<E>(p, s);
+    advance_short<E>(p, s, wg);
   } else {
     registers_down<kShortPrepareRegisters>();
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0);

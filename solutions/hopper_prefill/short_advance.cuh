@@ -7,11 +7,13 @@
 
 namespace {
 
-// This thread's part of a state that has landed in boxes of 32 columns, whose rows are value channels, or key channels.
+// This thread's part of a slice that has landed in boxes of 32 columns, whose rows are 64 value channels, or 128 key channels.
 __device__ __forceinline__ void take_state(Slice<kStaySize>& S, const unsigned char* boxes, bool k_first) {
   const int lane = lane_here(), column = 2 * (lane % 4);  // found again, and not kept over chunks
-  const int row = 16 * anew(threadIdx.x / 32) + lane / 4;
-  const auto at = [&](int r, int c) { return boxes + c / 32 * (kStaySize * 128) + swizzled(r, c % 32 / 4) + c % 4 * 4; };
+  const int row = 16 * (anew(threadIdx.x / 32) % 4) + lane / 4;
+  const auto at = [&](int r, int c) {
+    return boxes + c / 32 * ((k_first ? kStaySize : kSlice) * 128) + swizzled(r, c % 32 / 4) + c % 4 * 4;
+  };
   if (k_first) {
 #pragma unroll
     for (int i = 0; i < 64; ++i) {
@@ -54,7 +56,7 @@ __device__ __forceinline__ void scale(float (&o)[32], const float4 (&reads)[4]) 
 
 // A warpgroup's 64 value channels.
 template <class E>
-__device__ __forceinline__ void advance_short(const Problem& p, Short& s) {
+__device__ __forceinline__ void advance_short(const Problem& p, Short& s, int wg) {
   constexpr uint32_t kPlaceBytes = sizeof(s.places[0]);
   constexpr uint32_t kQ = offsetof(ShortPlace, q), kV = offsetof(ShortPlace, v), kTile = offsetof(ShortPlace, tile);
   constexpr uint32_t kP = offsetof(ShortPlace, P), kDecays = kTile + offsetof(StateTile, decays);
@@ -70,7 +72,7 @@ __device__ __forceinline__ void advance_short(const Problem& p, Short& s) {
   const auto leaves = [] { return static_cast<int>(lane_here() < kLeavers); };  // says for its warp that it has left a place
   uint32_t place = shared_address(s.places), asked = shared_address(s.asked);  // the barrier, by which the others are found
   const auto barrier = [&](const uint64_t* barriers) { return asked + (shared_address(barriers) - shared_address(s.asked)); };
-  uint32_t parities = 0;  // of the barriers of the place; and, one bit up, of those of the turn, of which it is the number, too
+  uint32_t parity = 0, turn = 0;  // of the barriers of the place; the number of the turn
   Slice<kStaySize> S;
   const auto load_decays = [&](float4(&to)[4], uint32_t decays) {
 #pragma unroll
@@ -84,7 +86,7 @@ __device__ __forceinline__ void advance_short(const Problem& p, Short& s) {
       for (int e = 0; e < 4; ++e) state_bits[k][e] = pack<E>(S[k / 4][k % 4 * 8 + 2 * e], S[k / 4][k % 4 * 8 + 2 * e + 1]);
     }
     keep(state_bits);
-    barrier_wait(barrier(s.full), parities & 1);
+    barrier_wait(barrier(s.full), parity);
     // Here, where nothing is under way: S is what products of the chunk before have left, and the compiler would wait for these.
     const float all = load_one(place + kFromStart + 4 * (kChunk - 1));  // gamma_C
 #pragma unroll
@@ -95,7 +97,7 @@ __device__ __forceinline__ void advance_short(const Problem& p, Short& s) {
     wgmma_fence();
     multiply<E, 0, 8>(o, state_bits, place);
     wgmma_commit();
-    barrier_wait(barrier(s.v_full), parities & 1);
+    barrier_wait(barrier(s.v_full), parity);
     wgmma_wait<0>();
     settle(o);
     // V^T becomes X^T by 16 tokens, for want of registers.
@@ -112,7 +114,7 @@ __device__ __forceinline__ void advance_short(const Problem& p, Short& s) {
     wgmma_commit();
     float4 reads[4];  // scale gamma
     load_decays(reads, kReadOut);
-    barrier_wait(barrier(s.inverted), parities & 1);
+    barrier_wait(barrier(s.inverted), parity);
     wgmma_wait<0>();
     settle(o);
     keep(state_bits);
@@ -134,7 +136,7 @@ __device__ __forceinline__ void advance_short(const Problem& p, Short& s) {
     pack_v<E>(bits, y);
     wgmma_fence();
     update_state<E, kStaySize>(S, decayed, place);
-    barrier_wait(barrier(s.found), parities & 1);
+    barrier_wait(barrier(s.found), parity);
     wgmma_fence();
     multiply_square<E>(o, bits, place + kP);  // + V'^T P^T
     wgmma_commit();
@@ -149,7 +151,7 @@ __device__ __forceinline__ void advance_short(const Problem& p, Short& s) {
     // O^T is where v was, of which this warp has read the same channels. From there it goes to memory (short_feed.cuh).
     store_output<E>(o, place + of_lane());
     if (is_last) {
-      const Work& work = s.work[parities >> 1];
+      const Work& work = s.work[turn % kShortTurns];
       const int rows = static_cast<int>(work.end - work.start) - (work.chunks - 1) * kChunk;
       if (rows < kChunk) {
         __syncwarp();
@@ -160,22 +162,22 @@ __device__ __forceinline__ void advance_short(const Problem& p, Short& s) {
     barrier_arrive_if(leaves(), barrier(s.empty));
     const bool first = (asked & 8) == 0;
     place = first ? place + kPlaceBytes : place - kPlaceBytes;
-    asked ^= 8, parities ^= !first;
+    asked ^= 8, parity ^= !first;
   };
 #pragma unroll 1
-  for (;; parities ^= 2) {
-    barrier_wait(shared_address(&s.state_full), parities >> 1);
-    const Work& work = s.work[parities >> 1];
+  for (;; ++turn) {
+    barrier_wait(shared_address(&s.state_full[wg]), turn & 1);
+    const Work& work = s.work[turn % kShortTurns];
     const int chunks = __shfl_sync(kAllLanes, work.chunks, 0);
     if (chunks < 0) break;
     if (p.initial_state == nullptr) {
 #pragma unroll
       for (int i = 0; i < 64; ++i) S[i / 32][i % 32] = 0.f;
     } else {
-      take_state(S, s.state[0], p.k_first);
+      take_state(S, s.state[wg], p.k_first);
     }
     __syncwarp();
-    barrier_arrive_if(leaves(), shared_address(&s.state_empty));
+    barrier_arrive_if(leaves(), shared_address(&s.state_empty[wg]));
 #pragma unroll 1
     for (int left = chunks; left > 0; --left) advance_chunk(left == 1);
     save_state<kStaySize>(S, work, work.to, p.k_first);

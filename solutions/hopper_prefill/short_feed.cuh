@@ -6,9 +6,10 @@
 
 namespace {
 
-// Boxes of one half, of 16, 32 and 48 rows: of a chunk that is not whole no more is asked for than it has, rounded up.
+// Boxes of one half, of 16, 32 and 48 rows: of a chunk that is not whole no more is asked for than it has, rounded up. And a
+// slice of a state.
 struct ShortMaps {
-  CUtensorMap q[3], k[3], v[3];
+  CUtensorMap q[3], k[3], v[3], states;
 };
 
 // By a warp. A chunk is asked for as soon as its place is free, a state as soon as the one before has been read.
@@ -16,7 +17,7 @@ struct ShortFeeder {
   const Problem& p;
   Short& s;
   const Maps& maps;
-  const ShortMaps& short_maps;
+  const ShortMaps& parts;
   int asked = 0;  // chunks, of all turns
 
   __device__ __forceinline__ static int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
@@ -37,22 +38,28 @@ struct ShortFeeder {
     return uniform(lane_here() == 0 ? atomicAdd(p.queue, 1) : 0);
   }
 
+  // A slice for each warpgroup, as soon as that has read the one before.
   __device__ __forceinline__ void ask_state(const Turn& turn, int number) const {
-    const uint32_t landing = shared_address(&s.state_full);
-    if (number > 0) barrier_wait(shared_address(&s.state_empty), (number - 1) & 1);
-    if (lane_here() == 0) {
-      const int pair = turn.n * p.H + turn.h;
-      Work& work = s.work[number & 1];
-      work.h = turn.h, work.chunks = turn.chunks, work.slice = 0, work.start = turn.start, work.end = turn.end;
-      work.to = p.final_state + static_cast<int64_t>(pair) * kStaySize * kStaySize;
-      if (turn.chunks >= 0 && p.initial_state != nullptr) {
-        barrier_expect(landing, kStaySize * kStaySize * 4);
-        load_state_boxes(shared_address(s.state), &maps.states, pair * kStaySize, landing);
-      } else {
-        barrier_arrive(landing);
+    const int pair = turn.n * p.H + turn.h;
+    for (int slice = 0; slice < 2; ++slice) {
+      const uint32_t landing = shared_address(&s.state_full[slice]);
+      if (number > 0) barrier_wait(shared_address(&s.state_empty[slice]), (number - 1) & 1);
+      if (lane_here() == 0) {
+        if (slice == 0) {
+          Work& work = s.work[number % kShortTurns];
+          work.h = turn.h, work.chunks = turn.chunks, work.slice = 0, work.start = turn.start, work.end = turn.end;
+          work.to = p.final_state + static_cast<int64_t>(pair) * kStaySize * kStaySize;
+        }
+        if (turn.chunks >= 0 && p.initial_state != nullptr) {
+          barrier_expect(landing, sizeof(s.state[0]));
+          const int row = pair * kStaySize + (p.k_first ? 0 : slice * kSlice), box = p.k_first ? 2 * slice : 0;
+          load_state_part(shared_address(s.state[slice]), &parts.states, row, box, landing);
+        } else {
+          barrier_arrive(landing);
+        }
       }
+      __syncwarp();
     }
-    __syncwarp();
   }
 
   // For nobody to need k and q of chunk `c`, counted over all turns.
@@ -92,8 +99,8 @@ struct ShortFeeder {
       barrier_arrive(shared_address(&s.asked[i]));
       const uint32_t landing = shared_address(&s.landed[i]);
       barrier_expect(landing, 2 * bytes);
-      load(shared_address(place.k), &maps.k, short_maps.k, rows, turn.h / p.k_group, token, landing);
-      load(shared_address(place.q), &maps.q, short_maps.q, rows, turn.h / p.q_group, token, landing);
+      load(shared_address(place.k), &maps.k, parts.k, rows, turn.h / p.k_group, token, landing);
+      load(shared_address(place.q), &maps.q, parts.q, rows, turn.h / p.q_group, token, landing);
     }
     __syncwarp();
     if (!first) let_out(asked - kShortPlaces);
@@ -102,7 +109,7 @@ struct ShortFeeder {
       stored_read();  // the output that was in the place of v
       s.going[i] = {rows == kChunk ? token : -1, turn.h};
       barrier_expect(landing, bytes);
-      load(shared_address(place.v), &maps.v, short_maps.v, rows, turn.h / p.v_group, token, landing);
+      load(shared_address(place.v), &maps.v, parts.v, rows, turn.h / p.v_group, token, landing);
     }
     __syncwarp();
     ++asked;

@@ -20,8 +20,8 @@ __device__ __forceinline__ void multiply_rows(float (&x)[kBlocksOf<From, End>][8
 #pragma unroll
     for (float& number : block) number = 0.f;
   }
-#pragma unroll
-  for (int k = 0; k < kStaySize / 16; ++k) {
+#pragma unroll 4
+  for (int k = 0; k < kStaySize / 16; ++k) {  // a box at a time: of both at once registers are short
     uint32_t right[End][4];
 #pragma unroll
     for (int m = 0; m < End; ++m) ldmatrix(right[m], fragment_at(b, m, k, lane));

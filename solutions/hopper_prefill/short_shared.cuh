@@ -5,6 +5,7 @@
 namespace {
 
 constexpr int kShortPlaces = 2;
+constexpr int kShortTurns = 4;  // whose work is kept: the next one's is written when one warpgroup may be a turn behind the other
 constexpr int kShortRows = 16;  // of the boxes that are asked for where a chunk is not whole: no more than it has
 
 // What of a place of v goes to memory, once nobody writes it any more: the output of a whole chunk, of head h from `token` on;
@@ -30,16 +31,16 @@ struct ShortPlace {
 
 // Barriers of a place, in the order in which they become full: `asked`: it stands in `asks` what comes; k and q have landed; v
 // has; rows of k and q behind the end are zeros, and decays are there; those of v are; T is there; P is; nobody needs k, q, T and
-// decays; nobody needs the place, and the output is there. `state_full`: what the block has next stands in `work`, and its state
-// has landed. `state_empty`: it has been read, and what the block had before is done.
+// decays; nobody needs the place, and the output is there. `state_full`: what the block has next stands in `work`, and that slice of
+// its state has landed. `state_empty`: it has been read, and what the warpgroup had before is done.
 struct Short {
   struct alignas(1024) Place : ShortPlace {};
   Place places[kShortPlaces];
-  unsigned char state[4][kStaySize * 128];  // boxes of 32 columns, swizzled
+  unsigned char state[2][kSlice * kStaySize * 4];  // slices, in boxes of 32 columns, swizzled
   alignas(16) uint64_t asked[kShortPlaces], landed[kShortPlaces], v_landed[kShortPlaces], full[kShortPlaces], v_full[kShortPlaces];
   uint64_t inverted[kShortPlaces], found[kShortPlaces], keys_empty[kShortPlaces], empty[kShortPlaces];
-  uint64_t state_full, state_empty;
-  Work work[2];  // of turns
+  uint64_t state_full[2], state_empty[2];  // of slices
+  Work work[kShortTurns];
   Going going[kShortPlaces];
   Asked asks[kShortPlaces];
 };

@@ -136,7 +136,7 @@ def test_errors_are_found(tmp_path: Path, name: str, old: str, new: str, says: s
 
 
 LANDED = "barrier_wait(shared_address(&s.landed[i]), parity);"
-READ = "if (number > 0) barrier_wait(shared_address(&s.state_empty), (number - 1) & 1);"
+READ = "if (number > 0) barrier_wait(shared_address(&s.state_empty[slice]), (number - 1) & 1);"
 LEFT = "if (!first) wait_keys_empty(asked - kShortPlaces);"
 OUT = "if (!first) let_out(asked - kShortPlaces);"
 ODD = "first = odd ? column + 16 : column, second"

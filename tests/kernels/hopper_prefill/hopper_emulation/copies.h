@@ -87,6 +87,18 @@ inline void load_state_boxes(uint32_t to, const CUtensorMap* map, int row, uint3
   }
 }
 
+// Of such a state `map->rows` rows from there on, and `map->halves` boxes of columns.
+inline void load_state_part(uint32_t to, const CUtensorMap* map, int row, int box, uint32_t barrier) {
+  require(to % 1024 == 0, "load_state_part: misaligned");
+  constexpr int kRowBytes = 128 * 4;
+  const auto* from = reinterpret_cast<const std::byte*>(map->base) + static_cast<int64_t>(row) * kRowBytes + box * kBoxRowBytes;
+  for (int at = 0; at < map->halves * map->rows * kBoxRowBytes; at += kPieceBytes) {
+    const int column = at / (map->rows * kBoxRowBytes) * kBoxRowBytes + at % kBoxRowBytes;
+    const int line = at / kBoxRowBytes % map->rows;
+    load_bytes(swizzle_128(to + at), from + static_cast<int64_t>(line) * kRowBytes + column, kPieceBytes, barrier);
+  }
+}
+
 inline void land_bytes(const BytesCopy& copy) {
   std::memcpy(shared_memory.bytes + copy.to, copy.from, copy.bytes);
   advance_barrier(barrier_at(copy.barrier), 0, -copy.bytes);

@@ -72,6 +72,8 @@ void launch_short(const Problem& p, const Maps& maps) {
     for (CUtensorMap* of : {parts.q, parts.k, parts.v}) {
       for (int i = 0; i < 3; ++i) of[i].halves = 1, of[i].rows = kShortRows * (i + 1);
     }
+    parts.states = maps.states;
+    parts.states.rows = p.k_first ? kStaySize : kSlice, parts.states.halves = p.k_first ? 2 : 4;
     launch({1, 1, 1}, kOrderThreads, kBins * sizeof(int), [&] { gdn_order_kernel<kOrderThreads>(p); });
     const Place blocks{static_cast<unsigned>(p.stays), 1, 1};
     launch(blocks, kShortThreads, sizeof(Short), [&] { gdn_short_kernel<E>(p, maps, parts); });
