@@ -23,7 +23,7 @@ template <int Threads>
 __global__ void __launch_bounds__(Threads) gdn_order_kernel(const __grid_constant__ Problem p) {
   let_next_begin();
   DYNAMIC_SHARED(memory);
-  order_sequences(p, reinterpret_cast<int*>(memory));
+  order_alike_sequences(p, reinterpret_cast<int*>(memory));
 }
 
 // As many blocks as stay, in x.
