@@ -113,6 +113,9 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
                   how.stays ? state_boxes(p.initial_state, N * H * D) : CUtensorMap{}};
   const auto run = [&](auto launched) { launched(p, maps, places, how, multiprocessors, stream); };
   const auto run_typed = [&]<class E>() {
+    if constexpr (kShortFits) {
+      if (how.prepares) return launch_short<E>(p, maps, short_boxes(q, k, v, p), stream);
+    }
     if (how.stays) return launch_staying<E>(p, maps, places, multiprocessors, stream);
     if (D == 64) return run(p.every != 0 ? launch_all<E, 64, 1, true> : launch_all<E, 64, 1, false>);
     if (p.every != 0) return run(how.groups == 1 ? launch_all<E, 128, 1, true> : launch_all<E, 128, 2, true>);

@@ -7,6 +7,7 @@
 #include "choose.cuh"
 #include "join.cuh"
 #include "queue.cuh"
+#include "short_shared.cuh"
 
 namespace {
 
@@ -17,7 +18,8 @@ struct Cut {
   bool alone;         // whether a block without outputs has a multiprocessor for itself
   int64_t whole = 0;  // that many (sequence, head) have one block for both slices, those behind them one for each; 0: all ..
   int64_t most = 0;   // .. but for this many sequences, no more, the longest ones, where blocks find that they had better
-  bool stays = false;  // blocks take (sequence, head) after (sequence, head)
+  bool stays = false;  // blocks take (sequence, head) after (sequence, head) ..
+  bool prepares = false;  // .. and prepare their chunks themselves
   bool decides() const { return most + whole > 0; }
 };
 
@@ -29,7 +31,7 @@ struct Workspace {
 
 Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_t heads, int64_t D) {
   const int64_t tile = tile_bytes(!finds_p(how.groups)) / static_cast<int64_t>(sizeof(float));
-  return {(tokens / kChunk + sequences) * heads * tile,
+  return {how.prepares ? 0 : (tokens / kChunk + sequences) * heads * tile,
           how.length == 0 ? 0 : count_places(tokens, sequences, how.first, how.length) * heads * D * D,
           how.stays ? queue_size(sequences) : 0};
 }
@@ -49,15 +51,18 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
   // Where states are much of what moves, and each multiprocessor has several, the next one had better come while this one is
   // advanced. Longer sequences lose more by having two places for keys than they gain: measured, from 8 chunks on.
   constexpr int64_t kStayTokens = 384, kStayPairs = 2;
+  // With so many tokens a chunk is prepared before its turn comes, in the block itself: by counting (LOG.md, version 17).
 #ifdef GDN_CLOCKS
   const bool forced = given("GDN_GROUPS", 0) != 0;
+  const int64_t prepare_tokens = given("GDN_SHORT", 128);
 #else
   constexpr bool forced = false;
+  constexpr int64_t prepare_tokens = 128;
 #endif
   const bool many = pairs >= kStayPairs * multiprocessors && pairs * kStaySize < int64_t{1} << 31;
   if (!forced && !checkpoints && many && tokens <= kStayTokens * sequences) {
     Cut staying{2, 0, 0, false};
-    staying.stays = true;
+    staying.stays = true, staying.prepares = kShortFits && tokens <= prepare_tokens * sequences;
     return staying;
   }
   const bool two_will_do = pairs > multiprocessors && last > 0 && 2 * last <= multiprocessors;

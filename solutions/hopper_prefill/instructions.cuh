@@ -105,6 +105,12 @@ __device__ __forceinline__ void load_state_boxes(uint32_t to, const CUtensorMap*
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
       ::"r"(to), "l"(map), "r"(0), "r"(row), "r"(0), "r"(bar) : "memory");
 }
+// Of such a state the rows that the map's box has, from `row` on, and as many boxes of columns from `box` on.
+__device__ __forceinline__ void load_state_part(uint32_t to, const CUtensorMap* map, int row, int box, uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
+      ::"r"(to), "l"(map), "r"(0), "r"(row), "r"(box), "r"(bar) : "memory");
+}
 // As many bytes, a multiple of 16, as they lie.
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int bytes, uint32_t bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"

@@ -98,13 +98,16 @@ __device__ __forceinline__ void read_products(float (&x)[8], const unsigned char
   x[0] = left.x, x[1] = left.y, x[2] = left.z, x[3] = left.w, x[4] = right.x, x[5] = right.y, x[6] = right.z, x[7] = right.w;
 }
 
-// A chunk's tile but for its decays, which are there. `products`: K K^T and, behind it, Q K^T.
-template <class E, int D, bool WithP>
+// A chunk's tile but for its decays, which are there. `products`: K K^T and, behind it, Q K^T. InPlace: where wgmma reads T.
+template <class E, int D, bool WithP, bool InPlace = false>
 struct Inverter {
+  static constexpr int kTermBytes = InPlace ? kTriangle : kBlocks * kBlock;
+  __device__ __forceinline__ static constexpr int place_of(int r, int s) { return InPlace ? place_in_triangle(r, s) : block_of(r, s); }
+
   const unsigned char* products;
   const Rows& rows;
   Scratch& s;
-  unsigned char* tile;  // in memory
+  unsigned char* tile;  // in memory, or in shared memory
   float scale;
   int lane;
   float beta[4][2];  // of the lane's rows of each block
@@ -190,9 +193,9 @@ struct Inverter {
 #pragma unroll
     for (int term = 0; term < N; ++term) keep(2)(term, make_uint4(0, 0, 0, 0));
     // And times beta: T, whose cores lie row by row.
-    unsigned char* const T = tile + block_of(r, r) + 16 * i;
+    unsigned char* const T = tile + place_of(r, r) + 16 * i;
     const auto give = [&](int core) {
-      return [=](int term, uint4 words) { *reinterpret_cast<uint4*>(T + term * kBlocks * kBlock + 128 * core) = words; };
+      return [=](int term, uint4 words) { *reinterpret_cast<uint4*>(T + term * kTermBytes + 128 * core) = words; };
     };
 #pragma unroll
     for (int j = 0; j < 16; j += 4) {
@@ -322,7 +325,7 @@ struct Inverter {
     return x;
   }
 
-  // Y_wr, times beta, turned: T_rw. By way of shared memory, two places in turns.
+  // Y_wr, times beta, turned: T_rw. To memory by way of shared memory, two places in turns.
   template <int N>
   __device__ __forceinline__ void give(const float (&y)[8], int r, int w) {
     float x[8];
@@ -333,6 +336,13 @@ struct Inverter {
       round_columns(x, words[0], r, w);
     } else {
       split<E>(x, words[0], words[1]);
+    }
+    if constexpr (InPlace) {
+#pragma unroll
+      for (int term = 0; term < kTerms; ++term) {
+        stmatrix_transposed(shared_address(tile) + term * kTermBytes + place_of(r, w) + 16 * lane, words[term]);
+      }
+      return;
     }
     unsigned char* const staged = s.staged[(r * (r - 1) / 2 + w) % 2];  // not that of the block before
 #pragma unroll

@@ -1,5 +1,6 @@
 // The kernels of one call. Each may begin while the last blocks of the one before are busy, and waits for it itself.
 //
+//   order   ──> all, where blocks prepare their own chunks
 //   prepare ──> all, where nothing is cut
 //   prepare ──> the first segments, with outputs ┐
 //          └──> those between them and the last, ┴──> all but the first, with outputs
@@ -11,6 +12,7 @@
 
 #include "cut.cuh"
 #include "prefill.cuh"
+#include "short.cuh"
 #include "stay.cuh"
 
 namespace {
@@ -79,6 +81,16 @@ void launch_staying(const Problem& p, const Maps& maps, int64_t places, int mult
   static std::atomic<uint64_t> allowed{0};
   allow(kernel, sizeof(Staying), p.device, allowed);
   launch_early(kernel, dim3(static_cast<unsigned>(p.stays)), kStayThreads, sizeof(Staying), stream, p, maps);
+}
+
+template <class E>
+void launch_short(const Problem& p, const Maps& maps, const ShortMaps& parts, cudaStream_t stream) {
+  gdn_order_kernel<kOrderThreads><<<1, kOrderThreads, kBins * sizeof(int), stream>>>(p);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+  constexpr auto kernel = gdn_short_kernel<E>;
+  static std::atomic<uint64_t> allowed{0};
+  allow(kernel, sizeof(Short), p.device, allowed);
+  launch_early(kernel, dim3(static_cast<unsigned>(p.stays)), kShortThreads, sizeof(Short), stream, p, maps, parts);
 }
 
 template <class E, int D, int Groups, bool Checkpoints>

@@ -5,19 +5,20 @@
 
 namespace {
 
-// V^T becomes X^T = V^T - (S K^T) diag(gamma), x = S K^T.
+// V^T becomes X^T = V^T - (S K^T) diag(gamma), x = S K^T: of 16 tokens, and of a chunk.
+template <class E>
+__device__ __forceinline__ void subtract_read_of(uint32_t (&bits)[4], const float* x, const float4& gamma) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float2 value = unpack<E>(bits[e]);
+    const float first = e < 2 ? gamma.x : gamma.z, second = e < 2 ? gamma.y : gamma.w;
+    bits[e] = pack<E>(fmaf(-first, x[2 * e], value.x), fmaf(-second, x[2 * e + 1], value.y));
+  }
+}
 template <class E>
 __device__ __forceinline__ void subtract_read(uint32_t (&bits)[4][4], const float (&x)[32], const float4 (&gammas)[4]) {
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int i = k * 8 + 2 * e;  // in x
-      const float2 value = unpack<E>(bits[k][e]);
-      const float first = e < 2 ? gammas[k].x : gammas[k].z, second = e < 2 ? gammas[k].y : gammas[k].w;
-      bits[k][e] = pack<E>(fmaf(-first, x[i], value.x), fmaf(-second, x[i + 1], value.y));
-    }
-  }
+  for (int k = 0; k < 4; ++k) subtract_read_of<E>(bits[k], &x[8 * k], gammas[k]);
 }
 
 // V'^T diag(gamma_C / gamma), of V'^T for tokens 0 to 31 and 32 to 63.

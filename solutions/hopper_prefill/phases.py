@@ -25,7 +25,8 @@ CHUNK, CALLS = 64, 12
 COUNTS = (3, 4, 5, 6, 7, 8, 9, 11, 13, 16)  # of segments
 DECIDED = 31  # sequences: kDecided of choose.cuh
 LONGER = (1.0, 1.1, 1.2, 1.3, 1.5)  # the first one than others
-PHASES = {"gdn_prepare": "prepare", ",false,false>": "states", ">": "outputs"}  # by parts of names
+# By parts of names.
+PHASES = {"gdn_order": "order", "gdn_prepare": "prepare", ",false,false>": "states", ">": "outputs"}
 
 
 def choose(groups: int | None, first: int = 0, segment: int = 0, alone: bool = False) -> None:
@@ -53,7 +54,7 @@ def phases(call: Callable[[], object]) -> dict[str, tuple[float, float]]:
     zero, before = 0.0, set[str]()
     for event in sorted((e for e in recorded.events() if "gdn_" in e.name), key=lambda e: e.time_range.start):
         phase = phase_of(event.name)
-        if phase == "prepare":
+        if phase in ("order", "prepare"):
             zero, before = event.time_range.start, set()
         phase = "others" if phase in before else phase
         before.add(phase)

@@ -60,6 +60,10 @@ __device__ __forceinline__ constexpr int lower_rows(int s) { return (4 + 2 * s) 
 __device__ __forceinline__ constexpr int block_of(int r, int s) {
   return kBlock * (r < 2 ? 1 + r - 2 * s : r < 3 || s < 3 ? 1 + r + 2 * s : 9);
 }
+// The same in shared memory.
+__device__ __forceinline__ constexpr int place_in_triangle(int r, int s) {
+  return block_of(r, s) + kBlock * (r == 3 && s == 3 ? 2 : 1);
+}
 
 // Heads of 64: P lies as T does. Heads of 128: P is whole in shared memory, so that its product goes to the sums of another
 // that is, for which registers are short; in memory the ten blocks, column by column.

@@ -271,7 +271,10 @@ def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
     assert len(prepare) == 4 + 2  # with P and without
     staying = [kernel for kernel in kernels if kernel.name.startswith("gdn_stay_kernel")]
     assert [kernel.registers for kernel in staying] == [128] * 2
-    assert len(kernels) == len(advance) + len(prepare) + len(staying)
+    preparing = [kernel for kernel in kernels if kernel.name.startswith("gdn_short_kernel")]
+    assert [kernel.registers for kernel in preparing] == [168] * 2
+    order = [kernel for kernel in kernels if kernel.name.startswith("gdn_order_kernel")]
+    assert len(kernels) == len(advance) + len(prepare) + len(staying) + len(preparing) + len(order)
     for kernel in kernels:
         assert kernel.spill_stores == kernel.spill_loads == 0
         assert not kernel.serialised

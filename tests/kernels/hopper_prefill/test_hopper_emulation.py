@@ -19,7 +19,9 @@ EMULATOR = ROOT / "tests/kernels/hopper_prefill/hopper_emulation"
 # Cases, slices in a block, not cut or all segments of one chunk; cases with more than two chunks, slices, other ways to
 # cut; cases where blocks decide on slices, ways they do; that of many sequences, which is not cut; cases without
 # checkpoints, one block or three that stay.
-RUNS = 10 * 2 * 2 + 5 * 2 * 2 + 6 * 4 + 2 + 5 * 2
+RUNS_OF_TILES = 10 * 2 * 2 + 5 * 2 * 2 + 6 * 4 + 2 + 5 * 2
+# All cases in three blocks that prepare their own chunks, and those without checkpoints in one.
+RUNS = RUNS_OF_TILES + 11 + 5
 # Heads of 64 have one slice.
 RUNS_OF_64 = 10 * 2 + 5 * 2 + 1
 OF_64 = "-DHEAD_SIZE=64"
@@ -74,7 +76,7 @@ def test_the_kernels_are_right_for_heads_of_64(tmp_path: Path, seed: int) -> Non
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("size", "runs"), [(128, RUNS), (64, RUNS_OF_64)])
+@pytest.mark.parametrize(("size", "runs"), [(128, RUNS_OF_TILES), (64, RUNS_OF_64)])
 def test_t_in_two_terms_is_right(tmp_path: Path, size: int, runs: int) -> None:
     done = emulate(tmp_path, "-O2", "-DGDN_TERMS=2", f"-DHEAD_SIZE={size}")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -128,6 +130,40 @@ UNIT = "return boxes_of_unit<D>(with_p) > products ? boxes_of_unit<D>(with_p) : 
 )
 def test_errors_are_found(tmp_path: Path, name: str, old: str, new: str, says: str) -> None:
     done = emulate(tmp_path, "-O1", "-DSTOP_AT_FIRST", edit=(name, old, new))
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert re.search(says, said), said
+
+
+LANDED = "barrier_wait(shared_address(&s.landed[i]), parity);"
+READ = "if (number > 0) barrier_wait(shared_address(&s.state_empty[slice]), (number - 1) & 1);"
+LEFT = "if (!first) wait_keys_empty(asked - kShortPlaces);"
+OUT = "if (!first) let_out(asked - kShortPlaces);"
+ODD = "first = odd ? column + 16 : column, second"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "old", "new", "says"),
+    [
+        pytest.param(
+            "short_prepare.cuh", LANDED, "", f"copies under way|{CHANGED}|without fence|WRONG", id="k not waited for"
+        ),
+        pytest.param("short_prepare.cuh", "x[e] *= p.scale * weights[e];", ";", "WRONG: ragged", id="P not decayed"),
+        pytest.param(
+            "short_prepare.cuh", "clear_rows(shared_address(place.v)", "(void)(0", "WRONG", id="v not cleared"
+        ),
+        pytest.param(
+            "short_feed.cuh", READ, "", f"copies under way|too many|{CHANGED}|WRONG", id="a state not read yet"
+        ),
+        pytest.param("short_feed.cuh", LEFT, "", f"{CHANGED}|without fence|too many|WRONG", id="k in use"),
+        pytest.param("short_feed.cuh", OUT, "", f"{CHANGED}|without fence|too many|WRONG", id="an output in the way"),
+        pytest.param("short_advance.cuh", ODD, "first = column, second", "WRONG: ragged", id="columns of another row"),
+        pytest.param("shared.cuh", "(r == 3 && s == 3 ? 2 : 1)", "1", "WRONG: ragged", id="the last block elsewhere"),
+    ],
+)
+def test_errors_of_blocks_that_prepare_are_found(tmp_path: Path, name: str, old: str, new: str, says: str) -> None:
+    done = emulate(tmp_path, "-O1", "-DSHORT_ALONE", "-DSTOP_AT_FIRST", edit=(name, old, new))
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
     assert re.search(says, said), said

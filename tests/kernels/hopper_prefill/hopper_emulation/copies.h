@@ -6,10 +6,10 @@
 
 #include "barriers.h"
 
-// [tokens, heads, channels], boxes of 64 tokens and 64 channels of a head, `halves` of them side by side.
+// [tokens, heads, channels], boxes of 64 tokens, or `rows`, and 64 channels of a head, `halves` of them side by side.
 struct CUtensorMap {
   const uint16_t* base;
-  int channels, heads, tokens, halves;
+  int channels, heads, tokens, halves, rows = 64;
 };
 
 struct BoxCopy {
@@ -32,7 +32,7 @@ struct Store {  // from there
   std::function<void(const std::byte*)> finish;
 };
 
-constexpr int kBoxRows = 64, kBoxRowBytes = 128;
+constexpr int kBoxRowBytes = 128;
 
 inline std::vector<BoxCopy> box_copies;
 inline std::vector<BytesCopy> bytes_copies;
@@ -40,18 +40,19 @@ inline std::map<int, std::vector<Store>> stores;  // of a thread
 
 inline void load_boxes(uint32_t to, const CUtensorMap* map, int half, int head, int token, uint32_t barrier) {
   require(to % 1024 == 0, "load_boxes: misaligned");
-  for (uint32_t at = to; at < to + map->halves * kBoxRows * kBoxRowBytes; at += kPieceBytes) {
+  const uint32_t box = map->rows * kBoxRowBytes;
+  for (uint32_t at = to; at < to + map->halves * box; at += kPieceBytes) {
     std::memset(fenced_piece(at, "load_boxes"), kPoison, kPieceBytes);
   }
   barrier_at(barrier);
   for (int i = 0; i < map->halves; ++i) {
-    box_copies.push_back({to + i * kBoxRows * kBoxRowBytes, *map, half + i, head, token, barrier});
+    box_copies.push_back({to + i * box, *map, half + i, head, token, barrier});
   }
 }
 
 inline void land_box(const BoxCopy& copy) {
   const CUtensorMap& map = copy.from;
-  for (int row = 0; row < kBoxRows; ++row) {
+  for (int row = 0; row < map.rows; ++row) {
     const int token = copy.token + row;
     for (int column = 0; column < kBoxRowBytes / 2; ++column) {
       const int channel = copy.half * kBoxRowBytes / 2 + column;
@@ -62,7 +63,7 @@ inline void land_box(const BoxCopy& copy) {
       std::memcpy(shared_memory.bytes + swizzle_128(copy.to + row * kBoxRowBytes + column * 2), &x, sizeof x);
     }
   }
-  advance_barrier(barrier_at(copy.barrier), 0, -kBoxRows * kBoxRowBytes);
+  advance_barrier(barrier_at(copy.barrier), 0, -map.rows * kBoxRowBytes);
 }
 
 inline void load_bytes(uint32_t to, const void* from, int bytes, uint32_t barrier) {
@@ -86,6 +87,18 @@ inline void load_state_boxes(uint32_t to, const CUtensorMap* map, int row, uint3
   }
 }
 
+// Of such a state `map->rows` rows from there on, and `map->halves` boxes of columns.
+inline void load_state_part(uint32_t to, const CUtensorMap* map, int row, int box, uint32_t barrier) {
+  require(to % 1024 == 0, "load_state_part: misaligned");
+  constexpr int kRowBytes = 128 * 4;
+  const auto* from = reinterpret_cast<const std::byte*>(map->base) + static_cast<int64_t>(row) * kRowBytes + box * kBoxRowBytes;
+  for (int at = 0; at < map->halves * map->rows * kBoxRowBytes; at += kPieceBytes) {
+    const int column = at / (map->rows * kBoxRowBytes) * kBoxRowBytes + at % kBoxRowBytes;
+    const int line = at / kBoxRowBytes % map->rows;
+    load_bytes(swizzle_128(to + at), from + static_cast<int64_t>(line) * kRowBytes + column, kPieceBytes, barrier);
+  }
+}
+
 inline void land_bytes(const BytesCopy& copy) {
   std::memcpy(shared_memory.bytes + copy.to, copy.from, copy.bytes);
   advance_barrier(barrier_at(copy.barrier), 0, -copy.bytes);
@@ -102,11 +115,11 @@ inline void store(uint32_t from, int bytes, const char* who, std::function<void(
 
 inline void store_boxes(const CUtensorMap* map, uint32_t from, int half, int head, int token) {
   require(from % 1024 == 0, "store_boxes: misaligned");
-  const int bytes = map->halves * kBoxRows * kBoxRowBytes;
+  const int bytes = map->halves * map->rows * kBoxRowBytes;
   store(from, bytes, "store_boxes", [map = *map, half, head, token, bytes](const std::byte* seen) {
     for (int at = 0; at < bytes; at += 2) {
-      const int row = token + at / kBoxRowBytes % kBoxRows;
-      const int channel = (half + at / (kBoxRows * kBoxRowBytes)) * kBoxRowBytes / 2 + at % kBoxRowBytes / 2;
+      const int row = token + at / kBoxRowBytes % map.rows;
+      const int channel = (half + at / (map.rows * kBoxRowBytes)) * kBoxRowBytes / 2 + at % kBoxRowBytes / 2;
       if (row >= map.tokens) continue;
       auto* to = const_cast<uint16_t*>(map.base) + (static_cast<int64_t>(row) * map.heads + head) * map.channels + channel;
       std::memcpy(to, seen + swizzle_128(at), 2);

@@ -5,9 +5,11 @@
 #include "launch.h"
 #include "prefill.cuh"
 #include "recurrence.h"
+#include "short.cuh"
 #include "stay.cuh"
 
-// SEED draws other orders in which threads run; STOP_AT_FIRST is for those who expect an error.
+// SEED draws other orders in which threads run; STOP_AT_FIRST is for those who expect an error; SHORT_ALONE runs nothing but blocks
+// that prepare their own chunks.
 #ifndef SEED
 #define SEED 1
 #endif
@@ -16,9 +18,10 @@ namespace {
 
 // How a call is cut up: slices of 64 value channels in a block, chunks of a sequence's first segment and of others (0: not
 // cut), and whether blocks decide, on a GPU of so many multiprocessors, of how many sequences they have one slice, of no more
-// than so many, or of the (sequence, head) behind so many; or how many blocks stay.
+// than so many, or of the (sequence, head) behind so many; or how many blocks stay, and whether they prepare their own chunks.
 struct Cut {
   int slices, first, length, multiprocessors = 0, most = 0, whole = 0, stays = 0;
+  bool prepares = false;
   bool decides() const { return multiprocessors != 0; }
 };
 
@@ -60,6 +63,21 @@ void launch_all(Problem p, const Maps& maps) {
   }
   launch(grid_of(blocks, p.length == 0 ? p.N + more_blocks(p) : p.segments), threads_of(Slices), bytes,
          [&] { gdn_prefill_kernel<E, kSize, Slices, true, Checkpoints>(p, maps); }, kTogether);
+}
+
+template <class E>
+void launch_short(const Problem& p, const Maps& maps) {
+  if constexpr (kShortFits && kSize == kStaySize) {
+    ShortMaps parts{{maps.q, maps.q, maps.q}, {maps.k, maps.k, maps.k}, {maps.v, maps.v, maps.v}};
+    for (CUtensorMap* of : {parts.q, parts.k, parts.v}) {
+      for (int i = 0; i < 3; ++i) of[i].halves = 1, of[i].rows = kShortRows * (i + 1);
+    }
+    parts.states = maps.states;
+    parts.states.rows = p.k_first ? kStaySize : kSlice, parts.states.halves = p.k_first ? 2 : 4;
+    launch({1, 1, 1}, kOrderThreads, kBins * sizeof(int), [&] { gdn_order_kernel<kOrderThreads>(p); });
+    const Place blocks{static_cast<unsigned>(p.stays), 1, 1};
+    launch(blocks, kShortThreads, sizeof(Short), [&] { gdn_short_kernel<E>(p, maps, parts); });
+  }
 }
 
 Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
@@ -104,6 +122,7 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   const auto launched = [&](auto launch_typed) { launch_typed(p, maps); };
   const auto launched_typed = [&]<class E> {
     constexpr int kMost = kSize / kSlice;
+    if (cut.prepares) return launched(launch_short<E>);
     if (p.every != 0) return launched(cut.slices == 1 ? launch_all<E, 1, true> : launch_all<E, kMost, true>);
     launched(cut.slices == 1 ? launch_all<E, 1, false> : launch_all<E, kMost, false>);
   };
@@ -164,7 +183,7 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact;
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
   const std::string slices = cut.whole != 0  ? "2 of the first " + std::to_string(cut.whole)
-                             : cut.stays != 0 ? std::to_string(cut.stays) + " blocks stay"
+                             : cut.stays != 0 ? std::to_string(cut.stays) + (cut.prepares ? " blocks prepare" : " blocks stay")
                              : cut.decides() ? "decided, " + std::to_string(cut.multiprocessors)
                                              : std::to_string(cut.slices);
   std::printf("%s: %s, %s, slices %s, segments %d and %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
@@ -207,6 +226,13 @@ int main() {
   for (const Case& c : all_cases()) {
     const Inputs inputs = draw(c);
     const Expected expected = recur(c, inputs, scale);
+    const auto run = [&](const Case& c, const Expected& expected, const Cut& cut) {
+      right &= report(c, inputs, expected, cut, scale);
+#ifdef STOP_AT_FIRST
+      if (!right) std::_Exit(1);
+#endif
+    };
+#ifndef SHORT_ALONE
     for (int slices = 1; slices <= kSize / kSlice; ++slices) {
       for (const Cut& cut : {Cut{slices, 0, 0}, Cut{slices, 1, 1}, Cut{slices, 2, 1}, Cut{slices, 2, 2},
                              Cut{slices, 0, 0, 1, 99}, Cut{slices, 0, 0, 4, 1}, Cut{slices, 0, 0, 132, 99},
@@ -215,11 +241,17 @@ int main() {
         if (cut.decides() && (slices == 1 || c.sequences() == 1)) continue;
         if (cut.first > 1 && c.chunks() <= cut.first) continue;  // one segment
         if (c.sequences() > kCut && cut.length + cut.multiprocessors != 0) continue;
-        right &= report(c, inputs, expected, cut, scale);
-#ifdef STOP_AT_FIRST
-        if (!right) return 1;
-#endif
+        run(c, expected, cut);
       }
+    }
+#endif
+    if (!kShortFits || kSize != kStaySize) continue;
+    Case bare = c;
+    Expected of_states = expected;
+    bare.checkpoint_every = 0, of_states.checkpoints.clear();
+    for (const int blocks : {1, 3}) {
+      if (blocks == 1 && c.checkpoint_every != 0) continue;  // every case once, some twice
+      run(bare, of_states, {.slices = 2, .first = 0, .length = 0, .stays = blocks, .prepares = true});
     }
   }
   return right ? 0 : 1;
