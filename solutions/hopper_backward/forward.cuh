@@ -1,0 +1,133 @@
+// The states again, over the chunks of a sequence in order, 64 value channels a warpgroup. S [V, K] is the state before a chunk:
+//   X^T  = V^T - (S K^T) diag(gamma)
+//   r^T  = X^T E^T                                      the error of each token, to memory; and S
+//   S   <- gamma_C S + r^T diag(beta gamma_C / gamma) K
+#pragma once
+#include "maps.cuh"
+#include "walk.cuh"
+
+namespace {
+
+template <int Groups>
+struct ForwardStage {
+  alignas(1024) unsigned char k[kHalves * kBoxBytes], v[Groups * kBoxBytes];
+  ForwardTile tile;
+};
+template <int Groups>
+constexpr int kForwardStages = 4;
+template <int Groups>
+using ForwardShared = Walking<ForwardStage<Groups>, Groups, kForwardStages<Groups>>;
+static_assert(sizeof(ForwardShared<1>) <= kMostShared && sizeof(ForwardShared<2>) <= kMostShared);
+
+template <int Groups>
+struct ForwardWay {
+  const Maps& maps;
+  const Work& work;
+  unsigned char* left;  // errors
+  __device__ __forceinline__ int chunk(int turn) const { return turn; }
+  __device__ __forceinline__ static unsigned char* values(ForwardStage<Groups>& stage) { return stage.v; }
+  __device__ __forceinline__ void ask(const Problem& p, ForwardStage<Groups>& stage, int c, uint32_t landed) const {
+    const int token = static_cast<int>(work.start) + c * kChunk;
+    const unsigned char* const tile = p.tiles + at_place(p, work.place + c, work.h) * kTileBytes;
+    barrier_expect(landed, (kHalves + Groups) * kBoxBytes + kForwardBytes);
+    load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
+    load_bytes(shared_address(&stage.tile), tile, kForwardBytes, landed);
+    stored_read();  // what was left in the place of v
+    const CUtensorMap* const map = Groups == kHalves ? &maps.v : &maps.slice_of_v;
+    load_boxes(shared_address(stage.v), map, work.slice / kSlice, work.v_head, token, landed);
+  }
+  __device__ __forceinline__ void clear(ForwardStage<Groups>& stage, int rows, int lane) const {
+    for (int i = 0; i < kHalves + Groups; ++i) clear_rows(shared_address(stage.k) + i * kBoxBytes, rows, lane, 32);
+  }
+};
+
+template <class E, int Groups>
+__device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups>& s, int wg) {
+  constexpr int kStages = kForwardStages<Groups>;
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
+  const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
+  unsigned char* to = p.starts + at_place(p, s.work.place, s.work.h) * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
+  Slice S;
+  const float* from = nullptr;
+  if (p.initial_state != nullptr) from = p.initial_state + at_place(p, s.work.n, s.work.h) * kHeadSize * kHeadSize;
+  load_state(S, from, p.k_first, slice + 16 * warp + lane / 4, 2 * (lane % 4));
+  uint32_t state_bits[8][4];
+  float x[32] = {}, y[32];
+  if (from != nullptr && chunks > 0) {  // what a given state loses as an operand
+    barrier_wait(shared_address(&s.full[0]), 0);
+    pack_rest<E>(state_bits, S);
+    wgmma_fence();
+    multiply<E>(x, state_bits, shared_address(s.stage[0].k), false);
+    wgmma_commit();
+    wgmma_wait<0>();
+    settle(x);
+    keep(state_bits);
+  }
+  int place = 0, parity = 0;
+#pragma unroll 1
+  for (int c = 0; c < chunks; ++c) {
+    auto& stage = s.stage[place];
+    const uint32_t k = shared_address(stage.k), v = shared_address(stage.v) + wg * kBoxBytes;
+    const uint32_t E_at = shared_address(stage.tile.E), decays = shared_address(&stage.tile.decays);
+    barrier_wait(shared_address(&s.full[place]), parity);
+    pack_state<E>(state_bits, S);
+    wgmma_fence();
+    multiply<E>(x, state_bits, k, true);
+    wgmma_commit();
+    hand_out(state_bits, s.states[wg], to, warp, lane);
+    Tokens bits;
+    load_tokens(bits, v, warp, lane);
+    float4 gammas[4];
+    load_decays(gammas, decays + offsetof(ForwardDecays, from_start), lane);
+    scale_state(S, load_one(decays + offsetof(ForwardDecays, from_start) + 4 * (kChunk - 1)));
+    wgmma_wait<0>();
+    settle(x);
+    keep(state_bits);
+    add_decayed<E>(bits, x, gammas, -1.f);
+    wgmma_fence();
+#pragma unroll
+    for (int term = 0; term < kTerms; ++term) multiply<E>(y, bits, E_at + term * kBoxBytes, term > 0);
+    wgmma_commit();
+    float4 written[4];
+    load_decays(written, decays + offsetof(ForwardDecays, written), lane);
+    wgmma_wait<0>();
+    settle(y);
+    keep(bits);
+    pack_decayed<E>(bits, y, written);
+    wgmma_fence();
+    update_state<E>(S, bits, k);
+    wgmma_commit();
+    store_tokens<E>(y, v, warp, lane);  // this warp has read the same channels there
+#pragma unroll
+    for (int i = 0; i < 32; ++i) x[i] = 0.f;
+    to += static_cast<int64_t>(p.H) * kStateBytes;
+    wgmma_wait<0>();
+    settle_state(S);
+    keep(bits);
+    __syncwarp();
+    barrier_arrive_if(lane == 0, shared_address(&s.empty[place]));
+    const bool around = place == kStages - 1;
+    place = around ? 0 : place + 1, parity ^= around;
+  }
+  if (lane == 0) stored_all();
+}
+
+template <class E, int Groups>
+__global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(const __grid_constant__ Problem p,
+                                                                              const __grid_constant__ Maps maps) {
+  DYNAMIC_SHARED(memory);
+  auto& s = *reinterpret_cast<ForwardShared<Groups>*>(memory);
+  begin_walk<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s);
+  const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
+  if (wg < Groups) {
+    if constexpr (Groups > 1) registers_up<kWalkRegisters>();
+    walk_forward<E, Groups>(p, s, wg);
+  } else {
+    if constexpr (Groups > 1) registers_down<kFeedRegisters>();
+    if (threadIdx.x / 32 % 4 == 0) {
+      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s.work, p.errors});
+    }
+  }
+}
+
+}  // namespace

@@ -1,0 +1,160 @@
+// What a thread that walks makes of its parts of products. Value channels are rows: a thread has two of them, 16 warp + lane
+// / 4 and eight further. By tokens, which are columns, it has four of every 16, whose decays lie side by side.
+#pragma once
+#include "products.cuh"
+
+namespace {
+
+using Slice = float[kHalves][32];  // of a state [V, K], 64 value channels: key channels 0 to 63, and the others
+using Tokens = uint32_t[4][4];     // [64 value channels, 64 tokens] as a left operand
+
+// The decay of pair e of 16 tokens.
+__device__ __forceinline__ float2 pair_of(const float4& four, int e) {
+  return e < 2 ? make_float2(four.x, four.y) : make_float2(four.z, four.w);
+}
+
+__device__ __forceinline__ void load_decays(float4 (&to)[4], uint32_t from, int lane) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) to[k] = load_four(from + 16 * (lane % 4) + 64 * k);
+}
+
+// bits + x diag(decay), of 16-bit numbers and sums.
+template <class E>
+__device__ __forceinline__ void add_decayed(Tokens& bits, const float (&x)[32], const float4 (&decays)[4], float sign) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = 8 * k + 2 * e;
+      const float2 value = unpack<E>(bits[k][e]), decay = pair_of(decays[k], e);
+      bits[k][e] = pack<E>(fmaf(sign * decay.x, x[i], value.x), fmaf(sign * decay.y, x[i + 1], value.y));
+    }
+  }
+}
+
+// y + x diag(decay), of sums.
+template <class E>
+__device__ __forceinline__ void pack_sum(Tokens& bits, const float (&y)[32], const float (&x)[32], const float4 (&decays)[4]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = 8 * k + 2 * e;
+      const float2 decay = pair_of(decays[k], e);
+      bits[k][e] = pack<E>(fmaf(decay.x, x[i], y[i]), fmaf(decay.y, x[i + 1], y[i + 1]));
+    }
+  }
+}
+
+template <class E>
+__device__ __forceinline__ void pack_decayed(Tokens& bits, const float (&x)[32], const float4 (&decays)[4]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = 8 * k + 2 * e;
+      const float2 decay = pair_of(decays[k], e);
+      bits[k][e] = pack<E>(decay.x * x[i], decay.y * x[i + 1]);
+    }
+  }
+}
+
+template <class E>
+__device__ __forceinline__ void decay_bits(Tokens& bits, const float4 (&decays)[4]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float2 x = unpack<E>(bits[k][e]), decay = pair_of(decays[k], e);
+      bits[k][e] = pack<E>(decay.x * x.x, decay.y * x.y);
+    }
+  }
+}
+
+// S += x^T k, of what tokens write or erase and boxes whose rows are tokens: a product for each half of the key channels.
+template <class E>
+__device__ __forceinline__ void update_state(Slice& S, const Tokens& x, uint32_t boxes) {
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) multiply_by<E>(S[half], x, boxes + half * kBoxBytes, true);
+}
+
+__device__ __forceinline__ void scale_state(Slice& S, float factor) {
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) S[half][i] *= factor;
+  }
+}
+
+__device__ __forceinline__ void settle_state(Slice& S) {
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) settle(S[half]);
+}
+
+// S as a left operand, and what that loses.
+template <class E>
+__device__ __forceinline__ void pack_state(uint32_t (&bits)[8][4], const Slice& S) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) bits[k][e] = pack<E>(S[k / 4][k % 4 * 8 + 2 * e], S[k / 4][k % 4 * 8 + 2 * e + 1]);
+  }
+  keep(bits);
+}
+template <class E>
+__device__ __forceinline__ void pack_rest(uint32_t (&bits)[8][4], const Slice& S) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float x = S[k / 4][k % 4 * 8 + 2 * e], y = S[k / 4][k % 4 * 8 + 2 * e + 1];
+      const float2 rounded = unpack<E>(pack<E>(x, y));
+      bits[k][e] = pack<E>(x - rounded.x, y - rounded.y);
+    }
+  }
+  keep(bits);
+}
+
+// What a thread has of tokens' values in a box whose rows are tokens: to there, from there. A warp has 16 channels.
+template <class E>
+__device__ __forceinline__ void store_tokens(const float (&x)[32], uint32_t box, int warp, int lane) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    uint32_t bits[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) bits[e] = pack<E>(x[8 * k + 2 * e], x[8 * k + 2 * e + 1]);
+    stmatrix_transposed(box + turned_place_of_lane(k, warp, lane), bits);
+  }
+}
+__device__ __forceinline__ void load_tokens(Tokens& bits, uint32_t box, int warp, int lane) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) ldmatrix_transposed(bits[k], box + turned_place_of_lane(k, warp, lane));
+}
+
+// A thread's part of a state in memory, [V, K] or [K, V]; null: zeros.
+__device__ __forceinline__ void load_state(Slice& S, const float* from, bool k_first, int row, int column) {
+#pragma unroll
+  for (int i = 0; i < kHeadSize / 2; i += 2) {
+    const int r = row + i % 4 / 2 * 8, c = column + i / 4 * 8;
+    float2 pair = make_float2(0.f, 0.f);
+    if (from != nullptr) {
+      pair = k_first ? make_float2(from[r + c * kHeadSize], from[r + (c + 1) * kHeadSize])
+                     : *reinterpret_cast<const float2*>(from + r * kHeadSize + c);
+    }
+    S[i / 32][i % 32] = pair.x, S[i / 32][i % 32 + 1] = pair.y;
+  }
+}
+__device__ __forceinline__ void save_state(const Slice& S, float* to, bool k_first, int row, int column) {
+#pragma unroll
+  for (int i = 0; i < kHeadSize / 2; i += 2) {
+    const int r = row + i % 4 / 2 * 8, c = column + i / 4 * 8;
+    const float x = S[i / 32][i % 32], y = S[i / 32][i % 32 + 1];
+    if (k_first) {
+      to[r + c * kHeadSize] = x, to[r + (c + 1) * kHeadSize] = y;
+    } else {
+      *reinterpret_cast<float2*>(to + r * kHeadSize + c) = make_float2(x, y);
+    }
+  }
+}
+
+}  // namespace

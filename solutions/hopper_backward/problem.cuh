@@ -1,0 +1,92 @@
+// What a call is given, where its sequences and chunks lie, and what kernels leave for one another.
+#pragma once
+#include "instructions.cuh"
+
+namespace {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kChunk = 64;  // tokens
+constexpr int kSlice = 64;  // value channels of a warpgroup that walks
+constexpr int kHeadSize = 128;  // of a head
+
+// Heads: state head h has query head h / q_group, key head h / k_group, value head h / v_group.
+struct Problem {
+  const int64_t* cu_seqlens;    // [N + 1]
+  const float *g, *beta;        // [T, H]; null: alpha and beta are one
+  const float* initial_state;   // [N, H, D, D]; null: zeros
+  const float* dht;             // the same
+  void *dq, *dk, *dv;           // [T, heads, D], of the type of q
+  float *dg, *dbeta;            // [T, H]
+  float* dh0;                   // [N, H, D, D]
+  unsigned char* tiles;         // [places, H]: what is prepared of a chunk (boxes.cuh)
+  unsigned char *starts, *ends; // [places, H] states: S at a chunk's start, dS at its end, as boxes of 64 x 64
+  unsigned char *errors, *writes;  // [places, H]: r of each token, and x, the gradient of what it writes; boxes too
+  float* of_beta;               // [places, H, 2, 4, 64]: dbeta, less what other warps of a walk have found
+  int64_t tokens;
+  int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
+  int device;
+  float scale;
+  bool k_first, log_gates;
+};
+
+// The first token of sequence n. Whatever cu_seqlens holds, no token outside of the tensors is reached.
+__device__ __forceinline__ int64_t bound(const Problem& p, int n) {
+  const int64_t token = p.cu_seqlens[n];
+  return token < 0 ? 0 : token > p.tokens ? p.tokens : token;
+}
+
+__device__ __forceinline__ int count_chunks(const Problem& p, int n) {
+  const int64_t length = bound(p, n + 1) - bound(p, n);
+  return length < 0 ? 0 : static_cast<int>((length + kChunk - 1) / kChunk);
+}
+
+// The place of a sequence's first chunk: no two chunks share one, and nothing has to be counted first.
+__device__ __forceinline__ int64_t first_chunk(const Problem& p, int n) { return bound(p, n) / kChunk + n; }
+
+// The last sequence whose first chunk is not behind `place`; by a warp, which looks at 32 of them at a time.
+__device__ __forceinline__ int find_sequence(const Problem& p, int64_t place) {
+  int from = 0, count = p.N;
+  while (count > 1) {
+    const int step = (count + 31) / 32, n = from + lane_here() * step;
+    const bool before = n < from + count && first_chunk(p, n) <= place;
+    const int last = __popc(__ballot_sync(kAllLanes, before)) - 1;  // the first is: places begin with 0
+    const int next = from + (last < 0 ? 0 : last) * step;
+    count = min(step, from + count - next), from = next;
+  }
+  return from;
+}
+
+// Where a chunk's tokens begin and how many it has; none: there is no such chunk.
+struct Chunk {
+  int64_t first;
+  int valid;
+};
+
+// The chunk of a place; by a warp.
+__device__ __forceinline__ Chunk find_chunk(const Problem& p, int64_t place) {
+  const int n = find_sequence(p, place);
+  const int64_t from = bound(p, n), to = bound(p, n + 1);
+  const int64_t c = place - (from / kChunk + n), first = from + c * kChunk;
+  const bool there = c >= 0 && first < to;  // less than 0: the bounds do not rise
+  return Chunk{first, there ? static_cast<int>(min(int64_t{kChunk}, to - first)) : 0};
+}
+
+// --- the order in which blocks take sequences ---------------------------------------------------------------------
+
+constexpr int kSorted = 512;  // sequences that are taken longest first; more are taken as they come
+
+// The sequence of which `rank` are longer, or as long and before it; by a block. `lengths` and `found` are shared.
+__device__ __forceinline__ int find_ranked(const Problem& p, int rank, int* lengths, int* found) {
+  for (int n = threadIdx.x; n < p.N; n += blockDim.x) lengths[n] = count_chunks(p, n);
+  __syncthreads();
+  for (int n = threadIdx.x; n < p.N; n += blockDim.x) {
+    const int mine = lengths[n];
+    int ahead = 0;
+    for (int m = 0; m < p.N; ++m) ahead += lengths[m] > mine || (lengths[m] == mine && m < n);
+    if (ahead == rank) *found = n;
+  }
+  __syncthreads();
+  return *found;
+}
+
+}  // namespace

@@ -1,0 +1,169 @@
+// The gradients of states, over the chunks of a sequence from the last one, 64 value channels a warpgroup. dS [V, K] is that of
+// the state behind a chunk, G = do:
+//   Y^T  = G^T P + (dS K^T) diag(gamma_C / gamma)
+//   x^T  = Y^T M                                        the gradient of what each token writes, to memory; and dS
+//   dS  <- gamma_C dS + G^T diag(scale gamma) Q - x^T diag(beta gamma) K
+// On the way, while x is at hand in float32: x . r of each token, over the channels of a warp, which is its part of dbeta.
+#pragma once
+#include "maps.cuh"
+#include "sums.cuh"
+#include "walk.cuh"
+
+namespace {
+
+template <int Groups>
+struct ReverseStage {
+  alignas(1024) unsigned char k[kHalves * kBoxBytes], q[kHalves * kBoxBytes], g[Groups * kBoxBytes], r[Groups * kBoxBytes];
+  ReverseTile tile;
+};
+// Two terms of M leave less room.
+template <int Groups>
+constexpr int kReverseStages = Groups == 1 && kTerms == 1 ? 3 : Groups == 2 && kTerms == 2 ? 1 : 2;
+template <int Groups>
+using ReverseShared = Walking<ReverseStage<Groups>, Groups, kReverseStages<Groups>>;
+static_assert(sizeof(ReverseShared<1>) <= kMostShared && sizeof(ReverseShared<2>) <= kMostShared);
+
+template <int Groups>
+struct ReverseWay {
+  const Maps& maps;
+  const Work& work;
+  unsigned char* left;  // writes
+  __device__ __forceinline__ int chunk(int turn) const { return work.chunks - 1 - turn; }
+  __device__ __forceinline__ static unsigned char* values(ReverseStage<Groups>& stage) { return stage.g; }
+  __device__ __forceinline__ void ask(const Problem& p, ReverseStage<Groups>& stage, int c, uint32_t landed) const {
+    const int token = static_cast<int>(work.start) + c * kChunk;
+    const int64_t at = at_place(p, work.place + c, work.h);
+    barrier_expect(landed, 2 * (kHalves + Groups) * kBoxBytes + kReverseBytes);
+    load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
+    load_bytes(shared_address(&stage.tile), p.tiles + at * kTileBytes + kMAt, kReverseBytes, landed);
+    load_boxes(shared_address(stage.q), &maps.q, 0, work.q_head, token, landed);
+    const unsigned char* const errors = p.errors + at * kValueBytes + work.slice / kSlice * kBoxBytes;
+    load_bytes(shared_address(stage.r), errors, Groups * kBoxBytes, landed);
+    stored_read();  // what was left in the place of g
+    load_boxes(shared_address(stage.g), Groups == kHalves ? &maps.g : &maps.slice_of_g, work.slice / kSlice, work.h, token, landed);
+  }
+  __device__ __forceinline__ void clear(ReverseStage<Groups>& stage, int rows, int lane) const {
+    for (int i = 0; i < 2 * kHalves + Groups; ++i) clear_rows(shared_address(stage.k) + i * kBoxBytes, rows, lane, 32);
+  }
+};
+
+// x . r of each token, over a warp's channels: of tokens 2 lane and 2 lane + 1.
+template <class E>
+__device__ __forceinline__ float2 dot_tokens(const float (&x)[32], uint32_t r_box, int warp, int lane) {
+  Tokens r;
+  load_tokens(r, r_box, warp, lane);
+  float sums[16] = {};
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = 8 * k + 2 * e, n = 2 * (2 * k + e / 2);
+      const float2 error = unpack<E>(r[k][e]);
+      sums[n] = fmaf(x[i], error.x, sums[n]), sums[n + 1] = fmaf(x[i + 1], error.y, sums[n + 1]);
+    }
+  }
+  add_rows(sums, lane);
+  return make_float2(sums[0], sums[1]);
+}
+
+template <class E, int Groups>
+__device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups>& s, int wg) {
+  constexpr int kStages = kReverseStages<Groups>;
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
+  const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
+  const int row = slice + 16 * warp + lane / 4, column = 2 * (lane % 4);
+  const int64_t state = at_place(p, s.work.n, s.work.h) * kHeadSize * kHeadSize;
+  int64_t at = at_place(p, s.work.place + chunks - 1, s.work.h);
+  Slice dS;
+  load_state(dS, p.dht == nullptr ? nullptr : p.dht + state, p.k_first, row, column);
+  uint32_t state_bits[8][4];
+  float y[32] = {}, o[32];
+  if (p.dht != nullptr && chunks > 0) {  // what a given gradient loses as an operand
+    barrier_wait(shared_address(&s.full[0]), 0);
+    pack_rest<E>(state_bits, dS);
+    wgmma_fence();
+    multiply<E>(y, state_bits, shared_address(s.stage[0].k), false);
+    wgmma_commit();
+    wgmma_wait<0>();
+    settle(y);
+    keep(state_bits);
+  }
+  int place = 0, parity = 0;
+#pragma unroll 1
+  for (int turn = 0; turn < chunks; ++turn) {
+    auto& stage = s.stage[place];
+    const uint32_t k = shared_address(stage.k), q = shared_address(stage.q), g = shared_address(stage.g) + wg * kBoxBytes;
+    const uint32_t M = shared_address(stage.tile.M), P = shared_address(stage.tile.P);
+    const uint32_t decays = shared_address(&stage.tile.decays);
+    barrier_wait(shared_address(&s.full[place]), parity);
+    pack_state<E>(state_bits, dS);
+    Tokens g_bits, bits;
+    load_tokens(g_bits, g, warp, lane);
+    wgmma_fence();
+    multiply<E>(y, state_bits, k, true);
+    multiply_by<E>(o, g_bits, P, false);
+    wgmma_commit();
+    hand_out(state_bits, s.states[wg], p.ends + at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes), warp, lane);
+    float4 to_end[4];
+    load_decays(to_end, decays + offsetof(ReverseDecays, to_end), lane);
+    scale_state(dS, load_one(decays + offsetof(ReverseDecays, end)));
+    wgmma_wait<0>();
+    settle(y), settle(o);
+    keep(state_bits), keep(g_bits);
+    pack_sum<E>(bits, o, y, to_end);
+    wgmma_fence();
+#pragma unroll
+    for (int term = 0; term < kTerms; ++term) multiply_by<E>(y, bits, M + term * kBoxBytes, term > 0);
+    wgmma_commit();
+    float4 decay[4];
+    load_decays(decay, decays + offsetof(ReverseDecays, read), lane);
+    decay_bits<E>(g_bits, decay);
+    load_decays(decay, decays + offsetof(ReverseDecays, erased), lane);
+    wgmma_fence();
+    update_state<E>(dS, g_bits, q);
+    wgmma_commit();
+    wgmma_wait<1>();
+    settle(y);
+    keep(bits);
+    pack_decayed<E>(bits, y, decay);
+    wgmma_fence();
+    update_state<E>(dS, bits, k);
+    wgmma_commit();
+    store_tokens<E>(y, g, warp, lane);  // this warp has read the same channels there
+    const float2 found = dot_tokens<E>(y, shared_address(stage.r) + wg * kBoxBytes, warp, lane);
+    float* const of_beta = p.of_beta + (at * kWalkers + slice / kSlice * 4 + warp) * kChunk;
+    *reinterpret_cast<float2*>(of_beta + 2 * lane) = found;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) y[i] = 0.f;
+    at -= p.H;
+    wgmma_wait<0>();
+    settle_state(dS);
+    keep(bits), keep(g_bits);
+    __syncwarp();
+    barrier_arrive_if(lane == 0, shared_address(&s.empty[place]));
+    const bool around = place == kStages - 1;
+    place = around ? 0 : place + 1, parity ^= around;
+  }
+  save_state(dS, p.dh0 + state, p.k_first, row, column);
+  if (lane == 0) stored_all();
+}
+
+template <class E, int Groups>
+__global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_reverse_kernel(const __grid_constant__ Problem p,
+                                                                              const __grid_constant__ Maps maps) {
+  DYNAMIC_SHARED(memory);
+  auto& s = *reinterpret_cast<ReverseShared<Groups>*>(memory);
+  begin_walk<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s);
+  const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
+  if (wg < Groups) {
+    if constexpr (Groups > 1) registers_up<kWalkRegisters>();
+    walk_back<E, Groups>(p, s, wg);
+  } else {
+    if constexpr (Groups > 1) registers_down<kFeedRegisters>();
+    if (threadIdx.x / 32 % 4 == 0) {
+      feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s, {maps, s.work, p.writes});
+    }
+  }
+}
+
+}  // namespace

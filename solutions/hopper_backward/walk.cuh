@@ -1,0 +1,108 @@
+// What both walks over the chunks of a sequence share: a block has a (sequence, head), or a slice of its value channels. One
+// warp feeds places for chunks; each other warpgroup walks, with a slice of a state in registers.
+//
+//   feed      asks for what a chunk needs ──full[i]──> walk     ──empty[i]──> feed: takes what was left for memory, in the place
+//                                                                             of values, and asks for the next chunk there
+#pragma once
+#include "operands.cuh"
+
+namespace {
+
+// What a block has to do.
+struct Work {
+  int n, h, slice, chunks;  // the first value channel
+  int q_head, k_head, v_head;
+  int64_t place, start;  // of the first chunk; its first token
+  int tokens;
+};
+
+template <class Stage, int Groups, int Stages>
+struct Walking {
+  alignas(1024) Stage stage[Stages];
+  unsigned char states[Groups][kHalves * kBoxBytes];  // on their way to memory
+  alignas(8) uint64_t full[Stages], empty[Stages], tail;
+  Work work;
+  int found;
+};
+
+// By all threads. The grid is (slices, H, N).
+template <class Shared, int Groups, int Stages>
+__device__ __forceinline__ void begin_walk(const Problem& p, Shared& s) {
+  int n = blockIdx.z;
+  if (p.N > 1 && p.N <= kSorted) n = find_ranked(p, n, reinterpret_cast<int*>(&s), &s.found);
+  if (threadIdx.x == 0) {
+    Work& work = s.work;
+    work.n = n, work.h = blockIdx.y, work.slice = blockIdx.x * Groups * kSlice;
+    work.q_head = work.h / p.q_group, work.k_head = work.h / p.k_group, work.v_head = work.h / p.v_group;
+    work.chunks = count_chunks(p, n), work.place = first_chunk(p, n), work.start = bound(p, n);
+    work.tokens = static_cast<int>(bound(p, n + 1) - work.start);
+    for (int i = 0; i < Stages; ++i) {
+      barrier_init(shared_address(&s.full[i]), 1);
+      barrier_init(shared_address(&s.empty[i]), 4 * Groups);
+    }
+    barrier_init(shared_address(&s.tail), 1);
+    barrier_init_done();
+  }
+  fence_async();  // lengths have been written where TMA will
+  __syncthreads();
+}
+
+// By a warp, for turns 0, 1, .. of a walk. `Way` knows which chunk a turn has, what it needs, and where what it leaves goes.
+template <class Way, class Shared, int Groups, int Stages>
+__device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way) {
+  const int chunks = __shfl_sync(kAllLanes, s.work.chunks, 0), lane = lane_here();
+  const auto take = [&](int turn) {
+    barrier_wait(shared_address(&s.empty[turn % Stages]), turn / Stages & 1);
+    if (lane == 0) {
+      fence_async();  // for warps that walk, which have written it
+      const int64_t at = at_place(p, s.work.place + way.chunk(turn), s.work.h);
+      unsigned char* const to = way.left + at * kValueBytes + s.work.slice / kSlice * kBoxBytes;
+      store_bytes(to, shared_address(way.values(s.stage[turn % Stages])), Groups * kBoxBytes);
+    }
+  };
+#pragma unroll 1
+  for (int turn = 0; turn < chunks; ++turn) {
+    if (turn >= Stages) take(turn - Stages);
+    const int c = way.chunk(turn), rows = s.work.tokens - c * kChunk;
+    auto& stage = s.stage[turn % Stages];
+    const bool whole = rows >= kChunk;
+    const uint32_t full = shared_address(&s.full[turn % Stages]), landed = whole ? full : shared_address(&s.tail);
+    if (lane == 0) way.ask(p, stage, c, landed);
+    __syncwarp();
+    if (whole) continue;
+    // Rows behind the end are the next sequence's: what is in them, NaN maybe, is no business of this one's, so they become
+    // zeros before anybody looks.
+    barrier_wait(landed, 0);
+    way.clear(stage, rows, lane);
+    fence_async();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(full);
+  }
+#pragma unroll 1
+  for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) take(turn);
+  if (lane == 0) stored_all();
+}
+
+// A state that a warpgroup holds as a left operand, to a chunk's place in memory, by way of `states`: each warp its own 16 rows.
+__device__ __forceinline__ void hand_out(const uint32_t (&bits)[8][4], unsigned char* states, unsigned char* to, int warp,
+                                         int lane) {
+  constexpr int kRows = 16 * 128;  // bytes of a warp's rows in a box
+  const uint32_t from = shared_address(states);
+  if (lane == 0) stored_read();
+  __syncwarp();
+#pragma unroll
+  for (int k = 0; k < 8; ++k) stmatrix(from + k / 4 * kBoxBytes + place_of_lane(warp, k % 4, lane), bits[k]);
+  fence_async();
+  __syncwarp();
+  if (lane == 0) {
+    store_bytes(to + warp * kRows, from + warp * kRows, kRows);
+    store_bytes(to + kBoxBytes + warp * kRows, from + kBoxBytes + warp * kRows, kRows);
+  }
+}
+
+// Registers of a thread where two warpgroups walk: of those, and of the one that feeds.
+constexpr int kWalkRegisters = 232, kFeedRegisters = 40;
+template <int Groups>
+constexpr int kWalkThreads = 128 * (Groups + 1);
+
+}  // namespace

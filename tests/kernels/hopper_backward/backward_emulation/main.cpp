@@ -1,0 +1,186 @@
+// The kernels of hopper_backward on this CPU, every instruction emulated, against a float64 recurrence. A line a run.
+#include <csignal>
+
+#include "instructions.cuh"
+#include "hopper_emulation/launch.h"
+#include "gradients.h"
+#include "forward.cuh"
+#include "gradients.cuh"
+#include "prepare.cuh"
+#include "reverse.cuh"
+#include "values.cuh"
+
+// SEED draws other orders in which threads run.
+#ifndef SEED
+#define SEED 1
+#endif
+
+namespace {
+
+// Tokens behind the last sequence, and which gradients are given.
+struct Given {
+  int behind = 0;
+  bool output = true, state = true;
+};
+
+struct Found {
+  Guarded<uint16_t> dq, dk, dv;
+  Guarded<float> dg, dbeta, dh0;
+  bool intact = true;  // and so is the workspace: nothing was written beside them
+};
+
+template <class E, int Groups>
+void launch_all(const Problem& p, const Maps& maps, int64_t places) {
+  const int shared = std::min(p.q_group, p.k_group);
+  Group group{std::min(shared, kHeads), 0, 0};
+  while (shared % group.heads != 0) --group.heads;
+  group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
+  const auto grid = [](int64_t x, int64_t y, int64_t z) {
+    return Place{static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
+  };
+  launch(grid(places, p.H / group.heads, 1), 128, kPrepareBytes, [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
+  const Place walks = grid(kHalves / Groups, p.H, p.N);
+  launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
+  launch(walks, kWalkThreads<Groups>, sizeof(ReverseShared<Groups>), [&] { gdn_reverse_kernel<E, Groups>(p, maps); });
+  launch(grid(places, p.k_heads, 1), kGradientThreads, sizeof(GradientShared), [&] { gdn_gradients_kernel<E>(p, maps); });
+  if (p.v_group > 1) launch(grid(places, p.v_heads, 1), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
+}
+
+Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, int groups, float scale) {
+  const int64_t tokens = x.bounds.back() + given.behind, heads = c.heads(), state = kSize * kSize;
+  const int64_t places = tokens / kChunk + c.sequences();
+  Found found{Guarded<uint16_t>(tokens * c.query_heads * kSize), Guarded<uint16_t>(tokens * c.key_heads * kSize),
+              Guarded<uint16_t>(tokens * c.value_heads * kSize), Guarded<float>(tokens * heads), Guarded<float>(tokens * heads),
+              Guarded<float>(c.sequences() * heads * state)};
+  Guarded<float> tiles(places * heads * kTileBytes / 4), starts(places * heads * kStateBytes / 4), ends = starts;
+  Guarded<float> errors(places * heads * kValueBytes / 4), writes = errors, of_beta(places * heads * kWalkers * kChunk);
+  Problem p{};
+  p.cu_seqlens = x.bounds.data();
+  if (c.gates) p.g = x.g.data(), p.beta = x.beta.data();
+  if (c.initial_state) p.initial_state = x.initial_state.data();
+  if (given.state) p.dht = y.final_state.data();
+  p.dq = found.dq.data(), p.dk = found.dk.data(), p.dv = found.dv.data();
+  p.dg = found.dg.data(), p.dbeta = found.dbeta.data(), p.dh0 = found.dh0.data();
+  const auto bytes = [](Guarded<float>& x) { return reinterpret_cast<unsigned char*>(x.data()); };
+  p.tiles = bytes(tiles), p.starts = bytes(starts), p.ends = bytes(ends), p.errors = bytes(errors), p.writes = bytes(writes);
+  p.of_beta = of_beta.data();
+  p.tokens = tokens, p.N = c.sequences(), p.H = static_cast<int>(heads);
+  p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
+  p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
+  p.scale = scale;
+  p.k_first = p.log_gates = c.k_first;
+
+  const int rows = static_cast<int>(x.bounds.back());
+  const std::vector<uint16_t> zeros(given.output ? 0 : y.output.size());
+  const uint16_t* const output = given.output ? y.output.data() : zeros.data();
+  const Maps maps{{x.q.data(), kSize, c.query_heads, rows, 2}, {x.k.data(), kSize, c.key_heads, rows, 2},
+                  {x.v.data(), kSize, c.value_heads, rows, 2}, {x.v.data(), kSize, c.value_heads, rows, 1},
+                  {output, kSize, p.H, rows, 2},               {output, kSize, p.H, rows, 1}};
+  const auto run = [&]<class E> { (groups == 1 ? launch_all<E, 1> : launch_all<E, 2>)(p, maps, places); };
+  c.type == Type::float16 ? run.template operator()<__half>() : run.template operator()<__nv_bfloat16>();
+  for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &writes, &of_beta}) {
+    found.intact &= x->intact();
+  }
+  found.intact &= found.dq.intact() && found.dk.intact() && found.dv.intact();
+  return found;
+}
+
+// A NaN is worse than anything.
+double worse(double x, double y) { return std::isnan(x) || x > y ? x : y; }
+
+// The worst relative error of a sequence and head, of rows [tokens, heads, size] or [sequences, heads, size].
+template <class Number>
+double error_of(const std::vector<int64_t>& bounds, int heads, int size, const Vector& expected, const Number& number) {
+  double worst = 0;
+  for (size_t n = 0; n + 1 < bounds.size(); ++n) {
+    for (int h = 0; h < heads; ++h) {
+      double wrong = 0, right = 0;
+      for (int64_t t = bounds[n]; t < bounds[n + 1]; ++t) {
+        for (int64_t i = (t * heads + h) * size; i < (t * heads + h + 1) * size; ++i) {
+          wrong += std::pow(number(i) - expected[i], 2.), right += std::pow(expected[i], 2.);
+        }
+      }
+      if (wrong != 0) worst = worse(std::sqrt(wrong / right), worst);
+    }
+  }
+  return worst;
+}
+
+bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients& expected, const Given& given, int groups, float scale) {
+  const Found got = call(c, x, y, given, groups, scale);
+  const auto half = [&](const Guarded<uint16_t>& of) { return [&](int64_t i) -> double { return to_float(of[i], c.type); }; };
+  const auto full = [](const Guarded<float>& of) { return [&](int64_t i) -> double { return of[i]; }; };
+  std::vector<int64_t> of_states(c.sequences() + 1);
+  std::iota(of_states.begin(), of_states.end(), 0);
+  const double errors[] = {error_of(x.bounds, c.query_heads, kSize, expected.dq, half(got.dq)),
+                           error_of(x.bounds, c.key_heads, kSize, expected.dk, half(got.dk)),
+                           error_of(x.bounds, c.value_heads, kSize, expected.dv, half(got.dv)),
+                           error_of(x.bounds, c.heads(), 1, expected.dg, full(got.dg)),
+                           error_of(x.bounds, c.heads(), 1, expected.dbeta, full(got.dbeta)),
+                           error_of(of_states, c.heads(), kSize * kSize, expected.dh0, full(got.dh0))};
+  // About the judge's budgets of bfloat16.
+  const double limits[] = {7e-3, 9e-3, 8e-3, 12e-3, 11e-3, 6e-3};
+  bool right = got.intact;
+  for (int i = 0; i < 6; ++i) right &= errors[i] <= limits[i] * (c.type == Type::float16 ? 1. / 8 : 1.);
+  bool zeros = true;  // behind the last sequence
+  for (int64_t t = x.bounds.back(); t < x.bounds.back() + given.behind; ++t) {
+    for (int64_t i = 0; i < c.query_heads * kSize; ++i) zeros &= got.dq[t * c.query_heads * kSize + i] == 0;
+    for (int64_t i = 0; i < c.key_heads * kSize; ++i) zeros &= got.dk[t * c.key_heads * kSize + i] == 0;
+    for (int64_t i = 0; i < c.value_heads * kSize; ++i) zeros &= got.dv[t * c.value_heads * kSize + i] == 0;
+    for (int64_t i = 0; i < c.heads(); ++i) zeros &= got.dg[t * c.heads() + i] == 0 && got.dbeta[t * c.heads() + i] == 0;
+  }
+  right &= zeros;
+  std::printf("%s: %s, %s, %d slices in a block, %d behind: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s\n",
+              right ? "right" : "WRONG", c.name, c.type == Type::float16 ? "float16" : "bfloat16", groups, given.behind, errors[0],
+              errors[1], errors[2], errors[3], errors[4], errors[5], got.intact ? "" : ", written outside of a tensor",
+              zeros ? "" : ", no zeros behind the last sequence");
+  std::fflush(stdout);
+  return right;
+}
+
+struct Run {
+  Case c;
+  Given given = {};
+  int groups = 2;
+};
+
+std::vector<Run> all_runs() {
+  const Case ragged{.name = "ragged, GVA", .lengths = {130, 0, 64, 5}, .value_heads = 2, .checkpoint_every = 0};
+  const Case resets{.name = "resets, GQA, k first", .lengths = {65, 1, 100}, .query_heads = 2, .k_first = true, .resets = 0.05f,
+                    .largest_beta = 1.8f, .checkpoint_every = 0};
+  const Case linear{.name = "resets, GVA", .lengths = {100}, .value_heads = 3, .resets = 0.05f, .largest_beta = 1.8f,
+                    .checkpoint_every = 0};
+  const Case bare{.name = "no gates, no states", .lengths = {150}, .gates = false, .initial_state = false, .checkpoint_every = 0};
+  const Case longer{.name = "slow decay", .lengths = {330, 0, 70}, .resets = 0.004f, .least_alpha = 0.999f, .largest_beta = 0.3f,
+                    .checkpoint_every = 0};
+  Case in_float16 = linear;
+  in_float16.type = Type::float16;
+  std::vector<Run> runs{{ragged, {100}, 2}, {resets, {}, 1}, {linear, {}, 2}, {bare, {0, true, false}, 1}, {in_float16, {}, 1}};
+  if (std::getenv("THOROUGH") != nullptr) {
+    for (const int groups : {1, 2}) {
+      for (const Case& c : {ragged, resets, linear, bare, longer, in_float16}) {
+        for (const Given& given : {Given{}, Given{0, false, true}, Given{7, true, false}}) runs.push_back({c, given, groups});
+      }
+    }
+  }
+  return runs;
+}
+
+}  // namespace
+
+int main() {
+  std::signal(SIGSEGV, [](int) { fail("an address that there is not"); });
+  const float scale = 1.f / std::sqrt(float{kSize});
+  bool right = true;
+  schedule.seed(SEED);
+  for (const Run& run : all_runs()) {
+    Inputs inputs = draw(run.c);
+    const Cotangents cotangents = draw_cotangents(run.c, inputs);
+    const Gradients expected = recur_back(run.c, inputs, cotangents, scale, run.given.output, run.given.state);
+    right &= report(run.c, inputs, cotangents, expected, run.given, run.groups, scale);
+#ifdef STOP_AT_FIRST
+    if (!right) return 1;
+#endif
+  }
+  return right ? 0 : 1;
+}
