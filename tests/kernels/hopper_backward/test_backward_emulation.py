@@ -1,0 +1,99 @@
+"""hopper_backward on a CPU: its device code with every thread and instruction emulated, against a float64 recurrence.
+
+The emulator is that of hopper_prefill, with two instructions more. It forgives less than a GPU: threads run in random
+order, and what is under way, not fenced or not waited for holds NaNs or ends the program.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from patience import PATIENCE
+
+GXX = shutil.which("g++")
+KERNEL = ROOT / "solutions/hopper_backward"
+HERE = ROOT / "tests/kernels/hopper_backward/backward_emulation"
+OF_PREFILL = ROOT / "tests/kernels/hopper_prefill"
+RUNS = 5
+THOROUGH_RUNS = RUNS + 6 * 3 * 2
+
+pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
+
+Edit = tuple[str, str, str]  # file, what stands there, what shall stand there
+
+
+def device_code(folder: Path, edit: Edit | None) -> None:
+    """The kernel's files into `folder`, less the instructions. main.cpp includes none of the host's."""
+    files = {file.name: file.read_text() for file in KERNEL.iterdir() if file.suffix == ".cuh"}
+    if edit:
+        name, old, new = edit
+        assert files[name].count(old) == 1, f"{old} is not once in {name}: this test is out of date"
+        files[name] = files[name].replace(old, new)
+    descriptors = re.findall(
+        r"^__device__ __forceinline__ uint64_t descriptor.*?^}\n", files.pop("instructions.cuh"), re.M | re.S
+    )
+    assert len(descriptors) == 1
+    files["descriptors.h"] = "".join(descriptors)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+def emulate(
+    folder: Path, *flags: str, edit: Edit | None = None, thorough: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Builds and runs."""
+    device_code(folder, edit)
+    includes = [f"-I{x}" for x in (folder, HERE, OF_PREFILL, OF_PREFILL / "hopper_emulation")]
+    program = folder / "emulate"
+    command = [str(GXX), "-std=c++20", "-fno-strict-aliasing", "-w", *flags, *includes]
+    subprocess.run([*command, "-o", program, HERE / "main.cpp"], check=True)
+    environment = dict(os.environ) | ({"THOROUGH": "1"} if thorough else {})
+    return subprocess.run([program], capture_output=True, text=True, timeout=PATIENCE, env=environment)
+
+
+@pytest.mark.slow
+def test_the_gradients_are_right(tmp_path: Path) -> None:
+    done = emulate(tmp_path, "-O1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == RUNS
+    assert all(line.startswith("right: ") for line in lines)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("terms", [1, 2])
+@pytest.mark.parametrize("seed", [2, 3])
+def test_the_gradients_are_right_in_other_orders(tmp_path: Path, seed: int, terms: int) -> None:
+    done = emulate(tmp_path, "-O2", f"-DSEED={seed}", f"-DGDN_TERMS={terms}", thorough=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(done.stdout.splitlines()) == THOROUGH_RUNS
+
+
+TO_TMA = "fence_async();  // for warps that walk, which have written it"
+OWN_PLACE = "barrier_wait(shared_address(&s.empty[turn % Stages]), turn / Stages & 1);"
+HEAD_BEFORE = "__syncwarp();  // what the warp has read of the head before"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "old", "new", "says"),
+    [
+        pytest.param("forward.cuh", "scale_state(S,", "(void)(", "WRONG: ragged", id="no decay"),
+        pytest.param("reverse.cuh", "update_state<E>(dS, bits, k);", "", "WRONG: ragged", id="nothing erased"),
+        pytest.param("walk.cuh", TO_TMA, "", "a write without fence_async", id="no fence"),
+        pytest.param("walk.cuh", OWN_PLACE, "", "changed|WRONG|without fence_async", id="a place not left yet"),
+        pytest.param("gates.cuh", HEAD_BEFORE, "", "WRONG", id="gates of the next head"),
+        pytest.param("gates.cuh", "steep ? 0.f : alpha", "alpha", "WRONG: resets", id="a gate of 0 divided by"),
+        pytest.param("between.cuh", "if (t <= i) sums", "if (t < i) sums", "WRONG: ragged", id="a gate too late"),
+        pytest.param("invert.cuh", "rows.beta[16 * r + j] * rows.inverse[row];", "1.f;", "WRONG", id="E as M"),
+    ],
+)  # fmt: skip
+def test_errors_are_found(tmp_path: Path, name: str, old: str, new: str, says: str) -> None:
+    done = emulate(tmp_path, "-O1", "-DSTOP_AT_FIRST", edit=(name, old, new))
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert re.search(says, said), said
