@@ -104,6 +104,7 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     wgmma_wait<0>();
     settle_state(S);
     keep(bits);
+    if (uint4* const rests = rests_of(p, s.work, c, slice / kSlice * 4 + warp)) write_rests<E>(y, rests, lane);
     __syncwarp();
     barrier_arrive_if(lane == 0, shared_address(&s.empty[place]));
     const bool around = place == kStages - 1;

@@ -21,14 +21,30 @@ __device__ __forceinline__ void look_at_gates(const Problem& p, GateSums& sums, 
   if (lane == 0) sums.any_steep = some;
 }
 
+// What the reverse walk has found of r . dS k, with the factor beta, in the place of what was found from rounded factors. By one warp.
+__device__ __forceinline__ void take_end(const Problem& p, GateSums& sums, const Decays& d, int h, int lane) {
+  const float* const from = sums.exact_end + h % p.k_group * kWalkers * kChunk;
+#pragma unroll
+  for (int t = lane; t < kChunk; t += 32) {
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < kWalkers; ++i) sum += from[i * kChunk + t];
+    sums.of_end[0][t] = d.beta[t] * sum, sums.of_end[1][t] = 0.f;
+  }
+  __syncwarp();
+}
+
 // What reaches each gate through the decays between the tokens and the states on both ends of the chunk, and from the one to
 // the other; added to what does through those between tokens. By one warp: a lane has tokens 2 lane and 2 lane + 1.
-__device__ __forceinline__ void write_gates(const Problem& p, const GateSums& sums, const Decays& d, const float* of_beta,
+__device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, const Decays& d, int64_t at,
                                             int64_t first, int valid, int h, int lane) {
   const float end = d.from_start[kChunk - 1];
+  const float* const of_beta = p.of_beta + at * kWalkers * kChunk;
+  if (sums.exact_end != nullptr) take_end(p, sums, d, h, lane);
+  const float* const of_states = sums.at_end ? p.of_states + at * kWalkers : sums.through;
   float through = 0.f, start[2], until[2], between[2] = {}, beta[2] = {};
 #pragma unroll
-  for (int i = 0; i < 8; ++i) through += sums.through[i];
+  for (int i = 0; i < kWalkers; ++i) through += of_states[i];
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const int t = 2 * lane + e;

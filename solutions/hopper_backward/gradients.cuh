@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(cons
   const int64_t place = blockIdx.x;
   const int64_t behind = bound(p, p.N);
   if (place * kChunk < p.tokens && (place + 1) * kChunk > behind) write_zeros(p, place * kChunk, behind, blockIdx.y);
-  const auto [first, valid] = find_chunk(p, place);
+  const auto [first, valid, n, is_first, is_last] = find_chunk(p, place);
   if (valid == 0) return;
   const GradientBlock block{p, s, maps, place, first, valid, static_cast<int>(blockIdx.y)};
   const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), wg = of_block / 4, warp = of_block % 4, lane = lane_here();
@@ -110,6 +110,8 @@ __global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(cons
   if (threadIdx.x == 0) {
     for (auto& landed : s.landed) barrier_init(shared_address(&landed), 1);
     barrier_init(shared_address(&s.queries), 1);
+    s.sums.at_end = is_first || is_last;
+    s.sums.exact_end = is_last && p.dht != nullptr ? p.of_end + at_place(p, n, first_head) * kWalkers * kChunk : nullptr;
     barrier_init_done();
     block.ask_queries(first_head / p.q_group, true);
     block.ask(0, 0), block.ask(0, 1);
@@ -164,7 +166,7 @@ __global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(cons
     multiply_boxes<E>(dK, keys + kBoxBytes, k, true);
     wgmma_commit();
     if (of_block == 0) {
-      write_gates(p, s.sums, d, p.of_beta + at_place(p, place, h) * kWalkers * kChunk, first, valid, h, lane);
+      write_gates(p, s.sums, d, at_place(p, place, h), first, valid, h, lane);
     }
     wgmma_wait<0>();
     settle(dQ), settle(dK);

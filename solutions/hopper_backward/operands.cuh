@@ -131,16 +131,34 @@ __device__ __forceinline__ void load_tokens(Tokens& bits, uint32_t box, int warp
   for (int k = 0; k < 4; ++k) ldmatrix_transposed(bits[k], box + turned_place_of_lane(k, warp, lane));
 }
 
-// A thread's part of a state in memory, [V, K] or [K, V]; null: zeros.
+// What tokens' values lose in 16 bits, to memory as a warp holds them.
+template <class E>
+__device__ __forceinline__ void write_rests(const float (&x)[32], uint4* to, int lane) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    uint32_t bits[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float first = x[8 * k + 2 * e], second = x[8 * k + 2 * e + 1];
+      const float2 rounded = unpack<E>(pack<E>(first, second));
+      bits[e] = pack<E>(first - rounded.x, second - rounded.y);
+    }
+    to[32 * k + lane] = make_uint4(bits[0], bits[1], bits[2], bits[3]);
+  }
+}
+
+// Two neighbouring key channels of a state in memory, [V, K] or [K, V].
+__device__ __forceinline__ float2 load_pair(const float* from, bool k_first, int r, int c) {
+  return k_first ? make_float2(from[r + c * kHeadSize], from[r + (c + 1) * kHeadSize])
+                 : *reinterpret_cast<const float2*>(from + r * kHeadSize + c);
+}
+
+// A thread's part of a state; null: zeros.
 __device__ __forceinline__ void load_state(Slice& S, const float* from, bool k_first, int row, int column) {
 #pragma unroll
   for (int i = 0; i < kHeadSize / 2; i += 2) {
     const int r = row + i % 4 / 2 * 8, c = column + i / 4 * 8;
-    float2 pair = make_float2(0.f, 0.f);
-    if (from != nullptr) {
-      pair = k_first ? make_float2(from[r + c * kHeadSize], from[r + (c + 1) * kHeadSize])
-                     : *reinterpret_cast<const float2*>(from + r * kHeadSize + c);
-    }
+    const float2 pair = from != nullptr ? load_pair(from, k_first, r, c) : make_float2(0.f, 0.f);
     S[i / 32][i % 32] = pair.x, S[i / 32][i % 32 + 1] = pair.y;
   }
 }

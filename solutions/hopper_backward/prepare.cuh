@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
   auto& front = *reinterpret_cast<Front*>(memory);
   unsigned char* const boxes = memory + kFront;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), lane = lane_here();
-  const auto [first, valid] = find_chunk(p, blockIdx.x);
+  const auto [first, valid, n, is_first, is_last] = find_chunk(p, blockIdx.x);
   if (valid == 0) return;
   const int h = blockIdx.y * group.heads;
   const bool busy = warp < group.heads;

@@ -21,7 +21,10 @@ struct Problem {
   unsigned char* tiles;         // [places, H]: what is prepared of a chunk (boxes.cuh)
   unsigned char *starts, *ends; // [places, H] states: S at a chunk's start, dS at its end, as boxes of 64 x 64
   unsigned char *errors, *writes;  // [places, H]: r of each token, and x, the gradient of what it writes; boxes too
-  float* of_beta;               // [places, H, 2, 4, 64]: dbeta, less what other warps of a walk have found
+  float* of_beta;               // [places, H, kWalkers, 64]: what warps that walk find of dbeta
+  float* of_states;             // [places, H, kWalkers]: and of <S, dS>, of chunks at a sequence's ends
+  float* of_end;                // [N, H, kWalkers, 64]: and of r . dS k, of the last chunk, where dht is given
+  uint4* rests;                 // [N, H, 2, kWalkers, 4, 32]: what r loses in 16 bits, of the first chunk and of the last
   int64_t tokens;
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
   int device;
@@ -56,10 +59,12 @@ __device__ __forceinline__ int find_sequence(const Problem& p, int64_t place) {
   return from;
 }
 
-// Where a chunk's tokens begin and how many it has; none: there is no such chunk.
+// Where a chunk's tokens begin and how many it has; none: there is no such chunk. Its sequence, and whether it is the first or the
+// last one of that.
 struct Chunk {
   int64_t first;
-  int valid;
+  int valid, n;
+  bool is_first, is_last;
 };
 
 // The chunk of a place; by a warp.
@@ -68,7 +73,7 @@ __device__ __forceinline__ Chunk find_chunk(const Problem& p, int64_t place) {
   const int64_t from = bound(p, n), to = bound(p, n + 1);
   const int64_t c = place - (from / kChunk + n), first = from + c * kChunk;
   const bool there = c >= 0 && first < to;  // less than 0: the bounds do not rise
-  return Chunk{first, there ? static_cast<int>(min(int64_t{kChunk}, to - first)) : 0};
+  return Chunk{first, there ? static_cast<int>(min(int64_t{kChunk}, to - first)) : 0, n, c == 0, to - first <= kChunk};
 }
 
 // --- the order in which blocks take sequences ---------------------------------------------------------------------

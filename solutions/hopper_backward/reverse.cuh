@@ -47,9 +47,9 @@ struct ReverseWay {
   }
 };
 
-// x . r of each token, over a warp's channels: of tokens 2 lane and 2 lane + 1.
+// x . r of each token, over a warp's channels. `rests`: what r has lost, or null.
 template <class E>
-__device__ __forceinline__ float2 dot_tokens(const float (&x)[32], uint32_t r_box, int warp, int lane) {
+__device__ __forceinline__ void dot_tokens(const float (&x)[32], uint32_t r_box, const uint4* rests, float* to, int warp, int lane) {
   Tokens r;
   load_tokens(r, r_box, warp, lane);
   float sums[16] = {};
@@ -58,12 +58,37 @@ __device__ __forceinline__ float2 dot_tokens(const float (&x)[32], uint32_t r_bo
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int i = 8 * k + 2 * e, n = 2 * (2 * k + e / 2);
-      const float2 error = unpack<E>(r[k][e]);
+      float2 error = unpack<E>(r[k][e]);
+      if (rests != nullptr) {
+        const float2 rest = unpack<E>(reinterpret_cast<const uint32_t*>(rests + 32 * k + lane)[e]);
+        error.x += rest.x, error.y += rest.y;
+      }
       sums[n] = fmaf(x[i], error.x, sums[n]), sums[n + 1] = fmaf(x[i + 1], error.y, sums[n + 1]);
     }
   }
   add_rows(sums, lane);
-  return make_float2(sums[0], sums[1]);
+  *reinterpret_cast<float2*>(to + 2 * lane) = make_float2(sums[0], sums[1]);
+}
+
+// <S, dS> over a warp's channels, where a chunk is a sequence's first or last: a given state, or gradient, may be large beside
+// what is left of the sum, so neither is rounded here. `boxes`: S as the forward walk has left it, of the warpgroup's channels.
+template <class E>
+__device__ __forceinline__ float dot_states_exactly(const Slice& dS, const float* given, bool k_first, const unsigned char* boxes,
+                                                    int row, int column, int warp, int lane) {
+  float sum = 0.f;
+#pragma unroll
+  for (int i = 0; i < kHeadSize / 2; i += 2) {
+    const int r = row + i % 4 / 2 * 8, c = column + i / 4 * 8;
+    float2 S;
+    if (given != nullptr) {
+      S = load_pair(given, k_first, r, c);
+    } else {
+      const uint32_t at = swizzled(16 * warp + lane / 4 + i % 4 / 2 * 8, i % 32 / 4) + lane % 4 * 4;
+      S = unpack<E>(*reinterpret_cast<const uint32_t*>(boxes + i / 32 * kBoxBytes + at));
+    }
+    sum = fmaf(S.x, dS[i / 32][i % 32], fmaf(S.y, dS[i / 32][i % 32 + 1], sum));
+  }
+  return add_all(sum);
 }
 
 template <class E, int Groups>
@@ -74,6 +99,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   const int row = slice + 16 * warp + lane / 4, column = 2 * (lane % 4);
   const int64_t state = at_place(p, s.work.n, s.work.h) * kHeadSize * kHeadSize;
   int64_t at = at_place(p, s.work.place + chunks - 1, s.work.h);
+  const int walker = slice / kSlice * 4 + warp;
   Slice dS;
   load_state(dS, p.dht == nullptr ? nullptr : p.dht + state, p.k_first, row, column);
   uint32_t state_bits[8][4];
@@ -93,8 +119,15 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   for (int turn = 0; turn < chunks; ++turn) {
     auto& stage = s.stage[place];
     const uint32_t k = shared_address(stage.k), q = shared_address(stage.q), g = shared_address(stage.g) + wg * kBoxBytes;
+    const uint32_t r = shared_address(stage.r) + wg * kBoxBytes;
     const uint32_t M = shared_address(stage.tile.M), P = shared_address(stage.tile.P);
     const uint32_t decays = shared_address(&stage.tile.decays);
+    const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
+    if (turn == 0 || turn == chunks - 1) {
+      const float* const given = turn == chunks - 1 && p.initial_state != nullptr ? p.initial_state + state : nullptr;
+      const float found = dot_states_exactly<E>(dS, given, p.k_first, p.starts + of_slice, row, column, warp, lane);
+      if (lane == 0) p.of_states[at * kWalkers + walker] = found;
+    }
     barrier_wait(shared_address(&s.full[place]), parity);
     pack_state<E>(state_bits, dS);
     Tokens g_bits, bits;
@@ -103,13 +136,17 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     multiply<E>(y, state_bits, k, true);
     multiply_by<E>(o, g_bits, P, false);
     wgmma_commit();
-    hand_out(state_bits, s.states[wg], p.ends + at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes), warp, lane);
+    hand_out(state_bits, s.states[wg], p.ends + of_slice, warp, lane);
     float4 to_end[4];
     load_decays(to_end, decays + offsetof(ReverseDecays, to_end), lane);
     scale_state(dS, load_one(decays + offsetof(ReverseDecays, end)));
     wgmma_wait<0>();
     settle(y), settle(o);
     keep(state_bits), keep(g_bits);
+    if (turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
+      float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
+      dot_tokens<E>(y, r, rests_of(p, s.work, chunks - 1, walker), of_end, warp, lane);
+    }
     pack_sum<E>(bits, o, y, to_end);
     wgmma_fence();
 #pragma unroll
@@ -130,15 +167,15 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     update_state<E>(dS, bits, k);
     wgmma_commit();
     store_tokens<E>(y, g, warp, lane);  // this warp has read the same channels there
-    const float2 found = dot_tokens<E>(y, shared_address(stage.r) + wg * kBoxBytes, warp, lane);
-    float* const of_beta = p.of_beta + (at * kWalkers + slice / kSlice * 4 + warp) * kChunk;
-    *reinterpret_cast<float2*>(of_beta + 2 * lane) = found;
-#pragma unroll
-    for (int i = 0; i < 32; ++i) y[i] = 0.f;
-    at -= p.H;
+    const uint4* const rests = rests_of(p, s.work, chunks - 1 - turn, walker);
+    if (rests == nullptr) dot_tokens<E>(y, r, nullptr, p.of_beta + (at * kWalkers + walker) * kChunk, warp, lane);
     wgmma_wait<0>();
     settle_state(dS);
     keep(bits), keep(g_bits);
+    if (rests != nullptr) dot_tokens<E>(y, r, rests, p.of_beta + (at * kWalkers + walker) * kChunk, warp, lane);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) y[i] = 0.f;
+    at -= p.H;
     __syncwarp();
     barrier_arrive_if(lane == 0, shared_address(&s.empty[place]));
     const bool around = place == kStages - 1;

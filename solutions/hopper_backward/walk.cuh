@@ -100,6 +100,13 @@ __device__ __forceinline__ void hand_out(const uint32_t (&bits)[8][4], unsigned 
   }
 }
 
+// Where the rests of r are of a warp, of a sequence's first chunk or of its last; null: nobody needs them.
+__device__ __forceinline__ uint4* rests_of(const Problem& p, const Work& work, int c, int walker) {
+  const bool is_last = c == work.chunks - 1;
+  if ((c > 0 && !is_last) || (p.initial_state == nullptr && p.dht == nullptr)) return nullptr;
+  return p.rests + ((at_place(p, work.n, work.h) * 2 + is_last) * kWalkers + walker) * 4 * 32;
+}
+
 // Registers of a thread where two warpgroups walk: of those, and of the one that feeds.
 constexpr int kWalkRegisters = 232, kFeedRegisters = 40;
 template <int Groups>

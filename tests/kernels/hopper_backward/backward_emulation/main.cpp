@@ -54,6 +54,8 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
               Guarded<float>(c.sequences() * heads * state)};
   Guarded<float> tiles(places * heads * kTileBytes / 4), starts(places * heads * kStateBytes / 4), ends = starts;
   Guarded<float> errors(places * heads * kValueBytes / 4), writes = errors, of_beta(places * heads * kWalkers * kChunk);
+  Guarded<float> of_states(places * heads * kWalkers), of_end(c.sequences() * heads * kWalkers * kChunk);
+  Guarded<float> rests(c.sequences() * heads * 2 * kWalkers * 4 * 32 * 4);
   Problem p{};
   p.cu_seqlens = x.bounds.data();
   if (c.gates) p.g = x.g.data(), p.beta = x.beta.data();
@@ -63,7 +65,8 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.dg = found.dg.data(), p.dbeta = found.dbeta.data(), p.dh0 = found.dh0.data();
   const auto bytes = [](Guarded<float>& x) { return reinterpret_cast<unsigned char*>(x.data()); };
   p.tiles = bytes(tiles), p.starts = bytes(starts), p.ends = bytes(ends), p.errors = bytes(errors), p.writes = bytes(writes);
-  p.of_beta = of_beta.data();
+  p.of_beta = of_beta.data(), p.of_states = of_states.data(), p.of_end = of_end.data();
+  p.rests = reinterpret_cast<uint4*>(rests.data());
   p.tokens = tokens, p.N = c.sequences(), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
@@ -78,7 +81,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
                   {output, kSize, p.H, rows, 2},               {output, kSize, p.H, rows, 1}};
   const auto run = [&]<class E> { (groups == 1 ? launch_all<E, 1> : launch_all<E, 2>)(p, maps, places); };
   c.type == Type::float16 ? run.template operator()<__half>() : run.template operator()<__nv_bfloat16>();
-  for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &writes, &of_beta}) {
+  for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &writes, &of_beta, &of_states, &of_end, &rests}) {
     found.intact &= x->intact();
   }
   found.intact &= found.dq.intact() && found.dk.intact() && found.dv.intact();
