@@ -37,7 +37,7 @@ __device__ __forceinline__ void settle_products(Products& x) {
 template <class E>
 __device__ __forceinline__ float dot_states(const Part& part, int thread, int threads) {
   float sum = 0.f;
-#pragma unroll 2
+#pragma unroll 1
   for (int at = 16 * thread; at < kHalves * kBoxBytes; at += 16 * threads) {
     const uint4 a = load_shared(shared_address(part.S) + at), b = load_shared(shared_address(part.dS) + at);
     const uint32_t left[4] = {a.x, a.y, a.z, a.w}, right[4] = {b.x, b.y, b.z, b.w};
@@ -54,7 +54,7 @@ __device__ __forceinline__ float dot_states(const Part& part, int thread, int th
 template <class E>
 __device__ __forceinline__ void write_values(const Problem& p, const Part& part, const Decays& d, int64_t first, int valid, int h,
                                              int half, int thread, int threads) {
-#pragma unroll 2
+#pragma unroll 1
   for (int at = thread; at < valid * 8; at += threads) {
     const int row = at / 8, piece = at % 8;
     const uint4 x = load_shared(shared_address(part.x) + swizzled(row, piece));

@@ -16,7 +16,7 @@ struct GateSums {
   float steep[8][kChunk];         // the same of steep gates, without the factor alpha
   float of_start[2][kChunk];      // by half of the key channels: the gradient of the decay from the chunk's start
   float of_end[2][kChunk];        // and of that to its end
-  float through[kWalkers];        // by warp: <S, dS>, the gradient of that from start to end
+  float through[2][kWalkers];     // of heads in turns, by warp: <S, dS>, the gradient of that from start to end
   float alpha[kChunk];            // 1 where it is not divided by
   int any_steep;
   bool at_end;          // the chunk is a sequence's first or last: the reverse walk has found <S, dS>

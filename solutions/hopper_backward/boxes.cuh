@@ -14,10 +14,10 @@ __device__ __forceinline__ uint32_t swizzled(int row, int piece) { return row * 
 // Where a lane begins, of 16 x 16 numbers from row 16 `rows` and column 16 `columns` on, for ldmatrix and stmatrix: in the
 // order of a left operand, and of one that is transposed on its way.
 __device__ __forceinline__ uint32_t place_of_lane(int rows, int columns, int lane) {
-  return swizzled(16 * rows + lane % 16, 2 * columns + lane / 16);
+  return swizzled(16 * rows + (lane & 15), 2 * columns + (lane >> 4));
 }
 __device__ __forceinline__ uint32_t turned_place_of_lane(int rows, int columns, int lane) {
-  return swizzled(16 * rows + lane % 8 + lane / 16 * 8, 2 * columns + lane / 8 % 2);
+  return swizzled(16 * rows + (lane & 7) + (lane >> 4) * 8, 2 * columns + (lane >> 3 & 1));
 }
 
 // Zeros in the rows of a box from `row` on, whole ones, so that the swizzle stays inside of them; by so many threads.

@@ -99,7 +99,8 @@ void backward(const Call& x, bool k_first) {
   const int64_t zeros = x.output.has_value() ? 0 : p.tokens * p.H * kHeadSize * 2;  // in the place of do
   const int64_t sizes[] = {of_head * kStateBytes, of_head * kStateBytes, of_head * kValueBytes, of_head * kValueBytes,
                            of_head * kTileBytes, of_head * kWalkers * kChunk * 4, of_head * kWalkers * 4,
-                           of_sequences * kWalkers * kChunk * 4, of_sequences * 2 * kWalkers * 4 * 32 * 16, zeros};
+                           of_sequences * kWalkers * kChunk * 4, of_sequences * 2 * kWalkers * 4 * 32 * 16,
+                           (of_head + 3) / 4 * 16, zeros};
   int64_t all = 0;
   for (const int64_t size : sizes) all += size;
   const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({all / 4}), kFloat32, device);
@@ -112,7 +113,9 @@ void backward(const Call& x, bool k_first) {
   p.starts = next(0), p.ends = next(1), p.errors = next(2), p.writes = next(3), p.tiles = next(4);
   p.of_beta = reinterpret_cast<float*>(next(5)), p.of_states = reinterpret_cast<float*>(next(6));
   p.of_end = reinterpret_cast<float*>(next(7)), p.rests = reinterpret_cast<uint4*>(next(8));
-  void* const given = x.output.has_value() ? x.output.value().data_ptr() : next(9);
+  int* const written = reinterpret_cast<int*>(next(9));
+  if (begins_beside(p, multiprocessors)) p.written = written;
+  void* const given = x.output.has_value() ? x.output.value().data_ptr() : next(10);
   if (zeros > 0) TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(given, 0, zeros, stream));
 
   const DLDataType type = x.q.dtype();

@@ -14,7 +14,7 @@ struct ForwardStage {
   ForwardTile tile;
 };
 template <int Groups>
-constexpr int kForwardStages = 4;
+constexpr int kForwardStages = Groups == 2 && kTerms == 2 ? 3 : 4;  // two terms of E leave less room
 template <int Groups>
 using ForwardShared = Walking<ForwardStage<Groups>, Groups, kForwardStages<Groups>>;
 static_assert(sizeof(ForwardShared<1>) <= kMostShared && sizeof(ForwardShared<2>) <= kMostShared);
@@ -24,7 +24,8 @@ struct ForwardWay {
   const Maps& maps;
   const Work& work;
   unsigned char* left;  // errors
-  __device__ __forceinline__ int chunk(int turn) const { return turn; }
+  static constexpr bool kWaitedFor = false;  // by a kernel that has begun
+  __device__ __forceinline__ static int chunk_of(const Work&, int turn) { return turn; }
   __device__ __forceinline__ static unsigned char* values(ForwardStage<Groups>& stage) { return stage.v; }
   __device__ __forceinline__ void ask(const Problem& p, ForwardStage<Groups>& stage, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;

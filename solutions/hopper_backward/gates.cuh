@@ -41,7 +41,7 @@ __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, co
   const float end = d.from_start[kChunk - 1];
   const float* const of_beta = p.of_beta + at * kWalkers * kChunk;
   if (sums.exact_end != nullptr) take_end(p, sums, d, h, lane);
-  const float* const of_states = sums.at_end ? p.of_states + at * kWalkers : sums.through;
+  const float* const of_states = sums.at_end ? p.of_states + at * kWalkers : sums.through[h % p.k_group % 2];
   float through = 0.f, start[2], until[2], between[2] = {}, beta[2] = {};
 #pragma unroll
   for (int i = 0; i < kWalkers; ++i) through += of_states[i];

@@ -18,28 +18,35 @@ struct GradientShared {
   Part part[kHalves];
   unsigned char matrices[4][kBoxBytes];  // dP * Gamma, that transposed, B, that transposed
   Decays decays[2];                      // of heads in turns
+  int64_t first;                         // token of the chunk
+  int valid;                             // tokens
   GateSums sums;
   alignas(8) uint64_t landed[kHalves], queries;
 };
 static_assert(sizeof(GradientShared) <= kMostShared);
+
+// The place of a block's chunk, found anew and not kept. Where this kernel has begun beside the reverse walk, the last chunk is
+// the first that is ready.
+__device__ __forceinline__ int place_of_block(const Problem& p) {
+  return p.written != nullptr ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+}
 
 // A chunk of a block, and what it asks TMA for.
 struct GradientBlock {
   const Problem& p;
   GradientShared& s;
   const Maps& maps;
-  int64_t place, first;
-  int valid, k_head;
 
+  __device__ __forceinline__ static int k_head() { return blockIdx.y; }
   // Half of what head h, the `turn`th, needs; by one thread.
   __device__ __forceinline__ void ask(int turn, int half) const {
-    const int h = k_head * p.k_group + turn;
-    const int64_t at = at_place(p, place, h);
+    const int h = k_head() * p.k_group + turn;
+    const int64_t at = at_place(p, place_of_block(p), h);
     const uint32_t landed = shared_address(&s.landed[half]);
     Part& part = s.part[half];
     barrier_expect(landed, static_cast<int>(sizeof(Part)) + (half == 0 ? static_cast<int>(sizeof(Decays)) : 0));
     if (half == 0) load_bytes(shared_address(&s.decays[turn % 2]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
-    load_boxes(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(first), landed);
+    load_boxes(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(s.first), landed);
     load_bytes(shared_address(part.x), p.writes + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
     load_bytes(shared_address(part.r), p.errors + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
     constexpr int kBytes = kHalves * kBoxBytes;
@@ -50,14 +57,14 @@ struct GradientBlock {
   __device__ __forceinline__ void ask_queries(int q_head, bool with_keys) const {
     const uint32_t landed = shared_address(&s.queries);
     barrier_expect(landed, (with_keys ? 2 : 1) * kHalves * kBoxBytes);
-    load_boxes(shared_address(s.q), &maps.q, 0, q_head, static_cast<int>(first), landed);
-    if (with_keys) load_boxes(shared_address(s.k), &maps.k, 0, k_head, static_cast<int>(first), landed);
+    load_boxes(shared_address(s.q), &maps.q, 0, q_head, static_cast<int>(s.first), landed);
+    if (with_keys) load_boxes(shared_address(s.k), &maps.k, 0, k_head(), static_cast<int>(s.first), landed);
   }
 
   // Rows of the next sequence, NaN maybe; by all threads.
   __device__ __forceinline__ void clear_tail(uint32_t boxes, int count) const {
-    if (valid == kChunk) return;
-    for (int i = 0; i < count; ++i) clear_rows(boxes + i * kBoxBytes, valid, threadIdx.x, kGradientThreads);
+    if (s.valid == kChunk) return;
+    for (int i = 0; i < count; ++i) clear_rows(boxes + i * kBoxBytes, s.valid, threadIdx.x, kGradientThreads);
     fence_async();
     __syncthreads();
   }
@@ -68,8 +75,8 @@ struct GradientBlock {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = 16 * warp + lane / 4 + 8 * r;
-      auto* const from = static_cast<uint16_t*>(to) + ((first + row) * heads + head) * kHeadSize + 64 * half + 2 * (lane % 4);
-      if (row >= valid) continue;
+      auto* const from = static_cast<uint16_t*>(to) + ((s.first + row) * heads + head) * kHeadSize + 64 * half + 2 * (lane % 4);
+      if (row >= s.valid) continue;
 #pragma unroll
       for (int n = 0; n < 8; ++n) *reinterpret_cast<uint32_t*>(from + 8 * n) = pack<E>(x[4 * n + 2 * r], x[4 * n + 2 * r + 1]);
     }
@@ -99,21 +106,26 @@ __global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(cons
                                                                             const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<GradientShared*>(memory);
-  const int64_t place = blockIdx.x;
-  const int64_t behind = bound(p, p.N);
-  if (place * kChunk < p.tokens && (place + 1) * kChunk > behind) write_zeros(p, place * kChunk, behind, blockIdx.y);
-  const auto [first, valid, n, is_first, is_last] = find_chunk(p, place);
+  // Whoever waits for this kernel is to wait for that before it, too: one block does.
+  if (p.written != nullptr && blockIdx.x + 1 == gridDim.x && blockIdx.y == 0) wait_for_last();
+  const int64_t behind = bound(p, p.N), here = int64_t{place_of_block(p)} * kChunk;
+  if (here < p.tokens && here + kChunk > behind) write_zeros(p, here, behind, blockIdx.y);
+  const auto [first, valid, n, is_first, is_last] = find_chunk(p, place_of_block(p));
   if (valid == 0) return;
-  const GradientBlock block{p, s, maps, place, first, valid, static_cast<int>(blockIdx.y)};
+  const GradientBlock block{p, s, maps};
   const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), wg = of_block / 4, warp = of_block % 4, lane = lane_here();
-  const int first_head = block.k_head * p.k_group;
+  const int first_head = block.k_head() * p.k_group;
   if (threadIdx.x == 0) {
     for (auto& landed : s.landed) barrier_init(shared_address(&landed), 1);
     barrier_init(shared_address(&s.queries), 1);
+    s.first = first, s.valid = valid;
     s.sums.at_end = is_first || is_last;
     s.sums.exact_end = is_last && p.dht != nullptr ? p.of_end + at_place(p, n, first_head) * kWalkers * kChunk : nullptr;
     barrier_init_done();
     block.ask_queries(first_head / p.q_group, true);
+    if (p.written != nullptr) {  // all heads: they are walked side by side
+      for (int i = 0; i < p.k_group; ++i) wait_written(p.written + at_place(p, place_of_block(p), first_head + i), kHalves);
+    }
     block.ask(0, 0), block.ask(0, 1);
   }
   __syncthreads();
@@ -122,29 +134,27 @@ __global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(cons
   const uint32_t all_k = shared_address(s.k), all_q = shared_address(s.q), k = all_k + wg * kBoxBytes, q = all_q + wg * kBoxBytes;
   const uint32_t scores = shared_address(s.matrices), keys = scores + 2 * kBoxBytes;
   float dQ[32] = {}, dK[32] = {};
-  int q_parity = 1;
 #pragma unroll 1
   for (int turn = 0; turn < p.k_group; ++turn) {
-    const int h = first_head + turn;
+    const int h = block.k_head() * p.k_group + turn;
     const Decays& d = s.decays[turn % 2];
-    if (of_block == 0) look_at_gates(p, s.sums, first, valid, h, lane);
+    if (of_block == 0) look_at_gates(p, s.sums, s.first, s.valid, h, lane);
     Products of;
-    float through = 0.f;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       Part& part = s.part[half];
       barrier_wait(shared_address(&s.landed[half]), turn & 1);
       block.clear_tail(shared_address(part.g), 1);
       multiply_part<E>(of, part, half > 0, wg);
-      through += dot_states<E>(part, threadIdx.x, kGradientThreads);
-      if (p.v_group == 1) write_values<E>(p, part, d, first, valid, h, half, threadIdx.x, kGradientThreads);
+      const float through = add_all(dot_states<E>(part, threadIdx.x, kGradientThreads));
+      float& sum = s.sums.through[turn % 2][of_block];
+      if (lane == 0) sum = half == 0 ? through : sum + through;
+      if (p.v_group == 1) write_values<E>(p, part, d, s.first, s.valid, h, half, threadIdx.x, kGradientThreads);
       wgmma_wait<0>();
       settle_products(of);
       __syncthreads();
       if (threadIdx.x == 0 && turn + 1 < p.k_group) block.ask(turn + 1, half);
     }
-    through = add_all(through);
-    if (lane == 0) s.sums.through[of_block] = through;
     add_states<E>(dQ, dK, of, d, p.scale, s.sums, q, k, wg, warp, lane);
     float products[32];
     wgmma_fence();
@@ -152,10 +162,11 @@ __global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(cons
     wgmma_commit();
     wgmma_wait<0>();
     settle(products);
+    const int here = anew(lane);  // so that no places found from it are kept over products
     if (wg == 0) {
-      find_between<E, true>(of.between, products, d, p.scale, s.sums, scores, scores + kBoxBytes, wg, warp, lane);
+      find_between<E, true>(of.between, products, d, p.scale, s.sums, scores, scores + kBoxBytes, wg, warp, here);
     } else {
-      find_between<E, false>(of.between, products, d, p.scale, s.sums, keys, keys + kBoxBytes, wg, warp, lane);
+      find_between<E, false>(of.between, products, d, p.scale, s.sums, keys, keys + kBoxBytes, wg, warp, here);
     }
     fence_async();
     __syncthreads();
@@ -166,7 +177,7 @@ __global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(cons
     multiply_boxes<E>(dK, keys + kBoxBytes, k, true);
     wgmma_commit();
     if (of_block == 0) {
-      write_gates(p, s.sums, d, at_place(p, place, h), first, valid, h, lane);
+      write_gates(p, s.sums, d, at_place(p, place_of_block(p), h), s.first, s.valid, h, lane);
     }
     wgmma_wait<0>();
     settle(dQ), settle(dK);
@@ -177,11 +188,10 @@ __global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(cons
     if (turn + 1 == p.k_group) break;
     __syncthreads();  // this head's queries are read
     if (threadIdx.x == 0) block.ask_queries((h + 1) / p.q_group, false);
-    barrier_wait(shared_address(&s.queries), q_parity);
-    q_parity ^= 1;
+    barrier_wait(shared_address(&s.queries), (turn + 1) / p.q_group & 1);
     block.clear_tail(all_q, kHalves);
   }
-  block.store<E>(dK, p.dk, p.k_heads, block.k_head, wg, warp, lane);
+  block.store<E>(dK, p.dk, p.k_heads, block.k_head(), wg, warp, lane);
 }
 
 }  // namespace

@@ -32,6 +32,20 @@ __device__ __forceinline__ int anew(int x) {
   return y;
 }
 
+// The next kernel's blocks may begin where there is room; and for the kernel before to be over.
+__device__ __forceinline__ void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_last() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// Counts what this thread has written, and what it has seen others write, with TMA too; and waits for such a count.
+__device__ __forceinline__ void count_written(int* count) {
+  asm volatile("fence.proxy.async.global;\nfence.acq_rel.gpu;\nred.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(count) : "memory");
+}
+__device__ __forceinline__ void wait_written(const int* count, int all) {
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .s32 x;\nWAIT: ld.acquire.gpu.global.s32 x, [%0];\nsetp.lt.s32 p, x, %1;\n@p bra WAIT;\n}\n"
+      "fence.proxy.async.global;" ::"l"(count), "r"(all) : "memory");
+}
+
 // --- mbarriers --------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t bar, int count) {

@@ -47,6 +47,7 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
     load_boxes(q, &q_map, 0, blockIdx.y / group.of_query_head, static_cast<int>(first), landed);
   }
   load_gates(p, first, valid, h, group.heads, front.rows);
+  if (p.written != nullptr && threadIdx.x < group.heads) p.written[at_place(p, blockIdx.x, h + threadIdx.x)] = 0;
   unsigned char* const tile = p.tiles + at_place(p, blockIdx.x, h + warp) * kTileBytes;
   __syncthreads();
   if (busy) find_decays(p, front.rows[warp], tile, lane);

@@ -25,6 +25,8 @@ struct Problem {
   float* of_states;             // [places, H, kWalkers]: and of <S, dS>, of chunks at a sequence's ends
   float* of_end;                // [N, H, kWalkers, 64]: and of r . dS k, of the last chunk, where dht is given
   uint4* rests;                 // [N, H, 2, kWalkers, 4, 32]: what r loses in 16 bits, of the first chunk and of the last
+  int* written;                 // [places, H]: how many blocks have left all that they find of a chunk in the reverse walk; null
+                                // where the last kernel begins once that walk is over
   int64_t tokens;
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
   int device;

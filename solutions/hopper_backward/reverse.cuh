@@ -16,9 +16,8 @@ struct ReverseStage {
   alignas(1024) unsigned char k[kHalves * kBoxBytes], q[kHalves * kBoxBytes], g[Groups * kBoxBytes], r[Groups * kBoxBytes];
   ReverseTile tile;
 };
-// Two terms of M leave less room.
 template <int Groups>
-constexpr int kReverseStages = Groups == 1 && kTerms == 1 ? 3 : Groups == 2 && kTerms == 2 ? 1 : 2;
+constexpr int kReverseStages = Groups == 1 && kTerms == 1 ? 3 : 2;
 template <int Groups>
 using ReverseShared = Walking<ReverseStage<Groups>, Groups, kReverseStages<Groups>>;
 static_assert(sizeof(ReverseShared<1>) <= kMostShared && sizeof(ReverseShared<2>) <= kMostShared);
@@ -28,7 +27,8 @@ struct ReverseWay {
   const Maps& maps;
   const Work& work;
   unsigned char* left;  // writes
-  __device__ __forceinline__ int chunk(int turn) const { return work.chunks - 1 - turn; }
+  static constexpr bool kWaitedFor = true;
+  __device__ __forceinline__ static int chunk_of(const Work& work, int turn) { return work.chunks - 1 - turn; }
   __device__ __forceinline__ static unsigned char* values(ReverseStage<Groups>& stage) { return stage.g; }
   __device__ __forceinline__ void ask(const Problem& p, ReverseStage<Groups>& stage, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
@@ -97,11 +97,11 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
   const int row = slice + 16 * warp + lane / 4, column = 2 * (lane % 4);
-  const int64_t state = at_place(p, s.work.n, s.work.h) * kHeadSize * kHeadSize;
+  const auto state_of = [&](auto* states) { return states + at_place(p, s.work.n, s.work.h) * kHeadSize * kHeadSize; };
   int64_t at = at_place(p, s.work.place + chunks - 1, s.work.h);
   const int walker = slice / kSlice * 4 + warp;
   Slice dS;
-  load_state(dS, p.dht == nullptr ? nullptr : p.dht + state, p.k_first, row, column);
+  load_state(dS, p.dht == nullptr ? nullptr : state_of(p.dht), p.k_first, row, column);
   uint32_t state_bits[8][4];
   float y[32] = {}, o[32];
   if (p.dht != nullptr && chunks > 0) {  // what a given gradient loses as an operand
@@ -124,7 +124,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const uint32_t decays = shared_address(&stage.tile.decays);
     const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
     if (turn == 0 || turn == chunks - 1) {
-      const float* const given = turn == chunks - 1 && p.initial_state != nullptr ? p.initial_state + state : nullptr;
+      const float* const given = turn == chunks - 1 && p.initial_state != nullptr ? state_of(p.initial_state) : nullptr;
       const float found = dot_states_exactly<E>(dS, given, p.k_first, p.starts + of_slice, row, column, warp, lane);
       if (lane == 0) p.of_states[at * kWalkers + walker] = found;
     }
@@ -181,13 +181,17 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const bool around = place == kStages - 1;
     place = around ? 0 : place + 1, parity ^= around;
   }
-  save_state(dS, p.dh0 + state, p.k_first, row, column);
-  if (lane == 0) stored_all();
+  if (lane == 0) {
+    stored_all();
+    barrier_arrive(shared_address(&s.done));
+  }
+  save_state(dS, state_of(p.dh0), p.k_first, row, column);
 }
 
 template <class E, int Groups>
 __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_reverse_kernel(const __grid_constant__ Problem p,
                                                                               const __grid_constant__ Maps maps) {
+  let_next_begin();
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<ReverseShared<Groups>*>(memory);
   begin_walk<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s);

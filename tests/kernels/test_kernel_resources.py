@@ -281,6 +281,18 @@ def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
     assert max(kernel.registers for kernel in prepare) <= 128  # four blocks a multiprocessor
 
 
+@pytest.mark.thorough
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_the_backward_pass_for_hopper_does_not_spill_or_wait_between_products() -> None:
+    kernels = cuda_resources(SOLUTIONS / "hopper_backward" / "kernel.cu")
+    show("cuda sm_90a", kernels)
+    # bfloat16 and float16: what precedes the walks, both with one slice of a state in a block or two, and what follows.
+    assert len(kernels) == 2 * (1 + 2 * 2 + 2)
+    for kernel in kernels:
+        assert kernel.spill_stores == kernel.spill_loads == 0
+        assert not kernel.serialised
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.parametrize("arch", ["90a", *(pytest.param(arch, marks=pytest.mark.thorough) for arch in ("80", "100a"))])

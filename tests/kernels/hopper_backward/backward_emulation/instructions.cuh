@@ -8,3 +8,7 @@ template <class E, int TransposedB>
 void wgmma_shared(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
   ask_product(d, nullptr, {a, b, 64, true, TransposedB != 0, accumulate != 0, kType<E>});
 }
+
+// Blocks run one after the other: whoever waits for another has it behind itself.
+inline void count_written(int* count) { ++*count; }
+inline void wait_written(const int* count, int all) { require(*count == all, "what has been written is not counted so"); }
