@@ -19,8 +19,6 @@ struct GateSums {
   float through[2][kWalkers];     // of heads in turns, by warp: <S, dS>, the gradient of that from start to end
   float alpha[kChunk];            // 1 where it is not divided by
   int any_steep;
-  bool at_end;          // the chunk is a sequence's first or last: the reverse walk has found <S, dS>
-  const float* exact_end;  // of the first head, where that has found the gradient of the decay to the end
 };
 
 // What reaches each gate through Gamma_ij, the decay of token i by all gates behind j: weighted = Gamma * dGamma, 0 on the

@@ -95,12 +95,12 @@ void backward(const Call& x, bool k_first) {
   check_bounds(p, stream);
 
   const int64_t places = p.tokens / kChunk + p.N, of_head = places * p.H, of_sequences = int64_t{p.N} * p.H;
-  TVM_FFI_CHECK(places < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
+  TVM_FFI_CHECK(places * p.k_heads < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
   const int64_t zeros = x.output.has_value() ? 0 : p.tokens * p.H * kHeadSize * 2;  // in the place of do
   const int64_t sizes[] = {of_head * kStateBytes, of_head * kStateBytes, of_head * kValueBytes, of_head * kValueBytes,
                            of_head * kTileBytes, of_head * kWalkers * kChunk * 4, of_head * kWalkers * 4,
                            of_sequences * kWalkers * kChunk * 4, of_sequences * 2 * kWalkers * 4 * 32 * 16,
-                           (of_head + 3) / 4 * 16, zeros};
+                           (of_head + 4) / 4 * 16, zeros};
   int64_t all = 0;
   for (const int64_t size : sizes) all += size;
   const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({all / 4}), kFloat32, device);
@@ -114,6 +114,7 @@ void backward(const Call& x, bool k_first) {
   p.of_beta = reinterpret_cast<float*>(next(5)), p.of_states = reinterpret_cast<float*>(next(6));
   p.of_end = reinterpret_cast<float*>(next(7)), p.rests = reinterpret_cast<uint4*>(next(8));
   int* const written = reinterpret_cast<int*>(next(9));
+  p.queue = written + of_head, p.places = static_cast<int>(places);
   if (begins_beside(p, multiprocessors)) p.written = written;
   void* const given = x.output.has_value() ? x.output.value().data_ptr() : next(10);
   if (zeros > 0) TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(given, 0, zeros, stream));

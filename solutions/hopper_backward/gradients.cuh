@@ -2,8 +2,8 @@
 //   dP = scale lower(G U^T)     dA = -strict_lower(dV U^T)     B = dA * Gamma, with the factor beta of A
 //   dQ = scale diag(gamma) G S + (dP * Gamma) K
 //   dK = (dP * Gamma)^T Q + (B + B^T) K - diag(gamma) dV S + diag(gamma_C / gamma) U dS
-// A block has a chunk and a key head, and takes the heads that share it in turn: so dQ and dK are sums in one order, and are
-// rounded once. Each of two warpgroups has half of the key channels, and all of one of the two products between tokens.
+// A block takes chunks and key heads one after the other, and of each the heads that share it in turn: so dQ and dK are sums in one
+// order, and are rounded once. Each of two warpgroups has half of the key channels, and all of one of the two products between tokens.
 #pragma once
 #include "beside.cuh"
 #include "gates.cuh"
@@ -13,40 +13,70 @@ namespace {
 
 constexpr int kGradientThreads = 256;
 
+// A chunk and a key head. Blocks take one after the other, and ask for the next one's parts before they have done with one.
+struct Task {
+  int64_t first;           // token
+  int place, valid, k_head;  // valid 0: there are no more
+  bool at_end;             // the chunk is a sequence's first or last: the reverse walk has found <S, dS>
+  const float* exact_end;  // of the first head, where that has found the gradient of the decay to the end; or null
+};
+
 struct GradientShared {
   alignas(1024) unsigned char k[kHalves * kBoxBytes], q[kHalves * kBoxBytes];
   Part part[kHalves];
   unsigned char matrices[4][kBoxBytes];  // dP * Gamma, that transposed, B, that transposed
   Decays decays[2];                      // of heads in turns
-  int64_t first;                         // token of the chunk
-  int valid;                             // tokens
+  Task task[2];                          // in turns
   GateSums sums;
   alignas(8) uint64_t landed[kHalves], queries;
 };
 static_assert(sizeof(GradientShared) <= kMostShared);
 
-// The place of a block's chunk, found anew and not kept. Where this kernel has begun beside the reverse walk, the last chunk is
-// the first that is ready.
-__device__ __forceinline__ int place_of_block(const Problem& p) {
-  return p.written != nullptr ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+// By a warp. Where this kernel has begun beside the reverse walk, the last chunk is the first that is ready.
+__device__ __forceinline__ void find_task(const Problem& p, Task& task) {
+  const int lane = lane_here();
+  for (;;) {
+    int taken = 0;
+    if (lane == 0) taken = atomicAdd(p.queue, 1);
+    taken = __shfl_sync(kAllLanes, taken, 0);
+    const int nth = taken / p.k_heads, place = p.written != nullptr ? p.places - 1 - nth : nth;
+    Chunk chunk{};
+    if (nth < p.places) {
+      chunk = find_chunk(p, place);
+      if (chunk.valid == 0) continue;
+    }
+    if (lane == 0) {
+      task.first = chunk.first, task.valid = chunk.valid, task.place = place, task.k_head = taken % p.k_heads;
+      task.at_end = chunk.is_first || chunk.is_last;
+      const bool exact = chunk.is_last && p.dht != nullptr;
+      task.exact_end = exact ? p.of_end + at_place(p, chunk.n, task.k_head * p.k_group) * kWalkers * kChunk : nullptr;
+    }
+    __syncwarp();
+    return;
+  }
 }
 
-// A chunk of a block, and what it asks TMA for.
+// What a block asks TMA for, and what it does with a task's rows.
 struct GradientBlock {
   const Problem& p;
   GradientShared& s;
   const Maps& maps;
 
-  __device__ __forceinline__ static int k_head() { return blockIdx.y; }
-  // Half of what head h, the `turn`th, needs; by one thread.
-  __device__ __forceinline__ void ask(int turn, int half) const {
-    const int h = k_head() * p.k_group + turn;
-    const int64_t at = at_place(p, place_of_block(p), h);
+  // Where the reverse walk is still under way, for it to have left the task's chunk: all heads, which are walked side by side.
+  __device__ __forceinline__ void wait_for(const Task& task) const {
+    if (p.written == nullptr) return;
+    for (int i = 0; i < p.k_group; ++i) wait_written(p.written + at_place(p, task.place, task.k_head * p.k_group + i), kHalves);
+  }
+
+  // Half of what the `turn`th head needs; by one thread.
+  __device__ __forceinline__ void ask(const Task& task, int turn, int half, int parity) const {
+    const int h = task.k_head * p.k_group + turn;
+    const int64_t at = at_place(p, task.place, h);
     const uint32_t landed = shared_address(&s.landed[half]);
     Part& part = s.part[half];
     barrier_expect(landed, static_cast<int>(sizeof(Part)) + (half == 0 ? static_cast<int>(sizeof(Decays)) : 0));
-    if (half == 0) load_bytes(shared_address(&s.decays[turn % 2]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
-    load_boxes(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(s.first), landed);
+    if (half == 0) load_bytes(shared_address(&s.decays[parity]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
+    load_boxes(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(task.first), landed);
     load_bytes(shared_address(part.x), p.writes + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
     load_bytes(shared_address(part.r), p.errors + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
     constexpr int kBytes = kHalves * kBoxBytes;
@@ -54,29 +84,31 @@ struct GradientBlock {
     load_bytes(shared_address(part.dS), p.ends + at * kStateBytes + half * kBytes, kBytes, landed);
   }
 
-  __device__ __forceinline__ void ask_queries(int q_head, bool with_keys) const {
+  __device__ __forceinline__ void ask_queries(const Task& task, int turn, bool with_keys) const {
     const uint32_t landed = shared_address(&s.queries);
     barrier_expect(landed, (with_keys ? 2 : 1) * kHalves * kBoxBytes);
-    load_boxes(shared_address(s.q), &maps.q, 0, q_head, static_cast<int>(s.first), landed);
-    if (with_keys) load_boxes(shared_address(s.k), &maps.k, 0, k_head(), static_cast<int>(s.first), landed);
+    const int q_head = (task.k_head * p.k_group + turn) / p.q_group;
+    load_boxes(shared_address(s.q), &maps.q, 0, q_head, static_cast<int>(task.first), landed);
+    if (with_keys) load_boxes(shared_address(s.k), &maps.k, 0, task.k_head, static_cast<int>(task.first), landed);
   }
 
   // Rows of the next sequence, NaN maybe; by all threads.
-  __device__ __forceinline__ void clear_tail(uint32_t boxes, int count) const {
-    if (s.valid == kChunk) return;
-    for (int i = 0; i < count; ++i) clear_rows(boxes + i * kBoxBytes, s.valid, threadIdx.x, kGradientThreads);
+  __device__ __forceinline__ void clear_tail(const Task& task, uint32_t boxes, int count) const {
+    if (task.valid == kChunk) return;
+    for (int i = 0; i < count; ++i) clear_rows(boxes + i * kBoxBytes, task.valid, threadIdx.x, kGradientThreads);
     fence_async();
     __syncthreads();
   }
 
   // 64 channels of the rows of a head, from channel 64 half on.
   template <class E>
-  __device__ __forceinline__ void store(const float (&x)[32], void* to, int heads, int head, int half, int warp, int lane) const {
+  __device__ __forceinline__ void store(const Task& task, const float (&x)[32], void* to, int heads, int head, int half, int warp,
+                                        int lane) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = 16 * warp + lane / 4 + 8 * r;
-      auto* const from = static_cast<uint16_t*>(to) + ((s.first + row) * heads + head) * kHeadSize + 64 * half + 2 * (lane % 4);
-      if (row >= s.valid) continue;
+      auto* const from = static_cast<uint16_t*>(to) + ((task.first + row) * heads + head) * kHeadSize + 64 * half + 2 * (lane % 4);
+      if (row >= task.valid) continue;
 #pragma unroll
       for (int n = 0; n < 8; ++n) *reinterpret_cast<uint32_t*>(from + 8 * n) = pack<E>(x[4 * n + 2 * r], x[4 * n + 2 * r + 1]);
     }
@@ -100,61 +132,46 @@ __device__ __forceinline__ void write_zeros(const Problem& p, int64_t first, int
   }
 }
 
-// The grid is (places of chunks, key heads).
+// All of a task's heads, whose queries and keys have been asked for, as has been the first head; `phase` has the parities of
+// barriers: bit 0 of heads, bit 1 of queries.
 template <class E>
-__global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(const __grid_constant__ Problem p,
-                                                                            const __grid_constant__ Maps maps) {
-  DYNAMIC_SHARED(memory);
-  auto& s = *reinterpret_cast<GradientShared*>(memory);
-  // Whoever waits for this kernel is to wait for that before it, too: one block does.
-  if (p.written != nullptr && blockIdx.x + 1 == gridDim.x && blockIdx.y == 0) wait_for_last();
-  const int64_t behind = bound(p, p.N), here = int64_t{place_of_block(p)} * kChunk;
-  if (here < p.tokens && here + kChunk > behind) write_zeros(p, here, behind, blockIdx.y);
-  const auto [first, valid, n, is_first, is_last] = find_chunk(p, place_of_block(p));
-  if (valid == 0) return;
-  const GradientBlock block{p, s, maps};
+__device__ __forceinline__ void find_gradients(const GradientBlock& block, const Task& task, const Task& next, int& phase) {
+  const Problem& p = block.p;
+  GradientShared& s = block.s;
   const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), wg = of_block / 4, warp = of_block % 4, lane = lane_here();
-  const int first_head = block.k_head() * p.k_group;
-  if (threadIdx.x == 0) {
-    for (auto& landed : s.landed) barrier_init(shared_address(&landed), 1);
-    barrier_init(shared_address(&s.queries), 1);
-    s.first = first, s.valid = valid;
-    s.sums.at_end = is_first || is_last;
-    s.sums.exact_end = is_last && p.dht != nullptr ? p.of_end + at_place(p, n, first_head) * kWalkers * kChunk : nullptr;
-    barrier_init_done();
-    block.ask_queries(first_head / p.q_group, true);
-    if (p.written != nullptr) {  // all heads: they are walked side by side
-      for (int i = 0; i < p.k_group; ++i) wait_written(p.written + at_place(p, place_of_block(p), first_head + i), kHalves);
-    }
-    block.ask(0, 0), block.ask(0, 1);
-  }
-  __syncthreads();
-  barrier_wait(shared_address(&s.queries), 0);
-  block.clear_tail(shared_address(s.k), 2 * kHalves);
-  const uint32_t all_k = shared_address(s.k), all_q = shared_address(s.q), k = all_k + wg * kBoxBytes, q = all_q + wg * kBoxBytes;
-  const uint32_t scores = shared_address(s.matrices), keys = scores + 2 * kBoxBytes;
   float dQ[32] = {}, dK[32] = {};
 #pragma unroll 1
   for (int turn = 0; turn < p.k_group; ++turn) {
-    const int h = block.k_head() * p.k_group + turn;
-    const Decays& d = s.decays[turn % 2];
-    if (of_block == 0) look_at_gates(p, s.sums, s.first, s.valid, h, lane);
+    const int h = task.k_head * p.k_group + turn, parity = phase & 1;
+    phase ^= 1;
+    const Decays& d = s.decays[parity];
+    if (of_block == 0) look_at_gates(p, s.sums, task.first, task.valid, h, lane);
     Products of;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       Part& part = s.part[half];
-      barrier_wait(shared_address(&s.landed[half]), turn & 1);
-      block.clear_tail(shared_address(part.g), 1);
+      barrier_wait(shared_address(&s.landed[half]), parity);
+      block.clear_tail(task, shared_address(part.g), 1);
       multiply_part<E>(of, part, half > 0, wg);
       const float through = add_all(dot_states<E>(part, threadIdx.x, kGradientThreads));
-      float& sum = s.sums.through[turn % 2][of_block];
+      float& sum = s.sums.through[parity][of_block];
       if (lane == 0) sum = half == 0 ? through : sum + through;
-      if (p.v_group == 1) write_values<E>(p, part, d, s.first, s.valid, h, half, threadIdx.x, kGradientThreads);
+      if (p.v_group == 1) write_values<E>(p, part, d, task.first, task.valid, h, half, threadIdx.x, kGradientThreads);
       wgmma_wait<0>();
       settle_products(of);
       __syncthreads();
-      if (threadIdx.x == 0 && turn + 1 < p.k_group) block.ask(turn + 1, half);
+      if (threadIdx.x == 0) {
+        if (turn + 1 < p.k_group) {
+          block.ask(task, turn + 1, half, parity ^ 1);
+        } else if (next.valid > 0) {
+          if (half == 0) block.wait_for(next);
+          block.ask(next, 0, half, parity ^ 1);
+        }
+      }
     }
+    // Found anew, and not kept over the products of states.
+    const uint32_t all_k = anew(shared_address(s.k)), all_q = all_k + kHalves * kBoxBytes;
+    const uint32_t k = all_k + wg * kBoxBytes, q = all_q + wg * kBoxBytes;
     add_states<E>(dQ, dK, of, d, p.scale, s.sums, q, k, wg, warp, lane);
     float products[32];
     wgmma_fence();
@@ -162,6 +179,7 @@ __global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(cons
     wgmma_commit();
     wgmma_wait<0>();
     settle(products);
+    const uint32_t scores = anew(shared_address(s.matrices)), keys = scores + 2 * kBoxBytes;
     const int here = anew(lane);  // so that no places found from it are kept over products
     if (wg == 0) {
       find_between<E, true>(of.between, products, d, p.scale, s.sums, scores, scores + kBoxBytes, wg, warp, here);
@@ -177,21 +195,65 @@ __global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(cons
     multiply_boxes<E>(dK, keys + kBoxBytes, k, true);
     wgmma_commit();
     if (of_block == 0) {
-      write_gates(p, s.sums, d, at_place(p, place_of_block(p), h), s.first, s.valid, h, lane);
+      write_gates(p, s.sums, d, parity, task.at_end, task.exact_end, at_place(p, task.place, h), task.first, task.valid, h, lane);
     }
     wgmma_wait<0>();
     settle(dQ), settle(dK);
     if ((h + 1) % p.q_group != 0) continue;
-    block.store<E>(dQ, p.dq, p.q_heads, h / p.q_group, wg, warp, lane);
+    block.store<E>(task, dQ, p.dq, p.q_heads, h / p.q_group, wg, warp, here);
 #pragma unroll
     for (int i = 0; i < 32; ++i) dQ[i] = 0.f;
     if (turn + 1 == p.k_group) break;
     __syncthreads();  // this head's queries are read
-    if (threadIdx.x == 0) block.ask_queries((h + 1) / p.q_group, false);
-    barrier_wait(shared_address(&s.queries), (turn + 1) / p.q_group & 1);
-    block.clear_tail(all_q, kHalves);
+    if (threadIdx.x == 0) block.ask_queries(task, turn + 1, false);
+    barrier_wait(shared_address(&s.queries), phase >> 1 & 1);
+    phase ^= 2;
+    block.clear_tail(task, all_q, kHalves);
   }
-  block.store<E>(dK, p.dk, p.k_heads, block.k_head(), wg, warp, lane);
+  block.store<E>(task, dK, p.dk, p.k_heads, task.k_head, wg, warp, anew(lane));
+}
+
+// So many blocks as there is room for, or fewer.
+template <class E>
+__global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(const __grid_constant__ Problem p,
+                                                                            const __grid_constant__ Maps maps) {
+  DYNAMIC_SHARED(memory);
+  auto& s = *reinterpret_cast<GradientShared*>(memory);
+  const int64_t behind = bound(p, p.N);
+  if (behind < p.tokens) {
+    for (int at = blockIdx.x; at < p.places * p.k_heads; at += gridDim.x) {
+      const int64_t first = static_cast<int64_t>(at / p.k_heads) * kChunk;
+      if (first < p.tokens && first + kChunk > behind) write_zeros(p, first, behind, at % p.k_heads);
+    }
+  }
+  const GradientBlock block{p, s, maps};
+  if (threadIdx.x < 32) find_task(p, s.task[0]);
+  if (threadIdx.x == 0) {
+    for (auto& landed : s.landed) barrier_init(shared_address(&landed), 1);
+    barrier_init(shared_address(&s.queries), 1);
+    barrier_init_done();
+    if (s.task[0].valid > 0) {
+      block.ask_queries(s.task[0], 0, true);
+      block.wait_for(s.task[0]);
+      block.ask(s.task[0], 0, 0, 0), block.ask(s.task[0], 0, 1, 0);
+    }
+  }
+  __syncthreads();
+  int phase = 0, nth = 0;
+#pragma unroll 1
+  while (s.task[nth].valid > 0) {
+    const Task& task = s.task[nth];
+    Task& next = s.task[nth ^ 1];
+    barrier_wait(shared_address(&s.queries), phase >> 1 & 1);
+    phase ^= 2, nth ^= 1;
+    block.clear_tail(task, shared_address(s.k), 2 * kHalves);
+    if (threadIdx.x < 32) find_task(p, next);
+    find_gradients<E>(block, task, next, phase);
+    __syncthreads();  // its queries and keys are read
+    if (threadIdx.x == 0 && next.valid > 0) block.ask_queries(next, 0, true);
+  }
+  // Whoever waits for this kernel is to wait for that before it, too: one block does.
+  if (p.written != nullptr && blockIdx.x == 0) wait_for_last();
 }
 
 }  // namespace

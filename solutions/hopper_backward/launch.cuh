@@ -85,7 +85,8 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places, int multipro
   takes_both(p, multiprocessors) ? launch_walks<E, 2>(p, maps, stream) : launch_walks<E, 1>(p, maps, stream);
   if (p.tokens == 0) return;
   static std::atomic<uint64_t> allowed{0};
-  launch(gdn_gradients_kernel<E>, allowed, p.device, grid_of(places, p.k_heads), kGradientThreads, sizeof(GradientShared), stream,
+  const int64_t blocks = std::min<int64_t>(multiprocessors, places * p.k_heads);
+  launch(gdn_gradients_kernel<E>, allowed, p.device, grid_of(blocks, 1), kGradientThreads, sizeof(GradientShared), stream,
          p.written != nullptr, p, maps);
   if (p.v_group > 1) {
     gdn_values_kernel<E><<<grid_of(places, p.v_heads), kValueThreads, 0, stream>>>(p);

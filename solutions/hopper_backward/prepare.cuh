@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
   auto& front = *reinterpret_cast<Front*>(memory);
   unsigned char* const boxes = memory + kFront;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), lane = lane_here();
+  if (blockIdx.x + blockIdx.y + threadIdx.x == 0) *p.queue = 0;
   const auto [first, valid, n, is_first, is_last] = find_chunk(p, blockIdx.x);
   if (valid == 0) return;
   const int h = blockIdx.y * group.heads;

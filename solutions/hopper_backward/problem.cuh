@@ -27,7 +27,9 @@ struct Problem {
   uint4* rests;                 // [N, H, 2, kWalkers, 4, 32]: what r loses in 16 bits, of the first chunk and of the last
   int* written;                 // [places, H]: how many blocks have left all that they find of a chunk in the reverse walk; null
                                 // where the last kernel begins once that walk is over
+  int* queue;                   // how many chunks and key heads blocks of the last kernel have taken
   int64_t tokens;
+  int places;                   // of chunks
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
   int device;
   float scale;

@@ -42,7 +42,7 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   const Place walks = grid(kHalves / Groups, p.H, p.N);
   launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
   launch(walks, kWalkThreads<Groups>, sizeof(ReverseShared<Groups>), [&] { gdn_reverse_kernel<E, Groups>(p, maps); });
-  launch(grid(places, p.k_heads, 1), kGradientThreads, sizeof(GradientShared), [&] { gdn_gradients_kernel<E>(p, maps); });
+  launch(grid(std::min<int64_t>(2, places), 1, 1), kGradientThreads, sizeof(GradientShared), [&] { gdn_gradients_kernel<E>(p, maps); });
   if (p.v_group > 1) launch(grid(places, p.v_heads, 1), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
 }
 
@@ -67,7 +67,8 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.tiles = bytes(tiles), p.starts = bytes(starts), p.ends = bytes(ends), p.errors = bytes(errors), p.writes = bytes(writes);
   p.of_beta = of_beta.data(), p.of_states = of_states.data(), p.of_end = of_end.data();
   p.rests = reinterpret_cast<uint4*>(rests.data());
-  std::vector<int> written(places * heads, -1);
+  std::vector<int> written(places * heads + 1, -1);
+  p.queue = written.data() + places * heads, p.places = static_cast<int>(places);
   if (groups == 1) p.written = written.data();
   p.tokens = tokens, p.N = c.sequences(), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
