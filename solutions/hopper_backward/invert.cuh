@@ -1,5 +1,5 @@
 // M = (I + A)^-1 for A = strict_lower(diag(beta) (Gamma * K K^T)), 64 x 64; E = diag(beta)^-1 M diag(beta); and P = scale
-// lower(Gamma * Q K^T), of a chunk and head: by one warp, to memory. Warps share nothing and wait for nobody.
+// lower(Gamma * Q K^T), of a chunk and head: by one warp, or P by another, to memory. Warps wait for nobody.
 //
 // Blocks of 16 by substitution in float32, then row of blocks by row of blocks, by products of two bfloat16 terms each. The
 // inverse is found transposed, Y_wr = M_rw^T, so that what one product leaves in registers is the next one's left operand,
@@ -45,11 +45,37 @@ struct Inverter {
   float scale;
   int lane;
 
-  __device__ __forceinline__ void find() const {
-    clear_upper();
+  __device__ __forceinline__ void find_inverses() const {
     find_diagonal();
     invert_diagonal();
     find_left_of_inverse();
+  }
+
+  // P, and what is zero.
+  __device__ __forceinline__ void find_scores() const {
+    clear_upper();
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int row = 16 * r + lane / 4;
+      const float log[2] = {rows.log[row], rows.log[row + 8]};
+      float weights[8], x[8];
+      weigh_diagonal(weights, rows.log, r, lane);
+      read_products(x, products + kProducts, r, r, lane);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) x[e] *= scale * weights[e];
+      write_p(x, r, r);
+#pragma unroll
+      for (int m = 0; m < r; ++m) {
+        const float end = rows.log[16 * m + 15];
+        const float decay[2] = {scale * exp2_fast(log[0] - end), scale * exp2_fast(log[1] - end)};
+        float factors[4];
+        columns_of(factors, rows.factor, m, lane);
+        read_products(x, products + kProducts, r, m, lane);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) x[e] *= decay[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
+        write_p(x, r, m);
+      }
+    }
   }
 
   // 16 bytes of a box in memory.
@@ -80,7 +106,7 @@ struct Inverter {
     }
   }
 
-  // Blocks on the diagonal: of -A, and of P.
+  // Blocks on the diagonal, of -A.
   __device__ __forceinline__ void find_diagonal() const {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
@@ -93,10 +119,6 @@ struct Inverter {
         const int column = e / 4 * 8 + 2 * (lane % 4) + e % 2, row = lane / 4 + e / 2 % 2 * 8;
         s.diagonal[r][kColumns * column + row] = -beta[e / 2 % 2] * weights[e] * x[e];
       }
-      read_products(x, products + kProducts, r, r, lane);
-#pragma unroll
-      for (int e = 0; e < 8; ++e) x[e] *= scale * weights[e];
-      write_p(x, r, r);
     }
   }
 
@@ -153,7 +175,7 @@ struct Inverter {
     for (int term = 0; term < kTerms; ++term) give(row, piece + 1)(term, make_uint4(0, 0, 0, 0));
   }
 
-  // Blocks left of it, of row r: -A_r0 to -A_r,r-1, and of P.
+  // Blocks left of it, of row r: -A_r0 to -A_r,r-1.
   __device__ __forceinline__ void find_left(Operand16 (&a)[3], int r) const {
     const int row = 16 * r + lane / 4;
     const float log[2] = {rows.log[row], rows.log[row + 8]}, beta[2] = {rows.beta[row], rows.beta[row + 8]};
@@ -168,10 +190,6 @@ struct Inverter {
 #pragma unroll
       for (int e = 0; e < 8; ++e) x[e] *= -beta[e / 2 % 2] * decay[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
       a[m] = Operand16(x);
-      read_products(x, products + kProducts, r, m, lane);
-#pragma unroll
-      for (int e = 0; e < 8; ++e) x[e] *= scale * decay[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
-      write_p(x, r, m);
     }
   }
 

@@ -5,7 +5,7 @@
 
 namespace {
 
-constexpr int kHeads = 4;  // of a block that prepares: a warp each
+constexpr int kHeads = 4;  // of a block that prepares: a warp each, or two where they are but two
 
 // How such a block is made up: so many heads share their q and k. As many such blocks one after the other share a query head
 // and a key head.
@@ -27,7 +27,7 @@ constexpr int kPrepareBytes = kFront + (kPrepareBoxes > kPrepareWork ? kPrepareB
 
 // A block has a chunk. The grid is (places of chunks, H / heads).
 template <class E>
-__global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
+__global__ void __launch_bounds__(128, 4) gdn_prepare_kernel(
     const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
     const __grid_constant__ Group group) {
   DYNAMIC_SHARED(memory);
@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
   const auto [first, valid, n, is_first, is_last] = find_chunk(p, blockIdx.x);
   if (valid == 0) return;
   const int h = blockIdx.y * group.heads;
-  const bool busy = warp < group.heads;
+  const bool inverts = warp < group.heads, helped = 2 * group.heads <= kHeads;
+  const int own = inverts ? warp : warp - group.heads;  // which of the heads
   const uint32_t landed = shared_address(&front.landed), k = shared_address(boxes), q = k + kHalves * kBoxBytes;
   if (threadIdx.x == 0) {
     barrier_init(landed, 1);
@@ -49,9 +50,9 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
   }
   load_gates(p, first, valid, h, group.heads, front.rows);
   if (p.written != nullptr && threadIdx.x < group.heads) p.written[at_place(p, blockIdx.x, h + threadIdx.x)] = 0;
-  unsigned char* const tile = p.tiles + at_place(p, blockIdx.x, h + warp) * kTileBytes;
+  unsigned char* const tile = p.tiles + at_place(p, blockIdx.x, h + own) * kTileBytes;
   __syncthreads();
-  if (busy) find_decays(p, front.rows[warp], tile, lane);
+  if (inverts) find_decays(p, front.rows[warp], tile, lane);
   barrier_wait(landed, 0);
   if (valid < kChunk) {  // rows of the next sequence, NaN maybe
     for (int at = 0; at < kPrepareBoxes; at += kBoxBytes) clear_rows(k + at, valid, threadIdx.x, 128);
@@ -69,9 +70,11 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
   write_products(k_products, boxes, warp, lane);
   write_products(q_products, boxes + kProducts, warp, lane);
   __syncthreads();
-  if (!busy) return;
+  if (own >= group.heads || (!inverts && !helped)) return;
   auto* const scratch = reinterpret_cast<Scratch*>(boxes + 2 * kProducts);
-  Inverter<E>{boxes, front.rows[warp], scratch[warp], tile, p.scale, lane}.find();
+  const Inverter<E> inverter{boxes, front.rows[own], scratch[own], tile, p.scale, lane};
+  if (inverts) inverter.find_inverses();
+  if (!inverts || !helped) inverter.find_scores();
 }
 
 }  // namespace
