@@ -27,6 +27,14 @@ def log_decay(g_ptr, at, inside, GATE: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
+def decay(x):
+    """2^x of a sum x. A GPU's exp2 flushes results below 2^-126 to 0. A state may be as large as they are small, and
+    dh0 as small: so they are formed 2^64 larger."""
+    tiny = x < -125.0
+    return tl.exp2(tl.where(tiny, x + 64.0, x)) * tl.where(tiny, 2.0**-64, 1.0)
+
+
+@triton.jit
 def decays_between(like, fall, resets):
     """Gamma [C, C], right on the diagonal and below. It starts from zeros of a product, `like`: then it is formed where
     that lies; by itself Triton lays it out otherwise, and carries it through shared memory."""
@@ -43,15 +51,15 @@ def entry(x, t, at):
 @triton.jit
 def from_token(fall, resets, t, at):
     """Gamma[:, at] for tokens from `at` on, else 0. If `at` is -1, from the state before the chunk."""
-    decay = tl.exp2(tl.minimum(resets - entry(resets, t, at) + (fall - entry(fall, t, at)), 0.0))
-    return tl.where(t >= at, decay, 0.0)
+    found = decay(tl.minimum(resets - entry(resets, t, at) + (fall - entry(fall, t, at)), 0.0))
+    return tl.where(t >= at, found, 0.0)
 
 
 @triton.jit
 def to_token(fall, resets, t, at):
     """Gamma[at, :] for tokens up to `at`, else 0."""
-    decay = tl.exp2(tl.minimum(entry(resets, t, at) - resets + (entry(fall, t, at) - fall), 0.0))
-    return tl.where(t <= at, decay, 0.0)
+    found = decay(tl.minimum(entry(resets, t, at) - resets + (entry(fall, t, at) - fall), 0.0))
+    return tl.where(t <= at, found, 0.0)
 
 
 @triton.jit
@@ -68,15 +76,13 @@ def steep_gates(g_ptr, at, inside, GATE: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
-def gates_between_tokens(
-    dGamma, Gamma, later, alpha, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr
-):  # fmt: skip
-    """What reaches each gate through Gamma [C, C], of which dGamma is the gradient; both are 0 above the diagonal.
+def gates_between_tokens(between, later_ptr, alpha, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr):
+    """What reaches each gate through decays between tokens: `between` [C, C] has each of them times its gradient.
 
     Gamma_ij has the factor alpha_t where j < t <= i, so alpha_t dalpha_t is the sum of Gamma_ij dGamma_ij over these:
     first over i, downwards, then over j. Nothing is subtracted: all terms of a sum have the factor alpha_t, and a
     division takes it out. `later` [C, C] holds ones where i >= t: the sums over i are a product.
     """
     t = tl.arange(0, C)
-    sums = loaded_times(later, Gamma * dGamma, TERMS, PRECISION)
+    sums = loaded_times(tl.load(later_ptr + t[:, None] * C + t[None, :]), between, TERMS, PRECISION)
     return tl.sum(tl.where(t[None, :] < t[:, None], sums, 0.0), axis=1) / alpha

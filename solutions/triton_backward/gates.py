@@ -1,4 +1,4 @@
-"""dbeta, and the rest of dg: what reaches each gate beside the states at both ends of a chunk, and steep gates."""
+"""The rest of dg: what reaches each gate beside the states at both ends of a chunk, and steep gates."""
 
 import triton
 import triton.language as tl
@@ -23,6 +23,53 @@ def gates_beside_states(of_start, of_end, through, fall, resets, alpha, C: tl.co
 
 
 @triton.jit
+def gradients_of_states(
+    cu_seqlens_ptr, initial_ptr, dht_ptr, starts_ptr, ends_ptr, sums_ptr, first, count, slot, h, num_seqs, total,
+    H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr, HAS_DHT: tl.constexpr, K_FIRST: tl.constexpr,
+    OPERAND: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, KEY_SLICES: tl.constexpr,
+):  # fmt: skip
+    """of_start, of_end and through: over the key channels, with what given states lose as operands."""
+    t = tl.arange(0, C)
+    of_start, of_end, through = tl.zeros([C], dtype=tl.float32), tl.zeros([C], dtype=tl.float32), 0.0
+    for part in tl.static_range(KEY_SLICES):
+        sums = sums_ptr + ((slot * H + h) * KEY_SLICES + part) * (4 * C)
+        of_start += tl.load(sums + t) - tl.load(sums + C + t)
+        of_end += tl.load(sums + 2 * C + t)
+        through += tl.load(sums + 3 * C)
+    if tl.float32 != OPERAND:  # an input is not to be rounded: `through` may be small
+        n, state = sequence_of(cu_seqlens_ptr, slot, num_seqs, total, C), (slot * H + h) * (D * D)
+        if HAS_INITIAL and first == start_of(cu_seqlens_ptr, n, total):
+            through += product_with_rest(initial_ptr, ends_ptr + state, n, h, D, K_FIRST, OPERAND, H, BD)
+        if HAS_DHT and first + count == start_of(cu_seqlens_ptr, n + 1, total):
+            through += product_with_rest(dht_ptr, starts_ptr + state, n, h, D, K_FIRST, OPERAND, H, BD)
+    return of_start, of_end, through
+
+
+@triton.jit(do_not_specialize=["num_seqs", "total"])
+def gates_kernel(
+    g_ptr, cu_seqlens_ptr, initial_ptr, dht_ptr, starts_ptr, ends_ptr, sums_ptr, dg_ptr, num_seqs, total,
+    H: tl.constexpr, D: tl.constexpr, GATE: tl.constexpr, HAS_INITIAL: tl.constexpr, HAS_DHT: tl.constexpr,
+    K_FIRST: tl.constexpr, OPERAND: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, KEY_SLICES: tl.constexpr,
+):  # fmt: skip
+    """A program has a chunk and a head. It adds up what beside_kernel found for each slice of the key channels."""
+    h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
+    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    if count <= 0:  # a slot that no chunk has
+        return
+    t = tl.arange(0, C)
+    row = t < count
+    at = first * H + h + t * H
+    of_start, of_end, through = gradients_of_states(
+        cu_seqlens_ptr, initial_ptr, dht_ptr, starts_ptr, ends_ptr, sums_ptr, first, count, slot, h, num_seqs, total,
+        H, D, HAS_INITIAL, HAS_DHT, K_FIRST, OPERAND, C, BD, KEY_SLICES,
+    )  # fmt: skip
+    fall, resets = log_decay(g_ptr, at, row, GATE, C)
+    alpha, _ = steep_gates(g_ptr, at, row, GATE, C)
+    dg = tl.load(dg_ptr + at, mask=row, other=0.0)
+    tl.store(dg_ptr + at, dg + gates_beside_states(of_start, of_end, through, fall, resets, alpha, C), mask=row)
+
+
+@triton.jit
 def gradient_of_decays(
     q_ptr, k_ptr, do_ptr, r_ptr, dv_ptr, beta, scale, t, row,
     HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, OPERAND: tl.constexpr,
@@ -37,59 +84,42 @@ def gradient_of_decays(
 
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
-def gates_kernel(
-    q_ptr, k_ptr, g_ptr, beta_ptr, do_ptr, cu_seqlens_ptr, initial_ptr, r_ptr, dv_ptr, ends_ptr, of_walk_ptr,
-    beside_ptr, dg_ptr, dbeta_ptr, scale, num_seqs, total,
-    HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, GATE: tl.constexpr, HAS_BETA: tl.constexpr,
-    HAS_INITIAL: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr,
-    C: tl.constexpr, BD: tl.constexpr, VALUE_SLICES: tl.constexpr, KEY_SLICES: tl.constexpr,
+def steep_kernel(
+    q_ptr, k_ptr, g_ptr, beta_ptr, do_ptr, cu_seqlens_ptr, initial_ptr, dht_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr,
+    sums_ptr, dg_ptr, scale, num_seqs, total,
+    HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr,
+    HAS_INITIAL: tl.constexpr, HAS_DHT: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr,
+    PRECISION: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, KEY_SLICES: tl.constexpr,
 ):  # fmt: skip
-    """A program has a chunk and a head. It adds up what backward_kernel found for each slice of the value channels, and
-    beside_kernel for each slice of the key channels."""
+    """dg of steep gates, for linear gates: both parts of each decay are formed without the gate. Few chunks have one,
+    and these start again."""
     h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
     first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
-    if count <= 0:  # a slot that no chunk has
-        return
     t = tl.arange(0, C)
     row = t < count
     at = first * H + h + t * H
-    of_start, of_end, through = tl.zeros([C], dtype=tl.float32), tl.zeros([C], dtype=tl.float32), 0.0
-    dbeta = tl.load(dbeta_ptr + at, mask=row, other=0.0)
-    for part in tl.static_range(VALUE_SLICES):
-        sums = of_walk_ptr + ((slot * H + h) * VALUE_SLICES + part) * (C + 1)
-        dbeta += tl.load(sums + t)
-        through += tl.load(sums + C)
-    tl.store(dbeta_ptr + at, dbeta, mask=row)
-    for part in tl.static_range(KEY_SLICES):
-        sums = beside_ptr + ((slot * H + h) * KEY_SLICES + part) * (2 * C)
-        of_start += tl.load(sums + t)
-        of_end += tl.load(sums + C + t)
-    if HAS_INITIAL and tl.float32 != OPERAND:  # an input is not to be rounded: `through` may be small
-        n = sequence_of(cu_seqlens_ptr, slot, num_seqs, total, C)
-        if first == start_of(cu_seqlens_ptr, n, total):
-            through += product_with_rest(
-                initial_ptr, ends_ptr + (slot * H + h) * (D * D), n, h, D, K_FIRST, OPERAND, H, BD
-            )  # fmt: skip
-    fall, resets = log_decay(g_ptr, at, row, GATE, C)
-    alpha, steep = steep_gates(g_ptr, at, row, GATE, C)
-    dg = tl.load(dg_ptr + at, mask=row, other=0.0)
-    dg += gates_beside_states(of_start, of_end, through, fall, resets, alpha, C)
-
-    # A steep gate: both parts of each decay are formed without it. Few chunks have one, and these start again.
-    if GATE == "linear" and tl.max(steep.to(tl.int32), axis=0) > 0:
-        beta = write_gates(beta_ptr, at, row, HAS_BETA)
-        dGamma = gradient_of_decays(
-            q_ptr + (first * HQ + h // (H // HQ)) * D, k_ptr + (first * HK + h // (H // HK)) * D,
-            do_ptr + (first * H + h) * D, r_ptr + (first * H + h) * D, dv_ptr + (first * H + h) * D, beta, scale,
-            t, row, HQ, HK, H, D, OPERAND, PRECISION, C, BD,
-        )  # fmt: skip
-        gamma = from_token(fall, resets, t, -1)
-        for token in range(count):
-            if tl.max(tl.where(t == token, steep.to(tl.int32), 0), axis=0) > 0:
-                after, until = from_token(fall, resets, t, token), to_token(fall, resets, t, token - 1)
-                start = tl.where(token > 0, entry(gamma, t, token - 1), 1.0)
-                end = entry(after, t, C - 1)
-                found = tl.sum(after * tl.sum(dGamma * until[None, :], axis=1), axis=0)
-                found += start * tl.sum(after * of_start, axis=0) + end * tl.sum(until * of_end, axis=0)
-                dg = tl.where(t == token, found + start * end * through, dg)
-    tl.store(dg_ptr + at, dg, mask=row)
+    _, steep = steep_gates(g_ptr, at, row, "linear", C)
+    if tl.max(steep.to(tl.int32), axis=0) == 0:  # so it is for a slot that no chunk has
+        return
+    of_start, of_end, through = gradients_of_states(
+        cu_seqlens_ptr, initial_ptr, dht_ptr, starts_ptr, ends_ptr, sums_ptr, first, count, slot, h, num_seqs, total,
+        H, D, HAS_INITIAL, HAS_DHT, K_FIRST, OPERAND, C, BD, KEY_SLICES,
+    )  # fmt: skip
+    beta = write_gates(beta_ptr, at, row, HAS_BETA)
+    dGamma = gradient_of_decays(
+        q_ptr + (first * HQ + h // (H // HQ)) * D, k_ptr + (first * HK + h // (H // HK)) * D,
+        do_ptr + (first * H + h) * D, r_ptr + (first * H + h) * D, dv_ptr + (first * H + h) * D, beta, scale,
+        t, row, HQ, HK, H, D, OPERAND, PRECISION, C, BD,
+    )  # fmt: skip
+    fall, resets = log_decay(g_ptr, at, row, "linear", C)
+    gamma = from_token(fall, resets, t, -1)
+    dg = tl.zeros([C], dtype=tl.float32)
+    for token in range(count):
+        if tl.max(tl.where(t == token, steep.to(tl.int32), 0), axis=0) > 0:
+            after, until = from_token(fall, resets, t, token), to_token(fall, resets, t, token - 1)
+            start = tl.where(token > 0, entry(gamma, t, token - 1), 1.0)
+            end = entry(after, t, C - 1)
+            found = tl.sum(after * tl.sum(dGamma * until[None, :], axis=1), axis=0)
+            found += start * tl.sum(after * of_start, axis=0) + end * tl.sum(until * of_end, axis=0)
+            dg = tl.where(t == token, found + start * end * through, dg)
+    tl.store(dg_ptr + at, dg, mask=row & steep)

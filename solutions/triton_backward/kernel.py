@@ -16,7 +16,7 @@ With G = scale dO, x the gradient of what a token writes, and M = (I + diag(beta
     dq = diag(gamma) G S + (dP * Gamma) K
     dk = (dP * Gamma)^T Q + (B + B^T) K - diag(gamma) dv S + diag(Gamma_C,:) U dS     B = dA * Gamma
 
-prepare_kernel (prepare.py) makes what needs no state, of all chunks at once. forward_kernel (walks.py) walks the chunks
+prepare_kernel (prepare.py) makes M and P, of all chunks at once. forward_kernel (walks.py) walks the chunks
 for S and r, backward_kernel back for dS and x. within_kernel (within.py) and beside_kernel (beside.py) take all chunks
 at once again: the first has what passes between tokens, the second what passes through states. decays.py has the gates.
 """
@@ -30,24 +30,24 @@ import triton.language as tl
 from arguments import CHUNK, check, check_raw
 from around import across, gates_of, through_gates, unit
 from beside import beside_kernel
-from edges import edges_kernel
-from gates import gates_kernel
+from gates import gates_kernel, steep_kernel
 from prepare import prepare_kernel
 from walks import backward_kernel, forward_kernel
-from within import within_kernel
+from within import shared_kernel, within_kernel
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 class Blocking(NamedTuple):
-    """How the work is cut, a tuple for each kernel: warps, then channels at a time, then how far loads are ahead."""
+    """How the work is cut, a tuple for each kernel: warps, registers per thread where they are to be fewer than ptxas
+    takes (0: as many as it takes), then channels at a time, then how far loads are ahead."""
 
-    prepare: tuple[int, int, int]  # channels that are summed over, then those of a result
-    forward: tuple[int, int, int]
-    backward: tuple[int, int, int]
+    prepare: tuple[int, int, int]
+    forward: tuple[int, int, int, int]
+    backward: tuple[int, int, int, int]
     within: tuple[int, int, int]
-    beside: tuple[int, int, int, int]  # channels of keys, then of values
-    gates: tuple[int, int]
+    beside: tuple[int, int, int, int, int]  # channels of keys, then of values
+    gates: tuple[int, int, int]
 
 
 def blocking(D: int, dtype: torch.dtype) -> Blocking:
@@ -55,12 +55,18 @@ def blocking(D: int, dtype: torch.dtype) -> Blocking:
     take more than 227 KiB of shared memory, or spill much (README)."""
     B = padded(D)
     if INTERPRETED:  # it charges by the operation
-        return Blocking((4, B, B), (4, B, 1), (4, B, 1), (4, B, 1), (4, B, B, 1), (4, 64))
+        return Blocking((4, 0, B), (4, 0, B, 1), (4, 0, B, 1), (4, 0, B), (4, 0, B, B, 1), (4, 0, 64))
     if dtype == torch.float32:  # products by multiply-adds: all of a slice is in registers
-        return Blocking((8, 16, 16), (8, 16, 1), (8, 16, 1), (16, 32, 1), (8, 16, 16, 1), (16, 16))
+        return Blocking((8, 0, 16), (8, 0, 16, 1), (8, 0, 16, 1), (16, 0, 32), (8, 0, 16, 16, 1), (16, 0, 16))
     if D > 128:
-        return Blocking((4, B, 64), (8, 64, 2), (8, 64, 1), (4, 64, 1), (4, 64, 64, 1), (4, 64))
-    return Blocking((4, B, 64), (4, 64, 3), (4, 64, 2), (4, 64, 1), (4, 64, 64, 1), (4, 64))
+        return Blocking((4, 0, 64), (8, 0, 64, 2), (8, 0, 64, 1), (4, 0, 64), (4, 0, 64, 64, 1), (4, 0, 64))
+    return Blocking((4, 128, 64), (4, 0, 64, 3), (4, 0, 64, 3), (4, 168, B), (4, 168, 64, 64, 1), (1, 0, 32))
+
+
+def launch(warps: int, registers: int) -> dict[str, int]:
+    """Options of a launch. Only Triton's CUDA backend knows of a limit of registers."""
+    limit = {"maxnreg": registers} if registers and not torch.version.hip else {}
+    return {"num_warps": warps} | limit
 
 
 def padded(head_size: int) -> int:
@@ -70,69 +76,96 @@ def padded(head_size: int) -> int:
 
 
 class Workspace(NamedTuple):
-    """What kernels leave for one another (README). w is done with before the first dS is stored, and z before the
-    matrices of a chunk are; x waits in the rows of dv, where each head has some."""
+    """What kernels leave for one another (README). x waits in the rows of dv, where each head has some."""
 
     starts: torch.Tensor
-    ends: torch.Tensor  # w, then dS
+    ends: torch.Tensor
     r: torch.Tensor
     x: torch.Tensor
-    of_scores: torch.Tensor  # z, then these and the next
-    of_keys: torch.Tensor
+    inverse: torch.Tensor  # then gradients of K K^T
+    P: torch.Tensor  # then gradients of Q K^T
     later: torch.Tensor
     decay: torch.Tensor
-    rest_of_r: torch.Tensor | None
-    rest_of_x: torch.Tensor | None
 
 
-def workspace(q, k, dv, dh0, slots: int, dtype: torch.dtype, ends_given: bool) -> Workspace:
-    total, HQ, D = q.shape
-    HK, HV, (num_seqs, H) = k.shape[1], dv.shape[1], dh0.shape[:2]
+def workspace(q, dv, dh0, slots: int, dtype: torch.dtype, terms: int) -> Workspace:
+    total, _, D = q.shape
+    HV, H = dv.shape[1], dh0.shape[1]
     new = lambda *shape: q.new_empty(shape, dtype=dtype)  # noqa: E731
-    score_heads = H if HQ > HK else HK
-    z = new(slots * CHUNK * max(H * D, (score_heads + HK) * CHUNK))
-    rests = (new(num_seqs, H, 2, CHUNK, D) if ends_given else None for _ in range(2))
     return Workspace(
-        new(slots, H, D, D), new(slots * H * max(D * D, CHUNK * max(CHUNK, D))), new(total, H, D),
-        dv if dv.dtype == dtype and HV == H else new(total, H, D), z, z[slots * score_heads * CHUNK * CHUNK :],
-        new(CHUNK, CHUNK), q.new_empty((slots, H, 4, CHUNK), dtype=torch.float32), *rests,
+        new(slots, H, D, D), new(slots, H, D, D), new(total, H, D),
+        dv if dv.dtype == dtype and HV == H else new(total, H, D), new(slots, H, terms, CHUNK, CHUNK),
+        new(slots, H, CHUNK, CHUNK), new(CHUNK, CHUNK), q.new_empty((slots, H, 4, CHUNK), dtype=torch.float32),
     )  # fmt: skip
 
 
 def walk(
-    q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dh0, work, cut, slots, terms, states, gates, norm,
-    common,
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dh0, work, cut, slots, states, gates, norm, common,
 ):  # fmt: skip
     """What precedes the walks, and the walks. Returns what the second leaves in float32."""
     (total, HQ, D), (num_seqs, H), HV = q.shape, dh0.shape[:2], v.shape[1]
-    (warps, BK, BD), has_rest = cut.prepare, work.rest_of_r is not None
     if total:
+        warps, registers, BK = cut.prepare
         prepare_kernel[(slots * H,)](
-            q, k, v, g, beta, do, cu_seqlens, work.ends, work.r, work.of_scores, work.x, work.decay, work.later, scale,
-            num_seqs, total, HQ=HQ, HV=HV, TERMS=terms, BK=BK, BD=BD, num_warps=warps, **gates, **norm,
-            **common,
+            q, k, g, beta, cu_seqlens, work.inverse, work.P, work.decay, work.later, scale, num_seqs, total,
+            HQ=HQ, BK=BK, **launch(warps, registers), **gates, **norm, **common,
         )  # fmt: skip
-        warps, BV, stages = cut.forward
-        if has_rest:
-            edges_kernel[(num_seqs * H * triton.cdiv(D, BV),)](
-                cu_seqlens, total, work.ends, work.r, initial_state, work.of_scores, work.x, dht, H=H, D=D, C=CHUNK,
-                OPERAND=common["OPERAND"], BK=padded(D), BV=BV, num_warps=warps, **states,
-            )  # fmt: skip
+        warps, registers, BV, stages = cut.forward
         forward_kernel[(num_seqs * H * triton.cdiv(D, BV),)](
-            k, cu_seqlens, total, work.ends, work.r, work.decay, initial_state, work.starts, work.rest_of_r,
-            HAS_INITIAL=states["HAS_INITIAL"], HAS_REST=has_rest, K_FIRST=states["K_FIRST"], BK=padded(D), BV=BV,
-            STAGES=stages, num_warps=warps, **common,
+            k, v, cu_seqlens, total, work.inverse, work.r, work.decay, initial_state, work.starts,
+            HV=HV, HAS_INITIAL=states["HAS_INITIAL"], K_FIRST=states["K_FIRST"], BK=padded(D),
+            BV=BV, STAGES=stages, **launch(warps, registers), **common,
         )  # fmt: skip
-    warps, BV, stages = cut.backward
+    warps, registers, BV, stages = cut.backward
     slices = triton.cdiv(D, BV)
-    of_walk = q.new_empty((slots, H, slices, CHUNK + 1), dtype=torch.float32)
+    of_walk = q.new_empty((slots, H, slices, CHUNK), dtype=torch.float32)
     backward_kernel[(num_seqs * H * slices,)](
-        q, k, do, cu_seqlens, total, work.r, work.of_scores, work.x, work.decay, work.starts, dht, work.ends, dh0,
-        of_walk, work.rest_of_x, scale,
-        HQ=HQ, HAS_DHT=states["HAS_DHT"], HAS_REST=has_rest, K_FIRST=states["K_FIRST"], BK=padded(D), BV=BV,
-        STAGES=stages, num_warps=warps, **norm, **common,
+        q, k, do, cu_seqlens, total, work.r, work.inverse, work.P, work.x, work.decay, dht, work.ends, dh0,
+        of_walk, scale,
+        HQ=HQ, HAS_DHT=states["HAS_DHT"], K_FIRST=states["K_FIRST"], BK=padded(D), BV=BV,
+        STAGES=stages, **launch(warps, registers), **norm, **common,
     )  # fmt: skip
     return of_walk
+
+
+def gradients(
+    q, k, g, beta, cu_seqlens, initial_state, scale, do, dht, dq, dk, dv, dg, dbeta, work, of_walk, cut, slots, states,
+    gates, norm, common,
+):  # fmt: skip
+    """What follows the walks: all chunks at once."""
+    (total, HQ, D), HK, HV, H = q.shape, k.shape[1], dv.shape[1], common["H"]
+    num_seqs = cu_seqlens.numel() - 1
+    warps, registers, BD = cut.within
+    within_kernel[(slots * H,)](
+        k, g, beta, do, cu_seqlens, work.r, work.x, work.later, work.inverse, work.P,
+        of_walk, dv, dg, dbeta, scale, num_seqs, total,
+        HQ=HQ, HV=HV, BD=BD, IN_DV=work.x is dv, VALUE_SLICES=of_walk.shape[2], **launch(warps, registers),
+        **gates, **norm, **common,
+    )  # fmt: skip
+    if HV < H:
+        shared_kernel[(slots * HK,)](
+            cu_seqlens, work.x, dv, num_seqs, total, HK=HK, H=H, D=D, C=CHUNK, BD=BD, **launch(warps, registers),
+        )  # fmt: skip
+    warps, registers, BK, BV, stages = cut.beside
+    slices = triton.cdiv(D, BK)
+    sums = q.new_empty((slots, H, slices, 4, CHUNK), dtype=torch.float32)
+    beside_kernel[(slots * HK * slices,)](
+        q, k, do, cu_seqlens, work.r, work.x, work.starts, work.ends, work.decay, work.P, work.inverse, dq, dk,
+        sums, scale, num_seqs, total,
+        HQ=HQ, BK=BK, BV=BV, STAGES=stages, **launch(warps, registers), **norm, **common,
+    )  # fmt: skip
+    warps, registers, BD = cut.gates
+    of_gates = {"H": H, "D": D, "C": CHUNK, "OPERAND": common["OPERAND"], "BD": BD, "KEY_SLICES": slices} | states
+    gates_kernel[(slots * H,)](
+        g, cu_seqlens, initial_state, dht, work.starts, work.ends, sums, dg, num_seqs, total, GATE=gates["GATE"],
+        **launch(warps, registers), **of_gates,
+    )  # fmt: skip
+    if gates["GATE"] == "linear":
+        steep_kernel[(slots * H,)](
+            q, k, g, beta, do, cu_seqlens, initial_state, dht, work.r, work.x, work.starts, work.ends, sums, dg, scale,
+            num_seqs, total, HQ=HQ, HK=HK, HAS_BETA=gates["HAS_BETA"], PRECISION=common["PRECISION"],
+            **launch(4, 0), **of_gates,
+        )  # fmt: skip
 
 
 def backward(
@@ -140,7 +173,7 @@ def backward(
     rstd_q=None,
 ):  # fmt: skip
     """rstd_q [total, HQ]: factors of the queries; dq is then that of a query with its factor held."""
-    (total, HQ, D), (num_seqs, H), HK, HV = q.shape, dh0.shape[:2], k.shape[1], v.shape[1]
+    (total, _, D), (num_seqs, H) = q.shape, dh0.shape[:2]
     scale = D**-0.5 if scale is None else float(scale)
     if do is None:
         do = q.new_zeros((total, H, D))
@@ -151,40 +184,20 @@ def backward(
     if torch.version.hip or INTERPRETED:
         precision = "ieee"  # the one that they know
     cut, slots = blocking(D, operand), triton.cdiv(total, CHUNK) + num_seqs - 1
-    common = {"HK": HK, "H": H, "D": D, "C": CHUNK, "OPERAND": tl.bfloat16 if bf16 else tl.float32}
-    common["PRECISION"] = precision
+    common = {"HK": k.shape[1], "H": H, "D": D, "C": CHUNK, "OPERAND": tl.bfloat16 if bf16 else tl.float32}
+    common |= {"TERMS": terms, "PRECISION": precision}
     gates = {"GATE": "none" if g is None else gate, "HAS_BETA": beta is not None}
     norm = {"norm_ptr": rstd_q, "NORMED": rstd_q is not None}
     states = {"HAS_INITIAL": initial_state is not None, "HAS_DHT": dht is not None, "K_FIRST": k_first}
-    has_rest = bf16 and (initial_state is not None or dht is not None)
-    work = workspace(q, k, dv, dh0, slots, operand, has_rest)
+    work = workspace(q, dv, dh0, slots, operand, terms)
     of_walk = walk(
-        q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dh0, work, cut, slots, terms, states, gates,
-        norm, common,
-    )  # fmt: skip
-    if not total:
-        return
-    warps, BD, stages = cut.within
-    within_kernel[(slots * HK,)](
-        q, k, g, beta, do, cu_seqlens, work.r, work.rest_of_r, work.x, work.rest_of_x, work.later, work.of_scores,
-        work.of_keys, dv, dg, dbeta, scale, num_seqs, total,
-        HQ=HQ, HV=HV, TERMS=terms, BD=BD, IN_DV=work.x is dv, HAS_REST=has_rest, STAGES=stages, num_warps=warps,
-        **gates, **norm, **common,
-    )  # fmt: skip
-    warps, BK, BV, stages = cut.beside
-    slices = triton.cdiv(D, BK)
-    beside = q.new_empty((slots, H, slices, 2 * CHUNK), dtype=torch.float32)
-    beside_kernel[(slots * HK * slices,)](
-        q, k, do, cu_seqlens, initial_state, dht, work.r, work.rest_of_r, work.x, work.rest_of_x, work.starts,
-        work.ends, work.decay, work.of_scores, work.of_keys, dq, dk, beside, scale, num_seqs, total,
-        HQ=HQ, BK=BK, BV=BV, STAGES=stages, num_warps=warps, **states, **norm, **common,
-    )  # fmt: skip
-    warps, BD = cut.gates
-    gates_kernel[(slots * H,)](
-        q, k, g, beta, do, cu_seqlens, initial_state, work.r, work.x, work.ends, of_walk, beside, dg, dbeta, scale,
-        num_seqs, total, HQ=HQ, HAS_INITIAL=states["HAS_INITIAL"], K_FIRST=k_first, BD=BD,
-        VALUE_SLICES=of_walk.shape[2], KEY_SLICES=slices, num_warps=warps, **gates, **common,
-    )  # fmt: skip
+        q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dh0, work, cut, slots, states, gates, norm, common
+    )
+    if total:
+        gradients(
+            q, k, g, beta, cu_seqlens, initial_state, scale, do, dht, dq, dk, dv, dg, dbeta, work, of_walk, cut, slots,
+            states, gates, norm, common,
+        )  # fmt: skip
 
 
 def backward_k_last(

@@ -52,10 +52,3 @@ def scores_of(x_ptr, y_ptr, t, row, X_HEADS: tl.constexpr, Y_HEADS: tl.constexpr
         Y = channels_of(y_ptr, t, d, row, Y_HEADS, D).to(OPERAND)
         XY = tl.dot(X, tl.trans(Y), acc=XY, input_precision=PRECISION)
     return XY
-
-
-@triton.jit
-def rest_at(n, h, is_last, t, d, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr):
-    """Offsets in what is kept of the chunks at both ends of a sequence: the last one, or else the first."""
-    chunk = (n * H + h).to(tl.int64) * 2 + tl.where(is_last, 0, 1)
-    return chunk * (C * D) + t[:, None] * D + d[None, :]

@@ -6,8 +6,8 @@ Both are kept as [key channels, value channels]: so each product has on its left
 import triton
 import triton.language as tl
 from chunks import slot_of, start_of
-from products import rest_of
-from rows import rest_at, scaled, state_at
+from products import loaded_terms, rest_of
+from rows import scaled, state_at
 
 
 @triton.jit
@@ -19,14 +19,12 @@ def chunks_of(cu_seqlens_ptr, n, total, C: tl.constexpr):
 
 @triton.jit(do_not_specialize=["total"])
 def forward_kernel(
-    k_ptr, cu_seqlens_ptr, total, w_ptr, r_ptr, decay_ptr, initial_ptr, starts_ptr, rest_ptr,
-    HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr, HAS_REST: tl.constexpr,
-    K_FIRST: tl.constexpr,
-    OPERAND: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    STAGES: tl.constexpr,
+    k_ptr, v_ptr, cu_seqlens_ptr, total, inverse_ptr, r_ptr, decay_ptr, initial_ptr, starts_ptr,
+    HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr,
+    K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
+    BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The state at the start of each chunk, and the error of each token: r = (its part in r already) - w S^T. HAS_REST:
-    also what r loses as an operand, of the chunks at both ends."""
+    """The state at the start of each chunk, and the error r of each token."""
     SLICES: tl.constexpr = (D + BV - 1) // BV
     block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     h, n = pair % H, pair // H
@@ -34,7 +32,7 @@ def forward_kernel(
 
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block * BV + tl.arange(0, BV)
-    there = (j < D)[:, None] & (i < D)[None, :]
+    there, square = (j < D)[:, None] & (i < D)[None, :], t[:, None] * C + t[None, :]
     if HAS_INITIAL:
         S = tl.load(initial_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there, other=0.0)  # [BK, BV]
     else:
@@ -44,21 +42,25 @@ def forward_kernel(
         token = start + chunk * C + t
         row = t < length - chunk * C
         at = (slot + chunk) * H + h
-        w = tl.load(w_ptr + at * (C * max(C, D)) + t[:, None] * D + j[None, :], mask=(j < D)[None, :], other=0.0)
-        r_at, r_in = (token * H + h)[:, None] * D + i[None, :], row[:, None] & (i < D)[None, :]
-        r = tl.load(r_ptr + r_at, mask=r_in, other=0.0)
         k_at, k_in = (token * HK + h // (H // HK))[:, None] * D + j[None, :], row[:, None] & (j < D)[None, :]
         K = tl.load(k_ptr + k_at, mask=k_in, other=0.0).to(OPERAND)
-        gamma_C = tl.load(decay_ptr + at * (4 * C) + C - 1)
-        written = tl.load(decay_ptr + at * (4 * C) + 2 * C + t) * tl.load(decay_ptr + at * (4 * C) + 3 * C + t)
+        v_at, inside = (token * HV + h // (H // HV))[:, None] * D + i[None, :], row[:, None] & (i < D)[None, :]
+        V = tl.load(v_ptr + v_at, mask=inside, other=0.0)
+        M = tl.load(inverse_ptr + at * (TERMS * C * C) + square)
+        M_low = tl.load(inverse_ptr + at * (TERMS * C * C) + (TERMS - 1) * (C * C) + square)
+        decay = decay_ptr + at * (4 * C)
+        gamma, b, gamma_C = tl.load(decay + t), tl.load(decay + C + t), tl.load(decay + C - 1)
+        written = tl.load(decay + 2 * C + t) * tl.load(decay + 3 * C + t)
 
         held = S.to(OPERAND)
         tl.store(starts_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
-        r = tl.dot(w, held, acc=r.to(tl.float32), input_precision=PRECISION)  # w has come with its sign turned
-        tl.store(r_ptr + r_at, r.to(OPERAND), mask=r_in)
-        if HAS_REST and (chunk == 0) | (chunk == tl.cdiv(length, C) - 1):
-            kept_at = rest_at(n, h, chunk == tl.cdiv(length, C) - 1, t, i, H, D, C)
-            tl.store(rest_ptr + kept_at, rest_of(r, OPERAND), mask=(i < D)[None, :])
+        # r = E (V - diag(gamma) K S^T) for E = diag(b)^-1 M diag(b)
+        KS = tl.dot(K, held, input_precision=PRECISION)
+        if HAS_INITIAL and TERMS == 2 and chunk == 0:  # a given state may be large beside all that it meets
+            KS = tl.dot(K, rest_of(S, OPERAND), acc=KS)
+        X = (V.to(tl.float32) - KS * gamma[:, None]) * b[:, None]
+        r = loaded_terms(M, M_low, X.to(OPERAND), TERMS, PRECISION) / b[:, None]
+        tl.store(r_ptr + (token * H + h)[:, None] * D + i[None, :], r.to(OPERAND), mask=inside)
         # S <- gamma_C S + U^T diag(Gamma_C,:) K, U = diag(beta) r
         U = (r * written[:, None]).to(OPERAND)
         S = tl.dot(tl.trans(K), U, acc=S * gamma_C, input_precision=PRECISION)
@@ -66,15 +68,14 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["total"])
 def backward_kernel(
-    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, total, r_ptr, z_ptr, x_ptr, decay_ptr, starts_ptr, dht_ptr,
-    ends_ptr, dh0_ptr, sums_ptr, rest_ptr, scale, norm_ptr,
+    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, total, r_ptr, inverse_ptr, P_ptr, x_ptr, decay_ptr, dht_ptr, ends_ptr,
+    dh0_ptr, sums_ptr, scale, norm_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_DHT: tl.constexpr,
-    HAS_REST: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
+    K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient dS of the state at the end of each chunk, that of what each token writes, x = (its part in x
-    already) + z dS^T, and dh0. On the way, while dS and x are at hand in float32, x . r of each token, which is dbeta,
-    and <S, dS>, over the value channels of a program."""
+    """The gradient dS of the state at the end of each chunk, that of what each token writes, x, and dh0. On the way,
+    while x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program."""
     SLICES: tl.constexpr = (D + BV - 1) // BV
     block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     h, n = pair % H, pair // H
@@ -82,7 +83,7 @@ def backward_kernel(
 
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block * BV + tl.arange(0, BV)
-    there = (j < D)[:, None] & (i < D)[None, :]
+    there, square = (j < D)[:, None] & (i < D)[None, :], t[:, None] * C + t[None, :]
     if HAS_DHT:
         dS = tl.load(dht_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there, other=0.0)  # [BK, BV]
     else:
@@ -95,34 +96,33 @@ def backward_kernel(
         token = start + chunk * C + t
         row = t < length - chunk * C
         at = (slot + chunk) * H + h
-        z = tl.load(z_ptr + at * (C * D) + t[:, None] * D + j[None, :], mask=(j < D)[None, :], other=0.0)
-        x_at, x_in = (token * H + h)[:, None] * D + i[None, :], row[:, None] & (i < D)[None, :]
-        x = tl.load(x_ptr + x_at, mask=x_in, other=0.0)
-        G = tl.load(do_ptr + x_at, mask=x_in, other=0.0)
-        r = tl.load(r_ptr + x_at, mask=x_in, other=0.0)
-        element = at * (D * D) + j[:, None] * D + i[None, :]
-        S = tl.load(starts_ptr + element, mask=there, other=0.0)
-        channels = row[:, None] & (j < D)[None, :]
-        Q = tl.load(q_ptr + (token * HQ + h // (H // HQ))[:, None] * D + j[None, :], mask=channels, other=0.0)
+        channels, inside = row[:, None] & (j < D)[None, :], row[:, None] & (i < D)[None, :]
         K = tl.load(k_ptr + (token * HK + h // (H // HK))[:, None] * D + j[None, :], mask=channels, other=0.0)
-        gamma = tl.load(decay_ptr + at * (4 * C) + t)
-        gamma_C = tl.load(decay_ptr + at * (4 * C) + C - 1)
-        erased = tl.load(decay_ptr + at * (4 * C) + C + t)
+        P = tl.load(P_ptr + at * (C * C) + square)
+        x_at = (token * H + h)[:, None] * D + i[None, :]
+        G = tl.load(do_ptr + x_at, mask=inside, other=0.0).to(OPERAND)
+        M = tl.load(inverse_ptr + at * (TERMS * C * C) + square)
+        M_low = tl.load(inverse_ptr + at * (TERMS * C * C) + (TERMS - 1) * (C * C) + square)
+        r = tl.load(r_ptr + x_at, mask=inside, other=0.0)
+        Q = tl.load(q_ptr + (token * HQ + h // (H // HQ))[:, None] * D + j[None, :], mask=channels, other=0.0)
+        K, Q = K.to(OPERAND), Q.to(OPERAND)
+        decay = decay_ptr + at * (4 * C)
+        gamma, to_end, gamma_C = tl.load(decay + t), tl.load(decay + 2 * C + t), tl.load(decay + C - 1)
+        erased = tl.load(decay + 3 * C + t) * gamma
 
         held = dS.to(OPERAND)
-        tl.store(ends_ptr + element, held, mask=there)
-        through = tl.sum(tl.sum(S.to(tl.float32) * dS, axis=1), axis=0)
-        sums = sums_ptr + (at * SLICES + block) * (C + 1)
-        tl.store(sums + C, through)
-        x = tl.dot(z, held, acc=x.to(tl.float32), input_precision=PRECISION)
-        tl.store(x_ptr + x_at, x.to(OPERAND), mask=x_in)
-        if HAS_REST and (chunk == 0) | (turn == 0):
-            tl.store(rest_ptr + rest_at(n, h, turn == 0, t, i, H, D, C), rest_of(x, OPERAND), mask=(i < D)[None, :])
-        tl.store(sums + t, tl.sum(x * r.to(tl.float32), axis=1))
+        tl.store(ends_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
+        # x = M^T (P^T G + diag(Gamma_C,:) K dS^T)
+        KD = tl.dot(K, held, input_precision=PRECISION)
+        if HAS_DHT and TERMS == 2 and turn == 0:  # as in forward_kernel
+            KD = tl.dot(K, rest_of(dS, OPERAND), acc=KD)
+        X = tl.dot(tl.trans(P), G, acc=KD * to_end[:, None], input_precision=PRECISION)
+        x = loaded_terms(tl.trans(M), tl.trans(M_low), X.to(OPERAND), TERMS, PRECISION)
+        tl.store(x_ptr + x_at, x.to(OPERAND), mask=inside)
+        tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(x * r.to(tl.float32), axis=1))
         # dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dV)^T K, dV = diag(beta) x
-        G = G.to(tl.float32) * gamma[:, None]
-        G = scaled(G, scale, norm_ptr, token * HQ + h // (H // HQ), row, NORMED).to(OPERAND)
-        dS = tl.dot(tl.trans(Q.to(OPERAND)), G, acc=dS * gamma_C, input_precision=PRECISION)
+        G = scaled(G.to(tl.float32) * gamma[:, None], scale, norm_ptr, token * HQ + h // (H // HQ), row, NORMED)
+        dS = tl.dot(tl.trans(Q), G.to(OPERAND), acc=dS * gamma_C, input_precision=PRECISION)
         dV = (x * -erased[:, None]).to(OPERAND)
-        dS = tl.dot(tl.trans(K.to(OPERAND)), dV, acc=dS, input_precision=PRECISION)
+        dS = tl.dot(tl.trans(K), dV, acc=dS, input_precision=PRECISION)
     tl.store(dh0_ptr + state_at(n, h, i, j, H, D, K_FIRST), dS, mask=there)
