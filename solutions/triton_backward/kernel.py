@@ -60,7 +60,16 @@ def blocking(D: int, dtype: torch.dtype) -> Blocking:
         return Blocking((8, 0, 16), (8, 0, 16, 1), (8, 0, 16, 1), (16, 0, 32), (8, 0, 16, 16, 1), (16, 0, 16))
     if D > 128:
         return Blocking((4, 0, 64), (8, 0, 64, 2), (8, 0, 64, 1), (4, 0, 64), (4, 0, 64, 64, 1), (4, 0, 64))
-    return Blocking((4, 128, 64), (4, 0, 64, 3), (4, 0, 64, 3), (4, 168, B), (4, 168, 64, 64, 1), (1, 0, 32))
+    return Blocking((4, 128, 64), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, B), (4, 168, 64, 64, 1), (1, 0, 32))
+
+
+def ahead(stages: int, device: torch.device) -> int:
+    """How far loads may be ahead in a walk: as far as they should where a multiprocessor has 227 KiB of shared memory
+    (sm_90), else two chunks (163 KiB, sm_80) or one."""
+    if device.type != "cuda":
+        return stages
+    room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    return stages if room >= 227 * 1024 else min(stages, 2 if room >= 163 * 1024 else 1)
 
 
 def launch(warps: int, registers: int) -> dict[str, int]:
@@ -114,7 +123,7 @@ def walk(
         forward_kernel[(num_seqs * H * triton.cdiv(D, BV),)](
             k, v, cu_seqlens, total, work.inverse, work.r, work.decay, initial_state, work.starts,
             HV=HV, HAS_INITIAL=states["HAS_INITIAL"], K_FIRST=states["K_FIRST"], BK=padded(D),
-            BV=BV, STAGES=stages, **launch(warps, registers), **common,
+            BV=BV, STAGES=ahead(stages, q.device), **launch(warps, registers), **common,
         )  # fmt: skip
     warps, registers, BV, stages = cut.backward
     slices = triton.cdiv(D, BV)
@@ -123,7 +132,7 @@ def walk(
         q, k, do, cu_seqlens, total, work.r, work.inverse, work.P, work.x, work.decay, dht, work.ends, dh0,
         of_walk, scale,
         HQ=HQ, HAS_DHT=states["HAS_DHT"], K_FIRST=states["K_FIRST"], BK=padded(D), BV=BV,
-        STAGES=stages, **launch(warps, registers), **norm, **common,
+        STAGES=ahead(stages, q.device), **launch(warps, registers), **norm, **common,
     )  # fmt: skip
     return of_walk
 
@@ -152,7 +161,7 @@ def gradients(
     beside_kernel[(slots * HK * slices,)](
         q, k, do, cu_seqlens, work.r, work.x, work.starts, work.ends, work.decay, work.P, work.inverse, dq, dk,
         sums, scale, num_seqs, total,
-        HQ=HQ, BK=BK, BV=BV, STAGES=stages, **launch(warps, registers), **norm, **common,
+        HQ=HQ, BK=BK, BV=BV, STAGES=ahead(stages, q.device), **launch(warps, registers), **norm, **common,
     )  # fmt: skip
     warps, registers, BD = cut.gates
     of_gates = {"H": H, "D": D, "C": CHUNK, "OPERAND": common["OPERAND"], "BD": BD, "KEY_SLICES": slices} | states

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -116,6 +116,16 @@ def test_bad_raw_gates_are_refused(kernel: ModuleType, name: str, change: Callab
     bad[name] = change(bad[name])
     with pytest.raises(ValueError, match=says):
         kernel.backward_raw_gates(**bad)
+
+
+def test_loads_are_less_far_ahead_where_shared_memory_is_short(
+    kernel: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kib, stages in ((227, 4), (163, 2), (99, 1)):
+        room = SimpleNamespace(shared_memory_per_block_optin=kib * 1024)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, room=room: room)
+        assert kernel.ahead(4, torch.device("cuda")) == stages
+    assert kernel.ahead(4, torch.device("cpu")) == 4
 
 
 def test_a_head_size_past_256_is_refused(kernel: ModuleType) -> None:

@@ -28,6 +28,7 @@ class Choice:
     time: float | None = None
     near: tuple[Trace, ...] = ()
     efficiency: float | None = None
+    earlier: bool = False  # by an earlier version's measurements
 
     @property
     def name(self) -> str:
@@ -60,7 +61,13 @@ def _choice(asked: Asked, solution: Solution, known: list[Figure], limits: Ceili
     exact = next((figure for figure in here if same(asked, figure)), None)
     if exact is not None:
         return Choice(
-            solution, "", "tuned" if exact.tuned else "measured", exact.time, (exact.trace,), exact.efficiency
+            solution,
+            "",
+            "tuned" if exact.tuned else "measured",
+            exact.time,
+            (exact.trace,),
+            exact.efficiency,
+            exact.earlier,
         )
     among: tuple[tuple[Basis, list[Figure]], ...] = (("expected", here), ("elsewhere", known))
     for basis, counted in among:
@@ -69,7 +76,8 @@ def _choice(asked: Asked, solution: Solution, known: list[Figure], limits: Ceili
         if share is not None:
             least = bound(asked, limits) if basis == "expected" and limits is not None else None
             time = None if least is None else least / share
-            return Choice(solution, "", basis, time, tuple(figure.trace for figure in near), share)
+            earlier = any(figure.earlier for figure in near)
+            return Choice(solution, "", basis, time, tuple(figure.trace for figure in near), share, earlier)
     return Choice(solution, "")
 
 
@@ -98,7 +106,7 @@ def _reason(asked: Asked, choices: Sequence[Choice], choice: Choice) -> str:
     if choice.basis == "tuned":
         return f"{rank} tuned on this machine at {where}: {time}"
     if choice.basis == "measured":
-        return f"{rank} measured on {device} at {where}: {time}"
+        return f"{rank} measured on {device} at {where}: {time}{', by an earlier version' if choice.earlier else ''}"
     reached = f"the nearest measured workload ({where}) reached {_share(choice.efficiency or 0)} of the bound"
     if choice.basis == "elsewhere":
         return f"not measured on this device; {rank} on {device}, where {reached}"

@@ -25,12 +25,13 @@ from gdnspec.model.values import amount
 
 @dataclass(frozen=True)
 class Figure:
-    """A measurement that counts. `tuned`: made on this machine."""
+    """A measurement that counts. `tuned`: made on this machine. `earlier`: of an earlier version of the solution."""
 
     trace: Trace
     scope: Scope
     time: float
     tuned: bool = False
+    earlier: bool = False
 
     @property
     def efficiency(self) -> float | None:
@@ -42,8 +43,8 @@ class Figure:
 
 
 def figures(found: Found, solution: Solution) -> list[Figure]:
-    """The valid measurements of a solution on a definition, on every device: those of this machine first. They are read
-    again when a file has changed."""
+    """The measurements of a solution on a definition, on every device: those of this machine first. Those of an earlier
+    version count on a device where the present one has none. They are read again when a file has changed."""
     files = [tuned_file(found.definition.name), *trace_files(solution)]
     key = (definition_hash(found), solution.name, solution.source_hash, tuple(map(_stamp, files)))
     if key not in _read:
@@ -72,12 +73,15 @@ def _figures(found: Found, solution: Solution) -> list[Figure]:
         if trace.definition_hash == definition_hash(found) and stale_source(trace, solution) is None
         if (scope := _scope(found, trace)) is not None
     ]
-    for file in trace_files(solution):
-        for trace in _readable(file):
-            if trace.definition != found.definition.name or not trace.ranked or trace.timing is None:
-                continue
-            if is_stale(trace, solution, found) is None and (scope := _scope(found, trace)) is not None:
-                counted.append(Figure(trace, scope, trace.timing.median))
+    saved = [
+        Figure(trace, scope, trace.timing.median, earlier=is_stale(trace, solution, found) is not None)
+        for file in trace_files(solution)
+        for trace in _readable(file)
+        if trace.definition == found.definition.name and trace.ranked and trace.timing is not None
+        if trace.definition_hash == definition_hash(found) and (scope := _scope(found, trace)) is not None
+    ]
+    present = {figure.trace.device for figure in saved if not figure.earlier}
+    counted += [figure for figure in saved if not figure.earlier or figure.trace.device not in present]
     return [figure for figure in counted if figure.time > 0]
 
 
