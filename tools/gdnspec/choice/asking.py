@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 
 from gdnspec.catalog.definitions import Found
@@ -75,18 +76,18 @@ def scalars_of(found: Found) -> dict[str, int]:
 
 
 def device_of(name: str | None) -> str:
-    """The slug of the device to choose for: cpu for this machine's processor; by default its GPU, or the only device
-    that has traces. Raises `SpecError` if the name is not one of a device with traces."""
-    measured = {file.stem for solution in solutions()[0].values() for file in trace_files(solution)}
+    """The slug of the device to choose for: cpu for this machine's processor; by default its GPU, or the device
+    on which most solutions have traces. Raises `SpecError` if the name is not one of a device with traces."""
+    measured = Counter(file.stem for solution in solutions()[0].values() for file in trace_files(solution))
     mine = gpu_name()
     known = {*measured, "cpu"} | ({slug(mine)} if mine else set())
     if name in ("cpu", slug(cpu_name())):
         return slug(cpu_name())
     if name is not None and name not in known:
         raise SpecError(f"--device: nothing was measured on {name!r} ({nearest(name, known)})")
-    if name is None and mine is None and len(measured) != 1:
+    if name is None and mine is None and not measured:
         raise SpecError(f"--device: choose one of {', '.join(sorted(known))}")
-    return name or (slug(mine) if mine else next(iter(measured)))
+    return name or (slug(mine) if mine else max(sorted(measured), key=measured.__getitem__))
 
 
 def gpu_name() -> str | None:
