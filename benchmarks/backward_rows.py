@@ -25,7 +25,6 @@ of 128 elements, at 790 TFLOP/s) and the bytes. MB is what the first solution al
 import argparse
 import json
 import math
-import re
 import subprocess
 import sys
 import tempfile
@@ -40,7 +39,7 @@ from gdnspec.build.loader import load_function
 from gdnspec.catalog.solutions import load_variant
 from graph_times import Unrecorded, medians, recorded, said_of
 from prefill_rows import copy_rate, folder_of, short
-from prefill_shapes import PRODUCTS, Row, rows
+from prefill_shapes import PRODUCTS, Row, build_of, rows
 from prefill_tables import Record, head, line, record, summary, tables
 
 DEFINITION, SETS, WINDOWS, CHUNK = "gdn_prefill_backward_k_last", 2, 7, 64
@@ -89,7 +88,7 @@ class Solution:
         folder = folder_of(name, "solutions")
         solution = load_variant(folder, Path(name).name.partition(":")[2] or None)
         self.name, self.entry = short(name), solution.manifest.entries[DEFINITION]
-        load = partial(load_function, folder, build_dir=build / re.sub("[/:]", "_", self.name), **solution.settings)
+        load = partial(load_function, folder, build_dir=build_of(build, folder, name), **solution.settings)
         self.call = load(self.entry.entry)
         self.prepare = load(self.entry.prepare) if self.entry.prepare else None
 

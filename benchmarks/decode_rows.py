@@ -10,7 +10,6 @@ states and tokens of its own.
 
 import argparse
 import json
-import re
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +21,8 @@ from decode_ring import Call, Memory, Ring, copies, in_turns
 from decode_shapes import Row, allowed, rows, summary
 from gdnspec.build.loader import load_function
 from gdnspec.catalog.solutions import load_variant
-from prefill_rows import folder_of, short
+from prefill_rows import folder_of
+from prefill_shapes import build_of
 
 HERE = Path(__file__).resolve().parent
 FEW = 1200  # pairs: past these a wave is a small part of a call
@@ -34,7 +34,7 @@ def calls_of(name: str, among: str, row: Row, ring: Ring, build: Path) -> list[C
     folder = folder_of(name, among)
     solution = load_variant(folder, Path(name).name.partition(":")[2] or None)
     entry = solution.manifest.entries[row.definition]
-    load = partial(load_function, folder, build_dir=build / re.sub("[/:]", "_", short(name)), **solution.settings)
+    load = partial(load_function, folder, build_dir=build_of(build, folder, name), **solution.settings)
     call, prepare = load(entry.entry), load(entry.prepare) if entry.prepare else None
     if entry.entry.split("::")[0].endswith(".cu"):
         return [partial(call, *given.values()) for given in ring.calls]

@@ -20,7 +20,6 @@ the output's norm is marked with `!`. Whether they are right `gdnspec check` say
 import argparse
 import json
 import math
-import re
 import statistics
 import subprocess
 import sys
@@ -35,7 +34,7 @@ import torch
 from gdnspec.bench.ceilings import copy_bandwidth
 from gdnspec.build.loader import load_function
 from gdnspec.catalog.solutions import load_variant
-from prefill_shapes import COPY_RATES, Row, bound, rows
+from prefill_shapes import COPY_RATES, Row, bound, build_of, rows
 from prefill_tables import head, line, record, summary, tables
 
 HERE = Path(__file__).resolve().parent
@@ -63,7 +62,7 @@ class Subject:
     def __init__(self, name: str, folder: Path, build: Path) -> None:
         solution = load_variant(folder, Path(name).name.partition(":")[2] or None)
         self.name, self.entry = short(name), solution.manifest.entries[DEFINITION]
-        load = partial(load_function, folder, build_dir=build / re.sub("[/:]", "_", self.name), **solution.settings)
+        load = partial(load_function, folder, build_dir=build_of(build, folder, name), **solution.settings)
         self.call = load(self.entry.entry)
         self.prepare = load(self.entry.prepare) if self.entry.prepare else None
 

@@ -1,6 +1,8 @@
 """The rows of prefill_rows.py, in groups, and the least time that each can take. Needs no GPU."""
 
 import random
+import zlib
+from pathlib import Path
 from typing import NamedTuple
 
 COPY_RATES, PRODUCTS = {"H200": 4.2e12, "H100": 3.0e12}, 790e12  # bytes of a copy, operations of products, a second
@@ -25,6 +27,11 @@ class Row(NamedTuple):
     lengths: tuple[int, ...]
     group: str
     head_size: int = 128
+
+
+def build_of(build: Path, folder: Path, name: str) -> Path:
+    """Where a solution's kernels are built: versions of one name, and variants of one folder, are apart."""
+    return build / f"{folder.name}-{zlib.crc32(f'{folder.resolve()}:{name}'.encode()):08x}"
 
 
 def rows() -> list[Row]:

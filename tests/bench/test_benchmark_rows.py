@@ -104,6 +104,12 @@ def test_without_a_gpu_a_run_ends_with_what_it_needs() -> None:
         assert (done.returncode, done.stderr.strip()) == (1, f"{script}: needs a CUDA GPU")
 
 
+def test_versions_of_one_name_are_built_apart(shapes: ModuleType, tmp_path: Path) -> None:
+    """In one folder the second would be the kernel of the first."""
+    named = [("old/solutions/x", "x"), ("new/solutions/x", "x"), ("new/solutions/x", "x:strict")]
+    assert len({shapes.build_of(tmp_path, tmp_path / folder, name) for folder, name in named}) == 3
+
+
 def test_decode_has_the_batches_on_either_side_of_each_wave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     decode = importlib.import_module("decode_shapes")
