@@ -19,6 +19,7 @@ from conftest import ROOT
 from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.families import families
 from gdnspec.catalog.solutions import solutions
+from gdnspec.catalog.trace_check import check_traces
 from gdnspec.catalog.traces import Measured
 from gdnspec.catalog.workloads import workloads
 from gdnspec.model.result import CheckResult
@@ -133,17 +134,18 @@ def test_the_first_answer_says_what_the_traces_say() -> None:
 
     times = {}
     for file in [*ROOT.glob("solutions/*/traces/**/*.jsonl"), *ROOT.glob("peers/*/traces/*.jsonl")]:
-        for line in map(json.loads, file.read_text().splitlines()):
+        for text, stale in zip(file.read_text().splitlines(), check_traces(file), strict=True):
+            line = json.loads(text)
             place = (line["definition"], line["device"], line["preset"], line["workload"])
             wanted = tuple(asked[f"data-{key}"] for key in ("operator", "device", "heads", "lengths"))
-            if place == wanted and line["timing"]["method"] == "graph":
+            if place == wanted and stale is None and line["timing"]["method"] == "graph":
                 times[line["solution"]] = line["timing"]["median"]
     best = min(times, key=lambda name: times[name])
     assert len(times) > 3
-    assert f"heads 16/32 and 1 sequence of 8,192 tokens: {best} takes {seconds(times[best])}." in first.sentence
-    assert first.sentence.startswith("On an NVIDIA H200, gdn_prefill_k_last with")
+    assert f": {best} takes {seconds(times[best])}." in first.sentence
+    assert first.sentence.startswith("On an NVIDIA H")
     named = {name: float(said) for said, name in re.findall(r"([\d.]+)x faster than (\w+)", first.sentence)}
-    assert set(named) == peers & set(times)
+    assert set(named) >= (peers & set(times)) - {best}
     for name, said in named.items():
         assert said == pytest.approx(times[name] / times[best], rel=0.05)
     shown = {row[0].split(" ")[0]: row for row in first.rows}
@@ -152,7 +154,7 @@ def test_the_first_answer_says_what_the_traces_say() -> None:
         assert shown[name][1] == seconds(time)
         assert float(shown[name][2].removesuffix("x")) == pytest.approx(time / times[best], rel=0.05)
         assert shown[name][4] == "passed this workload"
-    assert first.rows[0][0] == best
+    assert first.rows[0][0].removesuffix(" peer") == best
 
 
 def test_every_measured_row_is_in_an_answer() -> None:

@@ -46,7 +46,8 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Answer:
-    """All contestants for one question, the fastest first. The answer with the largest `weight` is shown first."""
+    """All contestants for one question, the fastest first. The answer with the largest `weight` is shown first:
+    one without stale times, then the one with the most kernels, then the one with the longest sequences."""
 
     anchor: str
     definition: Definition
@@ -57,7 +58,7 @@ class Answer:
     lengths: str
     contestants: Sequence[Contestant]
     command: str
-    weight: tuple[int, float, int]
+    weight: tuple[bool, int, float, int]
 
     @property
     def fastest(self) -> Contestant | None:
@@ -148,7 +149,8 @@ def _answer(found: Found, group: Sequence[Row], lines: Sequence[Line], peers: Co
     return Answer(
         _anchor(definition.name, best.device, best.preset, best.workload), definition, best.device, best.preset,
         best.workload, shapes.heads(found, best.preset), shapes.lengths(definition, best.axes, best.sequence_lengths),
-        judged, _command(found, judged), (sum(c.counted for c in judged), tokens / batch, tokens),
+        judged, _command(found, judged),
+        (not any(c.row.stale for c in judged), sum(c.counted for c in judged), tokens / batch, tokens),
     )  # fmt: skip
 
 
