@@ -8,6 +8,7 @@
 
 namespace {
 
+constexpr int kHeadsAhead = 3;    // that a block of the last kernel has something of at a time
 constexpr float kSteep = 0x1p-64f;  // an alpha below that is not divided by
 
 // What warps find of a head's gates; summed later.
@@ -16,7 +17,7 @@ struct GateSums {
   float steep[8][kChunk];         // the same of steep gates, without the factor alpha
   float of_start[2][kChunk];      // by half of the key channels: the gradient of the decay from the chunk's start
   float of_end[2][kChunk];        // and of that to its end
-  float through[2][kWalkers];     // of heads in turns, by warp: <S, dS>, the gradient of that from start to end
+  float through[kHeadsAhead][kWalkers];  // of heads in turns, by warp: <S, dS>, the gradient of that from start to end
   float alpha[kChunk];            // 1 where it is not divided by
   int any_steep;
 };
@@ -63,14 +64,14 @@ __device__ __forceinline__ void steep_gates_between(const float (&dGamma)[32], c
   }
 }
 
-// `products`: Q K^T or K K^T; `found`: G r^T or x r^T. What comes out, times Gamma, is the gradient of the products: as an
-// operand to `box`, and transposed to `turned`.
+// `products`: Q K^T or K K^T; `found`: G r^T or dv r^T. What comes out, times Gamma, is the gradient of the products: as an operand
+// to `box`.
 template <class E, bool OfScores>
 __device__ __forceinline__ void find_between(float (&found)[32], const float (&products)[32], const Decays& d, float scale,
-                                             GateSums& sums, uint32_t box, uint32_t turned, int wg, int warp, int lane) {
+                                             GateSums& sums, uint32_t box, int wg, int warp, int lane) {
   const int row = 16 * warp + lane / 4;
   const float log[2] = {d.log[row], d.log[row + 8]};
-  const float factor[2] = {OfScores ? scale : -d.beta[row], OfScores ? scale : -d.beta[row + 8]};
+  const float factor = OfScores ? scale : -1.f;  // dv has beta
   float weighted[32];
 #pragma unroll
   for (int m = 0; m < 4; ++m) {
@@ -80,14 +81,13 @@ __device__ __forceinline__ void find_between(float (&found)[32], const float (&p
     for (int e = 0; e < 8; ++e) {
       const int r = e / 2 % 2, c = e / 4 * 2 + e % 2, i = row + 8 * r, j = 16 * m + e / 4 * 8 + 2 * (lane % 4) + e % 2;
       const bool there = OfScores ? j <= i : j < i;
-      const float gradient = there ? found[8 * m + e] * factor[r] * betas[c] : 0.f;
+      const float gradient = there ? found[8 * m + e] * factor * betas[c] : 0.f;
       x[e] = gradient * exp2_fast(fminf(log[r] - logs[c], 0.f));
       found[8 * m + e] = gradient * products[8 * m + e];
       weighted[8 * m + e] = j < i ? x[e] * products[8 * m + e] : 0.f;
     }
     const uint32_t words[4] = {pack<E>(x[0], x[1]), pack<E>(x[2], x[3]), pack<E>(x[4], x[5]), pack<E>(x[6], x[7])};
     stmatrix(box + place_of_lane(warp, m, lane), words);
-    stmatrix_transposed(turned + turned_place_of_lane(m, warp, lane), words);
   }
   gates_between_tokens(weighted, sums.between[4 * wg + warp], warp, lane);
   if (sums.any_steep != 0) steep_gates_between(found, d.log, sums, sums.steep[4 * wg + warp], warp, lane);

@@ -43,8 +43,8 @@ struct ForwardDecays {
   float from_start[kChunk], written[kChunk];  // gamma; beta gamma_C / gamma
 };
 struct ReverseDecays {
-  float to_end[kChunk], read[kChunk], erased[kChunk];  // gamma_C / gamma; scale gamma; -beta gamma
-  float end[4];                                        // gamma_C
+  float to_end[kChunk], read[kChunk], erased[kChunk], beta[kChunk];  // gamma_C / gamma; scale gamma; -beta gamma
+  float end[4];                                                      // gamma_C
 };
 // The first two of the four; the others are those of eight tokens further.
 __device__ __forceinline__ constexpr int place_of_pair(int token) {

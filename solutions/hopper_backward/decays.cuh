@@ -68,6 +68,7 @@ __device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, unsign
   write(&reverse.to_end[place], to_end[0], to_end[1]);
   write(&reverse.read[place], p.scale * gamma[0], p.scale * gamma[1]);
   write(&reverse.erased[place], -beta.x * gamma[0], -beta.y * gamma[1]);
+  write(&reverse.beta[place], beta.x, beta.y);
   if (lane < 4) reverse.end[lane] = exp2_fast(end);
   write(&plain.log[2 * lane], log[0], log[1]);
   write(&plain.from_start[2 * lane], gamma[0], gamma[1]);

@@ -23,10 +23,11 @@ template <int Groups>
 struct ForwardWay {
   const Maps& maps;
   const Work& work;
-  unsigned char* left;  // errors
-  static constexpr bool kWaitedFor = false;  // by a kernel that has begun
   __device__ __forceinline__ static int chunk_of(const Work&, int turn) { return turn; }
-  __device__ __forceinline__ static unsigned char* values(ForwardStage<Groups>& stage) { return stage.v; }
+  __device__ __forceinline__ void leave(const Problem& p, ForwardStage<Groups>& stage, int c, int lane) const {
+    unsigned char* const to = p.errors + at_place(p, work.place + c, work.h) * kValueBytes + work.slice / kSlice * kBoxBytes;
+    if (lane == 0) store_bytes(to, shared_address(stage.v), Groups * kBoxBytes);
+  }
   __device__ __forceinline__ void ask(const Problem& p, ForwardStage<Groups>& stage, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
     const unsigned char* const tile = p.tiles + at_place(p, work.place + c, work.h) * kTileBytes;
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(co
   } else {
     if constexpr (Groups > 1) registers_down<kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
-      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s.work, p.errors});
+      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s.work});
     }
   }
 }

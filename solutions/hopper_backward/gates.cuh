@@ -36,12 +36,12 @@ __device__ __forceinline__ void take_end(const Problem& p, GateSums& sums, const
 
 // What reaches each gate through the decays between the tokens and the states on both ends of the chunk, and from the one to
 // the other; added to what does through those between tokens. By one warp: a lane has tokens 2 lane and 2 lane + 1.
-__device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, const Decays& d, int parity, bool at_end, const float* exact_end,
+__device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, const Decays& d, int nth, bool at_end, const float* exact_end,
                                             int64_t at, int64_t first, int valid, int h, int lane) {
   const float end = d.from_start[kChunk - 1];
   const float* const of_beta = p.of_beta + at * kWalkers * kChunk;
   if (exact_end != nullptr) take_end(p, sums, exact_end, d, h, lane);
-  const float* const of_states = at_end ? p.of_states + at * kWalkers : sums.through[parity];
+  const float* const of_states = at_end ? p.of_states + at * kWalkers : sums.through[nth];
   float through = 0.f, start[2], until[2], between[2] = {}, beta[2] = {};
 #pragma unroll
   for (int i = 0; i < kWalkers; ++i) through += of_states[i];

@@ -1,4 +1,5 @@
-// dq, dk, dv, dg and dbeta, of all chunks at once, once both walks are over. With U = diag(beta) r, dV = diag(beta) x, G = do:
+// dq, dk, dg and dbeta, of all chunks at once, once both walks are over. With U = diag(beta) r, dV as the reverse walk has left it,
+// which has the factor beta, and G = do:
 //   dP = scale lower(G U^T)     dA = -strict_lower(dV U^T)     B = dA * Gamma, with the factor beta of A
 //   dQ = scale diag(gamma) G S + (dP * Gamma) K
 //   dK = (dP * Gamma)^T Q + (B + B^T) K - diag(gamma) dV S + diag(gamma_C / gamma) U dS
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int kGradientThreads = 256;
 
-// A chunk and a key head. Blocks take one after the other, and ask for the next one's parts before they have done with one.
+// A chunk and a key head.
 struct Task {
   int64_t first;           // token
   int place, valid, k_head;  // valid 0: there are no more
@@ -21,35 +22,46 @@ struct Task {
   const float* exact_end;  // of the first head, where that has found the gradient of the decay to the end; or null
 };
 
+constexpr int kParts = 3;  // places for halves of heads: one is multiplied, the others are on their way
+constexpr int kTasks = 3;  // that a block has something of at a time
+
+// What comes next of all that a block asks for: half of a head, where that goes, and where its head's decays do.
+struct Asked {
+  int task, turn, half, part, decays;
+  unsigned taken;  // from where on the next task is looked for
+};
+
 struct GradientShared {
   alignas(1024) unsigned char k[kHalves * kBoxBytes], q[kHalves * kBoxBytes];
-  Part part[kHalves];
-  unsigned char matrices[4][kBoxBytes];  // dP * Gamma, that transposed, B, that transposed
-  Decays decays[2];                      // of heads in turns
-  Task task[2];                          // in turns
+  Part part[kParts];
+  unsigned char matrices[2][kBoxBytes];  // dP * Gamma, B
+  Decays decays[kHeadsAhead];
+  Task task[kTasks];
+  Asked asked;
   GateSums sums;
-  alignas(8) uint64_t landed[kHalves], queries;
+  alignas(8) uint64_t landed[kParts], queries;
 };
 static_assert(sizeof(GradientShared) <= kMostShared);
 
-// By a warp. Where this kernel has begun beside the reverse walk, the last chunk is the first that is ready.
-__device__ __forceinline__ void find_task(const Problem& p, Task& task) {
+__device__ __forceinline__ int next_of(int i, int count) { return i == count - 1 ? 0 : i + 1; }
+
+// The block's next one, `taken` on; by a warp.
+__device__ __forceinline__ void find_task(const Problem& p, Task& task, unsigned& taken) {
   const int lane = lane_here();
-  for (;;) {
-    int taken = 0;
-    if (lane == 0) taken = atomicAdd(p.queue, 1);
-    taken = __shfl_sync(kAllLanes, taken, 0);
-    const int nth = taken / p.k_heads, place = p.written != nullptr ? p.places - 1 - nth : nth;
+  for (unsigned next = taken;; next += gridDim.x) {
+    const int place = static_cast<int>(next / p.k_heads);
     Chunk chunk{};
-    if (nth < p.places) {
+    if (place < p.places) {
       chunk = find_chunk(p, place);
       if (chunk.valid == 0) continue;
     }
+    __syncwarp();  // all lanes have read `taken`
     if (lane == 0) {
-      task.first = chunk.first, task.valid = chunk.valid, task.place = place, task.k_head = taken % p.k_heads;
+      task.first = chunk.first, task.valid = chunk.valid, task.place = place, task.k_head = static_cast<int>(next % p.k_heads);
       task.at_end = chunk.is_first || chunk.is_last;
       const bool exact = chunk.is_last && p.dht != nullptr;
       task.exact_end = exact ? p.of_end + at_place(p, chunk.n, task.k_head * p.k_group) * kWalkers * kChunk : nullptr;
+      taken = next + gridDim.x;
     }
     __syncwarp();
     return;
@@ -62,26 +74,37 @@ struct GradientBlock {
   GradientShared& s;
   const Maps& maps;
 
-  // Where the reverse walk is still under way, for it to have left the task's chunk: all heads, which are walked side by side.
-  __device__ __forceinline__ void wait_for(const Task& task) const {
-    if (p.written == nullptr) return;
-    for (int i = 0; i < p.k_group; ++i) wait_written(p.written + at_place(p, task.place, task.k_head * p.k_group + i), kHalves);
-  }
-
-  // Half of what the `turn`th head needs; by one thread.
-  __device__ __forceinline__ void ask(const Task& task, int turn, int half, int parity) const {
-    const int h = task.k_head * p.k_group + turn;
+  // Half of what a head needs; by one thread.
+  __device__ __forceinline__ void ask(const Task& task, const Asked& what) const {
+    const int h = task.k_head * p.k_group + what.turn, half = what.half;
     const int64_t at = at_place(p, task.place, h);
-    const uint32_t landed = shared_address(&s.landed[half]);
-    Part& part = s.part[half];
+    const uint32_t landed = shared_address(&s.landed[what.part]);
+    Part& part = s.part[what.part];
     barrier_expect(landed, static_cast<int>(sizeof(Part)) + (half == 0 ? static_cast<int>(sizeof(Decays)) : 0));
-    if (half == 0) load_bytes(shared_address(&s.decays[parity]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
+    if (half == 0) load_bytes(shared_address(&s.decays[what.decays]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
     load_boxes(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(task.first), landed);
-    load_bytes(shared_address(part.x), p.writes + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
+    load_boxes(shared_address(part.dv), &maps.slice_of_dv, half, h, static_cast<int>(task.first), landed);
     load_bytes(shared_address(part.r), p.errors + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
     constexpr int kBytes = kHalves * kBoxBytes;
     load_bytes(shared_address(part.S), p.starts + at * kStateBytes + half * kBytes, kBytes, landed);
     load_bytes(shared_address(part.dS), p.ends + at * kStateBytes + half * kBytes, kBytes, landed);
+  }
+
+  // The half of a head behind all that have been asked for, if there is one; by the first warp.
+  __device__ __forceinline__ void ask_next() const {
+    const Asked what = s.asked;
+    const Task& task = s.task[what.task];
+    if (task.valid == 0) return;
+    const bool head_ends = what.half == kHalves - 1, task_ends = head_ends && what.turn + 1 == p.k_group;
+    __syncwarp();
+    if (lane_here() == 0) {
+      ask(task, what);
+      s.asked.half = head_ends ? 0 : what.half + 1, s.asked.part = next_of(what.part, kParts);
+      if (head_ends) s.asked.turn = task_ends ? 0 : what.turn + 1, s.asked.decays = next_of(what.decays, kHeadsAhead);
+      if (task_ends) s.asked.task = next_of(what.task, kTasks);
+    }
+    __syncwarp();
+    if (task_ends) find_task(p, s.task[next_of(what.task, kTasks)], s.asked.taken);
   }
 
   __device__ __forceinline__ void ask_queries(const Task& task, int turn, bool with_keys) const {
@@ -132,46 +155,50 @@ __device__ __forceinline__ void write_zeros(const Problem& p, int64_t first, int
   }
 }
 
-// All of a task's heads, whose queries and keys have been asked for, as has been the first head; `phase` has the parities of
-// barriers: bit 0 of heads, bit 1 of queries.
+// Where a block is: the places of the next half and the next head, and parities of barriers: bits by part, and that of queries.
+struct Turn {
+  int part, decays, parities;
+};
+constexpr int kOfQueries = 1 << kParts;
+
+// All of a task's heads, whose queries and keys have been asked for.
 template <class E>
-__device__ __forceinline__ void find_gradients(const GradientBlock& block, const Task& task, const Task& next, int& phase) {
+__device__ __forceinline__ void find_gradients(const GradientBlock& block, const Task& task, Turn& at) {
   const Problem& p = block.p;
   GradientShared& s = block.s;
   const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), wg = of_block / 4, warp = of_block % 4, lane = lane_here();
   float dQ[32] = {}, dK[32] = {};
+  bool asked = true;  // for queries
 #pragma unroll 1
   for (int turn = 0; turn < p.k_group; ++turn) {
-    const int h = task.k_head * p.k_group + turn, parity = phase & 1;
-    phase ^= 1;
-    const Decays& d = s.decays[parity];
+    const int h = task.k_head * p.k_group + turn, nth = at.decays;
+    at.decays = next_of(nth, kHeadsAhead);
+    const Decays& d = s.decays[nth];
     if (of_block == 0) look_at_gates(p, s.sums, task.first, task.valid, h, lane);
     Products of;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      Part& part = s.part[half];
-      barrier_wait(shared_address(&s.landed[half]), parity);
-      block.clear_tail(task, shared_address(part.g), 1);
+      Part& part = s.part[at.part];
+      barrier_wait(shared_address(&s.landed[at.part]), at.parities >> at.part & 1);
+      at.parities ^= 1 << at.part, at.part = next_of(at.part, kParts);
+      block.clear_tail(task, shared_address(part.g), 2);
       multiply_part<E>(of, part, half > 0, wg);
       const float through = add_all(dot_states<E>(part, threadIdx.x, kGradientThreads));
-      float& sum = s.sums.through[parity][of_block];
+      float& sum = s.sums.through[nth][of_block];
       if (lane == 0) sum = half == 0 ? through : sum + through;
-      if (p.v_group == 1) write_values<E>(p, part, d, task.first, task.valid, h, half, threadIdx.x, kGradientThreads);
       wgmma_wait<0>();
       settle_products(of);
       __syncthreads();
-      if (threadIdx.x == 0) {
-        if (turn + 1 < p.k_group) {
-          block.ask(task, turn + 1, half, parity ^ 1);
-        } else if (next.valid > 0) {
-          if (half == 0) block.wait_for(next);
-          block.ask(next, 0, half, parity ^ 1);
-        }
-      }
+      if (of_block == 0) block.ask_next();
     }
     // Found anew, and not kept over the products of states.
     const uint32_t all_k = anew(shared_address(s.k)), all_q = all_k + kHalves * kBoxBytes;
     const uint32_t k = all_k + wg * kBoxBytes, q = all_q + wg * kBoxBytes;
+    if (asked) {
+      barrier_wait(shared_address(&s.queries), at.parities / kOfQueries);
+      at.parities ^= kOfQueries;
+      block.clear_tail(task, turn == 0 ? all_k : all_q, turn == 0 ? 2 * kHalves : kHalves);
+    }
     add_states<E>(dQ, dK, of, d, p.scale, s.sums, q, k, wg, warp, lane);
     float products[32];
     wgmma_fence();
@@ -179,36 +206,34 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     wgmma_commit();
     wgmma_wait<0>();
     settle(products);
-    const uint32_t scores = anew(shared_address(s.matrices)), keys = scores + 2 * kBoxBytes;
+    const uint32_t scores = anew(shared_address(s.matrices)), keys = scores + kBoxBytes;
     const int here = anew(lane);  // so that no places found from it are kept over products
     if (wg == 0) {
-      find_between<E, true>(of.between, products, d, p.scale, s.sums, scores, scores + kBoxBytes, wg, warp, here);
+      find_between<E, true>(of.between, products, d, p.scale, s.sums, scores, wg, warp, here);
     } else {
-      find_between<E, false>(of.between, products, d, p.scale, s.sums, keys, keys + kBoxBytes, wg, warp, here);
+      find_between<E, false>(of.between, products, d, p.scale, s.sums, keys, wg, warp, here);
     }
     fence_async();
     __syncthreads();
     wgmma_fence();
     multiply_boxes<E>(dQ, scores, k, true);
-    multiply_boxes<E>(dK, scores + kBoxBytes, q, true);
+    multiply_turned<E>(dK, scores, q, true);
     multiply_boxes<E>(dK, keys, k, true);
-    multiply_boxes<E>(dK, keys + kBoxBytes, k, true);
+    multiply_turned<E>(dK, keys, k, true);
     wgmma_commit();
     if (of_block == 0) {
-      write_gates(p, s.sums, d, parity, task.at_end, task.exact_end, at_place(p, task.place, h), task.first, task.valid, h, lane);
+      write_gates(p, s.sums, d, nth, task.at_end, task.exact_end, at_place(p, task.place, h), task.first, task.valid, h, lane);
     }
     wgmma_wait<0>();
     settle(dQ), settle(dK);
-    if ((h + 1) % p.q_group != 0) continue;
+    asked = (h + 1) % p.q_group == 0;  // the next head has queries of its own
+    if (!asked) continue;
     block.store<E>(task, dQ, p.dq, p.q_heads, h / p.q_group, wg, warp, here);
 #pragma unroll
     for (int i = 0; i < 32; ++i) dQ[i] = 0.f;
     if (turn + 1 == p.k_group) break;
     __syncthreads();  // this head's queries are read
     if (threadIdx.x == 0) block.ask_queries(task, turn + 1, false);
-    barrier_wait(shared_address(&s.queries), phase >> 1 & 1);
-    phase ^= 2;
-    block.clear_tail(task, all_q, kHalves);
   }
   block.store<E>(task, dK, p.dk, p.k_heads, task.k_head, wg, warp, anew(lane));
 }
@@ -227,33 +252,28 @@ __global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(cons
     }
   }
   const GradientBlock block{p, s, maps};
-  if (threadIdx.x < 32) find_task(p, s.task[0]);
   if (threadIdx.x == 0) {
     for (auto& landed : s.landed) barrier_init(shared_address(&landed), 1);
     barrier_init(shared_address(&s.queries), 1);
     barrier_init_done();
-    if (s.task[0].valid > 0) {
-      block.ask_queries(s.task[0], 0, true);
-      block.wait_for(s.task[0]);
-      block.ask(s.task[0], 0, 0, 0), block.ask(s.task[0], 0, 1, 0);
-    }
+    s.asked = Asked{0, 0, 0, 0, 0, blockIdx.x};
+  }
+  if (threadIdx.x < 32) {
+    __syncwarp();
+    find_task(p, s.task[0], s.asked.taken);
+    for (int i = 0; i < kParts; ++i) block.ask_next();
+    if (threadIdx.x == 0 && s.task[0].valid > 0) block.ask_queries(s.task[0], 0, true);
   }
   __syncthreads();
-  int phase = 0, nth = 0;
+  Turn at{0, 0, 0};
+  int nth = 0;
 #pragma unroll 1
   while (s.task[nth].valid > 0) {
-    const Task& task = s.task[nth];
-    Task& next = s.task[nth ^ 1];
-    barrier_wait(shared_address(&s.queries), phase >> 1 & 1);
-    phase ^= 2, nth ^= 1;
-    block.clear_tail(task, shared_address(s.k), 2 * kHalves);
-    if (threadIdx.x < 32) find_task(p, next);
-    find_gradients<E>(block, task, next, phase);
+    find_gradients<E>(block, s.task[nth], at);
+    nth = next_of(nth, kTasks);
     __syncthreads();  // its queries and keys are read
-    if (threadIdx.x == 0 && next.valid > 0) block.ask_queries(next, 0, true);
+    if (threadIdx.x == 0 && s.task[nth].valid > 0) block.ask_queries(s.task[nth], 0, true);
   }
-  // Whoever waits for this kernel is to wait for that before it, too: one block does.
-  if (p.written != nullptr && blockIdx.x == 0) wait_for_last();
 }
 
 }  // namespace

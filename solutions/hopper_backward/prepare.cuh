@@ -34,7 +34,6 @@ __global__ void __launch_bounds__(128, 4) gdn_prepare_kernel(
   auto& front = *reinterpret_cast<Front*>(memory);
   unsigned char* const boxes = memory + kFront;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), lane = lane_here();
-  if (blockIdx.x + blockIdx.y + threadIdx.x == 0) *p.queue = 0;
   const auto [first, valid, n, is_first, is_last] = find_chunk(p, blockIdx.x);
   if (valid == 0) return;
   const int h = blockIdx.y * group.heads;
@@ -49,7 +48,6 @@ __global__ void __launch_bounds__(128, 4) gdn_prepare_kernel(
     load_boxes(q, &q_map, 0, blockIdx.y / group.of_query_head, static_cast<int>(first), landed);
   }
   load_gates(p, first, valid, h, group.heads, front.rows);
-  if (p.written != nullptr && threadIdx.x < group.heads) p.written[at_place(p, blockIdx.x, h + threadIdx.x)] = 0;
   unsigned char* const tile = p.tiles + at_place(p, blockIdx.x, h + own) * kTileBytes;
   __syncthreads();
   if (inverts) find_decays(p, front.rows[warp], tile, lane);

@@ -26,7 +26,7 @@ template <class E, int Steps>
 __device__ __forceinline__ void multiply_rows(float (&acc)[32], uint32_t a, uint32_t b, bool accumulate) {
 #pragma unroll
   for (int k = 0; k < Steps; ++k) {
-    wgmma_shared<E, 0>(acc, descriptor(a, along_row(k)), descriptor(b, along_row(k)), accumulate || k > 0);
+    wgmma_shared<E, 0, 0>(acc, descriptor(a, along_row(k)), descriptor(b, along_row(k)), accumulate || k > 0);
   }
 }
 // acc (+)= a b, for one box each.
@@ -34,7 +34,15 @@ template <class E>
 __device__ __forceinline__ void multiply_boxes(float (&acc)[32], uint32_t a, uint32_t b, bool accumulate) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    wgmma_shared<E, 1>(acc, descriptor(a, along_row(k)), descriptor(b, along_column(k)), accumulate || k > 0);
+    wgmma_shared<E, 1, 0>(acc, descriptor(a, along_row(k)), descriptor(b, along_column(k)), accumulate || k > 0);
+  }
+}
+// acc (+)= a^T b.
+template <class E>
+__device__ __forceinline__ void multiply_turned(float (&acc)[32], uint32_t a, uint32_t b, bool accumulate) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    wgmma_shared<E, 1, 1>(acc, descriptor(a, along_column(k)), descriptor(b, along_column(k)), accumulate || k > 0);
   }
 }
 

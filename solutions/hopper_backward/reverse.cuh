@@ -1,7 +1,7 @@
 // The gradients of states, over the chunks of a sequence from the last one, 64 value channels a warpgroup. dS [V, K] is that of
 // the state behind a chunk, G = do:
 //   Y^T  = G^T P + (dS K^T) diag(gamma_C / gamma)
-//   x^T  = Y^T M                                        the gradient of what each token writes, to memory; and dS
+//   x^T  = Y^T M                                        diag(beta) x is dv, to memory; and dS
 //   dS  <- gamma_C dS + G^T diag(scale gamma) Q - x^T diag(beta gamma) K
 // On the way, while x is at hand in float32: x . r of each token, over the channels of a warp, which is its part of dbeta.
 #pragma once
@@ -26,10 +26,25 @@ template <int Groups>
 struct ReverseWay {
   const Maps& maps;
   const Work& work;
-  unsigned char* left;  // writes
-  static constexpr bool kWaitedFor = true;
   __device__ __forceinline__ static int chunk_of(const Work& work, int turn) { return work.chunks - 1 - turn; }
-  __device__ __forceinline__ static unsigned char* values(ReverseStage<Groups>& stage) { return stage.g; }
+  // A last chunk's box would reach into the next sequence: its rows go one by one.
+  __device__ __forceinline__ void leave(const Problem& p, ReverseStage<Groups>& stage, int c, int lane) const {
+    const int64_t token = work.start + static_cast<int64_t>(c) * kChunk;
+    const int rows = work.tokens - c * kChunk;
+    if (rows >= kChunk) {
+      const CUtensorMap* const map = Groups == kHalves ? &maps.dv : &maps.slice_of_dv;
+      if (lane == 0) store_boxes(map, shared_address(stage.g), work.slice / kSlice, work.h, static_cast<int>(token));
+      return;
+    }
+    uint16_t* const to = p.writes + (token * p.H + work.h) * kHeadSize + work.slice;
+#pragma unroll 1
+    for (int at = lane; at < Groups * rows * 8; at += 32) {
+      const int box = at / (rows * 8), row = at / 8 % rows, piece = at % 8;
+      const uint4 words = load_shared(shared_address(stage.g) + box * kBoxBytes + swizzled(row, piece));
+      *reinterpret_cast<uint4*>(to + static_cast<int64_t>(row) * p.H * kHeadSize + box * kSlice + 8 * piece) = words;
+    }
+    __syncwarp();
+  }
   __device__ __forceinline__ void ask(const Problem& p, ReverseStage<Groups>& stage, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
     const int64_t at = at_place(p, work.place + c, work.h);
@@ -47,10 +62,15 @@ struct ReverseWay {
   }
 };
 
-// x . r of each token, over a warp's channels. `rests`: what r has lost, or null.
-template <class E>
+// x . r of each token, over a warp's channels. `rests`: what r has lost, or null. All of it is asked for before any is used.
+template <class E, bool WithRests>
 __device__ __forceinline__ void dot_tokens(const float (&x)[32], uint32_t r_box, const uint4* rests, float* to, int warp, int lane) {
   Tokens r;
+  uint4 lost[4];
+  if constexpr (WithRests) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) lost[k] = rests != nullptr ? rests[32 * k + lane] : make_uint4(0, 0, 0, 0);
+  }
   load_tokens(r, r_box, warp, lane);
   float sums[16] = {};
 #pragma unroll
@@ -59,8 +79,8 @@ __device__ __forceinline__ void dot_tokens(const float (&x)[32], uint32_t r_box,
     for (int e = 0; e < 4; ++e) {
       const int i = 8 * k + 2 * e, n = 2 * (2 * k + e / 2);
       float2 error = unpack<E>(r[k][e]);
-      if (rests != nullptr) {
-        const float2 rest = unpack<E>(reinterpret_cast<const uint32_t*>(rests + 32 * k + lane)[e]);
+      if constexpr (WithRests) {
+        const float2 rest = unpack<E>(e == 0 ? lost[k].x : e == 1 ? lost[k].y : e == 2 ? lost[k].z : lost[k].w);
         error.x += rest.x, error.y += rest.y;
       }
       sums[n] = fmaf(x[i], error.x, sums[n]), sums[n + 1] = fmaf(x[i + 1], error.y, sums[n + 1]);
@@ -71,22 +91,30 @@ __device__ __forceinline__ void dot_tokens(const float (&x)[32], uint32_t r_box,
 }
 
 // <S, dS> over a warp's channels, where a chunk is a sequence's first or last: a given state, or gradient, may be large beside
-// what is left of the sum, so neither is rounded here. `boxes`: S as the forward walk has left it, of the warpgroup's channels.
+// what is left of the sum, so neither is rounded here. `boxes`: S as the forward walk has left it, of the warpgroup's channels. All
+// of a half is asked for before any is used.
 template <class E>
 __device__ __forceinline__ float dot_states_exactly(const Slice& dS, const float* given, bool k_first, const unsigned char* boxes,
                                                     int row, int column, int warp, int lane) {
   float sum = 0.f;
 #pragma unroll
-  for (int i = 0; i < kHeadSize / 2; i += 2) {
-    const int r = row + i % 4 / 2 * 8, c = column + i / 4 * 8;
-    float2 S;
+  for (int half = 0; half < kHalves; ++half) {
+    float2 S[16];
     if (given != nullptr) {
-      S = load_pair(given, k_first, r, c);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) S[i] = load_pair(given, k_first, row + i % 2 * 8, column + 64 * half + i / 2 * 8);
     } else {
-      const uint32_t at = swizzled(16 * warp + lane / 4 + i % 4 / 2 * 8, i % 32 / 4) + lane % 4 * 4;
-      S = unpack<E>(*reinterpret_cast<const uint32_t*>(boxes + i / 32 * kBoxBytes + at));
+      uint32_t words[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const uint32_t at = swizzled(16 * warp + lane / 4 + i % 2 * 8, i / 2) + lane % 4 * 4;
+        words[i] = *reinterpret_cast<const uint32_t*>(boxes + half * kBoxBytes + at);
+      }
+#pragma unroll
+      for (int i = 0; i < 16; ++i) S[i] = unpack<E>(words[i]);
     }
-    sum = fmaf(S.x, dS[i / 32][i % 32], fmaf(S.y, dS[i / 32][i % 32 + 1], sum));
+#pragma unroll
+    for (int i = 0; i < 16; ++i) sum = fmaf(S[i].x, dS[half][2 * i], fmaf(S[i].y, dS[half][2 * i + 1], sum));
   }
   return add_all(sum);
 }
@@ -145,7 +173,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     keep(state_bits), keep(g_bits);
     if (turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
       float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
-      dot_tokens<E>(y, r, rests_of(p, s.work, chunks - 1, walker), of_end, warp, lane);
+      dot_tokens<E, true>(y, r, rests_of(p, s.work, chunks - 1, walker), of_end, warp, lane);
     }
     pack_sum<E>(bits, o, y, to_end);
     wgmma_fence();
@@ -166,13 +194,14 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     wgmma_fence();
     update_state<E>(dS, bits, k);
     wgmma_commit();
-    store_tokens<E>(y, g, warp, lane);  // this warp has read the same channels there
+    load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
+    store_decayed<E>(y, decay, g, warp, lane);  // this warp has read the same channels there
     const uint4* const rests = rests_of(p, s.work, chunks - 1 - turn, walker);
-    if (rests == nullptr) dot_tokens<E>(y, r, nullptr, p.of_beta + (at * kWalkers + walker) * kChunk, warp, lane);
+    if (rests == nullptr) dot_tokens<E, false>(y, r, nullptr, p.of_beta + (at * kWalkers + walker) * kChunk, warp, lane);
     wgmma_wait<0>();
     settle_state(dS);
     keep(bits), keep(g_bits);
-    if (rests != nullptr) dot_tokens<E>(y, r, rests, p.of_beta + (at * kWalkers + walker) * kChunk, warp, lane);
+    if (rests != nullptr) dot_tokens<E, true>(y, r, rests, p.of_beta + (at * kWalkers + walker) * kChunk, warp, lane);
 #pragma unroll
     for (int i = 0; i < 32; ++i) y[i] = 0.f;
     at -= p.H;
@@ -181,17 +210,13 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const bool around = place == kStages - 1;
     place = around ? 0 : place + 1, parity ^= around;
   }
-  if (lane == 0) {
-    stored_all();
-    barrier_arrive(shared_address(&s.done));
-  }
+  if (lane == 0) stored_all();
   save_state(dS, state_of(p.dh0), p.k_first, row, column);
 }
 
 template <class E, int Groups>
 __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_reverse_kernel(const __grid_constant__ Problem p,
                                                                               const __grid_constant__ Maps maps) {
-  let_next_begin();
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<ReverseShared<Groups>*>(memory);
   begin_walk<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s);
@@ -202,7 +227,7 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_reverse_kernel(co
   } else {
     if constexpr (Groups > 1) registers_down<kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
-      feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s, {maps, s.work, p.writes});
+      feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s, {maps, s.work});
     }
   }
 }

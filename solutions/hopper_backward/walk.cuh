@@ -20,7 +20,7 @@ template <class Stage, int Groups, int Stages>
 struct Walking {
   alignas(1024) Stage stage[Stages];
   unsigned char states[Groups][kHalves * kBoxBytes];  // on their way to memory
-  alignas(8) uint64_t full[Stages], empty[Stages], tail, done;
+  alignas(8) uint64_t full[Stages], empty[Stages], tail;
   Work work;
   int found;
 };
@@ -41,7 +41,6 @@ __device__ __forceinline__ void begin_walk(const Problem& p, Shared& s) {
       barrier_init(shared_address(&s.empty[i]), 4 * Groups);
     }
     barrier_init(shared_address(&s.tail), 1);
-    barrier_init(shared_address(&s.done), 4 * Groups);
     barrier_init_done();
   }
   fence_async();  // lengths have been written where TMA will
@@ -54,18 +53,8 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
   const int chunks = __shfl_sync(kAllLanes, s.work.chunks, 0), lane = lane_here();
   const auto take = [&](int turn) {
     barrier_wait(shared_address(&s.empty[turn % Stages]), turn / Stages & 1);
-    if (lane == 0) {
-      fence_async();  // for warps that walk, which have written it
-      const int64_t at = at_place(p, s.work.place + Way::chunk_of(s.work, turn), s.work.h);
-      unsigned char* const to = way.left + at * kValueBytes + s.work.slice / kSlice * kBoxBytes;
-      store_bytes(to, shared_address(way.values(s.stage[turn % Stages])), Groups * kBoxBytes);
-    }
-  };
-  // All of a turn is in memory, as its walkers have seen of their own at the next one, which has been taken. Somebody may wait.
-  const auto say_written = [&](int turn) {
-    if (!Way::kWaitedFor || p.written == nullptr || lane != 0) return;
-    stored_all();
-    count_written(p.written + at_place(p, s.work.place + Way::chunk_of(s.work, turn), s.work.h));
+    if (lane == 0) fence_async();  // for warps that walk, which have written it
+    way.leave(p, s.stage[turn % Stages], Way::chunk_of(s.work, turn), lane);
   };
 #pragma unroll 1
   for (int turn = 0; turn < chunks; ++turn) {
@@ -75,7 +64,6 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
     const bool whole = rows >= kChunk;
     const uint32_t full = shared_address(&s.full[turn % Stages]), landed = whole ? full : shared_address(&s.tail);
     if (lane == 0) way.ask(p, stage, c, landed);
-    if (turn > Stages) say_written(turn - Stages - 1);
     __syncwarp();
     if (whole) continue;
     // Rows behind the end are the next sequence's: what is in them, NaN maybe, is no business of this one's, so they become
@@ -87,14 +75,7 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
     if (lane == 0) barrier_arrive(full);
   }
 #pragma unroll 1
-  for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) {
-    take(turn);
-    if (turn > 0) say_written(turn - 1);
-  }
-  if (Way::kWaitedFor && p.written != nullptr && chunks > 0) {
-    barrier_wait(shared_address(&s.done), 0);
-    say_written(chunks - 1);
-  }
+  for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) take(turn);
   if (lane == 0) stored_all();
 }
 
@@ -103,7 +84,7 @@ __device__ __forceinline__ void hand_out(const uint32_t (&bits)[8][4], unsigned 
                                          int lane) {
   constexpr int kRows = 16 * 128;  // bytes of a warp's rows in a box
   const uint32_t from = shared_address(states);
-  if (lane == 0) stored_all();
+  if (lane == 0) stored_read();
   __syncwarp();
 #pragma unroll
   for (int k = 0; k < 8; ++k) stmatrix(from + k / 4 * kBoxBytes + place_of_lane(warp, k % 4, lane), bits[k]);

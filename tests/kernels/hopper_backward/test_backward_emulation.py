@@ -73,7 +73,7 @@ def test_the_gradients_are_right_in_other_orders(tmp_path: Path, seed: int, term
     assert len(done.stdout.splitlines()) == THOROUGH_RUNS
 
 
-COUNTED = "if (turn > 0) say_written(turn - 1);"
+TAIL = "if (rows >= kChunk) {\n      const"
 TO_TMA = "fence_async();  // for warps that walk, which have written it"
 OWN_PLACE = "barrier_wait(shared_address(&s.empty[turn % Stages]), turn / Stages & 1);"
 HEAD_BEFORE = "__syncwarp();  // what the warp has read of the head before"
@@ -90,7 +90,8 @@ HEAD_BEFORE = "__syncwarp();  // what the warp has read of the head before"
         pytest.param("gates.cuh", HEAD_BEFORE, "", "WRONG", id="gates of the next head"),
         pytest.param("gates.cuh", "steep = alpha < kSteep", "steep = false", "WRONG: resets", id="a gate of 0"),
         pytest.param("between.cuh", "if (t <= i) sums", "if (t < i) sums", "WRONG: ragged", id="a gate too late"),
-        pytest.param("walk.cuh", COUNTED, "", "is not counted so", id="a chunk not counted"),
+        pytest.param("reverse.cuh", TAIL, "if (true) {\n const", "WRONG: ragged", id="a tail over the next sequence"),
+        pytest.param("products.cuh", "wgmma_shared<E, 1, 1>", "wgmma_shared<E, 1, 0>", "WRONG", id="not turned"),
         pytest.param("invert.cuh", "rows.beta[16 * r + j] * rows.inverse[row];", "1.f;", "WRONG", id="E as M"),
     ],
 )  # fmt: skip

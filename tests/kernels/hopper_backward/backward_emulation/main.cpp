@@ -53,7 +53,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
               Guarded<uint16_t>(tokens * c.value_heads * kSize), Guarded<float>(tokens * heads), Guarded<float>(tokens * heads),
               Guarded<float>(c.sequences() * heads * state)};
   Guarded<float> tiles(places * heads * kTileBytes / 4), starts(places * heads * kStateBytes / 4), ends = starts;
-  Guarded<float> errors(places * heads * kValueBytes / 4), writes = errors, of_beta(places * heads * kWalkers * kChunk);
+  Guarded<float> errors(places * heads * kValueBytes / 4), of_beta(places * heads * kWalkers * kChunk);
   Guarded<float> of_states(places * heads * kWalkers), of_end(c.sequences() * heads * kWalkers * kChunk);
   Guarded<float> rests(c.sequences() * heads * 2 * kWalkers * 4 * 32 * 4);
   Problem p{};
@@ -64,30 +64,31 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.dq = found.dq.data(), p.dk = found.dk.data(), p.dv = found.dv.data();
   p.dg = found.dg.data(), p.dbeta = found.dbeta.data(), p.dh0 = found.dh0.data();
   const auto bytes = [](Guarded<float>& x) { return reinterpret_cast<unsigned char*>(x.data()); };
-  p.tiles = bytes(tiles), p.starts = bytes(starts), p.ends = bytes(ends), p.errors = bytes(errors), p.writes = bytes(writes);
+  p.tiles = bytes(tiles), p.starts = bytes(starts), p.ends = bytes(ends), p.errors = bytes(errors);
   p.of_beta = of_beta.data(), p.of_states = of_states.data(), p.of_end = of_end.data();
   p.rests = reinterpret_cast<uint4*>(rests.data());
-  std::vector<int> written(places * heads + 1, -1);
-  p.queue = written.data() + places * heads, p.places = static_cast<int>(places);
-  if (groups == 1) p.written = written.data();
+  p.places = static_cast<int>(places);
   p.tokens = tokens, p.N = c.sequences(), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
   p.scale = scale;
   p.k_first = p.log_gates = c.k_first;
+  Guarded<uint16_t> of_heads(p.v_group > 1 ? tokens * heads * kSize : 0);  // dv of each head
+  p.writes = p.v_group > 1 ? of_heads.data() : found.dv.data();
 
   const int rows = static_cast<int>(x.bounds.back());
   const std::vector<uint16_t> zeros(given.output ? 0 : y.output.size());
   const uint16_t* const output = given.output ? y.output.data() : zeros.data();
   const Maps maps{{x.q.data(), kSize, c.query_heads, rows, 2}, {x.k.data(), kSize, c.key_heads, rows, 2},
                   {x.v.data(), kSize, c.value_heads, rows, 2}, {x.v.data(), kSize, c.value_heads, rows, 1},
-                  {output, kSize, p.H, rows, 2},               {output, kSize, p.H, rows, 1}};
+                  {output, kSize, p.H, rows, 2},               {output, kSize, p.H, rows, 1},
+                  {p.writes, kSize, p.H, rows, 2},             {p.writes, kSize, p.H, rows, 1}};
   const auto run = [&]<class E> { (groups == 1 ? launch_all<E, 1> : launch_all<E, 2>)(p, maps, places); };
   c.type == Type::float16 ? run.template operator()<__half>() : run.template operator()<__nv_bfloat16>();
-  for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &writes, &of_beta, &of_states, &of_end, &rests}) {
+  for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &of_beta, &of_states, &of_end, &rests}) {
     found.intact &= x->intact();
   }
-  found.intact &= found.dq.intact() && found.dk.intact() && found.dv.intact();
+  found.intact &= of_heads.intact() && found.dq.intact() && found.dk.intact() && found.dv.intact();
   return found;
 }
 
