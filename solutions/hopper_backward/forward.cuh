@@ -33,7 +33,11 @@ struct ForwardWay {
     const unsigned char* const tile = p.tiles + at_place(p, work.place + c, work.h) * kTileBytes;
     barrier_expect(landed, (kHalves + Groups) * kBoxBytes + kForwardBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
-    load_bytes(shared_address(&stage.tile), tile, kForwardBytes, landed);
+#pragma unroll
+    for (int term = 0; term < kTerms; ++term) {
+      const int behind = term == kTerms - 1 ? static_cast<int>(sizeof(ForwardDecays)) : 0;
+      load_lower(shared_address(stage.tile.E[term]), tile + term * kTriangle, behind, landed);
+    }
     stored_read();  // what was left in the place of v
     const CUtensorMap* const map = Groups == kHalves ? &maps.v : &maps.slice_of_v;
     load_boxes(shared_address(stage.v), map, work.slice / kSlice, work.v_head, token, landed);
@@ -88,7 +92,7 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     add_decayed<E>(bits, x, gammas, -1.f);
     wgmma_fence();
 #pragma unroll
-    for (int term = 0; term < kTerms; ++term) multiply<E>(y, bits, E_at + term * kBoxBytes, term > 0);
+    for (int term = 0; term < kTerms; ++term) multiply_square<E>(y, bits, E_at + term * kSquare, term > 0);
     wgmma_commit();
     float4 written[4];
     load_decays(written, decays + offsetof(ForwardDecays, written), lane);
@@ -120,7 +124,8 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(co
                                                                               const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<ForwardShared<Groups>*>(memory);
-  begin_walk<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s);
+  begin_walk<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(
+      p, s, [](ForwardStage<Groups>& stage) { clear_squares<true>(shared_address(stage.tile.E), kTerms); });
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (wg < Groups) {
     if constexpr (Groups > 1) registers_up<kWalkRegisters>();

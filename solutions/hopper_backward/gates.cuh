@@ -39,9 +39,9 @@ __device__ __forceinline__ void take_end(const Problem& p, GateSums& sums, const
 __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, const Decays& d, int nth, bool at_end, const float* exact_end,
                                             int64_t at, int64_t first, int valid, int h, int lane) {
   const float end = d.from_start[kChunk - 1];
-  const float* const of_beta = p.of_beta + at * kWalkers * kChunk;
+  const WalkSums& found = sums_at(p, at);
   if (exact_end != nullptr) take_end(p, sums, exact_end, d, h, lane);
-  const float* const of_states = at_end ? p.of_states + at * kWalkers : sums.through[nth];
+  const float* const of_states = at_end ? found.of_states : sums.through[nth];
   float through = 0.f, start[2], until[2], between[2] = {}, beta[2] = {};
 #pragma unroll
   for (int i = 0; i < kWalkers; ++i) through += of_states[i];
@@ -53,7 +53,7 @@ __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, co
 #pragma unroll
     for (int i = 0; i < 8; ++i) between[e] += sums.between[i][t];
 #pragma unroll
-    for (int i = 0; i < kWalkers; ++i) beta[e] += of_beta[i * kChunk + t];
+    for (int i = 0; i < kWalkers; ++i) beta[e] += found.of_beta[i][t];
   }
   float later = start[0] + start[1], earlier = until[0] + until[1];  // from the lane's first token on, up to its second
 #pragma unroll

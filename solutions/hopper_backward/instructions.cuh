@@ -210,6 +210,11 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t at, int ahead) {
   const uint32_t low = ((at & 0x3ffff) >> 4 | 1 << 16) + (ahead >> 4);
   return low | uint64_t{64} << 32 | uint64_t{1} << 62;
 }
+// Of cores of 8 rows of 16 bytes, not swizzled: two side by side, 128 bytes apart; the next eight rows 256 bytes further.
+__device__ __forceinline__ uint64_t descriptor_packed(uint32_t at, int ahead) {
+  const uint32_t low = ((at & 0x3ffff) >> 4 | 8 << 16) + (ahead >> 4);
+  return low | uint64_t{16} << 32;
+}
 // d [64, 64] (+)= a [64, 16] b [16, 64]: a in registers, b in shared memory. TransposedB: b lies [k, n], n contiguous.
 template <class E, int TransposedB>
 __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int accumulate) {

@@ -30,21 +30,25 @@ dim3 grid_of(int64_t x, int64_t y, int64_t z = 1) {
   return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
 }
 
-// Heads that share their q and k are prepared together, so many in a block.
-Group group_of(const Problem& p) {
+// Heads that share their q and k are prepared together, so many in a block, or twice as many where four warps have a head each then,
+// and multiprocessors blocks enough.
+Group group_of(const Problem& p, int64_t places, int multiprocessors) {
   const int shared = std::min(p.q_group, p.k_group);
-  Group group{std::min(shared, kHeads), 0, 0};
+  Group group{1, std::min(shared, kHeads), 0, 0};
   while (shared % group.heads != 0) --group.heads;
+  const bool enough = places * p.H / group.heads >= 4 * multiprocessors;
+  if (2 * group.heads <= kHeads && p.H / group.heads % 2 == 0 && enough) group.units = 2;
   group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
   return group;
 }
 
 template <class E>
-void launch_prepare(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
-  static std::atomic<uint64_t> allowed{0};
-  const Group group = group_of(p);
-  const dim3 grid = grid_of(places, p.H / group.heads);
-  launch(gdn_prepare_kernel<E>, allowed, p.device, grid, 128, kPrepareBytes, stream, p, maps.q, maps.k, group);
+void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
+  static std::atomic<uint64_t> allowed[2]{};
+  const Group group = group_of(p, places, multiprocessors);
+  const dim3 grid = grid_of(places, p.H / (group.units * group.heads));
+  const int bytes = prepare_bytes(group.units);
+  launch(gdn_prepare_kernel<E>, allowed[group.units - 1], p.device, grid, 128, bytes, stream, p, maps.q, maps.k, group);
 }
 
 template <class E, int Groups>
@@ -67,7 +71,7 @@ bool takes_both(const Problem& p, int multiprocessors) {
 
 template <class E>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
-  if (p.tokens > 0) launch_prepare<E>(p, maps, places, stream);
+  if (p.tokens > 0) launch_prepare<E>(p, maps, places, multiprocessors, stream);
   takes_both(p, multiprocessors) ? launch_walks<E, 2>(p, maps, stream) : launch_walks<E, 1>(p, maps, stream);
   if (p.tokens == 0) return;
   static std::atomic<uint64_t> allowed{0};

@@ -22,9 +22,7 @@ struct Problem {
   unsigned char *starts, *ends; // [places, H] states: S at a chunk's start, dS at its end, as boxes of 64 x 64
   unsigned char* errors;        // [places, H]: r of each token; boxes too
   uint16_t* writes;             // [T, H, D]: dv of each head: where no heads share values, dv itself
-  float* of_beta;               // [places, H, kWalkers, 64]: what warps that walk find of dbeta
-  float* of_states;             // [places, H, kWalkers]: and of <S, dS>, of chunks at a sequence's ends
-  float* of_end;                // [N, H, kWalkers, 64]: and of r . dS k, of the last chunk, where dht is given
+  float* of_end;                // [N, H, kWalkers, 64]: what warps that walk find of r . dS k, of the last chunk, where dht is given
   uint4* rests;                 // [N, H, 2, kWalkers, 4, 32]: what r loses in 16 bits, of the first chunk and of the last
   int64_t tokens;
   int places;                   // of chunks

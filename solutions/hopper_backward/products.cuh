@@ -21,6 +21,13 @@ __device__ __forceinline__ void multiply_by(float (&acc)[32], const uint32_t (&a
   for (int k = 0; k < 4; ++k) wgmma<E, 1>(acc, a[k], descriptor(b, along_column(k)), accumulate || k > 0);
 }
 
+// acc (+)= a b^T, for a square of packed blocks.
+template <class E>
+__device__ __forceinline__ void multiply_square(float (&acc)[32], const uint32_t (&a)[4][4], uint32_t square, bool accumulate) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) wgmma<E, 0>(acc, a[k], descriptor_packed(square, block_of_square(0, k)), accumulate || k > 0);
+}
+
 // Both operands are in boxes. acc (+)= a b^T.
 template <class E, int Steps>
 __device__ __forceinline__ void multiply_rows(float (&acc)[32], uint32_t a, uint32_t b, bool accumulate) {

@@ -50,7 +50,12 @@ struct ReverseWay {
     const int64_t at = at_place(p, work.place + c, work.h);
     barrier_expect(landed, 2 * (kHalves + Groups) * kBoxBytes + kReverseBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
-    load_bytes(shared_address(&stage.tile), p.tiles + at * kTileBytes + kMAt, kReverseBytes, landed);
+    const unsigned char* const tile = p.tiles + at * kTileBytes;
+#pragma unroll
+    for (int term = 0; term < kTerms; ++term) {
+      load_upper(shared_address(stage.tile.M[term]), tile + kMAt + term * kTriangle, 0, landed);
+    }
+    load_upper(shared_address(stage.tile.P), tile + kPAt, sizeof(ReverseDecays), landed);
     load_boxes(shared_address(stage.q), &maps.q, 0, work.q_head, token, landed);
     const unsigned char* const errors = p.errors + at * kValueBytes + work.slice / kSlice * kBoxBytes;
     load_bytes(shared_address(stage.r), errors, Groups * kBoxBytes, landed);
@@ -154,7 +159,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     if (turn == 0 || turn == chunks - 1) {
       const float* const given = turn == chunks - 1 && p.initial_state != nullptr ? state_of(p.initial_state) : nullptr;
       const float found = dot_states_exactly<E>(dS, given, p.k_first, p.starts + of_slice, row, column, warp, lane);
-      if (lane == 0) p.of_states[at * kWalkers + walker] = found;
+      if (lane == 0) sums_at(p, at).of_states[walker] = found;
     }
     barrier_wait(shared_address(&s.full[place]), parity);
     pack_state<E>(state_bits, dS);
@@ -162,7 +167,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     load_tokens(g_bits, g, warp, lane);
     wgmma_fence();
     multiply<E>(y, state_bits, k, true);
-    multiply_by<E>(o, g_bits, P, false);
+    multiply_square<E>(o, g_bits, P, false);
     wgmma_commit();
     hand_out(state_bits, s.states[wg], p.ends + of_slice, warp, lane);
     float4 to_end[4];
@@ -178,7 +183,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     pack_sum<E>(bits, o, y, to_end);
     wgmma_fence();
 #pragma unroll
-    for (int term = 0; term < kTerms; ++term) multiply_by<E>(y, bits, M + term * kBoxBytes, term > 0);
+    for (int term = 0; term < kTerms; ++term) multiply_square<E>(y, bits, M + term * kSquare, term > 0);
     wgmma_commit();
     float4 decay[4];
     load_decays(decay, decays + offsetof(ReverseDecays, read), lane);
@@ -197,11 +202,11 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
     store_decayed<E>(y, decay, g, warp, lane);  // this warp has read the same channels there
     const uint4* const rests = rests_of(p, s.work, chunks - 1 - turn, walker);
-    if (rests == nullptr) dot_tokens<E, false>(y, r, nullptr, p.of_beta + (at * kWalkers + walker) * kChunk, warp, lane);
+    if (rests == nullptr) dot_tokens<E, false>(y, r, nullptr, sums_at(p, at).of_beta[walker], warp, lane);
     wgmma_wait<0>();
     settle_state(dS);
     keep(bits), keep(g_bits);
-    if (rests != nullptr) dot_tokens<E, true>(y, r, rests, p.of_beta + (at * kWalkers + walker) * kChunk, warp, lane);
+    if (rests != nullptr) dot_tokens<E, true>(y, r, rests, sums_at(p, at).of_beta[walker], warp, lane);
 #pragma unroll
     for (int i = 0; i < 32; ++i) y[i] = 0.f;
     at -= p.H;
@@ -219,7 +224,9 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_reverse_kernel(co
                                                                               const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<ReverseShared<Groups>*>(memory);
-  begin_walk<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s);
+  begin_walk<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s, [](ReverseStage<Groups>& stage) {
+    clear_squares<false>(shared_address(stage.tile.M), kTerms + 1);
+  });
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (wg < Groups) {
     if constexpr (Groups > 1) registers_up<kWalkRegisters>();

@@ -25,9 +25,9 @@ struct Walking {
   int found;
 };
 
-// By all threads. The grid is (slices, H, N).
-template <class Shared, int Groups, int Stages>
-__device__ __forceinline__ void begin_walk(const Problem& p, Shared& s) {
+// By all threads. The grid is (slices, H, N). `clear` makes zeros where nothing lands.
+template <class Shared, int Groups, int Stages, class Clear>
+__device__ __forceinline__ void begin_walk(const Problem& p, Shared& s, Clear clear) {
   int n = blockIdx.z;
   if (p.N > 1 && p.N <= kSorted) n = find_ranked(p, n, reinterpret_cast<int*>(&s), &s.found);
   if (threadIdx.x == 0) {
@@ -43,6 +43,7 @@ __device__ __forceinline__ void begin_walk(const Problem& p, Shared& s) {
     barrier_init(shared_address(&s.tail), 1);
     barrier_init_done();
   }
+  for (auto& stage : s.stage) clear(stage);
   fence_async();  // lengths have been written where TMA will
   __syncthreads();
 }
