@@ -21,6 +21,19 @@ __device__ __forceinline__ void look_at_gates(const Problem& p, GateSums& sums, 
   if (lane == 0) sums.any_steep = some;
 }
 
+// What the reverse walk has found of dbeta, summed over its warps. By one warp.
+__device__ __forceinline__ void write_betas(const Problem& p, int64_t at, int64_t first, int valid, int h, int lane) {
+  const WalkSums& found = sums_at(p, at);
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const int t = lane + 32 * e;
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < kWalkers; ++i) sum += found.of_beta[i][t];
+    if (t < valid) p.dbeta[(first + t) * p.H + h] = sum;
+  }
+}
+
 // What the reverse walk has found of r . dS k, with the factor beta, in the place of what was found from rounded factors. By one warp.
 __device__ __forceinline__ void take_end(const Problem& p, GateSums& sums, const float* exact_end, const Decays& d, int h, int lane) {
   const float* const from = exact_end + h % p.k_group * kWalkers * kChunk;
@@ -39,10 +52,9 @@ __device__ __forceinline__ void take_end(const Problem& p, GateSums& sums, const
 __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, const Decays& d, int nth, bool at_end, const float* exact_end,
                                             int64_t at, int64_t first, int valid, int h, int lane) {
   const float end = d.from_start[kChunk - 1];
-  const WalkSums& found = sums_at(p, at);
   if (exact_end != nullptr) take_end(p, sums, exact_end, d, h, lane);
-  const float* const of_states = at_end ? found.of_states : sums.through[nth];
-  float through = 0.f, start[2], until[2], between[2] = {}, beta[2] = {};
+  const float* const of_states = at_end ? sums_at(p, at).of_states : sums.through[nth];
+  float through = 0.f, start[2], until[2], between[2] = {};
 #pragma unroll
   for (int i = 0; i < kWalkers; ++i) through += of_states[i];
 #pragma unroll
@@ -52,8 +64,6 @@ __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, co
     until[e] = d.to_end[t] * (sums.of_end[0][t] + sums.of_end[1][t]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) between[e] += sums.between[i][t];
-#pragma unroll
-    for (int i = 0; i < kWalkers; ++i) beta[e] += found.of_beta[i][t];
   }
   float later = start[0] + start[1], earlier = until[0] + until[1];  // from the lane's first token on, up to its second
 #pragma unroll
@@ -84,7 +94,6 @@ __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, co
       dg += from_start * after + last * until_it + from_start * last * through;
     }
     p.dg[(first + t) * p.H + h] = dg;
-    p.dbeta[(first + t) * p.H + h] = beta[e];
   }
 }
 

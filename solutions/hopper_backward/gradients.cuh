@@ -175,6 +175,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     at.decays = next_of(nth, kHeadsAhead);
     const Decays& d = s.decays[nth];
     if (of_block == 0) look_at_gates(p, s.sums, task.first, task.valid, h, lane);
+    if (of_block == 7) write_betas(p, at_place(p, task.place, h), task.first, task.valid, h, lane);
     Products of;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
@@ -244,6 +245,7 @@ __global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(cons
                                                                             const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<GradientShared*>(memory);
+  wait_for_last();
   const int64_t behind = bound(p, p.N);
   if (behind < p.tokens) {
     for (int at = blockIdx.x; at < p.places * p.k_heads; at += gridDim.x) {

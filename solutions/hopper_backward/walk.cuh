@@ -46,6 +46,7 @@ __device__ __forceinline__ void begin_walk(const Problem& p, Shared& s, Clear cl
   for (auto& stage : s.stage) clear(stage);
   fence_async();  // lengths have been written where TMA will
   __syncthreads();
+  wait_for_last();
 }
 
 // By a warp, for turns 0, 1, .. of a walk. `Way` knows which chunk a turn has, what it needs, and where what it leaves goes.
