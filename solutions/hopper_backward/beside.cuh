@@ -33,21 +33,22 @@ __device__ __forceinline__ void settle_products(Products& x) {
   settle(x.read), settle(x.erased), settle(x.written), settle(x.between);
 }
 
-// A thread's part of <S, dS>, of one half of the value channels.
+// A lane's part of <S, dS>, of one half of the value channels: by warps, of 16 value channels and half of the key channels each.
+// Products S dS^T of 16 rows have it on their diagonals.
 template <class E>
-__device__ __forceinline__ float dot_states(const Part& part, int thread, int threads) {
-  float sum = 0.f;
-#pragma unroll 1
-  for (int at = 16 * thread; at < kHalves * kBoxBytes; at += 16 * threads) {
-    const uint4 a = load_shared(shared_address(part.S) + at), b = load_shared(shared_address(part.dS) + at);
-    const uint32_t left[4] = {a.x, a.y, a.z, a.w}, right[4] = {b.x, b.y, b.z, b.w};
+__device__ __forceinline__ float dot_states(const Part& part, int of_block, int lane) {
+  const uint32_t S = shared_address(part.S) + of_block / 4 * kBoxBytes, dS = shared_address(part.dS) + of_block / 4 * kBoxBytes;
+  float upper[4] = {}, lower[4] = {};  // of the first eight rows of dS, of the others
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 x = unpack<E>(left[i]), y = unpack<E>(right[i]);
-      sum = fmaf(x.x, y.x, fmaf(x.y, y.y, sum));
-    }
+  for (int k = 0; k < 4; ++k) {
+    uint32_t left[4], right[4];
+    ldmatrix(left, S + place_of_lane(of_block % 4, k, lane));
+    ldmatrix(right, dS + place_of_lane(of_block % 4, k, lane));
+    mma<E>(upper, left, right[0], right[2]);
+    mma<E>(lower, left, right[1], right[3]);
   }
-  return sum;
+  const int column = lane / 4 - 2 * (lane % 4);  // of the diagonal, among the lane's two
+  return column == 0 ? upper[0] + lower[2] : column == 1 ? upper[1] + lower[3] : 0.f;
 }
 
 // The products' parts in dQ and dK; and, summed over the warpgroup's key channels, what they are in decays. `q`, `k`: boxes of

@@ -184,7 +184,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
       at.parities ^= 1 << at.part, at.part = next_of(at.part, kParts);
       block.clear_tail(task, shared_address(part.g), 2);
       multiply_part<E>(of, part, half > 0, wg);
-      const float through = add_all(dot_states<E>(part, threadIdx.x, kGradientThreads));
+      const float through = add_all(dot_states<E>(part, of_block, lane));
       float& sum = s.sums.through[nth][of_block];
       if (lane == 0) sum = half == 0 ? through : sum + through;
       wgmma_wait<0>();
