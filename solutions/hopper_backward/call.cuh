@@ -100,7 +100,8 @@ void backward(const Call& x, bool k_first) {
   const int64_t zeros = x.output.has_value() ? 0 : of_values;  // in the place of do
   const int64_t shared = p.v_group > 1 ? of_values : 0;        // dv of each head
   const int64_t sizes[] = {of_head * kStateBytes, of_head * kStateBytes, of_head * kValueBytes, shared, of_head * kTileBytes,
-                           of_sequences * kWalkers * kChunk * 4, of_sequences * 2 * kWalkers * 4 * 32 * 16, zeros};
+                           of_sequences * kWalkers * kChunk * 4, of_sequences * 2 * kWalkers * 4 * 32 * 16,
+                           (p.N + 3) / 4 * 16, zeros};
   int64_t all = 0;
   for (const int64_t size : sizes) all += size;
   const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({all / 4}), kFloat32, device);
@@ -114,8 +115,10 @@ void backward(const Call& x, bool k_first) {
   void* const writes = shared > 0 ? next(3) : p.dv;
   p.writes = static_cast<uint16_t*>(writes), p.tiles = next(4);
   p.of_end = reinterpret_cast<float*>(next(5)), p.rests = reinterpret_cast<uint4*>(next(6));
+  int* const order = reinterpret_cast<int*>(next(7));
+  if (p.tokens > 0 && p.N > 1 && p.N <= kSorted) p.order = order;
   p.places = static_cast<int>(places);
-  void* const given = x.output.has_value() ? x.output.value().data_ptr() : next(7);
+  void* const given = x.output.has_value() ? x.output.value().data_ptr() : next(8);
   if (zeros > 0) TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(given, 0, zeros, stream));
 
   const DLDataType type = x.q.dtype();

@@ -56,7 +56,7 @@ template <class E>
 void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
   static std::atomic<uint64_t> allowed[2]{};
   const Group group = group_of(p, places, multiprocessors);
-  const dim3 grid = grid_of(places, p.H / (group.units * group.heads));
+  const dim3 grid = grid_of(places + 1, p.H / (group.units * group.heads));
   const int bytes = prepare_bytes(group.units);
   launch(gdn_prepare_kernel<E>, allowed[group.units - 1], p.device, grid, 128, bytes, stream, false, p, maps.q, maps.k, group);
 }

@@ -28,7 +28,7 @@ constexpr int prepare_bytes(int units) {
   return kFront + (boxes > work ? boxes : work);
 }
 
-// A block has a chunk. The grid is (places of chunks, H / (units * heads)).
+// A block has a chunk, or finds the order of sequences. The grid is (places of chunks and one more, H / (units * heads)).
 template <class E>
 __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
     const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
@@ -38,6 +38,10 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
   auto& front = *reinterpret_cast<Front*>(memory);
   unsigned char* const boxes = memory + kFront;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), lane = lane_here();
+  if (blockIdx.x == p.places) {
+    if (p.order != nullptr && blockIdx.y == 0) order_sequences(p, reinterpret_cast<int*>(memory));
+    return;
+  }
   const auto [first, valid, n, is_first, is_last] = find_chunk(p, blockIdx.x);
   if (valid == 0) return;
   const int heads = group.units * group.heads, h = blockIdx.y * heads;

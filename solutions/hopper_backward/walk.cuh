@@ -22,20 +22,12 @@ struct Walking {
   unsigned char states[Groups][kHalves * kBoxBytes];  // on their way to memory
   alignas(8) uint64_t full[Stages], empty[Stages], tail;
   Work work;
-  int found;
 };
 
 // By all threads. The grid is (slices, H, N). `clear` makes zeros where nothing lands.
 template <class Shared, int Groups, int Stages, class Clear>
 __device__ __forceinline__ void begin_walk(const Problem& p, Shared& s, Clear clear) {
-  int n = blockIdx.z;
-  if (p.N > 1 && p.N <= kSorted) n = find_ranked(p, n, reinterpret_cast<int*>(&s), &s.found);
   if (threadIdx.x == 0) {
-    Work& work = s.work;
-    work.n = n, work.h = blockIdx.y, work.slice = blockIdx.x * Groups * kSlice;
-    work.q_head = work.h / p.q_group, work.k_head = work.h / p.k_group, work.v_head = work.h / p.v_group;
-    work.chunks = count_chunks(p, n), work.place = first_chunk(p, n), work.start = bound(p, n);
-    work.tokens = static_cast<int>(bound(p, n + 1) - work.start);
     for (int i = 0; i < Stages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.empty[i]), 4 * Groups);
@@ -44,9 +36,17 @@ __device__ __forceinline__ void begin_walk(const Problem& p, Shared& s, Clear cl
     barrier_init_done();
   }
   for (auto& stage : s.stage) clear(stage);
-  fence_async();  // lengths have been written where TMA will
-  __syncthreads();
+  fence_async();
   wait_for_last();
+  if (threadIdx.x == 0) {
+    Work& work = s.work;
+    const int n = p.order != nullptr ? p.order[blockIdx.z] : blockIdx.z;
+    work.n = n, work.h = blockIdx.y, work.slice = blockIdx.x * Groups * kSlice;
+    work.q_head = work.h / p.q_group, work.k_head = work.h / p.k_group, work.v_head = work.h / p.v_group;
+    work.chunks = count_chunks(p, n), work.place = first_chunk(p, n), work.start = bound(p, n);
+    work.tokens = static_cast<int>(bound(p, n + 1) - work.start);
+  }
+  __syncthreads();
 }
 
 // By a warp, for turns 0, 1, .. of a walk. `Way` knows which chunk a turn has, what it needs, and where what it leaves goes.

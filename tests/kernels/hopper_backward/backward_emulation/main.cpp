@@ -39,7 +39,7 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   const auto grid = [](int64_t x, int64_t y, int64_t z) {
     return Place{static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
   };
-  launch(grid(places, p.H / (group.units * group.heads), 1), 128, prepare_bytes(group.units), [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
+  launch(grid(places + 1, p.H / (group.units * group.heads), 1), 128, prepare_bytes(group.units), [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
   const Place walks = grid(kHalves / Groups, p.H, p.N);
   launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
   launch(walks, kWalkThreads<Groups>, sizeof(ReverseShared<Groups>), [&] { gdn_reverse_kernel<E, Groups>(p, maps); });
@@ -69,6 +69,8 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.of_end = of_end.data();
   p.rests = reinterpret_cast<uint4*>(rests.data());
   p.places = static_cast<int>(places);
+  std::vector<int> order(c.sequences(), -1);
+  if (c.sequences() > 1) p.order = order.data();
   p.tokens = tokens, p.N = c.sequences(), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
