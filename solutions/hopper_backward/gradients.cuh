@@ -45,13 +45,20 @@ static_assert(sizeof(GradientShared) <= kMostShared);
 
 __device__ __forceinline__ int next_of(int i, int count) { return i == count - 1 ? 0 : i + 1; }
 
+// The place of the nth chunk: of sequences as long as one another first those that the reverse walk has left last, which the cache
+// still has.
+__device__ __forceinline__ int nth_place(const Problem& p, int nth) {
+  const int of_each = p.places / p.N;
+  return nth < of_each * p.N ? nth % p.N * of_each + nth / p.N : nth;
+}
+
 // The block's next one, `taken` on; by a warp.
 __device__ __forceinline__ void find_task(const Problem& p, Task& task, unsigned& taken) {
   const int lane = lane_here();
   for (unsigned next = taken;; next += gridDim.x) {
-    const int place = static_cast<int>(next / p.k_heads);
+    const int nth = static_cast<int>(next / p.k_heads), place = nth_place(p, nth);
     Chunk chunk{};
-    if (place < p.places) {
+    if (nth < p.places) {
       chunk = find_chunk(p, place);
       if (chunk.valid == 0) continue;
     }
