@@ -7,6 +7,8 @@ namespace {
 constexpr int kBoxBytes = 64 * 128;  // 64 rows of 64 numbers, swizzled: what wgmma and TMA call SW128
 constexpr int kHalves = kHeadSize / 64;  // boxes of a head's row, side by side
 constexpr size_t kMostShared = 227 * 1024;
+// Registers of a thread where two warpgroups multiply: of those, and of the one that feeds.
+constexpr int kWalkRegisters = 240, kFeedRegisters = 24;
 
 // 16-byte piece `piece` of a row of 128 bytes, in a box.
 __device__ __forceinline__ uint32_t swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
@@ -84,9 +86,12 @@ struct ReverseDecays {
 __device__ __forceinline__ constexpr int place_of_pair(int token) {
   return token / 16 * 16 + token % 8 * 2 + token / 8 % 2 * 2;
 }
-// By tokens, one after the other: log2 of gamma, gamma, gamma_C / gamma, beta.
+constexpr float kSteep = 0x1p-64f;  // a gate below that is not divided by
+// By tokens, one after the other: log2 of gamma, gamma, gamma_C / gamma, beta; and what a gate's gradient is divided by: alpha, 1 where
+// gates are logs, 0 where it is too steep. Whether any is.
 struct Decays {
-  float log[kChunk], from_start[kChunk], to_end[kChunk], beta[kChunk];
+  float log[kChunk], from_start[kChunk], to_end[kChunk], beta[kChunk], alpha[kChunk];
+  int any_steep[4];
 };
 
 struct alignas(128) ForwardTile {

@@ -80,6 +80,11 @@ __device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, unsign
   write(&plain.from_start[2 * lane], gamma[0], gamma[1]);
   write(&plain.to_end[2 * lane], to_end[0], to_end[1]);
   write(&plain.beta[2 * lane], beta.x, beta.y);
+  const auto divided_by = [&](float g) { return p.log_gates || p.g == nullptr ? 1.f : g < kSteep ? 0.f : g; };
+  const float alpha[2] = {divided_by(g.x), divided_by(g.y)};
+  write(&plain.alpha[2 * lane], alpha[0], alpha[1]);
+  const bool some = __ballot_sync(kAllLanes, alpha[0] == 0.f || alpha[1] == 0.f) != 0;
+  if (lane < 4) plain.any_steep[lane] = some;
 }
 
 // A lane has of a 16 x 16 block of products rows lane / 4 and eight further, columns 2 (lane % 4), one and 8 and 9 further, in

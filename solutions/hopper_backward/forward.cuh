@@ -122,7 +122,6 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
 template <class E, int Groups>
 __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(const __grid_constant__ Problem p,
                                                                               const __grid_constant__ Maps maps) {
-  let_next_begin();
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<ForwardShared<Groups>*>(memory);
   begin_walk<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(

@@ -32,10 +32,6 @@ __device__ __forceinline__ int anew(int x) {
   return y;
 }
 
-// The next kernel's blocks may begin where there is room; and for the kernel before to be over, and all that it has written there.
-__device__ __forceinline__ void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_last() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
 // --- mbarriers --------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t bar, int count) {

@@ -1,5 +1,4 @@
-// The kernels of one call, one after the other. Each but the first may begin while the last blocks of the one before are busy, and waits
-// for it itself.
+// The kernels of one call, one after the other.
 #pragma once
 #include <tvm/ffi/extra/cuda/base.h>
 
@@ -14,26 +13,17 @@
 
 namespace {
 
-// With more shared memory than there is without asking, which is asked for once a device. `early`: it waits for the kernel before itself.
+// With more shared memory than there is without asking, which is asked for once a device.
 template <class Kernel, class... Arguments>
 void launch(Kernel kernel, std::atomic<uint64_t>& allowed, int device, dim3 grid, int threads, size_t bytes, cudaStream_t stream,
-            bool early, const Arguments&... arguments) {
+            const Arguments&... arguments) {
   const uint64_t bit = uint64_t{1} << device % 64;
   if ((allowed.load() & bit) == 0) {
     TVM_FFI_CHECK_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
     if (device < 64) allowed.fetch_or(bit);
   }
-  cudaLaunchAttribute beside{};
-  beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  beside.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = bytes;
-  config.stream = stream;
-  config.attrs = &beside;
-  config.numAttrs = early;
-  TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, arguments...));
+  kernel<<<grid, threads, bytes, stream>>>(arguments...);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 
 dim3 grid_of(int64_t x, int64_t y, int64_t z = 1) {
@@ -58,7 +48,7 @@ void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int mult
   const Group group = group_of(p, places, multiprocessors);
   const dim3 grid = grid_of(places + 1, p.H / (group.units * group.heads));
   const int bytes = prepare_bytes(group.units);
-  launch(gdn_prepare_kernel<E>, allowed[group.units - 1], p.device, grid, 128, bytes, stream, false, p, maps.q, maps.k, group);
+  launch(gdn_prepare_kernel<E>, allowed[group.units - 1], p.device, grid, 128, bytes, stream, p, maps.q, maps.k, group);
 }
 
 template <class E, int Groups>
@@ -67,9 +57,9 @@ void launch_walks(const Problem& p, const Maps& maps, cudaStream_t stream) {
   const dim3 grid = grid_of(kHalves / Groups, p.H, p.N);
   constexpr int kThreads = kWalkThreads<Groups>;
   if (p.tokens > 0) {
-    launch(gdn_forward_kernel<E, Groups>, forward, p.device, grid, kThreads, sizeof(ForwardShared<Groups>), stream, true, p, maps);
+    launch(gdn_forward_kernel<E, Groups>, forward, p.device, grid, kThreads, sizeof(ForwardShared<Groups>), stream, p, maps);
   }
-  launch(gdn_reverse_kernel<E, Groups>, reverse, p.device, grid, kThreads, sizeof(ReverseShared<Groups>), stream, p.tokens > 0, p, maps);
+  launch(gdn_reverse_kernel<E, Groups>, reverse, p.device, grid, kThreads, sizeof(ReverseShared<Groups>), stream, p, maps);
 }
 
 // Whether a block walks with both slices of a state: predicted, a chunk takes 1.3 times as long then.
@@ -86,7 +76,7 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places, int multipro
   if (p.tokens == 0) return;
   static std::atomic<uint64_t> allowed{0};
   const int64_t blocks = std::min<int64_t>(multiprocessors, places * p.k_heads);
-  launch(gdn_gradients_kernel<E>, allowed, p.device, grid_of(blocks, 1), kGradientThreads, sizeof(GradientShared), stream, true, p, maps);
+  launch(gdn_gradients_kernel<E>, allowed, p.device, grid_of(blocks, 1), kGradientBlock, sizeof(GradientShared), stream, p, maps);
   if (p.v_group > 1) {
     gdn_values_kernel<E><<<grid_of(places, p.v_heads), kValueThreads, 0, stream>>>(p);
     TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());

@@ -33,7 +33,6 @@ template <class E>
 __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
     const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
     const __grid_constant__ Group group) {
-  let_next_begin();
   DYNAMIC_SHARED(memory);
   auto& front = *reinterpret_cast<Front*>(memory);
   unsigned char* const boxes = memory + kFront;

@@ -222,7 +222,6 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
 template <class E, int Groups>
 __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_reverse_kernel(const __grid_constant__ Problem p,
                                                                               const __grid_constant__ Maps maps) {
-  let_next_begin();
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<ReverseShared<Groups>*>(memory);
   begin_walk<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s, [](ReverseStage<Groups>& stage) {

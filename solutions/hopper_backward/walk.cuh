@@ -37,7 +37,6 @@ __device__ __forceinline__ void begin_walk(const Problem& p, Shared& s, Clear cl
   }
   for (auto& stage : s.stage) clear(stage);
   fence_async();
-  wait_for_last();
   if (threadIdx.x == 0) {
     Work& work = s.work;
     const int n = p.order != nullptr ? p.order[blockIdx.z] : blockIdx.z;
@@ -105,8 +104,6 @@ __device__ __forceinline__ uint4* rests_of(const Problem& p, const Work& work, i
   return p.rests + ((at_place(p, work.n, work.h) * 2 + is_last) * kWalkers + walker) * 4 * 32;
 }
 
-// Registers of a thread where two warpgroups walk: of those, and of the one that feeds.
-constexpr int kWalkRegisters = 240, kFeedRegisters = 24;
 template <int Groups>
 constexpr int kWalkThreads = 128 * (Groups + 1);
 

@@ -43,7 +43,7 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   const Place walks = grid(kHalves / Groups, p.H, p.N);
   launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
   launch(walks, kWalkThreads<Groups>, sizeof(ReverseShared<Groups>), [&] { gdn_reverse_kernel<E, Groups>(p, maps); });
-  launch(grid(std::min<int64_t>(2, places), 1, 1), kGradientThreads, sizeof(GradientShared), [&] { gdn_gradients_kernel<E>(p, maps); });
+  launch(grid(std::min<int64_t>(2, places), 1, 1), kGradientBlock, sizeof(GradientShared), [&] { gdn_gradients_kernel<E>(p, maps); });
   if (p.v_group > 1) launch(grid(places, p.v_heads, 1), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
 }
 
