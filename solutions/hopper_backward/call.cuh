@@ -89,9 +89,8 @@ void backward(const Call& x, bool k_first) {
   const DLDevice device = x.q.device();
   const ffi::CUDADeviceGuard guard(device.device_id);
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
-  int multiprocessors = 0;
-  TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device.device_id));
   Problem p = problem_of(x, k_first);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&p.multiprocessors, cudaDevAttrMultiProcessorCount, device.device_id));
   check_bounds(p, stream);
 
   const int64_t places = p.tokens / kChunk + p.N, of_head = places * p.H, of_sequences = int64_t{p.N} * p.H;
@@ -127,7 +126,7 @@ void backward(const Call& x, bool k_first) {
   const Maps maps{map(x.q.data_ptr(), p.q_heads, kHalves), map(x.k.data_ptr(), p.k_heads, kHalves), map(v, p.v_heads, kHalves),
                   map(v, p.v_heads, 1), map(given, p.H, kHalves), map(given, p.H, 1), map(writes, p.H, kHalves), map(writes, p.H, 1)};
   const auto run = same(type, kFloat16) ? launch_all<__half> : launch_all<__nv_bfloat16>;
-  run(p, maps, places, multiprocessors, stream);
+  run(p, maps, places, stream);
 }
 
 template <bool KFirst>

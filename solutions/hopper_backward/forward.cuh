@@ -69,6 +69,7 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     settle(x);
     keep(state_bits);
   }
+  const bool with_rests = keeps_rests(p);
   int place = 0, parity = 0;
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
@@ -110,7 +111,7 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     wgmma_wait<0>();
     settle_state(S);
     keep(bits);
-    if (uint4* const rests = rests_of(p, s.work, c, slice / kSlice * 4 + warp)) write_rests<E>(y, rests, lane);
+    if (with_rests && (c == 0 || c == chunks - 1)) write_rests<E>(y, rests_of(p, s.work, c == chunks - 1, slice / kSlice * 4 + warp), lane);
     __syncwarp();
     barrier_arrive_if(lane == 0, shared_address(&s.empty[place]));
     const bool around = place == kStages - 1;
@@ -133,6 +134,7 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(co
   } else {
     if constexpr (Groups > 1) registers_down<kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
+      if (lane_here() == 0) prefetch_next(p, p.initial_state);
       feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s.work});
     }
   }

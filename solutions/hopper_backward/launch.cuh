@@ -32,20 +32,20 @@ dim3 grid_of(int64_t x, int64_t y, int64_t z = 1) {
 
 // Heads that share their q and k are prepared together, so many in a block, or twice as many where four warps have a head each then,
 // and multiprocessors blocks enough.
-Group group_of(const Problem& p, int64_t places, int multiprocessors) {
+Group group_of(const Problem& p, int64_t places) {
   const int shared = std::min(p.q_group, p.k_group);
   Group group{1, std::min(shared, kHeads), 0, 0};
   while (shared % group.heads != 0) --group.heads;
-  const bool enough = places * p.H / group.heads >= 4 * multiprocessors;
+  const bool enough = places * p.H / group.heads >= 4 * p.multiprocessors;
   if (2 * group.heads <= kHeads && p.H / group.heads % 2 == 0 && enough) group.units = 2;
   group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
   return group;
 }
 
 template <class E>
-void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
+void launch_prepare(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
   static std::atomic<uint64_t> allowed[2]{};
-  const Group group = group_of(p, places, multiprocessors);
+  const Group group = group_of(p, places);
   const dim3 grid = grid_of(places + 1, p.H / (group.units * group.heads));
   const int bytes = prepare_bytes(group.units);
   launch(gdn_prepare_kernel<E>, allowed[group.units - 1], p.device, grid, 128, bytes, stream, p, maps.q, maps.k, group);
@@ -63,19 +63,19 @@ void launch_walks(const Problem& p, const Maps& maps, cudaStream_t stream) {
 }
 
 // Whether a block walks with both slices of a state: predicted, a chunk takes 1.3 times as long then.
-bool takes_both(const Problem& p, int multiprocessors) {
-  const auto waves = [&](int64_t blocks) { return (blocks + multiprocessors - 1) / multiprocessors; };
+bool takes_both(const Problem& p) {
+  const auto waves = [&](int64_t blocks) { return (blocks + p.multiprocessors - 1) / p.multiprocessors; };
   const int64_t pairs = int64_t{p.N} * p.H;
   return 13 * waves(pairs) < 10 * waves(2 * pairs);
 }
 
 template <class E>
-void launch_all(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
-  if (p.tokens > 0) launch_prepare<E>(p, maps, places, multiprocessors, stream);
-  takes_both(p, multiprocessors) ? launch_walks<E, 2>(p, maps, stream) : launch_walks<E, 1>(p, maps, stream);
+void launch_all(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
+  if (p.tokens > 0) launch_prepare<E>(p, maps, places, stream);
+  takes_both(p) ? launch_walks<E, 2>(p, maps, stream) : launch_walks<E, 1>(p, maps, stream);
   if (p.tokens == 0) return;
   static std::atomic<uint64_t> allowed{0};
-  const int64_t blocks = std::min<int64_t>(multiprocessors, places * p.k_heads);
+  const int64_t blocks = std::min<int64_t>(p.multiprocessors, places * p.k_heads);
   launch(gdn_gradients_kernel<E>, allowed, p.device, grid_of(blocks, 1), kGradientBlock, sizeof(GradientShared), stream, p, maps);
   if (p.v_group > 1) {
     gdn_values_kernel<E><<<grid_of(places, p.v_heads), kValueThreads, 0, stream>>>(p);

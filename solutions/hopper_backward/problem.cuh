@@ -28,7 +28,7 @@ struct Problem {
   int64_t tokens;
   int places;                   // of chunks
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
-  int device;
+  int device, multiprocessors;
   float scale;
   bool k_first, log_gates;
 };

@@ -59,6 +59,9 @@ struct ReverseWay {
     load_boxes(shared_address(stage.q), &maps.q, 0, work.q_head, token, landed);
     const unsigned char* const errors = p.errors + at * kValueBytes + work.slice / kSlice * kBoxBytes;
     load_bytes(shared_address(stage.r), errors, Groups * kBoxBytes, landed);
+    if (c == 0 && p.initial_state != nullptr) {  // it is multiplied with dS then
+      prefetch_bytes(p.initial_state + at_place(p, work.n, work.h) * kHeadSize * kHeadSize, kHeadSize * kHeadSize * 4);
+    }
     stored_read();  // what was left in the place of g
     load_boxes(shared_address(stage.g), Groups == kHalves ? &maps.g : &maps.slice_of_g, work.slice / kSlice, work.h, token, landed);
   }
@@ -74,7 +77,7 @@ __device__ __forceinline__ void dot_tokens(const float (&x)[32], uint32_t r_box,
   uint4 lost[4];
   if constexpr (WithRests) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) lost[k] = rests != nullptr ? rests[32 * k + lane] : make_uint4(0, 0, 0, 0);
+    for (int k = 0; k < 4; ++k) lost[k] = rests[32 * k + lane];
   }
   load_tokens(r, r_box, warp, lane);
   float sums[16] = {};
@@ -97,30 +100,27 @@ __device__ __forceinline__ void dot_tokens(const float (&x)[32], uint32_t r_box,
 
 // <S, dS> over a warp's channels, where a chunk is a sequence's first or last: a given state, or gradient, may be large beside
 // what is left of the sum, so neither is rounded here. `boxes`: S as the forward walk has left it, of the warpgroup's channels. All
-// of a half is asked for before any is used.
+// is asked for before any is used.
 template <class E>
 __device__ __forceinline__ float dot_states_exactly(const Slice& dS, const float* given, bool k_first, const unsigned char* boxes,
                                                     int row, int column, int warp, int lane) {
-  float sum = 0.f;
+  float2 S[32];
+  if (given != nullptr) {
 #pragma unroll
-  for (int half = 0; half < kHalves; ++half) {
-    float2 S[16];
-    if (given != nullptr) {
+    for (int i = 0; i < 32; ++i) S[i] = load_pair(given, k_first, row + i % 2 * 8, column + i / 2 * 8);
+  } else {
+    uint32_t words[32];
 #pragma unroll
-      for (int i = 0; i < 16; ++i) S[i] = load_pair(given, k_first, row + i % 2 * 8, column + 64 * half + i / 2 * 8);
-    } else {
-      uint32_t words[16];
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const uint32_t at = swizzled(16 * warp + lane / 4 + i % 2 * 8, i / 2) + lane % 4 * 4;
-        words[i] = *reinterpret_cast<const uint32_t*>(boxes + half * kBoxBytes + at);
-      }
-#pragma unroll
-      for (int i = 0; i < 16; ++i) S[i] = unpack<E>(words[i]);
+    for (int i = 0; i < 32; ++i) {
+      const uint32_t at = swizzled(16 * warp + lane / 4 + i % 2 * 8, i / 2 % 8) + lane % 4 * 4;
+      words[i] = *reinterpret_cast<const uint32_t*>(boxes + i / 16 * kBoxBytes + at);
     }
 #pragma unroll
-    for (int i = 0; i < 16; ++i) sum = fmaf(S[i].x, dS[half][2 * i], fmaf(S[i].y, dS[half][2 * i + 1], sum));
+    for (int i = 0; i < 32; ++i) S[i] = unpack<E>(words[i]);
   }
+  float sum = 0.f;
+#pragma unroll
+  for (int i = 0; i < 32; ++i) sum = fmaf(S[i].x, dS[i / 16][2 * i % 32], fmaf(S[i].y, dS[i / 16][2 * i % 32 + 1], sum));
   return add_all(sum);
 }
 
@@ -147,6 +147,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     settle(y);
     keep(state_bits);
   }
+  const bool with_rests = keeps_rests(p);
   int place = 0, parity = 0;
 #pragma unroll 1
   for (int turn = 0; turn < chunks; ++turn) {
@@ -178,7 +179,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     keep(state_bits), keep(g_bits);
     if (turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
       float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
-      dot_tokens<E, true>(y, r, rests_of(p, s.work, chunks - 1, walker), of_end, warp, lane);
+      dot_tokens<E, true>(y, r, rests_of(p, s.work, true, walker), of_end, warp, lane);
     }
     pack_sum<E>(bits, o, y, to_end);
     wgmma_fence();
@@ -201,12 +202,12 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     wgmma_commit();
     load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
     store_decayed<E>(y, decay, g, warp, lane);  // this warp has read the same channels there
-    const uint4* const rests = rests_of(p, s.work, chunks - 1 - turn, walker);
-    if (rests == nullptr) dot_tokens<E, false>(y, r, nullptr, sums_at(p, at).of_beta[walker], warp, lane);
+    const bool ends = with_rests && (turn == 0 || turn == chunks - 1);
+    if (!ends) dot_tokens<E, false>(y, r, nullptr, sums_at(p, at).of_beta[walker], warp, lane);
     wgmma_wait<0>();
     settle_state(dS);
     keep(bits), keep(g_bits);
-    if (rests != nullptr) dot_tokens<E, true>(y, r, rests, sums_at(p, at).of_beta[walker], warp, lane);
+    if (ends) dot_tokens<E, true>(y, r, rests_of(p, s.work, turn == 0, walker), sums_at(p, at).of_beta[walker], warp, lane);
 #pragma unroll
     for (int i = 0; i < 32; ++i) y[i] = 0.f;
     at -= p.H;
@@ -234,6 +235,7 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_reverse_kernel(co
   } else {
     if constexpr (Groups > 1) registers_down<kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
+      if (lane_here() == 0) prefetch_next(p, p.dht);
       feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s, {maps, s.work});
     }
   }

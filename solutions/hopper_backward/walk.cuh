@@ -24,6 +24,15 @@ struct Walking {
   Work work;
 };
 
+// To the cache, what a block begins with that comes when this one has left, or one beside it; by one thread.
+__device__ __forceinline__ void prefetch_next(const Problem& p, const float* states) {
+  const int64_t block = blockIdx.x + int64_t{gridDim.x} * (blockIdx.y + int64_t{gridDim.y} * blockIdx.z) + p.multiprocessors;
+  const int64_t z = block / gridDim.x / gridDim.y;
+  if (states == nullptr || z >= gridDim.z) return;
+  const int n = p.order != nullptr ? p.order[z] : static_cast<int>(z), h = static_cast<int>(block / gridDim.x % gridDim.y);
+  prefetch_bytes(states + at_place(p, n, h) * kHeadSize * kHeadSize, kHeadSize * kHeadSize * 4);
+}
+
 // By all threads. The grid is (slices, H, N). `clear` makes zeros where nothing lands.
 template <class Shared, int Groups, int Stages, class Clear>
 __device__ __forceinline__ void begin_walk(const Problem& p, Shared& s, Clear clear) {
@@ -97,10 +106,9 @@ __device__ __forceinline__ void hand_out(const uint32_t (&bits)[8][4], unsigned 
   }
 }
 
-// Where the rests of r are of a warp, of a sequence's first chunk or of its last; null: nobody needs them.
-__device__ __forceinline__ uint4* rests_of(const Problem& p, const Work& work, int c, int walker) {
-  const bool is_last = c == work.chunks - 1;
-  if ((c > 0 && !is_last) || (p.initial_state == nullptr && p.dht == nullptr)) return nullptr;
+// Whether somebody needs what r loses, in a sequence's first chunk and its last; and where that is, of a warp.
+__device__ __forceinline__ bool keeps_rests(const Problem& p) { return p.initial_state != nullptr || p.dht != nullptr; }
+__device__ __forceinline__ uint4* rests_of(const Problem& p, const Work& work, bool is_last, int walker) {
   return p.rests + ((at_place(p, work.n, work.h) * 2 + is_last) * kWalkers + walker) * 4 * 32;
 }
 

@@ -74,7 +74,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.tokens = tokens, p.N = c.sequences(), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
-  p.scale = scale;
+  p.scale = scale, p.multiprocessors = 3;
   p.k_first = p.log_gates = c.k_first;
   Guarded<uint16_t> of_heads(p.v_group > 1 ? tokens * heads * kSize : 0);  // dv of each head
   p.writes = p.v_group > 1 ? of_heads.data() : found.dv.data();
