@@ -89,7 +89,7 @@ OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
         pytest.param("walk.cuh", TO_TMA, "", "a write without fence_async", id="no fence"),
         pytest.param("walk.cuh", OWN_PLACE, "", "changed|WRONG|without fence_async", id="a place not left yet"),
         pytest.param("gradients.cuh", OF_PART, "", "changed|WRONG|too many arrivals", id="a part not left yet"),
-        pytest.param("gradients.cuh", OF_MATRICES, "wgmma_fence();", "changed|WRONG|fence_async", id="matrices not written yet"),
+        pytest.param("gradients.cuh", OF_MATRICES, "wgmma_fence();", "WRONG|fence_async", id="matrices too early"),
         pytest.param("decays.cuh", "g < kSteep ? 0.f : g", "g < kSteep ? 1.f : g", "WRONG: resets", id="a gate of 0"),
         pytest.param("between.cuh", "if (t <= i) sums", "if (t < i) sums", "WRONG: ragged", id="a gate too late"),
         pytest.param("reverse.cuh", TAIL, "if (true) {\n const", "WRONG: ragged", id="a tail over the next sequence"),
