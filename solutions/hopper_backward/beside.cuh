@@ -7,25 +7,25 @@
 
 namespace {
 
-// A head's share in shared memory, by half of its value channels: G = do, x and r by token, and the states [V, K].
+// A head's share in shared memory, by half of its value channels: G = do, dv and r by token, and the states [V, K].
 struct alignas(1024) Part {
-  unsigned char g[kBoxBytes], x[kBoxBytes], r[kBoxBytes], S[kHalves * kBoxBytes], dS[kHalves * kBoxBytes];
+  unsigned char g[kBoxBytes], dv[kBoxBytes], r[kBoxBytes], S[kHalves * kBoxBytes], dS[kHalves * kBoxBytes];
 };
 
-// Sums over both halves: G S, x S and r dS, of the warpgroup's key channels; and G r^T or x r^T, the warpgroup's.
+// Sums over both halves: G S, dv S and r dS, of the warpgroup's key channels; and G r^T or dv r^T, the warpgroup's.
 struct Products {
   float read[32], erased[32], written[32], between[32];
 };
 
 template <class E>
 __device__ __forceinline__ void multiply_part(Products& to, const Part& part, bool accumulate, int wg) {
-  const uint32_t g = shared_address(part.g), x = shared_address(part.x), r = shared_address(part.r);
+  const uint32_t g = shared_address(part.g), dv = shared_address(part.dv), r = shared_address(part.r);
   const uint32_t S = shared_address(part.S) + wg * kBoxBytes, dS = shared_address(part.dS) + wg * kBoxBytes;
   wgmma_fence();
   multiply_boxes<E>(to.read, g, S, accumulate);
-  multiply_boxes<E>(to.erased, x, S, accumulate);
+  multiply_boxes<E>(to.erased, dv, S, accumulate);
   multiply_boxes<E>(to.written, r, dS, accumulate);
-  multiply_rows<E, 4>(to.between, wg == 0 ? g : x, r, accumulate);
+  multiply_rows<E, 4>(to.between, wg == 0 ? g : dv, r, accumulate);
   wgmma_commit();
 }
 
@@ -33,40 +33,22 @@ __device__ __forceinline__ void settle_products(Products& x) {
   settle(x.read), settle(x.erased), settle(x.written), settle(x.between);
 }
 
-// A thread's part of <S, dS>, of one half of the value channels.
+// A lane's part of <S, dS>, of one half of the value channels: by warps, of 16 value channels and half of the key channels each.
+// Products S dS^T of 16 rows have it on their diagonals.
 template <class E>
-__device__ __forceinline__ float dot_states(const Part& part, int thread, int threads) {
-  float sum = 0.f;
-#pragma unroll 1
-  for (int at = 16 * thread; at < kHalves * kBoxBytes; at += 16 * threads) {
-    const uint4 a = load_shared(shared_address(part.S) + at), b = load_shared(shared_address(part.dS) + at);
-    const uint32_t left[4] = {a.x, a.y, a.z, a.w}, right[4] = {b.x, b.y, b.z, b.w};
+__device__ __forceinline__ float dot_states(const Part& part, int of_block, int lane) {
+  const uint32_t S = shared_address(part.S) + of_block / 4 * kBoxBytes, dS = shared_address(part.dS) + of_block / 4 * kBoxBytes;
+  float upper[4] = {}, lower[4] = {};  // of the first eight rows of dS, of the others
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 x = unpack<E>(left[i]), y = unpack<E>(right[i]);
-      sum = fmaf(x.x, y.x, fmaf(x.y, y.y, sum));
-    }
+  for (int k = 0; k < 4; ++k) {
+    uint32_t left[4], right[4];
+    ldmatrix(left, S + place_of_lane(of_block % 4, k, lane));
+    ldmatrix(right, dS + place_of_lane(of_block % 4, k, lane));
+    mma<E>(upper, left, right[0], right[2]);
+    mma<E>(lower, left, right[1], right[3]);
   }
-  return sum;
-}
-
-// dv = diag(beta) x, of one half of the value channels, where no heads share values.
-template <class E>
-__device__ __forceinline__ void write_values(const Problem& p, const Part& part, const Decays& d, int64_t first, int valid, int h,
-                                             int half, int thread, int threads) {
-#pragma unroll 1
-  for (int at = thread; at < valid * 8; at += threads) {
-    const int row = at / 8, piece = at % 8;
-    const uint4 x = load_shared(shared_address(part.x) + swizzled(row, piece));
-    uint32_t words[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 pair = unpack<E>(words[i]);
-      words[i] = pack<E>(d.beta[row] * pair.x, d.beta[row] * pair.y);
-    }
-    const int64_t to = ((first + row) * p.v_heads + h) * kHeadSize + 64 * half + 8 * piece;
-    *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.dv) + to) = make_uint4(words[0], words[1], words[2], words[3]);
-  }
+  const int column = lane / 4 - 2 * (lane % 4);  // of the diagonal, among the lane's two
+  return column == 0 ? upper[0] + lower[2] : column == 1 ? upper[1] + lower[3] : 0.f;
 }
 
 // The products' parts in dQ and dK; and, summed over the warpgroup's key channels, what they are in decays. `q`, `k`: boxes of
@@ -75,11 +57,11 @@ template <class E>
 __device__ __forceinline__ void add_states(float (&dQ)[32], float (&dK)[32], const Products& of, const Decays& d, float scale,
                                            GateSums& sums, uint32_t q, uint32_t k, int wg, int warp, int lane) {
   const int row = 16 * warp + lane / 4;
-  float start[2] = {}, end[2] = {}, read[2], erased[2], written[2], gamma[2], to_end[2];
+  float start[2] = {}, end[2] = {}, written[2], gamma[2], to_end[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     gamma[r] = d.from_start[row + 8 * r], to_end[r] = d.to_end[row + 8 * r];
-    read[r] = scale, erased[r] = -d.beta[row + 8 * r], written[r] = d.beta[row + 8 * r];
+    written[r] = d.beta[row + 8 * r];
   }
 #pragma unroll
   for (int m = 0; m < 4; ++m) {
@@ -91,7 +73,7 @@ __device__ __forceinline__ void add_states(float (&dQ)[32], float (&dK)[32], con
       const int r = e / 2 % 2, i = 8 * m + e;
       const float2 qs = unpack<E>(q_bits[e / 2]), ks = unpack<E>(k_bits[e / 2]);
       const float q = e % 2 == 0 ? qs.x : qs.y, k = e % 2 == 0 ? ks.x : ks.y;
-      const float of_read = read[r] * of.read[i], of_erased = erased[r] * of.erased[i], of_written = written[r] * of.written[i];
+      const float of_read = scale * of.read[i], of_erased = -of.erased[i], of_written = written[r] * of.written[i];
       start[r] = fmaf(of_read, q, fmaf(of_erased, k, start[r]));
       end[r] = fmaf(of_written, k, end[r]);
       dQ[i] = fmaf(gamma[r], of_read, dQ[i]);

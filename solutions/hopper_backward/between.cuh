@@ -8,17 +8,12 @@
 
 namespace {
 
-constexpr float kSteep = 0x1p-64f;  // an alpha below that is not divided by
-
 // What warps find of a head's gates; summed later.
 struct GateSums {
-  float between[8][kChunk];       // by warp: alpha dalpha of each gate, through decays between tokens
-  float steep[8][kChunk];         // the same of steep gates, without the factor alpha
-  float of_start[2][kChunk];      // by half of the key channels: the gradient of the decay from the chunk's start
-  float of_end[2][kChunk];        // and of that to its end
-  float through[2][kWalkers];     // of heads in turns, by warp: <S, dS>, the gradient of that from start to end
-  float alpha[kChunk];            // 1 where it is not divided by
-  int any_steep;
+  float between[8][kChunk];   // by warp: alpha dalpha of each gate, through decays between tokens; of steep gates without the factor alpha
+  float of_start[2][kChunk];  // by half of the key channels: the gradient of the decay from the chunk's start
+  float of_end[2][kChunk];    // and of that to its end
+  float through[kWalkers];    // by warp: <S, dS>, the gradient of that from start to end
 };
 
 // What reaches each gate through Gamma_ij, the decay of token i by all gates behind j: weighted = Gamma * dGamma, 0 on the
@@ -47,30 +42,32 @@ __device__ __forceinline__ void gates_between_tokens(const float (&weighted)[32]
 }
 
 // The same of gates that are too steep to be divided by: both parts of each decay are formed without them.
-__device__ __forceinline__ void steep_gates_between(const float (&dGamma)[32], const float (&log)[kChunk],
-                                                    const GateSums& sums, float (&to)[kChunk], int warp, int lane) {
+__device__ __forceinline__ void steep_gates_between(const float (&dGamma)[32], const Decays& d, float (&to)[kChunk], int warp, int lane) {
+  __syncwarp();
 #pragma unroll 1
   for (int t = 0; t < kChunk; ++t) {
-    if (sums.alpha[t] != 0.f) continue;  // it is divided by
+    if (d.alpha[t] != 0.f) continue;  // it is divided by
     float found = 0.f;
 #pragma unroll
     for (int e = 0; e < 32; ++e) {
       const int i = 16 * warp + lane / 4 + e / 2 % 2 * 8, j = e / 4 * 8 + 2 * (lane % 4) + e % 2;
-      if (j < t && t <= i) found += dGamma[e] * exp2_fast(fminf(log[i] - log[t], 0.f)) * exp2_fast(fminf(log[t - 1] - log[j], 0.f));
+      if (j < t && t <= i) found += dGamma[e] * exp2_fast(fminf(d.log[i] - d.log[t], 0.f)) * exp2_fast(fminf(d.log[t - 1] - d.log[j], 0.f));
     }
     found = add_all(found);
     if (lane == 0) to[t] = found;
   }
 }
 
-// `products`: Q K^T or K K^T; `found`: G r^T or x r^T. What comes out, times Gamma, is the gradient of the products: as an
-// operand to `box`, and transposed to `turned`.
-template <class E, bool OfScores>
+// `products`: Q K^T or K K^T; `found`: G r^T or dv r^T. What comes out, times Gamma, is the gradient of the products: as an operand
+// to `box`. The same instructions for both: they find room in the cache.
+template <class E>
 __device__ __forceinline__ void find_between(float (&found)[32], const float (&products)[32], const Decays& d, float scale,
-                                             GateSums& sums, uint32_t box, uint32_t turned, int wg, int warp, int lane) {
+                                             GateSums& sums, uint32_t box, int wg, int warp, int lane) {
   const int row = 16 * warp + lane / 4;
   const float log[2] = {d.log[row], d.log[row + 8]};
-  const float factor[2] = {OfScores ? scale : -d.beta[row], OfScores ? scale : -d.beta[row + 8]};
+  const bool of_scores = wg == 0;
+  const float factor = of_scores ? scale : -1.f;  // dv has beta
+  const int end = of_scores ? 1 : 0;               // on the diagonal there are scores
   float weighted[32];
 #pragma unroll
   for (int m = 0; m < 4; ++m) {
@@ -79,18 +76,17 @@ __device__ __forceinline__ void find_between(float (&found)[32], const float (&p
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
       const int r = e / 2 % 2, c = e / 4 * 2 + e % 2, i = row + 8 * r, j = 16 * m + e / 4 * 8 + 2 * (lane % 4) + e % 2;
-      const bool there = OfScores ? j <= i : j < i;
-      const float gradient = there ? found[8 * m + e] * factor[r] * betas[c] : 0.f;
+      const bool there = j < i + end;
+      const float gradient = there ? found[8 * m + e] * factor * betas[c] : 0.f;
       x[e] = gradient * exp2_fast(fminf(log[r] - logs[c], 0.f));
       found[8 * m + e] = gradient * products[8 * m + e];
       weighted[8 * m + e] = j < i ? x[e] * products[8 * m + e] : 0.f;
     }
     const uint32_t words[4] = {pack<E>(x[0], x[1]), pack<E>(x[2], x[3]), pack<E>(x[4], x[5]), pack<E>(x[6], x[7])};
     stmatrix(box + place_of_lane(warp, m, lane), words);
-    stmatrix_transposed(turned + turned_place_of_lane(m, warp, lane), words);
   }
   gates_between_tokens(weighted, sums.between[4 * wg + warp], warp, lane);
-  if (sums.any_steep != 0) steep_gates_between(found, d.log, sums, sums.steep[4 * wg + warp], warp, lane);
+  if (d.any_steep[0] != 0) steep_gates_between(found, d, sums.between[4 * wg + warp], warp, lane);
 }
 
 }  // namespace

@@ -7,6 +7,8 @@ namespace {
 constexpr int kBoxBytes = 64 * 128;  // 64 rows of 64 numbers, swizzled: what wgmma and TMA call SW128
 constexpr int kHalves = kHeadSize / 64;  // boxes of a head's row, side by side
 constexpr size_t kMostShared = 227 * 1024;
+// Registers of a thread where two warpgroups multiply: of those, and of the one that feeds.
+constexpr int kWalkRegisters = 240, kFeedRegisters = 24;
 
 // 16-byte piece `piece` of a row of 128 bytes, in a box.
 __device__ __forceinline__ uint32_t swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
@@ -28,11 +30,45 @@ __device__ __forceinline__ void clear_rows(uint32_t box, int row, int thread, in
   }
 }
 
+// --- triangles of 64 x 64 ----------------------------------------------------------------------------------------
+//
+// Of 16 x 16 blocks, column by column: four cores of 8 rows of 16 bytes, two side by side. In memory there are ten blocks, those on
+// the diagonal and on one side of it. In shared memory, where wgmma reads a whole square without a swizzle, zeros stand in the others.
+constexpr int kBlock = 512, kTriangle = 10 * kBlock, kSquare = 16 * kBlock;  // bytes
+
+// The block of rows 16 r and columns 16 s: in a square, and in memory of a lower and an upper triangle.
+__device__ __forceinline__ constexpr int block_of_square(int r, int s) { return kBlock * (4 * s + r); }
+__device__ __forceinline__ constexpr int block_of_lower(int r, int s) { return kBlock * (r + 3 * s - s * (s - 1) / 2); }
+__device__ __forceinline__ constexpr int block_of_upper(int r, int s) { return kBlock * (s * (s + 1) / 2 + r); }
+
+// From memory to a square, and `behind` bytes that follow in both; by one thread.
+__device__ __forceinline__ void load_lower(uint32_t to, const unsigned char* from, int behind, uint32_t landed) {
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+    load_bytes(to + block_of_square(s, s), from + block_of_lower(s, s), (4 - s) * kBlock + (s == 3 ? behind : 0), landed);
+  }
+}
+__device__ __forceinline__ void load_upper(uint32_t to, const unsigned char* from, int behind, uint32_t landed) {
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+    load_bytes(to + block_of_square(0, s), from + block_of_upper(0, s), (s + 1) * kBlock + (s == 3 ? behind : 0), landed);
+  }
+}
+
+// The zeros of squares, one behind the other, of lower triangles or upper ones; by a block.
+template <bool Lower>
+__device__ __forceinline__ void clear_squares(uint32_t to, int count) {
+  for (int at = threadIdx.x; at < count * kSquare / 16; at += blockDim.x) {
+    const int block = at / (kBlock / 16) % 16, r = block % 4, s = block / 4;
+    if (Lower ? r < s : r > s) store_shared(to + 16 * at, make_uint4(0, 0, 0, 0));
+  }
+}
+
 // --- what is prepared of a chunk and head ------------------------------------------------------------------------
 //
 // With N = strict_lower(Gamma * K K^T):
 //   E = (I + N diag(beta))^-1, M = (I + diag(beta) N)^-1, P = scale lower(Gamma * Q K^T)
-// as boxes, rows are tokens. E and M in so many terms of 16 bits: one, or two in the variant `strict`.
+// E as a lower triangle, M and P transposed, as upper ones. E and M in so many terms of 16 bits: one, or two in the variant `two_terms`.
 #ifndef GDN_TERMS
 #define GDN_TERMS 1
 #endif
@@ -43,38 +79,48 @@ struct ForwardDecays {
   float from_start[kChunk], written[kChunk];  // gamma; beta gamma_C / gamma
 };
 struct ReverseDecays {
-  float to_end[kChunk], read[kChunk], erased[kChunk];  // gamma_C / gamma; scale gamma; -beta gamma
-  float end[4];                                        // gamma_C
+  float to_end[kChunk], read[kChunk], erased[kChunk], beta[kChunk];  // gamma_C / gamma; scale gamma; -beta gamma
+  float end[4];                                                      // gamma_C
 };
 // The first two of the four; the others are those of eight tokens further.
 __device__ __forceinline__ constexpr int place_of_pair(int token) {
   return token / 16 * 16 + token % 8 * 2 + token / 8 % 2 * 2;
 }
-// By tokens, one after the other: log2 of gamma, gamma, gamma_C / gamma, beta.
+constexpr float kSteep = 0x1p-64f;  // a gate below that is not divided by
+// By tokens, one after the other: log2 of gamma, gamma, gamma_C / gamma, beta; and what a gate's gradient is divided by: alpha, 1 where
+// gates are logs, 0 where it is too steep. Whether any is.
 struct Decays {
-  float log[kChunk], from_start[kChunk], to_end[kChunk], beta[kChunk];
+  float log[kChunk], from_start[kChunk], to_end[kChunk], beta[kChunk], alpha[kChunk];
+  int any_steep[4];
 };
 
-struct alignas(1024) ForwardTile {
-  unsigned char E[kTerms][kBoxBytes];
+struct alignas(128) ForwardTile {
+  unsigned char E[kTerms][kSquare];
   ForwardDecays decays;
 };
-struct alignas(1024) ReverseTile {
-  unsigned char M[kTerms][kBoxBytes], P[kBoxBytes];
+struct alignas(128) ReverseTile {
+  unsigned char M[kTerms][kSquare], P[kSquare];  // transposed
   ReverseDecays decays;
 };
-// In memory, one after the other.
-constexpr int kForwardBytes = kTerms * kBoxBytes + static_cast<int>(sizeof(ForwardDecays));
-constexpr int kReverseBytes = (kTerms + 1) * kBoxBytes + static_cast<int>(sizeof(ReverseDecays));
-constexpr int kMAt = kForwardBytes, kPAt = kMAt + kTerms * kBoxBytes, kReverseAt = kPAt + kBoxBytes;
-constexpr int kDecaysAt = kForwardBytes + kReverseBytes, kTileBytes = kDecaysAt + static_cast<int>(sizeof(Decays));
-static_assert(kForwardBytes % 16 == 0 && kReverseBytes % 16 == 0 && kTileBytes % 16 == 0);
+constexpr int kWalkers = 8;  // warps that walk over a (sequence, head)
+// What each of them finds in the reverse walk, where E has been: of dbeta, and of <S, dS> of chunks at a sequence's ends.
+struct WalkSums {
+  float of_beta[kWalkers][kChunk], of_states[kWalkers];
+};
+static_assert(sizeof(WalkSums) <= kTerms * kTriangle);
+// In memory, one after the other; tiles begin at sectors.
+constexpr int kForwardBytes = kTerms * kTriangle + static_cast<int>(sizeof(ForwardDecays));
+constexpr int kReverseBytes = (kTerms + 1) * kTriangle + static_cast<int>(sizeof(ReverseDecays));
+constexpr int kMAt = kForwardBytes, kPAt = kMAt + kTerms * kTriangle, kReverseAt = kPAt + kTriangle;
+constexpr int kDecaysAt = kForwardBytes + kReverseBytes;
+constexpr int kTileBytes = (kDecaysAt + static_cast<int>(sizeof(Decays)) + 127) / 128 * 128;
+static_assert(kForwardBytes % 16 == 0 && kReverseBytes % 16 == 0);
 
 // Of a chunk and head: a state, [V, K]: boxes of value channels 0 to 63, of key channels 0 to 63 and the others; then those
 // of the other value channels. Of tokens' values: a box for each half of the channels.
 constexpr int kStateBytes = 4 * kBoxBytes, kValueBytes = 2 * kBoxBytes;
-constexpr int kWalkers = 8;  // warps that walk over a (sequence, head): each finds a part of dbeta
 
 __device__ __forceinline__ int64_t at_place(const Problem& p, int64_t place, int h) { return place * p.H + h; }
+__device__ __forceinline__ WalkSums& sums_at(const Problem& p, int64_t at) { return *reinterpret_cast<WalkSums*>(p.tiles + at * kTileBytes); }
 
 }  // namespace

@@ -89,18 +89,18 @@ void backward(const Call& x, bool k_first) {
   const DLDevice device = x.q.device();
   const ffi::CUDADeviceGuard guard(device.device_id);
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
-  int multiprocessors = 0;
-  TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device.device_id));
   Problem p = problem_of(x, k_first);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&p.multiprocessors, cudaDevAttrMultiProcessorCount, device.device_id));
   check_bounds(p, stream);
 
   const int64_t places = p.tokens / kChunk + p.N, of_head = places * p.H, of_sequences = int64_t{p.N} * p.H;
   TVM_FFI_CHECK(places * p.k_heads < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
-  const int64_t zeros = x.output.has_value() ? 0 : p.tokens * p.H * kHeadSize * 2;  // in the place of do
-  const int64_t sizes[] = {of_head * kStateBytes, of_head * kStateBytes, of_head * kValueBytes, of_head * kValueBytes,
-                           of_head * kTileBytes, of_head * kWalkers * kChunk * 4, of_head * kWalkers * 4,
+  const int64_t of_values = p.tokens * p.H * kHeadSize * 2;
+  const int64_t zeros = x.output.has_value() ? 0 : of_values;  // in the place of do
+  const int64_t shared = p.v_group > 1 ? of_values : 0;        // dv of each head
+  const int64_t sizes[] = {of_head * kStateBytes, of_head * kStateBytes, of_head * kValueBytes, shared, of_head * kTileBytes,
                            of_sequences * kWalkers * kChunk * 4, of_sequences * 2 * kWalkers * 4 * 32 * 16,
-                           (of_head + 4) / 4 * 16, zeros};
+                           (p.N + 3) / 4 * 16, zeros};
   int64_t all = 0;
   for (const int64_t size : sizes) all += size;
   const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({all / 4}), kFloat32, device);
@@ -110,22 +110,23 @@ void backward(const Call& x, bool k_first) {
     at += sizes[i];
     return from;
   };
-  p.starts = next(0), p.ends = next(1), p.errors = next(2), p.writes = next(3), p.tiles = next(4);
-  p.of_beta = reinterpret_cast<float*>(next(5)), p.of_states = reinterpret_cast<float*>(next(6));
-  p.of_end = reinterpret_cast<float*>(next(7)), p.rests = reinterpret_cast<uint4*>(next(8));
-  int* const written = reinterpret_cast<int*>(next(9));
-  p.queue = written + of_head, p.places = static_cast<int>(places);
-  if (begins_beside(p, multiprocessors)) p.written = written;
-  void* const given = x.output.has_value() ? x.output.value().data_ptr() : next(10);
+  p.starts = next(0), p.ends = next(1), p.errors = next(2);
+  void* const writes = shared > 0 ? next(3) : p.dv;
+  p.writes = static_cast<uint16_t*>(writes), p.tiles = next(4);
+  p.of_end = reinterpret_cast<float*>(next(5)), p.rests = reinterpret_cast<uint4*>(next(6));
+  int* const order = reinterpret_cast<int*>(next(7));
+  if (p.tokens > 0 && p.N > 1 && p.N <= kSorted) p.order = order;
+  p.places = static_cast<int>(places);
+  void* const given = x.output.has_value() ? x.output.value().data_ptr() : next(8);
   if (zeros > 0) TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(given, 0, zeros, stream));
 
   const DLDataType type = x.q.dtype();
   const auto map = [&](void* of, int heads, int halves) { return boxes(of, type, p.tokens, heads, halves); };
   void* const v = x.v.data_ptr();
   const Maps maps{map(x.q.data_ptr(), p.q_heads, kHalves), map(x.k.data_ptr(), p.k_heads, kHalves), map(v, p.v_heads, kHalves),
-                  map(v, p.v_heads, 1), map(given, p.H, kHalves), map(given, p.H, 1)};
+                  map(v, p.v_heads, 1), map(given, p.H, kHalves), map(given, p.H, 1), map(writes, p.H, kHalves), map(writes, p.H, 1)};
   const auto run = same(type, kFloat16) ? launch_all<__half> : launch_all<__nv_bfloat16>;
-  run(p, maps, places, multiprocessors, stream);
+  run(p, maps, places, stream);
 }
 
 template <bool KFirst>

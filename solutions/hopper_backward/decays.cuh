@@ -20,21 +20,27 @@ struct Rows {
   float inverse[kChunk]; // 1 / beta
 };
 
-// A token's g or beta of `heads` heads from h on, by a block of 128 threads: g by the first half.
+// A token's g or beta of `heads` heads from h on, by a block of 128 threads: g by the first half. Four at a time where h is a
+// multiple of four, too.
 __device__ __forceinline__ void load_gates(const Problem& p, int64_t first, int valid, int h, int heads, Rows* rows) {
   const int t = threadIdx.x % kChunk;
   const bool is_g = threadIdx.x < kChunk, inside = t < valid;
-  const float* const from = is_g ? p.g : p.beta;
+  const float* const gates = is_g ? p.g : p.beta;
   const float otherwise = is_g ? p.log_gates ? 0.f : 1.f : inside ? 1.f : 0.f;  // behind the tokens: alpha 1, beta 0
-  for (int i = 0; i < heads; ++i) {
-    const float x = inside && from != nullptr ? __ldg(from + (first + t) * p.H + h + i) : otherwise;
-    (is_g ? rows[i].log : rows[i].beta)[t] = x;
+  const float* const from = gates + (first + t) * p.H + h;
+  const bool given = inside && gates != nullptr;
+  const auto write = [&](int i, float x) { (is_g ? rows[i].log : rows[i].beta)[t] = x; };
+  if (heads == 4 && p.H % 4 == 0) {
+    const float4 four = given ? __ldg(reinterpret_cast<const float4*>(from)) : make_float4(otherwise, otherwise, otherwise, otherwise);
+    write(0, four.x), write(1, four.y), write(2, four.z), write(3, four.w);
+  } else {
+    for (int i = 0; i < heads; ++i) write(i, given ? __ldg(from + i) : otherwise);
   }
 }
 
 // By a warp; to memory, but for what the warp keeps.
 __device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, unsigned char* tile, int lane) {
-  auto& forward = *reinterpret_cast<ForwardDecays*>(tile + kTerms * kBoxBytes);
+  auto& forward = *reinterpret_cast<ForwardDecays*>(tile + kTerms * kTriangle);
   auto& reverse = *reinterpret_cast<ReverseDecays*>(tile + kReverseAt);
   auto& plain = *reinterpret_cast<Decays*>(tile + kDecaysAt);
   const float2 g = *reinterpret_cast<const float2*>(&rows.log[2 * lane]);
@@ -68,17 +74,24 @@ __device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, unsign
   write(&reverse.to_end[place], to_end[0], to_end[1]);
   write(&reverse.read[place], p.scale * gamma[0], p.scale * gamma[1]);
   write(&reverse.erased[place], -beta.x * gamma[0], -beta.y * gamma[1]);
+  write(&reverse.beta[place], beta.x, beta.y);
   if (lane < 4) reverse.end[lane] = exp2_fast(end);
   write(&plain.log[2 * lane], log[0], log[1]);
   write(&plain.from_start[2 * lane], gamma[0], gamma[1]);
   write(&plain.to_end[2 * lane], to_end[0], to_end[1]);
   write(&plain.beta[2 * lane], beta.x, beta.y);
+  const auto divided_by = [&](float g) { return p.log_gates || p.g == nullptr ? 1.f : g < kSteep ? 0.f : g; };
+  const float alpha[2] = {divided_by(g.x), divided_by(g.y)};
+  write(&plain.alpha[2 * lane], alpha[0], alpha[1]);
+  const bool some = __ballot_sync(kAllLanes, alpha[0] == 0.f || alpha[1] == 0.f) != 0;
+  if (lane < 4) plain.any_steep[lane] = some;
 }
 
 // A lane has of a 16 x 16 block of products rows lane / 4 and eight further, columns 2 (lane % 4), one and 8 and 9 further, in
 // the order of a left operand: two of the first row, of the second, of the next eight columns.
 
-// What decays the block on the diagonal whose first row is 16 r: zeros above it.
+// What decays the block on the diagonal whose first row is 16 r: zeros above it. Turned: of rows j and columns i, zeros below it.
+template <bool Turned>
 __device__ __forceinline__ void weigh_diagonal(float (&weights)[8], const float (&log)[kChunk], int r, int lane) {
   const int row = 16 * r + lane / 4;
   const float rows[2] = {log[row], log[row + 8]};
@@ -88,8 +101,9 @@ __device__ __forceinline__ void weigh_diagonal(float (&weights)[8], const float 
     const float2 columns = *reinterpret_cast<const float2*>(&log[16 * r + column]);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float ratio = exp2_fast(rows[e / 2] - (e % 2 == 0 ? columns.x : columns.y));
-      weights[4 * half + e] = column + e % 2 <= lane / 4 + e / 2 * 8 ? ratio : 0.f;
+      const float log = rows[e / 2] - (e % 2 == 0 ? columns.x : columns.y);
+      const int above = column + e % 2 - (lane / 4 + e / 2 * 8);
+      weights[4 * half + e] = (Turned ? above >= 0 : above <= 0) ? exp2_fast(Turned ? -log : log) : 0.f;
     }
   }
 }

@@ -23,16 +23,21 @@ template <int Groups>
 struct ForwardWay {
   const Maps& maps;
   const Work& work;
-  unsigned char* left;  // errors
-  static constexpr bool kWaitedFor = false;  // by a kernel that has begun
   __device__ __forceinline__ static int chunk_of(const Work&, int turn) { return turn; }
-  __device__ __forceinline__ static unsigned char* values(ForwardStage<Groups>& stage) { return stage.v; }
+  __device__ __forceinline__ void leave(const Problem& p, ForwardStage<Groups>& stage, int c, int lane) const {
+    unsigned char* const to = p.errors + at_place(p, work.place + c, work.h) * kValueBytes + work.slice / kSlice * kBoxBytes;
+    if (lane == 0) store_bytes(to, shared_address(stage.v), Groups * kBoxBytes);
+  }
   __device__ __forceinline__ void ask(const Problem& p, ForwardStage<Groups>& stage, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
     const unsigned char* const tile = p.tiles + at_place(p, work.place + c, work.h) * kTileBytes;
     barrier_expect(landed, (kHalves + Groups) * kBoxBytes + kForwardBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
-    load_bytes(shared_address(&stage.tile), tile, kForwardBytes, landed);
+#pragma unroll
+    for (int term = 0; term < kTerms; ++term) {
+      const int behind = term == kTerms - 1 ? static_cast<int>(sizeof(ForwardDecays)) : 0;
+      load_lower(shared_address(stage.tile.E[term]), tile + term * kTriangle, behind, landed);
+    }
     stored_read();  // what was left in the place of v
     const CUtensorMap* const map = Groups == kHalves ? &maps.v : &maps.slice_of_v;
     load_boxes(shared_address(stage.v), map, work.slice / kSlice, work.v_head, token, landed);
@@ -64,6 +69,7 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     settle(x);
     keep(state_bits);
   }
+  const bool with_rests = keeps_rests(p);
   int place = 0, parity = 0;
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
@@ -87,7 +93,7 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     add_decayed<E>(bits, x, gammas, -1.f);
     wgmma_fence();
 #pragma unroll
-    for (int term = 0; term < kTerms; ++term) multiply<E>(y, bits, E_at + term * kBoxBytes, term > 0);
+    for (int term = 0; term < kTerms; ++term) multiply_square<E>(y, bits, E_at + term * kSquare, term > 0);
     wgmma_commit();
     float4 written[4];
     load_decays(written, decays + offsetof(ForwardDecays, written), lane);
@@ -105,7 +111,7 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     wgmma_wait<0>();
     settle_state(S);
     keep(bits);
-    if (uint4* const rests = rests_of(p, s.work, c, slice / kSlice * 4 + warp)) write_rests<E>(y, rests, lane);
+    if (with_rests && (c == 0 || c == chunks - 1)) write_rests<E>(y, rests_of(p, s.work, c == chunks - 1, slice / kSlice * 4 + warp), lane);
     __syncwarp();
     barrier_arrive_if(lane == 0, shared_address(&s.empty[place]));
     const bool around = place == kStages - 1;
@@ -119,7 +125,8 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(co
                                                                               const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<ForwardShared<Groups>*>(memory);
-  begin_walk<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s);
+  begin_walk<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(
+      p, s, [](ForwardStage<Groups>& stage) { clear_squares<true>(shared_address(stage.tile.E), kTerms); });
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (wg < Groups) {
     if constexpr (Groups > 1) registers_up<kWalkRegisters>();
@@ -127,7 +134,8 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(co
   } else {
     if constexpr (Groups > 1) registers_down<kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
-      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s.work, p.errors});
+      if (lane_here() == 0) prefetch_next(p, p.initial_state);
+      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s.work});
     }
   }
 }

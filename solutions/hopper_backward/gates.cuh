@@ -4,21 +4,17 @@
 
 namespace {
 
-// By one warp, before others look at steep gates.
-__device__ __forceinline__ void look_at_gates(const Problem& p, GateSums& sums, int64_t first, int valid, int h, int lane) {
-  __syncwarp();  // what the warp has read of the head before
-  bool any = false;
+// What the reverse walk has found of dbeta, summed over its warps. By one warp.
+__device__ __forceinline__ void write_betas(const Problem& p, int64_t at, int64_t first, int valid, int h, int lane) {
+  const WalkSums& found = sums_at(p, at);
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const int t = lane + 32 * e;
-    float alpha = 1.f;
-    if (p.g != nullptr && !p.log_gates && t < valid) alpha = __ldg(p.g + (first + t) * p.H + h);
-    const bool steep = alpha < kSteep;
-    sums.alpha[t] = steep ? 0.f : alpha;
-    any |= steep;
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < kWalkers; ++i) sum += found.of_beta[i][t];
+    if (t < valid) p.dbeta[(first + t) * p.H + h] = sum;
   }
-  const bool some = __ballot_sync(kAllLanes, any) != 0;
-  if (lane == 0) sums.any_steep = some;
 }
 
 // What the reverse walk has found of r . dS k, with the factor beta, in the place of what was found from rounded factors. By one warp.
@@ -36,13 +32,12 @@ __device__ __forceinline__ void take_end(const Problem& p, GateSums& sums, const
 
 // What reaches each gate through the decays between the tokens and the states on both ends of the chunk, and from the one to
 // the other; added to what does through those between tokens. By one warp: a lane has tokens 2 lane and 2 lane + 1.
-__device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, const Decays& d, int parity, bool at_end, const float* exact_end,
+__device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, const Decays& d, bool at_end, const float* exact_end,
                                             int64_t at, int64_t first, int valid, int h, int lane) {
   const float end = d.from_start[kChunk - 1];
-  const float* const of_beta = p.of_beta + at * kWalkers * kChunk;
   if (exact_end != nullptr) take_end(p, sums, exact_end, d, h, lane);
-  const float* const of_states = at_end ? p.of_states + at * kWalkers : sums.through[parity];
-  float through = 0.f, start[2], until[2], between[2] = {}, beta[2] = {};
+  const float* const of_states = at_end ? sums_at(p, at).of_states : sums.through;
+  float through = 0.f, start[2], until[2], between[2] = {};
 #pragma unroll
   for (int i = 0; i < kWalkers; ++i) through += of_states[i];
 #pragma unroll
@@ -52,8 +47,6 @@ __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, co
     until[e] = d.to_end[t] * (sums.of_end[0][t] + sums.of_end[1][t]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) between[e] += sums.between[i][t];
-#pragma unroll
-    for (int i = 0; i < kWalkers; ++i) beta[e] += of_beta[i * kChunk + t];
   }
   float later = start[0] + start[1], earlier = until[0] + until[1];  // from the lane's first token on, up to its second
 #pragma unroll
@@ -69,22 +62,20 @@ __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, co
   for (int e = 0; e < 2; ++e) {
     const int t = 2 * lane + e;
     if (t >= valid) break;
-    const float alpha = sums.alpha[t];
+    const float alpha = d.alpha[t];
     float dg = between[e] + from[e] + to[e] + end * through;
     if (alpha != 0.f) {
       dg /= alpha;
     } else {  // too steep: both parts of each decay are formed without it
       const float before_it = t > 0 ? d.log[t - 1] : 0.f, last = exp2_fast(fminf(d.log[kChunk - 1] - d.log[t], 0.f));
       float after = 0.f, until_it = 0.f;
-      dg = 0.f;
-      for (int i = 0; i < 8; ++i) dg += sums.steep[i][t];
+      dg = between[e];
       for (int i = t; i < kChunk; ++i) after += exp2_fast(fminf(d.log[i] - d.log[t], 0.f)) * (sums.of_start[0][i] + sums.of_start[1][i]);
       for (int j = 0; j < t; ++j) until_it += exp2_fast(fminf(before_it - d.log[j], 0.f)) * (sums.of_end[0][j] + sums.of_end[1][j]);
       const float from_start = exp2_fast(before_it);
       dg += from_start * after + last * until_it + from_start * last * through;
     }
     p.dg[(first + t) * p.H + h] = dg;
-    p.dbeta[(first + t) * p.H + h] = beta[e];
   }
 }
 

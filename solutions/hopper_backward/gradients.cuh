@@ -1,4 +1,5 @@
-// dq, dk, dv, dg and dbeta, of all chunks at once, once both walks are over. With U = diag(beta) r, dV = diag(beta) x, G = do:
+// dq, dk, dg and dbeta, of all chunks at once, once both walks are over. With U = diag(beta) r, dV as the reverse walk has left it,
+// which has the factor beta, and G = do:
 //   dP = scale lower(G U^T)     dA = -strict_lower(dV U^T)     B = dA * Gamma, with the factor beta of A
 //   dQ = scale diag(gamma) G S + (dP * Gamma) K
 //   dK = (dP * Gamma)^T Q + (B + B^T) K - diag(gamma) dV S + diag(gamma_C / gamma) U dS
@@ -11,9 +12,11 @@
 
 namespace {
 
-constexpr int kGradientThreads = 256;
+constexpr int kGradientThreads = 256;                    // that multiply, in two warpgroups
+constexpr int kGradientBlock = kGradientThreads + 128;  // and those that feed
+constexpr int kMatrices = 1, kCleared = 2;              // named barriers of those that multiply
 
-// A chunk and a key head. Blocks take one after the other, and ask for the next one's parts before they have done with one.
+// A chunk and a key head.
 struct Task {
   int64_t first;           // token
   int place, valid, k_head;  // valid 0: there are no more
@@ -21,38 +24,41 @@ struct Task {
   const float* exact_end;  // of the first head, where that has found the gradient of the decay to the end; or null
 };
 
+constexpr int kParts = 3;  // places for halves of heads: one is multiplied, the others are on their way
+constexpr int kTasks = 3, kHeadsAhead = 3;  // that a block has something of at a time
+
+// Barriers: half of a head has landed, and nobody needs it any more; queries, and keys, the same; a task has been found.
 struct GradientShared {
   alignas(1024) unsigned char k[kHalves * kBoxBytes], q[kHalves * kBoxBytes];
-  Part part[kHalves];
-  unsigned char matrices[4][kBoxBytes];  // dP * Gamma, that transposed, B, that transposed
-  Decays decays[2];                      // of heads in turns
-  Task task[2];                          // in turns
-  GateSums sums;
-  alignas(8) uint64_t landed[kHalves], queries;
+  Part part[kParts];
+  unsigned char matrices[2][kBoxBytes];  // dP * Gamma, B
+  Decays decays[kHeadsAhead];
+  GateSums sums[2];  // of heads in turns
+  Task task[kTasks];
+  alignas(8) uint64_t landed[kParts], left[kParts], queries, queries_left, found[kTasks];
 };
 static_assert(sizeof(GradientShared) <= kMostShared);
 
-// By a warp. Where this kernel has begun beside the reverse walk, the last chunk is the first that is ready.
-__device__ __forceinline__ void find_task(const Problem& p, Task& task) {
-  const int lane = lane_here();
-  for (;;) {
-    int taken = 0;
-    if (lane == 0) taken = atomicAdd(p.queue, 1);
-    taken = __shfl_sync(kAllLanes, taken, 0);
-    const int nth = taken / p.k_heads, place = p.written != nullptr ? p.places - 1 - nth : nth;
-    Chunk chunk{};
-    if (nth < p.places) {
-      chunk = find_chunk(p, place);
-      if (chunk.valid == 0) continue;
-    }
-    if (lane == 0) {
-      task.first = chunk.first, task.valid = chunk.valid, task.place = place, task.k_head = taken % p.k_heads;
-      task.at_end = chunk.is_first || chunk.is_last;
-      const bool exact = chunk.is_last && p.dht != nullptr;
-      task.exact_end = exact ? p.of_end + at_place(p, chunk.n, task.k_head * p.k_group) * kWalkers * kChunk : nullptr;
-    }
-    __syncwarp();
-    return;
+__device__ __forceinline__ int next_of(int i, int count) { return i == count - 1 ? 0 : i + 1; }
+
+// The place of the nth chunk: of sequences as long as one another first those that the reverse walk has left last, which the cache
+// still has.
+__device__ __forceinline__ int nth_place(const Problem& p, int nth) {
+  const int of_each = p.places / p.N;
+  return nth < of_each * p.N ? nth % p.N * of_each + nth / p.N : nth;
+}
+
+// The block's next one, from the `taken`th on, and what is taken then; by a warp.
+__device__ __forceinline__ Task find_task(const Problem& p, unsigned& taken) {
+  for (;; taken += gridDim.x) {
+    const int nth = static_cast<int>(taken / p.k_heads), place = nth_place(p, nth), k_head = static_cast<int>(taken % p.k_heads);
+    if (nth >= p.places) return Task{};
+    const Chunk chunk = find_chunk(p, place);
+    if (chunk.valid == 0) continue;
+    taken += gridDim.x;
+    const bool exact = chunk.is_last && p.dht != nullptr;
+    const float* const exact_end = exact ? p.of_end + at_place(p, chunk.n, k_head * p.k_group) * kWalkers * kChunk : nullptr;
+    return Task{chunk.first, place, chunk.valid, k_head, chunk.is_first || chunk.is_last, exact_end};
   }
 }
 
@@ -62,26 +68,77 @@ struct GradientBlock {
   GradientShared& s;
   const Maps& maps;
 
-  // Where the reverse walk is still under way, for it to have left the task's chunk: all heads, which are walked side by side.
-  __device__ __forceinline__ void wait_for(const Task& task) const {
-    if (p.written == nullptr) return;
-    for (int i = 0; i < p.k_group; ++i) wait_written(p.written + at_place(p, task.place, task.k_head * p.k_group + i), kHalves);
-  }
-
-  // Half of what the `turn`th head needs; by one thread.
-  __device__ __forceinline__ void ask(const Task& task, int turn, int half, int parity) const {
+  // Half of what a head needs, to a place; by one thread.
+  __device__ __forceinline__ void ask(const Task& task, int turn, int half, int place, int decays) const {
     const int h = task.k_head * p.k_group + turn;
     const int64_t at = at_place(p, task.place, h);
-    const uint32_t landed = shared_address(&s.landed[half]);
-    Part& part = s.part[half];
+    const uint32_t landed = shared_address(&s.landed[place]);
+    Part& part = s.part[place];
     barrier_expect(landed, static_cast<int>(sizeof(Part)) + (half == 0 ? static_cast<int>(sizeof(Decays)) : 0));
-    if (half == 0) load_bytes(shared_address(&s.decays[parity]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
+    if (half == 0) load_bytes(shared_address(&s.decays[decays]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
     load_boxes(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(task.first), landed);
-    load_bytes(shared_address(part.x), p.writes + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
+    load_boxes(shared_address(part.dv), &maps.slice_of_dv, half, h, static_cast<int>(task.first), landed);
     load_bytes(shared_address(part.r), p.errors + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
     constexpr int kBytes = kHalves * kBoxBytes;
     load_bytes(shared_address(part.S), p.starts + at * kStateBytes + half * kBytes, kBytes, landed);
     load_bytes(shared_address(part.dS), p.ends + at * kStateBytes + half * kBytes, kBytes, landed);
+  }
+
+  // Finds tasks, and asks for their heads; by a warp.
+  __device__ __forceinline__ void feed_heads() const {
+    unsigned taken = blockIdx.x;
+    int place = 0, round = 0, decays = 0;
+#pragma unroll 1
+    for (int i = 0;; i = next_of(i, kTasks)) {  // whoever multiplies has left the third task before
+      const Task task = find_task(p, taken);
+      if (lane_here() == 0) {
+        s.task[i] = task;
+        barrier_arrive(shared_address(&s.found[i]));
+      }
+      if (task.valid == 0) return;
+#pragma unroll 1
+      for (int turn = 0; turn < p.k_group; ++turn) {
+#pragma unroll 1
+        for (int half = 0; half < kHalves; ++half) {
+          if (round > 0) barrier_wait(shared_address(&s.left[place]), (round - 1) & 1);
+          if (lane_here() == 0) ask(task, turn, half, place, decays);
+          round += place == kParts - 1, place = next_of(place, kParts);
+          __syncwarp();
+        }
+        decays = next_of(decays, kHeadsAhead);
+      }
+    }
+  }
+
+  // Asks for queries and keys; by another.
+  __device__ __forceinline__ void feed_queries() const {
+    int asked = 0, round = 0;
+#pragma unroll 1
+    for (int i = 0;; round += i == kTasks - 1, i = next_of(i, kTasks)) {
+      barrier_wait(shared_address(&s.found[i]), round & 1);
+      const Task task = s.task[i];
+      if (task.valid == 0) return;
+#pragma unroll 1
+      for (int turn = 0; turn < p.k_group; turn += p.q_group, ++asked) {
+        if (asked > 0) barrier_wait(shared_address(&s.queries_left), (asked - 1) & 1);
+        if (lane_here() == 0) ask_queries(task, turn, turn == 0);
+        __syncwarp();
+      }
+    }
+  }
+
+  // dbeta; by a third.
+  __device__ __forceinline__ void find_betas() const {
+    unsigned taken = blockIdx.x;
+#pragma unroll 1
+    for (;;) {
+      const Task task = find_task(p, taken);
+      if (task.valid == 0) return;
+#pragma unroll 1
+      for (int h = task.k_head * p.k_group; h < (task.k_head + 1) * p.k_group; ++h) {
+        write_betas(p, at_place(p, task.place, h), task.first, task.valid, h, lane_here());
+      }
+    }
   }
 
   __device__ __forceinline__ void ask_queries(const Task& task, int turn, bool with_keys) const {
@@ -92,12 +149,12 @@ struct GradientBlock {
     if (with_keys) load_boxes(shared_address(s.k), &maps.k, 0, task.k_head, static_cast<int>(task.first), landed);
   }
 
-  // Rows of the next sequence, NaN maybe; by all threads.
+  // Rows of the next sequence, NaN maybe; by all threads that multiply.
   __device__ __forceinline__ void clear_tail(const Task& task, uint32_t boxes, int count) const {
     if (task.valid == kChunk) return;
     for (int i = 0; i < count; ++i) clear_rows(boxes + i * kBoxBytes, task.valid, threadIdx.x, kGradientThreads);
     fence_async();
-    __syncthreads();
+    named_barrier(kCleared, kGradientThreads);
   }
 
   // 64 channels of the rows of a head, from channel 64 half on.
@@ -120,103 +177,101 @@ __device__ __forceinline__ void write_zeros(const Problem& p, int64_t first, int
   const int from = static_cast<int>(max(int64_t{0}, behind - first)), to = static_cast<int>(min(int64_t{kChunk}, p.tokens - first));
   const auto clear = [&](void* x, int heads) {  // those heads of x that this block has
     const int count = heads / p.k_heads;
-    for (int at = 16 * from * count + threadIdx.x; at < 16 * to * count; at += kGradientThreads) {
+    for (int at = 16 * from * count + threadIdx.x; at < 16 * to * count; at += kGradientBlock) {
       const int64_t row = (first + at / (16 * count)) * heads + k_head * count + at / 16 % count;
       reinterpret_cast<uint4*>(x)[row * 16 + at % 16] = make_uint4(0, 0, 0, 0);
     }
   };
   clear(p.dq, p.q_heads), clear(p.dk, p.k_heads), clear(p.dv, p.v_heads);
-  for (int at = from * p.k_group + threadIdx.x; at < to * p.k_group; at += kGradientThreads) {
+  for (int at = from * p.k_group + threadIdx.x; at < to * p.k_group; at += kGradientBlock) {
     const int64_t i = (first + at / p.k_group) * p.H + k_head * p.k_group + at % p.k_group;
     p.dg[i] = 0.f, p.dbeta[i] = 0.f;
   }
 }
 
-// All of a task's heads, whose queries and keys have been asked for, as has been the first head; `phase` has the parities of
-// barriers: bit 0 of heads, bit 1 of queries.
+// Where whoever multiplies is: the places of the next half and the next head, and parities by bit: of barriers by part, of queries, of
+// tasks, of the head.
+struct Turn {
+  int part, decays, parities;
+};
+constexpr int kOfQueries = kParts, kOfTasks = kOfQueries + 1, kOfHead = kOfTasks + kTasks;
+
+// All of a task's heads.
 template <class E>
-__device__ __forceinline__ void find_gradients(const GradientBlock& block, const Task& task, const Task& next, int& phase) {
+__device__ __forceinline__ void find_gradients(const GradientBlock& block, const Task& task, Turn& at) {
   const Problem& p = block.p;
   GradientShared& s = block.s;
   const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), wg = of_block / 4, warp = of_block % 4, lane = lane_here();
   float dQ[32] = {}, dK[32] = {};
 #pragma unroll 1
   for (int turn = 0; turn < p.k_group; ++turn) {
-    const int h = task.k_head * p.k_group + turn, parity = phase & 1;
-    phase ^= 1;
-    const Decays& d = s.decays[parity];
-    if (of_block == 0) look_at_gates(p, s.sums, task.first, task.valid, h, lane);
+    const int h = task.k_head * p.k_group + turn;
+    const Decays& d = s.decays[at.decays];
+    GateSums& sums = s.sums[at.parities >> kOfHead];
+    at.decays = next_of(at.decays, kHeadsAhead), at.parities ^= 1 << kOfHead;
     Products of;
+    float through = 0.f;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      Part& part = s.part[half];
-      barrier_wait(shared_address(&s.landed[half]), parity);
-      block.clear_tail(task, shared_address(part.g), 1);
+      Part& part = s.part[at.part];
+      barrier_wait(shared_address(&s.landed[at.part]), at.parities >> at.part & 1);
+      block.clear_tail(task, shared_address(part.g), 2);
       multiply_part<E>(of, part, half > 0, wg);
-      const float through = add_all(dot_states<E>(part, threadIdx.x, kGradientThreads));
-      float& sum = s.sums.through[parity][of_block];
-      if (lane == 0) sum = half == 0 ? through : sum + through;
-      if (p.v_group == 1) write_values<E>(p, part, d, task.first, task.valid, h, half, threadIdx.x, kGradientThreads);
+      through += dot_states<E>(part, of_block, lane_here());
       wgmma_wait<0>();
       settle_products(of);
-      __syncthreads();
-      if (threadIdx.x == 0) {
-        if (turn + 1 < p.k_group) {
-          block.ask(task, turn + 1, half, parity ^ 1);
-        } else if (next.valid > 0) {
-          if (half == 0) block.wait_for(next);
-          block.ask(next, 0, half, parity ^ 1);
-        }
-      }
+      __syncwarp();
+      barrier_arrive_if(lane == 0, shared_address(&s.left[at.part]));
+      at.parities ^= 1 << at.part, at.part = next_of(at.part, kParts);
     }
+    through = add_all(through);
+    if (lane == 0) sums.through[of_block] = through;
     // Found anew, and not kept over the products of states.
     const uint32_t all_k = anew(shared_address(s.k)), all_q = all_k + kHalves * kBoxBytes;
     const uint32_t k = all_k + wg * kBoxBytes, q = all_q + wg * kBoxBytes;
-    add_states<E>(dQ, dK, of, d, p.scale, s.sums, q, k, wg, warp, lane);
+    if (turn % p.q_group == 0) {
+      barrier_wait(shared_address(&s.queries), at.parities >> kOfQueries & 1);
+      at.parities ^= 1 << kOfQueries;
+      block.clear_tail(task, turn == 0 ? all_k : all_q, turn == 0 ? 2 * kHalves : kHalves);
+    }
+    add_states<E>(dQ, dK, of, d, p.scale, sums, q, k, wg, warp, lane);
     float products[32];
     wgmma_fence();
     multiply_rows<E, kHeadSize / 16>(products, wg == 0 ? all_q : all_k, all_k, false);
     wgmma_commit();
     wgmma_wait<0>();
     settle(products);
-    const uint32_t scores = anew(shared_address(s.matrices)), keys = scores + 2 * kBoxBytes;
+    const uint32_t scores = anew(shared_address(s.matrices)), keys = scores + kBoxBytes;
     const int here = anew(lane);  // so that no places found from it are kept over products
-    if (wg == 0) {
-      find_between<E, true>(of.between, products, d, p.scale, s.sums, scores, scores + kBoxBytes, wg, warp, here);
-    } else {
-      find_between<E, false>(of.between, products, d, p.scale, s.sums, keys, keys + kBoxBytes, wg, warp, here);
-    }
+    named_barrier(kMatrices, kGradientThreads);  // those of the head before are read
+    find_between<E>(of.between, products, d, p.scale, sums, wg == 0 ? scores : keys, wg, warp, here);
     fence_async();
-    __syncthreads();
+    named_barrier(kMatrices, kGradientThreads);
     wgmma_fence();
     multiply_boxes<E>(dQ, scores, k, true);
-    multiply_boxes<E>(dK, scores + kBoxBytes, q, true);
+    multiply_turned<E>(dK, scores, q, true);
     multiply_boxes<E>(dK, keys, k, true);
-    multiply_boxes<E>(dK, keys + kBoxBytes, k, true);
+    multiply_turned<E>(dK, keys, k, true);
     wgmma_commit();
     if (of_block == 0) {
-      write_gates(p, s.sums, d, parity, task.at_end, task.exact_end, at_place(p, task.place, h), task.first, task.valid, h, lane);
+      write_gates(p, sums, d, task.at_end, task.exact_end, at_place(p, task.place, h), task.first, task.valid, h, lane);
     }
     wgmma_wait<0>();
     settle(dQ), settle(dK);
-    if ((h + 1) % p.q_group != 0) continue;
+    if ((turn + 1) % p.q_group != 0) continue;
+    __syncwarp();
+    barrier_arrive_if(lane == 0, shared_address(&s.queries_left));  // behind the last head the keys, too
     block.store<E>(task, dQ, p.dq, p.q_heads, h / p.q_group, wg, warp, here);
 #pragma unroll
     for (int i = 0; i < 32; ++i) dQ[i] = 0.f;
-    if (turn + 1 == p.k_group) break;
-    __syncthreads();  // this head's queries are read
-    if (threadIdx.x == 0) block.ask_queries(task, turn + 1, false);
-    barrier_wait(shared_address(&s.queries), phase >> 1 & 1);
-    phase ^= 2;
-    block.clear_tail(task, all_q, kHalves);
   }
   block.store<E>(task, dK, p.dk, p.k_heads, task.k_head, wg, warp, anew(lane));
 }
 
 // So many blocks as there is room for, or fewer.
 template <class E>
-__global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(const __grid_constant__ Problem p,
-                                                                            const __grid_constant__ Maps maps) {
+__global__ void __launch_bounds__(kGradientBlock, 1) gdn_gradients_kernel(const __grid_constant__ Problem p,
+                                                                          const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<GradientShared*>(memory);
   const int64_t behind = bound(p, p.N);
@@ -226,34 +281,35 @@ __global__ void __launch_bounds__(kGradientThreads, 1) gdn_gradients_kernel(cons
       if (first < p.tokens && first + kChunk > behind) write_zeros(p, first, behind, at % p.k_heads);
     }
   }
-  const GradientBlock block{p, s, maps};
-  if (threadIdx.x < 32) find_task(p, s.task[0]);
   if (threadIdx.x == 0) {
-    for (auto& landed : s.landed) barrier_init(shared_address(&landed), 1);
-    barrier_init(shared_address(&s.queries), 1);
-    barrier_init_done();
-    if (s.task[0].valid > 0) {
-      block.ask_queries(s.task[0], 0, true);
-      block.wait_for(s.task[0]);
-      block.ask(s.task[0], 0, 0, 0), block.ask(s.task[0], 0, 1, 0);
+    for (int i = 0; i < kParts; ++i) {
+      barrier_init(shared_address(&s.landed[i]), 1);
+      barrier_init(shared_address(&s.left[i]), kGradientThreads / 32);
     }
+    barrier_init(shared_address(&s.queries), 1);
+    barrier_init(shared_address(&s.queries_left), kGradientThreads / 32);
+    for (auto& found : s.found) barrier_init(shared_address(&found), 1);
+    barrier_init_done();
   }
   __syncthreads();
-  int phase = 0, nth = 0;
-#pragma unroll 1
-  while (s.task[nth].valid > 0) {
-    const Task& task = s.task[nth];
-    Task& next = s.task[nth ^ 1];
-    barrier_wait(shared_address(&s.queries), phase >> 1 & 1);
-    phase ^= 2, nth ^= 1;
-    block.clear_tail(task, shared_address(s.k), 2 * kHalves);
-    if (threadIdx.x < 32) find_task(p, next);
-    find_gradients<E>(block, task, next, phase);
-    __syncthreads();  // its queries and keys are read
-    if (threadIdx.x == 0 && next.valid > 0) block.ask_queries(next, 0, true);
+  const GradientBlock block{p, s, maps};
+  const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
+  if (of_block >= kGradientThreads / 32) {
+    registers_down<kFeedRegisters>();
+    if (of_block == 8) block.feed_heads();
+    if (of_block == 9) block.feed_queries();
+    if (of_block == 10) block.find_betas();
+    return;
   }
-  // Whoever waits for this kernel is to wait for that before it, too: one block does.
-  if (p.written != nullptr && blockIdx.x == 0) wait_for_last();
+  registers_up<kWalkRegisters>();
+  Turn at{};
+#pragma unroll 1
+  for (int nth = 0;; nth = next_of(nth, kTasks)) {
+    barrier_wait(shared_address(&s.found[nth]), at.parities >> kOfTasks + nth & 1);
+    at.parities ^= 1 << kOfTasks + nth;
+    if (s.task[nth].valid == 0) return;
+    find_gradients<E>(block, s.task[nth], at);
+  }
 }
 
 }  // namespace

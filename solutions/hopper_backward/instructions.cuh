@@ -32,20 +32,6 @@ __device__ __forceinline__ int anew(int x) {
   return y;
 }
 
-// The next kernel's blocks may begin where there is room; and for the kernel before to be over.
-__device__ __forceinline__ void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_last() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
-// Counts what this thread has written, and what it has seen others write, with TMA too; and waits for such a count.
-__device__ __forceinline__ void count_written(int* count) {
-  asm volatile("fence.proxy.async.global;\nfence.acq_rel.gpu;\nred.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(count) : "memory");
-}
-__device__ __forceinline__ void wait_written(const int* count, int all) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .s32 x;\nWAIT: ld.acquire.gpu.global.s32 x, [%0];\nsetp.lt.s32 p, x, %1;\n@p bra WAIT;\n}\n"
-      "fence.proxy.async.global;" ::"l"(count), "r"(all) : "memory");
-}
-
 // --- mbarriers --------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t bar, int count) {
@@ -89,10 +75,20 @@ __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int by
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 }
+// To the L2 cache alone.
+__device__ __forceinline__ void prefetch_bytes(const void* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 // The other way.
 __device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;"
                ::"l"(to), "r"(from), "r"(bytes) : "memory");
+}
+// Boxes to rows of a tensor, from `token` on. What lies outside is left out.
+__device__ __forceinline__ void store_boxes(const CUtensorMap* map, uint32_t from, int half, int head, int token) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];\ncp.async.bulk.commit_group;"
+      ::"l"(map), "r"(0), "r"(token), "r"(half), "r"(head), "r"(from) : "memory");
 }
 // For what this thread has stored to have been read.
 __device__ __forceinline__ void stored_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
@@ -218,6 +214,11 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t at, int ahead) {
   const uint32_t low = ((at & 0x3ffff) >> 4 | 1 << 16) + (ahead >> 4);
   return low | uint64_t{64} << 32 | uint64_t{1} << 62;
 }
+// Of cores of 8 rows of 16 bytes, not swizzled: two side by side, 128 bytes apart; the next eight rows 256 bytes further.
+__device__ __forceinline__ uint64_t descriptor_packed(uint32_t at, int ahead) {
+  const uint32_t low = ((at & 0x3ffff) >> 4 | 8 << 16) + (ahead >> 4);
+  return low | uint64_t{16} << 32;
+}
 // d [64, 64] (+)= a [64, 16] b [16, 64]: a in registers, b in shared memory. TransposedB: b lies [k, n], n contiguous.
 template <class E, int TransposedB>
 __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int accumulate) {
@@ -247,32 +248,32 @@ __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t (&a)[4], ui
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TransposedB));
   }
 }
-// Both operands in shared memory.
-template <class E, int TransposedB>
+// Both operands in shared memory. TransposedA: a lies [k, m], m contiguous.
+template <class E, int TransposedB, int TransposedA>
 __device__ __forceinline__ void wgmma_shared(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
   if constexpr (std::is_same_v<E, __half>) {
     asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
       "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "%32, %33, p, 1, 1, 0, %35;"
+      "%32, %33, p, 1, 1, %36, %35;"
       "\n}"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
       "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
       "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
       "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "l"(a), "l"(b), "r"(accumulate), "n"(TransposedB));
+      : "l"(a), "l"(b), "r"(accumulate), "n"(TransposedB), "n"(TransposedA));
   } else {
     asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
       "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "%32, %33, p, 1, 1, 0, %35;"
+      "%32, %33, p, 1, 1, %36, %35;"
       "\n}"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
       "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
       "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
       "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "l"(a), "l"(b), "r"(accumulate), "n"(TransposedB));
+      : "l"(a), "l"(b), "r"(accumulate), "n"(TransposedB), "n"(TransposedA));
   }
 }

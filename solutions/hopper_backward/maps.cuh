@@ -5,7 +5,7 @@
 namespace {
 
 struct Maps {
-  CUtensorMap q, k, v, slice_of_v, g, slice_of_g;  // g: of do
+  CUtensorMap q, k, v, slice_of_v, g, slice_of_g, dv, slice_of_dv;  // g: of do. dv: of Problem::writes
 };
 
 }  // namespace

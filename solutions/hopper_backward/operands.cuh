@@ -115,7 +115,8 @@ __device__ __forceinline__ void pack_rest(uint32_t (&bits)[8][4], const Slice& S
   keep(bits);
 }
 
-// What a thread has of tokens' values in a box whose rows are tokens: to there, from there. A warp has 16 channels.
+// What a thread has of tokens' values in a box whose rows are tokens: to there, as it is or times a decay; from there. A warp has 16
+// channels.
 template <class E>
 __device__ __forceinline__ void store_tokens(const float (&x)[32], uint32_t box, int warp, int lane) {
 #pragma unroll
@@ -123,6 +124,19 @@ __device__ __forceinline__ void store_tokens(const float (&x)[32], uint32_t box,
     uint32_t bits[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) bits[e] = pack<E>(x[8 * k + 2 * e], x[8 * k + 2 * e + 1]);
+    stmatrix_transposed(box + turned_place_of_lane(k, warp, lane), bits);
+  }
+}
+template <class E>
+__device__ __forceinline__ void store_decayed(const float (&x)[32], const float4 (&decays)[4], uint32_t box, int warp, int lane) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    uint32_t bits[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float2 decay = pair_of(decays[k], e);
+      bits[e] = pack<E>(decay.x * x[8 * k + 2 * e], decay.y * x[8 * k + 2 * e + 1]);
+    }
     stmatrix_transposed(box + turned_place_of_lane(k, warp, lane), bits);
   }
 }

@@ -20,18 +20,15 @@ struct Problem {
   float* dh0;                   // [N, H, D, D]
   unsigned char* tiles;         // [places, H]: what is prepared of a chunk (boxes.cuh)
   unsigned char *starts, *ends; // [places, H] states: S at a chunk's start, dS at its end, as boxes of 64 x 64
-  unsigned char *errors, *writes;  // [places, H]: r of each token, and x, the gradient of what it writes; boxes too
-  float* of_beta;               // [places, H, kWalkers, 64]: what warps that walk find of dbeta
-  float* of_states;             // [places, H, kWalkers]: and of <S, dS>, of chunks at a sequence's ends
-  float* of_end;                // [N, H, kWalkers, 64]: and of r . dS k, of the last chunk, where dht is given
+  unsigned char* errors;        // [places, H]: r of each token; boxes too
+  uint16_t* writes;             // [T, H, D]: dv of each head: where no heads share values, dv itself
+  float* of_end;                // [N, H, kWalkers, 64]: what warps that walk find of r . dS k, of the last chunk, where dht is given
   uint4* rests;                 // [N, H, 2, kWalkers, 4, 32]: what r loses in 16 bits, of the first chunk and of the last
-  int* written;                 // [places, H]: how many blocks have left all that they find of a chunk in the reverse walk; null
-                                // where the last kernel begins once that walk is over
-  int* queue;                   // how many chunks and key heads blocks of the last kernel have taken
+  int* order;                   // [N]: sequences, longest first; null: they are taken as they come
   int64_t tokens;
   int places;                   // of chunks
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
-  int device;
+  int device, multiprocessors;
   float scale;
   bool k_first, log_gates;
 };
@@ -84,18 +81,16 @@ __device__ __forceinline__ Chunk find_chunk(const Problem& p, int64_t place) {
 
 constexpr int kSorted = 512;  // sequences that are taken longest first; more are taken as they come
 
-// The sequence of which `rank` are longer, or as long and before it; by a block. `lengths` and `found` are shared.
-__device__ __forceinline__ int find_ranked(const Problem& p, int rank, int* lengths, int* found) {
+// Longest first; as long ones as they come. By a block, once a call. `lengths` is shared.
+__device__ __forceinline__ void order_sequences(const Problem& p, int* lengths) {
   for (int n = threadIdx.x; n < p.N; n += blockDim.x) lengths[n] = count_chunks(p, n);
   __syncthreads();
   for (int n = threadIdx.x; n < p.N; n += blockDim.x) {
     const int mine = lengths[n];
-    int ahead = 0;
-    for (int m = 0; m < p.N; ++m) ahead += lengths[m] > mine || (lengths[m] == mine && m < n);
-    if (ahead == rank) *found = n;
+    int rank = 0;
+    for (int m = 0; m < p.N; ++m) rank += lengths[m] > mine || (lengths[m] == mine && m < n);
+    p.order[rank] = n;
   }
-  __syncthreads();
-  return *found;
 }
 
 }  // namespace

@@ -21,12 +21,19 @@ __device__ __forceinline__ void multiply_by(float (&acc)[32], const uint32_t (&a
   for (int k = 0; k < 4; ++k) wgmma<E, 1>(acc, a[k], descriptor(b, along_column(k)), accumulate || k > 0);
 }
 
+// acc (+)= a b^T, for a square of packed blocks.
+template <class E>
+__device__ __forceinline__ void multiply_square(float (&acc)[32], const uint32_t (&a)[4][4], uint32_t square, bool accumulate) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) wgmma<E, 0>(acc, a[k], descriptor_packed(square, block_of_square(0, k)), accumulate || k > 0);
+}
+
 // Both operands are in boxes. acc (+)= a b^T.
 template <class E, int Steps>
 __device__ __forceinline__ void multiply_rows(float (&acc)[32], uint32_t a, uint32_t b, bool accumulate) {
 #pragma unroll
   for (int k = 0; k < Steps; ++k) {
-    wgmma_shared<E, 0>(acc, descriptor(a, along_row(k)), descriptor(b, along_row(k)), accumulate || k > 0);
+    wgmma_shared<E, 0, 0>(acc, descriptor(a, along_row(k)), descriptor(b, along_row(k)), accumulate || k > 0);
   }
 }
 // acc (+)= a b, for one box each.
@@ -34,7 +41,15 @@ template <class E>
 __device__ __forceinline__ void multiply_boxes(float (&acc)[32], uint32_t a, uint32_t b, bool accumulate) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    wgmma_shared<E, 1>(acc, descriptor(a, along_row(k)), descriptor(b, along_column(k)), accumulate || k > 0);
+    wgmma_shared<E, 1, 0>(acc, descriptor(a, along_row(k)), descriptor(b, along_column(k)), accumulate || k > 0);
+  }
+}
+// acc (+)= a^T b.
+template <class E>
+__device__ __forceinline__ void multiply_turned(float (&acc)[32], uint32_t a, uint32_t b, bool accumulate) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    wgmma_shared<E, 1, 1>(acc, descriptor(a, along_column(k)), descriptor(b, along_column(k)), accumulate || k > 0);
   }
 }
 

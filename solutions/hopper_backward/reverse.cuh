@@ -1,7 +1,7 @@
 // The gradients of states, over the chunks of a sequence from the last one, 64 value channels a warpgroup. dS [V, K] is that of
 // the state behind a chunk, G = do:
 //   Y^T  = G^T P + (dS K^T) diag(gamma_C / gamma)
-//   x^T  = Y^T M                                        the gradient of what each token writes, to memory; and dS
+//   x^T  = Y^T M                                        diag(beta) x is dv, to memory; and dS
 //   dS  <- gamma_C dS + G^T diag(scale gamma) Q - x^T diag(beta gamma) K
 // On the way, while x is at hand in float32: x . r of each token, over the channels of a warp, which is its part of dbeta.
 #pragma once
@@ -26,19 +26,42 @@ template <int Groups>
 struct ReverseWay {
   const Maps& maps;
   const Work& work;
-  unsigned char* left;  // writes
-  static constexpr bool kWaitedFor = true;
   __device__ __forceinline__ static int chunk_of(const Work& work, int turn) { return work.chunks - 1 - turn; }
-  __device__ __forceinline__ static unsigned char* values(ReverseStage<Groups>& stage) { return stage.g; }
+  // A last chunk's box would reach into the next sequence: its rows go one by one.
+  __device__ __forceinline__ void leave(const Problem& p, ReverseStage<Groups>& stage, int c, int lane) const {
+    const int64_t token = work.start + static_cast<int64_t>(c) * kChunk;
+    const int rows = work.tokens - c * kChunk;
+    if (rows >= kChunk) {
+      const CUtensorMap* const map = Groups == kHalves ? &maps.dv : &maps.slice_of_dv;
+      if (lane == 0) store_boxes(map, shared_address(stage.g), work.slice / kSlice, work.h, static_cast<int>(token));
+      return;
+    }
+    uint16_t* const to = p.writes + (token * p.H + work.h) * kHeadSize + work.slice;
+#pragma unroll 1
+    for (int at = lane; at < Groups * rows * 8; at += 32) {
+      const int box = at / (rows * 8), row = at / 8 % rows, piece = at % 8;
+      const uint4 words = load_shared(shared_address(stage.g) + box * kBoxBytes + swizzled(row, piece));
+      *reinterpret_cast<uint4*>(to + static_cast<int64_t>(row) * p.H * kHeadSize + box * kSlice + 8 * piece) = words;
+    }
+    __syncwarp();
+  }
   __device__ __forceinline__ void ask(const Problem& p, ReverseStage<Groups>& stage, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
     const int64_t at = at_place(p, work.place + c, work.h);
     barrier_expect(landed, 2 * (kHalves + Groups) * kBoxBytes + kReverseBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
-    load_bytes(shared_address(&stage.tile), p.tiles + at * kTileBytes + kMAt, kReverseBytes, landed);
+    const unsigned char* const tile = p.tiles + at * kTileBytes;
+#pragma unroll
+    for (int term = 0; term < kTerms; ++term) {
+      load_upper(shared_address(stage.tile.M[term]), tile + kMAt + term * kTriangle, 0, landed);
+    }
+    load_upper(shared_address(stage.tile.P), tile + kPAt, sizeof(ReverseDecays), landed);
     load_boxes(shared_address(stage.q), &maps.q, 0, work.q_head, token, landed);
     const unsigned char* const errors = p.errors + at * kValueBytes + work.slice / kSlice * kBoxBytes;
     load_bytes(shared_address(stage.r), errors, Groups * kBoxBytes, landed);
+    if (c == 0 && p.initial_state != nullptr) {  // it is multiplied with dS then
+      prefetch_bytes(p.initial_state + at_place(p, work.n, work.h) * kHeadSize * kHeadSize, kHeadSize * kHeadSize * 4);
+    }
     stored_read();  // what was left in the place of g
     load_boxes(shared_address(stage.g), Groups == kHalves ? &maps.g : &maps.slice_of_g, work.slice / kSlice, work.h, token, landed);
   }
@@ -47,10 +70,15 @@ struct ReverseWay {
   }
 };
 
-// x . r of each token, over a warp's channels. `rests`: what r has lost, or null.
-template <class E>
+// x . r of each token, over a warp's channels. `rests`: what r has lost, or null. All of it is asked for before any is used.
+template <class E, bool WithRests>
 __device__ __forceinline__ void dot_tokens(const float (&x)[32], uint32_t r_box, const uint4* rests, float* to, int warp, int lane) {
   Tokens r;
+  uint4 lost[4];
+  if constexpr (WithRests) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) lost[k] = rests[32 * k + lane];
+  }
   load_tokens(r, r_box, warp, lane);
   float sums[16] = {};
 #pragma unroll
@@ -59,8 +87,8 @@ __device__ __forceinline__ void dot_tokens(const float (&x)[32], uint32_t r_box,
     for (int e = 0; e < 4; ++e) {
       const int i = 8 * k + 2 * e, n = 2 * (2 * k + e / 2);
       float2 error = unpack<E>(r[k][e]);
-      if (rests != nullptr) {
-        const float2 rest = unpack<E>(reinterpret_cast<const uint32_t*>(rests + 32 * k + lane)[e]);
+      if constexpr (WithRests) {
+        const float2 rest = unpack<E>(e == 0 ? lost[k].x : e == 1 ? lost[k].y : e == 2 ? lost[k].z : lost[k].w);
         error.x += rest.x, error.y += rest.y;
       }
       sums[n] = fmaf(x[i], error.x, sums[n]), sums[n + 1] = fmaf(x[i + 1], error.y, sums[n + 1]);
@@ -71,23 +99,28 @@ __device__ __forceinline__ void dot_tokens(const float (&x)[32], uint32_t r_box,
 }
 
 // <S, dS> over a warp's channels, where a chunk is a sequence's first or last: a given state, or gradient, may be large beside
-// what is left of the sum, so neither is rounded here. `boxes`: S as the forward walk has left it, of the warpgroup's channels.
+// what is left of the sum, so neither is rounded here. `boxes`: S as the forward walk has left it, of the warpgroup's channels. All
+// is asked for before any is used.
 template <class E>
 __device__ __forceinline__ float dot_states_exactly(const Slice& dS, const float* given, bool k_first, const unsigned char* boxes,
                                                     int row, int column, int warp, int lane) {
+  float2 S[32];
+  if (given != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) S[i] = load_pair(given, k_first, row + i % 2 * 8, column + i / 2 * 8);
+  } else {
+    uint32_t words[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const uint32_t at = swizzled(16 * warp + lane / 4 + i % 2 * 8, i / 2 % 8) + lane % 4 * 4;
+      words[i] = *reinterpret_cast<const uint32_t*>(boxes + i / 16 * kBoxBytes + at);
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) S[i] = unpack<E>(words[i]);
+  }
   float sum = 0.f;
 #pragma unroll
-  for (int i = 0; i < kHeadSize / 2; i += 2) {
-    const int r = row + i % 4 / 2 * 8, c = column + i / 4 * 8;
-    float2 S;
-    if (given != nullptr) {
-      S = load_pair(given, k_first, r, c);
-    } else {
-      const uint32_t at = swizzled(16 * warp + lane / 4 + i % 4 / 2 * 8, i % 32 / 4) + lane % 4 * 4;
-      S = unpack<E>(*reinterpret_cast<const uint32_t*>(boxes + i / 32 * kBoxBytes + at));
-    }
-    sum = fmaf(S.x, dS[i / 32][i % 32], fmaf(S.y, dS[i / 32][i % 32 + 1], sum));
-  }
+  for (int i = 0; i < 32; ++i) sum = fmaf(S[i].x, dS[i / 16][2 * i % 32], fmaf(S[i].y, dS[i / 16][2 * i % 32 + 1], sum));
   return add_all(sum);
 }
 
@@ -114,6 +147,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     settle(y);
     keep(state_bits);
   }
+  const bool with_rests = keeps_rests(p);
   int place = 0, parity = 0;
 #pragma unroll 1
   for (int turn = 0; turn < chunks; ++turn) {
@@ -126,7 +160,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     if (turn == 0 || turn == chunks - 1) {
       const float* const given = turn == chunks - 1 && p.initial_state != nullptr ? state_of(p.initial_state) : nullptr;
       const float found = dot_states_exactly<E>(dS, given, p.k_first, p.starts + of_slice, row, column, warp, lane);
-      if (lane == 0) p.of_states[at * kWalkers + walker] = found;
+      if (lane == 0) sums_at(p, at).of_states[walker] = found;
     }
     barrier_wait(shared_address(&s.full[place]), parity);
     pack_state<E>(state_bits, dS);
@@ -134,7 +168,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     load_tokens(g_bits, g, warp, lane);
     wgmma_fence();
     multiply<E>(y, state_bits, k, true);
-    multiply_by<E>(o, g_bits, P, false);
+    multiply_square<E>(o, g_bits, P, false);
     wgmma_commit();
     hand_out(state_bits, s.states[wg], p.ends + of_slice, warp, lane);
     float4 to_end[4];
@@ -145,12 +179,12 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     keep(state_bits), keep(g_bits);
     if (turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
       float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
-      dot_tokens<E>(y, r, rests_of(p, s.work, chunks - 1, walker), of_end, warp, lane);
+      dot_tokens<E, true>(y, r, rests_of(p, s.work, true, walker), of_end, warp, lane);
     }
     pack_sum<E>(bits, o, y, to_end);
     wgmma_fence();
 #pragma unroll
-    for (int term = 0; term < kTerms; ++term) multiply_by<E>(y, bits, M + term * kBoxBytes, term > 0);
+    for (int term = 0; term < kTerms; ++term) multiply_square<E>(y, bits, M + term * kSquare, term > 0);
     wgmma_commit();
     float4 decay[4];
     load_decays(decay, decays + offsetof(ReverseDecays, read), lane);
@@ -166,13 +200,14 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     wgmma_fence();
     update_state<E>(dS, bits, k);
     wgmma_commit();
-    store_tokens<E>(y, g, warp, lane);  // this warp has read the same channels there
-    const uint4* const rests = rests_of(p, s.work, chunks - 1 - turn, walker);
-    if (rests == nullptr) dot_tokens<E>(y, r, nullptr, p.of_beta + (at * kWalkers + walker) * kChunk, warp, lane);
+    load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
+    store_decayed<E>(y, decay, g, warp, lane);  // this warp has read the same channels there
+    const bool ends = with_rests && (turn == 0 || turn == chunks - 1);
+    if (!ends) dot_tokens<E, false>(y, r, nullptr, sums_at(p, at).of_beta[walker], warp, lane);
     wgmma_wait<0>();
     settle_state(dS);
     keep(bits), keep(g_bits);
-    if (rests != nullptr) dot_tokens<E>(y, r, rests, p.of_beta + (at * kWalkers + walker) * kChunk, warp, lane);
+    if (ends) dot_tokens<E, true>(y, r, rests_of(p, s.work, turn == 0, walker), sums_at(p, at).of_beta[walker], warp, lane);
 #pragma unroll
     for (int i = 0; i < 32; ++i) y[i] = 0.f;
     at -= p.H;
@@ -181,20 +216,18 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const bool around = place == kStages - 1;
     place = around ? 0 : place + 1, parity ^= around;
   }
-  if (lane == 0) {
-    stored_all();
-    barrier_arrive(shared_address(&s.done));
-  }
+  if (lane == 0) stored_all();
   save_state(dS, state_of(p.dh0), p.k_first, row, column);
 }
 
 template <class E, int Groups>
 __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_reverse_kernel(const __grid_constant__ Problem p,
                                                                               const __grid_constant__ Maps maps) {
-  let_next_begin();
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<ReverseShared<Groups>*>(memory);
-  begin_walk<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s);
+  begin_walk<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s, [](ReverseStage<Groups>& stage) {
+    clear_squares<false>(shared_address(stage.tile.M), kTerms + 1);
+  });
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (wg < Groups) {
     if constexpr (Groups > 1) registers_up<kWalkRegisters>();
@@ -202,7 +235,8 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_reverse_kernel(co
   } else {
     if constexpr (Groups > 1) registers_down<kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
-      feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s, {maps, s.work, p.writes});
+      if (lane_here() == 0) prefetch_next(p, p.dht);
+      feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s, {maps, s.work});
     }
   }
 }

@@ -24,21 +24,27 @@ __device__ __forceinline__ void give_row(const float (&x)[8], Store store) {
   if constexpr (Terms > 1) store(1, make_uint4(low[0], low[1], low[2], low[3]));
 }
 
-// An operand of two bfloat16 terms, 16 x 16, as a product leaves it: a left operand, or a right one transposed.
+// An operand of one bfloat16 term or two, 16 x 16, as a product leaves it: a left operand, or a right one transposed.
+template <int N>
 struct Operand16 {
-  uint32_t high[4], low[4];
+  uint32_t term[N][4];
   __device__ __forceinline__ Operand16() {}
-  __device__ __forceinline__ explicit Operand16(const float (&x)[8]) { split<__nv_bfloat16>(x, high, low); }
+  __device__ __forceinline__ explicit Operand16(const float (&x)[8]) {
+    uint32_t low[4];
+    split<__nv_bfloat16>(x, term[0], N > 1 ? term[N - 1] : low);
+  }
 };
 
-// y [16, 16] += a b^T: the product of both low terms is left out.
-__device__ __forceinline__ void multiply_terms(float (&y)[8], const Operand16& a, const Operand16& b) {
+// y [16, 16] += a b^T: of two terms the product of both low ones is left out.
+template <int N>
+__device__ __forceinline__ void multiply_terms(float (&y)[8], const Operand16<N>& a, const Operand16<N>& b) {
   float(&columns)[2][4] = reinterpret_cast<float(&)[2][4]>(y);
   const auto multiply = [&](const uint32_t(&left)[4], const uint32_t(&right)[4]) {
 #pragma unroll
     for (int t = 0; t < 2; ++t) mma<__nv_bfloat16>(columns[t], left, right[t], right[t + 2]);
   };
-  multiply(a.low, b.high), multiply(a.high, b.low), multiply(a.high, b.high);
+  if constexpr (N > 1) multiply(a.term[1], b.term[0]), multiply(a.term[0], b.term[1]);
+  multiply(a.term[0], b.term[0]);
 }
 
 // Products of a chunk, as wgmma leaves them, by blocks of 16 x 16 at or below the diagonal: of each a lane has eight numbers,
@@ -47,11 +53,13 @@ constexpr int kFragments = 1024, kProducts = 10 * kFragments;  // bytes
 
 __device__ __forceinline__ int fragments_of(int r, int m) { return (r * (r + 1) / 2 + m) * kFragments; }
 
+// Upper: of a product that is transposed, blocks on the other side of the diagonal, in the place of those on this one.
+template <bool Upper>
 __device__ __forceinline__ void write_products(const float (&products)[32], unsigned char* to, int warp, int lane) {
 #pragma unroll
   for (int m = 0; m < 4; ++m) {
-    if (m > warp) break;
-    float4* const at = reinterpret_cast<float4*>(to + fragments_of(warp, m)) + lane;
+    if (Upper ? m < warp : m > warp) continue;
+    float4* const at = reinterpret_cast<float4*>(to + (Upper ? fragments_of(m, warp) : fragments_of(warp, m))) + lane;
     at[0] = make_float4(products[8 * m], products[8 * m + 1], products[8 * m + 2], products[8 * m + 3]);
     at[32] = make_float4(products[8 * m + 4], products[8 * m + 5], products[8 * m + 6], products[8 * m + 7]);
   }

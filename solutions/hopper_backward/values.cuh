@@ -1,4 +1,4 @@
-// dv where heads share values: the sum of diag(beta) x over them, in one order.
+// dv where heads share values: the sum of theirs, in one order.
 #pragma once
 #include "boxes.cuh"
 
@@ -14,15 +14,12 @@ __global__ void __launch_bounds__(kValueThreads) gdn_values_kernel(const __grid_
     const int row = at / 16, piece = at % 16;
     float sums[8] = {};
     for (int h = blockIdx.y * p.v_group; h < static_cast<int>(blockIdx.y + 1) * p.v_group; ++h) {
-      const int64_t place = at_place(p, blockIdx.x, h);
-      const float beta = reinterpret_cast<const Decays*>(p.tiles + place * kTileBytes + kDecaysAt)->beta[row];
-      const unsigned char* const box = p.writes + place * kValueBytes + piece / 8 * kBoxBytes;
-      const uint4 x = *reinterpret_cast<const uint4*>(box + swizzled(row, piece % 8));
+      const uint4 x = reinterpret_cast<const uint4*>(p.writes)[((first + row) * p.H + h) * 16 + piece];
       const uint32_t words[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float2 pair = unpack<E>(words[i]);
-        sums[2 * i] = fmaf(beta, pair.x, sums[2 * i]), sums[2 * i + 1] = fmaf(beta, pair.y, sums[2 * i + 1]);
+        sums[2 * i] += pair.x, sums[2 * i + 1] += pair.y;
       }
     }
     const uint4 words = make_uint4(pack<E>(sums[0], sums[1]), pack<E>(sums[2], sums[3]), pack<E>(sums[4], sums[5]), pack<E>(sums[6], sums[7]));

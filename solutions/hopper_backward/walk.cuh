@@ -20,31 +20,40 @@ template <class Stage, int Groups, int Stages>
 struct Walking {
   alignas(1024) Stage stage[Stages];
   unsigned char states[Groups][kHalves * kBoxBytes];  // on their way to memory
-  alignas(8) uint64_t full[Stages], empty[Stages], tail, done;
+  alignas(8) uint64_t full[Stages], empty[Stages], tail;
   Work work;
-  int found;
 };
 
-// By all threads. The grid is (slices, H, N).
-template <class Shared, int Groups, int Stages>
-__device__ __forceinline__ void begin_walk(const Problem& p, Shared& s) {
-  int n = blockIdx.z;
-  if (p.N > 1 && p.N <= kSorted) n = find_ranked(p, n, reinterpret_cast<int*>(&s), &s.found);
+// To the cache, what a block begins with that comes when this one has left, or one beside it; by one thread.
+__device__ __forceinline__ void prefetch_next(const Problem& p, const float* states) {
+  const int64_t block = blockIdx.x + int64_t{gridDim.x} * (blockIdx.y + int64_t{gridDim.y} * blockIdx.z) + p.multiprocessors;
+  const int64_t z = block / gridDim.x / gridDim.y;
+  if (states == nullptr || z >= gridDim.z) return;
+  const int n = p.order != nullptr ? p.order[z] : static_cast<int>(z), h = static_cast<int>(block / gridDim.x % gridDim.y);
+  prefetch_bytes(states + at_place(p, n, h) * kHeadSize * kHeadSize, kHeadSize * kHeadSize * 4);
+}
+
+// By all threads. The grid is (slices, H, N). `clear` makes zeros where nothing lands.
+template <class Shared, int Groups, int Stages, class Clear>
+__device__ __forceinline__ void begin_walk(const Problem& p, Shared& s, Clear clear) {
   if (threadIdx.x == 0) {
-    Work& work = s.work;
-    work.n = n, work.h = blockIdx.y, work.slice = blockIdx.x * Groups * kSlice;
-    work.q_head = work.h / p.q_group, work.k_head = work.h / p.k_group, work.v_head = work.h / p.v_group;
-    work.chunks = count_chunks(p, n), work.place = first_chunk(p, n), work.start = bound(p, n);
-    work.tokens = static_cast<int>(bound(p, n + 1) - work.start);
     for (int i = 0; i < Stages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.empty[i]), 4 * Groups);
     }
     barrier_init(shared_address(&s.tail), 1);
-    barrier_init(shared_address(&s.done), 4 * Groups);
     barrier_init_done();
   }
-  fence_async();  // lengths have been written where TMA will
+  for (auto& stage : s.stage) clear(stage);
+  fence_async();
+  if (threadIdx.x == 0) {
+    Work& work = s.work;
+    const int n = p.order != nullptr ? p.order[blockIdx.z] : blockIdx.z;
+    work.n = n, work.h = blockIdx.y, work.slice = blockIdx.x * Groups * kSlice;
+    work.q_head = work.h / p.q_group, work.k_head = work.h / p.k_group, work.v_head = work.h / p.v_group;
+    work.chunks = count_chunks(p, n), work.place = first_chunk(p, n), work.start = bound(p, n);
+    work.tokens = static_cast<int>(bound(p, n + 1) - work.start);
+  }
   __syncthreads();
 }
 
@@ -54,18 +63,8 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
   const int chunks = __shfl_sync(kAllLanes, s.work.chunks, 0), lane = lane_here();
   const auto take = [&](int turn) {
     barrier_wait(shared_address(&s.empty[turn % Stages]), turn / Stages & 1);
-    if (lane == 0) {
-      fence_async();  // for warps that walk, which have written it
-      const int64_t at = at_place(p, s.work.place + Way::chunk_of(s.work, turn), s.work.h);
-      unsigned char* const to = way.left + at * kValueBytes + s.work.slice / kSlice * kBoxBytes;
-      store_bytes(to, shared_address(way.values(s.stage[turn % Stages])), Groups * kBoxBytes);
-    }
-  };
-  // All of a turn is in memory, as its walkers have seen of their own at the next one, which has been taken. Somebody may wait.
-  const auto say_written = [&](int turn) {
-    if (!Way::kWaitedFor || p.written == nullptr || lane != 0) return;
-    stored_all();
-    count_written(p.written + at_place(p, s.work.place + Way::chunk_of(s.work, turn), s.work.h));
+    if (lane == 0) fence_async();  // for warps that walk, which have written it
+    way.leave(p, s.stage[turn % Stages], Way::chunk_of(s.work, turn), lane);
   };
 #pragma unroll 1
   for (int turn = 0; turn < chunks; ++turn) {
@@ -75,7 +74,6 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
     const bool whole = rows >= kChunk;
     const uint32_t full = shared_address(&s.full[turn % Stages]), landed = whole ? full : shared_address(&s.tail);
     if (lane == 0) way.ask(p, stage, c, landed);
-    if (turn > Stages) say_written(turn - Stages - 1);
     __syncwarp();
     if (whole) continue;
     // Rows behind the end are the next sequence's: what is in them, NaN maybe, is no business of this one's, so they become
@@ -87,14 +85,7 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
     if (lane == 0) barrier_arrive(full);
   }
 #pragma unroll 1
-  for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) {
-    take(turn);
-    if (turn > 0) say_written(turn - 1);
-  }
-  if (Way::kWaitedFor && p.written != nullptr && chunks > 0) {
-    barrier_wait(shared_address(&s.done), 0);
-    say_written(chunks - 1);
-  }
+  for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) take(turn);
   if (lane == 0) stored_all();
 }
 
@@ -103,7 +94,7 @@ __device__ __forceinline__ void hand_out(const uint32_t (&bits)[8][4], unsigned 
                                          int lane) {
   constexpr int kRows = 16 * 128;  // bytes of a warp's rows in a box
   const uint32_t from = shared_address(states);
-  if (lane == 0) stored_all();
+  if (lane == 0) stored_read();
   __syncwarp();
 #pragma unroll
   for (int k = 0; k < 8; ++k) stmatrix(from + k / 4 * kBoxBytes + place_of_lane(warp, k % 4, lane), bits[k]);
@@ -115,15 +106,12 @@ __device__ __forceinline__ void hand_out(const uint32_t (&bits)[8][4], unsigned 
   }
 }
 
-// Where the rests of r are of a warp, of a sequence's first chunk or of its last; null: nobody needs them.
-__device__ __forceinline__ uint4* rests_of(const Problem& p, const Work& work, int c, int walker) {
-  const bool is_last = c == work.chunks - 1;
-  if ((c > 0 && !is_last) || (p.initial_state == nullptr && p.dht == nullptr)) return nullptr;
+// Whether somebody needs what r loses, in a sequence's first chunk and its last; and where that is, of a warp.
+__device__ __forceinline__ bool keeps_rests(const Problem& p) { return p.initial_state != nullptr || p.dht != nullptr; }
+__device__ __forceinline__ uint4* rests_of(const Problem& p, const Work& work, bool is_last, int walker) {
   return p.rests + ((at_place(p, work.n, work.h) * 2 + is_last) * kWalkers + walker) * 4 * 32;
 }
 
-// Registers of a thread where two warpgroups walk: of those, and of the one that feeds.
-constexpr int kWalkRegisters = 240, kFeedRegisters = 24;
 template <int Groups>
 constexpr int kWalkThreads = 128 * (Groups + 1);
 

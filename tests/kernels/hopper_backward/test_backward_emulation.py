@@ -36,7 +36,7 @@ def device_code(folder: Path, edit: Edit | None) -> None:
     descriptors = re.findall(
         r"^__device__ __forceinline__ uint64_t descriptor.*?^}\n", files.pop("instructions.cuh"), re.M | re.S
     )
-    assert len(descriptors) == 1
+    assert len(descriptors) == 2
     files["descriptors.h"] = "".join(descriptors)
     for name, text in files.items():
         (folder / name).write_text(text)
@@ -73,10 +73,11 @@ def test_the_gradients_are_right_in_other_orders(tmp_path: Path, seed: int, term
     assert len(done.stdout.splitlines()) == THOROUGH_RUNS
 
 
-COUNTED = "if (turn > 0) say_written(turn - 1);"
+TAIL = "if (rows >= kChunk) {\n      const"
 TO_TMA = "fence_async();  // for warps that walk, which have written it"
 OWN_PLACE = "barrier_wait(shared_address(&s.empty[turn % Stages]), turn / Stages & 1);"
-HEAD_BEFORE = "__syncwarp();  // what the warp has read of the head before"
+OF_PART = "if (round > 0) barrier_wait(shared_address(&s.left[place]), (round - 1) & 1);"
+OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
 
 
 @pytest.mark.thorough
@@ -87,11 +88,13 @@ HEAD_BEFORE = "__syncwarp();  // what the warp has read of the head before"
         pytest.param("reverse.cuh", "update_state<E>(dS, bits, k);", "", "WRONG: ragged", id="nothing erased"),
         pytest.param("walk.cuh", TO_TMA, "", "a write without fence_async", id="no fence"),
         pytest.param("walk.cuh", OWN_PLACE, "", "changed|WRONG|without fence_async", id="a place not left yet"),
-        pytest.param("gates.cuh", HEAD_BEFORE, "", "WRONG", id="gates of the next head"),
-        pytest.param("gates.cuh", "steep = alpha < kSteep", "steep = false", "WRONG: resets", id="a gate of 0"),
+        pytest.param("gradients.cuh", OF_PART, "", "changed|WRONG|too many arrivals", id="a part not left yet"),
+        pytest.param("gradients.cuh", OF_MATRICES, "wgmma_fence();", "WRONG|fence_async", id="matrices too early"),
+        pytest.param("decays.cuh", "g < kSteep ? 0.f : g", "g < kSteep ? 1.f : g", "WRONG: resets", id="a gate of 0"),
         pytest.param("between.cuh", "if (t <= i) sums", "if (t < i) sums", "WRONG: ragged", id="a gate too late"),
-        pytest.param("walk.cuh", COUNTED, "", "is not counted so", id="a chunk not counted"),
-        pytest.param("invert.cuh", "rows.beta[16 * r + j] * rows.inverse[row];", "1.f;", "WRONG", id="E as M"),
+        pytest.param("reverse.cuh", TAIL, "if (true) {\n const", "WRONG: ragged", id="a tail over the next sequence"),
+        pytest.param("products.cuh", "wgmma_shared<E, 1, 1>", "wgmma_shared<E, 1, 0>", "WRONG", id="not turned"),
+        pytest.param("invert.cuh", "x[0][j + e] *= beta[e] * inverse[0];", ";", "WRONG", id="E as M"),
     ],
 )  # fmt: skip
 def test_errors_are_found(tmp_path: Path, name: str, old: str, new: str, says: str) -> None:

@@ -32,17 +32,18 @@ struct Found {
 template <class E, int Groups>
 void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   const int shared = std::min(p.q_group, p.k_group);
-  Group group{std::min(shared, kHeads), 0, 0};
+  Group group{1, std::min(shared, kHeads), 0, 0};
   while (shared % group.heads != 0) --group.heads;
+  if (2 * group.heads <= kHeads && p.H / group.heads % 2 == 0) group.units = 2;
   group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
   const auto grid = [](int64_t x, int64_t y, int64_t z) {
     return Place{static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
   };
-  launch(grid(places, p.H / group.heads, 1), 128, kPrepareBytes, [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
+  launch(grid(places + 1, p.H / (group.units * group.heads), 1), 128, prepare_bytes(group.units), [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
   const Place walks = grid(kHalves / Groups, p.H, p.N);
   launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
   launch(walks, kWalkThreads<Groups>, sizeof(ReverseShared<Groups>), [&] { gdn_reverse_kernel<E, Groups>(p, maps); });
-  launch(grid(std::min<int64_t>(2, places), 1, 1), kGradientThreads, sizeof(GradientShared), [&] { gdn_gradients_kernel<E>(p, maps); });
+  launch(grid(std::min<int64_t>(2, places), 1, 1), kGradientBlock, sizeof(GradientShared), [&] { gdn_gradients_kernel<E>(p, maps); });
   if (p.v_group > 1) launch(grid(places, p.v_heads, 1), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
 }
 
@@ -53,8 +54,8 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
               Guarded<uint16_t>(tokens * c.value_heads * kSize), Guarded<float>(tokens * heads), Guarded<float>(tokens * heads),
               Guarded<float>(c.sequences() * heads * state)};
   Guarded<float> tiles(places * heads * kTileBytes / 4), starts(places * heads * kStateBytes / 4), ends = starts;
-  Guarded<float> errors(places * heads * kValueBytes / 4), writes = errors, of_beta(places * heads * kWalkers * kChunk);
-  Guarded<float> of_states(places * heads * kWalkers), of_end(c.sequences() * heads * kWalkers * kChunk);
+  Guarded<float> errors(places * heads * kValueBytes / 4);
+  Guarded<float> of_end(c.sequences() * heads * kWalkers * kChunk);
   Guarded<float> rests(c.sequences() * heads * 2 * kWalkers * 4 * 32 * 4);
   Problem p{};
   p.cu_seqlens = x.bounds.data();
@@ -64,30 +65,33 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.dq = found.dq.data(), p.dk = found.dk.data(), p.dv = found.dv.data();
   p.dg = found.dg.data(), p.dbeta = found.dbeta.data(), p.dh0 = found.dh0.data();
   const auto bytes = [](Guarded<float>& x) { return reinterpret_cast<unsigned char*>(x.data()); };
-  p.tiles = bytes(tiles), p.starts = bytes(starts), p.ends = bytes(ends), p.errors = bytes(errors), p.writes = bytes(writes);
-  p.of_beta = of_beta.data(), p.of_states = of_states.data(), p.of_end = of_end.data();
+  p.tiles = bytes(tiles), p.starts = bytes(starts), p.ends = bytes(ends), p.errors = bytes(errors);
+  p.of_end = of_end.data();
   p.rests = reinterpret_cast<uint4*>(rests.data());
-  std::vector<int> written(places * heads + 1, -1);
-  p.queue = written.data() + places * heads, p.places = static_cast<int>(places);
-  if (groups == 1) p.written = written.data();
+  p.places = static_cast<int>(places);
+  std::vector<int> order(c.sequences(), -1);
+  if (c.sequences() > 1) p.order = order.data();
   p.tokens = tokens, p.N = c.sequences(), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
-  p.scale = scale;
+  p.scale = scale, p.multiprocessors = 3;
   p.k_first = p.log_gates = c.k_first;
+  Guarded<uint16_t> of_heads(p.v_group > 1 ? tokens * heads * kSize : 0);  // dv of each head
+  p.writes = p.v_group > 1 ? of_heads.data() : found.dv.data();
 
   const int rows = static_cast<int>(x.bounds.back());
   const std::vector<uint16_t> zeros(given.output ? 0 : y.output.size());
   const uint16_t* const output = given.output ? y.output.data() : zeros.data();
   const Maps maps{{x.q.data(), kSize, c.query_heads, rows, 2}, {x.k.data(), kSize, c.key_heads, rows, 2},
                   {x.v.data(), kSize, c.value_heads, rows, 2}, {x.v.data(), kSize, c.value_heads, rows, 1},
-                  {output, kSize, p.H, rows, 2},               {output, kSize, p.H, rows, 1}};
+                  {output, kSize, p.H, rows, 2},               {output, kSize, p.H, rows, 1},
+                  {p.writes, kSize, p.H, rows, 2},             {p.writes, kSize, p.H, rows, 1}};
   const auto run = [&]<class E> { (groups == 1 ? launch_all<E, 1> : launch_all<E, 2>)(p, maps, places); };
   c.type == Type::float16 ? run.template operator()<__half>() : run.template operator()<__nv_bfloat16>();
-  for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &writes, &of_beta, &of_states, &of_end, &rests}) {
+  for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &of_end, &rests}) {
     found.intact &= x->intact();
   }
-  found.intact &= found.dq.intact() && found.dk.intact() && found.dv.intact();
+  found.intact &= of_heads.intact() && found.dq.intact() && found.dk.intact() && found.dv.intact();
   return found;
 }
 

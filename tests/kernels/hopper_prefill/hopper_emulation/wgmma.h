@@ -30,6 +30,7 @@ struct Request {
   int columns;
   bool left_shared, transposed, accumulate;
   Type type;
+  bool left_transposed = false;
   bool operator==(const Request&) const = default;
 };
 
@@ -102,6 +103,17 @@ inline Piece read_along_k(Product& product, const Operand& x, int row, int part)
 inline void read_shared_left(Product& product) {
   const Operand x = read_descriptor(product.request.left);
   const int first = running % 128 / kLanes * 16;
+  if (product.request.left_transposed) {  // a row is a step of k
+    require(x.swizzled, "a transposed operand without swizzle is not emulated");
+    for (int k = 0; k < 16; ++k) {
+      for (int part = 0; part < 2; ++part) {
+        const uint32_t at = x.start + k / 8 * x.stride + k % 8 * 128 + (first / 8 + part) * 16;
+        const Piece piece = read_piece(product, swizzle_128(at));
+        for (int e = 0; e < 8; ++e) product.left[8 * part + e][k] = to_float(piece.numbers[e], product.request.type);
+      }
+    }
+    return;
+  }
   for (int row = 0; row < 16; ++row) {
     for (int part = 0; part < 2; ++part) {
       const Piece piece = read_along_k(product, x, first + row, part);
