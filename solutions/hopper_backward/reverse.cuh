@@ -59,9 +59,6 @@ struct ReverseWay {
     load_boxes(shared_address(stage.q), &maps.q, 0, work.q_head, token, landed);
     const unsigned char* const errors = p.errors + at * kValueBytes + work.slice / kSlice * kBoxBytes;
     load_bytes(shared_address(stage.r), errors, Groups * kBoxBytes, landed);
-    if (c == 0 && p.initial_state != nullptr) {  // it is multiplied with dS then
-      prefetch_bytes(p.initial_state + at_place(p, work.n, work.h) * kHeadSize * kHeadSize, kHeadSize * kHeadSize * 4);
-    }
     stored_read();  // what was left in the place of g
     load_boxes(shared_address(stage.g), Groups == kHalves ? &maps.g : &maps.slice_of_g, work.slice / kSlice, work.h, token, landed);
   }
@@ -235,7 +232,6 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_reverse_kernel(co
   } else {
     if constexpr (Groups > 1) registers_down<kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
-      if (lane_here() == 0) prefetch_next(p, p.dht);
       feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s, {maps, s.work});
     }
   }

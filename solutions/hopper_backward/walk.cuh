@@ -24,15 +24,6 @@ struct Walking {
   Work work;
 };
 
-// To the cache, what a block begins with that comes when this one has left, or one beside it; by one thread.
-__device__ __forceinline__ void prefetch_next(const Problem& p, const float* states) {
-  const int64_t block = blockIdx.x + int64_t{gridDim.x} * (blockIdx.y + int64_t{gridDim.y} * blockIdx.z) + p.multiprocessors;
-  const int64_t z = block / gridDim.x / gridDim.y;
-  if (states == nullptr || z >= gridDim.z) return;
-  const int n = p.order != nullptr ? p.order[z] : static_cast<int>(z), h = static_cast<int>(block / gridDim.x % gridDim.y);
-  prefetch_bytes(states + at_place(p, n, h) * kHeadSize * kHeadSize, kHeadSize * kHeadSize * 4);
-}
-
 // By all threads. The grid is (slices, H, N). `clear` makes zeros where nothing lands.
 template <class Shared, int Groups, int Stages, class Clear>
 __device__ __forceinline__ void begin_walk(const Problem& p, Shared& s, Clear clear) {

@@ -4,10 +4,6 @@
 
 inline void store_bytes(void* to, uint32_t from, int bytes) { store_bytes_if(true, to, from, bytes); }
 
-inline void prefetch_bytes(const void* from, int bytes) {
-  require(reinterpret_cast<uintptr_t>(from) % 16 == 0 && bytes % 16 == 0, "prefetch_bytes: misaligned");
-}
-
 template <class E, int TransposedB, int TransposedA>
 void wgmma_shared(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
   ask_product(d, nullptr, {a, b, 64, true, TransposedB != 0, accumulate != 0, kType<E>, TransposedA != 0});
