@@ -22,7 +22,7 @@ from gdnspec.bench.spot_checks import Left, Samples, Scattered
 from gdnspec.check.call import Content, description, number, poison
 from gdnspec.check.junk import with_junk
 from gdnspec.check.plan import Job
-from gdnspec.check.second import BY_PLACE, Judge
+from gdnspec.check.second import Judge, by_place
 from gdnspec.check.symmetry import Transformation, apply_all, draw, same_values, undo_all
 from gdnspec.numerics.judge import Verdict
 from gdnspec.numerics.pools import left, untouched
@@ -251,7 +251,9 @@ class Ring:
                 message = (
                     "the outputs of a timed call differ from those of the same untimed call; the symmetries are exact"
                 )
-                return Verdict("NOT_REPRODUCIBLE", f"call {i} of a timed window: {message}; {BY_PLACE}")
+                return Verdict(
+                    "NOT_REPRODUCIBLE", f"call {i} of a timed window: {message}; {by_place(self.job.solution)}"
+                )
         return None
 
     def _of_call(self, i: int) -> tuple[dict[str, Tensor], Verdict | None]:
