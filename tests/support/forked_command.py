@@ -19,6 +19,7 @@ from patience import PATIENCE
 
 COMMANDS = sorted((Path(gdnspec.__file__).parent / "cli/commands").glob("*.py"))
 PRELOADED = [
+    "no_garbage_yet",  # the first, as what follows stays
     "gdnspec.cli.main",
     *(f"gdnspec.cli.commands.{command.stem}" for command in COMMANDS),
     "gdnspec.inputs.fresh",
