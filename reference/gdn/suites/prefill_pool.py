@@ -85,7 +85,7 @@ def prefill_pool_conformance() -> Iterator[Line]:
 
 def prefill_pool_strict() -> Iterator[Line]:
     yield prefill_pool("strict_128", SMALL_128, "strict_keys", (128,), covers="two chunks of one key")
-    yield prefill_pool("strict_ragged", SMALL, "strict_keys", (65, 129), "-+", behind=3, covers="one key, ragged")
+    yield prefill_pool("strict_ragged", SMALL_128, "strict_keys", (129, 65), "+", behind=3, covers="one key, ragged")
 
 
 def prefill_pool_performance() -> Iterator[Line]:
