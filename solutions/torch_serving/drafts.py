@@ -1,7 +1,7 @@
 """Verify, where each row has a number of draft tokens of its own: all rows that still have one, token by token."""
 
 import torch
-from rule import raw_gates, step, vectors
+from kernel import raw_gates, step, vectors
 
 
 def verify_drafts(

@@ -1,7 +1,7 @@
 """Prefill from slots of a pool and back into them: all sequences that still have a token, position by position."""
 
 import torch
-from rule import step, vectors
+from kernel import step, vectors
 
 
 def prefill_pool(q, k, v, g, beta, cu_seqlens, pool, slots, has_initial_state, scale):
