@@ -75,7 +75,7 @@ def _line(definition: Definition, name: str, small: bool) -> Line:
     if kind is FROM_CONV or kind is FROM_CONV_F32:
         return from_conv(name, preset, "typical", lengths, skipped=skipped)
     if kind is PREFILL_POOL:
-        return prefill_pool(name, preset, "typical", lengths, flags, skipped, behind=4)
+        return prefill_pool(name, preset, "typical", (1, 5, 9) if small else lengths, flags, skipped, behind=4)
     if kind is LAYER:
         return layer(name, preset, (20, 3, 9), "+-+", skipped=skipped)
     if kind is LAYER_DECODE or kind is CORE_DECODE:
