@@ -51,6 +51,9 @@ class Painter:
         self.definition, self.workload, self.scope = definition, workload, scope
         self.regime, self.seed = GENERATORS[workload.regime], workload.seed
         lengths = workload.sequence_lengths or [int(scope.get("draft_tokens", 1))] * int(scope.get("batch_size", 0))
+        behind = int(scope.get(TOKENS, 0)) - sum(workload.sequence_lengths or [0])
+        if workload.sequence_lengths is not None and behind > 0:  # rows of no sequence are drawn as one more
+            lengths = [*lengths, behind]
         self.layout = Layout(np.array(lengths, dtype=np.int64), state_heads(scope))
         raw = definition.conventions.update_gate in ("raw", "raw_doubled")
         self.beta_ends = write_gate.factor(definition, workload.scalars)

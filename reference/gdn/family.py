@@ -32,9 +32,10 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
 
         yield from rounded_products(call.second, call.arguments, call.strict)
     else:
-        from .emulators import emulate, family
+        from .emulators import emulate, emulate_pool, family
 
-        yield from emulate(call.definition, call.arguments, family(call.strict))
+        run = emulate_pool if "pool" in call.arguments else emulate
+        yield from run(call.definition, call.arguments, family(call.strict))
 
 
 def without_products(definition: Definition) -> str | None:

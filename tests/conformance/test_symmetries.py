@@ -134,8 +134,9 @@ def test_the_state_layout_of_a_symmetry_matters(name: str) -> None:
     """Taking keys for values in the state, as a confusion of k_first and k_last does, is noticed."""
     whole = declared(name, "flip_key_channels")
     model = definition(name).definition
-    states = {tensor.name for tensor in (*model.inputs, *model.outputs) if roles.is_state(model, tensor)}
-    swapped = {k: 5 - dim if k in states else dim for k, dim in whole.dimension.items()}
+    tensors = (*model.inputs, *model.outputs)
+    states = {tensor.name: len(tensor.shape or []) for tensor in tensors if roles.is_state(model, tensor)}
+    swapped = {k: 2 * states[k] - 3 - dim if k in states else dim for k, dim in whole.dimension.items()}
     assert differing(name, GVA, whole.model_copy(update={"dimension": swapped}))
 
 

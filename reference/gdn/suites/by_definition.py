@@ -12,6 +12,7 @@ from .conv_gates import CONV_GATES
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE
 from .core_decode import CORE_DECODE
 from .decode import DECODE, VARIANT
+from .drafts import DRAFTS
 from .far import (
     far_checkpoints,
     far_convolution,
@@ -49,6 +50,7 @@ from .neg_eigval import NEG_LAYER, NEG_LAYER_DECODE
 from .norm import NORM
 from .pool import POOL
 from .prefill import PREFILL, prefill
+from .prefill_pool import PREFILL_POOL
 from .short import short_checkpoints, short_prefill
 from .stages import stages, wy_strict
 from .verify import VERIFY
@@ -67,6 +69,7 @@ TWO_SIZES: dict[str, Suites] = {
 KINDS: dict[str, Suites] = {
     "gdn_prefill_k_last": PREFILL, "gdn_prefill_k_first": PREFILL,
     "gdn_prefill_checkpoints": CHECKPOINTS,
+    "gdn_prefill_pool_k_last": PREFILL_POOL, "gdn_prefill_pool_k_last_bf16_state": PREFILL_POOL,
     "gdn_prefill_backward_k_last": BACKWARD, "gdn_prefill_backward_k_first": BACKWARD,
     "gdn_prefill_backward_raw_gates": RAW, "gdn_gated_rms_norm_backward": NORM_BACKWARD,
     "gdn_conv1d_backward": CONV_BACKWARD, "gdn_layer_backward": LAYER_BACKWARD,
@@ -75,6 +78,7 @@ KINDS: dict[str, Suites] = {
     "gdn_decode_packed_k_last": VARIANT,
     "gdn_decode_pool_k_last": POOL, "gdn_decode_pool_k_last_bf16_state": POOL,
     "gdn_verify_k_last": VERIFY,
+    "gdn_verify_drafts_k_last": DRAFTS, "gdn_verify_drafts_k_last_bf16_state": DRAFTS,
     "gdn_conv1d_prefill": CONVOLUTION, "gdn_conv1d_decode": CONVOLUTION_DECODE,
     "gdn_conv_gates_prefill": CONV_GATES,
     "gdn_gated_rms_norm": NORM,

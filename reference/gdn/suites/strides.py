@@ -13,12 +13,14 @@ from .conv_gates import CONV_GATES
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE, convolution, shifted
 from .core_decode import CORE_DECODE
 from .decode import decode
+from .drafts import DRAFTS, drafts
 from .from_conv import FROM_CONV, FROM_CONV_F32, from_conv
 from .heads import GROUPS_128, K64_V128, K128_V64, SMALL
 from .layer import LAYER, LAYER_DECODE, layer, layer_rows
 from .line import Line, Rows
 from .pool import POOL, pool
 from .prefill import PREFILL, prefill
+from .prefill_pool import PREFILL_POOL, prefill_pool
 from .slots import SKIPPED, moved
 from .verify import VERIFY, verify
 
@@ -64,12 +66,16 @@ def _line(definition: Definition, name: str, small: bool) -> Line:
         return pool(name, preset, "typical", 2 * batch + 2, [slots[0], SKIPPED, *slots[2:]])
     if kind is VERIFY:
         return verify(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
+    if kind is DRAFTS:
+        return drafts(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
     if kind is CONVOLUTION or kind is CONV_GATES:
         return convolution(name, preset, lengths, flags, skipped=skipped)
     if kind is CONVOLUTION_DECODE:
         return shifted(name, preset, batch, batch + 2, skipped=skipped)
     if kind is FROM_CONV or kind is FROM_CONV_F32:
         return from_conv(name, preset, "typical", lengths, skipped=skipped)
+    if kind is PREFILL_POOL:
+        return prefill_pool(name, preset, "typical", (1, 5, 9) if small else lengths, flags, skipped, behind=4)
     if kind is LAYER:
         return layer(name, preset, (20, 3, 9), "+-+", skipped=skipped)
     if kind is LAYER_DECODE or kind is CORE_DECODE:

@@ -231,7 +231,7 @@ class Ring:
         for name, named in self.layout.named.items():
             written = self._written(name)
             found[name] = self._inputs[name].clone()
-            if first:
+            if name in first:  # else a pool that is only read
                 found[name][[named.index(slot) for slot in written]] = first[name]
         return found
 

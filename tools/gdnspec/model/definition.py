@@ -156,7 +156,6 @@ class Definition(Model):
                     self._expression(f"{pointer}/parts/{i}/shape/{j}", size, axes, "an axis")
 
     def _check_indices(self) -> None:
-        mutated = {tensor.name for tensor in self.inputs if tensor.mutates}
         for i, tensor in enumerate(self.inputs):
             if tensor.writes and tensor.indexes is None:
                 raise PlacedError(f"/inputs/{i}/writes", "`writes` needs `indexes`: which input does it write to?")
@@ -169,9 +168,10 @@ class Definition(Model):
             if not tensor.is_index or tensor.is_flag:
                 message = "only an integer tensor of one or two dimensions may have `indexes`"
                 raise PlacedError(f"/inputs/{i}/indexes", message)
-            if tensor.indexes not in mutated:
-                hint = nearest(tensor.indexes, mutated)
-                raise PlacedError(f"/inputs/{i}/indexes", f"{tensor.indexes!r} is not a mutated input", hint)
+            known = {x.name for x in self.inputs if (x.mutates if tensor.writes else x.is_drawn)}
+            if tensor.indexes not in known:
+                what = f"{tensor.indexes!r} is not {'a mutated input' if tensor.writes else 'a tensor of floats'}"
+                raise PlacedError(f"/inputs/{i}/indexes", what, nearest(tensor.indexes, known))
 
     def _row_names(self, tensor: Tensor) -> set[str]:
         """What `read_if` may name: axes, the column, and integer inputs with one value per row."""

@@ -26,6 +26,11 @@ def axis(definition: "Definition", role: Role) -> str | None:
     return next((axis.name for axis in definition.axes if axis.role == role), None)
 
 
+def pools(definition: "Definition") -> set[str]:
+    """The inputs of which a call names slots: those that it updates, and those that it only reads."""
+    return {tensor.indexes for tensor in definition.inputs if tensor.indexes is not None}
+
+
 def heads(definition: "Definition", scope: "Scope") -> int:
     """The largest number of heads under bound axes; 1 if the definition has no heads."""
     return max((int(scope[name]) for name in definition.head_axes), default=1)
@@ -40,6 +45,14 @@ def bounds(definition: "Definition") -> str | None:
     """The input that bounds the sequences of packed tokens, or None."""
     tokens = axis(definition, "tokens")
     return next((tensor.name for tensor in definition.inputs if tokens and tensor.bounds == tokens), None)
+
+
+def behind(definition: "Definition", scope: "Scope") -> int | None:
+    """The first row of packed tensors that no sequence has; None if all rows belong to sequences."""
+    tokens, name = axis(definition, "tokens"), bounds(definition)
+    if tokens is None or name is None or not len(scope[name]) or scope[name][-1] >= scope[tokens]:
+        return None
+    return int(scope[name][-1])
 
 
 def bounding(definition: "Definition") -> list[str]:

@@ -83,6 +83,7 @@ def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scop
     if definition.conventions.packing == "ragged" and names[0] == axis(definition, "tokens"):
         ends = torch.tensor(scope[bounds(definition) or ""], device=values.device)
         sequences = len(ends) - 1
+        x = x[: int(ends[-1]) * per_first]  # rows behind the last sequence belong to none
         owner = torch.repeat_interleave(torch.arange(sequences, device=values.device), ends.diff())
     else:
         sequences = values.shape[0]

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from gdnspec.family import Definition, Published, Tensor, sizes
 
 from ..line import Line
-from .names import INTERVAL, keeps_checkpoints
+from .names import INTERVAL, keeps_checkpoints, takes_rows_behind
 
-DRAFTS = "draft_tokens"
+DRAFTS = "draft_tokens"  # an axis: the most that a row has
+OF_A_ROW = "drafts"  # an input: how many of them each row has
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Heads:
 @dataclass(frozen=True)
 class Call:
     """One call, whatever its definition. `lengths` of sequences; of a batch they are rows, and their values say
-    nothing. `kinds` of slots, counts of accepted drafts and flags take turns, row after row; every `skip`th row is
-    skipped, 0 none."""
+    nothing. `kinds` of slots, counts of drafts and of accepted ones, and flags take turns, row after row; every
+    `skip`th row is skipped, 0 none."""
 
     name: str
     heads: Heads
@@ -46,10 +47,12 @@ class Call:
     drafts: int = 1
     kinds: tuple[str, ...] = ("in_place",)
     accept: tuple[str, ...] = ("none", "all", "some")
+    drafted: tuple[str, ...] = ("all",)  # how many of `drafts` a row has, where each has a number of its own
     held: tuple[int, ...] = (1, 0)  # flags: whether a sequence goes on from its state
     skip: int = 0
     gap: int = 0
     num_slots: int = 0  # at least
+    behind: int = 0  # rows of packed tensors behind the last sequence, where a definition takes them
     spare: int = 3  # slots that no row names, at least
     covers: str = ""
 
@@ -74,6 +77,8 @@ def line(published: Published, call: Call) -> Line:
         if keeps_checkpoints(definition):
             scalars.setdefault(INTERVAL, 64)
         axes = sizes(definition, call.lengths, scalars)
+        if takes_rows_behind(definition):
+            axes["total_seq_len"] += call.behind
     else:
         axes["batch_size"] = count
         if drafted(definition):
@@ -92,6 +97,11 @@ def drafted(definition: Definition) -> bool:
     return any(axis.name == DRAFTS for axis in definition.var_axes())
 
 
+def numbered(definition: Definition) -> bool:
+    """Whether each row has a number of drafts of its own."""
+    return any(tensor.name == OF_A_ROW for tensor in definition.inputs)
+
+
 def _gaps(definition: Definition, gap: int) -> dict[str, int]:
     pools = {tensor.indexes for tensor in naming(definition)}
     return {str(pool): gap * (1 + i) for i, pool in enumerate(sorted(map(str, pools)))} if gap else {}
@@ -102,7 +112,7 @@ def _integers(definition: Definition, call: Call, count: int) -> tuple[dict[str,
     values: dict[str, list[int]] = {}
     axes: dict[str, int] = {}
     if tensors:
-        each = call.drafts if drafted(definition) else 1
+        each = call.drafts if any(len(tensor.shape or []) == 2 for tensor in tensors) else 1
         paired = len(tensors) > len({tensor.indexes for tensor in tensors})
         moved = sum(call.kinds[n % len(call.kinds)] == "moved" for n in range(count)) if paired else 0
         shared = int(paired and "shared" in call.kinds)
@@ -110,6 +120,9 @@ def _integers(definition: Definition, call: Call, count: int) -> tuple[dict[str,
         values = _slots(tensors, call, count, each, axes["num_slots"])
     if any(tensor.name == "accepted" for tensor in definition.inputs):
         values["accepted"] = accepted(call, count)
+    if numbered(definition):
+        counts = {"none": 0, "all": call.drafts, "some": (call.drafts + 1) // 2}
+        values[OF_A_ROW] = [counts[call.drafted[n % len(call.drafted)]] for n in range(count)]
     for tensor in definition.inputs:
         if tensor.is_flag:
             values[tensor.name] = [call.held[n % len(call.held)] for n in range(count)]

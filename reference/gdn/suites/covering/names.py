@@ -16,5 +16,10 @@ def keeps_checkpoints(definition: Definition) -> bool:
     return any(axis.name == CHECKPOINTS for axis in definition.axes)
 
 
+def takes_rows_behind(definition: Definition) -> bool:
+    """Whether packed tensors may have rows behind the last sequence."""
+    return any(constraint.expression == "total_seq_len >= cu_seqlens[-1]" for constraint in definition.constraints)
+
+
 def counts_chunks(definition: Definition) -> bool:
     return any(axis.name == CHUNKS for axis in definition.axes)

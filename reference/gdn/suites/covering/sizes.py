@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from gdnspec.family import Published, SuiteError, Workload
 
 from ..line import Line
-from .build import DRAFTS, Call, Heads, drafted, line, naming, ragged
+from .build import DRAFTS, Call, Heads, drafted, line, naming, numbered, ragged
 from .names import CHECKPOINTS, CHUNK, counts_chunks
 
 EXACT = (1, 2, 3, 5, 8)
@@ -121,11 +121,11 @@ def _call(published: Published, axis: str, wanted: int, lacking: list[tuple[str,
     if axis == "num_seqs" and short:
         lengths[0] = short[0]
     if naming(published.definition) and not slots:
-        needed = len(lengths) * drafts
+        needed = len(lengths) * (1 if numbered(published.definition) else drafts)
         slots = min((size for each, size in lacking if each == "num_slots" and size >= needed), default=_next(needed))
     return Call(
         f"size_{axis.replace(' ', '_').removeprefix('num_')}_{wanted}", heads, lengths, "typical", scalars=scalars,
-        drafts=drafts, accept=("all", "none", "some"), num_slots=slots, spare=0,
+        drafts=drafts, accept=("all", "none", "some"), drafted=("all", "some", "none"), num_slots=slots, spare=0,
         # Of one token from zeros a layer reads a multiple of q k, whose sign an honest rounding may turn.
         held=(1,) if published.definition.stage == "layer" else (1, 0),
         covers=f"a size that a block may not hold: {axis} {wanted}",
