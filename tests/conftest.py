@@ -84,6 +84,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def workers() -> None:
     """Where a test judges in its own process."""
+    forked_command.ensure_server()
     forked_workers.open_beside(forked_command.context)
 
 

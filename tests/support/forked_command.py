@@ -40,9 +40,17 @@ PRELOADED = [
 
 HERE = str(Path(__file__).parent)
 
-# One server for each test process, from its first call on: it has one thread and runs nothing but forks.
+# One server for each test process: it has one thread and runs nothing but forks.
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(PRELOADED)
+
+
+def ensure_server() -> None:
+    """Before whatever starts a process of `context`: by itself that starts a server which finds nothing of this folder,
+    and passes over what it does not find."""
+    path = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
+    with mock.patch.dict(os.environ, PYTHONPATH=path):
+        multiprocessing.forkserver.ensure_running()  # a server learns of no other path, at least in 3.11
 
 
 def run(
@@ -58,9 +66,7 @@ def run(
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         streams = [f"/proc/{os.getpid()}/fd/{stream.fileno()}" for stream in (out, err)]
         where = str(cwd or Path.cwd())
-        path = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
-        with mock.patch.dict(os.environ, PYTHONPATH=path):
-            multiprocessing.forkserver.ensure_running()  # a server learns of no other path, at least in 3.11
+        ensure_server()
         process = context.Process(target=_start, args=(arguments, environment, where, streams, script, before))
         process.start()
         process.join(timeout)
@@ -87,6 +93,7 @@ def _start(
         file = os.open(stream, os.O_WRONLY | os.O_APPEND)
         os.dup2(file, number)
         os.close(file)
+    assert PRELOADED[-1] in sys.modules, "the server of forks has not loaded what every command reads first"
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
