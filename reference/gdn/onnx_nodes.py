@@ -40,6 +40,7 @@ LACKING = {
     "gdn_prefill_checkpoints": "the operator returns the last state alone: states inside sequences are outputs here",
     "gdn_verify_k_last": "the operator returns the last state alone: here the state after every draft is kept",
     "gdn_verify_drafts_k_last": "the operator returns the last state alone: here the state after every draft is kept",
+    "gdn_commit_states_k_last": "nothing is computed: a program moves states with ScatterND and the like",
     "gdn_prefill_pool_k_last": "one node call per sequence of gdn_prefill_k_last, its state taken out of the pool and "
     "put back: export that",
     "gdn_conv_gates_prefill": "no operator has the gates: only the convolution is one, CausalConvWithState",

@@ -55,6 +55,24 @@ def verify_drafts_k_last(
     return output, after
 
 
+# --- commit: which step counts ------------------------------------------------------------------------------------
+
+
+def commit_states_k_last(
+    pool: Tensor, slots: Tensor, step_states: Tensor, step_slots: Tensor, accepted: Tensor
+) -> Tensor:
+    """What follows a verify that has set its states aside, once it is known how many tokens count.
+
+    pool [num_slots, num_v_heads, V, K], step_states [num_slots, T, num_v_heads, V, K]. Slot slots[n] of the pool gets
+    the state after token accepted[n] of row n, counted from 1: step_states[step_slots[n], accepted[n] - 1]. With
+    accepted[n] = 0, or a slot of -1, it stays. Returns the pool afterwards.
+    """
+    after = pool.clone()
+    rows = ((slots >= 0) & (accepted > 0)).nonzero()[:, 0]
+    after[slots[rows].long()] = step_states[step_slots[rows].long(), accepted[rows].long() - 1]
+    return after
+
+
 # --- prefill on a pool --------------------------------------------------------------------------------------------
 
 

@@ -42,17 +42,13 @@ def require_drafts(
 ):  # fmt: skip
     """(rows, tokens, heads, head size, key heads) of a verify. Raises `ValueError`."""
     require_pool("pool", pool, 4)
-    require_pool("step_states", step_states, 5)
     if q.ndim != 4:
         raise ValueError(f"q has {q.ndim} dimensions, not 4")
-    (B, T, key_heads, D), (num_slots, H), device = q.shape, pool.shape[:2], pool.device
+    (B, T, key_heads, D), H, device = q.shape, pool.shape[1], pool.device
     groups(key_heads, H)
-    if not 1 <= T <= 16:
-        raise ValueError(f"{T} tokens a row are not served: 1 to 16 are")
-    if tuple(step_states.shape) != (num_slots, T, H, D, D) or pool.shape[2] != D:
-        raise ValueError(f"step_states has shape {tuple(step_states.shape)}, not {(num_slots, T, H, D, D)}")
-    if step_states.dtype != pool.dtype:
-        raise ValueError(f"step_states is {step_states.dtype}, and pool {pool.dtype}")
+    require_steps(step_states, pool, T)
+    if pool.shape[2] != D:
+        raise ValueError(f"q has {D} elements a head, and pool {pool.shape[2]}")
     bf16, qk, vo, gate = torch.bfloat16, (B, T, key_heads, D), (B, T, H, D), (B, T, H)
     require(device, bf16, q=(q, qk), k=(k, qk), v=(v, vo), output=(output, vo))
     require(device, bf16, a=(a, gate), b=(b, gate), dt_bias=(dt_bias, (H,)))
@@ -78,3 +74,26 @@ def require_prefill(q, k, v, g, beta, cu_seqlens, pool, slots, has_initial_state
     require(device, torch.int32, slots=(slots, (N,)))
     require(device, torch.bool, has_initial_state=(has_initial_state, (N,)))
     return H, D, N
+
+
+def require_steps(step_states: torch.Tensor, pool: torch.Tensor, T: int) -> None:
+    """Raises `ValueError` unless it is a buffer of T steps for the states of the pool."""
+    require_pool("step_states", step_states, 5)
+    wanted = (pool.shape[0], T, *pool.shape[1:])
+    if not 1 <= T <= 16:
+        raise ValueError(f"{T} tokens a row are not served: 1 to 16 are")
+    if tuple(step_states.shape) != wanted:
+        raise ValueError(f"step_states has shape {tuple(step_states.shape)}, not {wanted}")
+    if step_states.dtype != pool.dtype or step_states.device != pool.device:
+        raise ValueError(f"step_states is {step_states.dtype} on {step_states.device}, not as pool")
+
+
+def require_commit(pool, slots, step_states, step_slots, accepted):
+    """(rows, tokens, elements of a state of all heads) of a commit. Raises `ValueError`."""
+    require_pool("pool", pool, 4)
+    if step_states.ndim != 5:
+        raise ValueError(f"step_states has {step_states.ndim} dimensions, not 5")
+    B, T = len(slots), step_states.shape[1]
+    require_steps(step_states, pool, T)
+    require(pool.device, torch.int32, slots=(slots, (B,)), step_slots=(step_slots, (B,)), accepted=(accepted, (B,)))
+    return B, T, pool[0].numel()

@@ -8,6 +8,7 @@ from gdnspec.family import SuiteError
 from .backward import BACKWARD, far_backward
 from .backward_around import CONV_BACKWARD, LAYER_BACKWARD, NORM_BACKWARD, RAW
 from .checkpoints import CHECKPOINTS
+from .commit import COMMIT
 from .conv_gates import CONV_GATES
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE
 from .core_decode import CORE_DECODE
@@ -78,6 +79,7 @@ KINDS: dict[str, Suites] = {
     "gdn_decode_packed_k_last": VARIANT,
     "gdn_decode_pool_k_last": POOL, "gdn_decode_pool_k_last_bf16_state": POOL,
     "gdn_verify_k_last": VERIFY,
+    "gdn_commit_states_k_last": COMMIT, "gdn_commit_states_k_last_bf16_state": COMMIT,
     "gdn_verify_drafts_k_last": DRAFTS, "gdn_verify_drafts_k_last_bf16_state": DRAFTS,
     "gdn_conv1d_prefill": CONVOLUTION, "gdn_conv1d_decode": CONVOLUTION_DECODE,
     "gdn_conv_gates_prefill": CONV_GATES,

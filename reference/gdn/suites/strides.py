@@ -9,6 +9,7 @@ from .backward import BACKWARD
 from .backward_around import CONV_BACKWARD, LAYER_BACKWARD, RAW
 from .by_definition import KINDS, TWO_SIZES
 from .checkpoints import CHECKPOINTS, kept
+from .commit import COMMIT, commit
 from .conv_gates import CONV_GATES
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE, convolution, shifted
 from .core_decode import CORE_DECODE
@@ -66,6 +67,8 @@ def _line(definition: Definition, name: str, small: bool) -> Line:
         return pool(name, preset, "typical", 2 * batch + 2, [slots[0], SKIPPED, *slots[2:]])
     if kind is VERIFY:
         return verify(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
+    if kind is COMMIT:
+        return commit(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
     if kind is DRAFTS:
         return drafts(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
     if kind is CONVOLUTION or kind is CONV_GATES:

@@ -34,6 +34,23 @@ def test_drafts_of_a_row_are_its_decodes_one_after_the_other() -> None:
     assert torch.equal(got["step_states"], states)
 
 
+def test_a_commit_leaves_what_a_verify_of_the_accepted_tokens_would() -> None:
+    """Verify sets states aside, commit puts one of them back; verify of the accepted tokens alone has it last."""
+    commit = definition("gdn_commit_states_k_last")
+    given = arguments(DRAFTS, drawn(DRAFTS, batch=3), torch.float64)
+    T = given["q"].shape[1]
+    slots, accepted = torch.tensor([2, 0, 4]), torch.tensor([T, 0, 1])
+    given |= {"slots": slots, "step_slots": torch.tensor([0, 1, 2]), "drafts": torch.full((3,), T)}
+    states = run_reference(DRAFTS, given)["step_states"]
+    moved = {"pool": given["pool"], "slots": slots, "step_states": states, "step_slots": given["step_slots"]}
+    pool = run_reference(commit, moved | {"accepted": accepted})["pool"]
+    fewer = run_reference(DRAFTS, given | {"drafts": accepted})["step_states"]
+    assert torch.equal(pool[2], fewer[0, T - 1])
+    assert torch.equal(pool[4], fewer[2, 0])
+    others = [slot for slot in range(len(pool)) if slot not in (2, 4)]
+    assert torch.equal(pool[others], given["pool"][others])
+
+
 @pytest.mark.parametrize("function", ["prefill_pool_k_last", "prefill_pool_in_chunks"])
 def test_a_prefill_on_a_pool_is_one_of_its_slots(function: str) -> None:
     """Whatever stands in slots that are not read, and behind the last sequence."""

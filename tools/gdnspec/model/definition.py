@@ -55,7 +55,7 @@ class Definition(Model):
     conventions: Conventions
     axes: Annotated[list[Axis], Field(min_length=1)]
     inputs: Annotated[list[Tensor], Field(min_length=1)]
-    outputs: Annotated[list[Tensor], Field(min_length=1)]
+    outputs: list[Tensor]
     constraints: list[Constraint]
     flops: str
     blocks: str | None = None

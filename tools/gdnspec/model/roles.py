@@ -148,6 +148,8 @@ def check(definition: "Definition") -> None:
     """Raises `PlacedError` if roles contradict each other."""
     _check_axes(definition)
     _check_slots(definition)
+    if not definition.judged:
+        raise PlacedError("/outputs", "a call leaves nothing behind: name an output, or an input that it mutates")
     names = {axis.name for axis in definition.axes}
     countable = counted(definition).keys() | {axis(definition, "tokens")}
     for i, tensor in enumerate(definition.inputs):

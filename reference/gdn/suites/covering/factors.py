@@ -281,7 +281,8 @@ def _drafts(factor: str, published: Published, workload: Workload, axes: Axes) -
 
 def _accepted(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
     drafts, levels = axes[DRAFTS], set()
-    counts, starts = ("accepted", "initial_slots") if factor == "accepted" else (OF_A_ROW, "slots")
+    counts = "accepted" if factor == "accepted" else OF_A_ROW
+    starts = "initial_slots" if "initial_slots" in workload.integers else "slots"
     for n, count in enumerate(workload.integers[counts]):
         if workload.integers[starts][n] != -1:
             levels.add("none" if count == 0 else "all" if count == drafts else "some")
