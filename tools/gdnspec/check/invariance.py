@@ -25,7 +25,7 @@ from gdnspec.numerics.judge import Verdict
 from gdnspec.numerics.pools import integers
 from gdnspec.sandbox.parent.process import Child
 
-MANY = 6  # sequences that are looked at one by one, at most
+MANY = 4  # sequences that are looked at one by one, at most
 EDGE = 64  # pieces of a prefill end at multiples of so many tokens
 MOST_PIECES = 4
 PROMISED = 'the manifest promises the same bits in every batch ("batch_invariant": true)'
