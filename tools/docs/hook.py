@@ -20,6 +20,7 @@ from docs import (  # noqa: E402
     definition_pages,
     faults,
     formats,
+    invariance,
     kernels,
     links,
     onnx_operators,
@@ -28,8 +29,8 @@ from docs import (  # noqa: E402
 )  # fmt: skip
 from docs.page import Page  # noqa: E402
 
-MAKERS = (repository.included, definition_pages.pages, kernels.pages, scoreboard.pages, command_line.pages,
-          formats.pages, faults.pages, onnx_operators.pages)  # fmt: skip
+MAKERS = (repository.included, definition_pages.pages, kernels.pages, scoreboard.pages, invariance.pages,
+          command_line.pages, formats.pages, faults.pages, onnx_operators.pages)  # fmt: skip
 CELL = re.compile(r"(<t[dh][^>]*>)(.*?)(</t[dh]>)", re.DOTALL)
 BREAKABLE = re.compile(r"(?<=\w)_(?=\w)(?![^<]*>)")  # in text, not in a tag
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)

@@ -1,6 +1,7 @@
 """One page per solution: its README, and what its manifest says."""
 
 from gdnspec import paths
+from gdnspec.catalog import badges
 from gdnspec.catalog.solutions import Solution, solutions
 
 from docs.page import Page, code, table
@@ -14,10 +15,10 @@ def pages() -> list[Page]:
 def _index(own: list[Solution]) -> Page:
     rows = [
         (f"[{one.name}]({one.name}/README.md)", one.manifest.language, one.manifest.requires.device,
-         len(one.manifest.entries), one.manifest.description)
+         len(one.manifest.entries), badges.summary(badges.found(one)), one.manifest.description)
         for one in own
     ]  # fmt: skip
-    head = ["kernel", "language", "device", "definitions", "what sets it apart"]
+    head = ["kernel", "language", "device", "definitions", "in other batches", "what sets it apart"]
     words = "Each kernel is one folder. How fast they are stands in the [scoreboard](../docs/scoreboard/index.md).\n\n"
     return Page("kernels/index.md", f"# Kernels\n\n{words}{table(head, rows)}", base="solutions/README.md")
 
@@ -37,6 +38,7 @@ def _manifest(one: Solution) -> str:
         ("language", m.language), ("licence", m.license), ("needs", ", ".join(needs)),
         ("sources", ", ".join(map(code, m.sources))),
         ("same bits for the same content", "yes" if m.deterministic else "not promised"),
+        ("same bits in every batch", "yes" if m.batch_invariant else "not promised"),
     ]  # fmt: skip
     entries = [
         (f"[{name}](../../docs/reference/definitions/{name}.md)", code(entry.entry), entry.call,

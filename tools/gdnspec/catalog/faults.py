@@ -226,8 +226,7 @@ def _files(table: Path, place: str, fault: Fault, base: Solution) -> dict[str, b
         files[name] = content
     manifest = base.manifest.model_dump(mode="json")
     manifest |= {"name": fault.name, "description": f"{DESCRIPTIONS[fault.kind]} {fault.fault}"}
-    if fault.manifest.deterministic is not None:
-        manifest["deterministic"] = fault.manifest.deterministic
+    manifest |= fault.manifest.model_dump(include={"deterministic", "batch_invariant"}, exclude_none=True)
     manifest["entries"] = {name: fault.manifest.entry_of(base.manifest.entries.get(name)) for name in fault.definitions}
     unserved = [name for name, entry in manifest["entries"].items() if not {"entry", "call"} <= set(entry)]
     if unserved:

@@ -160,6 +160,7 @@ def stale_question(trace: Trace, found: Found) -> str | None:
 
 def save(solution: Solution, trace: Trace) -> Path:
     """Writes the trace to the file of its device, and replaces an earlier trace of the same workload. Returns the file.
+    What the earlier one says of the same sources and the new one does not, of times or of batch invariance, is kept.
 
     All other lines stay as they are, byte for byte, even those that this gdnspec cannot read. The file is replaced as a
     whole, so that a reader never sees half of it. Raises `SpecError` if it cannot be written.
@@ -195,21 +196,35 @@ def _with(trace: Trace, before: bytes, file: Path) -> bytes:
     if not lines[-1]:
         lines.pop()
     # A last line without a line break was cut off. It gets one, so that the new line stays separate.
+    found = {i: one for i, line in enumerate(lines) if (one := _read_trace(line, file)) is not None}
+    earlier = [i for i, one in found.items() if (one.definition, one.workload) == (trace.definition, trace.workload)]
+    for i in earlier:
+        trace = _joined(trace, found[i])
     new = json.dumps(trace.model_dump(mode="json"), allow_nan=False).encode()
-    earlier = [i for i, line in enumerate(lines) if _measures(line, file) == (trace.definition, trace.workload)]
     if not earlier:
         return b"\n".join([*lines, new, b""])
     lines[earlier[0]] = new
     return b"\n".join([line for i, line in enumerate(lines) if i not in earlier[1:]] + [b""])
 
 
-def _measures(line: bytes, file: Path) -> tuple[str, str] | None:
-    """(definition, workload) of a line; None if it is not a trace."""
+def _joined(new: Trace, old: Trace) -> Trace:
+    """The new trace with what only the old one says, if both are about the same sources and definition."""
+    if (new.source_hash, new.definition_hash) != (old.source_hash, old.definition_hash):
+        return new
+    answers = {key: getattr(old, key) for key in ("batch_invariant", "pieces")}
+    if any(getattr(new, key) is not None for key in answers):
+        answers = {key: getattr(new, key) for key in answers}
+        if new.timing is None and old.timing is not None:
+            return old.model_copy(update=answers)
+    return new.model_copy(update=answers)
+
+
+def _read_trace(line: bytes, file: Path) -> Trace | None:
+    """The trace in a line; None if it holds none."""
     try:
-        trace = from_text(Trace, line.decode(), file)
+        return from_text(Trace, line.decode(), file)
     except (SpecError, UnicodeDecodeError):
         return None
-    return trace.definition, trace.workload
 
 
 def _replace(file: Path, content: bytes) -> None:

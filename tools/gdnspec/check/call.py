@@ -83,6 +83,14 @@ class Session:
         give_back(self.device)
         return self.answer(given, views, self.child.call(self.timeout))
 
+    def replayed(self) -> Answer | str:
+        """The session's call as a CUDA graph, replayed once; or why it cannot be captured. Raises `ChildFailed`."""
+        views = self.ready(self.content)
+        give_back(self.device)
+        reply = self.child.replay(self.timeout)
+        why_not = reply.get("why_not")
+        return self.answer(self.content, views, reply) if why_not is None else printable(str(why_not), 300)
+
     def with_tensors(self, tensors: dict[str, Tensor]) -> Content:
         """The session's content, with its tensors replaced by these."""
         return replace(self.content, tensors=tensors)

@@ -20,16 +20,20 @@ from gdnspec.model.workload import Workload
 
 # Token-programs (tokens times heads): the interpreter takes about 2.6 ms for each.
 INTERPRETER_LIMIT = 2000
+# A larger interpreted call is made only once, unless --repeat asks for more.
+ONCE = 300
 
 
 @dataclass(frozen=True)
 class Extras:
     """Optional extra checks. `symmetries`: run each symmetry separately. `errors`: report errors by position.
-    `repeats`: how often to repeat each call; None means the default of the device."""
+    `repeats`: how often to repeat each call; None means the default of the device. `invariance`: instead of all further
+    calls, ask whether the bits of a sequence depend on the rest of its batch."""
 
     symmetries: bool = False
     errors: bool = False
     repeats: int | None = None
+    invariance: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +105,14 @@ def plan(
             if entry is None:
                 continue
             for workload in workloads:
-                why = reason or _unsupported(solution, entry, found, workload, device)
+                limit = ONCE if extras.invariance else INTERPRETER_LIMIT
+                why = reason or _unsupported(solution, entry, found, workload, device, limit)
                 yield Job(solution, found, workload, device, why, extras)
 
 
-def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workload, device: Device) -> str | None:
+def _unsupported(
+    solution: Solution, entry: Entry, found: Found, workload: Workload, device: Device, limit: int
+) -> str | None:
     if workload.device == "cuda" and device.kind != "cuda":
         return "the workload needs a CUDA GPU"
     scope = workload.scope(found.definition, preset_of(found, workload))
@@ -114,10 +121,10 @@ def _unsupported(solution: Solution, entry: Entry, found: Found, workload: Workl
         return outside
     if interpreted(solution, device):
         programs = token_programs(found.definition, scope)
-        if programs > INTERPRETER_LIMIT:
+        if programs > limit:
             return (
                 f"{programs} token-programs are too many for Triton's interpreter on a CPU "
-                f"(at most {INTERPRETER_LIMIT}): run it on a GPU"
+                f"(at most {limit}): run it on a GPU"
             )
     return None
 

@@ -16,9 +16,10 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.check import drawn, other_lengths
 from gdnspec.check.call import Answer, Content, Session
 from gdnspec.check.excerpt import Sample, unfinished
+from gdnspec.check.invariance import Invariance, broken
 from gdnspec.check.lookalike import Row, Wrong
 from gdnspec.check.other_lengths import Relaid
-from gdnspec.check.plan import Job, token_programs
+from gdnspec.check.plan import ONCE, Job, token_programs
 from gdnspec.check.relations import Relations
 from gdnspec.check.repeat import Repeats
 from gdnspec.check.second import Judge, SecondCall, further
@@ -28,7 +29,7 @@ from gdnspec.inputs.fresh import narrower
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.definition import Definition
 from gdnspec.model.errors import SpecError
-from gdnspec.model.result import CheckResult, Status
+from gdnspec.model.result import CheckResult, Outcome, Status
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.expected import Expected
 from gdnspec.numerics.freeze import measure, with_budget
@@ -42,8 +43,6 @@ MOST_MOVED = 64  # workloads with moved bounds to keep, each of at most 2,000 to
 DEATHS_IN_A_ROW = 3
 DRAWS = 8  # attempts to draw the content of a fresh workload
 DRAWS_OF_MANY = 2  # attempts if a smaller workload comes next
-# Token-programs: a larger interpreted call (2.6 ms each) is made only once, unless --repeat asks for more.
-ONCE = 300
 
 
 @dataclass(frozen=True)
@@ -141,6 +140,7 @@ class Judgement:
     outputs: list[Verdict] = field(default_factory=list)
     answer: Answer | None = None
     symmetries: dict[str, Verdict | None] = field(default_factory=dict)
+    invariance: dict[str, Outcome] = field(default_factory=dict)
 
     @staticmethod
     def of(status: Status, message: str) -> "Judgement":
@@ -238,16 +238,26 @@ class Checker:
             if worst.status != "PASSED" or (once and job.extras.repeats is None):
                 return judgement
             generator = self._generator(job)
-            calls = [] if once else further(definition, scope, generator, job.vanishing)
-            later = self._later(job, case, content, session, answer.outputs, judged, calls)
-            wrong = next((verdict for verdict in later if verdict is not None), None)
-            if wrong is not None or once or not job.extras.symmetries:
-                return replace(judgement, verdict=wrong or worst)
+            invariance = Invariance(job, content, child, self.options.timeout, judged, generator, answer.outputs)
+            if job.extras.invariance:
+                wrong = invariance.of_the_same_batch(session)
+            else:
+                calls = [] if once else further(definition, scope, generator, job.vanishing)
+                later = self._later(job, case, content, session, answer.outputs, judged, calls)
+                wrong = next((verdict for verdict in later if verdict is not None), None)
+            claims = job.solution.manifest.batch_invariant and case.workload.judged is None
+            if wrong is not None or once or not (job.extras.symmetries or job.extras.invariance or claims):
+                return replace(judgement, verdict=wrong or worst, invariance=invariance.outcomes)
             relations = Relations(job, content, child, self.options.timeout, judged, generator)
-            found = dict(relations.by_itself(session, answer.outputs, calls[-1]))
-        found |= relations.between_calls(answer.outputs)
-        failed = [verdict for verdict in found.values() if verdict is not None and verdict.status != "PASSED"]
-        return replace(judgement, verdict=failed[0] if failed else worst, symmetries=found)
+            found = dict(relations.by_itself(session, answer.outputs, calls[-1])) if job.extras.symmetries else {}
+        if job.extras.symmetries:
+            found |= relations.between_calls(answer.outputs)
+        if job.extras.invariance or claims:
+            wrong = invariance.of_other_batches(pieces=job.extras.invariance)
+            wrong = wrong or broken(invariance.outcomes, job.solution.manifest.batch_invariant)
+        failed = [verdict for verdict in (*found.values(), wrong) if verdict is not None and verdict.status != "PASSED"]
+        verdict = failed[0] if failed else worst
+        return replace(judgement, verdict=verdict, symmetries=found, invariance=invariance.outcomes)
 
     def _keep_wrong(self, job: Job, case: Case, outputs: dict[str, Tensor]) -> None:
         seen = case.seen(job.found.definition, outputs)
@@ -352,6 +362,7 @@ class Checker:
         command = ["gdnspec", "check", definition, *self.options.given.get(name, ["--solution", name])]
         command += ["--workload", workload, "--device", self.device, "--seed", str(self.options.seed)]
         command += [] if job.extras.repeats is None else ["--repeat", str(job.extras.repeats)]
+        command += ["--invariance"] if job.extras.invariance else []
         return CheckResult(
             definition=definition,
             definition_version=job.found.definition.version,
@@ -368,6 +379,7 @@ class Checker:
             repeat=shlex.join([*command, *self.options.extra_flags]),
             seed=self.options.seed,
             symmetries={name: v.status if v else None for name, v in judgement.symmetries.items()},
+            invariance=judgement.invariance,
             key=job.key(),
             environment=dict(environment(job.device)),
         )

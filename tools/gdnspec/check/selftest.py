@@ -13,8 +13,8 @@ from gdnspec.catalog.definitions import Found, definitions, preset_of
 from gdnspec.catalog.faults import Bad
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.workloads import workloads
-from gdnspec.check.plan import Extras, Job, interpreted, plan, token_programs
-from gdnspec.check.run import ONCE, Checker, Options
+from gdnspec.check.plan import ONCE, Extras, Job, interpreted, plan, token_programs
+from gdnspec.check.run import Checker, Options
 from gdnspec.inputs.fresh import fresh
 from gdnspec.model import roles
 from gdnspec.model.budget import MARGIN, STRICT_MARGIN

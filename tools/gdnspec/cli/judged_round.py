@@ -13,6 +13,7 @@ from gdnspec.check.record import earlier
 from gdnspec.check.run import Checker
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.extras import print_errors, print_symmetries
+from gdnspec.cli.invariance import print_invariance, save_invariance
 from gdnspec.cli.progress import progress
 from gdnspec.cli.selection import Selected
 from gdnspec.cli.verdicts import Summary, print_summary
@@ -35,6 +36,7 @@ class Round:
     verbose: bool = False
     table: bool = True
     reused: Path | None = None  # results in this file are not judged again
+    save: bool = False  # what --invariance found, as traces
     _done: dict[str, CheckResult] = field(default_factory=dict)
 
     def jobs(self, chosen: list[Solution]) -> list[Job]:
@@ -59,7 +61,11 @@ class Round:
         for likeness in () if summary.interrupted else checker.wrong.likenesses():
             complain(f"like a known fault: {likeness}")
         checker.wrong.rows.clear()
-        if self.table:
+        if self.save and not summary.interrupted:
+            save_invariance(summary, jobs, checker.options.seed)
+        if self.table and self.extras.invariance:
+            print_invariance(summary)
+        elif self.table:
             self._print(summary, len(jobs))
         else:
             summary.print_repeated()

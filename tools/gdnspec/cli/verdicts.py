@@ -104,10 +104,11 @@ def print_summary(summary: Summary) -> None:
             styles={2: colours.get(said, "red")},
         )
     print_table(rows)
-    _print_notes(summary)
+    print_notes(summary)
 
 
-def _print_notes(summary: Summary) -> None:
+def print_notes(summary: Summary) -> None:
+    """Prints on stdout what was unsupported and why, and where the solutions ran."""
     everything = [result for results in summary.rows.values() for result in results]
     reasons = Counter((r.solution, r.message.split(" (")[0] if r.message.startswith("interpreted") else r.message)
                       for r in everything if r.status == "UNSUPPORTED")  # fmt: skip

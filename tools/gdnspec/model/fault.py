@@ -68,9 +68,11 @@ class Edit(Model):
 
 
 class ManifestChange(Model):
-    """The changes to the base's manifest: `deterministic` for the manifest, all others for every entry."""
+    """The changes to the base's manifest: `deterministic` and `batch_invariant` for the manifest, all others for every
+    entry."""
 
     deterministic: bool | None = None
+    batch_invariant: bool | None = None
     entry: Annotated[str, Field(pattern=ENTRY, max_length=300)] | None = None
     call: Literal["out", "return"] | None = None
     prepare: Annotated[str, Field(pattern=ENTRY, max_length=300)] | None = None

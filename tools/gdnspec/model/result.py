@@ -15,6 +15,7 @@ Status = Literal[
     "NON_FINITE",
     "MUTATED_INPUT",
     "NOT_REPRODUCIBLE",
+    "NOT_INVARIANT",
     "TAMPERED",
     "PROTOCOL_ERROR",
     "COMPILE_ERROR",
@@ -24,6 +25,33 @@ Status = Literal[
     "SUSPECT_TIMING",
     "INVALID_WORKLOAD",
 ]
+
+
+# How alike two answers for one sequence are, from the best to the worst.
+Likeness = Literal["same_bits", "within_budget", "differs"]
+LIKENESSES: tuple[Likeness, ...] = ("same_bits", "within_budget", "differs")
+# The questions of `gdnspec check --invariance`. Each compares a sequence, or a row, in two calls.
+AGAIN, GRAPH, PIECES = "again", "graph", "pieces"
+QUESTIONS: dict[str, str] = {
+    AGAIN: "the same call again",
+    "alone": "alone",
+    "first": "first in the batch",
+    "last": "last in the batch",
+    "among_others": "among others",
+    "other_lengths": "beside other lengths",
+    GRAPH: "in a CUDA graph",
+    PIECES: "in pieces",
+}
+
+
+class Outcome(Model):
+    """The answer to one question of `gdnspec check --invariance` on one workload. `likeness` is the worst over the
+    `compared` sequences; None: nothing was asked, and `message` says why. Otherwise `message` is the first
+    difference."""
+
+    likeness: Likeness | None = None
+    compared: int = 0
+    message: str = ""
 
 
 class Place(Model):
@@ -77,6 +105,8 @@ class CheckResult(Model):
     seed: int | None = None  # of the second call's content
     # With --symmetries: the status of each; None if it does not apply.
     symmetries: dict[str, Status | None] = Field(default_factory=dict)
+    # With --invariance, or if the manifest claims it: the answer to each question.
+    invariance: dict[str, Outcome] = Field(default_factory=dict)
     key: str = ""
     environment: dict[str, Any] = Field(default_factory=dict)
     seal: str = ""  # of the judge that recorded it
@@ -85,3 +115,15 @@ class CheckResult(Model):
     def failed(self) -> bool:
         """Whether the solution failed; UNSUPPORTED is not a failure."""
         return self.status not in ("PASSED", "UNSUPPORTED")
+
+    @property
+    def batch_invariant(self) -> bool | None:
+        """Whether every question about the rest of the batch was answered with the same bits; None if none was
+        asked."""
+        found = [one.likeness for name, one in self.invariance.items() if name not in (AGAIN, PIECES)]
+        return all(likeness == "same_bits" for likeness in found if likeness) if any(found) else None
+
+    @property
+    def pieces(self) -> Likeness | None:
+        """How alike a prefill in one call and in pieces are; None if that was not asked."""
+        return self.invariance[PIECES].likeness if PIECES in self.invariance else None

@@ -105,7 +105,7 @@ class Variant(Model):
 
     `defines`: macros for compiling every .cu file. `arguments`: keyword arguments for every Python function that serves
     an entry. `supports`: for a definition, the conditions that replace the solution's. `entries`: the definitions that
-    it serves; without it, all that the solution serves.
+    it serves; without it, all that the solution serves. `batch_invariant`: replaces the solution's.
     """
 
     description: Text
@@ -122,6 +122,7 @@ class Variant(Model):
     ] = {}
     supports: Annotated[dict[Name, Conditions], Field(max_length=MOST_ENTRIES)] = {}
     entries: Annotated[list[Name], Field(min_length=1, max_length=MOST_ENTRIES)] | None = None
+    batch_invariant: bool | None = None
 
     @model_validator(mode="after")
     def _differs(self) -> "Variant":
@@ -132,7 +133,10 @@ class Variant(Model):
 
 
 class Manifest(Model):
-    """What a solution is, what it needs, which definitions it serves, and in which variants."""
+    """What a solution is, what it needs, which definitions it serves, and in which variants.
+
+    `deterministic`: two calls on the same content give the same bits. `batch_invariant`: a sequence or row has the same
+    bits whatever else is in its batch. The judge holds a solution to both."""
 
     most_bytes: ClassVar[int] = 256 << 10
     schema_version: Version1
@@ -144,6 +148,7 @@ class Manifest(Model):
     sources: Annotated[list[Annotated[str, Field(max_length=200)]], Field(min_length=1, max_length=200)]
     requires: Requires
     deterministic: bool
+    batch_invariant: bool = False
     entries: Annotated[dict[Name, Entry], Field(min_length=1, max_length=MOST_ENTRIES)]
     variants: Annotated[
         dict[Annotated[str, Field(pattern=rf"^{WORD}$", max_length=64)], Variant], Field(max_length=MOST_VARIANTS)
@@ -194,4 +199,6 @@ class Manifest(Model):
             for served, entry in self.entries.items()
             if variant.entries is None or served in variant.entries
         }
-        return self.model_copy(update={"description": variant.description, "entries": entries})
+        claims = self.batch_invariant if variant.batch_invariant is None else variant.batch_invariant
+        own = {"description": variant.description, "entries": entries, "batch_invariant": claims}
+        return self.model_copy(update=own)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from gdnspec.model.base import Model, Version1
 from gdnspec.model.elements import Name, Version
-from gdnspec.model.result import OutputErrors, Status
+from gdnspec.model.result import Likeness, OutputErrors, Status
 
 Method = Literal["graph", "events", "cpu"]
 METHODS: dict[Method, str] = {
@@ -112,7 +112,11 @@ class Missing(Model):
 
 class Trace(Model):
     """One solution on one workload on one device. `source_hash` and `definition_hash` say what was measured. If they no
-    longer match, the trace is stale: reports mark it and never rank it."""
+    longer match, the trace is stale: reports mark it and never rank it.
+
+    `batch_invariant` and `pieces` are what `gdnspec check --invariance --save` found on all workloads of the
+    definition: whether the bits of a sequence depend on the rest of its batch, and how alike a prefill in one call and
+    in pieces are. None: nobody asked."""
 
     schema_version: Version1
     definition: Name
@@ -140,6 +144,8 @@ class Trace(Model):
     before: Health | None = None
     after: Health | None = None
     unclean: list[str] = Field(default_factory=list)  # why the figures are not ranked: throttled, in use by others
+    batch_invariant: bool | None = None
+    pieces: Likeness | None = None
     environment: dict[str, Any]
 
     @property

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gdnspec.catalog.families import regimes
+from gdnspec.model.invariance import badge as invariance_badge
+from gdnspec.model.invariance import invariant, pieces
 from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import Workload
 
@@ -29,7 +31,8 @@ class Cell:
 @dataclass
 class Line:
     """A solution on a device. `strict`: whether it passed the strict suite; None if that was not run. A solution that
-    fails only there is still `conforming`."""
+    fails only there is still `conforming`. `invariance`: the badge of `gdnspec check --invariance`; empty if that was
+    not asked."""
 
     solution: str
     device: str
@@ -37,6 +40,7 @@ class Line:
     total: Cell
     strict: bool | None
     conforming: bool
+    invariance: str = ""
 
 
 def regime_of(result: CheckResult, known: dict[str, Workload]) -> str:
@@ -66,7 +70,9 @@ def table(verdicts: Iterable[tuple[int, CheckResult]], known: dict[str, Workload
         ran = strict.total() - strict["UNSUPPORTED"]
         conforming = not any(result.failed for _, result in mine if result.suite != "strict")
         badge = strict["PASSED"] == ran if ran else None
-        lines.append(Line(solution, device, dict(cells), total, badge, conforming))
+        results = [result for _, result in mine]
+        invariance = invariance_badge(invariant(results), pieces(results))
+        lines.append(Line(solution, device, dict(cells), total, badge, conforming, invariance))
     lines.sort(key=lambda line: (line.total.failed == 0, line.solution, line.device))
     met = {regime for line in lines for regime in line.cells}
     return [regime for regime in columns() if regime in met], lines

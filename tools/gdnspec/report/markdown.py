@@ -6,6 +6,7 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.traces import Measured
 from gdnspec.catalog.workloads import by_name
 from gdnspec.model.errors import SpecError
+from gdnspec.model.invariance import badge, invariant, pieces
 from gdnspec.model.result import CheckResult
 from gdnspec.report.conformance import Cell, columns, regime_of
 from gdnspec.report.units import shown_ratio, shown_share, shown_time
@@ -19,7 +20,7 @@ def section(
     """The verdicts and times of a solution on these definitions as Markdown. Empty if there are none."""
     verdicts = [result for result in judged if result.solution == solution]
     timed = [row for row in measured if row.trace.solution == solution and row.stale is None and row.trace.ranked]
-    parts = [*_verdicts(verdicts, found), *_failures(verdicts), *_times(timed, found)]
+    parts = [*_verdicts(verdicts, found), *_failures(verdicts), *_invariance(verdicts), *_times(timed, found)]
     return "\n".join([f"`{command}`", "", *parts]) if parts else ""
 
 
@@ -77,6 +78,22 @@ def _failures(verdicts: Sequence[CheckResult]) -> Iterator[str]:
         yield f"- {definition}, {status}: {', '.join(names)}"
     if groups:
         yield ""
+
+
+def _invariance(verdicts: Sequence[CheckResult]) -> Iterator[str]:
+    """A table of what `gdnspec check --invariance` found. Empty if no verdict says it."""
+    groups: dict[tuple[str, str], list[CheckResult]] = {}
+    for result in verdicts:
+        if result.invariance:
+            groups.setdefault((result.definition, result.device), []).append(result)
+    rows = [
+        [definition, device, badge(invariant(mine), pieces(mine))]
+        for (definition, device), mine in sorted(groups.items())
+    ]
+    if any(said for _, _, said in rows):
+        yield "Whether a sequence keeps its bits in other batches, and in pieces:"
+        yield ""
+        yield from _table(["definition", "device", "invariance"], [row for row in rows if row[2]])
 
 
 # --- times ------------------------------------------------------------------------------------------------------

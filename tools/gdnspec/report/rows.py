@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.traces import Measured
 from gdnspec.model import roles
+from gdnspec.model.invariance import badge
 from gdnspec.model.result import OutputErrors
 from gdnspec.model.trace import METHODS, Trace
 from gdnspec.report.versus import Versus, versus
@@ -60,6 +61,11 @@ class Row:
         """The number of sequences or rows; None if the definition does not exist any more."""
         found = definitions().get(self.trace.definition)
         return roles.batch(found.definition, self.trace.axes) if found else None
+
+    @property
+    def badge(self) -> str:
+        """What is known about batch invariance, unless the trace is stale."""
+        return "" if self.stale else badge(self.trace.batch_invariant, self.trace.pieces)
 
     @property
     def labels(self) -> list[tuple[str, str]]:

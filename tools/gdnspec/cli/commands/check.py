@@ -77,6 +77,19 @@ Repeat = Annotated[
         show_default="20 on a GPU, within 1 s; 0 on a CPU",
     ),
 ]
+Invariance = Annotated[
+    bool,
+    typer.Option(
+        "--invariance",
+        help="Instead of all further calls, ask whether a sequence keeps its bits alone, first, last, among others, "
+        "beside other lengths, in a CUDA graph, and in pieces. Exit code 1 if a manifest claims "
+        '"batch_invariant" and is wrong.',
+    ),
+]
+Save = Annotated[
+    bool,
+    typer.Option("--save", help="With --invariance: write what was found into traces/ of each solution."),
+]
 Matching = Annotated[
     str | None,
     typer.Option(
@@ -110,6 +123,8 @@ def check(
     errors: Annotated[
         bool, typer.Option("--errors", help="Report errors by regime and by position in the sequence.")
     ] = False,
+    invariance: Invariance = False,
+    save: Save = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Check solutions for correctness on a definition's workloads, and on newly drawn ones.
@@ -118,6 +133,8 @@ def check(
     Definitions beside it say what it is to serve; without one, those of its manifest or of its function's name.
     """
     require_device(device)
+    if invariance or save:
+        _require_together(invariance, save, symmetries, repeat, errors, watch, suite, workload, workloads_file)
     wanted, targets = split(names)
     only = matching(keyword) if keyword is not None else None
     find = _finder(targets, wanted, solution, solutions_dir)
@@ -139,7 +156,8 @@ def check(
 
         where = chosen_device(device)
         drawn = secrets.randbits(62) if seed is None else seed  # a solution cannot be prepared for it
-        if workloads_file is None and (workload is None or any(name.startswith(FRESH) for name in workload)):
+        some_fresh = workload is None or any(name.startswith(FRESH) for name in workload)
+        if workloads_file is None and some_fresh and not invariance:
             from gdnspec.inputs.fresh import fresh
 
             selected = with_fresh(selected, lambda item: fresh(item, drawn, where.kind), workload)
@@ -149,12 +167,29 @@ def check(
         flags = tuple(_flags(solutions_dir, workloads_file, symmetries, timeout))
         options = Options(timeout, drawn, flags, given=given, echo=echo)
         checker = Checker(where.kind, options, warn, started)
-        extras = Extras(symmetries, errors, repeat)
-        this = Round(some(selected), where, extras, write, fail_fast, verbose, not to_stdout, reused)
+        extras = Extras(symmetries, errors, repeat, invariance)
+        this = Round(some(selected), where, extras, write, fail_fast, verbose, not to_stdout, reused, save)
         code = _watched(this, checker, chosen, find) if watch else _judged(this, checker, chosen)
     for problem in broken:
         complain(f"gdnspec: {problem}")
     raise typer.Exit(2 if broken else code)
+
+
+def _require_together(
+    invariance: bool, save: bool, symmetries: bool, repeat: int | None, errors: bool, watch: bool,
+    suites: list[str] | None, workloads: list[str] | None, file: Path | None,
+) -> None:  # fmt: skip
+    """Raises `SpecError` for an option that `--invariance` or `--save` would ignore."""
+    if not invariance:
+        raise SpecError("--save writes what --invariance finds: add --invariance, or leave out --save")
+    ignored = {"--symmetries": symmetries, "--repeat": repeat is not None, "--errors": errors, "--watch": watch}
+    for option, given in ignored.items():
+        if given:
+            raise SpecError(f"--invariance asks its own questions only: leave out {option}, or check in two runs")
+    if FRESH in (suites or ()) or any(name.startswith(FRESH) for name in workloads or ()):
+        raise SpecError("--invariance compares calls on published workloads: name another suite than fresh")
+    if save and file is not None:
+        raise SpecError("--save writes about published workloads only: use --json FILE with --workloads")
 
 
 Find = Callable[[], tuple[list[Solution], list[object]]]

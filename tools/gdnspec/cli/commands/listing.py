@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gdnspec.catalog import badges
 from gdnspec.catalog.definitions import applies, definitions, presets
 from gdnspec.catalog.families import families
 from gdnspec.catalog.solutions import solutions
@@ -58,9 +59,11 @@ def _solutions(extra: Path | None) -> Listing:
     for problem in problems:
         warn(str(problem))
     rows = [
-        [s.name, s.manifest.language, s.manifest.requires.device, ", ".join(s.manifest.entries)] for s in found.values()
-    ]
-    return "", ["solution", "language", "device", "definitions"], rows
+        [s.name, s.manifest.language, s.manifest.requires.device, badges.summary(badges.found(s)),
+         ", ".join(s.manifest.entries)]
+        for s in found.values()
+    ]  # fmt: skip
+    return "", ["solution", "language", "device", "invariance", "definitions"], rows
 
 
 def _workloads(_: Path | None) -> Listing:

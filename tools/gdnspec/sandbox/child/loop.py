@@ -16,6 +16,7 @@ from gdnspec.sandbox.child import tamper
 from gdnspec.sandbox.child.crowd import Crowd
 from gdnspec.sandbox.child.isolation import Isolation
 from gdnspec.sandbox.child.opened import Opened, Refused
+from gdnspec.sandbox.child.replayed import Replayed
 from gdnspec.sandbox.child.windows import Windows
 from gdnspec.sandbox.wire.arena import Arena, Slot, attach
 from gdnspec.sandbox.wire.channel import Channel, ChannelClosed
@@ -77,6 +78,8 @@ class Worker:
                     return self._prepare()
                 case "call":
                     return self._call(message.get("filler") is True)
+                case "replay":
+                    return self._replay()
                 case "second":
                     return self._second(message, fds)
                 case "both":
@@ -178,6 +181,21 @@ class Worker:
         seconds = time.perf_counter() - started
         self._refuse_tampering()
         return {"op": "done", "returned": described, "seconds": seconds}
+
+    def _replay(self) -> dict[str, Any]:
+        """One call, captured as a graph and replayed. A solution that cannot be captured is not wrong."""
+        if self.open is None:
+            raise Refused("runtime", "a replay was requested but no memory is open")
+        try:
+            replayed = Replayed(self.open)
+            self._wait()
+        except Exception as error:
+            if isinstance(error, Refused) or self._device_is_lost():
+                raise
+            return {"op": "replayed", "why_not": f"{type(error).__name__}: {error}"[:300]}
+        described = replayed.run(self._wait)
+        self._refuse_tampering()
+        return {"op": "replayed", "why_not": None, "returned": described}
 
     def _both(self) -> dict[str, Any]:
         """Calls on two sets of buffers at once; neither waits for the other."""

@@ -139,6 +139,11 @@ class Child:
         `ChildFailed`."""
         return self._request({"op": "call", "filler": filler}, timeout, "done")
 
+    def replay(self, timeout: float) -> dict[str, Any]:
+        """Captures a call on the open memory as a graph, and replays it once. Returns the reply; `why_not` in it says
+        why nothing could be captured, or is None. Raises `ChildFailed`."""
+        return self._request({"op": "replay"}, timeout, "replayed")
+
     def open_second(self, message: dict[str, Any], arena: "Arena", timeout: float) -> None:
         """Maps a second set of buffers beside the open one, and prepares. Raises `ChildFailed`."""
         self._mapped("second", "opened", message, arena, timeout)
