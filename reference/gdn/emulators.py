@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 import torch
-from gdnspec.family import Definition, bfloat16_sum
+from gdnspec.family import Definition, Emulated, bfloat16_sum
 from torch import Tensor
 
 
@@ -68,6 +68,14 @@ def emulate(
                 found.append(torch.stack(kept) if kept else states[:0])
             found = [S.mT.contiguous() for S in found] if heads.k_first else found
             yield e.name, (output.transpose(0, 1).contiguous().to(arguments["v"].dtype), *found)
+
+
+def keys_reversed(call: Emulated) -> tuple[Tensor, ...]:
+    """The reference on key channels in reverse order: other sums, so that other codes lie on the far side of a rounding
+    boundary."""
+    back = {name: call.arguments[name].flip(-1) for name in ("q", "k", "pool")}
+    output, codes, scales = call.oracle(**{**call.arguments, **back})
+    return output, codes.flip(-1), scales
 
 
 class _Heads:

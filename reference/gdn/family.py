@@ -27,6 +27,10 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
     if alone is not None:
         # The reference computes in the widest type of its inputs, float32 at least.
         yield alone, call.oracle(**call.arguments)
+        if call.definition.conventions.state_scale != "none":
+            from .emulators import keys_reversed
+
+            yield "float32_keys_reversed", keys_reversed(call)
     elif by_products(call.definition):
         from gdnspec.family import rounded_products
 

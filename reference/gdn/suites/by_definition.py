@@ -49,6 +49,7 @@ from .neg_eigval import NEG_LAYER, NEG_LAYER_DECODE
 from .norm import NORM
 from .pool import POOL
 from .prefill import PREFILL, prefill
+from .quantised import QUANTISED_POOL, QUANTISED_VERIFY
 from .short import short_checkpoints, short_prefill
 from .stages import stages, wy_strict
 from .verify import VERIFY
@@ -75,6 +76,8 @@ KINDS: dict[str, Suites] = {
     "gdn_decode_packed_k_last": VARIANT,
     "gdn_decode_pool_k_last": POOL, "gdn_decode_pool_k_last_bf16_state": POOL,
     "gdn_verify_k_last": VERIFY,
+    "gdn_decode_pool_k_last_fp8_state": QUANTISED_POOL, "gdn_decode_pool_k_last_int8_state": QUANTISED_POOL,
+    "gdn_verify_k_last_fp8_state": QUANTISED_VERIFY, "gdn_verify_k_last_int8_state": QUANTISED_VERIFY,
     "gdn_conv1d_prefill": CONVOLUTION, "gdn_conv1d_decode": CONVOLUTION_DECODE,
     "gdn_conv_gates_prefill": CONV_GATES,
     "gdn_gated_rms_norm": NORM,

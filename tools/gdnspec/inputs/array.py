@@ -1,4 +1,4 @@
-"""An array whose element type NumPy may lack: bfloat16 is stored as the uint16 of its bits."""
+"""An array whose element type NumPy may lack: bfloat16 and e4m3 are stored as the unsigned integers of their bits."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,8 @@ CARRIER: dict[str, type[np.generic]] = {
     "float16": np.float16,
     "float32": np.float32,
     "float64": np.float64,
+    "float8_e4m3fn": np.uint8,
+    "int8": np.int8,
     "int32": np.int32,
     "int64": np.int64,
     "bool": np.bool_,
@@ -35,9 +37,11 @@ class Array:
         return int(self.data.size) * SIZES[self.dtype]
 
     def values(self) -> NDArray[np.generic]:
-        """The numbers: float32 for bfloat16, the data itself otherwise."""
+        """The numbers: float32 for bfloat16 and e4m3, the data itself otherwise."""
         if self.dtype == "bfloat16":
             return (self.data.astype(np.uint32) << 16).view(np.float32)
+        if self.dtype == "float8_e4m3fn":
+            return E4M3[self.data]
         return self.data
 
 
@@ -49,6 +53,33 @@ def to_bfloat16(x: NDArray[np.floating], toward_zero: bool = False) -> NDArray[n
     return (bits >> 16).astype(np.uint16)
 
 
+def _e4m3_values() -> NDArray[np.float32]:
+    """The value of each of the 256 bit patterns: a sign, four bits of exponent, three of mantissa; no infinity."""
+    bits = np.arange(128)
+    exponent, mantissa = bits >> 3, bits & 7
+    size = np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10))
+    size[127] = np.nan
+    return np.concatenate([size, -size]).astype(np.float32)
+
+
+E4M3 = _e4m3_values()
+
+
+def to_e4m3(x: NDArray[np.floating]) -> NDArray[np.uint8]:
+    """Converts finite values to the bits of e4m3: rounds to nearest, ties to even; beyond 448 it saturates."""
+    size = np.minimum(np.abs(np.asarray(x, dtype=np.float64)), 448.0)
+    exponent = np.maximum(np.frexp(size)[1] - 1, -6)
+    steps = np.rint(size * 2.0 ** (3 - exponent)).astype(np.int64)  # of the spacing at this exponent, 0 to 16
+    return (np.signbit(x) * 128 + (exponent + 6) * 8 + steps).astype(np.uint8)
+
+
 def encode(x: NDArray[np.floating], dtype: str) -> NDArray[np.generic]:
     """Converts float64 values to the carrier type of `dtype`."""
-    return to_bfloat16(x) if dtype == "bfloat16" else x.astype(CARRIER[dtype])
+    match dtype:
+        case "bfloat16":
+            return to_bfloat16(x)
+        case "float8_e4m3fn":
+            return to_e4m3(x)
+        case "int8":
+            return np.clip(np.rint(x), -127, 127).astype(np.int8)
+    return x.astype(CARRIER[dtype])
