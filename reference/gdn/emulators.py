@@ -70,12 +70,18 @@ def emulate(
             yield e.name, (output.transpose(0, 1).contiguous().to(arguments["v"].dtype), *found)
 
 
-def keys_reversed(call: Emulated) -> tuple[Tensor, ...]:
-    """The reference on key channels in reverse order: other sums, so that other codes lie on the far side of a rounding
-    boundary."""
-    back = {name: call.arguments[name].flip(-1) for name in ("q", "k", "pool")}
-    output, codes, scales = call.oracle(**{**call.arguments, **back})
-    return output, codes.flip(-1), scales
+def on_codes(call: Emulated) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    """The reference on quantised states in float32, with other roundings on the way: each puts other numbers on the far
+    side of a boundary between two codes. Key channels in reverse order, or values and scales times 5/4."""
+    arguments = call.arguments
+    order = torch.arange(arguments["pool"].shape[-1] - 1, -1, -1, device=arguments["pool"].device)
+    back = {name: arguments[name][..., order] for name in ("q", "k", "pool")}
+    output, codes, scales = call.oracle(**{**arguments, **back})
+    yield "float32_keys_reversed", (output, codes[..., order], scales)
+    v = arguments["v"]
+    larger = {"v": v.float() * 1.25, "pool_scales": arguments["pool_scales"] * 1.25}
+    output, codes, scales = call.oracle(**{**arguments, **larger})
+    yield "float32_larger_values", ((output / 1.25).to(v.dtype), codes, scales / 1.25)
 
 
 class _Heads:

@@ -28,9 +28,9 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
         # The reference computes in the widest type of its inputs, float32 at least.
         yield alone, call.oracle(**call.arguments)
         if call.definition.conventions.state_scale != "none":
-            from .emulators import keys_reversed
+            from .emulators import on_codes
 
-            yield "float32_keys_reversed", keys_reversed(call)
+            yield from on_codes(call)
     elif by_products(call.definition):
         from gdnspec.family import rounded_products
 
