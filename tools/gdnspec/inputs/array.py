@@ -41,7 +41,7 @@ class Array:
         if self.dtype == "bfloat16":
             return (self.data.astype(np.uint32) << 16).view(np.float32)
         if self.dtype == "float8_e4m3fn":
-            return E4M3[self.data]
+            return np.asarray(E4M3[self.data])
         return self.data
 
 
@@ -59,7 +59,7 @@ def _e4m3_values() -> NDArray[np.float32]:
     exponent, mantissa = bits >> 3, bits & 7
     size = np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10))
     size[127] = np.nan
-    return np.concatenate([size, -size]).astype(np.float32)
+    return np.asarray(np.concatenate([size, -size]), dtype=np.float32)
 
 
 E4M3 = _e4m3_values()
@@ -70,7 +70,7 @@ def to_e4m3(x: NDArray[np.floating]) -> NDArray[np.uint8]:
     size = np.minimum(np.abs(np.asarray(x, dtype=np.float64)), 448.0)
     exponent = np.maximum(np.frexp(size)[1] - 1, -6)
     steps = np.rint(size * 2.0 ** (3 - exponent)).astype(np.int64)  # of the spacing at this exponent, 0 to 16
-    return (np.signbit(x) * 128 + (exponent + 6) * 8 + steps).astype(np.uint8)
+    return np.asarray(np.signbit(x) * 128 + (exponent + 6) * 8 + steps, dtype=np.uint8)
 
 
 def encode(x: NDArray[np.floating], dtype: str) -> NDArray[np.generic]:
@@ -81,5 +81,5 @@ def encode(x: NDArray[np.floating], dtype: str) -> NDArray[np.generic]:
         case "float8_e4m3fn":
             return to_e4m3(x)
         case "int8":
-            return np.clip(np.rint(x), -127, 127).astype(np.int8)
+            return np.asarray(np.clip(np.rint(x), -127, 127), dtype=np.int8)
     return x.astype(CARRIER[dtype])

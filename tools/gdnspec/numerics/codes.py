@@ -31,4 +31,5 @@ def place(codes: Tensor, dtype: str) -> Tensor:
         return codes
     exponent = torch.frexp(codes)[1].clamp(min=LEAST_EXPONENT + 1) - 1  # of the power of two below
     steps = codes.abs() * torch.exp2((MANTISSA - exponent).double())
-    return codes.sign() * (steps + (exponent - LEAST_EXPONENT) * 2**MANTISSA)
+    counted: Tensor = codes.sign() * (steps + (exponent - LEAST_EXPONENT) * 2**MANTISSA)
+    return counted
