@@ -3,9 +3,9 @@
     python benchmarks/quantised_drift.py [--tokens 4096] [--heads 4] [--size 128] [--solution] [--rows 1,16,32,128]
 
 A state is decoded token by token, and quantised after each, as gdn_decode_pool_k_last_fp8_state and _int8_state say.
-Figures are the relative L2 of outputs and of the state, averaged over the last tokens, against the recurrence in float64
-on exact states: the worst head. They are figures, not budgets. Everything runs on the CPU: quantised and exact
-recurrence in float64; with --solution the solution torch_quantised as well, in float32 on the same inputs.
+Figures are the relative L2 of outputs and of the state over the last tokens, against the recurrence in float64 on exact
+states: the worst head. They are figures, not budgets. Everything runs on the CPU: quantised and exact recurrence in
+float64; with --solution the solution torch_quantised as well, in float32 on the same inputs.
 """
 
 import argparse

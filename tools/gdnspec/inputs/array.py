@@ -68,7 +68,7 @@ E4M3 = _e4m3_values()
 def to_e4m3(x: NDArray[np.floating]) -> NDArray[np.uint8]:
     """Converts finite values to the bits of e4m3: rounds to nearest, ties to even; beyond 448 it saturates."""
     size = np.minimum(np.abs(np.asarray(x, dtype=np.float64)), 448.0)
-    exponent = np.maximum(np.frexp(size)[1] - 1, -6)
+    exponent = np.where(size == 0, -6, np.maximum(np.frexp(size)[1] - 1, -6))
     steps = np.rint(size * 2.0 ** (3 - exponent)).astype(np.int64)  # of the spacing at this exponent, 0 to 16
     return np.asarray(np.signbit(x) * 128 + (exponent + 6) * 8 + steps, dtype=np.uint8)
 
