@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from gdnspec.build.e4m3 import E4M3, to_e4m3
 from gdnspec.catalog.definitions import Found, definition
 from gdnspec.catalog.workloads import workloads
-from gdnspec.inputs.array import E4M3, to_e4m3
 from gdnspec.inputs.materialise import Inputs, materialise
 from gdnspec.model.budget import OF_CODES, freeze, metrics_of
 from gdnspec.numerics.allowed import budget

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gdnspec.build.e4m3 import E4M3, to_e4m3
 from gdnspec.model.dtypes import SIZES
 
 # The NumPy type that holds the bits.
@@ -51,26 +52,6 @@ def to_bfloat16(x: NDArray[np.floating], toward_zero: bool = False) -> NDArray[n
     if not toward_zero:
         bits = bits + (0x7FFF + ((bits >> 16) & 1))
     return (bits >> 16).astype(np.uint16)
-
-
-def _e4m3_values() -> NDArray[np.float32]:
-    """The value of each of the 256 bit patterns: a sign, four bits of exponent, three of mantissa; no infinity."""
-    bits = np.arange(128)
-    exponent, mantissa = bits >> 3, bits & 7
-    size = np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10))
-    size[127] = np.nan
-    return np.asarray(np.concatenate([size, -size]), dtype=np.float32)
-
-
-E4M3 = _e4m3_values()
-
-
-def to_e4m3(x: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """Converts finite values to the bits of e4m3: rounds to nearest, ties to even; beyond 448 it saturates."""
-    size = np.minimum(np.abs(np.asarray(x, dtype=np.float64)), 448.0)
-    exponent = np.where(size == 0, -6, np.maximum(np.frexp(size)[1] - 1, -6))
-    steps = np.rint(size * 2.0 ** (3 - exponent)).astype(np.int64)  # of the spacing at this exponent, 0 to 16
-    return np.asarray(np.signbit(x) * 128 + (exponent + 6) * 8 + steps, dtype=np.uint8)
 
 
 def encode(x: NDArray[np.floating], dtype: str) -> NDArray[np.generic]:
