@@ -49,6 +49,8 @@ FEWER = {
     "triton_layer": ["conv1d_prefill", "prefill_from_conv_bf16_state"],
     "triton_backward": ["prefill_backward_k_last"],
     "torch_recurrent": ["decode_k_last", "prefill_k_first", "verify_k_last"],
+    "torch_quantised": ["decode_pool_k_last_int8_state", "verify_k_last_fp8_state"],
+    "triton_quantised": ["decode_pool_k_last_fp8_state"],
 }
 # Whose definitions other interpreted solutions serve, too; and whose own tests sample its kernels.
 OTHERS = {"triton_recurrent", "triton_backward"}
