@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 import torch
-from gdnspec.family import Definition, bfloat16_sum
+from gdnspec.family import Definition, Emulated, bfloat16_sum
 from torch import Tensor
 
 
@@ -86,6 +86,20 @@ def emulate_pool(
         after = pool.clone()
         after[place] = final[held].to(pool.dtype)
         yield name, (output, after)
+
+
+def on_codes(call: Emulated) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    """The reference on quantised states in float32, with other roundings on the way: each puts other numbers on the far
+    side of a boundary between two codes. Key channels in reverse order, or values and scales times 5/4."""
+    arguments = call.arguments
+    order = torch.arange(arguments["pool"].shape[-1] - 1, -1, -1, device=arguments["pool"].device)
+    back = {name: arguments[name][..., order] for name in ("q", "k", "pool")}
+    output, codes, scales = call.oracle(**{**arguments, **back})
+    yield "float32_keys_reversed", (output, codes[..., order], scales)
+    v = arguments["v"]
+    larger = {"v": v.float() * 1.25, "pool_scales": arguments["pool_scales"] * 1.25}
+    output, codes, scales = call.oracle(**{**arguments, **larger})
+    yield "float32_larger_values", ((output / 1.25).to(v.dtype), codes, scales / 1.25)
 
 
 class _Heads:

@@ -27,6 +27,10 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
     if alone is not None:
         # The reference computes in the widest type of its inputs, float32 at least.
         yield alone, call.oracle(**call.arguments)
+        if call.definition.conventions.state_scale != "none":
+            from .emulators import on_codes
+
+            yield from on_codes(call)
     elif by_products(call.definition):
         from gdnspec.family import rounded_products
 

@@ -52,6 +52,7 @@ from .norm import NORM
 from .pool import POOL
 from .prefill import PREFILL, prefill
 from .prefill_pool import PREFILL_POOL
+from .quantised import QUANTISED_POOL, QUANTISED_VERIFY
 from .short import short_checkpoints, short_prefill
 from .stages import stages, wy_strict
 from .verify import VERIFY
@@ -81,6 +82,8 @@ KINDS: dict[str, Suites] = {
     "gdn_verify_k_last": VERIFY,
     "gdn_commit_states_k_last": COMMIT, "gdn_commit_states_k_last_bf16_state": COMMIT,
     "gdn_verify_drafts_k_last": DRAFTS, "gdn_verify_drafts_k_last_bf16_state": DRAFTS,
+    "gdn_decode_pool_k_last_fp8_state": QUANTISED_POOL, "gdn_decode_pool_k_last_int8_state": QUANTISED_POOL,
+    "gdn_verify_k_last_fp8_state": QUANTISED_VERIFY, "gdn_verify_k_last_int8_state": QUANTISED_VERIFY,
     "gdn_conv1d_prefill": CONVOLUTION, "gdn_conv1d_decode": CONVOLUTION_DECODE,
     "gdn_conv_gates_prefill": CONV_GATES,
     "gdn_gated_rms_norm": NORM,

@@ -22,6 +22,7 @@ from .line import Line, Rows
 from .pool import POOL, pool
 from .prefill import PREFILL, prefill
 from .prefill_pool import PREFILL_POOL, prefill_pool
+from .quantised import QUANTISED_POOL, QUANTISED_VERIFY
 from .slots import SKIPPED, moved
 from .verify import VERIFY, verify
 
@@ -62,10 +63,10 @@ def _line(definition: Definition, name: str, small: bool) -> Line:
         return prefill(name, preset, "typical", lengths)
     if kind is CHECKPOINTS:
         return kept(name, preset, "typical", 64, lengths)
-    if kind is POOL:
+    if kind is POOL or kind is QUANTISED_POOL:
         slots = moved(name, batch, 2 * batch)
         return pool(name, preset, "typical", 2 * batch + 2, [slots[0], SKIPPED, *slots[2:]])
-    if kind is VERIFY:
+    if kind is VERIFY or kind is QUANTISED_VERIFY:
         return verify(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
     if kind is COMMIT:
         return commit(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)

@@ -79,7 +79,8 @@ class Ring:
             for i in range(0, len(pool), CHECKED):  # NaN for a kernel that reads a slot that no call names
                 _bytes(pool[i : i + CHECKED]).fill_(GUARD_BYTE)
             slots = torch.randperm(len(pool), device=pool.device)[: self.count * len(named)]
-            self._rows[name] = slots.view(self.count, len(named))
+            same = self._rows.get(self.definition.input(name).pool)  # scales are in the slots of their codes
+            self._rows[name] = slots.view(self.count, len(named)) if same is None else same
         return self
 
     def __exit__(

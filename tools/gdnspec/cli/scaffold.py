@@ -155,10 +155,14 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC({d.name}, {d.name});
     return "\n".join([head, includes, *kernels, *functions])
 
 
-CUDA_ELEMENTS = {"float32": "float", "float64": "double", "float16": "__half", "bfloat16": "__nv_bfloat16"}
+CUDA_ELEMENTS = {
+    "float32": "float", "float64": "double", "float16": "__half", "bfloat16": "__nv_bfloat16",
+    "float8_e4m3fn": "__nv_fp8_e4m3", "int8": "int8_t",
+}  # fmt: skip
 CUDA_HEADERS = (
     "cuda_bf16.h",
     "cuda_fp16.h",
+    "cuda_fp8.h",
     "cuda_runtime.h",
     "tvm/ffi/container/tensor.h",
     "tvm/ffi/extra/c_env_api.h",

@@ -19,15 +19,15 @@ Values = Mapping[str, Any]
 
 
 def unread(definition: Definition, scope: Scope, values: Values) -> dict[str, list[int]]:
-    """For each float input, the indices along its first dimension that the call does not read. Inputs that are read
-    completely are left out. `scope` binds the axes; `values` maps each integer input to its flat list of values. Raises
-    `ExpressionError`."""
+    """For each input of floats or codes, the indices along its first dimension that the call does not read. Inputs that
+    are read completely are left out. `scope` binds the axes; `values` maps each integer input to its flat list of
+    values. Raises `ExpressionError`."""
     found = {}
     for tensor in definition.inputs:
-        if tensor.dtype not in FLOATS or not tensor.shape:
+        if not (tensor.dtype in FLOATS or tensor.is_code) or not tensor.shape:
             continue
         size = definition.shape(tensor, scope)[0]
-        if any(other.indexes == tensor.name for other in definition.inputs):
+        if definition.naming(tensor):
             read = set(_slots_read(definition, tensor, scope, values))
             indices = [slot for slot in range(size) if slot not in read]
         elif tensor.shape[0] == axis(definition, "tokens"):
@@ -72,9 +72,7 @@ def _tokens_unread(definition: Definition, size: int, scope: Scope, values: Valu
 def _slots_read(definition: Definition, pool: Tensor, scope: Scope, values: Values) -> Iterator[int]:
     """The slots of a pool whose content matters: those that are read or that an empty sequence leaves unchanged."""
     name = bounds(definition)
-    for tensor in definition.inputs:
-        if tensor.indexes != pool.name:
-            continue
+    for tensor in definition.naming(pool):
         alone = [other for other in definition.inputs if other.is_index and other.shape == [_first_axis(tensor)]]
         condition = None if tensor.read_if is None else parse(tensor.read_if)
         for n, row in enumerate(_rows(definition, tensor, scope, values)):

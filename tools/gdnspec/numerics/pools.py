@@ -37,8 +37,8 @@ def named_slots(definition: Definition, values: Mapping[str, Any]) -> dict[str, 
     """The slots of each pool that a call names for reading or writing, in order. `values`: the integer inputs."""
     named: dict[str, set[int]] = {}
     for tensor in definition.inputs:
-        if tensor.indexes is not None:
-            named.setdefault(tensor.indexes, set()).update(slot for slot in values[tensor.name] if slot >= 0)
+        for pool in definition.pools(tensor):
+            named.setdefault(pool, set()).update(slot for slot in values[tensor.name] if slot >= 0)
     return {pool: sorted(slots) for pool, slots in named.items()}
 
 
