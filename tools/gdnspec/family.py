@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from gdnspec.numerics.torch_arrays import in_blocks, to_torch
 
 __all__ = [
-    "CARRIER", "FLOATS", "MIXED", "NORMAL_STD", "Array", "CallReader", "Calls", "Definition", "DevicePainter", "Emulated",
-    "Family", "Floats", "Foreign", "FreshLines", "Gate", "Layout", "Meaning", "Memory", "NotExpressed", "NotRecorded", "Onnx",
-    "OnnxNode", "OnnxWords", "Painter",
-    "Part", "Published", "RegimeError", "Regrouped", "Scope", "SessionWords", "Sizes", "Source", "Stream", "SuiteError", "Suites", "Tensor",
-    "Text", "Workload", "bfloat16_sum", "encode", "in_blocks", "is_state", "kernel", "off_grid", "on_fine_grid",
-    "on_grid", "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
+    "CARRIER", "FLOATS", "MIXED", "NORMAL_STD", "Array", "CallReader", "Calls", "Definition", "DevicePainter",
+    "Emulated", "Family", "Floats", "Foreign", "FreshLines", "Gate", "Layout", "Meaning", "Memory", "NotExpressed",
+    "NotRecorded", "Onnx", "OnnxNode", "OnnxWords", "Painter", "Part", "Published", "RegimeError", "Regrouped",
+    "Scope", "SessionWords", "Sizes", "Source", "Stream", "SuiteError", "Suites", "Tensor", "Text", "Workload",
+    "bfloat16_sum", "encode", "in_blocks", "is_state", "kernel", "off_grid", "on_fine_grid", "on_grid",
+    "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
 ]  # fmt: skip
 
 

@@ -44,7 +44,8 @@ class SessionWords:
     - `inputs`: the tensors of a call by name, from its tokens and the weights: kind, tokens, weights, the axes of the
     preset, and how many tokens a row has. The scheduler adds states, slots and counts.
     - `scalars`: those of a call, by kind and by whether there is a convolution.
-    - `recent`: the convolution's state after some tokens, from the state before them or None, in the type of the tokens.
+    - `recent`: the convolution's state after some tokens, from the state before them or None, in the type of the
+    tokens.
     - `advance`: the truth, in float64. From a memory, or None, and tokens: the outputs of the rule, those of the
     convolution or None, and the memories after so many tokens as `keep` lists; 0 is the memory before them.
     - `emulate`: what the emulator of this name makes of one call, in the types of the definition.

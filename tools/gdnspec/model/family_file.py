@@ -8,8 +8,8 @@ from pydantic import Field, field_validator
 from gdnspec.model.base import Model, Version1
 from gdnspec.model.elements import Name, Text
 from gdnspec.model.errors import PlacedError
-from gdnspec.model.session_line import States
 from gdnspec.model.expression import ExpressionError, parse
+from gdnspec.model.session_line import States
 
 # `keep`: a prefill that also keeps states on its way; `convolve_one`: the convolution of one token of each row.
 CallKind = Literal["prefill", "keep", "decode", "verify", "convolve", "convolve_one"]

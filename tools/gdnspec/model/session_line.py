@@ -164,9 +164,22 @@ class Finish(Model):
 
 
 Step = Annotated[
-    Admit | Prefill | Take | Restore | Fork | Verify | Commit | RollBack | Decode | Move | Evict | Resume | Drop | Finish,
+    Admit
+    | Prefill
+    | Take
+    | Restore
+    | Fork
+    | Verify
+    | Commit
+    | RollBack
+    | Decode
+    | Move
+    | Evict
+    | Resume
+    | Drop
+    | Finish,
     Field(discriminator="do"),
-]  # fmt: skip
+]
 
 SessionBudget = dict[Name, dict[Name, dict[Metric, Positive]]]  # definition -> judged tensor -> metric
 

@@ -54,7 +54,7 @@ class Kernels:
         """As `prefill`. Returns also the states after every `interval` tokens of each sequence."""
         names = self.words.roles["keep"]
         found = self._ragged("keep", tokens, lengths, self._before("keep", before), {names["interval"]: interval})
-        kept = list(found[names["kept"]].split([length // interval for length in lengths]))
+        kept = list(torch.split(found[names["kept"]], [length // interval for length in lengths]))
         return found[names["after"]], kept
 
     def decode(self, tokens: Mapping[str, Tensor], pool: Tensor, read: Sequence[int], write: Sequence[int]) -> None:

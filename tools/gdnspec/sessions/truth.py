@@ -140,7 +140,7 @@ class Truth:
                 self._write(slot, after[t + 1], past=False)
             self._pasts[one.slot] = one.memory
         padded = self._padded(outputs, step.drafts)
-        self._answer("verify", padded.unflatten(0, (-1, step.drafts)))
+        self._answer("verify", padded.reshape(-1, step.drafts, *padded.shape[1:]))
         self._answer_mixed("convolve", mixed, step.drafts)
 
     def _resume(self, step: steps.Resume) -> None:
