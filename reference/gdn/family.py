@@ -6,7 +6,19 @@ Nothing here needs torch until an emulator runs or a device draws.
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gdnspec.family import Calls, Definition, DevicePainter, Emulated, Family, Foreign, Onnx, Scope, Suites, Workload
+from gdnspec.family import (
+    Calls,
+    Definition,
+    DevicePainter,
+    Emulated,
+    Family,
+    Foreign,
+    Onnx,
+    Scope,
+    SessionWords,
+    Suites,
+    Workload,
+)
 
 from . import bounds
 from .draw import Painter
@@ -89,6 +101,13 @@ def onnx() -> Onnx:
     return Onnx(27, words, nodes)
 
 
+def sessions() -> SessionWords:
+    """How these definitions serve the calls of a session."""
+    from .sessions import WORDS
+
+    return WORDS
+
+
 def suites() -> Suites:
     """The workloads that are shipped: a package that only the tool which writes them loads."""
     from .suites import shipped
@@ -106,5 +125,5 @@ def ops() -> Mapping[str, Callable[..., Any]]:
 FAMILY = Family(
     Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines,
     device_painter=device_painter, device_problems=device_problems, calls=calls, foreign=foreign, onnx=onnx,
-    suites=suites, ops=ops,
+    sessions=sessions, suites=suites, ops=ops,
 )  # fmt: skip
