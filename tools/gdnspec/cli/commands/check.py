@@ -147,8 +147,8 @@ def check(
         check_sessions.refuse(
             {
                 f"the definition {wanted[0]!r}" if wanted else "": bool(wanted), "--seed": seed is not None,
-                "--symmetries": symmetries, "--repeat": repeat is not None, "--errors": errors, "--watch": watch, "--invariance": invariance,
-                "--save": save,
+                "--symmetries": symmetries, "--repeat": repeat is not None, "--errors": errors, "--watch": watch,
+                "--invariance": invariance, "--save": save,
             }
         )  # fmt: skip
     chosen, broken = find()
