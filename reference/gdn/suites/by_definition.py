@@ -108,6 +108,8 @@ BESIDE: dict[str, tuple[Rows, ...]] = {
     ),
     **dict.fromkeys((f"gdn_decode_{name}" for name in OF_DECODE), (many_decode, far_decode)),
     **dict.fromkeys((f"gdn_decode_pool_k_last{name}" for name in OF_POOL), (many_pool, far_pool)),
+    **dict.fromkeys((f"gdn_decode_pool_k_last_{codes}_state" for codes in ("fp8", "int8")), (many_pool, far_pool)),
+    **dict.fromkeys((f"gdn_verify_k_last_{codes}_state" for codes in ("fp8", "int8")), (far_verify,)),
     **dict.fromkeys(
         (f"gdn_prefill_from_conv{name}" for name in OF_CONV), (partial(many_prefill, from_conv), far_from_conv)
     ),

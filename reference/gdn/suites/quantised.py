@@ -5,9 +5,8 @@ All are by hand: conditions meet in the rows of float32 states (`BY_HAND` of cov
 
 from collections.abc import Iterator
 
-from .heads import GROUPS, GROUPS_128, GROUPS_OF_3, GVA_D120, MANY_HEADS, QWEN3_NEXT, SMALL, SMALL_128
+from .heads import GROUPS, GROUPS_128, GROUPS_OF_3, GVA_D120, QWEN3_NEXT, SMALL, SMALL_128
 from .line import ONE_TOKEN_REGIMES, Line
-from .many import MANY, PAIRS
 from .pool import pool
 from .slots import SKIPPED, in_place, moved, shared
 from .verify import verify
@@ -73,8 +72,6 @@ def quantised_pool_conformance() -> Iterator[Line]:
         "ties_moved", GROUPS, "rounding_ties", 13, moved("ties", 6, 13), scalars=AS_THEY_ARE,
         covers="numbers just between two codes, head size 64",
     )  # fmt: skip
-    rows = in_place("pairs_66048", MANY, MANY + 3)
-    yield pool("pairs_66048", MANY_HEADS, "typical", MANY + 3, rows, covers=PAIRS)
 
 
 def quantised_pool_performance() -> Iterator[Line]:
