@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from gdnspec.catalog.families import Family, same_families
@@ -15,7 +15,7 @@ from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.session_line import SessionLine, States
 
 
-def refuse(given: dict[str, object]) -> None:
+def refuse(given: Mapping[str, object]) -> None:
     """Raises `SpecError` for the first option that has no meaning for sessions. `given`: None or empty if absent."""
     for option, value in given.items():
         if value not in (None, [], False):

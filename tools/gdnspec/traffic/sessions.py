@@ -100,7 +100,8 @@ class Served:
         return one
 
     def _prefill(self, chosen: list[_Running]) -> None:
-        left, rows, new = self.limits.step_tokens, [], {}
+        left, rows = self.limits.step_tokens, []
+        new: dict[int, tuple[str, int]] = {}
         block, kept = self.limits.block, self.limits.cached_states
         for one in chosen:
             length = min(one.request.prompt - one.done, left)
