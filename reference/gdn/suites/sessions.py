@@ -193,7 +193,7 @@ def _checkpoints() -> Iterator[dict[str, Any]]:
         decode("b", "d"), finish("a", "b", "d"), interval=64,
     )  # fmt: skip
     yield line(
-        "kept_from_the_second_block", "a call that starts at one edge keeps the state at the next, and goes on past it", 5,
+        "kept_from_the_second_block", "a call that starts at an edge keeps the state at the next, and goes on", 5,
         admit(a=1), prefill(a=64), prefill(a=(129, [(128, "block", 3)])), admit(b=2), restore("b", "block"),
         decode("b", "a"), finish("a", "b"), regime="slow_decay", interval=64,
     )  # fmt: skip

@@ -15,8 +15,8 @@ SCHEDULER = "scheduler"  # the base of a wrong scheduler: the judge's own
 
 class SessionFault(Model):
     """`base` with `edits`. The base is the judge's scheduler, or a solution in plain PyTorch whose entries for
-    `definitions` become wrong. `source`: the public report, or the misunderstanding. `killed_by`: sessions each of which
-    rejects it. `survives`: it passes every smoke and conformance workload of its definitions. A wrong scheduler does,
+    `definitions` become wrong. `source`: the public report, or the misunderstanding. `killed_by`: sessions that
+    reject it. `survives`: it passes every smoke and conformance workload of its definitions. A wrong scheduler does,
     because no workload has one."""
 
     name: SolutionName

@@ -98,6 +98,7 @@ def token_programs(family: Family, line: SessionLine, kinds: list[str]) -> int:
     for step in line.steps:
         kind: str = step.do
         tokens = 0
+        kind, tokens = str(step.do), 0
         if isinstance(step, Prefill):
             kind = "keep" if any(row.keep for row in step.rows) else "prefill"
             tokens = sum(row.tokens for row in step.rows)
