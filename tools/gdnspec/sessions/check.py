@@ -96,8 +96,6 @@ def token_programs(family: Family, line: SessionLine, kinds: list[str]) -> int:
     """Tokens times heads of the calls of these kinds."""
     total, served = 0, serving(family, line)
     for step in line.steps:
-        kind: str = step.do
-        tokens = 0
         kind, tokens = str(step.do), 0
         if isinstance(step, Prefill):
             kind = "keep" if any(row.keep for row in step.rows) else "prefill"
