@@ -100,7 +100,7 @@ void backward(const Call& x, bool k_first) {
   const int64_t shared = p.v_group > 1 ? of_values : 0;        // dv of each head
   const int64_t sizes[] = {of_head * kStateBytes, of_head * kStateBytes, of_head * kValueBytes, shared, of_head * kTileBytes,
                            of_sequences * kWalkers * kChunk * 4, of_sequences * 2 * kWalkers * 4 * 32 * 16,
-                           (p.N + 3) / 4 * 16, zeros};
+                           (p.N + 3) / 4 * 16, 16 + (2 * places * p.k_heads + 3) / 4 * 16, zeros};
   int64_t all = 0;
   for (const int64_t size : sizes) all += size;
   const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({all / 4}), kFloat32, device);
@@ -115,9 +115,11 @@ void backward(const Call& x, bool k_first) {
   p.writes = static_cast<uint16_t*>(writes), p.tiles = next(4);
   p.of_end = reinterpret_cast<float*>(next(5)), p.rests = reinterpret_cast<uint4*>(next(6));
   int* const order = reinterpret_cast<int*>(next(7));
-  if (p.tokens > 0 && p.N > 1 && p.N <= kSorted) p.order = order;
+  if (p.N > 1 && p.N <= kSorted) p.order = order;
+  p.queue = reinterpret_cast<Queue*>(next(8));
+  p.walked = reinterpret_cast<int*>(p.queue + 1), p.ready = p.walked + places * p.k_heads;
   p.places = static_cast<int>(places);
-  void* const given = x.output.has_value() ? x.output.value().data_ptr() : next(8);
+  void* const given = x.output.has_value() ? x.output.value().data_ptr() : next(9);
   if (zeros > 0) TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(given, 0, zeros, stream));
 
   const DLDataType type = x.q.dtype();

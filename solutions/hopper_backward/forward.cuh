@@ -23,6 +23,8 @@ template <int Groups>
 struct ForwardWay {
   const Maps& maps;
   const Work& work;
+  static constexpr bool kTells = false;
+  __device__ __forceinline__ void tell_of(const Problem&, int) const {}
   __device__ __forceinline__ static int chunk_of(const Work&, int turn) { return turn; }
   __device__ __forceinline__ void leave(const Problem& p, ForwardStage<Groups>& stage, int c, int lane) const {
     unsigned char* const to = p.errors + at_place(p, work.place + c, work.h) * kValueBytes + work.slice / kSlice * kBoxBytes;
@@ -120,13 +122,16 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
   if (lane == 0) stored_all();
 }
 
+// The grid is (slices, H, N).
 template <class E, int Groups>
 __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(const __grid_constant__ Problem p,
                                                                               const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<ForwardShared<Groups>*>(memory);
-  begin_walk<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(
-      p, s, [](ForwardStage<Groups>& stage) { clear_squares<true>(shared_address(stage.tile.E), kTerms); });
+  prepare_places<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(
+      s, [](ForwardStage<Groups>& stage) { clear_squares<true>(shared_address(stage.tile.E), kTerms); });
+  if (threadIdx.x == 0) s.work = work_of(p, blockIdx.z, blockIdx.y, blockIdx.x * Groups * kSlice);
+  __syncthreads();
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (wg < Groups) {
     if constexpr (Groups > 1) registers_up<kWalkRegisters>();
@@ -134,7 +139,8 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(co
   } else {
     if constexpr (Groups > 1) registers_down<kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
-      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s.work});
+      Behind behind;
+      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s.work}, behind);
     }
   }
 }

@@ -88,7 +88,9 @@ __device__ __forceinline__ void store_boxes(const CUtensorMap* map, uint32_t fro
 }
 // For what this thread has stored to have been read.
 __device__ __forceinline__ void stored_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-// The same, and to be there.
+// All but the last one to be there.
+__device__ __forceinline__ void stored_but_one() { asm volatile("cp.async.bulk.wait_group 1;" ::: "memory"); }
+// All to have been read, and to be there.
 __device__ __forceinline__ void stored_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 __device__ __forceinline__ void store_shared(uint32_t at, uint4 x) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
@@ -109,6 +111,30 @@ __device__ __forceinline__ float4 load_four(uint32_t at) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(at) : "memory");
   return x;
 }
+
+// --- between blocks ---------------------------------------------------------------------------------------------
+
+// Adds to a number in memory, and returns what was there: behind what this thread knows to have been written, and ahead of what
+// it does next.
+__device__ __forceinline__ int add_in_order(int* at, int x) {
+  int y;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;" : "=r"(y) : "l"(at), "r"(x) : "memory");
+  return y;
+}
+__device__ __forceinline__ void store_released(int* at, int x) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
+}
+// A number that is not zero, once it is there.
+__device__ __forceinline__ int wait_for_number(const int* at) {
+  int y;
+  for (;;) {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(y) : "l"(at) : "memory");
+    if (y != 0) return y;
+    asm volatile("nanosleep.u32 100;");
+  }
+}
+// Copies that are asked for behind this see what this thread sees.
+__device__ __forceinline__ void fence_async_memory() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // --- matrices in fragments --------------------------------------------------------------------------------------
 

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 
 #include "forward.cuh"
-#include "gradients.cuh"
 #include "prepare.cuh"
-#include "reverse.cuh"
+#include "together.cuh"
 #include "values.cuh"
 
 namespace {
@@ -52,14 +52,27 @@ void launch_prepare(const Problem& p, const Maps& maps, int64_t places, cudaStre
 }
 
 template <class E, int Groups>
-void launch_walks(const Problem& p, const Maps& maps, cudaStream_t stream) {
-  static std::atomic<uint64_t> forward{0}, reverse{0};
+void launch_forward(const Problem& p, const Maps& maps, cudaStream_t stream) {
+  static std::atomic<uint64_t> allowed{0};
+  if (p.tokens == 0) return;
   const dim3 grid = grid_of(kHalves / Groups, p.H, p.N);
-  constexpr int kThreads = kWalkThreads<Groups>;
-  if (p.tokens > 0) {
-    launch(gdn_forward_kernel<E, Groups>, forward, p.device, grid, kThreads, sizeof(ForwardShared<Groups>), stream, p, maps);
-  }
-  launch(gdn_reverse_kernel<E, Groups>, reverse, p.device, grid, kThreads, sizeof(ReverseShared<Groups>), stream, p, maps);
+  launch(gdn_forward_kernel<E, Groups>, allowed, p.device, grid, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), stream, p, maps);
+}
+
+template <class E, int Groups>
+void launch_together(const Problem& p, const Maps& maps, int64_t places, int64_t most, cudaStream_t stream) {
+  static std::atomic<uint64_t> allowed{0};
+  const int64_t jobs = int64_t{p.N} * p.H * kHalves / Groups;
+  const int walkers = static_cast<int>(std::min<int64_t>({jobs, most, p.multiprocessors}));
+  const int64_t blocks = std::min<int64_t>(p.multiprocessors, std::max<int64_t>(walkers, places * p.k_heads));
+  launch(gdn_together_kernel<E, Groups>, allowed, p.device, grid_of(blocks, 1), kGradientBlock, sizeof(GradientShared), stream, p, maps,
+         walkers);
+}
+
+// For experiments.
+int given(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
 }
 
 // Whether a block walks with both slices of a state: predicted, a chunk takes 1.3 times as long then.
@@ -71,13 +84,12 @@ bool takes_both(const Problem& p) {
 
 template <class E>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
-  if (p.tokens > 0) launch_prepare<E>(p, maps, places, stream);
-  takes_both(p) ? launch_walks<E, 2>(p, maps, stream) : launch_walks<E, 1>(p, maps, stream);
-  if (p.tokens == 0) return;
-  static std::atomic<uint64_t> allowed{0};
-  const int64_t blocks = std::min<int64_t>(p.multiprocessors, places * p.k_heads);
-  launch(gdn_gradients_kernel<E>, allowed, p.device, grid_of(blocks, 1), kGradientBlock, sizeof(GradientShared), stream, p, maps);
-  if (p.v_group > 1) {
+  launch_prepare<E>(p, maps, places, stream);
+  takes_both(p) ? launch_forward<E, 2>(p, maps, stream) : launch_forward<E, 1>(p, maps, stream);
+  const int64_t pairs = int64_t{p.N} * p.H;
+  const int groups = given("GDN_SLICES", pairs > 24 ? 2 : 1), most = given("GDN_WALKERS", 48);
+  (groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, places, most, stream);
+  if (p.v_group > 1 && p.tokens > 0) {
     gdn_values_kernel<E><<<grid_of(places, p.v_heads), kValueThreads, 0, stream>>>(p);
     TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
   }

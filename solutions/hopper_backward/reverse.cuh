@@ -26,6 +26,10 @@ template <int Groups>
 struct ReverseWay {
   const Maps& maps;
   const Work& work;
+  static constexpr bool kTells = true;
+  __device__ __forceinline__ void tell_of(const Problem& p, int c) const {
+    tell(p, work.place + c, work.k_head, p.k_group * kHalves / Groups);
+  }
   __device__ __forceinline__ static int chunk_of(const Work& work, int turn) { return work.chunks - 1 - turn; }
   // A last chunk's box would reach into the next sequence: its rows go one by one.
   __device__ __forceinline__ void leave(const Problem& p, ReverseStage<Groups>& stage, int c, int lane) const {
@@ -121,8 +125,9 @@ __device__ __forceinline__ float dot_states_exactly(const Slice& dS, const float
   return add_all(sum);
 }
 
+// `place`, `parity`: of the first turn, and in the end of the turn behind the last one.
 template <class E, int Groups>
-__device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups>& s, int wg) {
+__device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups>& s, int wg, int& place, int& parity) {
   constexpr int kStages = kReverseStages<Groups>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
@@ -135,17 +140,16 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   uint32_t state_bits[8][4];
   float y[32] = {}, o[32];
   if (p.dht != nullptr && chunks > 0) {  // what a given gradient loses as an operand
-    barrier_wait(shared_address(&s.full[0]), 0);
+    barrier_wait(shared_address(&s.full[place]), parity);
     pack_rest<E>(state_bits, dS);
     wgmma_fence();
-    multiply<E>(y, state_bits, shared_address(s.stage[0].k), false);
+    multiply<E>(y, state_bits, shared_address(s.stage[place].k), false);
     wgmma_commit();
     wgmma_wait<0>();
     settle(y);
     keep(state_bits);
   }
   const bool with_rests = keeps_rests(p);
-  int place = 0, parity = 0;
 #pragma unroll 1
   for (int turn = 0; turn < chunks; ++turn) {
     auto& stage = s.stage[place];
@@ -215,26 +219,6 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   }
   if (lane == 0) stored_all();
   save_state(dS, state_of(p.dh0), p.k_first, row, column);
-}
-
-template <class E, int Groups>
-__global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_reverse_kernel(const __grid_constant__ Problem p,
-                                                                              const __grid_constant__ Maps maps) {
-  DYNAMIC_SHARED(memory);
-  auto& s = *reinterpret_cast<ReverseShared<Groups>*>(memory);
-  begin_walk<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s, [](ReverseStage<Groups>& stage) {
-    clear_squares<false>(shared_address(stage.tile.M), kTerms + 1);
-  });
-  const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
-  if (wg < Groups) {
-    if constexpr (Groups > 1) registers_up<kWalkRegisters>();
-    walk_back<E, Groups>(p, s, wg);
-  } else {
-    if constexpr (Groups > 1) registers_down<kFeedRegisters>();
-    if (threadIdx.x / 32 % 4 == 0) {
-      feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s, {maps, s.work});
-    }
-  }
 }
 
 }  // namespace

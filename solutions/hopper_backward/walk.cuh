@@ -24,9 +24,17 @@ struct Walking {
   Work work;
 };
 
-// By all threads. The grid is (slices, H, N). `clear` makes zeros where nothing lands.
+// Of the nth sequence and head h; by one thread.
+__device__ __forceinline__ Work work_of(const Problem& p, int nth, int h, int slice) {
+  const int n = p.order != nullptr ? p.order[nth] : nth;
+  const int64_t start = bound(p, n);
+  return Work{n, h, slice, count_chunks(p, n), h / p.q_group, h / p.k_group, h / p.v_group, first_chunk(p, n), start,
+              static_cast<int>(bound(p, n + 1) - start)};
+}
+
+// By all threads, once. `clear` makes zeros where nothing lands.
 template <class Shared, int Groups, int Stages, class Clear>
-__device__ __forceinline__ void begin_walk(const Problem& p, Shared& s, Clear clear) {
+__device__ __forceinline__ void prepare_places(Shared& s, Clear clear) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < Stages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
@@ -37,55 +45,70 @@ __device__ __forceinline__ void begin_walk(const Problem& p, Shared& s, Clear cl
   }
   for (auto& stage : s.stage) clear(stage);
   fence_async();
-  if (threadIdx.x == 0) {
-    Work& work = s.work;
-    const int n = p.order != nullptr ? p.order[blockIdx.z] : blockIdx.z;
-    work.n = n, work.h = blockIdx.y, work.slice = blockIdx.x * Groups * kSlice;
-    work.q_head = work.h / p.q_group, work.k_head = work.h / p.k_group, work.v_head = work.h / p.v_group;
-    work.chunks = count_chunks(p, n), work.place = first_chunk(p, n), work.start = bound(p, n);
-    work.tokens = static_cast<int>(bound(p, n + 1) - work.start);
-  }
-  __syncthreads();
 }
 
-// By a warp, for turns 0, 1, .. of a walk. `Way` knows which chunk a turn has, what it needs, and where what it leaves goes.
+// Turns and tails of the walks that a block has behind it.
+struct Behind {
+  int turns = 0, tails = 0;
+};
+
+// By a warp, for turns 0, 1, .. of a walk. `Way` knows which chunk a turn has, what it needs, where what it leaves goes, and whom it
+// tells once it is there.
 template <class Way, class Shared, int Groups, int Stages>
-__device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way) {
+__device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way, Behind& behind) {
   const int chunks = __shfl_sync(kAllLanes, s.work.chunks, 0), lane = lane_here();
   const auto take = [&](int turn) {
-    barrier_wait(shared_address(&s.empty[turn % Stages]), turn / Stages & 1);
+    const int i = behind.turns + turn;
+    barrier_wait(shared_address(&s.empty[i % Stages]), i / Stages & 1);
     if (lane == 0) fence_async();  // for warps that walk, which have written it
-    way.leave(p, s.stage[turn % Stages], Way::chunk_of(s.work, turn), lane);
+    way.leave(p, s.stage[i % Stages], Way::chunk_of(s.work, turn), lane);
   };
 #pragma unroll 1
   for (int turn = 0; turn < chunks; ++turn) {
     if (turn >= Stages) take(turn - Stages);
     const int c = Way::chunk_of(s.work, turn), rows = s.work.tokens - c * kChunk;
-    auto& stage = s.stage[turn % Stages];
+    const int i = behind.turns + turn;
+    auto& stage = s.stage[i % Stages];
     const bool whole = rows >= kChunk;
-    const uint32_t full = shared_address(&s.full[turn % Stages]), landed = whole ? full : shared_address(&s.tail);
+    const uint32_t full = shared_address(&s.full[i % Stages]), landed = whole ? full : shared_address(&s.tail);
     if (lane == 0) way.ask(p, stage, c, landed);
     __syncwarp();
-    if (whole) continue;
-    // Rows behind the end are the next sequence's: what is in them, NaN maybe, is no business of this one's, so they become
-    // zeros before anybody looks.
-    barrier_wait(landed, 0);
-    way.clear(stage, rows, lane);
-    fence_async();
-    __syncwarp();
-    if (lane == 0) barrier_arrive(full);
+    if (!whole) {
+      // Rows behind the end are the next sequence's: what is in them, NaN maybe, is no business of this one's, so they become
+      // zeros before anybody looks.
+      barrier_wait(landed, behind.tails & 1);
+      ++behind.tails;
+      way.clear(stage, rows, lane);
+      fence_async();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(full);
+    }
+    // Whoever has left a turn has seen its stores of the one before end.
+    if (Way::kTells && turn > Stages && lane == 0) {
+      stored_but_one();
+      way.tell_of(p, Way::chunk_of(s.work, turn - Stages - 1));
+    }
   }
 #pragma unroll 1
   for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) take(turn);
   if (lane == 0) stored_all();
+  behind.turns += chunks;
+}
+
+// The turns that nobody has been told of yet, once all is there; by one thread.
+template <class Way, class Shared, int Stages>
+__device__ __forceinline__ void tell_rest(const Problem& p, const Shared& s, const Way& way) {
+#pragma unroll 1
+  for (int turn = max(0, s.work.chunks - Stages - 1); turn < s.work.chunks; ++turn) way.tell_of(p, Way::chunk_of(s.work, turn));
 }
 
 // A state that a warpgroup holds as a left operand, to a chunk's place in memory, by way of `states`: each warp its own 16 rows.
+// The one before is there then.
 __device__ __forceinline__ void hand_out(const uint32_t (&bits)[8][4], unsigned char* states, unsigned char* to, int warp,
                                          int lane) {
   constexpr int kRows = 16 * 128;  // bytes of a warp's rows in a box
   const uint32_t from = shared_address(states);
-  if (lane == 0) stored_read();
+  if (lane == 0) stored_all();
   __syncwarp();
 #pragma unroll
   for (int k = 0; k < 8; ++k) stmatrix(from + k / 4 * kBoxBytes + place_of_lane(warp, k % 4, lane), bits[k]);

@@ -4,6 +4,17 @@
 
 inline void store_bytes(void* to, uint32_t from, int bytes) { store_bytes_if(true, to, from, bytes); }
 
+// Like all stores, each is done when it is waited for, here with the last one.
+inline void stored_but_one() { stored_read_but_one(); }
+
+// Blocks run one after the other, so what one has left the next one sees.
+inline int add_in_order(int* at, int x) { return atomicAdd(at, x); }
+inline void store_released(int* at, int x) { *at = x; }
+inline int wait_for_number(const int* at) {
+  require(*at != 0, "a task that nobody will make ready");
+  return *at;
+}
+
 template <class E, int TransposedB, int TransposedA>
 void wgmma_shared(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
   ask_product(d, nullptr, {a, b, 64, true, TransposedB != 0, accumulate != 0, kType<E>, TransposedA != 0});

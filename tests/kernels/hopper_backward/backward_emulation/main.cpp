@@ -5,9 +5,8 @@
 #include "hopper_emulation/launch.h"
 #include "gradients.h"
 #include "forward.cuh"
-#include "gradients.cuh"
 #include "prepare.cuh"
-#include "reverse.cuh"
+#include "together.cuh"
 #include "values.cuh"
 
 // SEED draws other orders in which threads run.
@@ -42,8 +41,8 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   launch(grid(places + 1, p.H / (group.units * group.heads), 1), 128, prepare_bytes(group.units), [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
   const Place walks = grid(kHalves / Groups, p.H, p.N);
   launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
-  launch(walks, kWalkThreads<Groups>, sizeof(ReverseShared<Groups>), [&] { gdn_reverse_kernel<E, Groups>(p, maps); });
-  launch(grid(std::min<int64_t>(2, places), 1, 1), kGradientBlock, sizeof(GradientShared), [&] { gdn_gradients_kernel<E>(p, maps); });
+  // Blocks run one after the other, so one does all.
+  launch(grid(1, 1, 1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, 1); });
   if (p.v_group > 1) launch(grid(places, p.v_heads, 1), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
 }
 
@@ -71,6 +70,9 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.places = static_cast<int>(places);
   std::vector<int> order(c.sequences(), -1);
   if (c.sequences() > 1) p.order = order.data();
+  Queue queue{-1, -1, -1, -1};
+  std::vector<int> walked(places * c.key_heads, -1), ready = walked;
+  p.queue = &queue, p.walked = walked.data(), p.ready = ready.data();
   p.tokens = tokens, p.N = c.sequences(), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;

@@ -1,0 +1,79 @@
+// The last kernel: the reverse walk, and beside it the gradients of chunks that it has left. A block walks until there are no more
+// sequences, or does not, and finds gradients from then on, chunk after chunk as they become ready. So of what the walk writes much
+// is in the cache still when it is read, and no multiprocessor waits for the longest sequence.
+//
+// Blocks that walk come first and wait for nobody; so whoever waits for them will not wait forever.
+#pragma once
+#include "gradients.cuh"
+#include "reverse.cuh"
+
+namespace {
+
+constexpr int kWalk = 3;  // the named barrier of those that walk and feed
+
+// The walk's places lie where parts and the rest of what the gradients need will, but for their barriers.
+template <int Groups>
+constexpr bool kShares = sizeof(ReverseShared<Groups>) <= offsetof(GradientShared, landed);
+
+// So many blocks as there is room for, or fewer; the first `walkers` of them walk.
+template <class E, int Groups>
+__global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const __grid_constant__ Problem p,
+                                                                         const __grid_constant__ Maps maps, int walkers) {
+  static_assert(kShares<Groups>);
+  DYNAMIC_SHARED(memory);
+  auto& s = *reinterpret_cast<GradientShared*>(memory);
+  auto& walk = *reinterpret_cast<ReverseShared<Groups>*>(memory);
+  const int64_t behind = bound(p, p.N);
+  if (behind < p.tokens) {
+    for (int at = blockIdx.x; at < p.places * p.k_heads; at += gridDim.x) {
+      const int64_t first = static_cast<int64_t>(at / p.k_heads) * kChunk;
+      if (first < p.tokens && first + kChunk > behind) write_zeros(p, first, behind, at % p.k_heads);
+    }
+  }
+  if (threadIdx.x == 0) prepare_parts(s);
+  if (static_cast<int>(blockIdx.x) < walkers) {
+    prepare_places<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(walk, [](ReverseStage<Groups>& stage) {
+      clear_squares<false>(shared_address(stage.tile.M), kTerms + 1);
+    });
+  } else if (threadIdx.x == 0) {
+    barrier_init_done();
+  }
+  __syncthreads();
+  constexpr int kSlices = kHalves / Groups, kTogether = 128 * Groups + 32;
+  const int jobs = static_cast<int>(blockIdx.x) < walkers ? p.N * p.H * kSlices : 0;
+  const GradientBlock block{p, s, maps};
+  const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), wg = of_block / 4;
+  if (of_block >= kGradientThreads / 32) {
+    registers_down<kFeedRegisters>();
+    if (of_block == 8) {
+      Behind of_walks;
+      const ReverseWay<Groups> way{maps, walk.work};
+#pragma unroll 1
+      for (int job = blockIdx.x; job < jobs; job += walkers) {
+        if (lane_here() == 0) walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);
+        named_barrier(kWalk, kTogether);
+        feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
+        named_barrier(kWalk, kTogether);
+        if (lane_here() == 0) tell_rest<ReverseWay<Groups>, ReverseShared<Groups>, kReverseStages<Groups>>(p, walk, way);
+        __syncwarp();
+      }
+      block.feed_heads();
+    } else if (of_block == 9) {
+      block.feed_queries();
+    }
+    return;
+  }
+  registers_up<kWalkRegisters>();
+  if (wg < Groups) {
+    int place = 0, parity = 0;
+#pragma unroll 1
+    for (int job = blockIdx.x; job < jobs; job += walkers) {
+      named_barrier(kWalk, kTogether);
+      walk_back<E, Groups>(p, walk, wg, place, parity);
+      named_barrier(kWalk, kTogether);
+    }
+  }
+  find_all_gradients<E>(block);
+}
+
+}  // namespace
