@@ -7,11 +7,30 @@
 #include <cstdlib>
 
 #include "forward.cuh"
+#include "carry.cuh"
 #include "prepare.cuh"
+#include "segments.cuh"
 #include "together.cuh"
 #include "values.cuh"
 
 namespace {
+
+// For experiments.
+int given(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+// Chunks of a segment; 0: sequences are not cut. That is worth it for few heads, and so many segments that the walks which find what
+// becomes of states, three for each but those at the ends, fill the multiprocessors.
+int64_t segment_of(const Problem& p) {
+  if (const int length = given("GDN_SEGMENT", -1); length >= 0) return length;
+  const int64_t pairs = int64_t{p.N} * p.H, each = (p.tokens + int64_t{kChunk} * p.N - 1) / (int64_t{kChunk} * p.N);
+  constexpr int64_t kMostSequences = 4, kLeastChunks = 4;
+  if (p.N > kMostSequences || pairs > p.multiprocessors) return 0;
+  const int64_t count = std::min((p.multiprocessors / pairs + 4) / 3, each / kLeastChunks);
+  return count < 3 ? 0 : (each + count - 1) / count;
+}
 
 // With more shared memory than there is without asking, which is asked for once a device.
 template <class Kernel, class... Arguments>
@@ -69,10 +88,16 @@ void launch_together(const Problem& p, const Maps& maps, int64_t places, int64_t
          walkers);
 }
 
-// For experiments.
-int given(const char* name, int otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::atoi(text);
+// Where sequences are cut, and the states there.
+void launch_cut(const Problem& p, cudaStream_t stream) {
+  gdn_cut_kernel<<<1, kCutThreads, 0, stream>>>(p, const_cast<int64_t*>(p.cu_seqlens));
+  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+}
+template <class E>
+void launch_segments(const Problem& p, const Maps& maps, cudaStream_t stream) {
+  static std::atomic<uint64_t> carry{0}, join{0};
+  launch(gdn_carry_kernel<E>, carry, p.device, grid_of(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, stream, p, maps);
+  launch(gdn_join_kernel, join, p.device, grid_of(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), stream, p);
 }
 
 // Whether a block walks with both slices of a state: predicted, a chunk takes 1.3 times as long then.
@@ -84,7 +109,9 @@ bool takes_both(const Problem& p) {
 
 template <class E>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
+  if (p.segments.owners != nullptr) launch_cut(p, stream);
   launch_prepare<E>(p, maps, places, stream);
+  if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
   takes_both(p) ? launch_forward<E, 2>(p, maps, stream) : launch_forward<E, 1>(p, maps, stream);
   const int64_t pairs = int64_t{p.N} * p.H;
   const int groups = given("GDN_SLICES", pairs > 24 ? 2 : 1), most = given("GDN_WALKERS", 48);

@@ -176,6 +176,10 @@ __device__ __forceinline__ void load_state(Slice& S, const float* from, bool k_f
     S[i / 32][i % 32] = pair.x, S[i / 32][i % 32 + 1] = pair.y;
   }
 }
+__device__ __forceinline__ void begin_identity(Slice& S, int row, int column) {
+#pragma unroll
+  for (int i = 0; i < kHeadSize / 2; ++i) S[i / 32][i % 32] = row + i % 4 / 2 * 8 == column + i / 4 * 8 + i % 2 ? 1.f : 0.f;
+}
 __device__ __forceinline__ void save_state(const Slice& S, float* to, bool k_first, int row, int column) {
 #pragma unroll
   for (int i = 0; i < kHeadSize / 2; i += 2) {

@@ -9,6 +9,19 @@ constexpr int kChunk = 64;  // tokens
 constexpr int kSlice = 64;  // value channels of a warpgroup that walks
 constexpr int kHeadSize = 128;  // of a head
 
+// Long sequences of few heads are cut into segments, which are sequences to all kernels but those that find the states between them.
+// Then `Problem` has the segments' bounds, and the states at their ends in the places of those that are given.
+struct Segments {
+  const int64_t* cu_seqlens;  // of the sequences, of which there are N
+  const float *initial_state, *dht;
+  int N, length;       // chunks of a segment
+  int* owners;         // [Problem::N]: the sequence; -1: there is no such segment. Null: nothing is cut
+  int* firsts;         // [N + 1]: the first segment of a sequence
+  float *starts, *ends;  // Problem::initial_state and dht; before they are joined what becomes of zeros, or of given states
+  float *transfers, *turned;  // [Problem::N, H, D, D]: what becomes of the identity, and the same transposed
+  bool k_first;        // given states, and dh0
+};
+
 // What the last kernel has to do, in the order in which it can be done: chunks and key heads.
 struct Queue {
   int taken, ready, all, unused;
@@ -30,6 +43,7 @@ struct Problem {
   float* of_end;                // [N, H, kWalkers, 64]: what warps that walk find of r . dS k, of the last chunk, where dht is given
   uint4* rests;                 // [N, H, 2, kWalkers, 4, 32]: what r loses in 16 bits, of the first chunk and of the last
   int* order;                   // [N]: sequences, longest first; null: they are taken as they come
+  Segments segments;
   Queue* queue;
   int* walked;                  // [places, key heads]: blocks that have left what a chunk's gradients need
   int* ready;                   // [places * key heads]: 1 + place * key heads + key head, in the queue's order; 0: not yet

@@ -26,13 +26,16 @@ template <int Groups>
 struct ReverseWay {
   const Maps& maps;
   const Work& work;
+  const bool leaves = true;
   static constexpr bool kTells = true;
   __device__ __forceinline__ void tell_of(const Problem& p, int c) const {
+    if (!leaves) return;
     tell(p, work.place + c, work.k_head, p.k_group * kHalves / Groups);
   }
   __device__ __forceinline__ static int chunk_of(const Work& work, int turn) { return work.chunks - 1 - turn; }
   // A last chunk's box would reach into the next sequence: its rows go one by one.
   __device__ __forceinline__ void leave(const Problem& p, ReverseStage<Groups>& stage, int c, int lane) const {
+    if (!leaves) return;
     const int64_t token = work.start + static_cast<int64_t>(c) * kChunk;
     const int rows = work.tokens - c * kChunk;
     if (rows >= kChunk) {
@@ -52,7 +55,7 @@ struct ReverseWay {
   __device__ __forceinline__ void ask(const Problem& p, ReverseStage<Groups>& stage, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
     const int64_t at = at_place(p, work.place + c, work.h);
-    barrier_expect(landed, 2 * (kHalves + Groups) * kBoxBytes + kReverseBytes);
+    barrier_expect(landed, (2 * kHalves + (leaves ? 2 : 1) * Groups) * kBoxBytes + kReverseBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
     const unsigned char* const tile = p.tiles + at * kTileBytes;
 #pragma unroll
@@ -62,7 +65,7 @@ struct ReverseWay {
     load_upper(shared_address(stage.tile.P), tile + kPAt, sizeof(ReverseDecays), landed);
     load_boxes(shared_address(stage.q), &maps.q, 0, work.q_head, token, landed);
     const unsigned char* const errors = p.errors + at * kValueBytes + work.slice / kSlice * kBoxBytes;
-    load_bytes(shared_address(stage.r), errors, Groups * kBoxBytes, landed);
+    if (leaves) load_bytes(shared_address(stage.r), errors, Groups * kBoxBytes, landed);
     stored_read();  // what was left in the place of g
     load_boxes(shared_address(stage.g), Groups == kHalves ? &maps.g : &maps.slice_of_g, work.slice / kSlice, work.h, token, landed);
   }
@@ -126,7 +129,8 @@ __device__ __forceinline__ float dot_states_exactly(const Slice& dS, const float
 }
 
 // `place`, `parity`: of the first turn, and in the end of the turn behind the last one.
-template <class E, int Groups>
+// Carries: nothing is left but the gradient of the state before the first chunk.
+template <class E, int Groups, bool Carries>
 __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups>& s, int wg, int& place, int& parity) {
   constexpr int kStages = kReverseStages<Groups>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
@@ -136,10 +140,14 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   int64_t at = at_place(p, s.work.place + chunks - 1, s.work.h);
   const int walker = slice / kSlice * 4 + warp;
   Slice dS;
-  load_state(dS, p.dht == nullptr ? nullptr : state_of(p.dht), p.k_first, row, column);
+  if constexpr (Carries) {
+    load_state(dS, s.carried.from, s.carried.k_first, row, column);
+  } else {
+    load_state(dS, p.dht == nullptr ? nullptr : state_of(p.dht), p.k_first, row, column);
+  }
   uint32_t state_bits[8][4];
   float y[32] = {}, o[32];
-  if (p.dht != nullptr && chunks > 0) {  // what a given gradient loses as an operand
+  if (!Carries && p.dht != nullptr && chunks > 0) {  // what a given gradient loses as an operand
     barrier_wait(shared_address(&s.full[place]), parity);
     pack_rest<E>(state_bits, dS);
     wgmma_fence();
@@ -158,7 +166,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const uint32_t M = shared_address(stage.tile.M), P = shared_address(stage.tile.P);
     const uint32_t decays = shared_address(&stage.tile.decays);
     const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
-    if (turn == 0 || turn == chunks - 1) {
+    if (!Carries && (turn == 0 || turn == chunks - 1)) {
       const float* const given = turn == chunks - 1 && p.initial_state != nullptr ? state_of(p.initial_state) : nullptr;
       const float found = dot_states_exactly<E>(dS, given, p.k_first, p.starts + of_slice, row, column, warp, lane);
       if (lane == 0) sums_at(p, at).of_states[walker] = found;
@@ -171,14 +179,14 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     multiply<E>(y, state_bits, k, true);
     multiply_square<E>(o, g_bits, P, false);
     wgmma_commit();
-    hand_out(state_bits, s.states[wg], p.ends + of_slice, warp, lane);
+    if constexpr (!Carries) hand_out(state_bits, s.states[wg], p.ends + of_slice, warp, lane);
     float4 to_end[4];
     load_decays(to_end, decays + offsetof(ReverseDecays, to_end), lane);
     scale_state(dS, load_one(decays + offsetof(ReverseDecays, end)));
     wgmma_wait<0>();
     settle(y), settle(o);
     keep(state_bits), keep(g_bits);
-    if (turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
+    if (!Carries && turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
       float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
       dot_tokens<E, true>(y, r, rests_of(p, s.work, true, walker), of_end, warp, lane);
     }
@@ -201,10 +209,12 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     wgmma_fence();
     update_state<E>(dS, bits, k);
     wgmma_commit();
-    load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
-    store_decayed<E>(y, decay, g, warp, lane);  // this warp has read the same channels there
-    const bool ends = with_rests && (turn == 0 || turn == chunks - 1);
-    if (!ends) dot_tokens<E, false>(y, r, nullptr, sums_at(p, at).of_beta[walker], warp, lane);
+    if constexpr (!Carries) {
+      load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
+      store_decayed<E>(y, decay, g, warp, lane);  // this warp has read the same channels there
+    }
+    const bool ends = !Carries && with_rests && (turn == 0 || turn == chunks - 1);
+    if (!Carries && !ends) dot_tokens<E, false>(y, r, nullptr, sums_at(p, at).of_beta[walker], warp, lane);
     wgmma_wait<0>();
     settle_state(dS);
     keep(bits), keep(g_bits);
@@ -217,8 +227,13 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const bool around = place == kStages - 1;
     place = around ? 0 : place + 1, parity ^= around;
   }
-  if (lane == 0) stored_all();
-  save_state(dS, state_of(p.dh0), p.k_first, row, column);
+  if constexpr (Carries) {
+    save_state(dS, s.carried.to, false, row, column);
+  } else {
+    if (lane == 0) stored_all();
+    if (s.work.of_dh0 < 0) return;
+    save_state(dS, p.dh0 + at_place(p, s.work.of_dh0, s.work.h) * kHeadSize * kHeadSize, p.segments.k_first, row, column);
+  }
 }
 
 }  // namespace

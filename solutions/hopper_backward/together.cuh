@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
 #pragma unroll 1
     for (int job = blockIdx.x; job < jobs; job += walkers) {
       named_barrier(kWalk, kTogether);
-      walk_back<E, Groups>(p, walk, wg, place, parity);
+      walk_back<E, Groups, false>(p, walk, wg, place, parity);
       named_barrier(kWalk, kTogether);
     }
   }

@@ -14,6 +14,14 @@ struct Work {
   int q_head, k_head, v_head;
   int64_t place, start;  // of the first chunk; its first token
   int tokens;
+  int of_dh0;  // the sequence, whose first chunk this has, or -1
+};
+
+// Where the state of a walk that leaves nothing else comes from and goes to.
+struct Carried {
+  const float* from;  // null: zeros
+  float *to, *turned;  // turned: transposed, too, or null
+  bool k_first, identity;
 };
 
 template <class Stage, int Groups, int Stages>
@@ -22,14 +30,23 @@ struct Walking {
   unsigned char states[Groups][kHalves * kBoxBytes];  // on their way to memory
   alignas(8) uint64_t full[Stages], empty[Stages], tail;
   Work work;
+  Carried carried;
 };
 
-// Of the nth sequence and head h; by one thread.
-__device__ __forceinline__ Work work_of(const Problem& p, int nth, int h, int slice) {
-  const int n = p.order != nullptr ? p.order[nth] : nth;
+// Of sequence n and head h, or of the nth one in their order; by one thread.
+__device__ __forceinline__ Work work_of_sequence(const Problem& p, int n, int h, int slice) {
   const int64_t start = bound(p, n);
+  int of_dh0 = n;
+  if (p.segments.owners != nullptr) {
+    of_dh0 = p.segments.owners[n];
+    if (of_dh0 >= 0 && p.segments.firsts[of_dh0] != n) of_dh0 = -1;
+  }
   return Work{n, h, slice, count_chunks(p, n), h / p.q_group, h / p.k_group, h / p.v_group, first_chunk(p, n), start,
-              static_cast<int>(bound(p, n + 1) - start)};
+              static_cast<int>(bound(p, n + 1) - start), of_dh0};
+}
+
+__device__ __forceinline__ Work work_of(const Problem& p, int nth, int h, int slice) {
+  return work_of_sequence(p, p.order != nullptr ? p.order[nth] : nth, h, slice);
 }
 
 // By all threads, once. `clear` makes zeros where nothing lands.
