@@ -47,9 +47,9 @@ __global__ void __launch_bounds__(kWalkThreads<2>, 1) gdn_carry_kernel(const __g
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (wg < kHalves) {
     registers_up<kWalkRegisters>();
-    int place = 0, parity = 0;
+    int turns = 0, place = 0, parity = 0;
     if (kind == kBackward) {
-      walk_back<E, 2, true>(p, reverse, wg, place, parity);
+      walk_back<E, 2, true>(p, reverse, wg, turns, place, parity);
     } else {
       walk_forward<E, 2, true>(p, forward, wg);
     }

@@ -25,7 +25,6 @@ struct ForwardWay {
   const Work& work;
   const bool leaves = true, with_values = true;
   static constexpr bool kTells = false;
-  __device__ __forceinline__ void tell_of(const Problem&, int) const {}
   __device__ __forceinline__ static int chunk_of(const Work&, int turn) { return turn; }
   __device__ __forceinline__ void leave(const Problem& p, ForwardStage<Groups>& stage, int c, int lane) const {
     if (!leaves) return;
@@ -96,9 +95,11 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     load_tokens(bits, v, warp, lane);
     float4 gammas[4];
     load_decays(gammas, decays + offsetof(ForwardDecays, from_start), lane);
-    scale_state(S, load_one(decays + offsetof(ForwardDecays, from_start) + 4 * (kChunk - 1)));
+    const float end = load_one(decays + offsetof(ForwardDecays, from_start) + 4 * (kChunk - 1));
+    if constexpr (!Carries) scale_state(S, end);
     wgmma_wait<0>();
     settle(x);
+    if constexpr (Carries) scale_state(S, end);
     keep(state_bits);
     add_decayed<E>(bits, x, gammas, -1.f);
     wgmma_fence();

@@ -32,17 +32,23 @@ int64_t segment_of(const Problem& p) {
   return count < 3 ? 0 : (each + count - 1) / count;
 }
 
-// With more shared memory than there is without asking, which is asked for once a device.
+// With more shared memory than there is without asking, which is asked for once a device: `most`, whatever a call needs.
 template <class Kernel, class... Arguments>
-void launch(Kernel kernel, std::atomic<uint64_t>& allowed, int device, dim3 grid, int threads, size_t bytes, cudaStream_t stream,
-            const Arguments&... arguments) {
+void launch_within(size_t most, Kernel kernel, std::atomic<uint64_t>& allowed, int device, dim3 grid, int threads, size_t bytes,
+                   cudaStream_t stream, const Arguments&... arguments) {
   const uint64_t bit = uint64_t{1} << device % 64;
   if ((allowed.load() & bit) == 0) {
-    TVM_FFI_CHECK_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+    TVM_FFI_CHECK_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)));
     if (device < 64) allowed.fetch_or(bit);
   }
   kernel<<<grid, threads, bytes, stream>>>(arguments...);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+}
+
+template <class Kernel, class... Arguments>
+void launch(Kernel kernel, std::atomic<uint64_t>& allowed, int device, dim3 grid, int threads, size_t bytes, cudaStream_t stream,
+            const Arguments&... arguments) {
+  launch_within(bytes, kernel, allowed, device, grid, threads, bytes, stream, arguments...);
 }
 
 dim3 grid_of(int64_t x, int64_t y, int64_t z = 1) {
@@ -63,11 +69,11 @@ Group group_of(const Problem& p, int64_t places) {
 
 template <class E>
 void launch_prepare(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
-  static std::atomic<uint64_t> allowed[2]{};
+  static std::atomic<uint64_t> allowed{0};
   const Group group = group_of(p, places);
   const dim3 grid = grid_of(places + 1, p.H / (group.units * group.heads));
   const int bytes = prepare_bytes(group.units);
-  launch(gdn_prepare_kernel<E>, allowed[group.units - 1], p.device, grid, 128, bytes, stream, p, maps.q, maps.k, group);
+  launch_within(prepare_bytes(2), gdn_prepare_kernel<E>, allowed, p.device, grid, 128, bytes, stream, p, maps.q, maps.k, group);
 }
 
 template <class E, int Groups>

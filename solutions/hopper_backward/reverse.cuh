@@ -28,10 +28,6 @@ struct ReverseWay {
   const Work& work;
   const bool leaves = true;
   static constexpr bool kTells = true;
-  __device__ __forceinline__ void tell_of(const Problem& p, int c) const {
-    if (!leaves) return;
-    tell(p, work.place + c, work.k_head, p.k_group * kHalves / Groups);
-  }
   __device__ __forceinline__ static int chunk_of(const Work& work, int turn) { return work.chunks - 1 - turn; }
   // A last chunk's box would reach into the next sequence: its rows go one by one.
   __device__ __forceinline__ void leave(const Problem& p, ReverseStage<Groups>& stage, int c, int lane) const {
@@ -128,10 +124,10 @@ __device__ __forceinline__ float dot_states_exactly(const Slice& dS, const float
   return add_all(sum);
 }
 
-// `place`, `parity`: of the first turn, and in the end of the turn behind the last one.
+// `behind`: turns of the block. `place`, `parity`: of the first turn, and in the end of the turn behind the last one.
 // Carries: nothing is left but the gradient of the state before the first chunk.
 template <class E, int Groups, bool Carries>
-__device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups>& s, int wg, int& place, int& parity) {
+__device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups>& s, int wg, int& behind, int& place, int& parity) {
   constexpr int kStages = kReverseStages<Groups>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
@@ -179,7 +175,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     multiply<E>(y, state_bits, k, true);
     multiply_square<E>(o, g_bits, P, false);
     wgmma_commit();
-    if constexpr (!Carries) hand_out(state_bits, s.states[wg], p.ends + of_slice, warp, lane);
+    if constexpr (!Carries) pass_on(state_bits, s.states[wg], shared_address(&s.passed_on), shared_address(&s.taken), behind + turn, warp, lane);
     float4 to_end[4];
     load_decays(to_end, decays + offsetof(ReverseDecays, to_end), lane);
     scale_state(dS, load_one(decays + offsetof(ReverseDecays, end)));
@@ -227,13 +223,41 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const bool around = place == kStages - 1;
     place = around ? 0 : place + 1, parity ^= around;
   }
+  behind += chunks;
   if constexpr (Carries) {
     save_state(dS, s.carried.to, false, row, column);
   } else {
-    if (lane == 0) stored_all();
     if (s.work.of_dh0 < 0) return;
     save_state(dS, p.dh0 + at_place(p, s.work.of_dh0, s.work.h) * kHeadSize * kHeadSize, p.segments.k_first, row, column);
   }
+}
+
+// Stores states that whoever walks passes on, and tells whoever finds gradients of chunks that are left; by a warp. The turn before
+// the last one is in memory then: nobody waits for this one to be.
+template <int Groups>
+__device__ __forceinline__ void tell_turns(const Problem& p, ReverseShared<Groups>& s, int& behind) {
+  const Work work = s.work;
+  if (lane_here() == 0) {
+    const auto tell_of = [&](int turn) {
+      barrier_wait(shared_address(&s.there[(behind + turn) % kAhead]), (behind + turn) / kAhead & 1);
+      tell(p, work.place + work.chunks - 1 - turn, work.k_head, p.k_group * kHalves / Groups);
+    };
+#pragma unroll 1
+    for (int turn = 0; turn < work.chunks; ++turn) {
+      unsigned char* const to = p.ends + at_place(p, work.place + work.chunks - 1 - turn, work.h) * kStateBytes;
+      barrier_wait(shared_address(&s.passed_on), (behind + turn) & 1);
+      store_bytes(to + work.slice / kSlice * (kHalves * kBoxBytes), shared_address(s.states), Groups * kHalves * kBoxBytes);
+      stored_read();
+      barrier_arrive(shared_address(&s.taken));
+      if (turn < 2) continue;
+      stored_but_one();
+      tell_of(turn - 2);
+    }
+    stored_all();
+    for (int turn = max(0, work.chunks - 2); turn < work.chunks; ++turn) tell_of(turn);
+  }
+  __syncwarp();
+  behind += work.chunks;
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
     barrier_init_done();
   }
   __syncthreads();
-  constexpr int kSlices = kHalves / Groups, kTogether = 128 * Groups + 32;
+  constexpr int kSlices = kHalves / Groups, kTogether = 128 * Groups + 64;
   const int jobs = static_cast<int>(blockIdx.x) < walkers ? p.N * p.H * kSlices : 0;
   const GradientBlock block{p, s, maps};
   const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), wg = of_block / 4;
@@ -54,22 +54,28 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
         named_barrier(kWalk, kTogether);
         feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
         named_barrier(kWalk, kTogether);
-        if (lane_here() == 0) tell_rest<ReverseWay<Groups>, ReverseShared<Groups>, kReverseStages<Groups>>(p, walk, way);
-        __syncwarp();
       }
       block.feed_heads();
     } else if (of_block == 9) {
       block.feed_queries();
+    } else if (of_block == 10) {
+      int turns = 0;
+#pragma unroll 1
+      for (int job = blockIdx.x; job < jobs; job += walkers) {
+        named_barrier(kWalk, kTogether);
+        tell_turns<Groups>(p, walk, turns);
+        named_barrier(kWalk, kTogether);
+      }
     }
     return;
   }
   registers_up<kWalkRegisters>();
   if (wg < Groups) {
-    int place = 0, parity = 0;
+    int turns = 0, place = 0, parity = 0;
 #pragma unroll 1
     for (int job = blockIdx.x; job < jobs; job += walkers) {
       named_barrier(kWalk, kTogether);
-      walk_back<E, Groups, false>(p, walk, wg, place, parity);
+      walk_back<E, Groups, false>(p, walk, wg, turns, place, parity);
       named_barrier(kWalk, kTogether);
     }
   }

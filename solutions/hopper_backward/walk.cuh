@@ -24,11 +24,14 @@ struct Carried {
   bool k_first, identity;
 };
 
+constexpr int kAhead = 4;  // turns of which values may be in memory before anybody looks
+
 template <class Stage, int Groups, int Stages>
 struct Walking {
   alignas(1024) Stage stage[Stages];
   unsigned char states[Groups][kHalves * kBoxBytes];  // on their way to memory
   alignas(8) uint64_t full[Stages], empty[Stages], tail;
+  uint64_t passed_on, taken, there[kAhead];  // of states that another warp stores: there, free; values of a turn are in memory
   Work work;
   Carried carried;
 };
@@ -58,6 +61,9 @@ __device__ __forceinline__ void prepare_places(Shared& s, Clear clear) {
       barrier_init(shared_address(&s.empty[i]), 4 * Groups);
     }
     barrier_init(shared_address(&s.tail), 1);
+    barrier_init(shared_address(&s.passed_on), 4 * Groups);
+    barrier_init(shared_address(&s.taken), 1);
+    for (auto& there : s.there) barrier_init(shared_address(&there), 1);
     barrier_init_done();
   }
   for (auto& stage : s.stage) clear(stage);
@@ -69,8 +75,8 @@ struct Behind {
   int turns = 0, tails = 0;
 };
 
-// By a warp, for turns 0, 1, .. of a walk. `Way` knows which chunk a turn has, what it needs, where what it leaves goes, and whom it
-// tells once it is there.
+// By a warp, for turns 0, 1, .. of a walk. `Way` knows which chunk a turn has, what it needs, where what it leaves goes, and whether
+// somebody waits for that.
 template <class Way, class Shared, int Groups, int Stages>
 __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way, Behind& behind) {
   const int chunks = __shfl_sync(kAllLanes, s.work.chunks, 0), lane = lane_here();
@@ -100,32 +106,31 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
       __syncwarp();
       if (lane == 0) barrier_arrive(full);
     }
-    // Whoever has left a turn has seen its stores of the one before end.
     if (Way::kTells && turn > Stages && lane == 0) {
       stored_but_one();
-      way.tell_of(p, Way::chunk_of(s.work, turn - Stages - 1));
+      barrier_arrive(shared_address(&s.there[(i - Stages - 1) % kAhead]));
     }
   }
 #pragma unroll 1
   for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) take(turn);
-  if (lane == 0) stored_all();
+  if (lane == 0) {
+    stored_all();
+    if (Way::kTells) {
+#pragma unroll 1
+      for (int turn = max(0, chunks - Stages - 1); turn < chunks; ++turn) {
+        barrier_arrive(shared_address(&s.there[(behind.turns + turn) % kAhead]));
+      }
+    }
+  }
   behind.turns += chunks;
 }
 
-// The turns that nobody has been told of yet, once all is there; by one thread.
-template <class Way, class Shared, int Stages>
-__device__ __forceinline__ void tell_rest(const Problem& p, const Shared& s, const Way& way) {
-#pragma unroll 1
-  for (int turn = max(0, s.work.chunks - Stages - 1); turn < s.work.chunks; ++turn) way.tell_of(p, Way::chunk_of(s.work, turn));
-}
-
 // A state that a warpgroup holds as a left operand, to a chunk's place in memory, by way of `states`: each warp its own 16 rows.
-// The one before is there then.
 __device__ __forceinline__ void hand_out(const uint32_t (&bits)[8][4], unsigned char* states, unsigned char* to, int warp,
                                          int lane) {
   constexpr int kRows = 16 * 128;  // bytes of a warp's rows in a box
   const uint32_t from = shared_address(states);
-  if (lane == 0) stored_all();
+  if (lane == 0) stored_read();
   __syncwarp();
 #pragma unroll
   for (int k = 0; k < 8; ++k) stmatrix(from + k / 4 * kBoxBytes + place_of_lane(warp, k % 4, lane), bits[k]);
@@ -135,6 +140,18 @@ __device__ __forceinline__ void hand_out(const uint32_t (&bits)[8][4], unsigned 
     store_bytes(to + warp * kRows, from + warp * kRows, kRows);
     store_bytes(to + kBoxBytes + warp * kRows, from + kBoxBytes + warp * kRows, kRows);
   }
+}
+
+// The same by way of a warp that stores it, and sees it arrive. `turn`: of all turns of the block.
+__device__ __forceinline__ void pass_on(const uint32_t (&bits)[8][4], unsigned char* states, uint32_t passed_on, uint32_t taken,
+                                        int turn, int warp, int lane) {
+  const uint32_t from = shared_address(states);
+  barrier_wait(taken, (turn & 1) ^ 1);
+#pragma unroll
+  for (int k = 0; k < 8; ++k) stmatrix(from + k / 4 * kBoxBytes + place_of_lane(warp, k % 4, lane), bits[k]);
+  fence_async();
+  __syncwarp();
+  barrier_arrive_if(lane == 0, passed_on);
 }
 
 // Whether somebody needs what r loses, in a sequence's first chunk and its last; and where that is, of a warp.
