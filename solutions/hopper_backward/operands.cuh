@@ -78,18 +78,21 @@ __device__ __forceinline__ void update_state(Slice& S, const Tokens& x, uint32_t
   for (int half = 0; half < kHalves; ++half) multiply_by<E>(S[half], x, boxes + half * kBoxBytes, true);
 }
 
+__device__ __forceinline__ void settle_state(Slice& S) {
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) settle(S[half]);
+}
+
+// Here, and not where the compiler would: between products that wait for it.
 __device__ __forceinline__ void scale_state(Slice& S, float factor) {
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) S[half][i] *= factor;
   }
+  settle_state(S);
 }
 
-__device__ __forceinline__ void settle_state(Slice& S) {
-#pragma unroll
-  for (int half = 0; half < kHalves; ++half) settle(S[half]);
-}
 
 // S as a left operand, and what that loses.
 template <class E>
