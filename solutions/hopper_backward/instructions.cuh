@@ -133,6 +133,19 @@ __device__ __forceinline__ int wait_for_number(const int* at) {
     asm volatile("nanosleep.u32 100;");
   }
 }
+// Counts of one thread that others of the block wait for: to a count, and for two of them to be more than `had`. Returns the smaller.
+__device__ __forceinline__ void store_count(int* at, int x) {
+  asm volatile("st.release.cta.shared::cta.s32 [%0], %1;" ::"r"(shared_address(at)), "r"(x) : "memory");
+}
+__device__ __forceinline__ int wait_for_counts(const int* first, const int* second, int had) {
+  for (;;) {
+    int x, y;
+    asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(x) : "r"(shared_address(first)) : "memory");
+    asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(y) : "r"(shared_address(second)) : "memory");
+    if (min(x, y) > had) return min(x, y);
+    asm volatile("nanosleep.u32 200;");
+  }
+}
 // Copies that are asked for behind this see what this thread sees.
 __device__ __forceinline__ void fence_async_memory() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 

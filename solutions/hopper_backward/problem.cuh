@@ -129,9 +129,9 @@ __device__ __forceinline__ void empty_queue(const Problem& p, int block, int blo
   if (chunks > 0) atomicAdd(&p.queue->all, chunks * p.k_heads);
 }
 
-// One of `blocks` blocks has left what is needed of a chunk by the heads that share a key head; by one thread.
-__device__ __forceinline__ void tell(const Problem& p, int64_t place, int k_head, int blocks) {
-  const int at = static_cast<int>(place) * p.k_heads + k_head;
+// One of `blocks` blocks has left what is needed of a chunk by the heads that share a key head, `at` = place * key heads + key head; by
+// one thread.
+__device__ __forceinline__ void tell(const Problem& p, int at, int blocks) {
   if (add_in_order(p.walked + at, 1) + 1 == blocks) store_released(p.ready + atomicAdd(&p.queue->ready, 1), at + 1);
 }
 

@@ -232,32 +232,51 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   }
 }
 
-// Stores states that whoever walks passes on, and tells whoever finds gradients of chunks that are left; by a warp. The turn before
-// the last one is in memory then: nobody waits for this one to be.
+// Stores states that whoever walks passes on; by a warp.
 template <int Groups>
-__device__ __forceinline__ void tell_turns(const Problem& p, ReverseShared<Groups>& s, int& behind) {
-  const Work work = s.work;
+__device__ __forceinline__ void store_states(const Problem& p, ReverseShared<Groups>& s, int& behind) {
+  const int chunks = s.work.chunks;
   if (lane_here() == 0) {
-    const auto tell_of = [&](int turn) {
-      barrier_wait(shared_address(&s.there[(behind + turn) % kAhead]), (behind + turn) / kAhead & 1);
-      tell(p, work.place + work.chunks - 1 - turn, work.k_head, p.k_group * kHalves / Groups);
-    };
+    unsigned char* to = p.ends + at_place(p, s.work.place + chunks - 1, s.work.h) * kStateBytes;
+    to += s.work.slice / kSlice * (kHalves * kBoxBytes);
 #pragma unroll 1
-    for (int turn = 0; turn < work.chunks; ++turn) {
-      unsigned char* const to = p.ends + at_place(p, work.place + work.chunks - 1 - turn, work.h) * kStateBytes;
+    for (int turn = 0; turn < chunks; ++turn) {
       barrier_wait(shared_address(&s.passed_on), (behind + turn) & 1);
-      store_bytes(to + work.slice / kSlice * (kHalves * kBoxBytes), shared_address(s.states), Groups * kHalves * kBoxBytes);
+      store_bytes(to, shared_address(s.states), Groups * kHalves * kBoxBytes);
       stored_read();
       barrier_arrive(shared_address(&s.taken));
-      if (turn < 2) continue;
+      to -= static_cast<int64_t>(p.H) * kStateBytes;
+      if (turn == 0) continue;
       stored_but_one();
-      tell_of(turn - 2);
+      store_count(&s.states_there, behind + turn);
     }
     stored_all();
-    for (int turn = max(0, work.chunks - 2); turn < work.chunks; ++turn) tell_of(turn);
+    store_count(&s.states_there, behind + chunks);
   }
   __syncwarp();
-  behind += work.chunks;
+  behind += chunks;
+}
+
+// Tells whoever finds gradients of chunks that are left; by a warp, which nobody waits for. `last`: place * key heads + key head of the
+// last chunk.
+template <int Groups>
+__device__ __forceinline__ void tell_turns(const Problem& p, const ReverseShared<Groups>& s, int last, int chunks, int& behind) {
+  const int all = behind + chunks;
+  int told = behind;
+#pragma unroll 1
+  while (told < all) {
+    int there = 0;
+    if (lane_here() == 0) there = wait_for_counts(&s.states_there, &s.values_there, told);
+    there = min(__shfl_sync(kAllLanes, there, 0), all);
+    __syncwarp();
+#pragma unroll 1
+    for (int turn = told + lane_here(); turn < there; turn += 32) {
+      tell(p, last - (turn - behind) * p.k_heads, p.k_group * kHalves / Groups);
+    }
+    told = there;
+    __syncwarp();
+  }
+  behind = all;
 }
 
 }  // namespace

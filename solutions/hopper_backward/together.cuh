@@ -40,7 +40,9 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
   }
   __syncthreads();
   constexpr int kSlices = kHalves / Groups, kTogether = 128 * Groups + 64;
-  const int jobs = static_cast<int>(blockIdx.x) < walkers ? p.N * p.H * kSlices : 0;
+  // Found anew by each role, and not kept.
+  const auto first_job = [&] { return anew(static_cast<int>(blockIdx.x) < walkers ? blockIdx.x : p.N * p.H * kSlices); };
+  const auto more_jobs = [&](int job) { return job < p.N * p.H * kSlices; };
   const GradientBlock block{p, s, maps};
   const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), wg = of_block / 4;
   if (of_block >= kGradientThreads / 32) {
@@ -49,7 +51,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
       Behind of_walks;
       const ReverseWay<Groups> way{maps, walk.work};
 #pragma unroll 1
-      for (int job = blockIdx.x; job < jobs; job += walkers) {
+      for (int job = first_job(); more_jobs(job); job += walkers) {
         if (lane_here() == 0) walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);
         named_barrier(kWalk, kTogether);
         feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
@@ -61,10 +63,18 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
     } else if (of_block == 10) {
       int turns = 0;
 #pragma unroll 1
-      for (int job = blockIdx.x; job < jobs; job += walkers) {
+      for (int job = first_job(); more_jobs(job); job += walkers) {
         named_barrier(kWalk, kTogether);
-        tell_turns<Groups>(p, walk, turns);
+        store_states<Groups>(p, walk, turns);
         named_barrier(kWalk, kTogether);
+      }
+    } else {
+      int turns = 0;
+#pragma unroll 1
+      for (int job = first_job(); more_jobs(job); job += walkers) {
+        const int h = job / kSlices % p.H, n = nth_sequence(p, job / kSlices / p.H), chunks = count_chunks(p, n);
+        const int last = (static_cast<int>(first_chunk(p, n)) + chunks - 1) * p.k_heads + h / p.k_group;
+        tell_turns<Groups>(p, walk, last, chunks, turns);
       }
     }
     return;
@@ -73,7 +83,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
   if (wg < Groups) {
     int turns = 0, place = 0, parity = 0;
 #pragma unroll 1
-    for (int job = blockIdx.x; job < jobs; job += walkers) {
+    for (int job = first_job(); more_jobs(job); job += walkers) {
       named_barrier(kWalk, kTogether);
       walk_back<E, Groups, false>(p, walk, wg, turns, place, parity);
       named_barrier(kWalk, kTogether);

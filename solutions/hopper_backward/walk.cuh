@@ -24,14 +24,13 @@ struct Carried {
   bool k_first, identity;
 };
 
-constexpr int kAhead = 4;  // turns of which values may be in memory before anybody looks
-
 template <class Stage, int Groups, int Stages>
 struct Walking {
   alignas(1024) Stage stage[Stages];
   unsigned char states[Groups][kHalves * kBoxBytes];  // on their way to memory
   alignas(8) uint64_t full[Stages], empty[Stages], tail;
-  uint64_t passed_on, taken, there[kAhead];  // of states that another warp stores: there, free; values of a turn are in memory
+  uint64_t passed_on, taken;  // states that another warp stores: there are some, there is room
+  int states_there, values_there;  // turns of the block of which these are in memory
   Work work;
   Carried carried;
 };
@@ -48,8 +47,9 @@ __device__ __forceinline__ Work work_of_sequence(const Problem& p, int n, int h,
               static_cast<int>(bound(p, n + 1) - start), of_dh0};
 }
 
+__device__ __forceinline__ int nth_sequence(const Problem& p, int nth) { return p.order != nullptr ? p.order[nth] : nth; }
 __device__ __forceinline__ Work work_of(const Problem& p, int nth, int h, int slice) {
-  return work_of_sequence(p, p.order != nullptr ? p.order[nth] : nth, h, slice);
+  return work_of_sequence(p, nth_sequence(p, nth), h, slice);
 }
 
 // By all threads, once. `clear` makes zeros where nothing lands.
@@ -63,7 +63,7 @@ __device__ __forceinline__ void prepare_places(Shared& s, Clear clear) {
     barrier_init(shared_address(&s.tail), 1);
     barrier_init(shared_address(&s.passed_on), 4 * Groups);
     barrier_init(shared_address(&s.taken), 1);
-    for (auto& there : s.there) barrier_init(shared_address(&there), 1);
+    s.states_there = s.values_there = 0;
     barrier_init_done();
   }
   for (auto& stage : s.stage) clear(stage);
@@ -108,19 +108,14 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
     }
     if (Way::kTells && turn > Stages && lane == 0) {
       stored_but_one();
-      barrier_arrive(shared_address(&s.there[(i - Stages - 1) % kAhead]));
+      store_count(&s.values_there, i - Stages);
     }
   }
 #pragma unroll 1
   for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) take(turn);
   if (lane == 0) {
     stored_all();
-    if (Way::kTells) {
-#pragma unroll 1
-      for (int turn = max(0, chunks - Stages - 1); turn < chunks; ++turn) {
-        barrier_arrive(shared_address(&s.there[(behind.turns + turn) % kAhead]));
-      }
-    }
+    if (Way::kTells) store_count(&s.values_there, behind.turns + chunks);
   }
   behind.turns += chunks;
 }

@@ -10,8 +10,13 @@ inline void stored_but_one() { stored_read_but_one(); }
 // Blocks run one after the other, so what one has left the next one sees.
 inline int add_in_order(int* at, int x) { return atomicAdd(at, x); }
 inline void store_released(int* at, int x) { *at = x; }
+inline void store_count(int* at, int x) { *at = x; }
+inline int wait_for_counts(const int* first, const int* second, int had) {
+  wait_until("counts", [=] { return min(*first, *second) > had; });
+  return min(*first, *second);
+}
 inline int wait_for_number(const int* at) {
-  require(*at != 0, "a task that nobody will make ready");
+  wait_until("a number", [at] { return *at != 0; });
   return *at;
 }
 
