@@ -67,13 +67,13 @@ struct GradientBlock {
     const uint32_t landed = shared_address(&s.landed[place]);
     Part& part = s.part[place];
     barrier_expect(landed, static_cast<int>(sizeof(Part)) + (half == 0 ? static_cast<int>(sizeof(Decays)) : 0));
-    if (half == 0) load_bytes(shared_address(&s.decays[decays]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
-    load_boxes(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(task.first), landed);
-    load_boxes(shared_address(part.dv), &maps.slice_of_dv, half, h, static_cast<int>(task.first), landed);
-    load_bytes(shared_address(part.r), p.errors + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
+    if (half == 0) load_bytes_once(shared_address(&s.decays[decays]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
+    load_boxes_once(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(task.first), landed);
+    load_boxes_once(shared_address(part.dv), &maps.slice_of_dv, half, h, static_cast<int>(task.first), landed);
+    load_bytes_once(shared_address(part.r), p.errors + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
     constexpr int kBytes = kHalves * kBoxBytes;
-    load_bytes(shared_address(part.S), p.starts + at * kStateBytes + half * kBytes, kBytes, landed);
-    load_bytes(shared_address(part.dS), p.ends + at * kStateBytes + half * kBytes, kBytes, landed);
+    load_bytes_once(shared_address(part.S), p.starts + at * kStateBytes + half * kBytes, kBytes, landed);
+    load_bytes_once(shared_address(part.dS), p.ends + at * kStateBytes + half * kBytes, kBytes, landed);
   }
 
   // Finds tasks, and asks for their heads; by a warp.
@@ -126,8 +126,8 @@ struct GradientBlock {
     const uint32_t landed = shared_address(&s.queries);
     barrier_expect(landed, (with_keys ? 2 : 1) * kHalves * kBoxBytes);
     const int q_head = (task.k_head * p.k_group + turn) / p.q_group;
-    load_boxes(shared_address(s.q), &maps.q, 0, q_head, static_cast<int>(task.first), landed);
-    if (with_keys) load_boxes(shared_address(s.k), &maps.k, 0, task.k_head, static_cast<int>(task.first), landed);
+    load_boxes_once(shared_address(s.q), &maps.q, 0, q_head, static_cast<int>(task.first), landed);
+    if (with_keys) load_boxes_once(shared_address(s.k), &maps.k, 0, task.k_head, static_cast<int>(task.first), landed);
   }
 
   // Rows of the next sequence, NaN maybe; by all threads that multiply.
@@ -148,7 +148,7 @@ struct GradientBlock {
       auto* const from = static_cast<uint16_t*>(to) + ((task.first + row) * heads + head) * kHeadSize + 64 * half + 2 * (lane % 4);
       if (row >= task.valid) continue;
 #pragma unroll
-      for (int n = 0; n < 8; ++n) *reinterpret_cast<uint32_t*>(from + 8 * n) = pack<E>(x[4 * n + 2 * r], x[4 * n + 2 * r + 1]);
+      for (int n = 0; n < 8; ++n) store_once(reinterpret_cast<uint32_t*>(from + 8 * n), pack<E>(x[4 * n + 2 * r], x[4 * n + 2 * r + 1]));
     }
   }
 };

@@ -75,6 +75,17 @@ __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int by
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 }
+// The same for what nobody reads again: the cache may drop it first.
+constexpr uint64_t kDropFirst = 0x12F0000000000000;
+__device__ __forceinline__ void load_boxes_once(uint32_t to, const CUtensorMap* map, int half, int head, int token, uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;"
+      ::"r"(to), "l"(map), "r"(0), "r"(token), "r"(half), "r"(head), "r"(bar), "l"(kDropFirst) : "memory");
+}
+__device__ __forceinline__ void load_bytes_once(uint32_t to, const void* from, int bytes, uint32_t bar) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+               ::"r"(to), "l"(from), "r"(bytes), "r"(bar), "l"(kDropFirst) : "memory");
+}
 // The other way.
 __device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;"
@@ -95,6 +106,9 @@ __device__ __forceinline__ void stored_all() { asm volatile("cp.async.bulk.wait_
 __device__ __forceinline__ void store_shared(uint32_t at, uint4 x) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
+
+// A word in memory that nobody reads soon.
+__device__ __forceinline__ void store_once(uint32_t* at, uint32_t x) { asm volatile("st.global.cs.b32 [%0], %1;" ::"l"(at), "r"(x) : "memory"); }
 
 __device__ __forceinline__ uint4 load_shared(uint32_t at) {
   uint4 x;
