@@ -27,17 +27,15 @@ __global__ void __launch_bounds__(kWalkThreads<2>, 1) gdn_carry_kernel(const __g
   if (kind == kBackward) {
     if (is_last) carried.from = state_of(all.dht, owner);
     carried.to = state_of(all.ends, n - 1);
-    prepare_places<ReverseShared<2>, 2, kReverseStages<2>>(reverse, [](ReverseStage<2>& stage) {
-      clear_squares<false>(shared_address(stage.tile.M), kTerms + 1);
-    });
+    prepare_walk_back<2>(reverse);
   } else {
     if (is_first) carried.from = state_of(all.initial_state, owner);
     carried.to = kind == kTransfer ? state_of(all.transfers, n) : state_of(all.starts, n + 1);
     if (kind == kTransfer) carried.turned = state_of(all.turned, n);
     prepare_places<ForwardShared<2>, 2, kForwardStages<2>>(forward, [](ForwardStage<2>& stage) {
-      clear_squares<true>(shared_address(stage.tile.E), kTerms);
+      clear_squares(shared_address(stage.tile.E), kTerms);
       for (int i = 0; i < kHalves; ++i) clear_rows(shared_address(stage.v) + i * kBoxBytes, 0, threadIdx.x, blockDim.x);
-    });
+    }, [] {});
   }
   if (threadIdx.x == 0) {
     (kind == kBackward ? reverse.work : forward.work) = work_of_sequence(p, n, h, 0);
@@ -58,7 +56,7 @@ __global__ void __launch_bounds__(kWalkThreads<2>, 1) gdn_carry_kernel(const __g
     if (threadIdx.x / 32 % 4 != 0) return;
     Behind behind;
     if (kind == kBackward) {
-      feed<ReverseWay<2>, ReverseShared<2>, 2, kReverseStages<2>>(p, reverse, {maps, reverse.work, false}, behind);
+      feed<ReverseWay<2>, ReverseShared<2>, 2, kReverseStages<2>>(p, reverse, {maps, reverse, false}, behind);
     } else {
       feed<ForwardWay<2>, ForwardShared<2>, 2, kForwardStages<2>>(p, forward, {maps, forward.work, false, kind == kForward}, behind);
     }

@@ -25,13 +25,15 @@ struct ForwardWay {
   const Work& work;
   const bool leaves = true, with_values = true;
   static constexpr bool kTells = false;
+  __device__ __forceinline__ void count(int) const {}
+  __device__ __forceinline__ void ask_behind(const Problem&, int) const {}
   __device__ __forceinline__ static int chunk_of(const Work&, int turn) { return turn; }
   __device__ __forceinline__ void leave(const Problem& p, ForwardStage<Groups>& stage, int c, int lane) const {
     if (!leaves) return;
     unsigned char* const to = p.errors + at_place(p, work.place + c, work.h) * kValueBytes + work.slice / kSlice * kBoxBytes;
     if (lane == 0) store_bytes(to, shared_address(stage.v), Groups * kBoxBytes);
   }
-  __device__ __forceinline__ void ask(const Problem& p, ForwardStage<Groups>& stage, int c, uint32_t landed) const {
+  __device__ __forceinline__ void ask(const Problem& p, ForwardStage<Groups>& stage, int, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
     const unsigned char* const tile = p.tiles + at_place(p, work.place + c, work.h) * kTileBytes;
     barrier_expect(landed, (kHalves + (with_values ? Groups : 0)) * kBoxBytes + kForwardBytes);
@@ -143,7 +145,7 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(co
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<ForwardShared<Groups>*>(memory);
   prepare_places<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(
-      s, [](ForwardStage<Groups>& stage) { clear_squares<true>(shared_address(stage.tile.E), kTerms); });
+      s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [] {});
   if (threadIdx.x == 0) s.work = work_of(p, blockIdx.z, blockIdx.y, blockIdx.x * Groups * kSlice);
   __syncthreads();
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);

@@ -297,6 +297,34 @@ __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t (&a)[4], ui
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TransposedB));
   }
 }
+// d (+)= a [64, 16] b^T: only the first N of 64 columns. b's rows are columns of d.
+template <class E, int N>
+__device__ __forceinline__ void wgmma_part(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+  static_assert(N == 16 || N == 32 || N == 48);
+#define GDN_PART(n, type, sums, operands, ...)                                                            \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" sums "}, " operands ", 1, 1, 1, 0;" \
+               : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define GDN_8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define GDN_PARTS(type)                                                                                                         \
+  if constexpr (N == 16) {                                                                                                      \
+    GDN_PART("16", type, "%0, %1, %2, %3, %4, %5, %6, %7", "{%8, %9, %10, %11}, %12", GDN_8(0));                                 \
+  } else if constexpr (N == 32) {                                                                                               \
+    GDN_PART("32", type, "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "{%16, %17, %18, %19}, %20",    \
+             GDN_8(0), GDN_8(8));                                                                                               \
+  } else {                                                                                                                      \
+    GDN_PART("48", type,                                                                                                        \
+             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23",     \
+             "{%24, %25, %26, %27}, %28", GDN_8(0), GDN_8(8), GDN_8(16));                                                       \
+  }
+  if constexpr (std::is_same_v<E, __half>) {
+    GDN_PARTS("f16")
+  } else {
+    GDN_PARTS("bf16")
+  }
+#undef GDN_PARTS
+#undef GDN_8
+#undef GDN_PART
+}
 // Both operands in shared memory. TransposedA: a lies [k, m], m contiguous.
 template <class E, int TransposedB, int TransposedA>
 __device__ __forceinline__ void wgmma_shared(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {

@@ -13,21 +13,33 @@ namespace {
 
 template <int Groups>
 struct ReverseStage {
-  alignas(1024) unsigned char k[kHalves * kBoxBytes], q[kHalves * kBoxBytes], g[Groups * kBoxBytes], r[Groups * kBoxBytes];
-  ReverseTile tile;
+  alignas(1024) unsigned char k[kHalves * kBoxBytes], q[kHalves * kBoxBytes], g[Groups * kBoxBytes];
 };
 template <int Groups>
-constexpr int kReverseStages = Groups == 1 && kTerms == 1 ? 3 : 2;
+constexpr int kReverseStages = kTerms == 1 ? 3 : 2;
+// r comes last in a turn: there is one place for it.
 template <int Groups>
-using ReverseShared = Walking<ReverseStage<Groups>, Groups, kReverseStages<Groups>>;
+struct ReverseShared {
+  static constexpr int kStages = kReverseStages<Groups>;
+  alignas(1024) ReverseStage<Groups> stage[kStages];
+  unsigned char states[Groups][kHalves * kBoxBytes], r[Groups * kBoxBytes];
+  ReverseTile tile[kStages];
+  alignas(8) uint64_t full[kStages], empty[kStages], tail, errors_there;
+  uint64_t passed_on, taken;  // states that another warp stores: there are some, there is room
+  int states_there, values_there;  // turns of the block of which these are in memory
+  Work work;
+  Carried carried;
+};
 static_assert(sizeof(ReverseShared<1>) <= kMostShared && sizeof(ReverseShared<2>) <= kMostShared);
 
 template <int Groups>
 struct ReverseWay {
   const Maps& maps;
-  const Work& work;
+  ReverseShared<Groups>& s;
   const bool leaves = true;
+  const Work& work = s.work;
   static constexpr bool kTells = true;
+  __device__ __forceinline__ void count(int turns) const { store_count(&s.values_there, turns); }
   __device__ __forceinline__ static int chunk_of(const Work& work, int turn) { return work.chunks - 1 - turn; }
   // A last chunk's box would reach into the next sequence: its rows go one by one.
   __device__ __forceinline__ void leave(const Problem& p, ReverseStage<Groups>& stage, int c, int lane) const {
@@ -48,27 +60,37 @@ struct ReverseWay {
     }
     __syncwarp();
   }
-  __device__ __forceinline__ void ask(const Problem& p, ReverseStage<Groups>& stage, int c, uint32_t landed) const {
+  __device__ __forceinline__ void ask(const Problem& p, ReverseStage<Groups>& stage, int place, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
     const int64_t at = at_place(p, work.place + c, work.h);
-    barrier_expect(landed, (2 * kHalves + (leaves ? 2 : 1) * Groups) * kBoxBytes + kReverseBytes);
+    barrier_expect(landed, (2 * kHalves + Groups) * kBoxBytes + kReverseBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
-    const unsigned char* const tile = p.tiles + at * kTileBytes;
-#pragma unroll
-    for (int term = 0; term < kTerms; ++term) {
-      load_upper(shared_address(stage.tile.M[term]), tile + kMAt + term * kTriangle, 0, landed);
-    }
-    load_upper(shared_address(stage.tile.P), tile + kPAt, sizeof(ReverseDecays), landed);
+    load_bytes_once(shared_address(&s.tile[place]), p.tiles + at * kTileBytes + kMAt, kReverseBytes, landed);
     load_boxes(shared_address(stage.q), &maps.q, 0, work.q_head, token, landed);
-    const unsigned char* const errors = p.errors + at * kValueBytes + work.slice / kSlice * kBoxBytes;
-    if (leaves) load_bytes(shared_address(stage.r), errors, Groups * kBoxBytes, landed);
     stored_read();  // what was left in the place of g
     load_boxes(shared_address(stage.g), Groups == kHalves ? &maps.g : &maps.slice_of_g, work.slice / kSlice, work.h, token, landed);
+  }
+  __device__ __forceinline__ void ask_behind(const Problem& p, int c) const {
+    if (!leaves) return;
+    const unsigned char* const errors = p.errors + at_place(p, work.place + c, work.h) * kValueBytes + work.slice / kSlice * kBoxBytes;
+    const uint32_t there = shared_address(&s.errors_there);
+    barrier_expect(there, Groups * kBoxBytes);
+    load_bytes(shared_address(s.r), errors, Groups * kBoxBytes, there);
   }
   __device__ __forceinline__ void clear(ReverseStage<Groups>& stage, int rows, int lane) const {
     for (int i = 0; i < 2 * kHalves + Groups; ++i) clear_rows(shared_address(stage.k) + i * kBoxBytes, rows, lane, 32);
   }
 };
+
+template <int Groups>
+__device__ __forceinline__ void prepare_walk_back(ReverseShared<Groups>& s) {
+  prepare_places<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(s, [](ReverseStage<Groups>&) {}, [&] {
+    barrier_init(shared_address(&s.errors_there), 1);
+    barrier_init(shared_address(&s.passed_on), 4 * Groups);
+    barrier_init(shared_address(&s.taken), 1);
+    s.states_there = s.values_there = 0;
+  });
+}
 
 // x . r of each token, over a warp's channels. `rests`: what r has lost, or null. All of it is asked for before any is used.
 template <class E, bool WithRests>
@@ -158,9 +180,8 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   for (int turn = 0; turn < chunks; ++turn) {
     auto& stage = s.stage[place];
     const uint32_t k = shared_address(stage.k), q = shared_address(stage.q), g = shared_address(stage.g) + wg * kBoxBytes;
-    const uint32_t r = shared_address(stage.r) + wg * kBoxBytes;
-    const uint32_t M = shared_address(stage.tile.M), P = shared_address(stage.tile.P);
-    const uint32_t decays = shared_address(&stage.tile.decays);
+    const uint32_t r = shared_address(s.r) + wg * kBoxBytes, tile = shared_address(&s.tile[place]);
+    const uint32_t M = tile, P = tile + offsetof(ReverseTile, P), decays = tile + offsetof(ReverseTile, decays);
     const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
     if (!Carries && (turn == 0 || turn == chunks - 1)) {
       const float* const given = turn == chunks - 1 && p.initial_state != nullptr ? state_of(p.initial_state) : nullptr;
@@ -173,7 +194,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     load_tokens(g_bits, g, warp, lane);
     wgmma_fence();
     multiply<E>(y, state_bits, k, true);
-    multiply_square<E>(o, g_bits, P, false);
+    multiply_upper<E>(o, g_bits, P, false);
     wgmma_commit();
     if constexpr (!Carries) pass_on(state_bits, s.states[wg], shared_address(&s.passed_on), shared_address(&s.taken), behind + turn, warp, lane);
     float4 to_end[4];
@@ -183,13 +204,14 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     settle(y), settle(o);
     keep(state_bits), keep(g_bits);
     if (!Carries && turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
+      barrier_wait(shared_address(&s.errors_there), behind & 1);
       float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
       dot_tokens<E, true>(y, r, rests_of(p, s.work, true, walker), of_end, warp, lane);
     }
     pack_sum<E>(bits, o, y, to_end);
     wgmma_fence();
 #pragma unroll
-    for (int term = 0; term < kTerms; ++term) multiply_square<E>(y, bits, M + term * kSquare, term > 0);
+    for (int term = 0; term < kTerms; ++term) multiply_upper<E>(y, bits, M + term * kTriangle, term > 0);
     wgmma_commit();
     float4 decay[4];
     load_decays(decay, decays + offsetof(ReverseDecays, read), lane);
@@ -209,6 +231,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
       store_decayed<E>(y, decay, g, warp, lane);  // this warp has read the same channels there
     }
+    if constexpr (!Carries) barrier_wait(shared_address(&s.errors_there), (behind + turn) & 1);
     const bool ends = !Carries && with_rests && (turn == 0 || turn == chunks - 1);
     if (!Carries && !ends) dot_tokens<E, false>(y, r, nullptr, sums_at(p, at).of_beta[walker], warp, lane);
     wgmma_wait<0>();

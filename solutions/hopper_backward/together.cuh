@@ -13,7 +13,7 @@ constexpr int kWalk = 3;  // the named barrier of those that walk and feed
 
 // The walk's places lie where parts and the rest of what the gradients need will, but for their barriers.
 template <int Groups>
-constexpr bool kShares = sizeof(ReverseShared<Groups>) <= offsetof(GradientShared, landed);
+constexpr bool kShares = offsetof(ReverseShared<Groups>, carried) + sizeof(Carried) <= offsetof(GradientShared, landed);
 
 // So many blocks as there is room for, or fewer; the first `walkers` of them walk.
 template <class E, int Groups>
@@ -32,9 +32,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
   }
   if (threadIdx.x == 0) prepare_parts(s);
   if (static_cast<int>(blockIdx.x) < walkers) {
-    prepare_places<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(walk, [](ReverseStage<Groups>& stage) {
-      clear_squares<false>(shared_address(stage.tile.M), kTerms + 1);
-    });
+    prepare_walk_back<Groups>(walk);
   } else if (threadIdx.x == 0) {
     barrier_init_done();
   }
@@ -49,7 +47,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
     registers_down<kFeedRegisters>();
     if (of_block == 8) {
       Behind of_walks;
-      const ReverseWay<Groups> way{maps, walk.work};
+      const ReverseWay<Groups> way{maps, walk};
 #pragma unroll 1
       for (int job = first_job(); more_jobs(job); job += walkers) {
         if (lane_here() == 0) walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);

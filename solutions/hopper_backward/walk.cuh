@@ -29,8 +29,6 @@ struct Walking {
   alignas(1024) Stage stage[Stages];
   unsigned char states[Groups][kHalves * kBoxBytes];  // on their way to memory
   alignas(8) uint64_t full[Stages], empty[Stages], tail;
-  uint64_t passed_on, taken;  // states that another warp stores: there are some, there is room
-  int states_there, values_there;  // turns of the block of which these are in memory
   Work work;
   Carried carried;
 };
@@ -52,18 +50,16 @@ __device__ __forceinline__ Work work_of(const Problem& p, int nth, int h, int sl
   return work_of_sequence(p, nth_sequence(p, nth), h, slice);
 }
 
-// By all threads, once. `clear` makes zeros where nothing lands.
-template <class Shared, int Groups, int Stages, class Clear>
-__device__ __forceinline__ void prepare_places(Shared& s, Clear clear) {
+// By all threads, once. `clear` makes zeros where nothing lands; `more` prepares more barriers.
+template <class Shared, int Groups, int Stages, class Clear, class More>
+__device__ __forceinline__ void prepare_places(Shared& s, Clear clear, More more) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < Stages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.empty[i]), 4 * Groups);
     }
     barrier_init(shared_address(&s.tail), 1);
-    barrier_init(shared_address(&s.passed_on), 4 * Groups);
-    barrier_init(shared_address(&s.taken), 1);
-    s.states_there = s.values_there = 0;
+    more();
     barrier_init_done();
   }
   for (auto& stage : s.stage) clear(stage);
@@ -75,8 +71,8 @@ struct Behind {
   int turns = 0, tails = 0;
 };
 
-// By a warp, for turns 0, 1, .. of a walk. `Way` knows which chunk a turn has, what it needs, where what it leaves goes, and whether
-// somebody waits for that.
+// By a warp, for turns 0, 1, .. of a walk. `Way` knows which chunk a turn has, what it needs, where what it leaves goes, whether
+// somebody waits for that, and what there is one place for, which a turn asks for once the one before is over.
 template <class Way, class Shared, int Groups, int Stages>
 __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way, Behind& behind) {
   const int chunks = __shfl_sync(kAllLanes, s.work.chunks, 0), lane = lane_here();
@@ -85,7 +81,9 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
     barrier_wait(shared_address(&s.empty[i % Stages]), i / Stages & 1);
     if (lane == 0) fence_async();  // for warps that walk, which have written it
     way.leave(p, s.stage[i % Stages], Way::chunk_of(s.work, turn), lane);
+    if (lane == 0 && turn + 1 < chunks) way.ask_behind(p, Way::chunk_of(s.work, turn + 1));
   };
+  if (lane == 0 && chunks > 0) way.ask_behind(p, Way::chunk_of(s.work, 0));
 #pragma unroll 1
   for (int turn = 0; turn < chunks; ++turn) {
     if (turn >= Stages) take(turn - Stages);
@@ -94,7 +92,7 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
     auto& stage = s.stage[i % Stages];
     const bool whole = rows >= kChunk;
     const uint32_t full = shared_address(&s.full[i % Stages]), landed = whole ? full : shared_address(&s.tail);
-    if (lane == 0) way.ask(p, stage, c, landed);
+    if (lane == 0) way.ask(p, stage, i % Stages, c, landed);
     __syncwarp();
     if (!whole) {
       // Rows behind the end are the next sequence's: what is in them, NaN maybe, is no business of this one's, so they become
@@ -108,14 +106,14 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
     }
     if (Way::kTells && turn > Stages && lane == 0) {
       stored_but_one();
-      store_count(&s.values_there, i - Stages);
+      way.count(i - Stages);
     }
   }
 #pragma unroll 1
   for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) take(turn);
   if (lane == 0) {
     stored_all();
-    if (Way::kTells) store_count(&s.values_there, behind.turns + chunks);
+    if (Way::kTells) way.count(behind.turns + chunks);
   }
   behind.turns += chunks;
 }

@@ -26,6 +26,11 @@ inline int wait_for_number(const int* at) {
   return *at;
 }
 
+template <class E, int N>
+void wgmma_part(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+  ask_product(d, a, {0, b, 64, false, false, true, kType<E>, false, N});
+}
+
 template <class E, int TransposedB, int TransposedA>
 void wgmma_shared(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
   ask_product(d, nullptr, {a, b, 64, true, TransposedB != 0, accumulate != 0, kType<E>, TransposedA != 0});
