@@ -26,8 +26,8 @@ int given(const char* name, int otherwise) {
 int64_t segment_of(const Problem& p) {
   if (const int length = given("GDN_SEGMENT", -1); length >= 0) return length;
   const int64_t pairs = int64_t{p.N} * p.H, each = (p.tokens + int64_t{kChunk} * p.N - 1) / (int64_t{kChunk} * p.N);
-  constexpr int64_t kMostSequences = 4, kLeastChunks = 4;
-  if (p.N > kMostSequences || pairs > p.multiprocessors) return 0;
+  constexpr int64_t kMostPairs = 12, kLeast = 64, kLeastChunks = 4;
+  if (pairs > kMostPairs || each < kLeast) return 0;
   const int64_t count = std::min((p.multiprocessors / pairs + 4) / 3, each / kLeastChunks);
   return count < 3 ? 0 : (each + count - 1) / count;
 }
@@ -113,15 +113,33 @@ bool takes_both(const Problem& p) {
   return 13 * waves(pairs) < 10 * waves(2 * pairs);
 }
 
+// How the last kernel walks: slices of a state in a block, and blocks that walk, at most.
+struct Walks {
+  int groups;
+  int64_t most;
+};
+
+// Few heads have a block for each slice. Of others as many blocks walk as leave chunks as fast as the others find their gradients:
+// of 132, 40 or so, by measured times. Where sequences are short, or some are longer than others maybe, more do.
+Walks walks_of(const Problem& p) {
+  const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
+  if (const int groups = given("GDN_SLICES", 0); groups > 0) return {groups, given("GDN_WALKERS", 48)};
+  constexpr int64_t kFewPairs = 24, kShortChunks = 8, kManySequences = 12;
+  if (pairs <= kFewPairs) return {1, 2 * pairs};
+  if (p.tokens <= kShortChunks * kChunk * p.N) return {2, all};
+  if (p.N >= kManySequences && p.segments.owners == nullptr) return pairs <= all ? Walks{1, 3 * all / 4} : Walks{2, all / 2};
+  const int64_t rounds = std::max<int64_t>(1, pairs * 33 / (10 * all));
+  return {2, (pairs + rounds - 1) / rounds};
+}
+
 template <class E>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
   if (p.segments.owners != nullptr) launch_cut(p, stream);
   launch_prepare<E>(p, maps, places, stream);
   if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
   takes_both(p) ? launch_forward<E, 2>(p, maps, stream) : launch_forward<E, 1>(p, maps, stream);
-  const int64_t pairs = int64_t{p.N} * p.H;
-  const int groups = given("GDN_SLICES", pairs > 24 ? 2 : 1), most = given("GDN_WALKERS", 48);
-  (groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, places, most, stream);
+  const Walks walks = walks_of(p);
+  (walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, places, walks.most, stream);
   if (p.v_group > 1 && p.tokens > 0) {
     gdn_values_kernel<E><<<grid_of(places, p.v_heads), kValueThreads, 0, stream>>>(p);
     TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());

@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr int kWalk = 3;  // the named barrier of those that walk and feed
+constexpr int kWalk = 3, kWalked = 4;  // named barriers: of those that walk, feed and store; and of those that tell, too
 
 // The walk's places lie where parts and the rest of what the gradients need will, but for their barriers.
 template <int Groups>
@@ -41,6 +41,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
   // Found anew by each role, and not kept.
   const auto first_job = [&] { return anew(static_cast<int>(blockIdx.x) < walkers ? blockIdx.x : p.N * p.H * kSlices); };
   const auto more_jobs = [&](int job) { return job < p.N * p.H * kSlices; };
+  const bool walks = static_cast<int>(blockIdx.x) < walkers;
   const GradientBlock block{p, s, maps};
   const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), wg = of_block / 4;
   if (of_block >= kGradientThreads / 32) {
@@ -55,6 +56,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
         feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
         named_barrier(kWalk, kTogether);
       }
+      if (walks) named_barrier(kWalked, kTogether + 32);
       block.feed_heads();
     } else if (of_block == 9) {
       block.feed_queries();
@@ -66,6 +68,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
         store_states<Groups>(p, walk, turns);
         named_barrier(kWalk, kTogether);
       }
+      if (walks) named_barrier(kWalked, kTogether + 32);
     } else {
       int turns = 0;
 #pragma unroll 1
@@ -74,6 +77,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
         const int last = (static_cast<int>(first_chunk(p, n)) + chunks - 1) * p.k_heads + h / p.k_group;
         tell_turns<Groups>(p, walk, last, chunks, turns);
       }
+      if (walks) named_barrier(kWalked, kTogether + 32);
     }
     return;
   }
@@ -86,6 +90,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
       walk_back<E, Groups, false>(p, walk, wg, turns, place, parity);
       named_barrier(kWalk, kTogether);
     }
+    if (walks) named_barrier(kWalked, kTogether + 32);  // nobody looks at the walk's memory any more
   }
   find_all_gradients<E>(block);
 }
