@@ -46,7 +46,7 @@ __device__ __forceinline__ constexpr int block_of_upper(int r, int s) { return k
 __device__ __forceinline__ void load_lower(uint32_t to, const unsigned char* from, int behind, uint32_t landed) {
 #pragma unroll
   for (int s = 0; s < 4; ++s) {
-    load_bytes_once(to + block_of_square(s, s), from + block_of_lower(s, s), (4 - s) * kBlock + (s == 3 ? behind : 0), landed);
+    load_bytes(to + block_of_square(s, s), from + block_of_lower(s, s), (4 - s) * kBlock + (s == 3 ? behind : 0), landed);
   }
 }
 

@@ -26,7 +26,7 @@ struct ForwardWay {
   const bool leaves = true, with_values = true;
   static constexpr bool kTells = false;
   __device__ __forceinline__ void count(int) const {}
-  __device__ __forceinline__ void ask_behind(const Problem&, int) const {}
+  __device__ __forceinline__ void ask_late(const Problem&, int) const {}
   __device__ __forceinline__ static int chunk_of(const Work&, int turn) { return turn; }
   __device__ __forceinline__ void leave(const Problem& p, ForwardStage<Groups>& stage, int c, int lane) const {
     if (!leaves) return;

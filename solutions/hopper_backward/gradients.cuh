@@ -68,8 +68,8 @@ struct GradientBlock {
     Part& part = s.part[place];
     barrier_expect(landed, static_cast<int>(sizeof(Part)) + (half == 0 ? static_cast<int>(sizeof(Decays)) : 0));
     if (half == 0) load_bytes_once(shared_address(&s.decays[decays]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
-    load_boxes_once(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(task.first), landed);
-    load_boxes_once(shared_address(part.dv), &maps.slice_of_dv, half, h, static_cast<int>(task.first), landed);
+    load_boxes(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(task.first), landed);
+    load_boxes(shared_address(part.dv), &maps.slice_of_dv, half, h, static_cast<int>(task.first), landed);
     load_bytes_once(shared_address(part.r), p.errors + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
     constexpr int kBytes = kHalves * kBoxBytes;
     load_bytes_once(shared_address(part.S), p.starts + at * kStateBytes + half * kBytes, kBytes, landed);
@@ -126,8 +126,8 @@ struct GradientBlock {
     const uint32_t landed = shared_address(&s.queries);
     barrier_expect(landed, (with_keys ? 2 : 1) * kHalves * kBoxBytes);
     const int q_head = (task.k_head * p.k_group + turn) / p.q_group;
-    load_boxes_once(shared_address(s.q), &maps.q, 0, q_head, static_cast<int>(task.first), landed);
-    if (with_keys) load_boxes_once(shared_address(s.k), &maps.k, 0, task.k_head, static_cast<int>(task.first), landed);
+    load_boxes(shared_address(s.q), &maps.q, 0, q_head, static_cast<int>(task.first), landed);
+    if (with_keys) load_boxes(shared_address(s.k), &maps.k, 0, task.k_head, static_cast<int>(task.first), landed);
   }
 
   // Rows of the next sequence, NaN maybe; by all threads that multiply.
@@ -225,7 +225,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     const uint32_t scores = anew(shared_address(s.matrices)), keys = scores + kBoxBytes;
     const int here = anew(lane);  // so that no places found from it are kept over products
     named_barrier(kMatrices, kGradientThreads);  // those of the head before are read
-    find_between<E>(of.between, products, d, p.scale, sums, wg == 0 ? scores : keys, wg, warp, here);
+    find_between<E>(of.between, products, d, p.scale, sums, wg == 0 ? scores : keys, anew(wg), anew(warp), here);
     fence_async();
     named_barrier(kMatrices, kGradientThreads);
     wgmma_fence();

@@ -77,11 +77,6 @@ __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int by
 }
 // The same for what nobody reads again: the cache may drop it first.
 constexpr uint64_t kDropFirst = 0x12F0000000000000;
-__device__ __forceinline__ void load_boxes_once(uint32_t to, const CUtensorMap* map, int half, int head, int token, uint32_t bar) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;"
-      ::"r"(to), "l"(map), "r"(0), "r"(token), "r"(half), "r"(head), "r"(bar), "l"(kDropFirst) : "memory");
-}
 __device__ __forceinline__ void load_bytes_once(uint32_t to, const void* from, int bytes, uint32_t bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
                ::"r"(to), "l"(from), "r"(bytes), "r"(bar), "l"(kDropFirst) : "memory");

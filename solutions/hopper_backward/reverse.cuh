@@ -17,12 +17,14 @@ struct ReverseStage {
 };
 template <int Groups>
 constexpr int kReverseStages = kTerms == 1 ? 3 : 2;
-// r comes last in a turn: there is one place for it.
+// r comes last in a turn: where there is no room for more, one place is enough for it.
+template <int Groups>
+constexpr int kErrorPlaces = Groups == 1 ? kReverseStages<Groups> : 1;
 template <int Groups>
 struct ReverseShared {
-  static constexpr int kStages = kReverseStages<Groups>;
+  static constexpr int kStages = kReverseStages<Groups>, kErrors = kErrorPlaces<Groups>;
   alignas(1024) ReverseStage<Groups> stage[kStages];
-  unsigned char states[Groups][kHalves * kBoxBytes], r[Groups * kBoxBytes];
+  unsigned char states[Groups][kHalves * kBoxBytes], r[kErrors][Groups * kBoxBytes];
   ReverseTile tile[kStages];
   alignas(8) uint64_t full[kStages], empty[kStages], tail, errors_there;
   uint64_t passed_on, taken;  // states that another warp stores: there are some, there is room
@@ -63,19 +65,27 @@ struct ReverseWay {
   __device__ __forceinline__ void ask(const Problem& p, ReverseStage<Groups>& stage, int place, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
     const int64_t at = at_place(p, work.place + c, work.h);
-    barrier_expect(landed, (2 * kHalves + Groups) * kBoxBytes + kReverseBytes);
+    const bool with_errors = leaves && kErrorPlaces<Groups> > 1;
+    barrier_expect(landed, (2 * kHalves + (with_errors ? 2 : 1) * Groups) * kBoxBytes + kReverseBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
-    load_bytes_once(shared_address(&s.tile[place]), p.tiles + at * kTileBytes + kMAt, kReverseBytes, landed);
+    const unsigned char* const tile = p.tiles + at * kTileBytes + kMAt;
+    if constexpr (Groups == kHalves) {
+      load_bytes_once(shared_address(&s.tile[place]), tile, kReverseBytes, landed);
+    } else {  // the other slice's block wants it, too
+      load_bytes(shared_address(&s.tile[place]), tile, kReverseBytes, landed);
+    }
     load_boxes(shared_address(stage.q), &maps.q, 0, work.q_head, token, landed);
+    if (with_errors) ask_errors(p, place, c, landed, false);
     stored_read();  // what was left in the place of g
     load_boxes(shared_address(stage.g), Groups == kHalves ? &maps.g : &maps.slice_of_g, work.slice / kSlice, work.h, token, landed);
   }
-  __device__ __forceinline__ void ask_behind(const Problem& p, int c) const {
-    if (!leaves) return;
+  __device__ __forceinline__ void ask_late(const Problem& p, int c) const {
+    if (leaves && kErrorPlaces<Groups> == 1) ask_errors(p, 0, c, shared_address(&s.errors_there), true);
+  }
+  __device__ __forceinline__ void ask_errors(const Problem& p, int place, int c, uint32_t there, bool alone) const {
     const unsigned char* const errors = p.errors + at_place(p, work.place + c, work.h) * kValueBytes + work.slice / kSlice * kBoxBytes;
-    const uint32_t there = shared_address(&s.errors_there);
-    barrier_expect(there, Groups * kBoxBytes);
-    load_bytes(shared_address(s.r), errors, Groups * kBoxBytes, there);
+    if (alone) barrier_expect(there, Groups * kBoxBytes);
+    load_bytes(shared_address(s.r[place]), errors, Groups * kBoxBytes, there);
   }
   __device__ __forceinline__ void clear(ReverseStage<Groups>& stage, int rows, int lane) const {
     for (int i = 0; i < 2 * kHalves + Groups; ++i) clear_rows(shared_address(stage.k) + i * kBoxBytes, rows, lane, 32);
@@ -180,7 +190,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   for (int turn = 0; turn < chunks; ++turn) {
     auto& stage = s.stage[place];
     const uint32_t k = shared_address(stage.k), q = shared_address(stage.q), g = shared_address(stage.g) + wg * kBoxBytes;
-    const uint32_t r = shared_address(s.r) + wg * kBoxBytes, tile = shared_address(&s.tile[place]);
+    const uint32_t r = shared_address(s.r[kErrorPlaces<Groups> > 1 ? place : 0]) + wg * kBoxBytes, tile = shared_address(&s.tile[place]);
     const uint32_t M = tile, P = tile + offsetof(ReverseTile, P), decays = tile + offsetof(ReverseTile, decays);
     const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
     if (!Carries && (turn == 0 || turn == chunks - 1)) {
@@ -204,7 +214,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     settle(y), settle(o);
     keep(state_bits), keep(g_bits);
     if (!Carries && turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
-      barrier_wait(shared_address(&s.errors_there), behind & 1);
+      if constexpr (kErrorPlaces<Groups> == 1) barrier_wait(shared_address(&s.errors_there), behind & 1);
       float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
       dot_tokens<E, true>(y, r, rests_of(p, s.work, true, walker), of_end, warp, lane);
     }
@@ -231,7 +241,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
       store_decayed<E>(y, decay, g, warp, lane);  // this warp has read the same channels there
     }
-    if constexpr (!Carries) barrier_wait(shared_address(&s.errors_there), (behind + turn) & 1);
+    if constexpr (!Carries && kErrorPlaces<Groups> == 1) barrier_wait(shared_address(&s.errors_there), (behind + turn) & 1);
     const bool ends = !Carries && with_rests && (turn == 0 || turn == chunks - 1);
     if (!Carries && !ends) dot_tokens<E, false>(y, r, nullptr, sums_at(p, at).of_beta[walker], warp, lane);
     wgmma_wait<0>();

@@ -72,7 +72,7 @@ struct Behind {
 };
 
 // By a warp, for turns 0, 1, .. of a walk. `Way` knows which chunk a turn has, what it needs, where what it leaves goes, whether
-// somebody waits for that, and what there is one place for, which a turn asks for once the one before is over.
+// somebody waits for that, and what it needs late, of which it asks for the next turn's once one is over.
 template <class Way, class Shared, int Groups, int Stages>
 __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way, Behind& behind) {
   const int chunks = __shfl_sync(kAllLanes, s.work.chunks, 0), lane = lane_here();
@@ -81,9 +81,9 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
     barrier_wait(shared_address(&s.empty[i % Stages]), i / Stages & 1);
     if (lane == 0) fence_async();  // for warps that walk, which have written it
     way.leave(p, s.stage[i % Stages], Way::chunk_of(s.work, turn), lane);
-    if (lane == 0 && turn + 1 < chunks) way.ask_behind(p, Way::chunk_of(s.work, turn + 1));
+    if (lane == 0 && turn + 1 < chunks) way.ask_late(p, Way::chunk_of(s.work, turn + 1));
   };
-  if (lane == 0 && chunks > 0) way.ask_behind(p, Way::chunk_of(s.work, 0));
+  if (lane == 0 && chunks > 0) way.ask_late(p, Way::chunk_of(s.work, 0));
 #pragma unroll 1
   for (int turn = 0; turn < chunks; ++turn) {
     if (turn >= Stages) take(turn - Stages);
