@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 
 #include "forward.cuh"
 #include "carry.cuh"
@@ -15,16 +14,9 @@
 
 namespace {
 
-// For experiments.
-int given(const char* name, int otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::atoi(text);
-}
-
 // Chunks of a segment; 0: sequences are not cut. That is worth it for few heads, and so many segments that the walks which find what
 // becomes of states, three for each but those at the ends, fill the multiprocessors.
 int64_t segment_of(const Problem& p) {
-  if (const int length = given("GDN_SEGMENT", -1); length >= 0) return length;
   const int64_t pairs = int64_t{p.N} * p.H, each = (p.tokens + int64_t{kChunk} * p.N - 1) / (int64_t{kChunk} * p.N);
   constexpr int64_t kMostPairs = 12, kLeast = 64, kLeastChunks = 4;
   if (pairs > kMostPairs || each < kLeast) return 0;
@@ -123,7 +115,6 @@ struct Walks {
 // of 132, 40 or so, by measured times. Where sequences are short, or some are longer than others maybe, more do.
 Walks walks_of(const Problem& p) {
   const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
-  if (const int groups = given("GDN_SLICES", 0); groups > 0) return {groups, given("GDN_WALKERS", 48)};
   constexpr int64_t kFewPairs = 24, kShortChunks = 8, kManySequences = 12;
   if (pairs <= kFewPairs) return {1, 2 * pairs};
   if (p.tokens <= kShortChunks * kChunk * p.N) return {2, all};
