@@ -115,10 +115,11 @@ struct Walks {
 // of 132, 40 or so, by measured times. Where sequences are short, or some are longer than others maybe, more do.
 Walks walks_of(const Problem& p) {
   const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
-  constexpr int64_t kFewPairs = 24, kShortChunks = 8, kManySequences = 12;
+  constexpr int64_t kFewPairs = 24, kShortChunks = 8, kManySequences = 8;
   if (pairs <= kFewPairs) return {1, 2 * pairs};
+  if (p.N > kManySequences && p.segments.owners == nullptr && pairs <= all) return {1, 3 * all / 4};
+  if (p.N >= kManySequences && p.segments.owners == nullptr) return {2, all};
   if (p.tokens <= kShortChunks * kChunk * p.N) return {2, all};
-  if (p.N >= kManySequences && p.segments.owners == nullptr) return pairs <= all ? Walks{1, 3 * all / 4} : Walks{2, all / 2};
   const int64_t rounds = std::max<int64_t>(1, pairs * 33 / (10 * all));
   return {2, (pairs + rounds - 1) / rounds};
 }
