@@ -7,7 +7,7 @@
 #include "choose.cuh"
 #include "join.cuh"
 #include "queue.cuh"
-#include "short_shared.cuh"
+#include "long_shared.cuh"
 
 namespace {
 
@@ -19,7 +19,8 @@ struct Cut {
   int64_t whole = 0;  // that many (sequence, head) have one block for both slices, those behind them one for each; 0: all ..
   int64_t most = 0;   // .. but for this many sequences, no more, the longest ones, where blocks find that they had better
   bool stays = false;  // blocks take (sequence, head) after (sequence, head) ..
-  bool prepares = false;  // .. and prepare their chunks themselves
+  bool prepares = false;  // .. and prepare their chunks themselves ..
+  bool ahead = false;     // .. the next one's first product under way: of long sequences
   bool decides() const { return most + whole > 0; }
 };
 
@@ -36,7 +37,7 @@ Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_
           how.stays ? queue_size(sequences) : 0};
 }
 
-#ifdef GDN_CLOCKS
+#if defined(GDN_CLOCKS) || defined(GDN_GIVEN)
 int given(const char* name, int otherwise) {  // what else there could be
   const char* const text = std::getenv(name);
   return text == nullptr ? otherwise : std::atoi(text);
@@ -52,7 +53,12 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
   // advanced. Longer sequences lose more by having two places for keys than they gain: measured, from 8 chunks on.
   constexpr int64_t kStayTokens = 384, kStayPairs = 2;
   // With so many tokens a chunk is prepared before its turn comes, in the block itself: by counting (LOG.md, version 17).
-#ifdef GDN_CLOCKS
+#if defined(GDN_CLOCKS) || defined(GDN_GIVEN)
+  if (given("GDN_LONG", 0) != 0) {
+    Cut all{2, 0, 0, false};
+    all.stays = all.prepares = all.ahead = true;
+    return all;
+  }
   const bool forced = given("GDN_GROUPS", 0) != 0;
   const int64_t prepare_tokens = given("GDN_SHORT", 128);
 #else
@@ -67,7 +73,7 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
   }
   const bool two_will_do = pairs > multiprocessors && last > 0 && 2 * last <= multiprocessors;
   const bool may_have_more = pairs > multiprocessors && sequences > 1 && sequences <= kDecided;
-#ifdef GDN_CLOCKS
+#if defined(GDN_CLOCKS) || defined(GDN_GIVEN)
   if (const int groups = given("GDN_GROUPS", 0); groups != 0) {
     const bool whole = groups == 2 && two_will_do && sequences <= kDecided && given("GDN_LAST", 0) != 0;
     return {groups, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0, whole ? pairs - last : 0};

@@ -111,6 +111,10 @@ __device__ __forceinline__ void load_state_part(uint32_t to, const CUtensorMap* 
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
       ::"r"(to), "l"(map), "r"(0), "r"(row), "r"(box), "r"(bar) : "memory");
 }
+// So many bytes, a multiple of 16, to L2.
+__device__ __forceinline__ void prefetch_bytes(const void* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 // As many bytes, a multiple of 16, as they lie.
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int bytes, uint32_t bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"

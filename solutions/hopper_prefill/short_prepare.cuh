@@ -13,7 +13,7 @@ __device__ __forceinline__ uint32_t fragment_at(uint32_t boxes, int r, int k, in
 // Rows 16 From to 16 End - 1 of a b^T, blocks of 16 x 16 at or below the diagonal, one after the other.
 template <int From, int End>
 constexpr int kBlocksOf = (End * (End + 1) - From * (From + 1)) / 2;
-template <class E, int From, int End>
+template <class E, int From, int End, bool Same>
 __device__ __forceinline__ void multiply_rows(float (&x)[kBlocksOf<From, End>][8], uint32_t a, uint32_t b, int lane) {
 #pragma unroll
   for (auto& block : x) {
@@ -27,8 +27,9 @@ __device__ __forceinline__ void multiply_rows(float (&x)[kBlocksOf<From, End>][8
     for (int m = 0; m < End; ++m) ldmatrix(right[m], fragment_at(b, m, k, lane));
 #pragma unroll
     for (int r = From; r < End; ++r) {
-      uint32_t left[4];
-      ldmatrix(left, fragment_at(a, r, k, lane));
+      uint32_t other[4];
+      if (!Same) ldmatrix(other, fragment_at(a, r, k, lane));
+      const uint32_t(&left)[4] = Same ? right[r] : other;
 #pragma unroll
       for (int m = 0; m <= r; ++m) {
         float(&columns)[2][4] = reinterpret_cast<float(&)[2][4]>(x[(r * (r + 1) - From * (From + 1)) / 2 + m]);
@@ -40,24 +41,30 @@ __device__ __forceinline__ void multiply_rows(float (&x)[kBlocksOf<From, End>][8
 }
 
 // Calls `each(block, r, m)` for all blocks of a b^T at or below the diagonal: two times, lest sums take too many registers.
-template <class E, class Each>
+template <class E, int Parts, bool Same, class Each>
 __device__ __forceinline__ void multiply_lower_blocks(uint32_t a, uint32_t b, int lane, Each each) {
   const auto rows = [&](auto from, auto end) {
     constexpr int kFrom = from, kEnd = end;
     float x[kBlocksOf<kFrom, kEnd>][8];
-    multiply_rows<E, kFrom, kEnd>(x, a, b, lane);
+    multiply_rows<E, kFrom, kEnd, Same>(x, a, b, lane);
 #pragma unroll
     for (int r = kFrom; r < kEnd; ++r) {
 #pragma unroll
       for (int m = 0; m <= r; ++m) each(x[(r * (r + 1) - kFrom * (kFrom + 1)) / 2 + m], r, m);
     }
   };
-  rows(std::integral_constant<int, 0>{}, std::integral_constant<int, 3>{});
+  if constexpr (Parts == 2) {
+    rows(std::integral_constant<int, 0>{}, std::integral_constant<int, 3>{});
+  } else {
+    rows(std::integral_constant<int, 0>{}, std::integral_constant<int, 2>{});
+    rows(std::integral_constant<int, 2>{}, std::integral_constant<int, 3>{});
+  }
   rows(std::integral_constant<int, 3>{}, std::integral_constant<int, 4>{});
 }
 
 // What a lane is to invert or to find P of.
-__device__ __forceinline__ Asked read_asked(const Short& s, int i) {
+template <class Block>
+__device__ __forceinline__ Asked read_asked(const Block& s, int i) {
   const auto uniform = [](int x) { return __shfl_sync(kAllLanes, x, 0); };
   const Asked& asked = s.asks[i];
   return {uniform(asked.first), uniform(asked.rows), uniform(asked.h)};
@@ -79,23 +86,25 @@ __device__ __forceinline__ void read_gates(const Problem& p, const Asked& asked,
   __syncwarp();
 }
 
-// By a warp: decays and T of all chunks that come to place i.
-template <class E>
-__device__ __forceinline__ void invert_short(const Problem& p, Short& s, int i) {
+// By a warp: decays and T of every second chunk.
+template <class E, class Block>
+__device__ __forceinline__ void invert_short(const Problem& p, Block& s, int warp) {
 #pragma unroll 1
-  for (int parity = 0;; parity ^= 1) {
-    const int lane = lane_here();  // found again, as what depends on it is, and not kept over chunks
-    ShortPlace& place = s.places[anew(i)];
+  for (int c = warp;; c += kInverters) {
+    const int lane = lane_here();  // found again, as what depends on it and on c is, and not kept over chunks
+    const auto i = [&] { return anew(c) % Block::kPlaces; };
+    const int parity = c / Block::kPlaces & 1;
+    auto& place = s.places[i()];
     const auto say = [&](uint64_t* barriers) {
       __syncwarp();
-      if (lane < kLeavers) barrier_arrive(shared_address(&barriers[i]));
+      if (lane < kLeavers) barrier_arrive(shared_address(&barriers[i()]));
     };
-    barrier_wait(shared_address(&s.asked[i]), parity);
-    const Asked asked = read_asked(s, i);
+    barrier_wait(shared_address(&s.asked[i()]), parity);
+    const Asked asked = read_asked(s, i());
     if (asked.rows < 0) break;
     read_gates(p, asked, place.rows, lane);
     find_decays(p, place.rows, place.tile.decays, nullptr, lane);
-    barrier_wait(shared_address(&s.landed[i]), parity);
+    barrier_wait(shared_address(&s.landed[i()]), parity);
     if (asked.rows < kChunk) {
       for (int half = 0; half < 2; ++half) {
         clear_rows(shared_address(place.k) + half * kBoxBytes, asked.rows, lane, 32);
@@ -104,26 +113,28 @@ __device__ __forceinline__ void invert_short(const Problem& p, Short& s, int i) 
       fence_async();
     }
     say(s.full);
+    auto& room = s.room_of(i(), anew(warp));
     const uint32_t k = shared_address(place.k);
-    multiply_lower_blocks<E>(k, k, lane, [&](const float(&x)[8], int r, int m) {
-      float4* const at = reinterpret_cast<float4*>(place.products + fragments_of(r, m)) + lane;
+    multiply_lower_blocks<E, Block::kParts, Block::kParts == 3>(k, k, lane, [&](const float(&x)[8], int r, int m) {
+      float4* const at = reinterpret_cast<float4*>(room.products + fragments_of(r, m)) + lane;
       at[0] = make_float4(x[0], x[1], x[2], x[3]), at[32] = make_float4(x[4], x[5], x[6], x[7]);
     });
     // A lane reads what it has written itself.
-    Inverter<E, kStaySize, false, true>{place.products, place.rows, place.scratch, place.tile.T[0], p.scale, lane}.find();
+    auto& of_t = s.places[i()];
+    Inverter<E, kStaySize, false, true>{room.products, of_t.rows, room.scratch, of_t.tile.T[0], p.scale, lane}.find();
     fence_async();
     say(s.inverted);
   }
 }
 
 // By a warp: P of each chunk, and zeros in rows of v behind a sequence's end, which are the next sequence's: NaN maybe.
-template <class E>
-__device__ __forceinline__ void find_p_short(const Problem& p, Short& s) {
+template <class E, class Block>
+__device__ __forceinline__ void find_p_short(const Problem& p, Block& s) {
 #pragma unroll 1
   for (int c = 0;; ++c) {
     const int lane = lane_here();
-    const int i = c % kShortPlaces, parity = c / kShortPlaces & 1;
-    ShortPlace& place = s.places[i];
+    const int i = c % Block::kPlaces, parity = c / Block::kPlaces & 1;
+    auto& place = s.places[i];
     const auto say = [&](uint64_t* barriers) {
       __syncwarp();
       if (lane < kLeavers) barrier_arrive(shared_address(&barriers[i]));
@@ -142,7 +153,7 @@ __device__ __forceinline__ void find_p_short(const Problem& p, Short& s) {
     barrier_wait(shared_address(&s.full[i]), parity);
     const Rows& rows = place.rows;
     const uint32_t to = shared_address(place.P) + turned(lane);
-    multiply_lower_blocks<E>(shared_address(place.q), shared_address(place.k), lane, [&](float(&x)[8], int r, int m) {
+    multiply_lower_blocks<E, Block::kParts, false>(shared_address(place.q), shared_address(place.k), lane, [&](float(&x)[8], int r, int m) {
       if (m == r) {
         float weights[8];
         weigh_diagonal(weights, rows.log, r, lane);

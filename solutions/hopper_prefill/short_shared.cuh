@@ -4,7 +4,8 @@
 
 namespace {
 
-constexpr int kShortPlaces = 2;
+constexpr int kShortPlaces = 2, kLongPlaces = 3;
+constexpr int kInverters = 2;  // warps
 constexpr int kShortTurns = 4;  // whose work is kept: the next one's is written when one warpgroup may be a turn behind the other
 constexpr int kShortRows = 16;  // of the boxes that are asked for where a chunk is not whole: no more than it has
 
@@ -34,6 +35,8 @@ struct ShortPlace {
 // decays; nobody needs the place, and the output is there. `state_full`: what the block has next stands in `work`, and that slice of
 // its state has landed. `state_empty`: it has been read, and what the warpgroup had before is done.
 struct Short {
+  static constexpr int kPlaces = kShortPlaces, kParts = 2;
+  static constexpr bool kStates = true;
   struct alignas(1024) Place : ShortPlace {};
   Place places[kShortPlaces];
   unsigned char state[2][kSlice * kStaySize * 4];  // slices, in boxes of 32 columns, swizzled
@@ -43,6 +46,7 @@ struct Short {
   Work work[kShortTurns];
   Going going[kShortPlaces];
   Asked asks[kShortPlaces];
+  __device__ __forceinline__ Place& room_of(int place, int) { return places[place]; }
 };
 // T in two terms leaves no room for it.
 constexpr bool kShortFits = sizeof(Short) <= kMostShared;

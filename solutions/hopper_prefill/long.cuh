@@ -1,0 +1,53 @@
+// Blocks that stay and prepare their own chunks, of long sequences: as short.cuh has it, with three places for chunks, of which
+// the next one's first product is under way before this one's output is written. A state comes from L2.
+#pragma once
+#include "long_advance.cuh"
+#include "short.cuh"
+
+namespace {
+
+constexpr int kLongThreads = 384;
+#ifndef LONG_ADV
+#define LONG_ADV 208
+#define LONG_PREP 88
+#endif
+constexpr int kLongAdvanceRegisters = LONG_ADV, kLongPrepareRegisters = LONG_PREP;
+static_assert(2 * kLongAdvanceRegisters + kLongPrepareRegisters <= 65536 / kLongThreads / 8 * 8 * 3);
+
+// As many blocks as stay, in x.
+template <class E>
+__global__ void __launch_bounds__(kLongThreads, 1)
+    gdn_long_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps, const __grid_constant__ ShortMaps parts) {
+  DYNAMIC_SHARED(memory);
+  auto& s = *reinterpret_cast<Long*>(memory);
+  const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) {
+#pragma unroll
+    for (int i = 0; i < kLongPlaces; ++i) {
+      for (auto* barriers : {s.asked, s.landed, s.v_landed}) barrier_init(shared_address(&barriers[i]), 1);
+      for (auto* barriers : {s.full, s.v_full, s.inverted, s.found}) barrier_init(shared_address(&barriers[i]), kLeavers);
+      for (auto* barriers : {s.keys_empty, s.empty}) barrier_init(shared_address(&barriers[i]), 8 * kLeavers);
+    }
+    barrier_init(shared_address(&s.told), 1);
+    barrier_init(shared_address(&s.taken), 8 * kLeavers);
+    barrier_init_done();
+  }
+  for (auto& place : s.places) {
+    clear_triangles<kTerms>(shared_address(place.tile.T), threadIdx.x, kLongThreads);
+    clear_p<kStaySize>(shared_address(place.P), threadIdx.x, kLongThreads);
+  }
+  fence_async();  // wgmma reads them
+  __syncthreads();
+  if (wg < 2) {
+    registers_up<kLongAdvanceRegisters>();
+    advance_long<E>(p, s, wg);
+  } else {
+    registers_down<kLongPrepareRegisters>();
+    const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0);
+    if (warp == 0) ShortFeeder<Long>{p, s, maps, parts}.run();
+    else if (warp == 1) find_p_short<E>(p, s);
+    else invert_short<E>(p, s, warp - 2);
+  }
+}
+
+}  // namespace

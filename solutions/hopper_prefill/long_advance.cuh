@@ -1,0 +1,205 @@
+// As advance.cuh has it, of blocks that prepare the chunks of long sequences themselves: both slices of a state. The next chunk's
+// first product is under way before this one's output is written. T is waited for where it is multiplied by, and no earlier.
+#pragma once
+#include "long_shared.cuh"
+#include "short_advance.cuh"
+#include "operands.cuh"
+#include "products.cuh"
+
+namespace {
+
+// A warpgroup's 64 value channels.
+template <class E>
+__device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) {
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = threadIdx.x % 32;
+  constexpr uint32_t kPlaceBytes = sizeof(s.places[0]), kLast = kLongPlaces - 1;
+  constexpr uint32_t kQ = offsetof(LongPlace, q), kV = offsetof(LongPlace, v), kTile = offsetof(LongPlace, tile);
+  constexpr uint32_t kP = offsetof(LongPlace, P), kDecays = kTile + offsetof(StateTile, decays);
+  constexpr uint32_t kFromStart = kDecays + offsetof(Decays, from_start), kToEnd = kDecays + offsetof(Decays, to_end);
+  constexpr uint32_t kReadOut = kDecays + offsetof(Decays, read_out);
+  // In a box of v, or of the output, whose rows are tokens, for ldmatrix and stmatrix; and of the lane's four tokens of 16.
+  // Read anew, so that they are kept and not found from the thread's index in every chunk.
+  const uint32_t of_lane = anew(kV + wg * kBoxBytes + swizzled(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2));
+  const uint32_t of_column = anew(16 * (lane % 4));
+  const auto leaves = [] { return static_cast<int>(lane_here() < kLeavers); };  // says for its warp that it has left a place
+  // Where the chunk is: carried over the loop, so that a chunk's first product waits for no addresses.
+  uint32_t place = shared_address(s.places), full = shared_address(s.full);
+  const auto at = [&](const uint64_t* barriers) { return shared_address(barriers) - shared_address(s.full); };
+  uint32_t parity = 0, turn = 0;  // of the barriers of the place; the number of the turn
+  Slice<kStaySize> S;
+  uint32_t state_bits[8][4];
+  const auto pack_state = [&](int half) {
+#pragma unroll
+    for (int k = 4 * half; k < 4 * half + 4; ++k) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        state_bits[k][e] = pack<E>(S[half][k % 4 * 8 + 2 * e], S[half][k % 4 * 8 + 2 * e + 1]);
+      }
+    }
+    keep(state_bits);  // packed here, and not where they are needed
+  };
+  const int one = min(p.H, 1);          // which the compiler does not know
+  float x[32], o[32], y[2][16];         // S K^T; S Q^T, then O^T; V'^T: tokens 0 to 31, 32 to 63
+  float all;                            // gamma_C
+  float4 gammas[4], rests[4];           // gamma, gamma_C / gamma
+  uint32_t bits[4][4];                  // V^T, the fragments of a left operand; then X^T; then V'^T
+  int v_here = 0, t_here = 0, p_here = 0;  // what of the chunk has been seen to be there
+  const auto load_decays = [&](float4(&to)[4], uint32_t decays, int from, int end) {
+#pragma unroll
+    for (int k = from; k < end; ++k) to[k] = load_four(place + decays + of_column + 64 * k);
+  };
+  // Registers are short: half of the gammas once x is there.
+  constexpr int kAtOnce = 2;
+  const auto load_gammas = [&] {
+    // Lanes are not known to agree about it: else it would come to a uniform register, and be waited for at once.
+    all = load_one(place + kFromStart + 4 * (kChunk - 1) + (of_column >> 31));
+    load_decays(gammas, kFromStart, 0, kAtOnce);
+  };
+  const auto next_place = [&] {
+    const bool around = full == shared_address(&s.full[kLast]);
+    place = around ? place - kLast * kPlaceBytes : place + kPlaceBytes;
+    full = around ? full - 8 * kLast : full + 8;
+    parity ^= around;
+  };
+  const auto left = [&](const uint64_t* barriers) {  // of the place before
+    return (full == shared_address(s.full) ? full + 8 * kLast : full - 8) + at(barriers);
+  };
+  // S K^T, of one half of the key channels after the other.
+  const auto begin = [&](auto half) {
+    wgmma_fence();
+    multiply<E, 4 * half, 4 * half + 4>(x, state_bits, place);
+    wgmma_commit();
+  };
+  const auto scale_state = [&] {
+    settle(S[0]), settle(S[1]);  // lest they are scaled before products are on their way
+#pragma unroll
+    for (int e = 0; e < 32; ++e) S[0][e] *= all, S[1][e] *= all;
+    settle(S[0]), settle(S[1]);
+  };
+  constexpr std::integral_constant<int, 0> kFirst;
+  constexpr std::integral_constant<int, 1> kSecond;
+  // Two parts of a chunk, so that no product is under way where the loop begins anew: the compiler would wait for it.
+  //
+  // A chunk up to V', while its S K^T is under way.
+  const auto find_v = [&](auto is_first) {
+    if constexpr (!is_first) load_gammas();
+    barrier_wait_unless(v_here, full + at(s.v_full), parity);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) ldmatrix_transposed(bits[k], place + of_lane + 2048 * k);
+    wgmma_fence();
+    multiply<E, 0, 8>(o, state_bits, place + kQ);  // S Q^T
+    wgmma_commit();
+    t_here = barrier_test(full + at(s.inverted), parity);
+    if constexpr (!is_first) {
+      scale_state();
+      __syncwarp();
+      barrier_arrive_if(leaves(), left(s.empty));
+    }
+    wgmma_wait<1>();
+    settle(x);
+    load_decays(gammas, kFromStart, kAtOnce, 4);
+    subtract_read<E>(bits, x, gammas);
+    barrier_wait_unless(t_here, full + at(s.inverted), parity);
+    wgmma_fence();
+#pragma unroll
+    for (int term = 0; term < kTerms; ++term) {
+      multiply_lower<E>(y[0], y[1], bits, place + kTile + term * kTriangle, term > 0);
+    }
+    wgmma_commit();
+    load_decays(rests, kToEnd, 0, 4);
+    p_here = barrier_test(full + at(s.found), parity);
+    wgmma_wait<0>();
+    settle(o);
+    keep(state_bits);
+    settle(y[0]);
+    settle(y[1]);
+    keep(bits);
+  };
+  // State and output; in the end S K^T of the next chunk is under way, if there is one.
+  const auto use_v = [&](auto is_last) {
+    float4 reads[4];  // scale gamma
+    load_decays(reads, kReadOut, 0, 4);
+    uint32_t decayed[4][4];
+    decay_v<E>(decayed, y, rests);
+    wgmma_fence();
+    update_state<E, kStaySize>(S, decayed, place);
+    // While the update is under way. In a loop, which turns but once: else the compiler has the update wait for all of this.
+    barrier_wait_unless(p_here, full + at(s.found), parity);
+    int turns = one;
+    do {
+      turns = anew(turns - 1);
+      settle(y[0]), settle(y[1]), settle(o);
+      scale_read<E>(o, bits, y, reads);
+    } while (turns > 0);
+    wgmma_fence();
+    multiply_square<E>(o, bits, place + kP);  // + V'^T P^T
+    wgmma_commit();
+    const uint32_t v_of_this = place + of_lane;
+    next_place();
+    int here = 0;
+    if constexpr (!is_last) here = barrier_test(full, parity), v_here = barrier_test(full + at(s.v_full), parity);
+    // The next chunk waits for the state, for one half of it after the other, and not for the output.
+    wgmma_wait<2>();
+    settle(S[0]);
+    if constexpr (!is_last) {
+      pack_state(0);
+      barrier_wait_unless(here, full, parity);
+      begin(kFirst);
+    }
+    wgmma_wait<is_last ? 1 : 2>();
+    settle(S[1]);
+    keep(decayed);
+    __syncwarp();
+    barrier_arrive_if(leaves(), left(s.keys_empty));
+    if constexpr (!is_last) {
+      pack_state(1);
+      begin(kSecond);
+    }
+    wgmma_wait<is_last ? 0 : 2>();
+    settle(o);
+    keep(bits);
+    store_output<E>(o, v_of_this);
+    // O^T is where v was, of which this warp has read the same channels. From there it goes to memory (short_feed.cuh); where
+    // the chunk is not whole, from here.
+    if constexpr (is_last) {
+      const Work& work = s.work[turn % kShortTurns];
+      const int rows = static_cast<int>(work.end - work.start) - (work.chunks - 1) * kChunk;
+      if (rows < kChunk) {
+        __syncwarp();
+        const int warp = anew(threadIdx.x / 32);
+        write_tail(p, work, rows, v_of_this - warp / 4 * kBoxBytes - swizzled(lane_here() % 8 + lane_here() / 16 * 8, 2 * (warp % 4) + lane_here() / 8 % 2));
+      }
+    }
+  };
+#pragma unroll 1
+  for (;; ++turn) {
+    barrier_wait(shared_address(&s.told), turn & 1);
+    const Work& work = s.work[turn % kShortTurns];
+    const int chunks = __shfl_sync(kAllLanes, work.chunks, 0);
+    __syncwarp();
+    barrier_arrive_if(leaves(), shared_address(&s.taken));
+    if (chunks < 0) break;
+    const int row = wg * kSlice + 16 * (anew(threadIdx.x / 32) % 4) + lane_here() / 4;
+    load_state<kStaySize>(S, work, work.from, p.k_first, row, 2 * (lane_here() % 4));
+    if (chunks > 0) {
+      v_here = 0;
+      pack_state(0), pack_state(1);
+      barrier_wait(full, parity);
+      load_gammas();
+      scale_state();  // here, where nothing is under way: else the compiler waits for it
+      begin(kFirst), begin(kSecond);
+      find_v(std::true_type{});
+#pragma unroll 1
+      for (int more = chunks - 1; more > 0; --more) {
+        use_v(std::false_type{});
+        find_v(std::false_type{});
+      }
+      use_v(std::true_type{});
+      __syncwarp();
+      barrier_arrive_if(leaves(), left(s.empty));
+    }
+    save_state<kStaySize>(S, work, work.to, p.k_first);
+  }
+}
+
+}  // namespace
