@@ -81,14 +81,17 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   // Two parts of a chunk, so that no product is under way where the loop begins anew: the compiler would wait for it.
   //
   // A chunk up to V', while its S K^T is under way.
-  const auto find_v = [&](auto is_first) {
+  const auto find_v = [&](auto is_first, [[maybe_unused]] int c) {
+    GDN_STAMP(wg, c, 0);
     if constexpr (!is_first) load_gammas();
     barrier_wait_unless(v_here, full + at(s.v_full), parity);
 #pragma unroll
     for (int k = 0; k < 4; ++k) ldmatrix_transposed(bits[k], place + of_lane + 2048 * k);
+    GDN_STAMP(wg, c, 1);
     wgmma_fence();
     multiply<E, 0, 8>(o, state_bits, place + kQ);  // S Q^T
     wgmma_commit();
+    GDN_STAMP(wg, c, 2);
     t_here = barrier_test(full + at(s.inverted), parity);
     if constexpr (!is_first) {
       scale_state();
@@ -97,9 +100,11 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     }
     wgmma_wait<1>();
     settle(x);
+    GDN_STAMP(wg, c, 3);
     load_decays(gammas, kFromStart, kAtOnce, 4);
     subtract_read<E>(bits, x, gammas);
     barrier_wait_unless(t_here, full + at(s.inverted), parity);
+    GDN_STAMP(wg, c, 4);
     wgmma_fence();
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) {
@@ -114,9 +119,10 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     settle(y[0]);
     settle(y[1]);
     keep(bits);
+    GDN_STAMP(wg, c, 5);
   };
   // State and output; in the end S K^T of the next chunk is under way, if there is one.
-  const auto use_v = [&](auto is_last) {
+  const auto use_v = [&](auto is_last, [[maybe_unused]] int c) {
     float4 reads[4];  // scale gamma
     load_decays(reads, kReadOut, 0, 4);
     uint32_t decayed[4][4];
@@ -125,6 +131,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     update_state<E, kStaySize>(S, decayed, place);
     // While the update is under way. In a loop, which turns but once: else the compiler has the update wait for all of this.
     barrier_wait_unless(p_here, full + at(s.found), parity);
+    GDN_STAMP(wg, c, 6);
     int turns = one;
     do {
       turns = anew(turns - 1);
@@ -143,12 +150,14 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     settle(S[0]);
     if constexpr (!is_last) {
       pack_state(0);
+      GDN_STAMP(wg, c, 7);
       barrier_wait_unless(here, full, parity);
       begin(kFirst);
     }
     wgmma_wait<is_last ? 1 : 2>();
     settle(S[1]);
     keep(decayed);
+    GDN_STAMP(wg, c, 8);
     __syncwarp();
     barrier_arrive_if(leaves(), left(s.keys_empty));
     if constexpr (!is_last) {
@@ -158,6 +167,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     wgmma_wait<is_last ? 0 : 2>();
     settle(o);
     keep(bits);
+    GDN_STAMP(wg, c, 9);
     store_output<E>(o, v_of_this);
     // O^T is where v was, of which this warp has read the same channels. From there it goes to memory (short_feed.cuh); where
     // the chunk is not whole, from here.
@@ -188,13 +198,13 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       load_gammas();
       scale_state();  // here, where nothing is under way: else the compiler waits for it
       begin(kFirst), begin(kSecond);
-      find_v(std::true_type{});
+      find_v(std::true_type{}, 0);
 #pragma unroll 1
-      for (int more = chunks - 1; more > 0; --more) {
-        use_v(std::false_type{});
-        find_v(std::false_type{});
+      for (int c = 1; c < chunks; ++c) {
+        use_v(std::false_type{}, c - 1);
+        find_v(std::false_type{}, c);
       }
-      use_v(std::true_type{});
+      use_v(std::true_type{}, chunks - 1);
       __syncwarp();
       barrier_arrive_if(leaves(), left(s.empty));
     }

@@ -112,7 +112,9 @@ struct ShortFeeder {
     const int bytes = (rows + kShortRows - 1) / kShortRows * kShortRows * 256;  // of k, and of q and v
     auto& place = s.places[i];
     const bool first = asked < Block::kPlaces;
+    GDN_STAMP(2, asked, 0);
     if (!first) wait_keys_empty(asked - Block::kPlaces);
+    GDN_STAMP(2, asked, 1);
     if (lane_here() == 0) {
       s.asks[i] = {token, rows, turn.h};
       barrier_arrive(shared_address(&s.asked[i]));
@@ -123,6 +125,7 @@ struct ShortFeeder {
     }
     __syncwarp();
     if (!first) let_out(asked - Block::kPlaces);
+    GDN_STAMP(2, asked, 2);
     if (lane_here() == 0) {
       const uint32_t landing = shared_address(&s.v_landed[i]);
       stored_read();  // the output that was in the place of v

@@ -102,9 +102,12 @@ __device__ __forceinline__ void invert_short(const Problem& p, Block& s, int war
     barrier_wait(shared_address(&s.asked[i()]), parity);
     const Asked asked = read_asked(s, i());
     if (asked.rows < 0) break;
+    GDN_STAMP(2, c, 0);
     read_gates(p, asked, place.rows, lane);
     find_decays(p, place.rows, place.tile.decays, nullptr, lane);
+    GDN_STAMP(2, c, 1);
     barrier_wait(shared_address(&s.landed[i()]), parity);
+    GDN_STAMP(2, c, 2);
     if (asked.rows < kChunk) {
       for (int half = 0; half < 2; ++half) {
         clear_rows(shared_address(place.k) + half * kBoxBytes, asked.rows, lane, 32);
@@ -113,17 +116,20 @@ __device__ __forceinline__ void invert_short(const Problem& p, Block& s, int war
       fence_async();
     }
     say(s.full);
+    GDN_STAMP(2, c, 3);
     auto& room = s.room_of(i(), anew(warp));
     const uint32_t k = shared_address(place.k);
     multiply_lower_blocks<E, Block::kParts, Block::kParts == 3>(k, k, lane, [&](const float(&x)[8], int r, int m) {
       float4* const at = reinterpret_cast<float4*>(room.products + fragments_of(r, m)) + lane;
       at[0] = make_float4(x[0], x[1], x[2], x[3]), at[32] = make_float4(x[4], x[5], x[6], x[7]);
     });
+    GDN_STAMP(2, c, 4);
     // A lane reads what it has written itself.
     auto& of_t = s.places[i()];
     Inverter<E, kStaySize, false, true>{room.products, of_t.rows, room.scratch, of_t.tile.T[0], p.scale, lane}.find();
     fence_async();
     say(s.inverted);
+    GDN_STAMP(2, c, 5);
   }
 }
 
@@ -142,6 +148,7 @@ __device__ __forceinline__ void find_p_short(const Problem& p, Block& s) {
     barrier_wait(shared_address(&s.asked[i]), parity);
     const Asked asked = read_asked(s, i);
     if (asked.rows < 0) break;
+    GDN_STAMP(2, c, 0);
     barrier_wait(shared_address(&s.v_landed[i]), parity);
     if (asked.rows < kChunk) {
       for (int half = 0; half < 2; ++half) {
@@ -150,7 +157,9 @@ __device__ __forceinline__ void find_p_short(const Problem& p, Block& s) {
       fence_async();
     }
     say(s.v_full);
+    GDN_STAMP(2, c, 1);
     barrier_wait(shared_address(&s.full[i]), parity);
+    GDN_STAMP(2, c, 2);
     const Rows& rows = place.rows;
     const uint32_t to = shared_address(place.P) + turned(lane);
     multiply_lower_blocks<E, Block::kParts, false>(shared_address(place.q), shared_address(place.k), lane, [&](float(&x)[8], int r, int m) {
@@ -173,6 +182,7 @@ __device__ __forceinline__ void find_p_short(const Problem& p, Block& s) {
     });
     fence_async();
     say(s.found);
+    GDN_STAMP(2, c, 3);
   }
 }
 
