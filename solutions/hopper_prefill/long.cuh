@@ -24,9 +24,9 @@ __global__ void __launch_bounds__(kLongThreads, 1)
   if (threadIdx.x == 0) {
 #pragma unroll
     for (int i = 0; i < kLongPlaces; ++i) {
-      for (auto* barriers : {s.asked, s.landed, s.v_landed}) barrier_init(shared_address(&barriers[i]), 1);
-      for (auto* barriers : {s.full, s.v_full, s.inverted, s.found}) barrier_init(shared_address(&barriers[i]), kLeavers);
-      for (auto* barriers : {s.keys_empty, s.empty}) barrier_init(shared_address(&barriers[i]), 8 * kLeavers);
+      for (auto* barriers : {s.asked, s.landed, s.v_landed, s.v_full}) barrier_init(shared_address(&barriers[i]), 1);
+      for (auto* barriers : {s.full, s.inverted}) barrier_init(shared_address(&barriers[i]), kLeavers);
+      for (auto* barriers : {s.keys_empty, s.empty, s.found}) barrier_init(shared_address(&barriers[i]), 8 * kLeavers);
     }
     barrier_init(shared_address(&s.told), 1);
     barrier_init(shared_address(&s.taken), 8 * kLeavers);
@@ -45,8 +45,7 @@ __global__ void __launch_bounds__(kLongThreads, 1)
     registers_down<kLongPrepareRegisters>();
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0);
     if (warp == 0) ShortFeeder<Long>{p, s, maps, parts}.run();
-    else if (warp == 1) find_p_short<E>(p, s);
-    else invert_short<E>(p, s, warp - 2);
+    else invert_short<E>(p, s, warp - 1);
   }
 }
 

@@ -16,7 +16,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   constexpr uint32_t kQ = offsetof(LongPlace, q), kV = offsetof(LongPlace, v), kTile = offsetof(LongPlace, tile);
   constexpr uint32_t kP = offsetof(LongPlace, P), kDecays = kTile + offsetof(StateTile, decays);
   constexpr uint32_t kFromStart = kDecays + offsetof(Decays, from_start), kToEnd = kDecays + offsetof(Decays, to_end);
-  constexpr uint32_t kReadOut = kDecays + offsetof(Decays, read_out);
+  constexpr uint32_t kReadOut = kDecays + offsetof(Decays, read_out), kLogs = offsetof(LongPlace, rows) + offsetof(Rows, log);
   // In a box of v, or of the output, whose rows are tokens, for ldmatrix and stmatrix; and of the lane's four tokens of 16.
   // Read anew, so that they are kept and not found from the thread's index in every chunk.
   const uint32_t of_lane = anew(kV + wg * kBoxBytes + swizzled(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2));
@@ -41,20 +41,15 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   const int one = min(p.H, 1);          // which the compiler does not know
   float x[32], o[32], y[2][16];         // S K^T; S Q^T, then O^T; V'^T: tokens 0 to 31, 32 to 63
   float all;                            // gamma_C
-  float4 gammas[4], rests[4];           // gamma, gamma_C / gamma
+  float4 rests[4];                      // gamma_C / gamma
   uint32_t bits[4][4];                  // V^T, the fragments of a left operand; then X^T; then V'^T
   int v_here = 0, t_here = 0, p_here = 0;  // what of the chunk has been seen to be there
   const auto load_decays = [&](float4(&to)[4], uint32_t decays, int from, int end) {
 #pragma unroll
     for (int k = from; k < end; ++k) to[k] = load_four(place + decays + of_column + 64 * k);
   };
-  // Registers are short: half of the gammas once x is there.
-  constexpr int kAtOnce = 2;
-  const auto load_gammas = [&] {
-    // Lanes are not known to agree about it: else it would come to a uniform register, and be waited for at once.
-    all = load_one(place + kFromStart + 4 * (kChunk - 1) + (of_column >> 31));
-    load_decays(gammas, kFromStart, 0, kAtOnce);
-  };
+  // Lanes are not known to agree about it: else it would come to a uniform register, and be waited for at once.
+  const auto load_all = [&] { all = load_one(place + kFromStart + 4 * (kChunk - 1) + (of_column >> 31)); };
   const auto next_place = [&] {
     const bool around = full == shared_address(&s.full[kLast]);
     place = around ? place - kLast * kPlaceBytes : place + kPlaceBytes;
@@ -78,44 +73,85 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   };
   constexpr std::integral_constant<int, 0> kFirst;
   constexpr std::integral_constant<int, 1> kSecond;
+  // P of the chunk at `place`, 32 columns of it by each warpgroup: Q K^T, and its decays once that is over. Above the diagonal
+  // zeros.
+  float(&z)[16] = y[0];  // where V' is not yet found
+  const auto begin_p = [&] {
+    const uint32_t k = place + wg * (kBoxBytes / 2);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 8; ++step) {
+      const int ahead = step / 4 * kBoxBytes + step % 4 * 32;
+      wgmma_shared<E>(z, descriptor(place + kQ, ahead), descriptor(k, ahead), step > 0);
+    }
+    wgmma_commit();
+  };
+  const auto finish_p = [&] {
+    const int lane = lane_here(), warp = anew(threadIdx.x / 32) % 4, row = 16 * warp + lane / 4;
+    const int column = 32 * wg + 2 * (lane % 4);
+    const uint32_t logs = place + kLogs;
+    const float at_rows[2] = {load_one(logs + 4 * row), load_one(logs + 4 * row + 32)};
+    uint32_t words[2][4];
+#pragma unroll
+    for (int i = 0; i < 16; i += 2) {
+      const int r = row + i % 4 / 2 * 8, c = column + i / 4 * 8;
+      const float2 at_columns = load_two(logs + 4 * c);
+      const float first = exp2_fast(at_rows[i % 4 / 2] - at_columns.x), second = exp2_fast(at_rows[i % 4 / 2] - at_columns.y);
+      words[i / 8][i % 8 / 2] = pack<E>(c <= r ? p.scale * first * z[i] : 0.f, c + 1 <= r ? p.scale * second * z[i + 1] : 0.f);
+    }
+#pragma unroll
+    for (int m = 0; m < 2; ++m) stmatrix(place + kP + block_of_square(0, 2 * wg + m) + kBlock * warp + turned(lane), words[m]);
+    fence_async();
+    __syncwarp();
+    barrier_arrive_if(leaves(), full + at(s.found));
+  };
   // Two parts of a chunk, so that no product is under way where the loop begins anew: the compiler would wait for it.
   //
   // A chunk up to V', while its S K^T is under way.
   const auto find_v = [&](auto is_first, [[maybe_unused]] int c) {
     GDN_STAMP(wg, c, 0);
-    if constexpr (!is_first) load_gammas();
-    barrier_wait_unless(v_here, full + at(s.v_full), parity);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) ldmatrix_transposed(bits[k], place + of_lane + 2048 * k);
-    GDN_STAMP(wg, c, 1);
+    if constexpr (!is_first) load_all();
     wgmma_fence();
     multiply<E, 0, 8>(o, state_bits, place + kQ);  // S Q^T
     wgmma_commit();
-    GDN_STAMP(wg, c, 2);
-    t_here = barrier_test(full + at(s.inverted), parity);
+    GDN_STAMP(wg, c, 1);
     if constexpr (!is_first) {
       scale_state();
       __syncwarp();
       barrier_arrive_if(leaves(), left(s.empty));
     }
+    barrier_wait_unless(v_here, full + at(s.v_full), parity);
+    GDN_STAMP(wg, c, 2);
+    const auto load_v = [&](int k) { ldmatrix_transposed(bits[k], place + of_lane + 2048 * k); };
+    constexpr int kBefore = 4;
+#pragma unroll
+    for (int k = 0; k < kBefore; ++k) load_v(k);
     wgmma_wait<1>();
     settle(x);
+    if constexpr (!is_first) settle(z);
+    t_here = barrier_test(full + at(s.inverted), parity);
     GDN_STAMP(wg, c, 3);
-    load_decays(gammas, kFromStart, kAtOnce, 4);
-    subtract_read<E>(bits, x, gammas);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (k >= kBefore) load_v(k);
+      subtract_read_of<E>(bits[k], &x[8 * k], load_four(place + kFromStart + of_column + 64 * k));
+    }
     barrier_wait_unless(t_here, full + at(s.inverted), parity);
     GDN_STAMP(wg, c, 4);
+    // The upper half of V' waits for P, which is found while the lower one is under way.
     wgmma_fence();
-#pragma unroll
-    for (int term = 0; term < kTerms; ++term) {
-      multiply_lower<E>(y[0], y[1], bits, place + kTile + term * kTriangle, term > 0);
-    }
+    multiply_lower_high<E>(y[1], bits, place + kTile);
+    wgmma_commit();
+    wgmma_wait<1>();
+    settle(o);
+    keep(state_bits);
+    if constexpr (!is_first) finish_p();
+    wgmma_fence();
+    multiply_lower_low<E>(y[0], bits, place + kTile);
     wgmma_commit();
     load_decays(rests, kToEnd, 0, 4);
     p_here = barrier_test(full + at(s.found), parity);
     wgmma_wait<0>();
-    settle(o);
-    keep(state_bits);
     settle(y[0]);
     settle(y[1]);
     keep(bits);
@@ -169,6 +205,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     keep(bits);
     GDN_STAMP(wg, c, 9);
     store_output<E>(o, v_of_this);
+    if constexpr (!is_last) begin_p();
     // O^T is where v was, of which this warp has read the same channels. From there it goes to memory (short_feed.cuh); where
     // the chunk is not whole, from here.
     if constexpr (is_last) {
@@ -193,9 +230,13 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     load_state<kStaySize>(S, work, work.from, p.k_first, row, 2 * (lane_here() % 4));
     if (chunks > 0) {
       v_here = 0;
-      pack_state(0), pack_state(1);
       barrier_wait(full, parity);
-      load_gammas();
+      begin_p();  // while the state comes
+      wgmma_wait<0>();
+      settle(z);
+      finish_p();
+      pack_state(0), pack_state(1);
+      load_all();
       scale_state();  // here, where nothing is under way: else the compiler waits for it
       begin(kFirst), begin(kSecond);
       find_v(std::true_type{}, 0);

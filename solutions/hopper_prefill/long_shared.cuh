@@ -4,6 +4,9 @@
 
 namespace {
 
+#ifndef LONG_AHEAD
+#define LONG_AHEAD 2
+#endif
 // Of a chunk, as ShortPlace; what a warp inverts in is its own, and not the place's.
 struct LongPlace {
   unsigned char k[2 * kBoxBytes], q[2 * kBoxBytes], v[2 * kBoxBytes];  // the output comes where v is
@@ -13,13 +16,13 @@ struct LongPlace {
 };
 
 struct Room {
-  alignas(128) unsigned char products[kProducts];  // K K^T
+  alignas(128) unsigned char products[kProductsBelow];  // K K^T
   alignas(16) Scratch scratch;
 };
 
 // Barriers as those of Short, but for `told`: what the block has next stands in `work`; and `taken`: all know it.
 struct Long {
-  static constexpr int kPlaces = kLongPlaces, kParts = 3;
+  static constexpr int kPlaces = kLongPlaces, kInverters = 3, kParts = 3;
   static constexpr bool kStates = false;
   struct alignas(1024) Place : LongPlace {};
   Place places[kLongPlaces];

@@ -44,6 +44,7 @@ struct ShortFeeder {
   // Says what the next turn is, and asks for its state in L2, from where those who advance take it.
   __device__ __forceinline__ void tell_turn(const Turn& turn, int number) const {
     if (number > 0) barrier_wait(shared_address(&s.taken), (number - 1) & 1);
+    __syncwarp();  // before it may be taken again
     if (lane_here() == 0) {
       Work& work = s.work[number % kShortTurns];
       const int64_t state = (static_cast<int64_t>(turn.n) * p.H + turn.h) * kStaySize * kStaySize;
@@ -107,6 +108,23 @@ struct ShortFeeder {
     load_boxes(to + kBoxBytes, parts + size - 1, 1, head, token, landing);
   }
 
+  // To L2, ahead of being asked for: else a chunk takes as long to come as one is advanced.
+  __device__ __forceinline__ void prefetch_chunk(const Turn& turn, int c) const {
+    const int token = turn.start + c * kChunk;
+    if (c >= turn.chunks) return;
+    if (lane_here() == 0) {
+      prefetch_boxes(&maps.k, 0, turn.h / p.k_group, token);
+      prefetch_boxes(&maps.q, 0, turn.h / p.q_group, token);
+      prefetch_boxes(&maps.v, 0, turn.h / p.v_group, token);
+    }
+    for (int t = token + lane_here(); t < min(token + kChunk, turn.end); t += 32) {
+      const int64_t at = static_cast<int64_t>(t) * p.H + turn.h;
+      if (p.g != nullptr) prefetch_line(p.g + at);
+      if (p.beta != nullptr) prefetch_line(p.beta + at);
+    }
+    __syncwarp();
+  }
+
   __device__ __forceinline__ void ask_chunk(const Turn& turn, int c) {
     const int i = asked % Block::kPlaces, token = turn.start + c * kChunk, rows = min(turn.end - token, kChunk);
     const int bytes = (rows + kShortRows - 1) / kShortRows * kShortRows * 256;  // of k, and of q and v
@@ -127,7 +145,8 @@ struct ShortFeeder {
     if (!first) let_out(asked - Block::kPlaces);
     GDN_STAMP(2, asked, 2);
     if (lane_here() == 0) {
-      const uint32_t landing = shared_address(&s.v_landed[i]);
+      // Where rows of v are to be cleared, somebody else says that they are there.
+      const uint32_t landing = shared_address(Block::kStates || rows < kChunk ? &s.v_landed[i] : &s.v_full[i]);
       stored_read();  // the output that was in the place of v
       s.going[i] = {rows == kChunk ? token : -1, turn.h};
       barrier_expect(landing, bytes);
@@ -170,7 +189,10 @@ struct ShortFeeder {
       }
       if (chunks < 0) break;
 #pragma unroll 1
-      for (int c = chunk_first; c < chunks; ++c) ask_chunk(turn, c);
+      for (int c = chunk_first; c < chunks; ++c) {
+        if constexpr (!Block::kStates) prefetch_chunk(turn, c + LONG_AHEAD);
+        ask_chunk(turn, c);
+      }
       before = chunks;
       turn = find(take_next());
     }

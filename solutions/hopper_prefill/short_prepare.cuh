@@ -20,11 +20,22 @@ __device__ __forceinline__ void multiply_rows(float (&x)[kBlocksOf<From, End>][8
 #pragma unroll
     for (float& number : block) number = 0.f;
   }
+  uint32_t next[End][4];
+  const auto load = [&](int k) {
+#pragma unroll
+    for (int m = 0; m < End; ++m) ldmatrix(next[m], fragment_at(b, m, k, lane));
+  };
+  if (Same) load(0);
 #pragma unroll 4
   for (int k = 0; k < kStaySize / 16; ++k) {  // a box at a time: of both at once registers are short
     uint32_t right[End][4];
+    if (!Same) load(k);
 #pragma unroll
-    for (int m = 0; m < End; ++m) ldmatrix(right[m], fragment_at(b, m, k, lane));
+    for (int m = 0; m < End; ++m) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) right[m][e] = next[m][e];
+    }
+    if (Same && k + 1 < kStaySize / 16) load(k + 1);  // on their way while these are multiplied
 #pragma unroll
     for (int r = From; r < End; ++r) {
       uint32_t other[4];
@@ -86,11 +97,12 @@ __device__ __forceinline__ void read_gates(const Problem& p, const Asked& asked,
   __syncwarp();
 }
 
-// By a warp: decays and T of every second chunk.
+// By a warp: decays and T of every second chunk, or third.
 template <class E, class Block>
 __device__ __forceinline__ void invert_short(const Problem& p, Block& s, int warp) {
+  [[maybe_unused]] int v_tails = 0;  // of a place, whose own warp this is where v is cleared here
 #pragma unroll 1
-  for (int c = warp;; c += kInverters) {
+  for (int c = warp;; c += Block::kInverters) {
     const int lane = lane_here();  // found again, as what depends on it and on c is, and not kept over chunks
     const auto i = [&] { return anew(c) % Block::kPlaces; };
     const int parity = c / Block::kPlaces & 1;
@@ -119,14 +131,18 @@ __device__ __forceinline__ void invert_short(const Problem& p, Block& s, int war
     GDN_STAMP(2, c, 3);
     auto& room = s.room_of(i(), anew(warp));
     const uint32_t k = shared_address(place.k);
-    multiply_lower_blocks<E, Block::kParts, Block::kParts == 3>(k, k, lane, [&](const float(&x)[8], int r, int m) {
-      float4* const at = reinterpret_cast<float4*>(room.products + fragments_of(r, m)) + lane;
-      at[0] = make_float4(x[0], x[1], x[2], x[3]), at[32] = make_float4(x[4], x[5], x[6], x[7]);
-    });
+    Inverter<E, kStaySize, false, true> inverter{room.products, place.rows, room.scratch, place.tile.T[0], p.scale, lane};
+    multiply_lower_blocks<E, Block::kParts, true>(k, k, lane, [&](const float(&x)[8], int r, int m) { inverter.take(x, r, m); });
     GDN_STAMP(2, c, 4);
-    // A lane reads what it has written itself.
-    auto& of_t = s.places[i()];
-    Inverter<E, kStaySize, false, true>{room.products, of_t.rows, room.scratch, of_t.tile.T[0], p.scale, lane}.find();
+    if (!Block::kStates && asked.rows < kChunk) {  // and of v, which comes later
+      barrier_wait(shared_address(&s.v_landed[i()]), v_tails & 1);
+      ++v_tails;
+      for (int half = 0; half < 2; ++half) clear_rows(shared_address(place.v) + half * kBoxBytes, asked.rows, lane, 32);
+      fence_async();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(shared_address(&s.v_full[i()]));
+    }
+    inverter.invert_taken();
     fence_async();
     say(s.inverted);
     GDN_STAMP(2, c, 5);

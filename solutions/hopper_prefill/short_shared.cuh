@@ -5,7 +5,6 @@
 namespace {
 
 constexpr int kShortPlaces = 2, kLongPlaces = 3;
-constexpr int kInverters = 2;  // warps
 constexpr int kShortTurns = 4;  // whose work is kept: the next one's is written when one warpgroup may be a turn behind the other
 constexpr int kShortRows = 16;  // of the boxes that are asked for where a chunk is not whole: no more than it has
 
@@ -25,7 +24,7 @@ struct ShortPlace {
   unsigned char k[2 * kBoxBytes], q[2 * kBoxBytes], v[2 * kBoxBytes];  // the output comes where v is
   StateTile tile;
   unsigned char P[kSquare];
-  alignas(128) unsigned char products[kProducts];  // K K^T
+  alignas(128) unsigned char products[kProductsBelow];  // K K^T
   alignas(16) Scratch scratch;
   Rows rows;
 };
@@ -35,7 +34,7 @@ struct ShortPlace {
 // decays; nobody needs the place, and the output is there. `state_full`: what the block has next stands in `work`, and that slice of
 // its state has landed. `state_empty`: it has been read, and what the warpgroup had before is done.
 struct Short {
-  static constexpr int kPlaces = kShortPlaces, kParts = 2;
+  static constexpr int kPlaces = kShortPlaces, kInverters = 2, kParts = 2;
   static constexpr bool kStates = true;
   struct alignas(1024) Place : ShortPlace {};
   Place places[kShortPlaces];
