@@ -34,7 +34,7 @@ struct Workspace {
 Workspace workspace_of(const Cut& how, const Batch& batch) {
   const int64_t tile = tile_bytes(!finds_p(how.groups)) / static_cast<int64_t>(sizeof(float));
   const int64_t places = how.length == 0 ? 0 : count_places(batch.tokens, batch.sequences, how.first, how.length);
-  return {how.prepares ? 0 : batch.chunks() * batch.heads * tile, places * batch.heads * batch.D * batch.D,
+  return {how.prepares ? 0 : batch.places() * batch.heads * tile, places * batch.heads * batch.D * batch.D,
           how.stays ? queue_size(batch.sequences) : 0};
 }
 
@@ -45,42 +45,51 @@ int given(const char* name, int otherwise) {  // what else there could be
 }
 #endif
 
-// What a model has a batch take on a device, in cycles: those of multiprocessors, or of memory where that takes longer.
+// What a model has a batch take on a device, in cycles: those of multiprocessors, and those of memory beside.
 struct Costs {
   const Batch& batch;
   const Device& device;
   Traffic traffic = Traffic{batch};
 
-  static constexpr double kReached = 0.9;  // of what a copy gets
-  // Of a chunk: prepared, by groups.
-  static constexpr double kPrepare[] = {2100, 1900};
-  // Of blocks that prepare their own chunks: of a chunk, and besides of a (sequence, head). Measured (LOG.md, version 18).
-  static constexpr double kShortChunk = 6700, kShortTurn = 3000, kLongChunk = 4000, kLongTurn = 9000, kStayChunk = 4400, kStayTurn = 4000;
+  // Of what a copy gets. What of the shorter of both times is not hidden. Beginnings and ends of one kernel more.
+  static constexpr double kReached = 0.97, kBeside = 0.1, kLaunch = 6000;
+  // Of a chunk and head that is prepared, alone: what a multiprocessor takes; of a turn of a block that begins anew.
+  static constexpr double kPrepare = 1400, kPrepareWithP = 1600, kTurn = 12000;
+  // Of blocks that stay, and of those that prepare their own chunks: a chunk, and a (sequence, head) besides (LOG.md, version 18).
+  static constexpr double kStayChunk = 3600, kStayTurn = 6000, kShortChunk = 7300, kShortTurn = 2000;
 
   double moved(double bytes) const { return bytes / (kReached * device.bytes); }
+  // Where multiprocessors take so long, and so many bytes are moved beside.
+  double beside(double computed, double bytes) const {
+    return std::max(computed, moved(bytes)) + kBeside * std::min(computed, moved(bytes));
+  }
   double states() const { return 2 * traffic.of_states(batch.pairs()); }
   // The first kernel, for those that advance so many slices in a block.
   double prepare(int groups) const {
-    const double computed = batch.chunks() * batch.heads * kPrepare[groups - 1] / device.multiprocessors;
-    return std::max(computed, moved(batch.chunks() * traffic.prepares(!finds_p(groups))));
+    const double computed = batch.chunks() * batch.heads * (groups == 1 ? kPrepareWithP : kPrepare) / device.multiprocessors;
+    return kLaunch + beside(computed, batch.chunks() * traffic.prepares(!finds_p(groups)));
   }
   // The second one, uncut, where blocks take so long.
   double outputs(double computed, int groups) const {
-    return std::max(computed, moved(batch.chunks() * traffic.outputs(!finds_p(groups)) + states()));
+    return beside(computed, batch.chunks() * traffic.outputs(!finds_p(groups)) + states());
+  }
+  // Of blocks on multiprocessors: whole ones where all are alike, and else those that begin later may be the shorter ones.
+  double turns_of(int64_t blocks, int64_t longer) const {
+    const int64_t places = device.multiprocessors;
+    return longer == 1 ? static_cast<double>((blocks + places - 1) / places) : std::max(1., static_cast<double>(blocks) / places);
   }
   // Blocks that stay: the longest sequence may be some times as long as the mean.
   double staying(double chunk, double turn, int64_t longer, double bytes_of_chunk) const {
-    const int64_t each = batch.chunks_of_one(), turns = (batch.pairs() + device.multiprocessors - 1) / device.multiprocessors;
-    const double computed = std::max(turns * (each * chunk + turn), longer * each * chunk + turn);
-    return std::max(computed, moved(batch.chunks() * bytes_of_chunk + states()));
+    const double each = batch.chunks_of_one() * chunk, turns = turns_of(batch.pairs(), longer);
+    const double computed = std::max(turns * (each + turn), longer * each + turn);
+    return beside(computed, batch.chunks() * bytes_of_chunk + states());
   }
   double prepares_short(int64_t longer) const { return staying(kShortChunk, kShortTurn, longer, traffic.prepares_and_outputs()); }
-  double prepares_ahead(int64_t longer) const { return staying(kLongChunk, kLongTurn, longer, traffic.prepares_and_outputs()); }
   double stays(int64_t longer) const { return prepare(2) + staying(kStayChunk, kStayTurn, longer, traffic.outputs(false)); }
   // One pass over so many chunks of each sequence with outputs, and over as many of states alone.
   double pass(double computed, int64_t with_outputs, int64_t alone, int groups) const {
     const double bytes = with_outputs * traffic.outputs(!finds_p(groups)) + alone * traffic.states();
-    return std::max(computed, moved(batch.sequences * bytes));
+    return beside(computed, batch.sequences * bytes);
   }
   // A chunk of a block, where all multiprocessors have one: with one slice, finding P, or with both.
   double chunk(int groups) const {
@@ -119,7 +128,8 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
     const auto offer_uncut = [&](double computed, const Cut& how) { offer(prepared + costs.outputs(computed, groups), how); };
     if (longest > 1) {  // of which each slice may be a block's of its own
       const int64_t one = groups == 2 && may_have_more ? kFindsPCycles : cycles;
-      offer_uncut(std::max(blocks * each * cycles / multiprocessors, longest * each * one), {groups, 0, 0, false});
+      const double turns = costs.turns_of(blocks, longest) * (each * cycles + Costs::kTurn);
+      offer_uncut(std::max<double>(turns, longest * each * one + kPass), {groups, 0, 0, false});
       continue;
     }
     offer_uncut(waves(blocks, multiprocessors) * (each * cycles + kPass), {groups, 0, 0, false});
@@ -151,8 +161,6 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
     offer(costs.stays(longest), staying);
     staying.prepares = true;
     if (kShortFits) offer(costs.prepares_short(longest), staying);
-    staying.ahead = true;
-    if (kShortFits) offer(costs.prepares_ahead(longest), staying);
   }
   // Where there are multiprocessors for all blocks of two slices, and not for all of one. Blocks that decide find P, which
   // one slice alone is the worse for: not where it is better anyhow, as it is with many sequences.

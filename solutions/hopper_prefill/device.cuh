@@ -1,5 +1,7 @@
 // Figures of a GPU from which follows how a call is cut up, and what a batch moves: on the host.
 #pragma once
+#include <algorithm>
+
 #include "shared.cuh"
 
 namespace {
@@ -24,15 +26,17 @@ struct Batch {
   bool checkpoints;
 
   constexpr int64_t pairs() const { return sequences * heads; }
-  constexpr int64_t chunks() const { return tokens / kChunk + sequences; }
-  constexpr int64_t chunks_of_one() const { return (chunks() + sequences - 1) / sequences; }
+  constexpr int64_t places() const { return tokens / kChunk + sequences; }  // for chunks: there are no more
+  // As many as if all sequences were as long.
+  constexpr int64_t chunks_of_one() const { return (tokens + sequences * kChunk - 1) / (sequences * kChunk); }
+  constexpr int64_t chunks() const { return chunks_of_one() * sequences; }
 };
 
-// Bytes that a batch moves per chunk, of all heads; and in states.
+// Bytes that a batch moves per chunk, of all heads; and in states. Chunks that are not whole count for less.
 struct Traffic {
   const Batch& batch;
 
-  constexpr double rows(int64_t heads) const { return 2. * kChunk * batch.D * heads; }
+  constexpr double rows(int64_t heads) const { return 2. * batch.D * heads * batch.tokens / std::max<int64_t>(1, batch.chunks()); }
   constexpr double all_rows() const { return rows(batch.q_heads + batch.k_heads + batch.v_heads + batch.heads); }
   constexpr double gates() const { return 8. * kChunk * batch.heads; }
   constexpr double tiles(bool with_p) const { return static_cast<double>(batch.heads) * tile_bytes(with_p); }
