@@ -2,6 +2,7 @@
 // the next one's first product is under way before this one's output is written. A state comes from L2.
 #pragma once
 #include "long_advance.cuh"
+#include "long_feed.cuh"
 #include "short.cuh"
 
 namespace {
@@ -22,20 +23,18 @@ __global__ void __launch_bounds__(kLongThreads, 1)
   auto& s = *reinterpret_cast<Long*>(memory);
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
-#pragma unroll
-    for (int i = 0; i < kLongPlaces; ++i) {
-      for (auto* barriers : {s.asked, s.landed, s.v_landed, s.v_full}) barrier_init(shared_address(&barriers[i]), 1);
-      for (auto* barriers : {s.full, s.inverted}) barrier_init(shared_address(&barriers[i]), kLeavers);
-      for (auto* barriers : {s.keys_empty, s.empty, s.found}) barrier_init(shared_address(&barriers[i]), 8 * kLeavers);
-    }
+    const auto init = [](auto& barriers, int count) {
+      for (auto& barrier : barriers) barrier_init(shared_address(&barrier), count);
+    };
+    init(s.asked, 1), init(s.landed, 1), init(s.q_landed, 1), init(s.v_landed, 1), init(s.v_full, 1);
+    init(s.full, kLeavers), init(s.inverted, kLeavers);
+    init(s.keys_empty, 8 * kLeavers), init(s.q_empty, 8 * kLeavers), init(s.empty, 8 * kLeavers), init(s.found, 8 * kLeavers);
     barrier_init(shared_address(&s.told), 1);
     barrier_init(shared_address(&s.taken), 8 * kLeavers);
     barrier_init_done();
   }
-  for (auto& place : s.places) {
-    clear_triangles<kTerms>(shared_address(place.tile.T), threadIdx.x, kLongThreads);
-    clear_p<kStaySize>(shared_address(place.P), threadIdx.x, kLongThreads);
-  }
+  // Where P is, zeros above the diagonal are written with it.
+  for (auto& keys : s.keys) clear_triangles<kTerms>(shared_address(keys.tile.T), threadIdx.x, kLongThreads);
   fence_async();  // wgmma reads them
   __syncthreads();
   if (wg < 2) {
@@ -44,7 +43,7 @@ __global__ void __launch_bounds__(kLongThreads, 1)
   } else {
     registers_down<kLongPrepareRegisters>();
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0);
-    if (warp == 0) ShortFeeder<Long>{p, s, maps, parts}.run();
+    if (warp == 0) LongFeeder(p, s, maps, parts).run();
     else invert_short<E>(p, s, warp - 1);
   }
 }

@@ -12,20 +12,34 @@ namespace {
 template <class E>
 __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) {
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = threadIdx.x % 32;
-  constexpr uint32_t kPlaceBytes = sizeof(s.places[0]), kLast = kLongPlaces - 1;
-  constexpr uint32_t kQ = offsetof(LongPlace, q), kV = offsetof(LongPlace, v), kTile = offsetof(LongPlace, tile);
-  constexpr uint32_t kP = offsetof(LongPlace, P), kDecays = kTile + offsetof(StateTile, decays);
+  constexpr uint32_t kKeysBytes = sizeof(s.keys[0]), kQueriesBytes = sizeof(s.queries[0]), kValuesBytes = sizeof(s.values[0]);
+  constexpr uint32_t kTile = offsetof(LongKeys, tile), kDecays = kTile + offsetof(StateTile, decays), kP = offsetof(LongQueries, P);
   constexpr uint32_t kFromStart = kDecays + offsetof(Decays, from_start), kToEnd = kDecays + offsetof(Decays, to_end);
-  constexpr uint32_t kReadOut = kDecays + offsetof(Decays, read_out), kLogs = offsetof(LongPlace, rows) + offsetof(Rows, log);
+  constexpr uint32_t kReadOut = kDecays + offsetof(Decays, read_out), kLogs = offsetof(LongKeys, rows) + offsetof(Rows, log);
   // In a box of v, or of the output, whose rows are tokens, for ldmatrix and stmatrix; and of the lane's four tokens of 16.
   // Read anew, so that they are kept and not found from the thread's index in every chunk.
-  const uint32_t of_lane = anew(kV + wg * kBoxBytes + swizzled(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2));
+  const uint32_t of_lane = anew(wg * kBoxBytes + swizzled(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2));
   const uint32_t of_column = anew(16 * (lane % 4));
   const auto leaves = [] { return static_cast<int>(lane_here() < kLeavers); };  // says for its warp that it has left a place
-  // Where the chunk is: carried over the loop, so that a chunk's first product waits for no addresses.
-  uint32_t place = shared_address(s.places), full = shared_address(s.full);
-  const auto at = [&](const uint64_t* barriers) { return shared_address(barriers) - shared_address(s.full); };
-  uint32_t parity = 0, turn = 0;  // of the barriers of the place; the number of the turn
+  // The chunk, counted over all turns; and of three places the one that its values have, how often it has come round, and the
+  // number of the turn.
+  uint32_t n = 0, third = 0, round = 0, turn = 0;
+  const auto keys = [&] { return shared_address(s.keys) + n % kLongKeys * kKeysBytes; };
+  const auto queries = [&] { return shared_address(s.queries) + n % kLongQueries * kQueriesBytes; };
+  const auto values = [&] { return shared_address(s.values) + third * kValuesBytes; };
+  const auto of_keys = [&](const uint64_t* barriers) { return shared_address(barriers) + 8 * (n % kLongKeys); };
+  const auto of_queries = [&](const uint64_t* barriers) { return shared_address(barriers) + 8 * (n % kLongQueries); };
+  const auto of_values = [&](const uint64_t* barriers) { return shared_address(barriers) + 8 * third; };
+  const auto keys_parity = [&] { return static_cast<int>(n / kLongKeys & 1); };
+  const auto queries_parity = [&] { return static_cast<int>(n / kLongQueries & 1); };
+  const auto next_chunk = [&] {
+    ++n;
+    third = third == kLongValues - 1 ? 0 : third + 1;
+    round ^= third == 0;
+  };
+  const auto values_left = [&] {  // by the chunk before
+    return shared_address(s.empty) + 8 * (third == 0 ? kLongValues - 1 : third - 1);
+  };
   Slice<kStaySize> S;
   uint32_t state_bits[8][4];
   const auto pack_state = [&](int half) {
@@ -46,23 +60,14 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   int v_here = 0, t_here = 0, p_here = 0;  // what of the chunk has been seen to be there
   const auto load_decays = [&](float4(&to)[4], uint32_t decays, int from, int end) {
 #pragma unroll
-    for (int k = from; k < end; ++k) to[k] = load_four(place + decays + of_column + 64 * k);
+    for (int k = from; k < end; ++k) to[k] = load_four(keys() + decays + of_column + 64 * k);
   };
   // Lanes are not known to agree about it: else it would come to a uniform register, and be waited for at once.
-  const auto load_all = [&] { all = load_one(place + kFromStart + 4 * (kChunk - 1) + (of_column >> 31)); };
-  const auto next_place = [&] {
-    const bool around = full == shared_address(&s.full[kLast]);
-    place = around ? place - kLast * kPlaceBytes : place + kPlaceBytes;
-    full = around ? full - 8 * kLast : full + 8;
-    parity ^= around;
-  };
-  const auto left = [&](const uint64_t* barriers) {  // of the place before
-    return (full == shared_address(s.full) ? full + 8 * kLast : full - 8) + at(barriers);
-  };
+  const auto load_all = [&] { all = load_one(keys() + kFromStart + 4 * (kChunk - 1) + (of_column >> 31)); };
   // S K^T, of one half of the key channels after the other.
   const auto begin = [&](auto half) {
     wgmma_fence();
-    multiply<E, 4 * half, 4 * half + 4>(x, state_bits, place);
+    multiply<E, 4 * half, 4 * half + 4>(x, state_bits, keys());
     wgmma_commit();
   };
   const auto scale_state = [&] {
@@ -73,23 +78,24 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   };
   constexpr std::integral_constant<int, 0> kFirst;
   constexpr std::integral_constant<int, 1> kSecond;
-  // P of the chunk at `place`, 32 columns of it by each warpgroup: Q K^T, and its decays once that is over. Above the diagonal
+  // P of the chunk, 32 columns of it by each warpgroup: Q K^T, and its decays once that is over. Above the diagonal
   // zeros.
   float(&z)[16] = y[0];  // where V' is not yet found
   const auto begin_p = [&] {
-    const uint32_t k = place + wg * (kBoxBytes / 2);
+    const uint32_t k = keys() + wg * (kBoxBytes / 2), q = queries();
+    barrier_wait(of_queries(s.q_landed), queries_parity());
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
       const int ahead = step / 4 * kBoxBytes + step % 4 * 32;
-      wgmma_shared<E>(z, descriptor(place + kQ, ahead), descriptor(k, ahead), step > 0);
+      wgmma_shared<E>(z, descriptor(q, ahead), descriptor(k, ahead), step > 0);
     }
     wgmma_commit();
   };
   const auto finish_p = [&] {
     const int lane = lane_here(), warp = anew(threadIdx.x / 32) % 4, row = 16 * warp + lane / 4;
     const int column = 32 * wg + 2 * (lane % 4);
-    const uint32_t logs = place + kLogs;
+    const uint32_t logs = keys() + kLogs;
     const float at_rows[2] = {load_one(logs + 4 * row), load_one(logs + 4 * row + 32)};
     uint32_t words[2][4];
 #pragma unroll
@@ -100,10 +106,10 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       words[i / 8][i % 8 / 2] = pack<E>(c <= r ? p.scale * first * z[i] : 0.f, c + 1 <= r ? p.scale * second * z[i + 1] : 0.f);
     }
 #pragma unroll
-    for (int m = 0; m < 2; ++m) stmatrix(place + kP + block_of_square(0, 2 * wg + m) + kBlock * warp + turned(lane), words[m]);
+    for (int m = 0; m < 2; ++m) stmatrix(queries() + kP + block_of_square(0, 2 * wg + m) + kBlock * warp + turned(lane), words[m]);
     fence_async();
     __syncwarp();
-    barrier_arrive_if(leaves(), full + at(s.found));
+    barrier_arrive_if(leaves(), of_queries(s.found));
   };
   // Two parts of a chunk, so that no product is under way where the loop begins anew: the compiler would wait for it.
   //
@@ -112,45 +118,47 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     GDN_STAMP(wg, c, 0);
     if constexpr (!is_first) load_all();
     wgmma_fence();
-    multiply<E, 0, 8>(o, state_bits, place + kQ);  // S Q^T
+    multiply<E, 0, 8>(o, state_bits, queries());  // S Q^T
     wgmma_commit();
     GDN_STAMP(wg, c, 1);
     if constexpr (!is_first) {
       scale_state();
       __syncwarp();
-      barrier_arrive_if(leaves(), left(s.empty));
+      barrier_arrive_if(leaves(), values_left());
     }
-    barrier_wait_unless(v_here, full + at(s.v_full), parity);
+    barrier_wait_unless(v_here, of_values(s.v_full), round);
     GDN_STAMP(wg, c, 2);
-    const auto load_v = [&](int k) { ldmatrix_transposed(bits[k], place + of_lane + 2048 * k); };
+    const auto load_v = [&](int k) { ldmatrix_transposed(bits[k], values() + of_lane + 2048 * k); };
     constexpr int kBefore = 4;
 #pragma unroll
     for (int k = 0; k < kBefore; ++k) load_v(k);
     wgmma_wait<1>();
     settle(x);
     if constexpr (!is_first) settle(z);
-    t_here = barrier_test(full + at(s.inverted), parity);
+    t_here = barrier_test(of_keys(s.inverted), keys_parity());
     GDN_STAMP(wg, c, 3);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       if (k >= kBefore) load_v(k);
-      subtract_read_of<E>(bits[k], &x[8 * k], load_four(place + kFromStart + of_column + 64 * k));
+      subtract_read_of<E>(bits[k], &x[8 * k], load_four(keys() + kFromStart + of_column + 64 * k));
     }
-    barrier_wait_unless(t_here, full + at(s.inverted), parity);
+    barrier_wait_unless(t_here, of_keys(s.inverted), keys_parity());
     GDN_STAMP(wg, c, 4);
     // The upper half of V' waits for P, which is found while the lower one is under way.
     wgmma_fence();
-    multiply_lower_high<E>(y[1], bits, place + kTile);
+    multiply_lower_high<E>(y[1], bits, keys() + kTile);
     wgmma_commit();
     wgmma_wait<1>();
     settle(o);
     keep(state_bits);
+    __syncwarp();
+    barrier_arrive_if(leaves(), of_queries(s.q_empty));
     if constexpr (!is_first) finish_p();
     wgmma_fence();
-    multiply_lower_low<E>(y[0], bits, place + kTile);
+    multiply_lower_low<E>(y[0], bits, keys() + kTile);
     wgmma_commit();
     load_decays(rests, kToEnd, 0, 4);
-    p_here = barrier_test(full + at(s.found), parity);
+    p_here = barrier_test(of_queries(s.found), queries_parity());
     wgmma_wait<0>();
     settle(y[0]);
     settle(y[1]);
@@ -164,9 +172,9 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     uint32_t decayed[4][4];
     decay_v<E>(decayed, y, rests);
     wgmma_fence();
-    update_state<E, kStaySize>(S, decayed, place);
+    update_state<E, kStaySize>(S, decayed, keys());
     // While the update is under way. In a loop, which turns but once: else the compiler has the update wait for all of this.
-    barrier_wait_unless(p_here, full + at(s.found), parity);
+    barrier_wait_unless(p_here, of_queries(s.found), queries_parity());
     GDN_STAMP(wg, c, 6);
     int turns = one;
     do {
@@ -175,19 +183,19 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       scale_read<E>(o, bits, y, reads);
     } while (turns > 0);
     wgmma_fence();
-    multiply_square<E>(o, bits, place + kP);  // + V'^T P^T
+    multiply_square<E>(o, bits, queries() + kP);  // + V'^T P^T
     wgmma_commit();
-    const uint32_t v_of_this = place + of_lane;
-    next_place();
+    const uint32_t v_of_this = values() + of_lane, keys_left = of_keys(s.keys_empty);
+    next_chunk();
     int here = 0;
-    if constexpr (!is_last) here = barrier_test(full, parity), v_here = barrier_test(full + at(s.v_full), parity);
+    if constexpr (!is_last) here = barrier_test(of_keys(s.full), keys_parity()), v_here = barrier_test(of_values(s.v_full), round);
     // The next chunk waits for the state, for one half of it after the other, and not for the output.
     wgmma_wait<2>();
     settle(S[0]);
     if constexpr (!is_last) {
       pack_state(0);
       GDN_STAMP(wg, c, 7);
-      barrier_wait_unless(here, full, parity);
+      barrier_wait_unless(here, of_keys(s.full), keys_parity());
       begin(kFirst);
     }
     wgmma_wait<is_last ? 1 : 2>();
@@ -195,7 +203,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     keep(decayed);
     GDN_STAMP(wg, c, 8);
     __syncwarp();
-    barrier_arrive_if(leaves(), left(s.keys_empty));
+    barrier_arrive_if(leaves(), keys_left);
     if constexpr (!is_last) {
       pack_state(1);
       begin(kSecond);
@@ -230,7 +238,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     load_state<kStaySize>(S, work, work.from, p.k_first, row, 2 * (lane_here() % 4));
     if (chunks > 0) {
       v_here = 0;
-      barrier_wait(full, parity);
+      barrier_wait(of_keys(s.full), keys_parity());
       begin_p();  // while the state comes
       wgmma_wait<0>();
       settle(z);
@@ -247,7 +255,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       }
       use_v(std::true_type{}, chunks - 1);
       __syncwarp();
-      barrier_arrive_if(leaves(), left(s.empty));
+      barrier_arrive_if(leaves(), values_left());
     }
     save_state<kStaySize>(S, work, work.to, p.k_first);
   }

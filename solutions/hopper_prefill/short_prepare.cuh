@@ -100,13 +100,13 @@ __device__ __forceinline__ void read_gates(const Problem& p, const Asked& asked,
 // By a warp: decays and T of every second chunk, or third.
 template <class E, class Block>
 __device__ __forceinline__ void invert_short(const Problem& p, Block& s, int warp) {
-  [[maybe_unused]] int v_tails = 0;  // of a place, whose own warp this is where v is cleared here
+  [[maybe_unused]] int tails = 0;
 #pragma unroll 1
   for (int c = warp;; c += Block::kInverters) {
     const int lane = lane_here();  // found again, as what depends on it and on c is, and not kept over chunks
     const auto i = [&] { return anew(c) % Block::kPlaces; };
     const int parity = c / Block::kPlaces & 1;
-    auto& place = s.places[i()];
+    auto& place = s.keys_of(i());
     const auto say = [&](uint64_t* barriers) {
       __syncwarp();
       if (lane < kLeavers) barrier_arrive(shared_address(&barriers[i()]));
@@ -123,7 +123,7 @@ __device__ __forceinline__ void invert_short(const Problem& p, Block& s, int war
     if (asked.rows < kChunk) {
       for (int half = 0; half < 2; ++half) {
         clear_rows(shared_address(place.k) + half * kBoxBytes, asked.rows, lane, 32);
-        clear_rows(shared_address(place.q) + half * kBoxBytes, asked.rows, lane, 32);
+        if constexpr (Block::kClearsQueries) clear_rows(shared_address(place.q) + half * kBoxBytes, asked.rows, lane, 32);
       }
       fence_async();
     }
@@ -134,13 +134,14 @@ __device__ __forceinline__ void invert_short(const Problem& p, Block& s, int war
     Inverter<E, kStaySize, false, true> inverter{room.products, place.rows, room.scratch, place.tile.T[0], p.scale, lane};
     multiply_lower_blocks<E, Block::kParts, true>(k, k, lane, [&](const float(&x)[8], int r, int m) { inverter.take(x, r, m); });
     GDN_STAMP(2, c, 4);
-    if (!Block::kStates && asked.rows < kChunk) {  // and of v, which comes later
-      barrier_wait(shared_address(&s.v_landed[i()]), v_tails & 1);
-      ++v_tails;
-      for (int half = 0; half < 2; ++half) clear_rows(shared_address(place.v) + half * kBoxBytes, asked.rows, lane, 32);
-      fence_async();
-      __syncwarp();
-      if (lane == 0) barrier_arrive(shared_address(&s.v_full[i()]));
+    if constexpr (Block::kClearsValues) {  // which come later; each warp has a place of its own for them
+      if (asked.rows < kChunk) {
+        barrier_wait(shared_address(&s.v_landed[warp]), tails++ & 1);
+        for (int half = 0; half < 2; ++half) clear_rows(shared_address(s.values[warp]) + half * kBoxBytes, asked.rows, lane, 32);
+        fence_async();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(shared_address(&s.v_full[warp]));
+      }
     }
     inverter.invert_taken();
     fence_async();

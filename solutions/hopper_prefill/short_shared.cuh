@@ -4,7 +4,7 @@
 
 namespace {
 
-constexpr int kShortPlaces = 2, kLongPlaces = 3;
+constexpr int kShortPlaces = 2;
 constexpr int kShortTurns = 4;  // whose work is kept: the next one's is written when one warpgroup may be a turn behind the other
 constexpr int kShortRows = 16;  // of the boxes that are asked for where a chunk is not whole: no more than it has
 
@@ -35,7 +35,7 @@ struct ShortPlace {
 // its state has landed. `state_empty`: it has been read, and what the warpgroup had before is done.
 struct Short {
   static constexpr int kPlaces = kShortPlaces, kInverters = 2, kParts = 2;
-  static constexpr bool kStates = true;
+  static constexpr bool kClearsQueries = true, kClearsValues = false;  // who inverts does
   struct alignas(1024) Place : ShortPlace {};
   Place places[kShortPlaces];
   unsigned char state[2][kSlice * kStaySize * 4];  // slices, in boxes of 32 columns, swizzled
@@ -45,6 +45,7 @@ struct Short {
   Work work[kShortTurns];
   Going going[kShortPlaces];
   Asked asks[kShortPlaces];
+  __device__ __forceinline__ Place& keys_of(int place) { return places[place]; }
   __device__ __forceinline__ Place& room_of(int place, int) { return places[place]; }
 };
 // T in two terms leaves no room for it.
