@@ -23,22 +23,21 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   const auto leaves = [] { return static_cast<int>(lane_here() < kLeavers); };  // says for its warp that it has left a place
   // The chunk, counted over all turns; and of three places the one that its values have, how often it has come round, and the
   // number of the turn.
-  uint32_t n = 0, third = 0, round = 0, turn = 0;
-  const auto keys = [&] { return shared_address(s.keys) + n % kLongKeys * kKeysBytes; };
-  const auto queries = [&] { return shared_address(s.queries) + n % kLongQueries * kQueriesBytes; };
-  const auto values = [&] { return shared_address(s.values) + third * kValuesBytes; };
-  const auto of_keys = [&](const uint64_t* barriers) { return shared_address(barriers) + 8 * (n % kLongKeys); };
-  const auto of_queries = [&](const uint64_t* barriers) { return shared_address(barriers) + 8 * (n % kLongQueries); };
-  const auto of_values = [&](const uint64_t* barriers) { return shared_address(barriers) + 8 * third; };
+  uint32_t n = 0, turn = 0;
+  const auto third_of = [&](uint32_t c) { return c % kLongValues; };
+  const auto keys = [&] { return shared_address(s.keys) + anew(n) % kLongKeys * kKeysBytes; };
+  const auto queries = [&] { return shared_address(s.queries) + anew(n) % kLongQueries * kQueriesBytes; };
+  const auto values = [&] { return shared_address(s.values) + third_of(anew(n)) * kValuesBytes; };
+  const auto of_keys = [&](const uint64_t* barriers) { return shared_address(barriers) + 8 * (anew(n) % kLongKeys); };
+  const auto of_queries = [&](const uint64_t* barriers) { return shared_address(barriers) + 8 * (anew(n) % kLongQueries); };
+  const auto of_values = [&](const uint64_t* barriers) { return shared_address(barriers) + 8 * third_of(anew(n)); };
   const auto keys_parity = [&] { return static_cast<int>(n / kLongKeys & 1); };
   const auto queries_parity = [&] { return static_cast<int>(n / kLongQueries & 1); };
   const auto next_chunk = [&] {
     ++n;
-    third = third == kLongValues - 1 ? 0 : third + 1;
-    round ^= third == 0;
   };
   const auto values_left = [&] {  // by the chunk before
-    return shared_address(s.empty) + 8 * (third == 0 ? kLongValues - 1 : third - 1);
+    return shared_address(s.empty) + 8 * third_of(anew(n) - 1);
   };
   Slice<kStaySize> S;
   uint32_t state_bits[8][4];
@@ -126,10 +125,10 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       __syncwarp();
       barrier_arrive_if(leaves(), values_left());
     }
-    barrier_wait_unless(v_here, of_values(s.v_full), round);
+    barrier_wait_unless(v_here, of_values(s.v_full), n / kLongValues & 1);
     GDN_STAMP(wg, c, 2);
     const auto load_v = [&](int k) { ldmatrix_transposed(bits[k], values() + of_lane + 2048 * k); };
-    constexpr int kBefore = 4;
+    constexpr int kBefore = 2;
 #pragma unroll
     for (int k = 0; k < kBefore; ++k) load_v(k);
     wgmma_wait<1>();
@@ -188,7 +187,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     const uint32_t v_of_this = values() + of_lane, keys_left = of_keys(s.keys_empty);
     next_chunk();
     int here = 0;
-    if constexpr (!is_last) here = barrier_test(of_keys(s.full), keys_parity()), v_here = barrier_test(of_values(s.v_full), round);
+    if constexpr (!is_last) here = barrier_test(of_keys(s.full), keys_parity()), v_here = barrier_test(of_values(s.v_full), n / kLongValues & 1);
     // The next chunk waits for the state, for one half of it after the other, and not for the output.
     wgmma_wait<2>();
     settle(S[0]);

@@ -109,7 +109,7 @@ __device__ __forceinline__ void invert_short(const Problem& p, Block& s, int war
     auto& place = s.keys_of(i());
     const auto say = [&](uint64_t* barriers) {
       __syncwarp();
-      if (lane < kLeavers) barrier_arrive(shared_address(&barriers[i()]));
+      if (lane_here() < kLeavers) barrier_arrive(shared_address(&barriers[i()]));
     };
     barrier_wait(shared_address(&s.asked[i()]), parity);
     const Asked asked = read_asked(s, i());
@@ -129,21 +129,31 @@ __device__ __forceinline__ void invert_short(const Problem& p, Block& s, int war
     }
     say(s.full);
     GDN_STAMP(2, c, 3);
-    auto& room = s.room_of(i(), anew(warp));
-    const uint32_t k = shared_address(place.k);
-    Inverter<E, kStaySize, false, true> inverter{room.products, place.rows, room.scratch, place.tile.T[0], p.scale, lane};
-    multiply_lower_blocks<E, Block::kParts, true>(k, k, lane, [&](const float(&x)[8], int r, int m) { inverter.take(x, r, m); });
+    const auto inverter = [&] {  // its addresses found again
+      auto& own = s.keys_of(i());
+      auto& room = s.room_of(i(), anew(warp));
+      return Inverter<E, kStaySize, false, true>{room.products, own.rows, room.scratch, own.tile.T[0], p.scale, lane_here()};
+    };
+    bool alike;
+    {
+      auto takes = inverter();
+      const uint32_t k = shared_address(place.k);
+      multiply_lower_blocks<E, Block::kParts, true>(k, k, lane, [&](const float(&x)[8], int r, int m) { takes.take(x, r, m); });
+      alike = takes.keeps_sums;
+    }
     GDN_STAMP(2, c, 4);
     if constexpr (Block::kClearsValues) {  // which come later; each warp has a place of its own for them
-      if (asked.rows < kChunk) {
+      if (const int rows = read_asked(s, i()).rows; rows < kChunk) {
         barrier_wait(shared_address(&s.v_landed[warp]), tails++ & 1);
-        for (int half = 0; half < 2; ++half) clear_rows(shared_address(s.values[warp]) + half * kBoxBytes, asked.rows, lane, 32);
+        for (int half = 0; half < 2; ++half) clear_rows(shared_address(s.values[warp]) + half * kBoxBytes, rows, lane_here(), 32);
         fence_async();
         __syncwarp();
-        if (lane == 0) barrier_arrive(shared_address(&s.v_full[warp]));
+        if (lane_here() == 0) barrier_arrive(shared_address(&s.v_full[warp]));
       }
     }
-    inverter.invert_taken();
+    auto inverts = inverter();
+    inverts.keeps_sums = alike;
+    inverts.invert_taken();
     fence_async();
     say(s.inverted);
     GDN_STAMP(2, c, 5);
