@@ -7,8 +7,8 @@
 
 namespace {
 
-// What a chunk with output takes, in cycles, where memory does not hold it up: by slices in a block, whose one slice is given P; where one slice
-// finds P, as two do; besides its chunks a block takes kPass.
+// What a chunk with output takes, in cycles, where memory does not hold it up: by slices in a block, whose one slice is given P;
+// where one slice finds P, as two do; besides its chunks a block takes kPass.
 __host__ __device__ constexpr int chunk_cycles(int groups) { return groups == 1 ? 1620 : 2750; }
 constexpr int kFindsPCycles = 2050, kPass = 6500;
 constexpr int kDecided = 31;  // sequences: a lane of a warp looks at one, and the last at none

@@ -15,7 +15,7 @@ Cut cut_64(const Batch& batch, int64_t room, const Device& device) {
   constexpr int64_t kChunkAlone = 1250, kChunkOfTwo = 1700, kAlone = 930, kOfTwo = 1150, kBlock = 5500;
   constexpr int64_t kAround = 4, kLater = 9000, kSecond = 5500, kJoin = 2500;
   const Costs costs{batch, device};
-  const int64_t pairs = batch.pairs(), each = batch.chunks_of_one(), multiprocessors = device.multiprocessors;
+  const int64_t pairs = batch.pairs(), each = batch.places_of_one(), multiprocessors = device.multiprocessors;
   const auto waves = [](int64_t blocks, int64_t places) { return (blocks + places - 1) / places; };
   const auto outputs = [&](int64_t blocks, int64_t length) {
     const bool alone = blocks <= multiprocessors;

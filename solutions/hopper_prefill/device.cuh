@@ -30,6 +30,7 @@ struct Batch {
   // As many as if all sequences were as long.
   constexpr int64_t chunks_of_one() const { return (tokens + sequences * kChunk - 1) / (sequences * kChunk); }
   constexpr int64_t chunks() const { return chunks_of_one() * sequences; }
+  constexpr int64_t places_of_one() const { return (places() + sequences - 1) / sequences; }
 };
 
 // Bytes that a batch moves per chunk, of all heads; and in states. Chunks that are not whole count for less.

@@ -81,9 +81,6 @@ __device__ __forceinline__ void give_row(const float* x, Store store) {
 constexpr int kFragments = 1024, kProducts = 10 * kFragments;  // bytes
 
 __device__ __forceinline__ int fragments_of(int r, int m) { return (r * (r + 1) / 2 + m) * kFragments; }
-// The same without those on the diagonal.
-constexpr int kProductsBelow = 6 * kFragments;
-__device__ __forceinline__ int fragments_below(int r, int m) { return (r * (r - 1) / 2 + m) * kFragments; }
 
 __device__ __forceinline__ void write_products(const float (&products)[32], unsigned char* to, int warp, int lane) {
 #pragma unroll
@@ -95,18 +92,13 @@ __device__ __forceinline__ void write_products(const float (&products)[32], unsi
   }
 }
 
-__device__ __forceinline__ void read_fragments(float (&x)[8], const unsigned char* from, int lane) {
-  const float4* const at = reinterpret_cast<const float4*>(from) + lane;
+__device__ __forceinline__ void read_products(float (&x)[8], const unsigned char* from, int r, int m, int lane) {
+  const float4* const at = reinterpret_cast<const float4*>(from + fragments_of(r, m)) + lane;
   const float4 left = at[0], right = at[32];
   x[0] = left.x, x[1] = left.y, x[2] = left.z, x[3] = left.w, x[4] = right.x, x[5] = right.y, x[6] = right.z, x[7] = right.w;
 }
 
-__device__ __forceinline__ void read_products(float (&x)[8], const unsigned char* from, int r, int m, int lane) {
-  read_fragments(x, from + fragments_of(r, m), lane);
-}
-
-// A chunk's tile but for its decays, which are there. `products`: K K^T and, behind it, Q K^T. InPlace: where wgmma reads T; then
-// K K^T comes as it is found, block by block (`take`), and those on the diagonal are not kept.
+// A chunk's tile but for its decays, which are there. `products`: K K^T and, behind it, Q K^T. InPlace: where wgmma reads T.
 template <class E, int D, bool WithP, bool InPlace = false>
 struct Inverter {
   static constexpr int kTermBytes = InPlace ? kTriangle : kBlocks * kBlock;
@@ -124,18 +116,12 @@ struct Inverter {
   bool keeps_sums;
   float carried[3][2];
 
-  __device__ __forceinline__ void load_beta() {
+  __device__ __forceinline__ void find() {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       beta[r][0] = rows.beta[16 * r + lane / 4], beta[r][1] = rows.beta[16 * r + lane / 4 + 8];
     }
-  }
-  __device__ __forceinline__ void find() {
-    load_beta();
     find_diagonal();
-    invert_all();
-  }
-  __device__ __forceinline__ void invert_all() {
     if (kTerms > 1 || keeps_sums) {
       invert<__nv_bfloat16, 2>();
     } else {
@@ -154,46 +140,20 @@ struct Inverter {
     to[0] = pack<E>(x[0], x[1]), to[64] = pack<E>(x[2], x[3]), to[32] = pack<E>(x[4], x[5]), to[96] = pack<E>(x[6], x[7]);
   }
 
-  // A block of -A on the diagonal; whether neighbours are alike, but for those behind a sequence's end.
-  __device__ __forceinline__ bool write_diagonal(const float (&x)[8], const float (&weights)[8], int r, const float (&beta)[2]) const {
-    bool alike = true;
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {  // what lies on the diagonal is not looked at
-      const int column = e / 4 * 8 + 2 * (lane % 4) + e % 2, row = lane / 4 + e / 2 % 2 * 8;
-      s.diagonal[r][kColumns * column + row] = -beta[e / 2 % 2] * weights[e] * x[e];
-      if (kTerms == 1 && row == column + 1 && beta[e / 2 % 2] != 0.f) alike &= weights[e] * x[e] >= kAlike;
-    }
-    return alike;
-  }
-
-  // A block of K K^T, those on the diagonal in the order of their rows; a lane reads what it has written itself.
-  __device__ __forceinline__ void take(const float (&x)[8], int r, int m) {
-    if (m == r) {
-      float weights[8];
-      weigh_diagonal(weights, rows.log, r, lane);
-      // Read for this alone, and later once more: registers are short while there are products.
-      const float of_rows[2] = {rows.beta[16 * r + lane / 4], rows.beta[16 * r + lane / 4 + 8]};
-      keeps_sums = (r == 0 || keeps_sums) & write_diagonal(x, weights, r, of_rows);
-    } else {
-      float4* const at = reinterpret_cast<float4*>(const_cast<unsigned char*>(products) + fragments_below(r, m)) + lane;
-      at[0] = make_float4(x[0], x[1], x[2], x[3]), at[32] = make_float4(x[4], x[5], x[6], x[7]);
-    }
-  }
-  __device__ __forceinline__ void invert_taken() {
-    keeps_sums = kTerms == 1 && __ballot_sync(kAllLanes, keeps_sums) == kAllLanes;
-    load_beta();
-    invert_all();
-  }
-
   // Blocks on the diagonal: of -A, and of P.
   __device__ __forceinline__ void find_diagonal() {
-    bool alike = true;
+    bool alike = true;  // all neighbours, but for those behind a sequence's end
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       float weights[8], x[8];
       weigh_diagonal(weights, rows.log, r, lane);
       read_products(x, products, r, r, lane);
-      alike &= write_diagonal(x, weights, r, beta[r]);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {  // what lies on the diagonal is not looked at
+        const int column = e / 4 * 8 + 2 * (lane % 4) + e % 2, row = lane / 4 + e / 2 % 2 * 8;
+        s.diagonal[r][kColumns * column + row] = -beta[r][e / 2 % 2] * weights[e] * x[e];
+        if (kTerms == 1 && row == column + 1 && beta[r][e / 2 % 2] != 0.f) alike &= weights[e] * x[e] >= kAlike;
+      }
       if constexpr (WithP) {
         read_products(x, products + kProducts, r, r, lane);
 #pragma unroll
@@ -335,7 +295,7 @@ struct Inverter {
       const float weight[2] = {-beta[r][0] * decay[0], -beta[r][1] * decay[1]};
       float factors[4], x[8];
       column_factors(factors, rows.factor, m, lane);
-      read_fragments(x, products + (InPlace ? fragments_below(r, m) : fragments_of(r, m)), lane);
+      read_products(x, products, r, m, lane);
 #pragma unroll
       for (int e = 0; e < 8; ++e) x[e] *= weight[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
       a[m] = Terms<M, N>(x);

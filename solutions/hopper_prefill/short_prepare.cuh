@@ -13,34 +13,22 @@ __device__ __forceinline__ uint32_t fragment_at(uint32_t boxes, int r, int k, in
 // Rows 16 From to 16 End - 1 of a b^T, blocks of 16 x 16 at or below the diagonal, one after the other.
 template <int From, int End>
 constexpr int kBlocksOf = (End * (End + 1) - From * (From + 1)) / 2;
-template <class E, int From, int End, bool Same>
+template <class E, int From, int End>
 __device__ __forceinline__ void multiply_rows(float (&x)[kBlocksOf<From, End>][8], uint32_t a, uint32_t b, int lane) {
 #pragma unroll
   for (auto& block : x) {
 #pragma unroll
     for (float& number : block) number = 0.f;
   }
-  uint32_t next[End][4];
-  const auto load = [&](int k) {
-#pragma unroll
-    for (int m = 0; m < End; ++m) ldmatrix(next[m], fragment_at(b, m, k, lane));
-  };
-  if (Same) load(0);
 #pragma unroll 4
   for (int k = 0; k < kStaySize / 16; ++k) {  // a box at a time: of both at once registers are short
     uint32_t right[End][4];
-    if (!Same) load(k);
 #pragma unroll
-    for (int m = 0; m < End; ++m) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) right[m][e] = next[m][e];
-    }
-    if (Same && k + 1 < kStaySize / 16) load(k + 1);  // on their way while these are multiplied
+    for (int m = 0; m < End; ++m) ldmatrix(right[m], fragment_at(b, m, k, lane));
 #pragma unroll
     for (int r = From; r < End; ++r) {
-      uint32_t other[4];
-      if (!Same) ldmatrix(other, fragment_at(a, r, k, lane));
-      const uint32_t(&left)[4] = Same ? right[r] : other;
+      uint32_t left[4];
+      ldmatrix(left, fragment_at(a, r, k, lane));
 #pragma unroll
       for (int m = 0; m <= r; ++m) {
         float(&columns)[2][4] = reinterpret_cast<float(&)[2][4]>(x[(r * (r + 1) - From * (From + 1)) / 2 + m]);
@@ -52,30 +40,24 @@ __device__ __forceinline__ void multiply_rows(float (&x)[kBlocksOf<From, End>][8
 }
 
 // Calls `each(block, r, m)` for all blocks of a b^T at or below the diagonal: two times, lest sums take too many registers.
-template <class E, int Parts, bool Same, class Each>
+template <class E, class Each>
 __device__ __forceinline__ void multiply_lower_blocks(uint32_t a, uint32_t b, int lane, Each each) {
   const auto rows = [&](auto from, auto end) {
     constexpr int kFrom = from, kEnd = end;
     float x[kBlocksOf<kFrom, kEnd>][8];
-    multiply_rows<E, kFrom, kEnd, Same>(x, a, b, lane);
+    multiply_rows<E, kFrom, kEnd>(x, a, b, lane);
 #pragma unroll
     for (int r = kFrom; r < kEnd; ++r) {
 #pragma unroll
       for (int m = 0; m <= r; ++m) each(x[(r * (r + 1) - kFrom * (kFrom + 1)) / 2 + m], r, m);
     }
   };
-  if constexpr (Parts == 2) {
-    rows(std::integral_constant<int, 0>{}, std::integral_constant<int, 3>{});
-  } else {
-    rows(std::integral_constant<int, 0>{}, std::integral_constant<int, 2>{});
-    rows(std::integral_constant<int, 2>{}, std::integral_constant<int, 3>{});
-  }
+  rows(std::integral_constant<int, 0>{}, std::integral_constant<int, 3>{});
   rows(std::integral_constant<int, 3>{}, std::integral_constant<int, 4>{});
 }
 
 // What a lane is to invert or to find P of.
-template <class Block>
-__device__ __forceinline__ Asked read_asked(const Block& s, int i) {
+__device__ __forceinline__ Asked read_asked(const Short& s, int i) {
   const auto uniform = [](int x) { return __shfl_sync(kAllLanes, x, 0); };
   const Asked& asked = s.asks[i];
   return {uniform(asked.first), uniform(asked.rows), uniform(asked.h)};
@@ -97,77 +79,13 @@ __device__ __forceinline__ void read_gates(const Problem& p, const Asked& asked,
   __syncwarp();
 }
 
-// By a warp: decays and T of every second chunk, or third.
-template <class E, class Block>
-__device__ __forceinline__ void invert_short(const Problem& p, Block& s, int warp) {
-  [[maybe_unused]] int tails = 0;
+// By a warp: decays and T of all chunks that come to place i.
+template <class E>
+__device__ __forceinline__ void invert_short(const Problem& p, Short& s, int i) {
 #pragma unroll 1
-  for (int c = warp;; c += Block::kInverters) {
-    const int lane = lane_here();  // found again, as what depends on it and on c is, and not kept over chunks
-    const auto i = [&] { return anew(c) % Block::kPlaces; };
-    const int parity = c / Block::kPlaces & 1;
-    auto& place = s.keys_of(i());
-    const auto say = [&](uint64_t* barriers) {
-      __syncwarp();
-      if (lane_here() < kLeavers) barrier_arrive(shared_address(&barriers[i()]));
-    };
-    barrier_wait(shared_address(&s.asked[i()]), parity);
-    const Asked asked = read_asked(s, i());
-    if (asked.rows < 0) break;
-    GDN_STAMP(2, c, 0);
-    read_gates(p, asked, place.rows, lane);
-    find_decays(p, place.rows, place.tile.decays, nullptr, lane);
-    GDN_STAMP(2, c, 1);
-    barrier_wait(shared_address(&s.landed[i()]), parity);
-    GDN_STAMP(2, c, 2);
-    if (asked.rows < kChunk) {
-      for (int half = 0; half < 2; ++half) {
-        clear_rows(shared_address(place.k) + half * kBoxBytes, asked.rows, lane, 32);
-        if constexpr (Block::kClearsQueries) clear_rows(shared_address(place.q) + half * kBoxBytes, asked.rows, lane, 32);
-      }
-      fence_async();
-    }
-    say(s.full);
-    GDN_STAMP(2, c, 3);
-    const auto inverter = [&] {  // its addresses found again
-      auto& own = s.keys_of(i());
-      auto& room = s.room_of(i(), anew(warp));
-      return Inverter<E, kStaySize, false, true>{room.products, own.rows, room.scratch, own.tile.T[0], p.scale, lane_here()};
-    };
-    bool alike;
-    {
-      auto takes = inverter();
-      const uint32_t k = shared_address(place.k);
-      multiply_lower_blocks<E, Block::kParts, true>(k, k, lane, [&](const float(&x)[8], int r, int m) { takes.take(x, r, m); });
-      alike = takes.keeps_sums;
-    }
-    GDN_STAMP(2, c, 4);
-    if constexpr (Block::kClearsValues) {  // which come later; each warp has a place of its own for them
-      if (const int rows = read_asked(s, i()).rows; rows < kChunk) {
-        barrier_wait(shared_address(&s.v_landed[warp]), tails++ & 1);
-        for (int half = 0; half < 2; ++half) clear_rows(shared_address(s.values[warp]) + half * kBoxBytes, rows, lane_here(), 32);
-        fence_async();
-        __syncwarp();
-        if (lane_here() == 0) barrier_arrive(shared_address(&s.v_full[warp]));
-      }
-    }
-    auto inverts = inverter();
-    inverts.keeps_sums = alike;
-    inverts.invert_taken();
-    fence_async();
-    say(s.inverted);
-    GDN_STAMP(2, c, 5);
-  }
-}
-
-// By a warp: P of each chunk, and zeros in rows of v behind a sequence's end, which are the next sequence's: NaN maybe.
-template <class E, class Block>
-__device__ __forceinline__ void find_p_short(const Problem& p, Block& s) {
-#pragma unroll 1
-  for (int c = 0;; ++c) {
-    const int lane = lane_here();
-    const int i = c % Block::kPlaces, parity = c / Block::kPlaces & 1;
-    auto& place = s.places[i];
+  for (int parity = 0;; parity ^= 1) {
+    const int lane = lane_here();  // found again, as what depends on it is, and not kept over chunks
+    ShortPlace& place = s.places[anew(i)];
     const auto say = [&](uint64_t* barriers) {
       __syncwarp();
       if (lane < kLeavers) barrier_arrive(shared_address(&barriers[i]));
@@ -175,7 +93,44 @@ __device__ __forceinline__ void find_p_short(const Problem& p, Block& s) {
     barrier_wait(shared_address(&s.asked[i]), parity);
     const Asked asked = read_asked(s, i);
     if (asked.rows < 0) break;
-    GDN_STAMP(2, c, 0);
+    read_gates(p, asked, place.rows, lane);
+    find_decays(p, place.rows, place.tile.decays, nullptr, lane);
+    barrier_wait(shared_address(&s.landed[i]), parity);
+    if (asked.rows < kChunk) {
+      for (int half = 0; half < 2; ++half) {
+        clear_rows(shared_address(place.k) + half * kBoxBytes, asked.rows, lane, 32);
+        clear_rows(shared_address(place.q) + half * kBoxBytes, asked.rows, lane, 32);
+      }
+      fence_async();
+    }
+    say(s.full);
+    const uint32_t k = shared_address(place.k);
+    multiply_lower_blocks<E>(k, k, lane, [&](const float(&x)[8], int r, int m) {
+      float4* const at = reinterpret_cast<float4*>(place.products + fragments_of(r, m)) + lane;
+      at[0] = make_float4(x[0], x[1], x[2], x[3]), at[32] = make_float4(x[4], x[5], x[6], x[7]);
+    });
+    // A lane reads what it has written itself.
+    Inverter<E, kStaySize, false, true>{place.products, place.rows, place.scratch, place.tile.T[0], p.scale, lane}.find();
+    fence_async();
+    say(s.inverted);
+  }
+}
+
+// By a warp: P of each chunk, and zeros in rows of v behind a sequence's end, which are the next sequence's: NaN maybe.
+template <class E>
+__device__ __forceinline__ void find_p_short(const Problem& p, Short& s) {
+#pragma unroll 1
+  for (int c = 0;; ++c) {
+    const int lane = lane_here();
+    const int i = c % kShortPlaces, parity = c / kShortPlaces & 1;
+    ShortPlace& place = s.places[i];
+    const auto say = [&](uint64_t* barriers) {
+      __syncwarp();
+      if (lane < kLeavers) barrier_arrive(shared_address(&barriers[i]));
+    };
+    barrier_wait(shared_address(&s.asked[i]), parity);
+    const Asked asked = read_asked(s, i);
+    if (asked.rows < 0) break;
     barrier_wait(shared_address(&s.v_landed[i]), parity);
     if (asked.rows < kChunk) {
       for (int half = 0; half < 2; ++half) {
@@ -184,12 +139,10 @@ __device__ __forceinline__ void find_p_short(const Problem& p, Block& s) {
       fence_async();
     }
     say(s.v_full);
-    GDN_STAMP(2, c, 1);
     barrier_wait(shared_address(&s.full[i]), parity);
-    GDN_STAMP(2, c, 2);
     const Rows& rows = place.rows;
     const uint32_t to = shared_address(place.P) + turned(lane);
-    multiply_lower_blocks<E, Block::kParts, false>(shared_address(place.q), shared_address(place.k), lane, [&](float(&x)[8], int r, int m) {
+    multiply_lower_blocks<E>(shared_address(place.q), shared_address(place.k), lane, [&](float(&x)[8], int r, int m) {
       if (m == r) {
         float weights[8];
         weigh_diagonal(weights, rows.log, r, lane);
@@ -209,7 +162,6 @@ __device__ __forceinline__ void find_p_short(const Problem& p, Block& s) {
     });
     fence_async();
     say(s.found);
-    GDN_STAMP(2, c, 3);
   }
 }
 

@@ -24,7 +24,7 @@ struct ShortPlace {
   unsigned char k[2 * kBoxBytes], q[2 * kBoxBytes], v[2 * kBoxBytes];  // the output comes where v is
   StateTile tile;
   unsigned char P[kSquare];
-  alignas(128) unsigned char products[kProductsBelow];  // K K^T
+  alignas(128) unsigned char products[kProducts];  // K K^T
   alignas(16) Scratch scratch;
   Rows rows;
 };
@@ -34,8 +34,6 @@ struct ShortPlace {
 // decays; nobody needs the place, and the output is there. `state_full`: what the block has next stands in `work`, and that slice of
 // its state has landed. `state_empty`: it has been read, and what the warpgroup had before is done.
 struct Short {
-  static constexpr int kPlaces = kShortPlaces, kInverters = 2, kParts = 2;
-  static constexpr bool kClearsQueries = true, kClearsValues = false;  // who inverts does
   struct alignas(1024) Place : ShortPlace {};
   Place places[kShortPlaces];
   unsigned char state[2][kSlice * kStaySize * 4];  // slices, in boxes of 32 columns, swizzled
@@ -45,8 +43,6 @@ struct Short {
   Work work[kShortTurns];
   Going going[kShortPlaces];
   Asked asks[kShortPlaces];
-  __device__ __forceinline__ Place& keys_of(int place) { return places[place]; }
-  __device__ __forceinline__ Place& room_of(int place, int) { return places[place]; }
 };
 // T in two terms leaves no room for it.
 constexpr bool kShortFits = sizeof(Short) <= kMostShared;

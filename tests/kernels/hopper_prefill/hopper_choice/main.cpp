@@ -14,11 +14,12 @@ int main() {
          batch.v_heads >> batch.D >> batch.checkpoints) {
     batch.k_heads = batch.q_heads, batch.heads = batch.v_heads;
     const Device device = device_of(multiprocessors, clock, memory_clock, bus);
-    const int64_t given = batch.tokens * batch.D * (2 * batch.q_heads + batch.v_heads) / 2;
-    const int64_t room = given + given / 2;
+    // With gates and states, as in call.cuh.
+    const int64_t rows = batch.tokens * batch.D * (2 * batch.q_heads + batch.v_heads) / 2;
+    const int64_t given = rows + 2 * batch.tokens * batch.heads + batch.pairs() * batch.D * batch.D, room = given + given / 2;
     const Cut how = batch.D == 64 ? cut_64(batch, room, device) : cut(batch, room, device);
     const Costs costs{batch, device};
-    std::printf("%d %ld %ld %d %ld %ld %d %d %d %.0f %.0f %.0f\n", how.groups, how.first, how.length, how.alone, how.whole, how.most,
-                how.stays, how.prepares, how.ahead, device.bytes, costs.chunk(1), costs.chunk(2));
+    std::printf("%d %ld %ld %d %ld %ld %d %d %.0f %.0f %.0f\n", how.groups, how.first, how.length, how.alone, how.whole, how.most,
+                how.stays, how.prepares, device.bytes, costs.one(), costs.both());
   }
 }

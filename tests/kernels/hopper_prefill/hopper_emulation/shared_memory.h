@@ -98,12 +98,6 @@ inline float load_one(uint32_t at) {
   return x;
 }
 
-inline float2 load_two(uint32_t at) {
-  float2 x;
-  std::memcpy(&x, shared_bytes(at, 8, "load_two"), sizeof x);
-  return x;
-}
-
 inline float4 load_four(uint32_t at) {
   float4 x;
   std::memcpy(&x, shared_bytes(at, 16, "load_four"), sizeof x);
