@@ -1,4 +1,4 @@
-"""Which kernels of hopper_prefill a batch gets, by figures of the GPU: its host code, compiled here, asked about GPUs that are not."""
+"""Which kernels of hopper_prefill a batch gets, by figures of a GPU: its host code, asked about GPUs that are not here."""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +9,11 @@ from test_hopper_emulation import EMULATOR, GXX, device_code
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
 
 # Multiprocessors, kHz of them and of memory, bits of its bus: as the driver says.
-GPUS = {"H100": (132, 1980000, 2619000, 5120), "H200": (132, 1980000, 3201000, 6144), "H100 PCIe": (114, 1755000, 1593000, 5120)}
+GPUS = {
+    "H100": (132, 1980000, 2619000, 5120),
+    "H200": (132, 1980000, 3201000, 6144),
+    "H100 PCIe": (114, 1755000, 1593000, 5120),
+}
 FIELDS = ("groups", "first", "length", "alone", "whole", "most", "stays", "prepares", "bytes", "one", "both")
 Choice = dict[str, int]
 
