@@ -1,4 +1,4 @@
-"""Which kernels of hopper_prefill a batch gets, by figures of a GPU: its host code, asked about GPUs that are not here."""
+"""Which kernels of hopper_prefill a batch gets, by figures of a GPU: its host code, asked about GPUs."""
 
 import subprocess
 from pathlib import Path
