@@ -50,8 +50,7 @@ struct Costs {
   const Device& device;
   Traffic traffic = Traffic{batch};
 
-  // Of what a copy gets. What of the shorter of both times is not hidden, with heads of 128: others have not been fitted. The
-  // beginning and end of one kernel more.
+  // Of what a copy gets. What of the shorter of both times is not hidden. The beginning and end of one kernel more.
   static constexpr double kReached = 0.97, kBeside = 0.1, kLaunch = 6000;
   // Of a chunk with both slices, where all multiprocessors have one; of one that is prepared, with P or without; besides its
   // chunks, of a block among many that begin one after the other.
@@ -62,7 +61,7 @@ struct Costs {
   double moved(double bytes) const { return bytes / (kReached * device.bytes); }
   // Where multiprocessors take so long, and so many bytes are moved beside.
   double beside(double computed, double bytes) const {
-    return std::max(computed, moved(bytes)) + (batch.D == 64 ? 0 : kBeside) * std::min(computed, moved(bytes));
+    return std::max(computed, moved(bytes)) + kBeside * std::min(computed, moved(bytes));
   }
   double states() const { return 2 * traffic.of_states(batch.pairs()); }
   // The first kernel, for those that advance so many slices in a block.

@@ -5,7 +5,8 @@
 
 namespace {
 
-// The least time, as by `cut`, of the same steps. Two blocks share a multiprocessor where there are more than multiprocessors.
+// The least time in cycles, as by `cut`, of the same steps; what memory takes has not been measured, and is left
+// out. Two blocks share a multiprocessor where there are more than multiprocessors.
 Cut cut_64(const Batch& batch, int64_t room, const Device& device) {
 #ifdef GDN_CLOCKS
   if (given("GDN_GROUPS", 0) != 0) return {1, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0};
@@ -14,7 +15,6 @@ Cut cut_64(const Batch& batch, int64_t room, const Device& device) {
   // block alone, and in one of two; without output, likewise; besides its chunks, of a block; the others as in `cut`.
   constexpr int64_t kChunkAlone = 1250, kChunkOfTwo = 1700, kAlone = 930, kOfTwo = 1150, kBlock = 5500;
   constexpr int64_t kAround = 4, kLater = 9000, kSecond = 5500, kJoin = 2500;
-  const Costs costs{batch, device};
   const int64_t pairs = batch.pairs(), each = batch.places_of_one(), multiprocessors = device.multiprocessors;
   const auto waves = [](int64_t blocks, int64_t places) { return (blocks + places - 1) / places; };
   const auto outputs = [&](int64_t blocks, int64_t length) {
@@ -24,7 +24,7 @@ Cut cut_64(const Batch& batch, int64_t room, const Device& device) {
   };
   Cut best{1, 0, 0, false};
   if (batch.sequences >= 8) return best;  // of which a few may be longer than the others, and hide them
-  double least = costs.outputs(outputs(pairs, each), 1);
+  int64_t least = outputs(pairs, each);
   const int64_t left = multiprocessors - pairs;  // by first segments
   for (int64_t count = 3; left > 0 && count <= 16 && each >= 4 * count; ++count) {
     const int64_t others = 2 * pairs * (count - 2);  // of zeros and of the identity
@@ -35,9 +35,7 @@ Cut cut_64(const Batch& batch, int64_t room, const Device& device) {
     const Cut how{1, each - (count - 1) * length, length, alone};
     if (workspace_of(how, batch).all() > room) continue;
     const int64_t first = std::max(how.first * kChunkAlone + kBlock, (length + kAround) * states + kLater);
-    const int64_t behind = (count - 1) * length;
-    const double time = costs.pass(first, how.first, (count - 2) * length, 1) + kSecond + (count - 2) * kJoin +
-                        costs.pass(outputs(pairs * (count - 1), length), behind, 0, 1);
+    const int64_t time = first + kSecond + (count - 2) * kJoin + outputs(pairs * (count - 1), length);
     if (time < least) least = time, best = how;
   }
   return best;
