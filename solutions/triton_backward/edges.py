@@ -7,15 +7,15 @@ from rows import state_at
 
 @triton.jit
 def product_with_rest(
-    given_ptr, other_ptr, n, h, D: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr, H: tl.constexpr,
-    B: tl.constexpr,
+    given_ptr, other_ptr, n, h, first, D: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr,
+    H: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """<S, dS> for the rest of a given state, and the other one of the same chunk, in tiles of [B, B]. beside_kernel has
-    taken the rounded state."""
+    """<S, dS> for the rest of a given state, and the other one of the same chunk, over key channels from `first` on."""
+    B: tl.constexpr = 32 if BK > 32 else BK  # so that little is in registers
     found = 0.0
-    for first in range(0, D, B):
-        for second in range(0, D, B):
-            j, i = first + tl.arange(0, B), second + tl.arange(0, B)
+    for second in range(0, D, B):
+        for third in range(0, BK, B):
+            j, i = first + third + tl.arange(0, B), second + tl.arange(0, B)
             there = (j < D)[:, None] & (i < D)[None, :]
             S = tl.load(given_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there, other=0.0)
             other = tl.load(other_ptr + j[:, None] * D + i[None, :], mask=there, other=0.0)

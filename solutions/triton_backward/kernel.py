@@ -17,8 +17,8 @@ With G = scale dO, x the gradient of what a token writes, and M = (I + diag(beta
     dk = (dP * Gamma)^T Q + (B + B^T) K - diag(gamma) dv S + diag(Gamma_C,:) U dS     B = dA * Gamma
 
 prepare_kernel (prepare.py) makes M and P, of all chunks at once. forward_kernel (walks.py) walks the chunks
-for S and r, backward_kernel back for dS and x. within_kernel (within.py) and beside_kernel (beside.py) take all chunks
-at once again: the first has what passes between tokens, the second what passes through states. decays.py has the gates.
+for S and r, backward_kernel back for dS and dv. gradients_kernel (gradients.py) takes all chunks at once again, for dq,
+dk and sums that gates_kernel (gates.py) makes dg of. decays.py has the gates.
 """
 
 import os
@@ -29,13 +29,13 @@ import triton
 import triton.language as tl
 from arguments import CHUNK, check, check_raw
 from around import across, gates_of, through_gates, unit
-from beside import beside_kernel
 from gates import gates_kernel, steep_kernel
+from gradients import gradients_kernel, shared_kernel
 from prepare import prepare_kernel
 from walks import backward_kernel, forward_kernel
-from within import shared_kernel, within_kernel
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+STEEP_CHANNELS = 64  # at a time, in steep_kernel, which seldom has any
 
 
 class Blocking(NamedTuple):
@@ -45,9 +45,7 @@ class Blocking(NamedTuple):
     prepare: tuple[int, int, int]
     forward: tuple[int, int, int, int]
     backward: tuple[int, int, int, int]
-    within: tuple[int, int, int]
-    beside: tuple[int, int, int, int, int]  # channels of keys, then of values
-    gates: tuple[int, int, int]
+    gradients: tuple[int, int, int, int]  # channels of keys, then of values
 
 
 def blocking(D: int, dtype: torch.dtype) -> Blocking:
@@ -55,12 +53,12 @@ def blocking(D: int, dtype: torch.dtype) -> Blocking:
     take more than 227 KiB of shared memory, or spill much (README)."""
     B = padded(D)
     if INTERPRETED:  # it charges by the operation
-        return Blocking((4, 0, B), (4, 0, B, 1), (4, 0, B, 1), (4, 0, B), (4, 0, B, B, 1), (4, 0, 64))
+        return Blocking((4, 0, B), (4, 0, B, 1), (4, 0, B, 1), (4, 0, B, B))
     if dtype == torch.float32:  # products by multiply-adds: all of a slice is in registers
-        return Blocking((8, 0, 16), (8, 0, 16, 1), (8, 0, 16, 1), (16, 0, 32), (8, 0, 16, 16, 1), (16, 0, 16))
+        return Blocking((8, 0, 16), (8, 0, 16, 1), (8, 0, 16, 1), (8, 0, 16, 16))
     if D > 128:
-        return Blocking((4, 0, 64), (8, 0, 64, 2), (8, 0, 64, 1), (4, 0, 64), (4, 0, 64, 64, 1), (4, 0, 64))
-    return Blocking((4, 128, 64), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, B), (4, 168, 64, 64, 1), (1, 0, 32))
+        return Blocking((4, 0, 64), (8, 0, 64, 2), (8, 0, 64, 1), (4, 0, 64, 64))
+    return Blocking((4, 128, 64), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, 64, B))
 
 
 def ahead(stages: int, device: torch.device) -> int:
@@ -85,26 +83,26 @@ def padded(head_size: int) -> int:
 
 
 class Workspace(NamedTuple):
-    """What kernels leave for one another (README). x waits in the rows of dv, where each head has some."""
+    """What kernels leave for one another (README). dv is in its own rows, where each head has some."""
 
     starts: torch.Tensor
     ends: torch.Tensor
     r: torch.Tensor
-    x: torch.Tensor
-    inverse: torch.Tensor  # then gradients of K K^T
-    P: torch.Tensor  # then gradients of Q K^T
+    dv: torch.Tensor
+    inverse: torch.Tensor
+    P: torch.Tensor
     later: torch.Tensor
     decay: torch.Tensor
 
 
-def workspace(q, dv, dh0, slots: int, dtype: torch.dtype, terms: int) -> Workspace:
+def workspace(q, dv, dh0, slots: int, dtype: torch.dtype) -> Workspace:
     total, _, D = q.shape
     HV, H = dv.shape[1], dh0.shape[1]
     new = lambda *shape: q.new_empty(shape, dtype=dtype)  # noqa: E731
     return Workspace(
         new(slots, H, D, D), new(slots, H, D, D), new(total, H, D),
-        dv if dv.dtype == dtype and HV == H else new(total, H, D), new(slots, H, terms, CHUNK, CHUNK),
-        new(slots, H, CHUNK, CHUNK), new(CHUNK, CHUNK), q.new_empty((slots, H, 4, CHUNK), dtype=torch.float32),
+        dv if dv.dtype == dtype and HV == H else new(total, H, D), new(slots, H, CHUNK, CHUNK),
+        new(slots, H, CHUNK, CHUNK), new(CHUNK, CHUNK), q.new_empty((slots, H, 6, CHUNK), dtype=torch.float32),
     )  # fmt: skip
 
 
@@ -127,9 +125,9 @@ def walk(
         )  # fmt: skip
     warps, registers, BV, stages = cut.backward
     slices = triton.cdiv(D, BV)
-    of_walk = q.new_empty((slots, H, slices, CHUNK), dtype=torch.float32)
+    of_walk = q.new_empty((slots, H, slices, 2, CHUNK), dtype=torch.float32)
     backward_kernel[(num_seqs * H * slices,)](
-        q, k, do, cu_seqlens, total, work.r, work.inverse, work.P, work.x, work.decay, dht, work.ends, dh0,
+        q, k, do, cu_seqlens, total, work.r, work.inverse, work.P, work.dv, work.decay, dht, work.ends, dh0,
         of_walk, scale,
         HQ=HQ, HAS_DHT=states["HAS_DHT"], K_FIRST=states["K_FIRST"], BK=padded(D), BV=BV,
         STAGES=ahead(stages, q.device), **launch(warps, registers), **norm, **common,
@@ -144,36 +142,28 @@ def gradients(
     """What follows the walks: all chunks at once."""
     (total, HQ, D), HK, HV, H = q.shape, k.shape[1], dv.shape[1], common["H"]
     num_seqs = cu_seqlens.numel() - 1
-    warps, registers, BD = cut.within
-    within_kernel[(slots * H,)](
-        k, g, beta, do, cu_seqlens, work.r, work.x, work.later, work.inverse, work.P,
-        of_walk, dv, dg, dbeta, scale, num_seqs, total,
-        HQ=HQ, HV=HV, BD=BD, IN_DV=work.x is dv, VALUE_SLICES=of_walk.shape[2], **launch(warps, registers),
-        **gates, **norm, **common,
-    )  # fmt: skip
-    if HV < H:
-        shared_kernel[(slots * HK,)](
-            cu_seqlens, work.x, dv, num_seqs, total, HK=HK, H=H, D=D, C=CHUNK, BD=BD, **launch(warps, registers),
-        )  # fmt: skip
-    warps, registers, BK, BV, stages = cut.beside
+    warps, registers, BK, BV = cut.gradients
     slices = triton.cdiv(D, BK)
-    sums = q.new_empty((slots, H, slices, 4, CHUNK), dtype=torch.float32)
-    beside_kernel[(slots * HK * slices,)](
-        q, k, do, cu_seqlens, work.r, work.x, work.starts, work.ends, work.decay, work.P, work.inverse, dq, dk,
-        sums, scale, num_seqs, total,
-        HQ=HQ, BK=BK, BV=BV, STAGES=ahead(stages, q.device), **launch(warps, registers), **norm, **common,
+    sums = q.new_empty((slots, H, slices, 3, CHUNK), dtype=torch.float32)
+    gradients_kernel[(slots * HK * slices,)](
+        q, k, do, cu_seqlens, initial_state, dht, work.r, work.dv, work.starts, work.ends, work.decay, work.P,
+        work.later, dq, dk, dv, sums, scale, num_seqs, total,
+        HQ=HQ, HV=HV, BK=BK, BV=BV, **launch(warps, registers), **states, **norm, **common,
     )  # fmt: skip
-    warps, registers, BD = cut.gates
-    of_gates = {"H": H, "D": D, "C": CHUNK, "OPERAND": common["OPERAND"], "BD": BD, "KEY_SLICES": slices} | states
+    if work.dv is not dv:
+        shared_kernel[(slots * HV,)](
+            cu_seqlens, work.dv, dv, num_seqs, total, HV=HV, H=H, D=D, C=CHUNK, BD=BV, **launch(warps, 0),
+        )  # fmt: skip
+    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": slices, "VALUE_SLICES": of_walk.shape[2]}
     gates_kernel[(slots * H,)](
-        g, cu_seqlens, initial_state, dht, work.starts, work.ends, sums, dg, num_seqs, total, GATE=gates["GATE"],
-        **launch(warps, registers), **of_gates,
+        g, cu_seqlens, work.decay, sums, of_walk, dg, dbeta, num_seqs, total, GATE=gates["GATE"],
+        **launch(1, 0), **of_gates,
     )  # fmt: skip
     if gates["GATE"] == "linear":
         steep_kernel[(slots * H,)](
-            q, k, g, beta, do, cu_seqlens, initial_state, dht, work.r, work.x, work.starts, work.ends, sums, dg, scale,
-            num_seqs, total, HQ=HQ, HK=HK, HAS_BETA=gates["HAS_BETA"], PRECISION=common["PRECISION"],
-            **launch(4, 0), **of_gates,
+            q, k, g, beta, do, cu_seqlens, work.r, work.dv, sums, of_walk, dg, scale, num_seqs, total,
+            HQ=HQ, HK=HK, D=D, HAS_BETA=gates["HAS_BETA"], OPERAND=common["OPERAND"], PRECISION=common["PRECISION"],
+            BD=STEEP_CHANNELS, **launch(4, 0), **of_gates,
         )  # fmt: skip
 
 
@@ -198,7 +188,7 @@ def backward(
     gates = {"GATE": "none" if g is None else gate, "HAS_BETA": beta is not None}
     norm = {"norm_ptr": rstd_q, "NORMED": rstd_q is not None}
     states = {"HAS_INITIAL": initial_state is not None, "HAS_DHT": dht is not None, "K_FIRST": k_first}
-    work = workspace(q, dv, dh0, slots, operand, terms)
+    work = workspace(q, dv, dh0, slots, operand)
     of_walk = walk(
         q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dh0, work, cut, slots, states, gates, norm, common
     )

@@ -6,7 +6,7 @@ Both are kept as [key channels, value channels]: so each product has on its left
 import triton
 import triton.language as tl
 from chunks import slot_of, start_of
-from products import loaded_terms, rest_of
+from products import rest_of
 from rows import scaled, state_at
 
 
@@ -46,9 +46,8 @@ def forward_kernel(
         K = tl.load(k_ptr + k_at, mask=k_in, other=0.0).to(OPERAND)
         v_at, inside = (token * HV + h // (H // HV))[:, None] * D + i[None, :], row[:, None] & (i < D)[None, :]
         V = tl.load(v_ptr + v_at, mask=inside, other=0.0)
-        M = tl.load(inverse_ptr + at * (TERMS * C * C) + square)
-        M_low = tl.load(inverse_ptr + at * (TERMS * C * C) + (TERMS - 1) * (C * C) + square)
-        decay = decay_ptr + at * (4 * C)
+        M = tl.load(inverse_ptr + at * (C * C) + square)
+        decay = decay_ptr + at * (6 * C)
         gamma, b, gamma_C = tl.load(decay + t), tl.load(decay + C + t), tl.load(decay + C - 1)
         written = tl.load(decay + 2 * C + t) * tl.load(decay + 3 * C + t)
 
@@ -59,7 +58,7 @@ def forward_kernel(
         if HAS_INITIAL and TERMS == 2 and chunk == 0:  # a given state may be large beside all that it meets
             KS = tl.dot(K, rest_of(S, OPERAND), acc=KS)
         X = (V.to(tl.float32) - KS * gamma[:, None]) * b[:, None]
-        r = loaded_terms(M, M_low, X.to(OPERAND), TERMS, PRECISION) / b[:, None]
+        r = tl.dot(M, X.to(OPERAND), input_precision=PRECISION) / b[:, None]
         tl.store(r_ptr + (token * H + h)[:, None] * D + i[None, :], r.to(OPERAND), mask=inside)
         # S <- gamma_C S + U^T diag(Gamma_C,:) K, U = diag(beta) r
         U = (r * written[:, None]).to(OPERAND)
@@ -68,14 +67,15 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["total"])
 def backward_kernel(
-    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, total, r_ptr, inverse_ptr, P_ptr, x_ptr, decay_ptr, dht_ptr, ends_ptr,
+    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, total, r_ptr, inverse_ptr, P_ptr, dv_ptr, decay_ptr, dht_ptr, ends_ptr,
     dh0_ptr, sums_ptr, scale, norm_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_DHT: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient dS of the state at the end of each chunk, that of what each token writes, x, and dh0. On the way,
-    while x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program."""
+    """The gradient dS of the state at the end of each chunk, dV, and dh0. On the way, over the
+    value channels of a program, x . r of each token, which is dbeta, and U . (K dS^T), the gradient of its decay to the
+    chunk's end."""
     SLICES: tl.constexpr = (D + BV - 1) // BV
     block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     h, n = pair % H, pair // H
@@ -101,14 +101,13 @@ def backward_kernel(
         P = tl.load(P_ptr + at * (C * C) + square)
         x_at = (token * H + h)[:, None] * D + i[None, :]
         G = tl.load(do_ptr + x_at, mask=inside, other=0.0).to(OPERAND)
-        M = tl.load(inverse_ptr + at * (TERMS * C * C) + square)
-        M_low = tl.load(inverse_ptr + at * (TERMS * C * C) + (TERMS - 1) * (C * C) + square)
+        M = tl.load(inverse_ptr + at * (C * C) + square)
         r = tl.load(r_ptr + x_at, mask=inside, other=0.0)
         Q = tl.load(q_ptr + (token * HQ + h // (H // HQ))[:, None] * D + j[None, :], mask=channels, other=0.0)
         K, Q = K.to(OPERAND), Q.to(OPERAND)
-        decay = decay_ptr + at * (4 * C)
+        decay = decay_ptr + at * (6 * C)
         gamma, to_end, gamma_C = tl.load(decay + t), tl.load(decay + 2 * C + t), tl.load(decay + C - 1)
-        erased = tl.load(decay + 3 * C + t) * gamma
+        beta = tl.load(decay + 3 * C + t)
 
         held = dS.to(OPERAND)
         tl.store(ends_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
@@ -116,13 +115,16 @@ def backward_kernel(
         KD = tl.dot(K, held, input_precision=PRECISION)
         if HAS_DHT and TERMS == 2 and turn == 0:  # as in forward_kernel
             KD = tl.dot(K, rest_of(dS, OPERAND), acc=KD)
+        of_end = tl.sum(KD * r.to(tl.float32), axis=1) * beta
         X = tl.dot(tl.trans(P), G, acc=KD * to_end[:, None], input_precision=PRECISION)
-        x = loaded_terms(tl.trans(M), tl.trans(M_low), X.to(OPERAND), TERMS, PRECISION)
-        tl.store(x_ptr + x_at, x.to(OPERAND), mask=inside)
-        tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(x * r.to(tl.float32), axis=1))
-        # dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dV)^T K, dV = diag(beta) x
+        x = tl.dot(tl.trans(M), X.to(OPERAND), input_precision=PRECISION)
+        dV = x * beta[:, None]
+        tl.store(dv_ptr + x_at, dV.to(OPERAND), mask=inside)
+        sums = sums_ptr + (at * SLICES + block) * (2 * C) + t
+        tl.store(sums + C, of_end)
+        tl.store(sums, tl.sum(x * r.to(tl.float32), axis=1))
+        # dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dV)^T K
         G = scaled(G.to(tl.float32) * gamma[:, None], scale, norm_ptr, token * HQ + h // (H // HQ), row, NORMED)
         dS = tl.dot(tl.trans(Q), G.to(OPERAND), acc=dS * gamma_C, input_precision=PRECISION)
-        dV = (x * -erased[:, None]).to(OPERAND)
-        dS = tl.dot(tl.trans(K), dV, acc=dS, input_precision=PRECISION)
+        dS = tl.dot(tl.trans(K), (dV * -gamma[:, None]).to(OPERAND), acc=dS, input_precision=PRECISION)
     tl.store(dh0_ptr + state_at(n, h, i, j, H, D, K_FIRST), dS, mask=there)
