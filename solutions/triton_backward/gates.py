@@ -18,10 +18,11 @@ def summed(sums_ptr, at, t, C: tl.constexpr, SLICES: tl.constexpr, ROWS: tl.cons
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def gates_kernel(
-    g_ptr, cu_seqlens_ptr, decay_ptr, sums_ptr, of_walk_ptr, dg_ptr, dbeta_ptr, num_seqs, total,
+    g_ptr, cu_seqlens_ptr, decay_ptr, between_ptr, sums_ptr, of_walk_ptr, dg_ptr, dbeta_ptr, num_seqs, total,
     H: tl.constexpr, GATE: tl.constexpr, C: tl.constexpr, KEY_SLICES: tl.constexpr, VALUE_SLICES: tl.constexpr,
 ):  # fmt: skip
-    """A program has a chunk and a head. It adds up what gradients_kernel and backward_kernel found for each slice.
+    """A program has a chunk and a head. It adds up what within_kernel found, and for
+    each slice gradients_kernel and backward_kernel.
 
     of_start [C]: the gradient of gamma, by which the state at the start reaches a token. of_end [C]: that of the decay
     from a token to the end. through: that of gamma_C, by which the state at the start reaches the end.
@@ -38,14 +39,14 @@ def gates_kernel(
     row = t < count
     to = first * H + h + t * H
     at = slot * H + h
-    decay = decay_ptr + at * (6 * C)
+    decay = decay_ptr + at * (8 * C)
     through = 0.0
     for part in tl.static_range(KEY_SLICES):
-        through += tl.load(sums_ptr + (at * KEY_SLICES + part) * (3 * C) + 2 * C)
-    of_start = tl.load(decay + t) * summed(sums_ptr, at, t, C, KEY_SLICES, 3)
+        through += tl.load(sums_ptr + (at * KEY_SLICES + part) * (2 * C) + C)
+    of_start = tl.load(decay + t) * summed(sums_ptr, at, t, C, KEY_SLICES, 2)
     of_end = summed(of_walk_ptr + C, at, t - 1, C, VALUE_SLICES, 2)  # of the token before
     of_end *= tl.load(decay + 2 * C + t - 1, mask=t > 0, other=0.0)
-    dg = summed(sums_ptr + C, at, t, C, KEY_SLICES, 3) + tl.load(decay + C - 1) * through
+    dg = tl.load(between_ptr + at * C + t) + tl.load(decay + C - 1) * through
     dg += tl.cumsum(of_start, axis=0, reverse=True) + tl.cumsum(of_end, axis=0)
     alpha, _ = steep_gates(g_ptr, to, row, GATE, C)
     tl.store(dg_ptr + to, dg / alpha, mask=row)
@@ -85,8 +86,8 @@ def steep_kernel(
         return
     through = 0.0
     for part in tl.static_range(KEY_SLICES):
-        through += tl.load(sums_ptr + ((slot * H + h) * KEY_SLICES + part) * (3 * C) + 2 * C)
-    of_start = summed(sums_ptr, slot * H + h, t, C, KEY_SLICES, 3)
+        through += tl.load(sums_ptr + ((slot * H + h) * KEY_SLICES + part) * (2 * C) + C)
+    of_start = summed(sums_ptr, slot * H + h, t, C, KEY_SLICES, 2)
     of_end = summed(of_walk_ptr + C, slot * H + h, t, C, VALUE_SLICES, 2)
     beta = write_gates(beta_ptr, at, row, HAS_BETA)
     dGamma = gradient_of_decays(

@@ -1,15 +1,13 @@
 """dq and dk of all chunks at once, and sums for dg.
 
-Everything is transposed, [key channels, tokens]: so each product has on its left what was loaded, and what the kernel
-has computed is on its right.
+All operands are loaded: the left operand of a wgmma is not to come from registers (README).
 """
 
 import triton
 import triton.language as tl
 from chunks import sequence_of, start_of, tokens_of
-from decays import decays_between, gates_between_tokens
 from edges import product_with_rest
-from rows import channels_of, scaled, scores_of, store_channels
+from rows import channels_of, scaled, store_channels
 
 
 @triton.jit
@@ -24,70 +22,21 @@ def zeros_behind(slot, head, part, t, j, none, dq_ptr, dk_ptr, dv_ptr, HQ: tl.co
         store_channels(dv_ptr + (slot * C * HV + h) * D, zeros, t, j, none, HV, D)
 
 
-@triton.jit
-def state_times(
-    state_ptr, x_ptr, t, j, row, H: tl.constexpr, D: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr,
-    C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-):  # fmt: skip
-    """The state of a chunk, over all value channels, times its rows: [BK, C]."""
-    X = tl.zeros([BK, C], dtype=tl.float32)
-    for i_first in tl.static_range(0, D, BV):
-        i = i_first + tl.arange(0, BV)
-        S = tl.load(state_ptr + j[:, None] * D + i[None, :], mask=(j < D)[:, None] & (i < D)[None, :], other=0.0)
-        x = channels_of(x_ptr, t, i, row, H, D).to(OPERAND)
-        X = tl.dot(S, tl.trans(x), acc=X, input_precision=PRECISION)
-    return X
-
-
-@triton.jit
-def product_of_states(
-    starts_ptr, ends_ptr, j, D: tl.constexpr, PRECISION: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr
-):  # fmt: skip
-    """<S, dS> of both ends of a chunk, over a program's key channels: what is on the diagonal of S dS^T."""
-    X = tl.zeros([BK, BK], dtype=tl.float32)
-    for i_first in tl.static_range(0, D, BV):
-        i = i_first + tl.arange(0, BV)
-        at, there = j[:, None] * D + i[None, :], (j < D)[:, None] & (i < D)[None, :]
-        S = tl.load(starts_ptr + at, mask=there, other=0.0)
-        dS = tl.load(ends_ptr + at, mask=there, other=0.0)
-        X = tl.dot(S, tl.trans(dS), acc=X, input_precision=PRECISION)
-    return tl.sum(tl.sum(tl.where(j[:, None] == j[None, :], X, 0.0), axis=1), axis=0)
-
-
-@triton.jit
-def products_with_rests(
-    starts_ptr, ends_ptr, initial_ptr, dht_ptr, cu_seqlens_ptr, first, count, slot, num_seqs, total, h, part,
-    H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr, HAS_DHT: tl.constexpr, K_FIRST: tl.constexpr,
-    OPERAND: tl.constexpr, C: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """What given states lose as operands of <S, dS>: an input is not to be rounded there, for the sum may be small."""
-    found = 0.0
-    if tl.float32 != OPERAND:
-        n = sequence_of(cu_seqlens_ptr, slot, num_seqs, total, C)
-        if HAS_INITIAL:
-            if first == start_of(cu_seqlens_ptr, n, total):
-                found += product_with_rest(initial_ptr, ends_ptr, n, h, part * BK, D, K_FIRST, OPERAND, H, BK)
-        if HAS_DHT:
-            if first + count == start_of(cu_seqlens_ptr, n + 1, total):
-                found += product_with_rest(dht_ptr, starts_ptr, n, h, part * BK, D, K_FIRST, OPERAND, H, BK)
-    return found
-
-
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def gradients_kernel(
-    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, initial_ptr, dht_ptr, r_ptr, x_ptr, starts_ptr, ends_ptr, decay_ptr, P_ptr,
-    later_ptr, dq_ptr, dk_ptr, dv_ptr, sums_ptr, scale, num_seqs, total, norm_ptr,
+    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, initial_ptr, dht_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, decay_ptr,
+    of_scores_ptr, of_keys_ptr, dq_ptr, dk_ptr, dv_out_ptr, sums_ptr, scale, num_seqs, total, norm_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     HAS_INITIAL: tl.constexpr, HAS_DHT: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr,
-    TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    PRECISION: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """A program has a chunk, a key head and a slice of the key channels, and takes the heads that share the key head in
-    turn: so dq and dk are sums in one order, and are rounded once.
-
-    What passes from token to token is needed by all slices, and its part in dg is left to the first and the last.
-    """
-    SHARED_V: tl.constexpr = HQ > HK  # GQA: query heads share keys and values
+    turn: so dq and dk are sums in one order, and are rounded once."""
     GROUP: tl.constexpr = H // HK
+    OUTER: tl.constexpr = HQ // HK  # GQA: query heads share keys and values, and each has a sum of its own
+    INNER: tl.constexpr = GROUP // OUTER
+    TURNS: tl.constexpr = (D + BV - 1) // BV
     SLICES: tl.constexpr = (D + BK - 1) // BK
     part, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     head, slot = pair % HK, (pair // HK).to(tl.int64)
@@ -96,7 +45,7 @@ def gradients_kernel(
     behind = slot * C + t
     none = (behind >= start_of(cu_seqlens_ptr, num_seqs, total)) & (behind < total)
     if tl.max(none.to(tl.int32), axis=0) > 0:
-        zeros_behind(slot, head, part, t, j, none, dq_ptr, dk_ptr, dv_ptr, HQ, HK, HV, D, C, BK)
+        zeros_behind(slot, head, part, t, j, none, dq_ptr, dk_ptr, dv_out_ptr, HQ, HK, HV, D, C, BK)
     if count <= 0:  # a slot that no chunk has
         return
 
@@ -106,82 +55,76 @@ def gradients_kernel(
     dk_ptr += (first * HK + head) * D
     do_ptr += first * H * D
     r_ptr += first * H * D
-    x_ptr += first * H * D
+    dv_ptr += first * H * D
     row = t < count
     square = t[:, None] * C + t[None, :]
-    nothing = tl.zeros([BK, C], dtype=tl.float32)
+    k_at, q_at = k_ptr + t[:, None] * (HK * D) + j[None, :], q_ptr + t[:, None] * (HQ * D) + j[None, :]
+    keys = row[:, None] & (j < D)[None, :]
 
-    dQ, dK = nothing, nothing
-    for h in tl.range(head * GROUP, (head + 1) * GROUP, num_stages=1):
-        # Zero, which the compiler does not know: else it keeps hundreds of addresses in registers from head to head.
-        t, j = tl.arange(0, C) + (h >> 24), part * BK + tl.arange(0, BK)
-        row, rows = t < count, j + (h >> 24)
-        square = t[:, None] * C + t[None, :]
-        at = slot * H + h
-        decay, state = decay_ptr + at * (6 * C), at * (D * D)
-        between = tl.zeros([C], dtype=tl.float32)
-        # Loaded by h, or they would be loaded before the loop, and be in the way of the sums.
-        k_at, q_at = k_ptr + (h // GROUP - head) * D, q_ptr + h // (H // HQ) * D
-        K = channels_of(k_at, t, j, row, HK, D).to(OPERAND)
-        Q = channels_of(q_at, t, j, row, HQ, D).to(OPERAND)
+    dK = tl.zeros([C, BK], dtype=tl.float32)
+    for outer in range(OUTER):
+        dQ = tl.zeros([C, BK], dtype=tl.float32)
+        # What passes through the states: the heads that share a sum, and of each all value channels, BV at a time.
+        for turn in tl.range(0, INNER * TURNS, num_stages=STAGES):
+            h, i = head * GROUP + outer * INNER + turn // TURNS, turn % TURNS * BV + tl.arange(0, BV)
+            at = slot * H + h
+            states, there = at * (D * D) + j[:, None] * D + i[None, :], (j < D)[:, None] & (i < D)[None, :]
+            values, inside = h * D + t[:, None] * (H * D) + i[None, :], row[:, None] & (i < D)[None, :]
+            S, dS = tl.load(starts_ptr + states, mask=there, other=0.0), tl.load(ends_ptr + states, mask=there, other=0.0)
+            G = tl.load(do_ptr + values, mask=inside, other=0.0).to(OPERAND)
+            dV, r = tl.load(dv_ptr + values, mask=inside, other=0.0), tl.load(r_ptr + values, mask=inside, other=0.0)
+            decay = decay_ptr + at * (8 * C) + t
+            gamma, written = tl.load(decay), tl.load(decay + 7 * C)
+            # Q S^T and K S^T, which the gates need, are sums of G S and dV S with Q and K.
+            X = scaled(tl.dot(G, tl.trans(S), input_precision=PRECISION), scale, norm_ptr,
+                       first * HQ + h // (H // HQ) + t * HQ, row, NORMED)  # fmt: skip
+            Q = tl.load(q_at + h // (H // HQ) * D, mask=keys, other=0.0).to(tl.float32)
+            of_start = tl.sum(X * Q, axis=1)
+            dQ += X * gamma[:, None]
+            X = tl.dot(dV, tl.trans(S), input_precision=PRECISION)
+            K = tl.load(k_at, mask=keys, other=0.0).to(tl.float32)
+            of_start -= tl.sum(X * K, axis=1)
+            dK -= X * gamma[:, None]
+            dK += tl.dot(r, tl.trans(dS), input_precision=PRECISION) * written[:, None]
+            X = tl.dot(S, tl.trans(dS), input_precision=PRECISION)  # <S, dS> is on the diagonal
+            through = tl.sum(tl.sum(tl.where(j[:, None] == j[None, :], X, 0.0), axis=1), axis=0)
+            sums = sums_ptr + ((at * SLICES + part) * TURNS + turn % TURNS) * (2 * C)
+            tl.store(sums + t, of_start)
+            tl.store(sums + C, through)
+        # What passes between tokens
+        for turn in tl.range(0, INNER, num_stages=STAGES):
+            h = head * GROUP + outer * INNER + turn
+            of_scores = tl.load(of_scores_ptr + (slot * H + h) * (C * C) + square)
+            of_keys = tl.load(of_keys_ptr + (slot * H + h) * (C * C) + square)
+            Q = tl.load(q_at + h // (H // HQ) * D, mask=keys, other=0.0).to(OPERAND)
+            K = tl.load(k_at, mask=keys, other=0.0).to(OPERAND)
+            dQ = tl.dot(of_scores, K, acc=dQ, input_precision=PRECISION)
+            dK = tl.dot(tl.trans(of_scores), Q, acc=dK, input_precision=PRECISION)
+            dK = tl.dot(of_keys, K, acc=dK, input_precision=PRECISION)
+            dK = tl.dot(tl.trans(of_keys), K, acc=dK, input_precision=PRECISION)
+        store_channels(dq_ptr + (head * (HQ // HK) + outer) * D, dQ, t, j, row, HQ, D)
+    store_channels(dk_ptr, dK, t, j, row, HK, D)
 
-        # dP = G U^T for U = diag(beta) r: the right operand is r, the factor comes afterwards.
-        dP = scores_of(do_ptr + h * D, r_ptr + h * D, t, row, H, H, D, OPERAND, PRECISION, C, BV)
-        dP *= tl.load(decay + 3 * C + t)[None, :]
-        if part == 0:  # Gamma times its gradient
-            P = tl.load(P_ptr + at * (C * C) + square).to(tl.float32)
-            between += gates_between_tokens(P * dP, later_ptr, TERMS, PRECISION, C)
-        Gamma = decays_between(dP, tl.load(decay + 4 * C + t), tl.load(decay + 5 * C + t))
-        dP = scaled(dP * Gamma, scale, norm_ptr, first * HQ + h // (H // HQ) + t * HQ, row, NORMED)
-        dP = tl.where(t[:, None] >= t[None, :], dP, 0.0).to(OPERAND)
-        dQ = tl.dot(tl.trans(K), tl.trans(dP), acc=dQ, input_precision=PRECISION)
-        dK = tl.dot(tl.trans(Q), dP, acc=dK, input_precision=PRECISION)
-
-        # Q S^T and K S^T, which the gates need, are sums of G S and dV S with Q and K.
-        tl.debug_barrier()  # else what is loaded again stays in registers
-        gamma = tl.load(decay + t)
-        X = state_times(starts_ptr + state, do_ptr + h * D, t, rows, row, H, D, OPERAND, PRECISION, C, BK, BV) * scale
-        if NORMED:
-            X *= tl.load(norm_ptr + first * HQ + h // (H // HQ) + t * HQ, mask=row, other=0.0)[None, :]
-        of_start = X * tl.trans(channels_of(q_at, t, j, row, HQ, D)).to(tl.float32)
-        dQ += X * gamma[None, :]
-        X = state_times(starts_ptr + state, x_ptr + h * D, t, rows, row, H, D, OPERAND, PRECISION, C, BK, BV)
-        of_start -= X * tl.trans(channels_of(k_at, t, j, row, HK, D)).to(tl.float32)
-        dK -= X * gamma[None, :]
-        of_start = tl.sum(of_start, axis=0)
-
-        # dA = -strict_lower(dV U^T)
-        tl.debug_barrier()
-        dA = scores_of(x_ptr + h * D, r_ptr + h * D, t, row, H, H, D, OPERAND, PRECISION, C, BV)
-        dA *= -tl.load(decay + 3 * C + t)[None, :]
-        dA *= decays_between(dA, tl.load(decay + 4 * C + t), tl.load(decay + 5 * C + t))
-        dA = tl.where(t[:, None] > t[None, :], dA, 0.0)
-        if part == SLICES - 1:
-            KK = scores_of(k_ptr, k_ptr, t, row, HK, HK, D, OPERAND, PRECISION, C, BV)
-            between += gates_between_tokens(KK * dA, later_ptr, TERMS, PRECISION, C)
-        dA = dA.to(OPERAND)
-        dK = tl.dot(tl.trans(K), dA, acc=dK, input_precision=PRECISION)
-        dK = tl.dot(tl.trans(K), tl.trans(dA), acc=dK, input_precision=PRECISION)
-
-        tl.debug_barrier()
-        X = state_times(ends_ptr + state, r_ptr + h * D, t, rows, row, H, D, OPERAND, PRECISION, C, BK, BV)
-        dK += X * (tl.load(decay + 3 * C + t) * tl.load(decay + 2 * C + t))[None, :]
-        through = product_of_states(starts_ptr + state, ends_ptr + state, rows, D, PRECISION, BK, BV)
-        through += products_with_rests(
-            starts_ptr + state, ends_ptr + state, initial_ptr, dht_ptr, cu_seqlens_ptr, first, count, slot, num_seqs,
-            total, h, part, H, D, HAS_INITIAL, HAS_DHT, K_FIRST, OPERAND, C, BK,
-        )  # fmt: skip
-
-        sums = sums_ptr + (at * SLICES + part) * (3 * C)
-        tl.store(sums + t, of_start)
-        tl.store(sums + C + t, between)
-        tl.store(sums + 2 * C, through)
-        if SHARED_V:
-            store_channels(dq_ptr + h * D, tl.trans(dQ), t, j, row, HQ, D)
-            dQ = nothing
-    if not SHARED_V:
-        store_channels(dq_ptr + head * D, tl.trans(dQ), t, j, row, HQ, D)
-    store_channels(dk_ptr, tl.trans(dK), t, j, row, HK, D)
+    if tl.float32 != OPERAND and (HAS_INITIAL or HAS_DHT):
+        n = sequence_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+        starts = first == start_of(cu_seqlens_ptr, n, total)
+        ends = first + count == start_of(cu_seqlens_ptr, n + 1, total)
+        if starts | ends:
+            tl.debug_barrier()
+            for h in range(head * GROUP, (head + 1) * GROUP):
+                sums = sums_ptr + ((slot * H + h) * SLICES + part) * TURNS * (2 * C) + C
+                state = (slot * H + h) * (D * D)
+                through = tl.load(sums)
+                if HAS_INITIAL and starts:
+                    through += product_with_rest(
+                        initial_ptr, ends_ptr + state, n, h, part * BK, D, K_FIRST, OPERAND, H, BK
+                    )  # fmt: skip
+                if HAS_DHT and ends:
+                    through += product_with_rest(
+                        dht_ptr, starts_ptr + state, n, h, part * BK, D, K_FIRST, OPERAND, H, BK
+                    )  # fmt: skip
+                tl.debug_barrier()
+                tl.store(sums, through)
 
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])

@@ -33,6 +33,7 @@ from gates import gates_kernel, steep_kernel
 from gradients import gradients_kernel, shared_kernel
 from prepare import prepare_kernel
 from walks import backward_kernel, forward_kernel
+from within import within_kernel
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 STEEP_CHANNELS = 64  # at a time, in steep_kernel, which seldom has any
@@ -45,7 +46,8 @@ class Blocking(NamedTuple):
     prepare: tuple[int, int, int]
     forward: tuple[int, int, int, int]
     backward: tuple[int, int, int, int]
-    gradients: tuple[int, int, int, int]  # channels of keys, then of values
+    within: tuple[int, int, int]
+    gradients: tuple[int, int, int, int, int]  # channels of keys, then of values
 
 
 def blocking(D: int, dtype: torch.dtype) -> Blocking:
@@ -53,12 +55,12 @@ def blocking(D: int, dtype: torch.dtype) -> Blocking:
     take more than 227 KiB of shared memory, or spill much (README)."""
     B = padded(D)
     if INTERPRETED:  # it charges by the operation
-        return Blocking((4, 0, B), (4, 0, B, 1), (4, 0, B, 1), (4, 0, B, B))
+        return Blocking((4, 0, B), (4, 0, B, 1), (4, 0, B, 1), (4, 0, B), (4, 0, B, B, 1))
     if dtype == torch.float32:  # products by multiply-adds: all of a slice is in registers
-        return Blocking((8, 0, 16), (8, 0, 16, 1), (8, 0, 16, 1), (8, 0, 16, 16))
+        return Blocking((8, 0, 16), (8, 0, 16, 1), (8, 0, 16, 1), (16, 0, 32), (8, 0, 16, 16, 1))
     if D > 128:
-        return Blocking((4, 0, 64), (8, 0, 64, 2), (8, 0, 64, 1), (4, 0, 64, 64))
-    return Blocking((4, 128, 64), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, 64, B))
+        return Blocking((4, 0, 64), (8, 0, 64, 2), (8, 0, 64, 1), (4, 0, 64), (4, 0, 64, 64, 1))
+    return Blocking((4, 128, 64), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, B), (4, 0, 64, 64, 2))
 
 
 def ahead(stages: int, device: torch.device) -> int:
@@ -102,7 +104,7 @@ def workspace(q, dv, dh0, slots: int, dtype: torch.dtype) -> Workspace:
     return Workspace(
         new(slots, H, D, D), new(slots, H, D, D), new(total, H, D),
         dv if dv.dtype == dtype and HV == H else new(total, H, D), new(slots, H, CHUNK, CHUNK),
-        new(slots, H, CHUNK, CHUNK), new(CHUNK, CHUNK), q.new_empty((slots, H, 6, CHUNK), dtype=torch.float32),
+        new(slots, H, CHUNK, CHUNK), new(CHUNK, CHUNK), q.new_empty((slots, H, 8, CHUNK), dtype=torch.float32),
     )  # fmt: skip
 
 
@@ -142,21 +144,28 @@ def gradients(
     """What follows the walks: all chunks at once."""
     (total, HQ, D), HK, HV, H = q.shape, k.shape[1], dv.shape[1], common["H"]
     num_seqs = cu_seqlens.numel() - 1
-    warps, registers, BK, BV = cut.gradients
-    slices = triton.cdiv(D, BK)
-    sums = q.new_empty((slots, H, slices, 3, CHUNK), dtype=torch.float32)
+    between = q.new_empty((slots, H, CHUNK), dtype=torch.float32)
+    warps, registers, BD = cut.within
+    within_kernel[(slots * H,)](
+        k, do, cu_seqlens, work.r, work.dv, work.decay, work.later, work.inverse, work.P, between, scale, num_seqs, total,
+        HQ=HQ, BD=BD, **launch(warps, registers), **norm, **common,
+    )  # fmt: skip
+    warps, registers, BK, BV, stages = cut.gradients
+    slices, turns = triton.cdiv(D, BK), triton.cdiv(D, BV)
+    of_gradients = {name: x for name, x in common.items() if name != "TERMS"}
+    sums = q.new_empty((slots, H, slices * turns, 2, CHUNK), dtype=torch.float32)
     gradients_kernel[(slots * HK * slices,)](
         q, k, do, cu_seqlens, initial_state, dht, work.r, work.dv, work.starts, work.ends, work.decay, work.P,
-        work.later, dq, dk, dv, sums, scale, num_seqs, total,
-        HQ=HQ, HV=HV, BK=BK, BV=BV, **launch(warps, registers), **states, **norm, **common,
+        work.inverse, dq, dk, dv, sums, scale, num_seqs, total,
+        HQ=HQ, HV=HV, BK=BK, BV=BV, STAGES=ahead(stages, q.device), **launch(warps, registers), **states, **norm, **of_gradients,
     )  # fmt: skip
     if work.dv is not dv:
         shared_kernel[(slots * HV,)](
             cu_seqlens, work.dv, dv, num_seqs, total, HV=HV, H=H, D=D, C=CHUNK, BD=BV, **launch(warps, 0),
         )  # fmt: skip
-    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": slices, "VALUE_SLICES": of_walk.shape[2]}
+    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": slices * turns, "VALUE_SLICES": of_walk.shape[2]}
     gates_kernel[(slots * H,)](
-        g, cu_seqlens, work.decay, sums, of_walk, dg, dbeta, num_seqs, total, GATE=gates["GATE"],
+        g, cu_seqlens, work.decay, between, sums, of_walk, dg, dbeta, num_seqs, total, GATE=gates["GATE"],
         **launch(1, 0), **of_gates,
     )  # fmt: skip
     if gates["GATE"] == "linear":

@@ -33,7 +33,7 @@ def prepare_kernel(
     k_ptr += (first * HK + h // (H // HK)) * D
     inverse_ptr += (slot * H + h) * (C * C)
     P_ptr += (slot * H + h) * (C * C)
-    decay_ptr += (slot * H + h) * (6 * C)
+    decay_ptr += (slot * H + h) * (8 * C)
 
     # Rows past the end of the sequence are tokens that do nothing: alpha = 1, beta = 0, and zeros.
     row = t < count
@@ -46,10 +46,13 @@ def prepare_kernel(
     to_end = tl.sum(tl.where(last, resets, 0.0), axis=0) - resets + tl.sum(tl.where(last, fall, 0.0), axis=0) - fall
     tl.store(decay_ptr + t, decay(resets + fall))
     tl.store(decay_ptr + C + t, b)
-    tl.store(decay_ptr + 2 * C + t, decay(tl.minimum(to_end, 0.0)))
+    to_end = decay(tl.minimum(to_end, 0.0))
+    tl.store(decay_ptr + 2 * C + t, to_end)
     tl.store(decay_ptr + 3 * C + t, beta)
     tl.store(decay_ptr + 4 * C + t, fall)
     tl.store(decay_ptr + 5 * C + t, resets)
+    tl.store(decay_ptr + 6 * C + t, 1 / b)
+    tl.store(decay_ptr + 7 * C + t, to_end * beta)
 
     QK = scores_of(q_ptr, k_ptr, t, row, HQ, HK, D, OPERAND, PRECISION, C, BK)
     Gamma = decays_between(QK, fall, resets)

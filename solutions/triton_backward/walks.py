@@ -47,9 +47,9 @@ def forward_kernel(
         v_at, inside = (token * HV + h // (H // HV))[:, None] * D + i[None, :], row[:, None] & (i < D)[None, :]
         V = tl.load(v_ptr + v_at, mask=inside, other=0.0)
         M = tl.load(inverse_ptr + at * (C * C) + square)
-        decay = decay_ptr + at * (6 * C)
+        decay = decay_ptr + at * (8 * C)
         gamma, b, gamma_C = tl.load(decay + t), tl.load(decay + C + t), tl.load(decay + C - 1)
-        written = tl.load(decay + 2 * C + t) * tl.load(decay + 3 * C + t)
+        reciprocal, written = tl.load(decay + 6 * C + t), tl.load(decay + 7 * C + t)
 
         held = S.to(OPERAND)
         tl.store(starts_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
@@ -58,7 +58,7 @@ def forward_kernel(
         if HAS_INITIAL and TERMS == 2 and chunk == 0:  # a given state may be large beside all that it meets
             KS = tl.dot(K, rest_of(S, OPERAND), acc=KS)
         X = (V.to(tl.float32) - KS * gamma[:, None]) * b[:, None]
-        r = tl.dot(M, X.to(OPERAND), input_precision=PRECISION) / b[:, None]
+        r = tl.dot(M, X.to(OPERAND), input_precision=PRECISION) * reciprocal[:, None]
         tl.store(r_ptr + (token * H + h)[:, None] * D + i[None, :], r.to(OPERAND), mask=inside)
         # S <- gamma_C S + U^T diag(Gamma_C,:) K, U = diag(beta) r
         U = (r * written[:, None]).to(OPERAND)
@@ -105,7 +105,7 @@ def backward_kernel(
         r = tl.load(r_ptr + x_at, mask=inside, other=0.0)
         Q = tl.load(q_ptr + (token * HQ + h // (H // HQ))[:, None] * D + j[None, :], mask=channels, other=0.0)
         K, Q = K.to(OPERAND), Q.to(OPERAND)
-        decay = decay_ptr + at * (6 * C)
+        decay = decay_ptr + at * (8 * C)
         gamma, to_end, gamma_C = tl.load(decay + t), tl.load(decay + 2 * C + t), tl.load(decay + C - 1)
         beta = tl.load(decay + 3 * C + t)
 
