@@ -67,23 +67,18 @@ def gradient_of_decays(
     return tl.where(t[:, None] >= t[None, :], dP, 0.0) + tl.where(t[:, None] > t[None, :], dA, 0.0)
 
 
-@triton.jit(do_not_specialize=["num_seqs", "total"])
-def steep_kernel(
-    q_ptr, k_ptr, g_ptr, beta_ptr, do_ptr, cu_seqlens_ptr, r_ptr, dv_ptr, sums_ptr, of_walk_ptr, dg_ptr, scale, num_seqs, total,
+@triton.jit
+def gradients_of_steep_gates(
+    q_ptr, k_ptr, g_ptr, beta_ptr, do_ptr, r_ptr, dv_ptr, sums_ptr, of_walk_ptr, dg_ptr, scale, first, count, slot, h,
     HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, KEY_SLICES: tl.constexpr,
     VALUE_SLICES: tl.constexpr,
 ):  # fmt: skip
-    """dg of steep gates, for linear gates: both parts of each decay are formed without the gate. Few chunks have one,
-    and these start again."""
-    h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
-    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    """Both parts of each decay are formed without the gate."""
     t = tl.arange(0, C)
     row = t < count
     at = first * H + h + t * H
     _, steep = steep_gates(g_ptr, at, row, "linear", C)
-    if tl.max(steep.to(tl.int32), axis=0) == 0:  # so it is for a slot that no chunk has
-        return
     through = 0.0
     for part in tl.static_range(KEY_SLICES):
         through += tl.load(sums_ptr + ((slot * H + h) * KEY_SLICES + part) * (2 * C) + C)
@@ -107,3 +102,28 @@ def steep_kernel(
             found += start * tl.sum(after * of_start, axis=0) + end * tl.sum(until * of_end, axis=0)
             dg = tl.where(t == token, found + start * end * through, dg)
     tl.store(dg_ptr + at, dg, mask=row & steep)
+
+
+@triton.jit(do_not_specialize=["num_seqs", "total"])
+def steep_kernel(
+    q_ptr, k_ptr, g_ptr, beta_ptr, do_ptr, cu_seqlens_ptr, r_ptr, dv_ptr, sums_ptr, of_walk_ptr, dg_ptr, scale,
+    num_seqs, total,
+    HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr,
+    OPERAND: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, KEY_SLICES: tl.constexpr,
+    VALUE_SLICES: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    """dg of steep gates, for linear gates. A program has a chunk and some heads. Few chunks have such a gate."""
+    before, slot = tl.program_id(0) % (H // HEADS) * HEADS, (tl.program_id(0) // (H // HEADS)).to(tl.int64)
+    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    t = tl.arange(0, C)
+    at = first * H + t[:, None] * H + before + tl.arange(0, HEADS)[None, :]
+    _, steep = steep_gates(g_ptr, at, (t < count)[:, None], "linear", C)
+    steep = tl.max(steep.to(tl.int32), axis=0)
+    if tl.max(steep, axis=0) == 0:  # so it is for a slot that no chunk has
+        return
+    for n in range(HEADS):
+        if tl.max(tl.where(tl.arange(0, HEADS) == n, steep, 0), axis=0) > 0:
+            gradients_of_steep_gates(
+                q_ptr, k_ptr, g_ptr, beta_ptr, do_ptr, r_ptr, dv_ptr, sums_ptr, of_walk_ptr, dg_ptr, scale, first,
+                count, slot, before + n, HQ, HK, H, D, HAS_BETA, OPERAND, PRECISION, C, BD, KEY_SLICES, VALUE_SLICES,
+            )  # fmt: skip

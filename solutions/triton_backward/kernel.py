@@ -32,6 +32,7 @@ from around import across, gates_of, through_gates, unit
 from gates import gates_kernel, steep_kernel
 from gradients import gradients_kernel, shared_kernel
 from prepare import prepare_kernel
+from scan import scan_kernel
 from walks import backward_kernel, forward_kernel
 from within import within_kernel
 
@@ -61,6 +62,16 @@ def blocking(D: int, dtype: torch.dtype) -> Blocking:
     if D > 128:
         return Blocking((4, 0, 64), (8, 0, 64, 2), (8, 0, 64, 1), (4, 0, 64), (4, 0, 64, 64, 1))
     return Blocking((4, 128, 64), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, B), (4, 0, 64, 64, 2))
+
+
+def segment_of(num_seqs: int, H: int, total: int, D: int, operand) -> int:
+    """Chunks of a segment, where (sequence, head) pairs are few and their sequences long; else 0: whole sequences."""
+    chunks = triton.cdiv(total, CHUNK)
+    if INTERPRETED:  # both ways are to be seen
+        return 2 if num_seqs * H < 4 and total else 0
+    if operand != tl.bfloat16 or D > 128 or num_seqs * H > 16 or chunks < 16 * num_seqs:
+        return 0
+    return max(4, triton.next_power_of_2(chunks * H // 80))
 
 
 def ahead(stages: int, device: torch.device) -> int:
@@ -112,28 +123,57 @@ def walk(
     q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dh0, work, cut, slots, states, gates, norm, common,
 ):  # fmt: skip
     """What precedes the walks, and the walks. Returns what the second leaves in float32."""
-    (total, HQ, D), (num_seqs, H), HV = q.shape, dh0.shape[:2], v.shape[1]
+    (total, HQ, D), (num_seqs, H), HV, BK = q.shape, dh0.shape[:2], v.shape[1], padded(q.shape[2])
+    segment = segment_of(num_seqs, H, total, D, common["OPERAND"])
+    places = triton.cdiv(total, CHUNK * segment) + num_seqs - 1 if segment else num_seqs
+    bounds = moves = falls = None
+    if segment:
+        bounds = q.new_empty((places, H, D, D), dtype=torch.float32)
+        moves, falls = torch.empty_like(bounds, dtype=work.r.dtype), q.new_empty((places, H), dtype=torch.float32)
     if total:
-        warps, registers, BK = cut.prepare
+        warps, registers, BD = cut.prepare
         prepare_kernel[(slots * H,)](
             q, k, g, beta, cu_seqlens, work.inverse, work.P, work.decay, work.later, scale, num_seqs, total,
-            HQ=HQ, BK=BK, **launch(warps, registers), **gates, **norm, **common,
+            HQ=HQ, BK=BD, **launch(warps, registers), **gates, **norm, **common,
         )  # fmt: skip
+
+    def forward(name, programs):
         warps, registers, BV, stages = cut.forward
-        forward_kernel[(num_seqs * H * triton.cdiv(D, BV),)](
-            k, v, cu_seqlens, total, work.inverse, work.r, work.decay, initial_state, work.starts,
-            HV=HV, HAS_INITIAL=states["HAS_INITIAL"], K_FIRST=states["K_FIRST"], BK=padded(D),
-            BV=BV, STAGES=ahead(stages, q.device), **launch(warps, registers), **common,
+        forward_kernel[(programs * H * triton.cdiv(D, BV),)](
+            k, v, cu_seqlens, total, num_seqs, work.inverse, work.r, work.decay, initial_state, work.starts, bounds,
+            moves, falls, HV=HV, HAS_INITIAL=states["HAS_INITIAL"], K_FIRST=states["K_FIRST"], BK=BK, BV=BV,
+            STAGES=ahead(stages, q.device), PASS=name, SEGMENT=segment, **launch(warps, registers), **common,
         )  # fmt: skip
+
     warps, registers, BV, stages = cut.backward
     slices = triton.cdiv(D, BV)
     of_walk = q.new_empty((slots, H, slices, 2, CHUNK), dtype=torch.float32)
-    backward_kernel[(num_seqs * H * slices,)](
-        q, k, do, cu_seqlens, total, work.r, work.inverse, work.P, work.dv, work.decay, dht, work.ends, dh0,
-        of_walk, scale,
-        HQ=HQ, HAS_DHT=states["HAS_DHT"], K_FIRST=states["K_FIRST"], BK=padded(D), BV=BV,
-        STAGES=ahead(stages, q.device), **launch(warps, registers), **norm, **common,
-    )  # fmt: skip
+
+    def backward(name):
+        backward_kernel[(places * H * slices,)](
+            q, k, do, cu_seqlens, total, num_seqs, work.r, work.inverse, work.P, work.dv, work.decay, dht, work.ends,
+            dh0, bounds, of_walk, scale, HQ=HQ, HAS_DHT=states["HAS_DHT"], K_FIRST=states["K_FIRST"], BK=BK, BV=BV,
+            STAGES=ahead(stages, q.device), PASS=name, SEGMENT=segment, **launch(warps, registers), **norm, **common,
+        )  # fmt: skip
+
+    def scan(given, found, reverse):
+        scan_kernel[(num_seqs * H * triton.cdiv(D, 64),)](
+            cu_seqlens, total, num_seqs, given, bounds, moves, falls, found, H=H, D=D, HAS_GIVEN=given is not None,
+            K_FIRST=states["K_FIRST"], OPERAND=common["OPERAND"], PRECISION=common["PRECISION"], C=CHUNK, BK=BK,
+            BV=64, STAGES=ahead(2, q.device), SEGMENT=segment, REVERSE=reverse, **launch(4, 0),
+        )  # fmt: skip
+
+    if segment:
+        forward("moves", 2 * places)
+        scan(initial_state, None, False)
+        forward("parts", places)
+        backward("moves")
+        scan(dht, dh0, True)
+        backward("parts")
+    else:
+        if total:
+            forward("whole", num_seqs)
+        backward("whole")
     return of_walk
 
 
@@ -169,10 +209,11 @@ def gradients(
         **launch(1, 0), **of_gates,
     )  # fmt: skip
     if gates["GATE"] == "linear":
-        steep_kernel[(slots * H,)](
+        heads = min(4, H & -H)  # a power of two that divides H
+        steep_kernel[(slots * (H // heads),)](
             q, k, g, beta, do, cu_seqlens, work.r, work.dv, sums, of_walk, dg, scale, num_seqs, total,
             HQ=HQ, HK=HK, D=D, HAS_BETA=gates["HAS_BETA"], OPERAND=common["OPERAND"], PRECISION=common["PRECISION"],
-            BD=STEEP_CHANNELS, **launch(4, 0), **of_gates,
+            BD=STEEP_CHANNELS, HEADS=heads, **launch(4, 0), **of_gates,
         )  # fmt: skip
 
 
