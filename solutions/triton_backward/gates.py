@@ -42,15 +42,15 @@ def gates_kernel(
     decay = decay_ptr + at * (8 * C)
     through = 0.0
     for part in tl.static_range(KEY_SLICES):
-        through += tl.load(sums_ptr + (at * KEY_SLICES + part) * (2 * C) + C)
-    of_start = tl.load(decay + t) * summed(sums_ptr, at, t, C, KEY_SLICES, 2)
-    of_end = summed(of_walk_ptr + C, at, t - 1, C, VALUE_SLICES, 2)  # of the token before
+        through += tl.load(sums_ptr + (at * KEY_SLICES + part) * (3 * C) + 2 * C)
+    of_start = tl.load(decay + t) * summed(sums_ptr, at, t, C, KEY_SLICES, 3)
+    of_end = summed(sums_ptr + C, at, t - 1, C, KEY_SLICES, 3)  # of the token before
     of_end *= tl.load(decay + 2 * C + t - 1, mask=t > 0, other=0.0)
     dg = tl.load(between_ptr + at * C + t) + tl.load(decay + C - 1) * through
     dg += tl.cumsum(of_start, axis=0, reverse=True) + tl.cumsum(of_end, axis=0)
     alpha, _ = steep_gates(g_ptr, to, row, GATE, C)
     tl.store(dg_ptr + to, dg / alpha, mask=row)
-    tl.store(dbeta_ptr + to, summed(of_walk_ptr, at, t, C, VALUE_SLICES, 2), mask=row)
+    tl.store(dbeta_ptr + to, summed(of_walk_ptr, at, t, C, VALUE_SLICES, 1), mask=row)
 
 
 @triton.jit
@@ -69,10 +69,9 @@ def gradient_of_decays(
 
 @triton.jit
 def gradients_of_steep_gates(
-    q_ptr, k_ptr, g_ptr, beta_ptr, do_ptr, r_ptr, dv_ptr, sums_ptr, of_walk_ptr, dg_ptr, scale, first, count, slot, h,
+    q_ptr, k_ptr, g_ptr, beta_ptr, do_ptr, r_ptr, dv_ptr, sums_ptr, dg_ptr, scale, first, count, slot, h,
     HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, KEY_SLICES: tl.constexpr,
-    VALUE_SLICES: tl.constexpr,
 ):  # fmt: skip
     """Both parts of each decay are formed without the gate."""
     t = tl.arange(0, C)
@@ -81,9 +80,9 @@ def gradients_of_steep_gates(
     _, steep = steep_gates(g_ptr, at, row, "linear", C)
     through = 0.0
     for part in tl.static_range(KEY_SLICES):
-        through += tl.load(sums_ptr + ((slot * H + h) * KEY_SLICES + part) * (2 * C) + C)
-    of_start = summed(sums_ptr, slot * H + h, t, C, KEY_SLICES, 2)
-    of_end = summed(of_walk_ptr + C, slot * H + h, t, C, VALUE_SLICES, 2)
+        through += tl.load(sums_ptr + ((slot * H + h) * KEY_SLICES + part) * (3 * C) + 2 * C)
+    of_start = summed(sums_ptr, slot * H + h, t, C, KEY_SLICES, 3)
+    of_end = summed(sums_ptr + C, slot * H + h, t, C, KEY_SLICES, 3)
     beta = write_gates(beta_ptr, at, row, HAS_BETA)
     dGamma = gradient_of_decays(
         q_ptr + (first * HQ + h // (H // HQ)) * D, k_ptr + (first * HK + h // (H // HK)) * D,
@@ -106,11 +105,11 @@ def gradients_of_steep_gates(
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def steep_kernel(
-    q_ptr, k_ptr, g_ptr, beta_ptr, do_ptr, cu_seqlens_ptr, r_ptr, dv_ptr, sums_ptr, of_walk_ptr, dg_ptr, scale,
+    q_ptr, k_ptr, g_ptr, beta_ptr, do_ptr, cu_seqlens_ptr, r_ptr, dv_ptr, sums_ptr, dg_ptr, scale,
     num_seqs, total,
     HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, KEY_SLICES: tl.constexpr,
-    VALUE_SLICES: tl.constexpr, HEADS: tl.constexpr,
+    HEADS: tl.constexpr,
 ):  # fmt: skip
     """dg of steep gates, for linear gates. A program has a chunk and some heads. Few chunks have such a gate."""
     before, slot = tl.program_id(0) % (H // HEADS) * HEADS, (tl.program_id(0) // (H // HEADS)).to(tl.int64)
@@ -124,6 +123,6 @@ def steep_kernel(
     for n in range(HEADS):
         if tl.max(tl.where(tl.arange(0, HEADS) == n, steep, 0), axis=0) > 0:
             gradients_of_steep_gates(
-                q_ptr, k_ptr, g_ptr, beta_ptr, do_ptr, r_ptr, dv_ptr, sums_ptr, of_walk_ptr, dg_ptr, scale, first,
-                count, slot, before + n, HQ, HK, H, D, HAS_BETA, OPERAND, PRECISION, C, BD, KEY_SLICES, VALUE_SLICES,
+                q_ptr, k_ptr, g_ptr, beta_ptr, do_ptr, r_ptr, dv_ptr, sums_ptr, dg_ptr, scale, first,
+                count, slot, before + n, HQ, HK, H, D, HAS_BETA, OPERAND, PRECISION, C, BD, KEY_SLICES,
             )  # fmt: skip

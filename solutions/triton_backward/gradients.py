@@ -70,7 +70,10 @@ def gradients_kernel(
             at = slot * H + h
             states, there = at * (D * D) + j[:, None] * D + i[None, :], (j < D)[:, None] & (i < D)[None, :]
             values, inside = h * D + t[:, None] * (H * D) + i[None, :], row[:, None] & (i < D)[None, :]
-            S, dS = tl.load(starts_ptr + states, mask=there, other=0.0), tl.load(ends_ptr + states, mask=there, other=0.0)
+            S, dS = (
+                tl.load(starts_ptr + states, mask=there, other=0.0),
+                tl.load(ends_ptr + states, mask=there, other=0.0),
+            )
             G = tl.load(do_ptr + values, mask=inside, other=0.0).to(OPERAND)
             dV, r = tl.load(dv_ptr + values, mask=inside, other=0.0), tl.load(r_ptr + values, mask=inside, other=0.0)
             decay = decay_ptr + at * (8 * C) + t
@@ -85,12 +88,15 @@ def gradients_kernel(
             K = tl.load(k_at, mask=keys, other=0.0).to(tl.float32)
             of_start -= tl.sum(X * K, axis=1)
             dK -= X * gamma[:, None]
-            dK += tl.dot(r, tl.trans(dS), input_precision=PRECISION) * written[:, None]
+            X = tl.dot(r, tl.trans(dS), input_precision=PRECISION)
+            of_end = tl.sum(X * K, axis=1) * tl.load(decay + 3 * C)
+            dK += X * written[:, None]
             X = tl.dot(S, tl.trans(dS), input_precision=PRECISION)  # <S, dS> is on the diagonal
             through = tl.sum(tl.sum(tl.where(j[:, None] == j[None, :], X, 0.0), axis=1), axis=0)
-            sums = sums_ptr + ((at * SLICES + part) * TURNS + turn % TURNS) * (2 * C)
+            sums = sums_ptr + ((at * SLICES + part) * TURNS + turn % TURNS) * (3 * C)
             tl.store(sums + t, of_start)
-            tl.store(sums + C, through)
+            tl.store(sums + C + t, of_end)
+            tl.store(sums + 2 * C, through)
         # What passes between tokens
         for turn in tl.range(0, INNER, num_stages=STAGES):
             h = head * GROUP + outer * INNER + turn
@@ -112,7 +118,7 @@ def gradients_kernel(
         if starts | ends:
             tl.debug_barrier()
             for h in range(head * GROUP, (head + 1) * GROUP):
-                sums = sums_ptr + ((slot * H + h) * SLICES + part) * TURNS * (2 * C) + C
+                sums = sums_ptr + ((slot * H + h) * SLICES + part) * TURNS * (3 * C) + 2 * C
                 state = (slot * H + h) * (D * D)
                 through = tl.load(sums)
                 if HAS_INITIAL and starts:

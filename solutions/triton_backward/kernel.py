@@ -37,6 +37,7 @@ from walks import backward_kernel, forward_kernel
 from within import within_kernel
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+SHORT = 512  # tokens per sequence, on average, up to which walks load two chunks ahead
 STEEP_CHANNELS = 64  # at a time, in steep_kernel, which seldom has any
 
 
@@ -137,8 +138,11 @@ def walk(
             HQ=HQ, BK=BD, **launch(warps, registers), **gates, **norm, **common,
         )  # fmt: skip
 
+    short = total <= SHORT * num_seqs  # two programs per multiprocessor are better there than loads far ahead
+
     def forward(name, programs):
         warps, registers, BV, stages = cut.forward
+        stages = min(stages, 2) if short else stages
         forward_kernel[(programs * H * triton.cdiv(D, BV),)](
             k, v, cu_seqlens, total, num_seqs, work.inverse, work.r, work.decay, initial_state, work.starts, bounds,
             moves, falls, HV=HV, HAS_INITIAL=states["HAS_INITIAL"], K_FIRST=states["K_FIRST"], BK=BK, BV=BV,
@@ -146,8 +150,9 @@ def walk(
         )  # fmt: skip
 
     warps, registers, BV, stages = cut.backward
+    stages = min(stages, 2) if short else stages
     slices = triton.cdiv(D, BV)
-    of_walk = q.new_empty((slots, H, slices, 2, CHUNK), dtype=torch.float32)
+    of_walk = q.new_empty((slots, H, slices, CHUNK), dtype=torch.float32)
 
     def backward(name):
         backward_kernel[(places * H * slices,)](
@@ -193,7 +198,7 @@ def gradients(
     warps, registers, BK, BV, stages = cut.gradients
     slices, turns = triton.cdiv(D, BK), triton.cdiv(D, BV)
     of_gradients = {name: x for name, x in common.items() if name != "TERMS"}
-    sums = q.new_empty((slots, H, slices * turns, 2, CHUNK), dtype=torch.float32)
+    sums = q.new_empty((slots, H, slices * turns, 3, CHUNK), dtype=torch.float32)
     gradients_kernel[(slots * HK * slices,)](
         q, k, do, cu_seqlens, initial_state, dht, work.r, work.dv, work.starts, work.ends, work.decay, work.P,
         work.inverse, dq, dk, dv, sums, scale, num_seqs, total,
@@ -203,15 +208,15 @@ def gradients(
         shared_kernel[(slots * HV,)](
             cu_seqlens, work.dv, dv, num_seqs, total, HV=HV, H=H, D=D, C=CHUNK, BD=BV, **launch(warps, 0),
         )  # fmt: skip
-    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": slices * turns, "VALUE_SLICES": of_walk.shape[2]}
+    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": slices * turns}
     gates_kernel[(slots * H,)](
         g, cu_seqlens, work.decay, between, sums, of_walk, dg, dbeta, num_seqs, total, GATE=gates["GATE"],
-        **launch(1, 0), **of_gates,
+        VALUE_SLICES=of_walk.shape[2], **launch(1, 0), **of_gates,
     )  # fmt: skip
     if gates["GATE"] == "linear":
         heads = min(4, H & -H)  # a power of two that divides H
         steep_kernel[(slots * (H // heads),)](
-            q, k, g, beta, do, cu_seqlens, work.r, work.dv, sums, of_walk, dg, scale, num_seqs, total,
+            q, k, g, beta, do, cu_seqlens, work.r, work.dv, sums, dg, scale, num_seqs, total,
             HQ=HQ, HK=HK, D=D, HAS_BETA=gates["HAS_BETA"], OPERAND=common["OPERAND"], PRECISION=common["PRECISION"],
             BD=STEEP_CHANNELS, HEADS=heads, **launch(4, 0), **of_gates,
         )  # fmt: skip

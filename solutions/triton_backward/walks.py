@@ -79,7 +79,9 @@ def forward_kernel(
             tl.store(starts_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
         # r = E (V - diag(gamma) K S^T) for E = diag(b)^-1 M diag(b)
         KS = tl.dot(K, held, input_precision=PRECISION)
-        if HAS_INITIAL and PASS != "moves" and TERMS == 2 and chunk == 0:  # a given state may be large beside all that it meets
+        if (
+            HAS_INITIAL and PASS != "moves" and TERMS == 2 and chunk == 0
+        ):  # a given state may be large beside all that it meets
             KS = tl.dot(K, rest_of(S, OPERAND), acc=KS)
         X = (V.to(tl.float32) - KS * gamma[:, None]) * b[:, None]
         r = tl.dot(M, X.to(OPERAND), input_precision=PRECISION) * reciprocal[:, None]
@@ -106,9 +108,8 @@ def backward_kernel(
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
-    """The gradient dS of the state at the end of each chunk, dV, and dh0. On the way, over the
-    value channels of a program, x . r of each token, which is dbeta, and U . (K dS^T), the gradient of its decay to the
-    chunk's end."""
+    """The gradient dS of the state at the end of each chunk, dV, and dh0. On the way, while
+    x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program."""
     SLICES: tl.constexpr = (D + BV - 1) // BV
     block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     h, place = pair % H, (pair // H).to(tl.int64)
@@ -151,22 +152,20 @@ def backward_kernel(
         held = dS.to(OPERAND)
         if PASS != "moves":
             tl.store(ends_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
-        # x = M^T (P^T G + diag(Gamma_C,:) K dS^T)
         KD = tl.dot(K, held, input_precision=PRECISION)
         if HAS_DHT and PASS != "moves" and TERMS == 2 and turn == 0:  # as in forward_kernel
             KD = tl.dot(K, rest_of(dS, OPERAND), acc=KD)
+        # dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dV)^T K, the first sum before x takes registers
+        GD = scaled(G.to(tl.float32) * gamma[:, None], scale, norm_ptr, token * HQ + h // (H // HQ), row, NORMED)
+        dS = tl.dot(tl.trans(Q), GD.to(OPERAND), acc=dS * gamma_C, input_precision=PRECISION)
+        # x = M^T (P^T G + diag(Gamma_C,:) K dS^T)
         X = tl.dot(tl.trans(P), G, acc=KD * to_end[:, None], input_precision=PRECISION)
         x = tl.dot(tl.trans(M), X.to(OPERAND), input_precision=PRECISION)
         dV = x * beta[:, None]
         if PASS != "moves":
             tl.store(dv_ptr + x_at, dV.to(OPERAND), mask=inside)
-            r = tl.load(r_ptr + x_at, mask=inside, other=0.0).to(tl.float32)
-            sums = sums_ptr + (at * SLICES + block) * (2 * C) + t
-            tl.store(sums, tl.sum(x * r, axis=1))
-            tl.store(sums + C, tl.sum(KD * r, axis=1) * beta)
-        # dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dV)^T K
-        G = scaled(G.to(tl.float32) * gamma[:, None], scale, norm_ptr, token * HQ + h // (H // HQ), row, NORMED)
-        dS = tl.dot(tl.trans(Q), G.to(OPERAND), acc=dS * gamma_C, input_precision=PRECISION)
+            r = tl.load(r_ptr + x_at, mask=inside, other=0.0)
+            tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(x * r.to(tl.float32), axis=1))
         dS = tl.dot(tl.trans(K), (dV * -gamma[:, None]).to(OPERAND), acc=dS, input_precision=PRECISION)
     if PASS == "moves":
         tl.store(bounds_ptr + bound, dS, mask=there)
