@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
+from gdnspec.model import codes
 from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.values import whole
@@ -135,6 +136,7 @@ def check(definition: "Definition") -> None:
     """Raises `PlacedError` if roles contradict each other."""
     _check_axes(definition)
     _check_slots(definition)
+    codes.check(definition)
     names = {axis.name for axis in definition.axes}
     countable = counted(definition).keys() | {axis(definition, "tokens")}
     for i, tensor in enumerate(definition.inputs):
