@@ -267,7 +267,7 @@ class Painter:
         return np.concatenate(drawn, axis=-1)
 
     def _naming(self, pool: Tensor) -> list[str]:
-        return [tensor.name for tensor in self.definition.naming(pool)]
+        return [tensor.name for tensor in self.definition.inputs if tensor.indexes == pool.pool]
 
     def _code_type(self) -> str:
         """The type of the definition's codes."""

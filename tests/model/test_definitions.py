@@ -30,6 +30,8 @@ VARIANTS = (
     "gdn_decode_k_last_bf16_state", "gdn_decode_k_first_bf16_state", "gdn_decode_packed_k_last",
     "gdn_decode_pool_k_last", "gdn_decode_pool_k_last_bf16_state", "gdn_verify_k_last", "gdn_prefill_checkpoints",
     "gdn_prefill_from_conv_bf16_state", "gdn_prefill_from_conv_f32_qkv", "gdn_prefill_from_conv_f32_qkv_bf16_state",
+    "gdn_decode_pool_k_last_fp8_state", "gdn_decode_pool_k_last_int8_state", "gdn_verify_k_last_fp8_state",
+    "gdn_verify_k_last_int8_state",
 )  # fmt: skip
 AROUND = (
     "gdn_conv1d_prefill", "gdn_conv1d_decode", "gdn_gated_rms_norm", "gdn_chunk_wy", "gdn_chunk_state",
@@ -225,7 +227,8 @@ def test_decode_takes_and_returns_what_its_contract_says_in_order(name: str) -> 
 )
 def test_conventions(name: str, conventions: tuple[str, ...]) -> None:
     fields = ("state_layout", "decay_gate", "update_gate", "qk_norm", "packing", "state_update")
-    assert definition(name).definition.conventions.model_dump() == dict(zip(fields, conventions, strict=True))
+    expected = dict(zip(fields, conventions, strict=True)) | {"state_scale": "none"}
+    assert definition(name).definition.conventions.model_dump() == expected
 
 
 @pytest.mark.parametrize("name", [*PREFILLS, *DECODES])

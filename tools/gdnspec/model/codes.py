@@ -9,6 +9,16 @@ if TYPE_CHECKING:
     from gdnspec.model.elements import Tensor
 
 
+def naming(definition: "Definition", pool: "Tensor") -> "list[Tensor]":
+    """The inputs whose values are slots of `pool`: those that index it, or the codes that it scales."""
+    return [tensor for tensor in definition.inputs if tensor.indexes is not None and tensor.indexes == pool.pool]
+
+
+def pools(definition: "Definition", index: "Tensor") -> list[str]:
+    """The inputs that have the slots which an input of integers names: a pool, and its scales."""
+    return [] if index.indexes is None else [t.name for t in definition.inputs if t.pool == index.indexes]
+
+
 def check(definition: "Definition") -> None:
     """Raises `PlacedError` if codes have no scales, scales no codes, or the conventions say otherwise."""
     coded = {tensor.name: tensor for tensor in definition.inputs if tensor.is_code}

@@ -105,7 +105,6 @@ class Definition(Model):
             self._expression(at, constraint.expression, self._scope_names, "an axis or value")
         self._expression("/flops", self.flops, axes, "an axis")
         roles.check(self)
-        codes.check(self)
         for i, symmetry in enumerate(self.symmetries):
             self._check_symmetry(f"/symmetries/{i}", symmetry, axes)
         return self
@@ -228,17 +227,9 @@ class Definition(Model):
         """The tensors that a call leaves behind: the outputs, then the inputs that it mutates."""
         return [*self.outputs, *(tensor for tensor in self.inputs if tensor.mutates)]
 
-    def naming(self, pool: Tensor) -> list[Tensor]:
-        """The inputs whose values are slots of `pool`: those that index it, or the codes that it scales."""
-        return [tensor for tensor in self.inputs if tensor.indexes is not None and tensor.indexes == pool.pool]
-
-    def pools(self, index: Tensor) -> list[str]:
-        """The inputs that have the slots which an input of integers names: a pool, and its scales."""
-        return [] if index.indexes is None else [t.name for t in self.inputs if t.pool == index.indexes]
-
     def written(self, tensor: Tensor, values: Mapping[str, Any]) -> list[int] | None:
         """The indices of a mutated input that a call writes, in order; None: all. `values`: flat integer inputs."""
-        names = [t.name for t in self.naming(tensor) if t.writes] if tensor.mutates else []
+        names = [t.name for t in codes.naming(self, tensor) if t.writes] if tensor.mutates else []
         return sorted({index for name in names for index in values[name] if index >= 0}) if names else None
 
     def left(self, tensor: Tensor, scope: Scope) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
+from gdnspec.model import codes
 from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.values import whole
@@ -150,6 +151,7 @@ def check(definition: "Definition") -> None:
     _check_slots(definition)
     if not definition.judged:
         raise PlacedError("/outputs", "a call leaves nothing behind: name an output, or an input that it mutates")
+    codes.check(definition)
     names = {axis.name for axis in definition.axes}
     countable = counted(definition).keys() | {axis(definition, "tokens")}
     for i, tensor in enumerate(definition.inputs):

@@ -9,6 +9,7 @@ from itertools import chain
 from math import prod
 from typing import Any
 
+from gdnspec.model.codes import naming
 from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import FLOATS
 from gdnspec.model.elements import COLUMN, Scope, Tensor
@@ -27,7 +28,7 @@ def unread(definition: Definition, scope: Scope, values: Values) -> dict[str, li
         if not (tensor.dtype in FLOATS or tensor.is_code) or not tensor.shape:
             continue
         size = definition.shape(tensor, scope)[0]
-        if definition.naming(tensor):
+        if naming(definition, tensor):
             read = set(_slots_read(definition, tensor, scope, values))
             indices = [slot for slot in range(size) if slot not in read]
         elif tensor.shape[0] == axis(definition, "tokens"):
@@ -72,7 +73,7 @@ def _tokens_unread(definition: Definition, size: int, scope: Scope, values: Valu
 def _slots_read(definition: Definition, pool: Tensor, scope: Scope, values: Values) -> Iterator[int]:
     """The slots of a pool whose content matters: those that are read or that an empty sequence leaves unchanged."""
     name = bounds(definition)
-    for tensor in definition.naming(pool):
+    for tensor in naming(definition, pool):
         alone = [other for other in definition.inputs if other.is_index and other.shape == [_first_axis(tensor)]]
         condition = None if tensor.read_if is None else parse(tensor.read_if)
         for n, row in enumerate(_rows(definition, tensor, scope, values)):

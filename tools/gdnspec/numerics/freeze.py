@@ -15,7 +15,7 @@ from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.roles import packed_tokens
 from gdnspec.model.workload import Emulators, Workload
 from gdnspec.numerics.arguments import arguments
-from gdnspec.numerics.codes import coded
+from gdnspec.numerics.code_steps import coded
 from gdnspec.numerics.expected import Expected, by_name, in_chunks, oracle
 from gdnspec.numerics.metrics import as_vectors, errors
 from gdnspec.numerics.pools import compact

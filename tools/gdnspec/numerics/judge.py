@@ -15,7 +15,7 @@ from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.model.result import OutputErrors, Place, Status
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.allowed import budget
-from gdnspec.numerics.codes import coded
+from gdnspec.numerics.code_steps import coded
 from gdnspec.numerics.metrics import Errors, Vectors, as_vectors, errors, multiplies_tokens
 
 

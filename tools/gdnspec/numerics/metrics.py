@@ -41,7 +41,7 @@ from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope
 from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.model.roles import axis, bounds, of_all
-from gdnspec.numerics.codes import of_codes
+from gdnspec.numerics.code_steps import of_codes
 
 TINY = 2.0**-126
 FLOOR, NUMBERS = 0.25, 4.0  # of vectors; of single numbers that are sums of products

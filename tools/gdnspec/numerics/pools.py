@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gdnspec.inputs.array import Array
 from gdnspec.inputs.materialise import Inputs
+from gdnspec.model.codes import pools
 from gdnspec.model.definition import Definition
 from gdnspec.numerics.judge import Verdict
 
@@ -37,7 +38,7 @@ def named_slots(definition: Definition, values: Mapping[str, Any]) -> dict[str, 
     """The slots of each pool that a call names for reading or writing, in order. `values`: the integer inputs."""
     named: dict[str, set[int]] = {}
     for tensor in definition.inputs:
-        for pool in definition.pools(tensor):
+        for pool in pools(definition, tensor):
             named.setdefault(pool, set()).update(slot for slot in values[tensor.name] if slot >= 0)
     return {pool: sorted(slots) for pool, slots in named.items()}
 

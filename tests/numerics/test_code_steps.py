@@ -9,7 +9,7 @@ from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.materialise import Inputs, materialise
 from gdnspec.model.budget import OF_CODES, freeze, metrics_of
 from gdnspec.numerics.allowed import budget
-from gdnspec.numerics.codes import of_codes, place
+from gdnspec.numerics.code_steps import of_codes, place
 from gdnspec.numerics.expected import evaluate
 from gdnspec.numerics.judge import Verdict, judge
 from torch import Tensor
