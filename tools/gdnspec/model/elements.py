@@ -29,7 +29,9 @@ Stage = Literal["prefill", "decode", "verify", "convolution", "norm", "layer", "
 
 
 class Conventions(Model):
-    """The choices in which public implementations differ. They are typed, so that prose does not have to state them."""
+    """The choices in which public implementations differ. They are typed, so that prose does not have to state them.
+
+    `padding_slot`: the slot of a row or sequence that is skipped. With `zero`, no call reads or writes slot 0."""
 
     state_layout: Literal["k_last", "k_first", "none"]
     decay_gate: Literal["raw", "log", "linear", "none"]
@@ -37,6 +39,7 @@ class Conventions(Model):
     qk_norm: Literal["none", "l2", "optional_l2"]
     packing: Literal["one_token", "ragged", "padded"]
     state_update: Literal["functional", "in_place", "pool", "none"]
+    padding_slot: Literal["minus_one", "zero"] = "minus_one"
 
 
 class ConstAxis(Model):
@@ -101,7 +104,8 @@ class Tensor(Model):
     others as they are, bit for bit. `read_if` is the condition under which the operator also reads such a slot; without
     it, always. `strides` says which gaps a caller may leave; without it, memory is contiguous. `bounds` names the axis
     whose entries this input divides among the sequences. `counts` names the axis whose entries its values count, from
-    none to all. `draw` names the family's generator for this input.
+    none to all. `earlier` names the axis whose entries its values point to: each value is the index of an entry before
+    its own place in the row, or -1. `draw` names the family's generator for this input.
     """
 
     name: Name
@@ -117,6 +121,7 @@ class Tensor(Model):
     read_if: str | None = None
     bounds: Name | None = None
     counts: Name | None = None
+    earlier: Name | None = None
     strides: Literal["rows", "tokens"] | None = None
     traffic: str | None = None
     draw: Name | None = None
