@@ -141,8 +141,8 @@ def _integers(definition: Definition, call: Call, count: int) -> tuple[dict[str,
         counts = {"none": 0, "all": call.drafts, "some": (call.drafts + 1) // 2}
         values[OF_A_ROW] = [counts[call.drafted[n % len(call.drafted)]] for n in range(count)]
     if branching(definition):
-        each = [tree(call.trees[n % len(call.trees)], f"{call.name} {n}", call.drafts) for n in range(count)]
-        values[PARENTS] = [parent for row in each for parent in row]
+        trees = [tree(call.trees[n % len(call.trees)], f"{call.name} {n}", call.drafts) for n in range(count)]
+        values[PARENTS] = [parent for row in trees for parent in row]
     for tensor in definition.inputs:
         if tensor.is_flag:
             values[tensor.name] = [call.held[n % len(call.held)] for n in range(count)]
