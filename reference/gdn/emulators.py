@@ -75,12 +75,13 @@ def emulate_pool(
 ) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
     """As `emulate`, on states in a pool: they are taken out before, in float32, and put back afterwards."""
     pool, slots, bounds = arguments["pool"], arguments["slots"], arguments["cu_seqlens"]
-    held = (slots >= 0) & (bounds[1:] > bounds[:-1])  # sequences that have a slot and tokens
+    first = 1 if definition.conventions.padding_slot == "zero" else 0
+    held = (slots >= first) & (bounds[1:] > bounds[:-1])  # sequences that have a slot and tokens
     place = slots[held].long()
     states = torch.zeros(len(slots), *pool.shape[1:], device=pool.device)
     states[held] = torch.where(arguments["has_initial_state"][held][:, None, None, None], pool[place].float(), 0.0)
     lengths = (bounds[1:] - bounds[:-1]).tolist()
-    skipped = (slots < 0).repeat_interleave(torch.tensor(lengths, device=slots.device))
+    skipped = (slots < first).repeat_interleave(torch.tensor(lengths, device=slots.device))
     for name, (output, final) in emulate(definition, {**arguments, "initial_state": states}, members):
         output[: len(skipped)][skipped] = 0
         after = pool.clone()

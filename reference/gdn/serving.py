@@ -55,6 +55,44 @@ def verify_drafts_k_last(
     return output, after
 
 
+# --- verify over a tree of drafts ---------------------------------------------------------------------------------
+
+
+def verify_tree_k_last(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pool: Tensor,
+    slots: Tensor,
+    step_states: Tensor,
+    step_slots: Tensor,
+    drafts: Tensor,
+    parents: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None,
+    use_qk_l2norm: bool,
+) -> tuple[Tensor, Tensor]:
+    """`verify_drafts_k_last` where drafts are a tree: token t of row n starts from the state after token
+    parents[n, t] < t, or, where that is -1, from slot slots[n] of the pool.
+
+    With parents[n, t] = t - 1 it is `verify_drafts_k_last`. Returns output and step_states afterwards.
+    """
+    output, after = torch.zeros_like(v), step_states.clone()
+    for n in (slots >= 0).nonzero()[:, 0].tolist():
+        states = {-1: pool[slots[n : n + 1].long()].to(arithmetic_type(q, pool))}  # after each token
+        for t in range(int(drafts[n])):
+            one = (slice(n, n + 1), slice(t, t + 1))
+            output[one], states[t] = decode_k_last(
+                q[one], k[one], v[one], states[int(parents[n, t])], A_log, a[one], dt_bias, b[one], scale,
+                use_qk_l2norm,
+            )  # fmt: skip
+            after[int(step_slots[n]), t] = states[t][0].to(after.dtype)
+    return output, after
+
+
 # --- commit: which step counts ------------------------------------------------------------------------------------
 
 
@@ -98,6 +136,24 @@ def prefill_pool_k_last(
     return _in_pool(prefill_k_last, q, k, v, g, beta, cu_seqlens, pool, slots, has_initial_state, scale)
 
 
+def prefill_pool_k_last_slot_zero(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    cu_seqlens: Tensor,
+    pool: Tensor,
+    slots: Tensor,
+    has_initial_state: Tensor,
+    scale: float | None,
+) -> tuple[Tensor, Tensor]:
+    """`prefill_pool_k_last` where slot 0 stands for none: its sequences are skipped, and it is neither read nor
+    written."""
+    known = torch.where(slots > 0, slots, -1)
+    return _in_pool(prefill_k_last, q, k, v, g, beta, cu_seqlens, pool, known, has_initial_state, scale)
+
+
 def prefill_pool_in_chunks(
     q: Tensor,
     k: Tensor,
@@ -114,6 +170,24 @@ def prefill_pool_in_chunks(
     """As `prefill_pool_k_last`, in chunks of `chunk_size` tokens."""
     prefill = partial(chunkwise.prefill_k_last, chunk_size=chunk_size)
     return _in_pool(prefill, q, k, v, g, beta, cu_seqlens, pool, slots, has_initial_state, scale)
+
+
+def prefill_pool_slot_zero_in_chunks(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    cu_seqlens: Tensor,
+    pool: Tensor,
+    slots: Tensor,
+    has_initial_state: Tensor,
+    scale: float | None,
+    chunk_size: int = 64,
+) -> tuple[Tensor, Tensor]:
+    """As `prefill_pool_k_last_slot_zero`, in chunks of `chunk_size` tokens."""
+    known, prefill = torch.where(slots > 0, slots, -1), partial(chunkwise.prefill_k_last, chunk_size=chunk_size)
+    return _in_pool(prefill, q, k, v, g, beta, cu_seqlens, pool, known, has_initial_state, scale)
 
 
 def _in_pool(

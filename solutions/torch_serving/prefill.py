@@ -4,6 +4,12 @@ import torch
 from kernel import step, vectors
 
 
+def prefill_pool_slot_zero(q, k, v, g, beta, cu_seqlens, pool, slots, has_initial_state, scale):
+    """gdn_prefill_pool_k_last_slot_zero: slot 0 stands for none."""
+    known = torch.where(slots > 0, slots, -1)
+    return prefill_pool(q, k, v, g, beta, cu_seqlens, pool, known, has_initial_state, scale)
+
+
 def prefill_pool(q, k, v, g, beta, cu_seqlens, pool, slots, has_initial_state, scale):
     """gdn_prefill_pool_k_last and its bf16_state: pool [num_slots, H, V, K] is updated in place."""
     H, factor = pool.shape[1], q.shape[-1] ** -0.5 if scale is None else float(scale)

@@ -15,7 +15,7 @@ def prefill_kernel(
     q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, cu_seqlens_ptr, pool_ptr, slots_ptr, held_ptr, output_ptr,
     num_slots, total, slot_stride, scale,
     HQ: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    HAS_GATE: tl.constexpr, HAS_BETA: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    HAS_GATE: tl.constexpr, HAS_BETA: tl.constexpr, FIRST: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     # A grid of one dimension: the others end at 65,535.
     blocks = tl.cdiv(D, BV)
@@ -28,7 +28,7 @@ def prefill_kernel(
     start = tl.load(cu_seqlens_ptr + n).to(tl.int64)
     stop = tl.minimum(tl.load(cu_seqlens_ptr + n + 1).to(tl.int64), total)
     slot = tl.load(slots_ptr + n).to(tl.int64)
-    live = (slot >= 0) & (slot < num_slots)  # -1, or a slot that is none: not followed
+    live = (slot >= FIRST) & (slot < num_slots)  # a slot that is none is not followed
     if start < stop:
         if live:
             held = tl.load(held_ptr + n) != 0
@@ -54,7 +54,12 @@ def prefill_kernel(
                 tl.store(output_ptr + (token * H + h) * D + i, nothing, mask=i_in)
 
 
-def prefill_pool(q, k, v, g, beta, cu_seqlens, pool, slots, has_initial_state, scale, output):
+def prefill_pool_slot_zero(q, k, v, g, beta, cu_seqlens, pool, slots, has_initial_state, scale, output):
+    """As `prefill_pool`, in a pool whose slot 0 stands for none."""
+    prefill_pool(q, k, v, g, beta, cu_seqlens, pool, slots, has_initial_state, scale, output, first=1)
+
+
+def prefill_pool(q, k, v, g, beta, cu_seqlens, pool, slots, has_initial_state, scale, output, first=0):
     """pool [num_slots, H, D, D], float32 or bfloat16, updated in place. Rows behind the last one are left alone."""
     H, D, num_seqs = require_prefill(q, k, v, g, beta, cu_seqlens, pool, slots, has_initial_state, output)
     BV, num_warps = blocking(D)
@@ -62,5 +67,5 @@ def prefill_pool(q, k, v, g, beta, cu_seqlens, pool, slots, has_initial_state, s
         q, k, v, g, beta, cu_seqlens, pool, slots, has_initial_state, output,
         pool.shape[0], len(q), pool.stride(0), D**-0.5 if scale is None else float(scale),
         HQ=q.shape[1], HK=k.shape[1], HV=v.shape[1], H=H, D=D, HAS_GATE=g is not None, HAS_BETA=beta is not None,
-        BK=triton.next_power_of_2(D), BV=BV, num_warps=num_warps, enable_fp_fusion=False,
+        FIRST=first, BK=triton.next_power_of_2(D), BV=BV, num_warps=num_warps, enable_fp_fusion=False,
     )  # fmt: skip

@@ -53,8 +53,10 @@ from .pool import POOL
 from .prefill import PREFILL, prefill
 from .prefill_pool import PREFILL_POOL
 from .quantised import QUANTISED_POOL, QUANTISED_VERIFY
+from .prefill_pool import PREFILL_POOL, PREFILL_SLOT_ZERO
 from .short import short_checkpoints, short_prefill
 from .stages import stages, wy_strict
+from .trees import TREE
 from .verify import VERIFY
 
 Suites = dict[str, Rows]
@@ -71,6 +73,7 @@ TWO_SIZES: dict[str, Suites] = {
 KINDS: dict[str, Suites] = {
     "gdn_prefill_k_last": PREFILL, "gdn_prefill_k_first": PREFILL,
     "gdn_prefill_checkpoints": CHECKPOINTS,
+    "gdn_prefill_pool_k_last_slot_zero": PREFILL_SLOT_ZERO,
     "gdn_prefill_pool_k_last": PREFILL_POOL, "gdn_prefill_pool_k_last_bf16_state": PREFILL_POOL,
     "gdn_prefill_backward_k_last": BACKWARD, "gdn_prefill_backward_k_first": BACKWARD,
     "gdn_prefill_backward_raw_gates": RAW, "gdn_gated_rms_norm_backward": NORM_BACKWARD,
@@ -81,6 +84,7 @@ KINDS: dict[str, Suites] = {
     "gdn_decode_pool_k_last": POOL, "gdn_decode_pool_k_last_bf16_state": POOL,
     "gdn_verify_k_last": VERIFY,
     "gdn_commit_states_k_last": COMMIT, "gdn_commit_states_k_last_bf16_state": COMMIT,
+    "gdn_verify_tree_k_last": TREE,
     "gdn_verify_drafts_k_last": DRAFTS, "gdn_verify_drafts_k_last_bf16_state": DRAFTS,
     "gdn_decode_pool_k_last_fp8_state": QUANTISED_POOL, "gdn_decode_pool_k_last_int8_state": QUANTISED_POOL,
     "gdn_verify_k_last_fp8_state": QUANTISED_VERIFY, "gdn_verify_k_last_int8_state": QUANTISED_VERIFY,

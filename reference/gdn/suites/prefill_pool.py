@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .heads import D120, GQA, GROUPS, GROUPS_128, GROUPS_OF_3, GVA_D120, QWEN3_NEXT, SMALL, SMALL_128
-from .line import REGIMES, Line
+from .line import REGIMES, Line, Rows
 from .prefill import prefill
 from .slots import somewhere
 
@@ -95,7 +95,36 @@ def prefill_pool_performance() -> Iterator[Line]:
     yield prefill_pool("16x32_1x2048", QWEN3_NEXT, "typical", (2048,))
 
 
+# Rows that say something of a slot 0 that stands for none: the arithmetic is the same.
+OF_SLOT_ZERO = {
+    "ragged", "behind", "skips", "empty", "only_required", "strided", "regime_typical", "regime_hard_reset", "chunks",
+    "all_new_large", "empty_new", "all_skipped", "skipped_first_and_last", "behind_empty", "sequences_70", "heads_128",
+}  # fmt: skip
+
+
+def of_slot_zero(rows: Rows) -> Rows:
+    """Those of them that are shown again, every slot one further, so that 0 skips a sequence."""
+
+    def moved() -> Iterator[Line]:
+        for line in rows():
+            if line["name"] in OF_SLOT_ZERO:
+                integers = {**line["integers"], "slots": [slot + 1 for slot in line["integers"]["slots"]]}
+                axes = {**line["axes"], "num_slots": line["axes"]["num_slots"] + 1}
+                yield {**line, "axes": axes, "integers": integers}
+
+    return moved
+
+
+def prefill_slot_zero_strict() -> Iterator[Line]:
+    line = prefill_pool("strict_zero", SMALL_128, "strict_keys", (128,), covers="two chunks of one key")
+    yield {**line, "axes": line["axes"] | {"num_slots": 4}, "integers": line["integers"] | {"slots": [3]}}
+
+
 PREFILL_POOL = {
     "smoke": prefill_pool_smoke, "conformance": prefill_pool_conformance, "strict": prefill_pool_strict,
     "performance": prefill_pool_performance,
+}  # fmt: skip
+PREFILL_SLOT_ZERO = {
+    "smoke": of_slot_zero(prefill_pool_smoke), "conformance": of_slot_zero(prefill_pool_conformance),
+    "strict": prefill_slot_zero_strict,
 }  # fmt: skip

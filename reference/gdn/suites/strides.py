@@ -23,7 +23,9 @@ from .pool import POOL, pool
 from .prefill import PREFILL, prefill
 from .prefill_pool import PREFILL_POOL, prefill_pool
 from .quantised import QUANTISED_POOL, QUANTISED_VERIFY
+from .prefill_pool import PREFILL_POOL, PREFILL_SLOT_ZERO, prefill_pool
 from .slots import SKIPPED, moved
+from .trees import BUSHY, CHAIN, TREE, tree
 from .verify import VERIFY, verify
 
 
@@ -70,6 +72,8 @@ def _line(definition: Definition, name: str, small: bool) -> Line:
         return verify(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
     if kind is COMMIT:
         return commit(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
+    if kind is TREE:
+        return tree(name, preset, "typical", [BUSHY, CHAIN, BUSHY][:batch], skipped=skipped)
     if kind is DRAFTS:
         return drafts(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
     if kind is CONVOLUTION or kind is CONV_GATES:
@@ -80,6 +84,11 @@ def _line(definition: Definition, name: str, small: bool) -> Line:
         return from_conv(name, preset, "typical", lengths, skipped=skipped)
     if kind is PREFILL_POOL:
         return prefill_pool(name, preset, "typical", (1, 5, 9) if small else lengths, flags, skipped, behind=4)
+    if kind is PREFILL_SLOT_ZERO:  # every slot is one further, and 0 skips
+        line = prefill_pool(name, preset, "typical", (1, 5, 9) if small else lengths, flags, skipped, behind=4)
+        slots, axes = [slot + 1 for slot in line["integers"]["slots"]], line["axes"]
+        line["integers"]["slots"], axes["num_slots"] = slots, axes["num_slots"] + 1
+        return line
     if kind is LAYER:
         return layer(name, preset, (20, 3, 9), "+-+", skipped=skipped)
     if kind is LAYER_DECODE or kind is CORE_DECODE:

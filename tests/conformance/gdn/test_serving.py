@@ -34,6 +34,25 @@ def test_drafts_of_a_row_are_its_decodes_one_after_the_other() -> None:
     assert torch.equal(got["step_states"], states)
 
 
+def test_every_branch_of_a_tree_is_a_row_of_its_own() -> None:
+    """And a chain is what a verify without parents has."""
+    found = definition("gdn_verify_tree_k_last")
+    given = arguments(found, drawn(found, batch=1), torch.float64)
+    tokens = [torch.cat([given[name]] * 5, 1)[:, :5] for name in ("q", "k", "v", "a", "b")]
+    given |= dict(zip(("q", "k", "v", "a", "b"), tokens, strict=True))
+    states = given["step_states"]
+    given["step_states"] = states.new_zeros(states.shape[0], 5, *states.shape[2:])
+    given |= {"slots": torch.tensor([1]), "step_slots": torch.tensor([0]), "drafts": torch.tensor([5])}
+    parents = [-1, 0, 0, 1, -1]
+    got = run_reference(found, given | {"parents": torch.tensor([parents])})
+    for branch in ([0, 1, 3], [0, 2], [4]):
+        row = {name: given[name][:, branch] for name in ("q", "k", "v", "a", "b", "step_states")}
+        alone = {name: x for name, x in given.items() if name != "parents"} | row
+        want = run_reference(DRAFTS, alone | {"drafts": torch.tensor([len(branch)])})
+        assert torch.equal(got["output"][:, branch], want["output"])
+        assert torch.equal(got["step_states"][0, branch], want["step_states"][0, : len(branch)])
+
+
 def test_a_commit_leaves_what_a_verify_of_the_accepted_tokens_would() -> None:
     """Verify sets states aside, commit puts one of them back; verify of the accepted tokens alone has it last."""
     commit = definition("gdn_commit_states_k_last")

@@ -24,6 +24,7 @@ from gdnspec.check.junk import with_junk
 from gdnspec.check.plan import Job
 from gdnspec.check.second import Judge, by_place
 from gdnspec.check.symmetry import Transformation, apply_all, draw, same_values, undo_all
+from gdnspec.model.roles import padding
 from gdnspec.numerics.judge import Verdict
 from gdnspec.numerics.pools import left, untouched
 from gdnspec.sandbox.parent.process import Child, ChildFailed
@@ -81,6 +82,9 @@ class Ring:
             slots = torch.randperm(len(pool), device=pool.device)[: self.count * len(named)]
             same = self._rows.get(self.definition.input(name).pool)  # scales are in the slots of their codes
             self._rows[name] = slots.view(self.count, len(named)) if same is None else same
+            first = 1 + padding(self.definition)  # no call gets the slot that means none
+            slots = first + torch.randperm(len(pool) - first, device=pool.device)[: self.count * len(named)]
+            self._rows[name] = slots.view(self.count, len(named))
         return self
 
     def __exit__(
@@ -138,7 +142,7 @@ class Ring:
                 rows = self._rows[name][:calls]
                 write(self._views[name], base.contiguous(), self._product(name, base), rows)
             elif pool is not None:
-                self._views[name][:calls] = _renamed(base, self._rows[pool][:calls])
+                self._views[name][:calls] = _renamed(base, self._rows[pool][:calls], padding(self.definition))
             else:
                 write(self._views[name][:calls], base.contiguous(), self._product(name, base))
         for output in self.definition.outputs:
@@ -286,12 +290,12 @@ class Ring:
         return product
 
 
-def _renamed(slots: Tensor, rows: Tensor) -> Tensor:
-    """The slots of each call, [calls, *shape], from their places among its named slots; -1 stays."""
+def _renamed(slots: Tensor, rows: Tensor, skip: int) -> Tensor:
+    """The slots of each call, [calls, *shape], from their places among its named slots; that of none stays."""
     if not rows.shape[1]:
         return slots.expand(len(rows), *slots.shape)
     chosen = rows[:, slots.long().flatten().clamp(min=0)].view(len(rows), *slots.shape)
-    return torch.where(slots < 0, slots, chosen.to(slots.dtype))
+    return torch.where(slots <= skip, slots, chosen.to(slots.dtype))
 
 
 def _row(x: Tensor) -> Tensor:

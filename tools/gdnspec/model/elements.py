@@ -29,7 +29,9 @@ Stage = Literal["prefill", "decode", "verify", "convolution", "norm", "layer", "
 
 
 class Conventions(Model):
-    """The choices in which public implementations differ. They are typed, so that prose does not have to state them."""
+    """The choices in which public implementations differ. They are typed, so that prose does not have to state them.
+
+    `padding_slot`: the slot of a row or sequence that is skipped. With `zero`, no call reads or writes slot 0."""
 
     state_layout: Literal["k_last", "k_first", "none"]
     decay_gate: Literal["raw", "log", "linear", "none"]
@@ -40,6 +42,7 @@ class Conventions(Model):
     # `row_amax`: a state is kept as codes, with a float32 scale for each of its rows. Each write renews the scale: the
     # row's largest magnitude divided by the largest code. Codes are rounded to nearest, ties to even.
     state_scale: Literal["none", "row_amax"] = "none"
+    padding_slot: Literal["minus_one", "zero"] = "minus_one"
 
 
 class ConstAxis(Model):
@@ -106,6 +109,8 @@ class Tensor(Model):
     whose entries this input divides among the sequences. `counts` names the axis whose entries its values count, from
     none to all. `draw` names the family's generator for this input. `scales` names an input of codes: this one has a
     scale for each of its rows, and what indexes the codes indexes the scales as well.
+    none to all. `earlier` names the axis whose entries its values point to: each value is the index of an entry before
+    its own place in the row, or -1. `draw` names the family's generator for this input.
     """
 
     name: Name
@@ -121,6 +126,7 @@ class Tensor(Model):
     read_if: str | None = None
     bounds: Name | None = None
     counts: Name | None = None
+    earlier: Name | None = None
     strides: Literal["rows", "tokens"] | None = None
     traffic: str | None = None
     draw: Name | None = None

@@ -32,6 +32,11 @@ def pools(definition: "Definition") -> set[str]:
     return {tensor.indexes for tensor in definition.inputs if tensor.indexes is not None}
 
 
+def padding(definition: "Definition") -> int:
+    """The slot that skips a row or sequence. Real slots are larger."""
+    return 0 if definition.conventions.padding_slot == "zero" else -1
+
+
 def heads(definition: "Definition", scope: "Scope") -> int:
     """The largest number of heads under bound axes; 1 if the definition has no heads."""
     return max((int(scope[name]) for name in definition.head_axes), default=1)
@@ -155,7 +160,7 @@ def check(definition: "Definition") -> None:
     names = {axis.name for axis in definition.axes}
     countable = counted(definition).keys() | {axis(definition, "tokens")}
     for i, tensor in enumerate(definition.inputs):
-        for key, over in (("bounds", tensor.bounds), ("counts", tensor.counts)):
+        for key, over in (("bounds", tensor.bounds), ("counts", tensor.counts), ("earlier", tensor.earlier)):
             if over is None:
                 continue
             if over not in names:

@@ -1,6 +1,6 @@
 """The parts of the inputs that a call must not read, derived from a definition's slots, flags and bounds.
 
-A row whose slots are all -1 is skipped with its tokens. In a pool, a call reads only the slots that it names for
+A row whose slots all say so is skipped with its tokens. In a pool, a call reads only the slots that it names for
 reading. It reads no slot if a flag says that the sequence starts without a state, or if `read_if` is false.
 """
 
@@ -14,7 +14,7 @@ from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import FLOATS
 from gdnspec.model.elements import COLUMN, Scope, Tensor
 from gdnspec.model.expression import parse
-from gdnspec.model.roles import axis, bounds
+from gdnspec.model.roles import axis, bounds, padding
 
 Values = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ def _skipped(definition: Definition, axis: str, scope: Scope, values: Values) ->
     """The rows whose slots are all -1; empty if no input names slots for the rows of this axis."""
     naming = [tensor for tensor in definition.inputs if tensor.indexes is not None and _first_axis(tensor) == axis]
     rows = zip(*(_rows(definition, tensor, scope, values) for tensor in naming), strict=True)
-    return [n for n, slots in enumerate(rows) if all(slot == -1 for slot in chain(*slots))]
+    return [n for n, slots in enumerate(rows) if all(slot == padding(definition) for slot in chain(*slots))]
 
 
 def _tokens_unread(definition: Definition, size: int, scope: Scope, values: Values) -> list[int]:
@@ -82,5 +82,7 @@ def _slots_read(definition: Definition, pool: Tensor, scope: Scope, values: Valu
                 continue
             here = {**scope, **{other.name: values[other.name][n] for other in alone}}
             for column, slot in enumerate(row):
-                if slot >= 0 and (empty or condition is None or condition.holds({**here, COLUMN: column})):
+                if slot > padding(definition) and (
+                    empty or condition is None or condition.holds({**here, COLUMN: column})
+                ):
                     yield slot

@@ -13,6 +13,7 @@ from gdnspec.inputs.array import Array
 from gdnspec.inputs.materialise import Inputs
 from gdnspec.model.codes import pools
 from gdnspec.model.definition import Definition
+from gdnspec.model.roles import padding
 from gdnspec.numerics.judge import Verdict
 
 COMPARED = 1 << 30  # bytes per step
@@ -40,6 +41,10 @@ def named_slots(definition: Definition, values: Mapping[str, Any]) -> dict[str, 
     for tensor in definition.inputs:
         for pool in pools(definition, tensor):
             named.setdefault(pool, set()).update(slot for slot in values[tensor.name] if slot >= 0)
+        if tensor.indexes is not None:
+            named.setdefault(tensor.indexes, set()).update(slot for slot in values[tensor.name] if slot >= 0)
+            if padding(definition) == 0:
+                named[tensor.indexes].add(0)  # it keeps its place, whether or not a row is skipped
     return {pool: sorted(slots) for pool, slots in named.items()}
 
 

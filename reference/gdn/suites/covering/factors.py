@@ -9,8 +9,8 @@ from itertools import groupby
 
 from gdnspec.family import FLOATS, Definition, Published, Workload, is_state
 
-from .build import DRAFTS, OF_A_ROW, Heads, drafted, naming, numbered, ragged
-from .names import CHUNK, INTERVAL, keeps_checkpoints, takes_rows_behind
+from .build import DRAFTS, OF_A_ROW, PARENTS, Heads, branching, drafted, naming, numbered, ragged
+from .names import CHUNK, INTERVAL, keeps_checkpoints, padding, takes_rows_behind
 
 Levels = dict[str, set[str]]
 Axes = dict[str, int]  # const and variable
@@ -84,6 +84,8 @@ def factors(published: Published) -> dict[str, tuple[str, ...]]:
     if drafted(definition):
         table["drafts"] = ("1", "2 to 8", "9 or more")
         table["of a row" if numbered(definition) else "accepted"] = ("none", "some", "all")
+    if branching(definition):
+        table["tree"] = ("chain", "flat", "branches")
     if "a_weight" not in names:
         table["regime"] = tuple(level for level in REGIMES if _expresses(definition, level))
     return table
@@ -246,7 +248,8 @@ def _held(factor: str, published: Published, workload: Workload, axes: Axes) -> 
 
 
 def _skipped(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
-    return ["some" if any(-1 in workload.integers[t.name] for t in naming(published.definition)) else "none"]
+    skip = padding(published.definition)
+    return ["some" if any(skip in workload.integers[t.name] for t in naming(published.definition)) else "none"]
 
 
 def _slots(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
@@ -289,6 +292,16 @@ def _accepted(factor: str, published: Published, workload: Workload, axes: Axes)
     return list(levels)
 
 
+def _tree(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    count, levels = axes[DRAFTS], set()
+    for n in range(axes["batch_size"]):
+        row = workload.integers[PARENTS][n * count : (n + 1) * count]
+        if count > 1 and workload.integers["slots"][n] != -1 and workload.integers[OF_A_ROW][n] > 1:
+            flat, chain = set(row) == {-1}, row == list(range(-1, count - 1))
+            levels.add("flat" if flat else "chain" if chain else "branches")
+    return list(levels)
+
+
 def _regime(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
     if workload.regime is None:
         return []
@@ -302,5 +315,5 @@ _EXHIBITED: dict[str, Callable[[str, Published, Workload, Axes], list[str]]] = {
     "heads": _heads, "key heads": _key_heads, "head size": _head_size, "kernel width": _width, "interval": _interval,
     "sequences": _counts, "rows": _counts, "empty": _empty, "length": _lengths, "state held": _held,
     "skipped": _skipped, "slots": _slots, "read": _read, "drafts": _drafts, "accepted": _accepted,
-    "of a row": _accepted, "rows behind": _behind, "regime": _regime,
+    "of a row": _accepted, "rows behind": _behind, "tree": _tree, "regime": _regime,
 }  # fmt: skip

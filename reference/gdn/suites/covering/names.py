@@ -4,6 +4,7 @@ from gdnspec.family import Definition
 
 INTERVAL = "checkpoint_interval"  # a scalar input: tokens from one checkpoint of a sequence to the next
 CHECKPOINTS, CHUNKS = "num_checkpoints", "num_chunks"  # axes
+SLOTS = "num_slots"  # an axis
 CHUNK = 64  # tokens
 # Gradients of what stands around the rule, and states that are quantised. Conditions meet in the rows of prefill's
 # gradients, of the forward definitions, and of float32 states; here each has a row of its own, by hand.
@@ -21,6 +22,11 @@ def keeps_checkpoints(definition: Definition) -> bool:
 def takes_rows_behind(definition: Definition) -> bool:
     """Whether packed tensors may have rows behind the last sequence."""
     return any(constraint.expression == "total_seq_len >= cu_seqlens[-1]" for constraint in definition.constraints)
+
+
+def padding(definition: Definition) -> int:
+    """The slot of what is skipped. Real slots are larger."""
+    return 0 if definition.conventions.padding_slot == "zero" else -1
 
 
 def counts_chunks(definition: Definition) -> bool:

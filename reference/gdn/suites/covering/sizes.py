@@ -7,7 +7,7 @@ from gdnspec.family import Published, SuiteError, Workload
 
 from ..line import Line
 from .build import DRAFTS, Call, Heads, drafted, line, naming, numbered, ragged
-from .names import CHECKPOINTS, CHUNK, counts_chunks
+from .names import CHECKPOINTS, CHUNK, SLOTS, counts_chunks, padding
 
 EXACT = (1, 2, 3, 5, 8)
 PAST = (16, 32, 64, 128, 256, 512, 1024, 4096)
@@ -30,7 +30,8 @@ def required(published: Published) -> dict[str, tuple[int, ...]]:
     most |= NORMED if published.definition.stage == "layer" else {}
     for axis in published.definition.var_axes():
         past = tuple(number + 1 for number in PAST if number <= most.get(axis.name, PAST[-1]))
-        table[axis.name] = DRAFTED if axis.name == DRAFTS else (*EXACT, *past)
+        exact = EXACT[1:] if axis.name == SLOTS and padding(published.definition) == 0 else EXACT
+        table[axis.name] = DRAFTED if axis.name == DRAFTS else (*exact, *past)
     everything = (*EXACT, *(number + 1 for number in PAST))
     if ragged(published.definition):
         table[LONGEST] = tuple(size for size in everything if size <= 1 + most.get(LONGEST, PAST[-1]))
@@ -112,7 +113,7 @@ def _call(published: Published, axis: str, wanted: int, lacking: list[tuple[str,
     elif axis in (LONGEST, "total_seq_len"):
         lengths = [wanted]
     elif axis == "num_slots":
-        lengths = [1] * min(2, wanted)
+        lengths = [1] * min(2, wanted - 1 - padding(published.definition))
         slots = wanted
     if axis == "num_seqs" and published.definition.stage == "backward":
         # Of one token a gradient of a gate is one number: of a thousand numbers, rounding leaves nothing of one.
