@@ -7,9 +7,9 @@ from gdnspec.catalog.families import families
 from gdnspec.catalog.sessions import check
 from gdnspec.model.session_line import States
 from gdnspec.sessions.case import Case
-from gdnspec.sessions.drawn import draw
 from gdnspec.sessions.follow import follow
 from gdnspec.sessions.honest import reference
+from gdnspec.sessions.random_walk import draw
 
 FAMILY = families()["gdn"]
 ROUNDED = 0.02  # of the largest element: states and outputs in 16 bits, and their sums

@@ -142,7 +142,7 @@ def _sessions(
     if family.preset(preset) is None:
         raise SpecError(f"no preset {preset!r} ({nearest(preset, family.presets)})")
 
-    from gdnspec.sessions.drawn import draw
+    from gdnspec.sessions.random_walk import draw
 
     lines = (draw(f"{chosen}_{i}", preset, chosen, seed + i, stored, convolution) for i in range(count))
     session_files.write(family, lines, count, output, force, freeze)
