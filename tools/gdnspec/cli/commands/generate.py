@@ -89,7 +89,7 @@ def generate(
     if sessions:
         cuda = {f"--device {device}": device == "cuda"}
         of_calls = {"--lengths": lengths, "--batch": batch, "--drafts": drafts, "--scalar": scalar}
-        session_files.refuse(of_calls | cuda)
+        session_files.refuse({**of_calls, **cuda})
         _sessions(name, preset, regime, states or "float32", convolution, count, seed, output, force, freeze)
         return
     if states is not None or convolution:
