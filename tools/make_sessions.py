@@ -18,8 +18,8 @@ from gdnspec.inputs.materialise import InvalidWorkload
 from gdnspec.model.errors import PlacedError, SpecError
 from gdnspec.model.loading import build, load_lines
 from gdnspec.model.session_line import SessionLine
-from gdnspec.sessions.freeze import frozen
-from gdnspec.sessions.tokens import draw
+from gdnspec.sessions.session_budget import frozen
+from gdnspec.sessions.token_streams import draw
 
 FROZEN = ("sha256", "budget", "emulators")
 

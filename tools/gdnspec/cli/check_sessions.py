@@ -43,8 +43,11 @@ class Request:
     timeout: float
 
 
-def refuse(given: dict[str, bool]) -> None:
-    """Raises `SpecError` for the first option that has no meaning for sessions. `given`: whether each was given."""
+def refuse(definitions: list[str], given: dict[str, bool]) -> None:
+    """Raises `SpecError` for definitions, and for the first option that has no meaning for sessions. `given`: whether
+    each was given."""
+    for name in definitions:
+        raise SpecError(f"the definition {name!r} has no meaning with --sessions: leave it out")
     for option, there in given.items():
         if there:
             raise SpecError(f"{option} has no meaning with --sessions: leave it out")

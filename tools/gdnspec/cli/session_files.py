@@ -57,7 +57,7 @@ def fitting(family: Family, line: SessionLine) -> SessionLine:
 def write(family: Family, lines: Iterable[SessionLine], count: int, output: Path, force: bool, freeze: bool) -> None:
     """Writes the sessions, each with the budget that honest emulators give if `freeze`. Raises `SpecError`; the file
     then stays as it was."""
-    from gdnspec.sessions.freeze import frozen
+    from gdnspec.sessions.session_budget import frozen
 
     to_stdout = str(output) == "-"
     if not to_stdout:

@@ -54,7 +54,7 @@ def write_sessions(
     from gdnspec.traffic.engine import Limits
     from gdnspec.traffic.formats import known
     from gdnspec.traffic.log import Log
-    from gdnspec.traffic.sessions import Served, groups, shortened
+    from gdnspec.traffic.served import Served, groups, shortened
 
     running = min(engine.running, size)
     limits = Limits(

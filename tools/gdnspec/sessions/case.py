@@ -14,7 +14,7 @@ from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.model.preset import Preset
 from gdnspec.model.session_line import SessionLine
 from gdnspec.sandbox.wire.arena import TORCH
-from gdnspec.sessions.tokens import Tokens, draw, preset_of, words
+from gdnspec.sessions.token_streams import Tokens, draw, preset_of, words
 from gdnspec.sessions.truth import Expected, Truth
 
 QUIET = {"float32": (torch.int32, 0x7FC00000, 0x3FFFFF), "bfloat16": (torch.int16, 0x7FC0, 0x3F)}

@@ -32,7 +32,7 @@ from gdnspec.sessions.case import Case
 from gdnspec.sessions.follow import Pair, follow
 from gdnspec.sessions.honest import reference
 from gdnspec.sessions.kernels import Run
-from gdnspec.sessions.tokens import preset_of
+from gdnspec.sessions.token_streams import preset_of
 
 BY_THE_JUDGE = "by_the_judge"  # in a result's environment: the calls that the judge's reference made
 

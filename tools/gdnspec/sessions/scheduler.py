@@ -13,7 +13,7 @@ from torch import Tensor
 from gdnspec.model import session_line as steps
 from gdnspec.model.session_line import SessionLine
 from gdnspec.sessions.kernels import SKIPPED, Kernels, with_mixed
-from gdnspec.sessions.tokens import Ref, Tokens
+from gdnspec.sessions.token_streams import Ref, Tokens
 
 
 @dataclass

@@ -13,7 +13,7 @@ from gdnspec.inputs.materialise import InvalidWorkload
 from gdnspec.inputs.session_contract import Memory, SessionWords
 from gdnspec.model import session_line as steps
 from gdnspec.model.session_line import SessionLine
-from gdnspec.sessions.tokens import Ref, Tokens
+from gdnspec.sessions.token_streams import Ref, Tokens
 
 
 @dataclass(frozen=True, eq=False)

@@ -151,6 +151,8 @@ def check(
                 "--invariance": invariance, "--save": save,
             }
         )  # fmt: skip
+        others = {"--seed": seed is not None, "--repeat": repeat is not None, "--errors": errors, "--watch": watch}
+        check_sessions.refuse(wanted, {**others, "--symmetries": symmetries})
     chosen, broken = find()
     given = {one.name: words_for(one, target) for one, target in zip(chosen, targets, strict=False)}
     if sessions:

@@ -59,6 +59,41 @@ PresetName = Annotated[
 ]
 
 
+Layers = Annotated[
+    int, typer.Option(min=1, max=10_000, help="Layers of this kind in the model; Qwen3-Next has 36 of 48.")
+]
+StepMs = Annotated[
+    float,
+    typer.Option(min=0, max=1e6, help="Milliseconds that everything else takes per step. Measure your engine."),
+]
+TokenUs = Annotated[
+    float,
+    typer.Option(min=0, max=1e6, help="Microseconds that everything else takes per token. Measure your engine."),
+]
+StepsFile = Annotated[
+    Path | None,
+    typer.Option("--steps", metavar="FILE", help="Also write every step in order, one line of JSON each."),
+]
+Sessions = Annotated[
+    bool, typer.Option("--sessions", help="Write DIR/sessions.jsonl: sequences of calls on one pool of states.")
+]
+PerSession = Annotated[
+    int | None, typer.Option("--requests", min=1, max=1000, help="Requests in a session.", show_default="8")
+]
+Shorten = Annotated[
+    int | None,
+    typer.Option(min=1, help="Divide prompts and answers by this, and not blocks.", show_default="1"),
+]
+Drafts = Annotated[
+    int | None,
+    typer.Option(min=0, max=15, help="Draft tokens per row.", show_default="3 for a verify, else 0"),
+]
+Interval = Annotated[
+    int | None,
+    typer.Option(min=1, help="Value of integer scalars, in tokens.", show_default="one block"),
+]
+
+
 def from_requests(
     log: Annotated[Path, typer.Argument(metavar="LOG", help=f"A request log: {FORMATS}; .gz too, or a pipe.")],
     preset: PresetName,
@@ -74,46 +109,22 @@ def from_requests(
     chunked: Chunked = True,
     cached_states: CachedStates = 1024,
     block_tokens: BlockTokens = 512,
-    interval: Annotated[
-        int | None,
-        typer.Option(min=1, help="Value of integer scalars, in tokens.", show_default="one block"),
-    ] = None,
-    drafts: Annotated[
-        int | None,
-        typer.Option(min=0, max=15, help="Draft tokens per row.", show_default="3 for a verify, else 0"),
-    ] = None,
+    interval: Interval = None,
+    drafts: Drafts = None,
     acceptance: Annotated[
         float, typer.Option(min=0, max=1, help="Probability that the next draft token is accepted.")
     ] = 0.7,
     solution: TimedBy = None,
     device: Annotated[str, typer.Option(help="Device whose traces and rates give step times.")] = "nvidia-h200",
-    layers: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Layers of this kind in the model; Qwen3-Next has 36 of 48.")
-    ] = 36,
-    step_ms: Annotated[
-        float,
-        typer.Option(min=0, max=1e6, help="Milliseconds that everything else takes per step. Measure your engine."),
-    ] = 5.0,
-    token_us: Annotated[
-        float,
-        typer.Option(min=0, max=1e6, help="Microseconds that everything else takes per token. Measure your engine."),
-    ] = 10.0,
-    steps_file: Annotated[
-        Path | None,
-        typer.Option("--steps", metavar="FILE", help="Also write every step in order, one line of JSON each."),
-    ] = None,
+    layers: Layers = 36,
+    step_ms: StepMs = 5.0,
+    token_us: TokenUs = 10.0,
+    steps_file: StepsFile = None,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="The same seed gives the same workloads.")] = 0,
     force: ForceFiles = False,
-    sessions: Annotated[
-        bool, typer.Option("--sessions", help="Write DIR/sessions.jsonl: sequences of calls on one pool of states.")
-    ] = False,
-    per_session: Annotated[
-        int | None, typer.Option("--requests", min=1, max=1000, help="Requests in a session.", show_default="8")
-    ] = None,
-    shorten: Annotated[
-        int | None,
-        typer.Option(min=1, help="Divide prompts and answers by this, and not blocks.", show_default="1"),
-    ] = None,
+    sessions: Sessions = False,
+    per_session: PerSession = None,
+    shorten: Shorten = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Replay a request log in a simulated engine (continuous batching), and write the calls of its kernels as weighted

@@ -31,27 +31,38 @@ from gdnspec.model.workload import Workload
 SPEC = "a list (1,63,1000), uniform:LO:HI or lognormal:MEDIAN:SIGMA"
 
 
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DEFINITION]",
+        help="The definition to make workloads for; with --sessions, a family.",
+        autocompletion=offered.definitions,
+    ),
+]
+Sessions = Annotated[bool, typer.Option("--sessions", help="Draw sessions: sequences of calls on one pool of states.")]
+StatesName = Annotated[
+    str | None, typer.Option(help="States of the pool of a session: float32 or bfloat16.", show_default="float32")
+]
+Convolution = Annotated[
+    bool, typer.Option("--convolution", help="Sessions whose tokens pass the convolution before the rule.")
+]
+Regime = Annotated[
+    str | None,
+    typer.Option(
+        help="How values are drawn: gdnspec list regimes.",
+        show_default="the first of the family",
+        autocompletion=offered.regimes,
+    ),
+]
+
+
 def generate(
     preset: Annotated[
         str, typer.Option(help="Head configuration: gdnspec list presets.", autocompletion=offered.presets)
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The JSONL file to write; - is stdout.")],
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[DEFINITION]",
-            help="The definition to make workloads for; with --sessions, a family.",
-            autocompletion=offered.definitions,
-        ),
-    ] = None,
-    regime: Annotated[
-        str | None,
-        typer.Option(
-            help="How values are drawn: gdnspec list regimes.",
-            show_default="the first of the family",
-            autocompletion=offered.regimes,
-        ),
-    ] = None,
+    name: Name = None,
+    regime: Regime = None,
     lengths: Annotated[str | None, typer.Option(help=f"Sequence lengths of one workload: {SPEC}.")] = None,
     batch: Annotated[
         str | None, typer.Option(help=f"Sequences in a workload, or batch sizes of a decode: {SPEC}.")
@@ -68,22 +79,17 @@ def generate(
     freeze: Annotated[bool, typer.Option(help="Also freeze error budgets, which a check needs.")] = True,
     device: Annotated[str, typer.Option(help="Freeze budgets here: auto, cpu or cuda.")] = "auto",
     force: ForceFile = False,
-    sessions: Annotated[
-        bool, typer.Option("--sessions", help="Draw sessions: sequences of calls on one pool of states.")
-    ] = False,
-    states: Annotated[
-        str | None, typer.Option(help="States of the pool of a session: float32 or bfloat16.", show_default="float32")
-    ] = None,
-    convolution: Annotated[
-        bool, typer.Option("--convolution", help="Sessions whose tokens pass the convolution before the rule.")
-    ] = False,
+    sessions: Sessions = False,
+    states: StatesName = None,
+    convolution: Convolution = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Draw workloads. The same options give the same lines and the same tensors on any machine."""
     require_device(device)
     if sessions:
+        cuda = {f"--device {device}": device == "cuda"}
         of_calls = {"--lengths": lengths, "--batch": batch, "--drafts": drafts, "--scalar": scalar}
-        session_files.refuse({**of_calls, f"--device {device}": device == "cuda"})
+        session_files.refuse({**of_calls, **cuda})
         _sessions(name, preset, regime, states or "float32", convolution, count, seed, output, force, freeze)
         return
     if states is not None or convolution:
@@ -136,7 +142,7 @@ def _sessions(
     if family.preset(preset) is None:
         raise SpecError(f"no preset {preset!r} ({nearest(preset, family.presets)})")
 
-    from gdnspec.sessions.drawn import draw
+    from gdnspec.sessions.random_walk import draw
 
     lines = (draw(f"{chosen}_{i}", preset, chosen, seed + i, stored, convolution) for i in range(count))
     session_files.write(family, lines, count, output, force, freeze)
