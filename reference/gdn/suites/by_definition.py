@@ -51,9 +51,8 @@ from .neg_eigval import NEG_LAYER, NEG_LAYER_DECODE
 from .norm import NORM
 from .pool import POOL
 from .prefill import PREFILL, prefill
-from .prefill_pool import PREFILL_POOL
-from .quantised import QUANTISED_POOL, QUANTISED_VERIFY
 from .prefill_pool import PREFILL_POOL, PREFILL_SLOT_ZERO
+from .quantised import QUANTISED_POOL, QUANTISED_VERIFY
 from .short import short_checkpoints, short_prefill
 from .stages import stages, wy_strict
 from .trees import TREE

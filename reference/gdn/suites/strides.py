@@ -21,9 +21,8 @@ from .layer import LAYER, LAYER_DECODE, layer, layer_rows
 from .line import Line, Rows
 from .pool import POOL, pool
 from .prefill import PREFILL, prefill
-from .prefill_pool import PREFILL_POOL, prefill_pool
-from .quantised import QUANTISED_POOL, QUANTISED_VERIFY
 from .prefill_pool import PREFILL_POOL, PREFILL_SLOT_ZERO, prefill_pool
+from .quantised import QUANTISED_POOL, QUANTISED_VERIFY
 from .slots import SKIPPED, moved
 from .trees import BUSHY, CHAIN, TREE, tree
 from .verify import VERIFY, verify

@@ -79,12 +79,10 @@ class Ring:
             pool = self._views[name]
             for i in range(0, len(pool), CHECKED):  # NaN for a kernel that reads a slot that no call names
                 _bytes(pool[i : i + CHECKED]).fill_(GUARD_BYTE)
-            slots = torch.randperm(len(pool), device=pool.device)[: self.count * len(named)]
-            same = self._rows.get(self.definition.input(name).pool)  # scales are in the slots of their codes
-            self._rows[name] = slots.view(self.count, len(named)) if same is None else same
             first = 1 + padding(self.definition)  # no call gets the slot that means none
             slots = first + torch.randperm(len(pool) - first, device=pool.device)[: self.count * len(named)]
-            self._rows[name] = slots.view(self.count, len(named))
+            same = self._rows.get(self.definition.input(name).pool)  # scales are in the slots of their codes
+            self._rows[name] = slots.view(self.count, len(named)) if same is None else same
         return self
 
     def __exit__(

@@ -43,8 +43,9 @@ _PROSE: dict[str, Any] = {
 
 
 # Keys that were added later: if they have their default, earlier measurements stay valid.
-_ADDED_TO_TENSORS: dict[str, object] = {"parts": None, "indexes": None, "writes": False, "scales": None}
-_ADDED_TO_TENSORS: dict[str, object] = {"parts": None, "indexes": None, "writes": False, "earlier": None}
+_ADDED_TO_TENSORS: dict[str, object] = {
+    "parts": None, "indexes": None, "writes": False, "scales": None, "earlier": None,
+}  # fmt: skip
 _ADDED: dict[str, dict[str, object]] = {
     "axes": {"parts": None},
     "inputs": _ADDED_TO_TENSORS,
@@ -70,7 +71,7 @@ def _hash(found: Found) -> str:
     if content["conventions"]["state_scale"] == "none":
         del content["conventions"]["state_scale"]  # so was this one
     if content["conventions"]["padding_slot"] == "minus_one":
-        del content["conventions"]["padding_slot"]  # so was this one
+        del content["conventions"]["padding_slot"]  # and this one
     content["family"] = found.family.about.measured_as or found.family.name
     for side, added in _ADDED.items():
         for item in content[side]:

@@ -230,8 +230,6 @@ class Definition(Model):
     def written(self, tensor: Tensor, values: Mapping[str, Any]) -> list[int] | None:
         """The indices of a mutated input that a call writes, in order; None: all. `values`: flat integer inputs."""
         names = [t.name for t in codes.naming(self, tensor) if t.writes] if tensor.mutates else []
-        return sorted({index for name in names for index in values[name] if index >= 0}) if names else None
-        names = [t.name for t in self.inputs if t.indexes == tensor.name and t.writes] if tensor.mutates else []
         return (
             sorted({index for name in names for index in values[name] if index > roles.padding(self)})
             if names

@@ -107,10 +107,9 @@ class Tensor(Model):
     others as they are, bit for bit. `read_if` is the condition under which the operator also reads such a slot; without
     it, always. `strides` says which gaps a caller may leave; without it, memory is contiguous. `bounds` names the axis
     whose entries this input divides among the sequences. `counts` names the axis whose entries its values count, from
-    none to all. `draw` names the family's generator for this input. `scales` names an input of codes: this one has a
-    scale for each of its rows, and what indexes the codes indexes the scales as well.
     none to all. `earlier` names the axis whose entries its values point to: each value is the index of an entry before
-    its own place in the row, or -1. `draw` names the family's generator for this input.
+    its own place in the row, or -1. `draw` names the family's generator for this input. `scales` names an input of
+    codes: this one has a scale for each of its rows, and what indexes the codes indexes the scales as well.
     """
 
     name: Name

@@ -41,10 +41,8 @@ def named_slots(definition: Definition, values: Mapping[str, Any]) -> dict[str, 
     for tensor in definition.inputs:
         for pool in pools(definition, tensor):
             named.setdefault(pool, set()).update(slot for slot in values[tensor.name] if slot >= 0)
-        if tensor.indexes is not None:
-            named.setdefault(tensor.indexes, set()).update(slot for slot in values[tensor.name] if slot >= 0)
             if padding(definition) == 0:
-                named[tensor.indexes].add(0)  # it keeps its place, whether or not a row is skipped
+                named[pool].add(0)  # it keeps its place, whether or not a row is skipped
     return {pool: sorted(slots) for pool, slots in named.items()}
 
 

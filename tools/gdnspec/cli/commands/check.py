@@ -144,15 +144,10 @@ def check(
     only = matching(keyword) if keyword is not None else None
     find = _finder(targets, wanted, solution, solutions_dir)
     if sessions:
-        check_sessions.refuse(
-            {
-                f"the definition {wanted[0]!r}" if wanted else "": bool(wanted), "--seed": seed is not None,
-                "--symmetries": symmetries, "--repeat": repeat is not None, "--errors": errors, "--watch": watch,
-                "--invariance": invariance, "--save": save,
-            }
-        )  # fmt: skip
         others = {"--seed": seed is not None, "--repeat": repeat is not None, "--errors": errors, "--watch": watch}
-        check_sessions.refuse(wanted, {**others, "--symmetries": symmetries})
+        check_sessions.refuse(
+            wanted, {**others, "--symmetries": symmetries, "--invariance": invariance, "--save": save}
+        )
     chosen, broken = find()
     given = {one.name: words_for(one, target) for one, target in zip(chosen, targets, strict=False)}
     if sessions:
