@@ -10,7 +10,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from gdnspec.numerics.torch_arrays import times
+from gdnspec.numerics.torch_arrays import comparable, times
 
 COMPARED = 1 << 30  # bytes per step, with PyTorch
 BLOCK = 1024  # elements per program of the fused kernels
@@ -48,13 +48,13 @@ def differing(got: Tensor, base: Tensor, factors: Tensor | None, rows: Tensor | 
     found = torch.zeros(count, dtype=torch.bool, device=got.device)
     if rows is not None:
         for i in range(count):
-            found[i] = (got[rows[i]] != multiple(base, factors, i)).any()
+            found[i] = (comparable(got[rows[i]]) != comparable(multiple(base, factors, i))).any()
         return found
     step = max(1, COMPARED // max(1, base.nbytes))
     for start in range(0, count, step):
         some = slice(start, start + step)
         want = base if factors is None else times(base, factors[some])
-        found[some] = (got[some] != want).flatten(1).any(1)
+        found[some] = (comparable(got[some]) != comparable(want)).flatten(1).any(1)
     return found
 
 

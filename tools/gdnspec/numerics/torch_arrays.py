@@ -25,6 +25,16 @@ def to_array(x: Tensor) -> Array:
     return Array(str(x.dtype).removeprefix("torch."), bits.numpy())
 
 
+def movable(x: Tensor) -> Tensor:
+    """The same elements in a type that every PyTorch can move, on every device: floats of one byte as their bits."""
+    return x.view(torch.uint8) if x.is_floating_point() and x.element_size() == 1 else x
+
+
+def comparable(x: Tensor) -> Tensor:
+    """The same values in a type that every PyTorch can compare: floats of one byte as float32."""
+    return x.float() if x.is_floating_point() and x.element_size() == 1 else x
+
+
 def times(x: Tensor, factor: Tensor) -> Tensor:
     """The product in the type of `x`, also where PyTorch has none: it does not multiply floats of one byte."""
     if x.is_floating_point() and x.element_size() == 1:
