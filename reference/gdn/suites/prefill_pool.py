@@ -115,6 +115,12 @@ def of_slot_zero(rows: Rows) -> Rows:
     return moved
 
 
+def prefill_slot_zero_performance() -> Iterator[Line]:
+    """Small: the arithmetic is that of gdn_prefill_pool_k_last."""
+    line = prefill_pool("16x32_2x64", QWEN3_NEXT, "typical", (64, 64))
+    yield {**line, "integers": line["integers"] | {"slots": [3, 1]}}
+
+
 def prefill_slot_zero_strict() -> Iterator[Line]:
     line = prefill_pool("strict_zero", SMALL_128, "strict_keys", (128,), covers="two chunks of one key")
     yield {**line, "axes": line["axes"] | {"num_slots": 4}, "integers": line["integers"] | {"slots": [3]}}
@@ -126,5 +132,5 @@ PREFILL_POOL = {
 }  # fmt: skip
 PREFILL_SLOT_ZERO = {
     "smoke": of_slot_zero(prefill_pool_smoke), "conformance": of_slot_zero(prefill_pool_conformance),
-    "strict": prefill_slot_zero_strict,
+    "strict": prefill_slot_zero_strict, "performance": prefill_slot_zero_performance,
 }  # fmt: skip
