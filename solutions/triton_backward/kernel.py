@@ -17,8 +17,9 @@ With G = scale dO, x the gradient of what a token writes, and M = (I + diag(beta
     dk = (dP * Gamma)^T Q + (B + B^T) K - diag(gamma) dv S + diag(Gamma_C,:) U dS     B = dA * Gamma
 
 prepare_kernel (prepare.py) makes M and P, of all chunks at once. forward_kernel (walks.py) walks the chunks
-for S and r, backward_kernel back for dS and dv. gradients_kernel (gradients.py) takes all chunks at once again, for dq,
-dk and sums that gates_kernel (gates.py) makes dg of. decays.py has the gates.
+for S and r, backward_kernel back for dS and dv; where pairs of sequence and head are few, in segments, between which
+scan_kernel (scan.py) goes. within_kernel (within.py) and gradients_kernel (gradients.py) take all chunks at once again:
+the first has what passes between tokens, the second dq and dk. gates_kernel (gates.py) has dg. decays.py knows gates.
 """
 
 import os
@@ -192,8 +193,8 @@ def gradients(
     between = q.new_empty((slots, H, CHUNK), dtype=torch.float32)
     warps, registers, BD = cut.within
     within_kernel[(slots * H,)](
-        k, do, cu_seqlens, work.r, work.dv, work.decay, work.later, work.inverse, work.P, between, scale, num_seqs, total,
-        HQ=HQ, BD=BD, **launch(warps, registers), **norm, **common,
+        k, do, cu_seqlens, work.r, work.dv, work.decay, work.later, work.inverse, work.P, between, scale, num_seqs,
+        total, HQ=HQ, BD=BD, **launch(warps, registers), **norm, **common,
     )  # fmt: skip
     warps, registers, BK, BV, stages = cut.gradients
     slices, turns = triton.cdiv(D, BK), triton.cdiv(D, BV)
@@ -202,7 +203,8 @@ def gradients(
     gradients_kernel[(slots * HK * slices,)](
         q, k, do, cu_seqlens, initial_state, dht, work.r, work.dv, work.starts, work.ends, work.decay, work.P,
         work.inverse, dq, dk, dv, sums, scale, num_seqs, total,
-        HQ=HQ, HV=HV, BK=BK, BV=BV, STAGES=ahead(stages, q.device), **launch(warps, registers), **states, **norm, **of_gradients,
+        HQ=HQ, HV=HV, BK=BK, BV=BV, STAGES=ahead(stages, q.device), **launch(warps, registers), **states,
+        **norm, **of_gradients,
     )  # fmt: skip
     if work.dv is not dv:
         shared_kernel[(slots * HV,)](

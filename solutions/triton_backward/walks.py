@@ -1,8 +1,8 @@
 """The two walks over the chunks of a sequence, with the state, or its gradient, of some value channels in registers.
 
 Both are kept as [key channels, value channels]: so each product has on its left what was loaded. PASS: "whole" is over
-a sequence. Where (sequence, head) pairs are few, "moves" finds what each segment of SEGMENT chunks makes of a state, and,
-once the states at all their ends are known (scan.py), "parts" is over all segments at once.
+a sequence. Where (sequence, head) pairs are few, "moves" finds what each segment of SEGMENT chunks makes of a state.
+Once the states at all their ends are known (scan.py), "parts" is over all segments at once.
 """
 
 import triton
@@ -19,7 +19,7 @@ def chunks_of(cu_seqlens_ptr, at, num_seqs, total, C: tl.constexpr, SEGMENT: tl.
         n, before, most = at, at * 0, total
     else:
         n = sequence_of(cu_seqlens_ptr, at, num_seqs, total, C * SEGMENT)
-        before = (at - slot_of(cu_seqlens_ptr, n, total, C * SEGMENT)) * SEGMENT
+        before = (at - slot_of(cu_seqlens_ptr, n, total, C * SEGMENT)).to(tl.int32).to(tl.int64) * SEGMENT
         most = SEGMENT * C
     start = start_of(cu_seqlens_ptr, n, total) + before * C
     length = tl.minimum(start_of(cu_seqlens_ptr, n + 1, total) - start, most).to(tl.int32)
@@ -44,6 +44,7 @@ def forward_kernel(
     if SEGMENT > 0 and length <= 0:  # a slot that no segment has
         return
     identity = block >= SLICES
+    RESTS: tl.constexpr = HAS_INITIAL and PASS != "moves" and TERMS == 2
 
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block % SLICES * BV + tl.arange(0, BV)
@@ -79,9 +80,7 @@ def forward_kernel(
             tl.store(starts_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
         # r = E (V - diag(gamma) K S^T) for E = diag(b)^-1 M diag(b)
         KS = tl.dot(K, held, input_precision=PRECISION)
-        if (
-            HAS_INITIAL and PASS != "moves" and TERMS == 2 and chunk == 0
-        ):  # a given state may be large beside all that it meets
+        if RESTS and chunk == 0:  # a given state may be large beside all that it meets
             KS = tl.dot(K, rest_of(S, OPERAND), acc=KS)
         X = (V.to(tl.float32) - KS * gamma[:, None]) * b[:, None]
         r = tl.dot(M, X.to(OPERAND), input_precision=PRECISION) * reciprocal[:, None]
@@ -102,8 +101,8 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["total", "num_seqs"])
 def backward_kernel(
-    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, total, num_seqs, r_ptr, inverse_ptr, P_ptr, dv_ptr, decay_ptr, dht_ptr, ends_ptr,
-    dh0_ptr, bounds_ptr, sums_ptr, scale, norm_ptr,
+    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, total, num_seqs, r_ptr, inverse_ptr, P_ptr, dv_ptr, decay_ptr, dht_ptr,
+    ends_ptr, dh0_ptr, bounds_ptr, sums_ptr, scale, norm_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_DHT: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
@@ -130,6 +129,7 @@ def backward_kernel(
     else:
         dS = tl.zeros([BK, BV], dtype=tl.float32)
 
+    RESTS: tl.constexpr = HAS_DHT and PASS != "moves" and TERMS == 2
     # An empty sequence makes no turn: dh0 is dht.
     chunks = tl.cdiv(length, C)
     for turn in tl.range(0, chunks, num_stages=STAGES):
@@ -153,7 +153,7 @@ def backward_kernel(
         if PASS != "moves":
             tl.store(ends_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
         KD = tl.dot(K, held, input_precision=PRECISION)
-        if HAS_DHT and PASS != "moves" and TERMS == 2 and turn == 0:  # as in forward_kernel
+        if RESTS and turn == 0:  # as in forward_kernel
             KD = tl.dot(K, rest_of(dS, OPERAND), acc=KD)
         # dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dV)^T K, the first sum before x takes registers
         GD = scaled(G.to(tl.float32) * gamma[:, None], scale, norm_ptr, token * HQ + h // (H // HQ), row, NORMED)

@@ -1,8 +1,8 @@
 """Calls of triton_backward that no workload makes, in Triton's interpreter: the arguments are an entry's name, the type
 of q, a folder for builds, and the lengths of sequences.
 
-Resets inside a chunk and at its end, and rows behind the last sequence, which hold NaN. Outputs start as NaN. It prints the largest error of each gradient beside the reference in float64, relative
-to the gradient's norm.
+Resets inside a chunk and at its end, and rows behind the last sequence, which hold NaN. Outputs start as NaN. It prints
+the largest error of each gradient beside the reference in float64, relative to the gradient's norm.
 """
 
 import json
