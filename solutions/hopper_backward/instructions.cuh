@@ -123,11 +123,11 @@ __device__ __forceinline__ float4 load_four(uint32_t at) {
 
 // --- between blocks ---------------------------------------------------------------------------------------------
 
-// Adds to a number in memory, and returns what was there: behind what this thread knows to have been written, and ahead of what
-// it does next.
-__device__ __forceinline__ int add_in_order(int* at, int x) {
+// Counts in memory, up to `last` and then from 0 again, and returns what was there: behind what this thread knows to have been
+// written, and ahead of what it does next.
+__device__ __forceinline__ int count_in_order(int* at, int last) {
   int y;
-  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;" : "=r"(y) : "l"(at), "r"(x) : "memory");
+  asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(y) : "l"(at), "r"(last) : "memory");
   return y;
 }
 __device__ __forceinline__ void store_released(int* at, int x) {

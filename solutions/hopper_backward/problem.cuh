@@ -132,13 +132,15 @@ __device__ __forceinline__ void empty_queue(const Problem& p, int block, int blo
 // One of `blocks` blocks has left what is needed of a chunk by the heads that share a key head, `at` = place * key heads + key head; by
 // one thread.
 __device__ __forceinline__ void tell(const Problem& p, int at, int blocks) {
-  if (add_in_order(p.walked + at, 1) + 1 == blocks) store_released(p.ready + atomicAdd(&p.queue->ready, 1), at + 1);
+  if (count_in_order(p.walked + at, blocks - 1) != blocks - 1) return;
+  const int nth = atomicAdd(&p.queue->ready, 1);
+  if (nth < p.places * p.k_heads) store_released(p.ready + nth, at + 1);  // there are more only where bounds do not rise
 }
 
 // 1 + place * key heads + key head of the next, once it is ready; 0: there are no more. By one thread.
 __device__ __forceinline__ int take_ready(const Problem& p) {
   const int nth = atomicAdd(&p.queue->taken, 1);
-  if (nth >= p.queue->all) return 0;
+  if (nth >= min(p.queue->all, p.places * p.k_heads)) return 0;
   const int found = wait_for_number(p.ready + nth);
   fence_async_memory();
   return found;
