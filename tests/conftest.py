@@ -21,6 +21,7 @@ from patience import PATIENCE
 gc.disable()
 
 read_once.workloads_of_the_checkout()
+read_once.faults_of_the_checkout()
 
 # Two test processes share two cores; the solutions they start would take four threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -15,6 +15,8 @@ from unittest import mock
 
 import forked_workers
 import gdnspec
+from gdnspec.catalog import families
+from gdnspec.catalog.definitions import definitions
 from patience import PATIENCE
 
 COMMANDS = sorted((Path(gdnspec.__file__).parent / "cli/commands").glob("*.py"))
@@ -97,6 +99,9 @@ def _start(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    if families.VARIABLE in environment or any(word.startswith("--definitions-dir") for word in arguments):
+        families.families.cache_clear()  # what is loaded are those of the checkout alone
+        definitions.cache_clear()
     if before is not None:
         before()
     if script is not None:
