@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import Run
-from gdnspec.model.invariance import answers, badge, invariant, pieces
+from gdnspec.model.batch_invariance import answers, badge, invariant, pieces
 from gdnspec.model.result import CheckResult, Outcome
 from gdnspec.model.solution import Manifest
 from helpers_known_bad import wrong
