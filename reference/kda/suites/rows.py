@@ -7,7 +7,7 @@ Line = dict[str, Any]  # of a workload file, without what is measured
 Rows = Callable[[], Iterator[Line]]  # of one suite
 
 SMALL, SMALL_128, GROUPS = "synthetic-gva-1x2-d64", "synthetic-gva-1x2-d128", "synthetic-gva-2x4-d64"
-D120, KIMI, GLM_TP4 = "synthetic-mha-2x2-d120", "kimi-linear-48b-a3b-tp1", "glm-5.3-flash-tp4"
+D120 = "synthetic-mha-2x2-d120"
 BOUND = {"lower_bound": -5.0}
 OF_GATES = {
     "deep_sums": "sums of gates over 16 tokens below the exponents of bfloat16",
@@ -51,12 +51,6 @@ def prefill_conformance() -> Iterator[Line]:
     yield prefill("several_chunks", SMALL, "mild_decay", (300, 129), covers="several chunks, and their edges")
 
 
-def prefill_performance() -> Iterator[Line]:
-    yield prefill("kimi_1x8192", KIMI, "mild_decay", (8192,))
-    yield prefill("kimi_4x2048", KIMI, "mild_decay", (2048,) * 4)
-    yield prefill("glm_tp4_64x128", GLM_TP4, "mild_decay", (128,) * 64)
-
-
 def decode(name: str, preset: str, regime: str, batch: int, **more: Any) -> Line:
     return {"name": name, "preset": preset, "axes": {"batch_size": batch}, "regime": regime, **more}
 
@@ -81,13 +75,8 @@ def decode_conformance() -> Iterator[Line]:
     yield decode("head_size_120", D120, "typical", 3, covers="a head size that no power of two divides")
 
 
-def decode_performance() -> Iterator[Line]:
-    yield decode("kimi_64", KIMI, "mild_decay", 64)
-    yield decode("glm_tp4_256", GLM_TP4, "mild_decay", 256, scalars=BOUND)
-
-
-PREFILL = {"smoke": prefill_smoke, "conformance": prefill_conformance, "performance": prefill_performance}
-DECODE = {"smoke": decode_smoke, "conformance": decode_conformance, "performance": decode_performance}
+PREFILL = {"smoke": prefill_smoke, "conformance": prefill_conformance}
+DECODE = {"smoke": decode_smoke, "conformance": decode_conformance}
 ROWS: dict[str, dict[str, Rows]] = {
     "kda_prefill_k_last": PREFILL, "kda_prefill_k_first": PREFILL, "kda_decode_k_last": DECODE,
 }  # fmt: skip

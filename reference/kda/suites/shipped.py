@@ -2,7 +2,6 @@
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from gdnspec.family import Published, SuiteError, Workload
 
@@ -17,15 +16,14 @@ def lines(published: Published, share: Callable[[Workload], float | None]) -> It
     for suite, rows in ROWS[name].items():
         for row in rows():
             seed = zlib.crc32(f"{suite}/{row['name']}".encode())
-            device: dict[str, Any] = {"device": "cuda"} if suite == "performance" else {}
-            yield Workload.model_validate({"suite": suite, **row, "seed": seed, **device})
+            yield Workload.model_validate({"suite": suite, **row, "seed": seed})
 
 
 def table(published: Sequence[Published]) -> str:
     """Lines of each suite, and the regimes of each definition."""
-    rows = ["| definition | smoke | conformance | performance | regimes |", "|---|---|---|---|---|"]
+    rows = ["| definition | smoke | conformance | regimes |", "|---|---|---|---|"]
     for one in published:
-        counts = [sum(line.suite == suite for line in one.lines) for suite in ("smoke", "conformance", "performance")]
+        counts = [sum(line.suite == suite for line in one.lines) for suite in ("smoke", "conformance")]
         regimes = len({line.regime for line in one.lines})
         rows.append(f"| {one.definition.name} | {' | '.join(map(str, counts))} | {regimes} |")
     return "\n".join(rows)
