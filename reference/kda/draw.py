@@ -38,7 +38,10 @@ class Painter:
         lengths = workload.sequence_lengths
         if lengths is None:
             lengths = [1] * int(scope.get("batch_size", 0))
-        self.layout, self.K = Layout(np.array(lengths, dtype=np.int64), int(scope["num_v_heads"])), int(scope["head_size"])
+        self.layout, self.K = (
+            Layout(np.array(lengths, dtype=np.int64), int(scope["num_v_heads"])),
+            int(scope["head_size"]),
+        )
         if definition.conventions.update_gate == "raw" and self.regime.beta_max > 1.0:
             raise RegimeError(
                 f"{workload.regime} needs beta up to {self.regime.beta_max}: the sigmoid of {definition.name} ends at 1"
@@ -111,7 +114,7 @@ class Painter:
         """The rate exp(A_log) [heads] and dt_bias [heads, K]. Under a lower bound models start at a rate of one."""
         A, dt_bias = mamba_parameters(self.stream("mamba"), self.layout.heads, self.K)
         if self.bound is None:
-            return A, dt_bias
+            return self.regime.rate * A, dt_bias
         return np.exp(self.stream("rate").between(-1.0, 1.0, self.layout.heads)), dt_bias
 
     def _raw_forget(self) -> Floats:

@@ -13,6 +13,7 @@ float64 and rounded to float32: a float32 sum whose order is nobody's, so that e
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -44,7 +45,7 @@ def emulate(definition: Definition, arguments: dict[str, Any]) -> Iterator[tuple
     for length in CHUNKS:
         parts = {
             first: _prepared(arguments, slice(first, min(first + length, stop)))
-            for start, stop in zip(bounds, bounds[1:], strict=False)
+            for start, stop in pairwise(bounds)
             for first in range(start, stop, length)
         }
         for order in ORDERS:
@@ -99,7 +100,7 @@ def _from_behind(alpha: Tensor) -> Tensor:
 
 def _scores(X: Tensor, K: Tensor, alpha: Tensor) -> Tensor:
     """sum_c x_ic Gamma_ijc k_jc for j <= i, zero elsewhere: [H, C, C] from [H, C, K]."""
-    H, C, _ = X.shape
+    C = X.shape[1]
     out = torch.diag_embed((X.double() * K.double()).sum(-1).float())
     size = 2
     while size <= C:

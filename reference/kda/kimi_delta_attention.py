@@ -48,8 +48,8 @@ def read(S: Tensor, x: Tensor) -> Tensor:
 def log_gate(A_log: Tensor, a: Tensor, dt_bias: Tensor, lower_bound: float | None) -> Tensor:
     """g [..., H, K], at most 0, from raw gates a [..., H, K], dt_bias [H, K] and A_log [H].
 
-    Without a lower bound, None or 0, g = -exp(A_log) softplus(a + dt_bias). With one, which is negative, g = lower_bound
-    sigmoid(exp(A_log) (a + dt_bias)): the bound is a factor, nothing is clamped.
+    Without a lower bound, None or 0, g = -exp(A_log) softplus(a + dt_bias). With one, which is negative,
+    g = lower_bound sigmoid(exp(A_log) (a + dt_bias)): the bound is a factor, nothing is clamped.
     """
     rate, x = torch.exp(A_log)[:, None], a + dt_bias
     return float(lower_bound) * torch.sigmoid(rate * x) if lower_bound else -rate * softplus(x)
@@ -116,10 +116,8 @@ def prefill_k_last(
     T, H = v.shape[:2]
     num_seqs, key_size, value_size = cu_seqlens.numel() - 1, q.shape[-1], v.shape[-1]
     Q, K, V = (expand_heads(x.to(dtype), H) for x in (q, k, v))
-    if g is None:
-        alpha = torch.ones(T, H, key_size, dtype=dtype, device=q.device)
-    else:
-        alpha = torch.exp(g.to(dtype))
+    gates = torch.zeros(T, H, key_size, dtype=dtype, device=q.device) if g is None else g.to(dtype)
+    alpha = torch.exp(gates)
     write = torch.ones(T, H, dtype=dtype, device=q.device) if beta is None else beta.to(dtype)
     if initial_state is None:
         states = torch.zeros(num_seqs, H, value_size, key_size, dtype=dtype, device=q.device)

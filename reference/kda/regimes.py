@@ -27,6 +27,7 @@ class Regime:
     beta: Gate | None = None
     beta_max: float = 1.0
     keys: Keys = "independent"
+    rate: float = 1.0  # raw gates: A is this times uniform in (0, 16]
     state: Sizes = lambda layout: np.ones(len(layout.lengths))
 
 
@@ -132,5 +133,6 @@ GENERATORS: dict[str, Regime] = {
     "large_initial_state": Regime(log_alpha=mild, state=magnitude(100.0)),
     "decayed_large_state": Regime(log_alpha=decays_by_eleven, state=magnitude(3e3)),
     "one_large_state": Regime(log_alpha=mild, state=one_large),
+    "large_steps": Regime(log_alpha=between(-3.0, -0.1), rate=1 / 160),
     "tiny_keys": Regime(log_alpha=mild, keys="tiny"),
 }

@@ -1,15 +1,15 @@
 """Kimi Delta Attention in its chunkwise (WY) form, in plain PyTorch.
 
-One chunk of one head; rows are tokens, S [V, K] is the state at its start. gamma_i is the decay of each key channel from
-the start to token i, Gamma_ij from after token j to token i:
+One chunk of one head; rows are tokens, S [V, K] is the state at its start. gamma_i is the decay of each key channel
+from the start to token i, Gamma_ij from after token j to token i:
 
     KK_ij = sum_c k_ic Gamma_ijc k_jc,  QK the same of q_i and k_j,  A = strict_lower(diag(beta) KK)
     (I + A) U = diag(beta) (V - (gamma * K) S^T)
     O = scale ((gamma * Q) S^T + lower(QK) U)
     S <- S Diag(gamma_C) + U^T (Gamma_C,: * K)
 
-No quotient of decays is formed. Two tokens of a chunk meet in one block of 2, 4, .. tokens, the earlier one in its first
-half and the later one in its second. The later one decays from the middle, the earlier one up to it: both factors are
+No quotient of decays is formed. Two tokens of a chunk meet in one block of 2, 4, .. tokens, the earlier one in its
+first half, the later one in its second. The later one decays from the middle, the earlier one up to it: both are
 products of gates, at most 1, and nothing overflows at any gate. float32 throughout; outputs are rounded once.
 """
 

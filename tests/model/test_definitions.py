@@ -52,6 +52,7 @@ SERVING = (
     "gdn_prefill_pool_k_last_bf16_state", "gdn_prefill_pool_k_last_slot_zero", "gdn_verify_tree_k_last",
     "gdn_commit_states_k_last", "gdn_commit_states_k_last_bf16_state",
 )  # fmt: skip
+KDA = ("kda_prefill_k_last", "kda_prefill_k_first", "kda_decode_k_last")
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")
 
 
@@ -100,7 +101,7 @@ def outputs_of(found: Found) -> list[tuple[str, Any]]:
 
 def test_exactly_these_contracts_are_shipped() -> None:
     forward = {*PREFILLS, *DECODES, *VARIANTS, *AROUND, *TWO_SIZES, *SERVING}
-    assert set(definitions()) == {*forward, *GRADIENTS, *GRADIENTS_AROUND}
+    assert set(definitions()) == {*forward, *GRADIENTS, *GRADIENTS_AROUND, *KDA}
 
 
 @pytest.mark.parametrize(("name", "forward"), [*zip(GRADIENTS, PREFILLS, strict=True)])

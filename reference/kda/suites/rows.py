@@ -41,9 +41,7 @@ def prefill_conformance() -> Iterator[Line]:
     yield prefill("reflected", SMALL, "beta_two", (65,), covers="beta = 2: a write reflects")
     yield prefill("nothing_written", SMALL, "beta_zero", (65,), covers="beta = 0: nothing is written")
     yield prefill("one_large", GROUPS, "one_large_state", (33, 64, 1), covers="one large state among small ones")
-    yield prefill(
-        "decayed_state", SMALL, "decayed_large_state", (20, 100), covers="a large state that decays by e^-11"
-    )
+    yield prefill("decayed_state", SMALL, "decayed_large_state", (20, 100), covers="a large state that decays by e^-11")
     yield prefill("head_size_120", D120, "mild_decay", (40, 0, 25), covers="a head size that no power of two divides")
     yield prefill("scale_zero", SMALL, "mild_decay", (20,), scalars={"scale": 0.0}, covers="scale 0.0 is not absent")
     yield prefill("scale_negative", SMALL, "mild_decay", (40,), scalars={"scale": -0.3}, covers="a scale of its own")
@@ -62,7 +60,7 @@ def decode_smoke() -> Iterator[Line]:
 
 
 def decode_conformance() -> Iterator[Line]:
-    for regime in ("hard_reset", "deep_sums", "long_memory", "large_initial_state", "beta_zero"):
+    for regime in ("hard_reset", "deep_sums", "long_memory", "large_initial_state", "beta_zero", "large_steps"):
         yield decode(f"regime_{regime}", SMALL_128, regime, 6, covers=f"the regime {regime}")
     for regime in ("lower_bound", "mild_decay", "one_large_state"):
         yield decode(f"bounded_{regime}", SMALL_128, regime, 5, scalars=BOUND, covers=f"a lower bound, {regime}")
