@@ -88,7 +88,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   TVM_FFI_CHECK(places < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
   const int64_t given = T * D * (HQ + HK + HV) / 2 + (g.has_value() + beta.has_value()) * T * H +
                         initial_state.has_value() * N * H * D * D;  // in units of 4 bytes
-  const Cut how = D == 64 ? cut_64(T, N, H, given + given / 2, multiprocessors)
+  const Cut how = kInvariant ? Cut{1, 0, 0, false} : D == 64 ? cut_64(T, N, H, given + given / 2, multiprocessors)
                           : cut(T, N, H, given + given / 2, multiprocessors, p.every != 0);
   const Workspace size = workspace_of(how, T, N, H, D);
   p.decides = how.decides(), p.multiprocessors = multiprocessors;
