@@ -45,6 +45,15 @@ def test_a_kernel_that_takes_every_sequence_alike_keeps_its_bits(gdnspec: Run) -
     assert results[0]["invariance"]["graph"]["message"] == "it needs a CUDA GPU"
 
 
+def test_sums_over_the_batch_belong_to_no_row(gdnspec: Run) -> None:
+    """A gradient of a weight has other bits in every other batch, and that says nothing about the rows."""
+    words = ("gdn_gated_rms_norm_backward", "--solution", "torch_backward", "--workload", "strided_inputs")
+    code, (result,), said = asked(gdnspec, *words)
+    assert code == 0, said
+    assert {result["invariance"][question]["likeness"] for question in OF_BATCHES[:4]} <= {"same_bits", "within_budget"}
+    assert result["invariance"]["alone"]["compared"] == 3
+
+
 @pytest.mark.parametrize(
     ("name", "definition", "workload", "unlike"),
     [

@@ -105,9 +105,12 @@ class Batch:
                 whole[model.name][self._written(model, pieces)] = part[model.name]
 
     def get(self, whole: Mapping[str, Tensor], pieces: Sequence[Piece]) -> dict[str, Tensor]:
-        """The inverse of `put`: the part of the whole call's outputs that belongs to these pieces."""
+        """The inverse of `put`: the part of the whole call's outputs that belongs to these pieces. Sums over all
+        sequences belong to none, and are left out."""
         found = {}
         for model in self.definition.outputs:
+            if model.name in self.sums:
+                continue
             found[model.name] = whole[model.name][self._index(model, pieces, whole[model.name].device)]
         for model in self.definition.inputs:
             if model.mutates:

@@ -347,10 +347,9 @@ def _whole(answer: Answer) -> Outputs:
 
 
 def _put(batch: Batch, outputs: Outputs, part: Outputs, pieces: Sequence[Piece]) -> Outputs:
-    """`outputs` with the part of some sequences, and sums over the batch as they were."""
-    sums = {name: outputs[name].clone() for name in batch.sums}
-    batch.put(outputs, part, pieces)
-    return outputs | sums
+    """`outputs` with the part of some sequences, and sums over the batch as they are."""
+    batch.put(outputs, part | {name: outputs[name] for name in batch.sums}, pieces)
+    return outputs
 
 
 def _first(got: Tensor, wanted: Tensor) -> str:
