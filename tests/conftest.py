@@ -1,6 +1,7 @@
 """Shared fixtures: a cache of its own, the command, and a factory of solutions."""
 
 import contextlib
+import gc
 import json
 import os
 import subprocess
@@ -9,13 +10,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import compiled_once
 import forked_command
 import forked_workers
 import pytest
 import read_once
 from patience import PATIENCE
 
+# Until all tests are collected: half of that time went into looking for garbage among what is loaded and stays.
+gc.disable()
+
 read_once.workloads_of_the_checkout()
+read_once.faults_of_the_checkout()
 
 # Two test processes share two cores; the solutions they start would take four threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -32,6 +38,16 @@ with contextlib.suppress(ImportError):  # `make gpu-test` uses the packages that
 ROOT = Path(__file__).resolve().parents[1]
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ and config.getoption("numprocesses", None):
+        compiled_once.compile_all(config, ROOT)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,6 +85,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def workers() -> None:
     """Where a test judges in its own process."""
+    forked_command.ensure_server()
     forked_workers.open_beside(forked_command.context)
 
 

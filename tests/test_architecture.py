@@ -14,9 +14,9 @@ REFERENCE = sorted((ROOT / "reference").glob("*/*.py"))
 SUITES = sorted((ROOT / "reference").glob("*/suites/**/*.py"))
 # What the judge needs of a family beside the operators: these may import the module that is for authors of families.
 OF_THE_JUDGE = {
-    "bounds.py", "call_tensors.py", "calls.py", "device.py", "draw.py", "emulators.py", "family.py", "foreign.py",
-    "foreign_adapter.py", "foreign_words.py", "fresh.py", "onnx_nodes.py", "regimes.py", "regions.py",
-    "solved.py", "write_gate.py",
+    "bounds.py", "call_tensors.py", "calls.py", "codes.py", "device.py", "draw.py", "emulators.py", "family.py",
+    "foreign.py", "foreign_adapter.py", "foreign_words.py", "fresh.py", "onnx_nodes.py", "regimes.py", "regions.py",
+    "sessions.py", "solved.py", "write_gate.py",
 }  # fmt: skip
 # What the judge runs: a tool beside a kernel, which no manifest lists, may use what it likes.
 KERNELS = sorted(

@@ -17,6 +17,9 @@ from gdnspec.catalog.families import families
 ORDINARY = {
     "accepted": "a submission, or guessed tokens",
     "bias": "a figure that budgets limit: errors that all lean one way",
+    "drafts": "a role of axes",
+    "checkpoints": "states that a session keeps under a name",
+    "do": "what a step of a session does",
     "heads": "a role of axes",
     "output": "what a call returns; the option -o",
     "pool": "a convention of definitions: how states are updated",

@@ -115,7 +115,8 @@ def records(definition: Definition) -> bool:
     """Whether calls of a gated delta rule are calls of this definition."""
     names = {tensor.name for tensor in definition.inputs}
     if definition.conventions.packing == "ragged":
-        return {"q", "k", "v", "g", "beta", "cu_seqlens"} <= names and "checkpoint_interval" not in names
+        given = {"q", "k", "v", "g", "beta", "cu_seqlens"}
+        return given <= names and not names & {"checkpoint_interval", "pool"}
     return definition.conventions.packing == "one_token" and {"q", "state", "a"} <= names
 
 

@@ -55,6 +55,10 @@ class Brush:
             make = self._gate(log=self.definition.conventions.decay_gate == "log")
         elif draw == "write_gates":
             make = torch.sigmoid
+        elif draw == "state_codes":
+            make = self._codes(dtype)
+        elif draw == "state_scales":
+            make = lambda x: x.abs() / 128  # noqa: E731
         generator = torch.Generator(self.device)
         generator.manual_seed(((self.workload.seed or 0) ^ zlib.crc32(name.encode())) & (2**63 - 1))
         out = torch.empty(shape, dtype=dtype, device=self.device)
@@ -72,6 +76,16 @@ class Brush:
             return (x.view(torch.int32) & -65536).view(torch.float32) if dtype == torch.bfloat16 else x
 
         return unit
+
+    def _codes(self, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+        """A third of the largest code as the standard deviation; beyond the largest, the largest."""
+        largest = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}[dtype]
+
+        def codes(x: Tensor) -> Tensor:
+            x = (x * (largest / 3)).clamp(-largest, largest)
+            return x.round() if dtype == torch.int8 else x
+
+        return codes
 
     def _gate(self, log: bool) -> Callable[[Tensor], Tensor]:
         """alpha, or its logarithm, as models are initialised with: -A softplus(a + dt_bias), [.., heads]."""

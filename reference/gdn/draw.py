@@ -1,5 +1,7 @@
 """A workload line to its tensors."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from gdnspec.family import (
     CARRIER,
@@ -23,7 +25,7 @@ from gdnspec.family import (
 )  # fmt: skip
 from numpy.typing import NDArray
 
-from . import regions, write_gate
+from . import codes, regions, write_gate
 from .bounds import normalises
 from .regimes import GENERATORS, inverse_softplus, mamba, mamba_parameters, sigmoid_of_normal
 from .solved import CHUNK, wy
@@ -31,6 +33,7 @@ from .solved import CHUNK, wy
 BLOCK = 1 << 17  # elements drawn at a time: few enough for a core's cache
 NEAR = 24  # near-parallel keys: the common direction weighs this many times the noise
 NEAR_VALUES = 16  # the same of near values
+ALIKE = 8  # powers of two by which slots that no row names differ: gigabytes of them, but no two neighbours the same
 NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
 
 
@@ -51,6 +54,9 @@ class Painter:
         self.definition, self.workload, self.scope = definition, workload, scope
         self.regime, self.seed = GENERATORS[workload.regime], workload.seed
         lengths = workload.sequence_lengths or [int(scope.get("draft_tokens", 1))] * int(scope.get("batch_size", 0))
+        behind = int(scope.get(TOKENS, 0)) - sum(workload.sequence_lengths or [0])
+        if workload.sequence_lengths is not None and behind > 0:  # rows of no sequence are drawn as one more
+            lengths = [*lengths, behind]
         self.layout = Layout(np.array(lengths, dtype=np.int64), state_heads(scope))
         raw = definition.conventions.update_gate in ("raw", "raw_doubled")
         self.beta_ends = write_gate.factor(definition, workload.scalars)
@@ -73,6 +79,8 @@ class Painter:
             return Array(tensor.dtype, np.array(values, dtype=CARRIER[tensor.dtype]).reshape(shape))
         if tensor.parts:
             return Array(tensor.dtype, self.packed(tensor, shape[:-1]))
+        if tensor.draw in ("state_codes", "state_scales"):
+            return Array(tensor.dtype, self.quantised(tensor, shape))
         if tensor.draw in ("states", "past_activations") and self._naming(tensor):
             return Array(tensor.dtype, self.pool(tensor, shape))
         return Array(tensor.dtype, np.ascontiguousarray(self._drawn(tensor, shape, tensor.dtype)))
@@ -103,6 +111,8 @@ class Painter:
         differs. In bfloat16 they are those in float32, rounded, wherever they are not of unit norm."""
         stream = self.stream(name)
         size = shape[-1]
+        if self.regime.codes == "ties" and draw == "keys":
+            return encode(codes.ties(stream, shape, self._code_type()), dtype)
         out = np.empty((int(np.prod(shape[:-1], dtype=np.int64)), size), dtype=CARRIER[dtype])
         heads = shape[-2]
         # The common key of every (sequence, head), where the regime has one; queries are always independent.
@@ -138,6 +148,8 @@ class Painter:
     def values(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         stream = self.stream(name)
         size = shape[-1]
+        if self.regime.codes == "ties":
+            return encode(codes.powers_of_two(stream, shape), dtype)
         out = np.empty((int(np.prod(shape[:-1], dtype=np.int64)), size), dtype=CARRIER[dtype])
         heads = shape[-2]
         common = self._common(name, heads, size) if self.regime.values == "near" else None
@@ -255,11 +267,45 @@ class Painter:
         return np.concatenate(drawn, axis=-1)
 
     def _naming(self, pool: Tensor) -> list[str]:
-        return [tensor.name for tensor in self.definition.inputs if tensor.indexes == pool.name]
+        return [tensor.name for tensor in self.definition.inputs if tensor.indexes == pool.pool]
+
+    def _code_type(self) -> str:
+        """The type of the definition's codes."""
+        coded = [tensor.dtype for tensor in self.definition.inputs if tensor.is_code]
+        if not coded or self.normalised_inside:
+            how = (
+                "keeps no codes" if not coded else "normalises keys, which no tie survives: use_qk_l2norm must be false"
+            )
+            raise RegimeError(f"{self.workload.regime} cannot be drawn: {self.definition.name} {how}")
+        return coded[0]
+
+    def quantised(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
+        """The codes or the scales of states that are drawn as those of a pool are."""
+        pool = self.definition.input(tensor.pool)
+        each = self.definition.shape(pool, self.scope)[1:]
+        out = np.empty(shape, dtype=CARRIER[tensor.dtype])
+        kept: tuple[NDArray[np.generic], NDArray[np.float32]] | None = None
+        for slot, (S, named) in enumerate(self._slots(pool, shape[0], int(np.prod(each)))):
+            S = codes.row_of_ends(S.reshape(each)) if self.regime.codes == "ends" else S.reshape(each)
+            found = codes.quantised(S, pool.dtype) if named or kept is None else kept
+            kept = kept if named else found
+            power = 1.0 if named else 2.0 ** -(slot % ALIKE)
+            out[slot] = found[0] if tensor.scales is None else found[1] * np.float32(power)
+        return out
 
     def pool(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Slots that the call names as `states` has them, each of the magnitude of the first row that names it; all
         others alike, for there may be gigabytes of them, but no two quite the same."""
+        alike: list[NDArray[np.generic]] = []
+        out = np.empty((shape[0], int(np.prod(shape[1:]))), dtype=CARRIER[tensor.dtype])
+        for slot, (S, named) in enumerate(self._slots(tensor, shape[0], out.shape[1])):
+            if not named and not alike:
+                alike = [encode(S * 2.0**-i, tensor.dtype) for i in range(ALIKE)]
+            out[slot] = encode(S, tensor.dtype) if named else alike[slot % ALIKE]
+        return out.reshape(shape)
+
+    def _slots(self, tensor: Tensor, count: int, elements: int) -> Iterator[tuple[Floats, bool]]:
+        """The content of each slot of a pool, [elements], and whether the call names it; all others are the same."""
         values = self.workload.integer_inputs(self.definition)
         row_of: dict[int, int] = {}
         for name in self._naming(tensor):
@@ -270,17 +316,14 @@ class Painter:
         if self.regime.keys == "tiny" and tensor.draw == "past_activations":
             sizes = np.full_like(sizes, 1e-4)  # what the convolution was given: queries and keys come of them as well
         stream = self.stream(tensor.name)
-        rest = self.stream(f"{tensor.name}/rest").normal_integers(int(np.prod(shape[1:]))) / NORMAL_STD
-        alike = [encode(rest * 2.0**-i, tensor.dtype) for i in range(8)]
-        out = np.empty((shape[0], rest.size), dtype=CARRIER[tensor.dtype])
-        for slot in range(shape[0]):
+        rest = self.stream(f"{tensor.name}/rest").normal_integers(elements) / NORMAL_STD
+        for slot in range(count):
             if slot in row_of:
                 size = sizes[row_of[slot]]
-                drawn = stream.normal_integers(rest.size).reshape(size.size, -1) * (size.reshape(-1, 1) / NORMAL_STD)
-                out[slot] = encode(drawn.reshape(-1), tensor.dtype)
+                drawn = stream.normal_integers(elements).reshape(size.size, -1) * (size.reshape(-1, 1) / NORMAL_STD)
+                yield drawn.reshape(-1), True
             else:
-                out[slot] = alike[slot % len(alike)]
-        return out.reshape(shape)
+                yield rest, False
 
     # --- gates --------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 import torch
-from gdnspec.family import Definition, bfloat16_sum
+from gdnspec.family import Definition, Emulated, bfloat16_sum
 from torch import Tensor
 
 
@@ -68,6 +68,39 @@ def emulate(
                 found.append(torch.stack(kept) if kept else states[:0])
             found = [S.mT.contiguous() for S in found] if heads.k_first else found
             yield e.name, (output.transpose(0, 1).contiguous().to(arguments["v"].dtype), *found)
+
+
+def emulate_pool(
+    definition: Definition, arguments: dict[str, Any], members: Iterable[Emulator]
+) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    """As `emulate`, on states in a pool: they are taken out before, in float32, and put back afterwards."""
+    pool, slots, bounds = arguments["pool"], arguments["slots"], arguments["cu_seqlens"]
+    first = 1 if definition.conventions.padding_slot == "zero" else 0
+    held = (slots >= first) & (bounds[1:] > bounds[:-1])  # sequences that have a slot and tokens
+    place = slots[held].long()
+    states = torch.zeros(len(slots), *pool.shape[1:], device=pool.device)
+    states[held] = torch.where(arguments["has_initial_state"][held][:, None, None, None], pool[place].float(), 0.0)
+    lengths = (bounds[1:] - bounds[:-1]).tolist()
+    skipped = (slots < first).repeat_interleave(torch.tensor(lengths, device=slots.device))
+    for name, (output, final) in emulate(definition, {**arguments, "initial_state": states}, members):
+        output[: len(skipped)][skipped] = 0
+        after = pool.clone()
+        after[place] = final[held].to(pool.dtype)
+        yield name, (output, after)
+
+
+def on_codes(call: Emulated) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    """The reference on quantised states in float32, with other roundings on the way: each puts other numbers on the far
+    side of a boundary between two codes. Key channels in reverse order, or values and scales times 5/4."""
+    arguments = call.arguments
+    order = torch.arange(arguments["pool"].shape[-1] - 1, -1, -1, device=arguments["pool"].device)
+    back = {name: arguments[name][..., order] for name in ("q", "k", "pool")}
+    output, codes, scales = call.oracle(**{**arguments, **back})
+    yield "float32_keys_reversed", (output, codes[..., order], scales)
+    v = arguments["v"]
+    larger = {"v": v.float() * 1.25, "pool_scales": arguments["pool_scales"] * 1.25}
+    output, codes, scales = call.oracle(**{**arguments, **larger})
+    yield "float32_larger_values", ((output / 1.25).to(v.dtype), codes, scales / 1.25)
 
 
 class _Heads:

@@ -6,7 +6,19 @@ Nothing here needs torch until an emulator runs or a device draws.
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gdnspec.family import Calls, Definition, DevicePainter, Emulated, Family, Foreign, Onnx, Scope, Suites, Workload
+from gdnspec.family import (
+    Calls,
+    Definition,
+    DevicePainter,
+    Emulated,
+    Family,
+    Foreign,
+    Onnx,
+    Scope,
+    SessionWords,
+    Suites,
+    Workload,
+)
 
 from . import bounds
 from .draw import Painter
@@ -27,14 +39,19 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
     if alone is not None:
         # The reference computes in the widest type of its inputs, float32 at least.
         yield alone, call.oracle(**call.arguments)
+        if call.definition.conventions.state_scale != "none":
+            from .emulators import on_codes
+
+            yield from on_codes(call)
     elif by_products(call.definition):
         from gdnspec.family import rounded_products
 
         yield from rounded_products(call.second, call.arguments, call.strict)
     else:
-        from .emulators import emulate, family
+        from .emulators import emulate, emulate_pool, family
 
-        yield from emulate(call.definition, call.arguments, family(call.strict))
+        run = emulate_pool if "pool" in call.arguments else emulate
+        yield from run(call.definition, call.arguments, family(call.strict))
 
 
 def without_products(definition: Definition) -> str | None:
@@ -84,6 +101,13 @@ def onnx() -> Onnx:
     return Onnx(27, words, nodes)
 
 
+def sessions() -> SessionWords:
+    """How these definitions serve the calls of a session."""
+    from .sessions import WORDS
+
+    return WORDS
+
+
 def suites() -> Suites:
     """The workloads that are shipped: a package that only the tool which writes them loads."""
     from .suites import shipped
@@ -101,5 +125,5 @@ def ops() -> Mapping[str, Callable[..., Any]]:
 FAMILY = Family(
     Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines,
     device_painter=device_painter, device_problems=device_problems, calls=calls, foreign=foreign, onnx=onnx,
-    suites=suites, ops=ops,
+    sessions=sessions, suites=suites, ops=ops,
 )  # fmt: skip

@@ -39,6 +39,11 @@ CONVOLUTIONS = {
 LACKING = {
     "gdn_prefill_checkpoints": "the operator returns the last state alone: states inside sequences are outputs here",
     "gdn_verify_k_last": "the operator returns the last state alone: here the state after every draft is kept",
+    "gdn_verify_drafts_k_last": "the operator returns the last state alone: here the state after every draft is kept",
+    "gdn_verify_tree_k_last": "the operator has one sequence of tokens: here they are a tree",
+    "gdn_commit_states_k_last": "nothing is computed: a program moves states with ScatterND and the like",
+    "gdn_prefill_pool_k_last": "one node call per sequence of gdn_prefill_k_last, its state taken out of the pool and "
+    "put back: export that",
     "gdn_conv_gates_prefill": "no operator has the gates: only the convolution is one, CausalConvWithState",
     "gdn_gated_rms_norm": "no operator has the gate of the norm: RMSNormalization and others would make up a graph",
 }
@@ -47,7 +52,7 @@ STAGES = {
     "chunk_stage": "a stage of the chunkwise algorithm: the operator has it inside",
     "layer": "several operators: projections, the convolution, the rule and the norm make up a graph",
 }
-VARIANTS = ("_kv_dims", "_f32_qkv_bf16_state", "_f32_qkv", "_bf16_state")
+VARIANTS = ("_slot_zero", "_kv_dims", "_f32_qkv_bf16_state", "_f32_qkv", "_bf16_state")
 
 
 def words(definition: Definition) -> OnnxWords:

@@ -37,6 +37,9 @@ class Regime:
     regions: Literal["forget", "write"] | None = None
     cotangents: Literal["all", "one"] = "all"  # at which tokens of a sequence the output has a gradient
     cotangent: float = 1.0  # magnitude of gradients that are given
+    codes: Literal["ends", "ties"] | None = (
+        None  # states whose codes are all at the ends; new states on ties of rounding
+    )
     steep: float = 1.0  # times the weights of `a`, where a projection inside the operator makes it
 
 
@@ -159,6 +162,20 @@ def one_large(layout: Layout) -> Floats:
     return sizes
 
 
+def in_even_heads(even: Gate, odd: Gate) -> Gate:
+    """One gate in heads 0, 2, .., another in all others."""
+
+    def gate(stream: Stream, layout: Layout) -> Floats:
+        return np.where(np.arange(layout.heads) % 2 == 0, even(stream, layout), odd(stream, layout))
+
+    return gate
+
+
+def every_second(layout: Layout) -> Floats:
+    """Magnitude 0 and 1 in turn."""
+    return np.arange(len(layout.lengths)) % 2 * 1.0
+
+
 GENERATORS: dict[str, Regime] = {
     "typical": Regime(),
     "long_memory": Regime(log_alpha=constant(0.0)),
@@ -184,6 +201,13 @@ GENERATORS: dict[str, Regime] = {
     "forget_regions": Regime(log_alpha=regions.log_alpha, state=regions.states, regions="forget"),
     "write_regions": Regime(log_alpha=regions.resets_first, beta=regions.betas, regions="write"),
     "in_turn": Regime(log_alpha=decays_in_turn, beta=writes_in_turn, state=sizes_in_turn),
+    "zero_states": Regime(beta=in_even_heads(constant(0.0), sigmoid_of_normal), state=every_second),
+    "codes_at_ends": Regime(
+        log_alpha=in_even_heads(constant(0.0), between(-2.0, -0.01)),
+        beta=in_even_heads(constant(0.0), sigmoid_of_normal),
+        codes="ends",
+    ),
+    "rounding_ties": Regime(beta=constant(1.0), state=magnitude(0.0), codes="ties"),
     "single_cotangent": Regime(log_alpha=mild, cotangents="one"),
     "tiny_cotangents": Regime(cotangent=1e-4),
     "huge_cotangents": Regime(cotangent=1e4),

@@ -16,8 +16,8 @@ struct GateSums {
   float through[kWalkers];    // by warp: <S, dS>, the gradient of that from start to end
 };
 
-// What reaches each gate through Gamma_ij, the decay of token i by all gates behind j: weighted = Gamma * dGamma, 0 on the
-// diagonal and above. Gamma_ij has the factor alpha_t where j < t <= i, so alpha_t dalpha_t is the sum over these: first over j,
+// What reaches each gate through Gamma_ij, the decay of token i by all gates behind j: weighted = Gamma * dGamma; what is on
+// the diagonal is not looked at. Gamma_ij has the factor alpha_t where j < t <= i, so alpha_t dalpha_t is the sum over these: first over j,
 // then over i. Nothing is subtracted: all terms of a sum have the factor alpha_t.
 __device__ __forceinline__ void gates_between_tokens(const float (&weighted)[32], float (&to)[kChunk], int warp, int lane) {
   float sums[16] = {};
@@ -67,20 +67,22 @@ __device__ __forceinline__ void find_between(float (&found)[32], const float (&p
   const float log[2] = {d.log[row], d.log[row + 8]};
   const bool of_scores = wg == 0;
   const float factor = of_scores ? scale : -1.f;  // dv has beta
-  const int end = of_scores ? 1 : 0;               // on the diagonal there are scores
+  const int end = row - 2 * (lane % 4) + (of_scores ? 1 : 0);  // on the diagonal there are scores
+  const int before[2] = {end, end + 8};  // the lane's columns that are there, less its own of two
   float weighted[32];
 #pragma unroll
   for (int m = 0; m < 4; ++m) {
     float logs[4], betas[4], x[8];
     columns_of(logs, d.log, m, lane), columns_of(betas, d.beta, m, lane);
 #pragma unroll
+    for (int c = 0; c < 4; ++c) betas[c] *= factor;
+#pragma unroll
     for (int e = 0; e < 8; ++e) {
-      const int r = e / 2 % 2, c = e / 4 * 2 + e % 2, i = row + 8 * r, j = 16 * m + e / 4 * 8 + 2 * (lane % 4) + e % 2;
-      const bool there = j < i + end;
-      const float gradient = there ? found[8 * m + e] * factor * betas[c] : 0.f;
-      x[e] = gradient * exp2_fast(fminf(log[r] - logs[c], 0.f));
+      const int r = e / 2 % 2, c = e / 4 * 2 + e % 2, j = 16 * m + e / 4 * 8 + e % 2;
+      const float gradient = found[8 * m + e] * betas[c], decay = j < before[r] ? exp2_fast(log[r] - logs[c]) : 0.f;
+      x[e] = gradient * decay;
       found[8 * m + e] = gradient * products[8 * m + e];
-      weighted[8 * m + e] = j < i ? x[e] * products[8 * m + e] : 0.f;
+      weighted[8 * m + e] = found[8 * m + e] * decay;  // what is on the diagonal reaches no gate
     }
     const uint32_t words[4] = {pack<E>(x[0], x[1]), pack<E>(x[2], x[3]), pack<E>(x[4], x[5]), pack<E>(x[6], x[7])};
     stmatrix(box + place_of_lane(warp, m, lane), words);

@@ -33,7 +33,8 @@ __device__ __forceinline__ void clear_rows(uint32_t box, int row, int thread, in
 // --- triangles of 64 x 64 ----------------------------------------------------------------------------------------
 //
 // Of 16 x 16 blocks, column by column: four cores of 8 rows of 16 bytes, two side by side. In memory there are ten blocks, those on
-// the diagonal and on one side of it. In shared memory, where wgmma reads a whole square without a swizzle, zeros stand in the others.
+// the diagonal and on one side of it; so do upper ones lie in shared memory, of which wgmma reads what there is of a column of blocks.
+// Of lower ones it reads a whole square there, without a swizzle: zeros stand in the others.
 constexpr int kBlock = 512, kTriangle = 10 * kBlock, kSquare = 16 * kBlock;  // bytes
 
 // The block of rows 16 r and columns 16 s: in a square, and in memory of a lower and an upper triangle.
@@ -48,19 +49,12 @@ __device__ __forceinline__ void load_lower(uint32_t to, const unsigned char* fro
     load_bytes(to + block_of_square(s, s), from + block_of_lower(s, s), (4 - s) * kBlock + (s == 3 ? behind : 0), landed);
   }
 }
-__device__ __forceinline__ void load_upper(uint32_t to, const unsigned char* from, int behind, uint32_t landed) {
-#pragma unroll
-  for (int s = 0; s < 4; ++s) {
-    load_bytes(to + block_of_square(0, s), from + block_of_upper(0, s), (s + 1) * kBlock + (s == 3 ? behind : 0), landed);
-  }
-}
 
-// The zeros of squares, one behind the other, of lower triangles or upper ones; by a block.
-template <bool Lower>
+// The zeros of squares, one behind the other, of lower triangles; by a block.
 __device__ __forceinline__ void clear_squares(uint32_t to, int count) {
   for (int at = threadIdx.x; at < count * kSquare / 16; at += blockDim.x) {
     const int block = at / (kBlock / 16) % 16, r = block % 4, s = block / 4;
-    if (Lower ? r < s : r > s) store_shared(to + 16 * at, make_uint4(0, 0, 0, 0));
+    if (r < s) store_shared(to + 16 * at, make_uint4(0, 0, 0, 0));
   }
 }
 
@@ -98,8 +92,8 @@ struct alignas(128) ForwardTile {
   unsigned char E[kTerms][kSquare];
   ForwardDecays decays;
 };
-struct alignas(128) ReverseTile {
-  unsigned char M[kTerms][kSquare], P[kSquare];  // transposed
+struct alignas(16) ReverseTile {  // as it lies in memory
+  unsigned char M[kTerms][kTriangle], P[kTriangle];  // transposed
   ReverseDecays decays;
 };
 constexpr int kWalkers = 8;  // warps that walk over a (sequence, head)
@@ -114,7 +108,7 @@ constexpr int kReverseBytes = (kTerms + 1) * kTriangle + static_cast<int>(sizeof
 constexpr int kMAt = kForwardBytes, kPAt = kMAt + kTerms * kTriangle, kReverseAt = kPAt + kTriangle;
 constexpr int kDecaysAt = kForwardBytes + kReverseBytes;
 constexpr int kTileBytes = (kDecaysAt + static_cast<int>(sizeof(Decays)) + 127) / 128 * 128;
-static_assert(kForwardBytes % 16 == 0 && kReverseBytes % 16 == 0);
+static_assert(kForwardBytes % 16 == 0 && kReverseBytes % 16 == 0 && sizeof(ReverseTile) == kReverseBytes);
 
 // Of a chunk and head: a state, [V, K]: boxes of value channels 0 to 63, of key channels 0 to 63 and the others; then those
 // of the other value channels. Of tokens' values: a box for each half of the channels.

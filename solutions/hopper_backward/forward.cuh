@@ -23,21 +23,27 @@ template <int Groups>
 struct ForwardWay {
   const Maps& maps;
   const Work& work;
+  const bool leaves = true, with_values = true;
+  static constexpr bool kTells = false;
+  __device__ __forceinline__ void count(int) const {}
+  __device__ __forceinline__ void ask_late(const Problem&, int) const {}
   __device__ __forceinline__ static int chunk_of(const Work&, int turn) { return turn; }
   __device__ __forceinline__ void leave(const Problem& p, ForwardStage<Groups>& stage, int c, int lane) const {
+    if (!leaves) return;
     unsigned char* const to = p.errors + at_place(p, work.place + c, work.h) * kValueBytes + work.slice / kSlice * kBoxBytes;
     if (lane == 0) store_bytes(to, shared_address(stage.v), Groups * kBoxBytes);
   }
-  __device__ __forceinline__ void ask(const Problem& p, ForwardStage<Groups>& stage, int c, uint32_t landed) const {
+  __device__ __forceinline__ void ask(const Problem& p, ForwardStage<Groups>& stage, int, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
     const unsigned char* const tile = p.tiles + at_place(p, work.place + c, work.h) * kTileBytes;
-    barrier_expect(landed, (kHalves + Groups) * kBoxBytes + kForwardBytes);
+    barrier_expect(landed, (kHalves + (with_values ? Groups : 0)) * kBoxBytes + kForwardBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) {
       const int behind = term == kTerms - 1 ? static_cast<int>(sizeof(ForwardDecays)) : 0;
       load_lower(shared_address(stage.tile.E[term]), tile + term * kTriangle, behind, landed);
     }
+    if (!with_values) return;
     stored_read();  // what was left in the place of v
     const CUtensorMap* const map = Groups == kHalves ? &maps.v : &maps.slice_of_v;
     load_boxes(shared_address(stage.v), map, work.slice / kSlice, work.v_head, token, landed);
@@ -47,16 +53,21 @@ struct ForwardWay {
   }
 };
 
-template <class E, int Groups>
+// Carries: nothing is left but the state behind the last chunk.
+template <class E, int Groups, bool Carries>
 __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups>& s, int wg) {
   constexpr int kStages = kForwardStages<Groups>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
   unsigned char* to = p.starts + at_place(p, s.work.place, s.work.h) * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
   Slice S;
+  const int row = slice + 16 * warp + lane / 4, column = 2 * (lane % 4);
   const float* from = nullptr;
-  if (p.initial_state != nullptr) from = p.initial_state + at_place(p, s.work.n, s.work.h) * kHeadSize * kHeadSize;
-  load_state(S, from, p.k_first, slice + 16 * warp + lane / 4, 2 * (lane % 4));
+  if constexpr (Carries) {
+    load_state(S, s.carried.from, s.carried.k_first, row, column);
+    if (s.carried.identity) begin_identity(S, row, column);
+  } else if (p.initial_state != nullptr) from = p.initial_state + at_place(p, s.work.n, s.work.h) * kHeadSize * kHeadSize;
+  if constexpr (!Carries) load_state(S, from, p.k_first, row, column);
   uint32_t state_bits[8][4];
   float x[32] = {}, y[32];
   if (from != nullptr && chunks > 0) {  // what a given state loses as an operand
@@ -69,7 +80,7 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     settle(x);
     keep(state_bits);
   }
-  const bool with_rests = keeps_rests(p);
+  const bool with_rests = !Carries && keeps_rests(p);
   int place = 0, parity = 0;
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
@@ -81,14 +92,16 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     wgmma_fence();
     multiply<E>(x, state_bits, k, true);
     wgmma_commit();
-    hand_out(state_bits, s.states[wg], to, warp, lane);
+    if constexpr (!Carries) hand_out(state_bits, s.states[wg], to, warp, lane);
     Tokens bits;
     load_tokens(bits, v, warp, lane);
     float4 gammas[4];
     load_decays(gammas, decays + offsetof(ForwardDecays, from_start), lane);
-    scale_state(S, load_one(decays + offsetof(ForwardDecays, from_start) + 4 * (kChunk - 1)));
+    const float end = load_one(decays + offsetof(ForwardDecays, from_start) + 4 * (kChunk - 1));
+    if constexpr (!Carries) scale_state(S, end);
     wgmma_wait<0>();
     settle(x);
+    if constexpr (Carries) scale_state(S, end);
     keep(state_bits);
     add_decayed<E>(bits, x, gammas, -1.f);
     wgmma_fence();
@@ -104,7 +117,7 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     wgmma_fence();
     update_state<E>(S, bits, k);
     wgmma_commit();
-    store_tokens<E>(y, v, warp, lane);  // this warp has read the same channels there
+    if constexpr (!Carries) store_tokens<E>(y, v, warp, lane);  // this warp has read the same channels there
 #pragma unroll
     for (int i = 0; i < 32; ++i) x[i] = 0.f;
     to += static_cast<int64_t>(p.H) * kStateBytes;
@@ -117,24 +130,33 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     const bool around = place == kStages - 1;
     place = around ? 0 : place + 1, parity ^= around;
   }
-  if (lane == 0) stored_all();
+  if constexpr (Carries) {
+    save_state(S, s.carried.to, false, row, column);
+    if (s.carried.turned != nullptr) save_state(S, s.carried.turned, true, row, column);
+  } else {
+    if (lane == 0) stored_all();
+  }
 }
 
+// The grid is (slices, H, N).
 template <class E, int Groups>
 __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(const __grid_constant__ Problem p,
                                                                               const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<ForwardShared<Groups>*>(memory);
-  begin_walk<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(
-      p, s, [](ForwardStage<Groups>& stage) { clear_squares<true>(shared_address(stage.tile.E), kTerms); });
+  prepare_places<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(
+      s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [] {});
+  if (threadIdx.x == 0) s.work = work_of(p, blockIdx.z, blockIdx.y, blockIdx.x * Groups * kSlice);
+  __syncthreads();
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (wg < Groups) {
     if constexpr (Groups > 1) registers_up<kWalkRegisters>();
-    walk_forward<E, Groups>(p, s, wg);
+    walk_forward<E, Groups, false>(p, s, wg);
   } else {
     if constexpr (Groups > 1) registers_down<kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
-      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s.work});
+      Behind behind;
+      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s.work}, behind);
     }
   }
 }

@@ -1,4 +1,4 @@
-// dq, dk, dg and dbeta, of all chunks at once, once both walks are over. With U = diag(beta) r, dV as the reverse walk has left it,
+// dq, dk, dg and dbeta of a chunk, once both walks have left it. With U = diag(beta) r, dV as the reverse walk has left it,
 // which has the factor beta, and G = do:
 //   dP = scale lower(G U^T)     dA = -strict_lower(dV U^T)     B = dA * Gamma, with the factor beta of A
 //   dQ = scale diag(gamma) G S + (dP * Gamma) K
@@ -41,25 +41,17 @@ static_assert(sizeof(GradientShared) <= kMostShared);
 
 __device__ __forceinline__ int next_of(int i, int count) { return i == count - 1 ? 0 : i + 1; }
 
-// The place of the nth chunk: of sequences as long as one another first those that the reverse walk has left last, which the cache
-// still has.
-__device__ __forceinline__ int nth_place(const Problem& p, int nth) {
-  const int of_each = p.places / p.N;
-  return nth < of_each * p.N ? nth % p.N * of_each + nth / p.N : nth;
-}
-
-// The block's next one, from the `taken`th on, and what is taken then; by a warp.
-__device__ __forceinline__ Task find_task(const Problem& p, unsigned& taken) {
-  for (;; taken += gridDim.x) {
-    const int nth = static_cast<int>(taken / p.k_heads), place = nth_place(p, nth), k_head = static_cast<int>(taken % p.k_heads);
-    if (nth >= p.places) return Task{};
-    const Chunk chunk = find_chunk(p, place);
-    if (chunk.valid == 0) continue;
-    taken += gridDim.x;
-    const bool exact = chunk.is_last && p.dht != nullptr;
-    const float* const exact_end = exact ? p.of_end + at_place(p, chunk.n, k_head * p.k_group) * kWalkers * kChunk : nullptr;
-    return Task{chunk.first, place, chunk.valid, k_head, chunk.is_first || chunk.is_last, exact_end};
-  }
+// The next one that is ready, once it is; by a warp.
+__device__ __forceinline__ Task next_task(const Problem& p) {
+  int found = 0;
+  if (lane_here() == 0) found = take_ready(p);
+  found = __shfl_sync(kAllLanes, found, 0) - 1;
+  if (found < 0) return Task{};
+  const int place = found / p.k_heads, k_head = found % p.k_heads;
+  const Chunk chunk = find_chunk(p, place);
+  const bool exact = chunk.is_last && p.dht != nullptr;
+  const float* const exact_end = exact ? p.of_end + at_place(p, chunk.n, k_head * p.k_group) * kWalkers * kChunk : nullptr;
+  return Task{chunk.first, place, chunk.valid, k_head, chunk.is_first || chunk.is_last, exact_end};
 }
 
 // What a block asks TMA for, and what it does with a task's rows.
@@ -75,22 +67,21 @@ struct GradientBlock {
     const uint32_t landed = shared_address(&s.landed[place]);
     Part& part = s.part[place];
     barrier_expect(landed, static_cast<int>(sizeof(Part)) + (half == 0 ? static_cast<int>(sizeof(Decays)) : 0));
-    if (half == 0) load_bytes(shared_address(&s.decays[decays]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
+    if (half == 0) load_bytes_once(shared_address(&s.decays[decays]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
     load_boxes(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(task.first), landed);
     load_boxes(shared_address(part.dv), &maps.slice_of_dv, half, h, static_cast<int>(task.first), landed);
-    load_bytes(shared_address(part.r), p.errors + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
+    load_bytes_once(shared_address(part.r), p.errors + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
     constexpr int kBytes = kHalves * kBoxBytes;
-    load_bytes(shared_address(part.S), p.starts + at * kStateBytes + half * kBytes, kBytes, landed);
-    load_bytes(shared_address(part.dS), p.ends + at * kStateBytes + half * kBytes, kBytes, landed);
+    load_bytes_once(shared_address(part.S), p.starts + at * kStateBytes + half * kBytes, kBytes, landed);
+    load_bytes_once(shared_address(part.dS), p.ends + at * kStateBytes + half * kBytes, kBytes, landed);
   }
 
   // Finds tasks, and asks for their heads; by a warp.
   __device__ __forceinline__ void feed_heads() const {
-    unsigned taken = blockIdx.x;
     int place = 0, round = 0, decays = 0;
 #pragma unroll 1
     for (int i = 0;; i = next_of(i, kTasks)) {  // whoever multiplies has left the third task before
-      const Task task = find_task(p, taken);
+      const Task task = next_task(p);
       if (lane_here() == 0) {
         s.task[i] = task;
         barrier_arrive(shared_address(&s.found[i]));
@@ -110,7 +101,7 @@ struct GradientBlock {
     }
   }
 
-  // Asks for queries and keys; by another.
+  // Asks for queries and keys, and sums dbeta; by another.
   __device__ __forceinline__ void feed_queries() const {
     int asked = 0, round = 0;
 #pragma unroll 1
@@ -124,16 +115,6 @@ struct GradientBlock {
         if (lane_here() == 0) ask_queries(task, turn, turn == 0);
         __syncwarp();
       }
-    }
-  }
-
-  // dbeta; by a third.
-  __device__ __forceinline__ void find_betas() const {
-    unsigned taken = blockIdx.x;
-#pragma unroll 1
-    for (;;) {
-      const Task task = find_task(p, taken);
-      if (task.valid == 0) return;
 #pragma unroll 1
       for (int h = task.k_head * p.k_group; h < (task.k_head + 1) * p.k_group; ++h) {
         write_betas(p, at_place(p, task.place, h), task.first, task.valid, h, lane_here());
@@ -167,7 +148,7 @@ struct GradientBlock {
       auto* const from = static_cast<uint16_t*>(to) + ((task.first + row) * heads + head) * kHeadSize + 64 * half + 2 * (lane % 4);
       if (row >= task.valid) continue;
 #pragma unroll
-      for (int n = 0; n < 8; ++n) *reinterpret_cast<uint32_t*>(from + 8 * n) = pack<E>(x[4 * n + 2 * r], x[4 * n + 2 * r + 1]);
+      for (int n = 0; n < 8; ++n) store_once(reinterpret_cast<uint32_t*>(from + 8 * n), pack<E>(x[4 * n + 2 * r], x[4 * n + 2 * r + 1]));
     }
   }
 };
@@ -244,7 +225,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     const uint32_t scores = anew(shared_address(s.matrices)), keys = scores + kBoxBytes;
     const int here = anew(lane);  // so that no places found from it are kept over products
     named_barrier(kMatrices, kGradientThreads);  // those of the head before are read
-    find_between<E>(of.between, products, d, p.scale, sums, wg == 0 ? scores : keys, wg, warp, here);
+    find_between<E>(of.between, products, d, p.scale, sums, wg == 0 ? scores : keys, anew(wg), anew(warp), here);
     fence_async();
     named_barrier(kMatrices, kGradientThreads);
     wgmma_fence();
@@ -268,40 +249,21 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
   block.store<E>(task, dK, p.dk, p.k_heads, task.k_head, wg, warp, anew(lane));
 }
 
-// So many blocks as there is room for, or fewer.
+// By one thread.
+__device__ __forceinline__ void prepare_parts(GradientShared& s) {
+  for (int i = 0; i < kParts; ++i) {
+    barrier_init(shared_address(&s.landed[i]), 1);
+    barrier_init(shared_address(&s.left[i]), kGradientThreads / 32);
+  }
+  barrier_init(shared_address(&s.queries), 1);
+  barrier_init(shared_address(&s.queries_left), kGradientThreads / 32);
+  for (auto& found : s.found) barrier_init(shared_address(&found), 1);
+}
+
+// Until there are no more tasks; by whoever multiplies.
 template <class E>
-__global__ void __launch_bounds__(kGradientBlock, 1) gdn_gradients_kernel(const __grid_constant__ Problem p,
-                                                                          const __grid_constant__ Maps maps) {
-  DYNAMIC_SHARED(memory);
-  auto& s = *reinterpret_cast<GradientShared*>(memory);
-  const int64_t behind = bound(p, p.N);
-  if (behind < p.tokens) {
-    for (int at = blockIdx.x; at < p.places * p.k_heads; at += gridDim.x) {
-      const int64_t first = static_cast<int64_t>(at / p.k_heads) * kChunk;
-      if (first < p.tokens && first + kChunk > behind) write_zeros(p, first, behind, at % p.k_heads);
-    }
-  }
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kParts; ++i) {
-      barrier_init(shared_address(&s.landed[i]), 1);
-      barrier_init(shared_address(&s.left[i]), kGradientThreads / 32);
-    }
-    barrier_init(shared_address(&s.queries), 1);
-    barrier_init(shared_address(&s.queries_left), kGradientThreads / 32);
-    for (auto& found : s.found) barrier_init(shared_address(&found), 1);
-    barrier_init_done();
-  }
-  __syncthreads();
-  const GradientBlock block{p, s, maps};
-  const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
-  if (of_block >= kGradientThreads / 32) {
-    registers_down<kFeedRegisters>();
-    if (of_block == 8) block.feed_heads();
-    if (of_block == 9) block.feed_queries();
-    if (of_block == 10) block.find_betas();
-    return;
-  }
-  registers_up<kWalkRegisters>();
+__device__ __forceinline__ void find_all_gradients(const GradientBlock& block) {
+  GradientShared& s = block.s;
   Turn at{};
 #pragma unroll 1
   for (int nth = 0;; nth = next_of(nth, kTasks)) {

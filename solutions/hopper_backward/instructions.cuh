@@ -75,6 +75,12 @@ __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int by
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 }
+// The same for what nobody reads again: the cache may drop it first.
+constexpr uint64_t kDropFirst = 0x12F0000000000000;
+__device__ __forceinline__ void load_bytes_once(uint32_t to, const void* from, int bytes, uint32_t bar) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+               ::"r"(to), "l"(from), "r"(bytes), "r"(bar), "l"(kDropFirst) : "memory");
+}
 // The other way.
 __device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;"
@@ -88,11 +94,16 @@ __device__ __forceinline__ void store_boxes(const CUtensorMap* map, uint32_t fro
 }
 // For what this thread has stored to have been read.
 __device__ __forceinline__ void stored_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-// The same, and to be there.
+// All but the last one to be there.
+__device__ __forceinline__ void stored_but_one() { asm volatile("cp.async.bulk.wait_group 1;" ::: "memory"); }
+// All to have been read, and to be there.
 __device__ __forceinline__ void stored_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 __device__ __forceinline__ void store_shared(uint32_t at, uint4 x) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
+
+// A word in memory that nobody reads soon.
+__device__ __forceinline__ void store_once(uint32_t* at, uint32_t x) { asm volatile("st.global.cs.b32 [%0], %1;" ::"l"(at), "r"(x) : "memory"); }
 
 __device__ __forceinline__ uint4 load_shared(uint32_t at) {
   uint4 x;
@@ -109,6 +120,43 @@ __device__ __forceinline__ float4 load_four(uint32_t at) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(at) : "memory");
   return x;
 }
+
+// --- between blocks ---------------------------------------------------------------------------------------------
+
+// Counts in memory, up to `last` and then from 0 again, and returns what was there: behind what this thread knows to have been
+// written, and ahead of what it does next.
+__device__ __forceinline__ int count_in_order(int* at, int last) {
+  int y;
+  asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(y) : "l"(at), "r"(last) : "memory");
+  return y;
+}
+__device__ __forceinline__ void store_released(int* at, int x) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
+}
+// A number that is not zero, once it is there.
+__device__ __forceinline__ int wait_for_number(const int* at) {
+  int y;
+  for (;;) {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(y) : "l"(at) : "memory");
+    if (y != 0) return y;
+    asm volatile("nanosleep.u32 100;");
+  }
+}
+// Counts of one thread that others of the block wait for: to a count, and for two of them to be more than `had`. Returns the smaller.
+__device__ __forceinline__ void store_count(int* at, int x) {
+  asm volatile("st.release.cta.shared::cta.s32 [%0], %1;" ::"r"(shared_address(at)), "r"(x) : "memory");
+}
+__device__ __forceinline__ int wait_for_counts(const int* first, const int* second, int had) {
+  for (;;) {
+    int x, y;
+    asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(x) : "r"(shared_address(first)) : "memory");
+    asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(y) : "r"(shared_address(second)) : "memory");
+    if (min(x, y) > had) return min(x, y);
+    asm volatile("nanosleep.u32 200;");
+  }
+}
+// Copies that are asked for behind this see what this thread sees.
+__device__ __forceinline__ void fence_async_memory() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // --- matrices in fragments --------------------------------------------------------------------------------------
 
@@ -243,6 +291,34 @@ __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t (&a)[4], ui
       "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TransposedB));
   }
+}
+// d (+)= a [64, 16] b^T: only the first N of 64 columns. b's rows are columns of d.
+template <class E, int N>
+__device__ __forceinline__ void wgmma_part(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+  static_assert(N == 16 || N == 32 || N == 48);
+#define GDN_PART(n, type, sums, operands, ...)                                                            \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" sums "}, " operands ", 1, 1, 1, 0;" \
+               : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define GDN_8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define GDN_PARTS(type)                                                                                                         \
+  if constexpr (N == 16) {                                                                                                      \
+    GDN_PART("16", type, "%0, %1, %2, %3, %4, %5, %6, %7", "{%8, %9, %10, %11}, %12", GDN_8(0));                                 \
+  } else if constexpr (N == 32) {                                                                                               \
+    GDN_PART("32", type, "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "{%16, %17, %18, %19}, %20",    \
+             GDN_8(0), GDN_8(8));                                                                                               \
+  } else {                                                                                                                      \
+    GDN_PART("48", type,                                                                                                        \
+             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23",     \
+             "{%24, %25, %26, %27}, %28", GDN_8(0), GDN_8(8), GDN_8(16));                                                       \
+  }
+  if constexpr (std::is_same_v<E, __half>) {
+    GDN_PARTS("f16")
+  } else {
+    GDN_PARTS("bf16")
+  }
+#undef GDN_PARTS
+#undef GDN_8
+#undef GDN_PART
 }
 // Both operands in shared memory. TransposedA: a lies [k, m], m contiguous.
 template <class E, int TransposedB, int TransposedA>

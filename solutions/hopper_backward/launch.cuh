@@ -6,24 +6,41 @@
 #include <atomic>
 
 #include "forward.cuh"
-#include "gradients.cuh"
+#include "carry.cuh"
 #include "prepare.cuh"
-#include "reverse.cuh"
+#include "segments.cuh"
+#include "together.cuh"
 #include "values.cuh"
 
 namespace {
 
-// With more shared memory than there is without asking, which is asked for once a device.
+// Chunks of a segment; 0: sequences are not cut. That is worth it for few heads, and so many segments that the walks which find what
+// becomes of states, three for each but those at the ends, fill the multiprocessors.
+int64_t segment_of(const Problem& p) {
+  const int64_t pairs = int64_t{p.N} * p.H, each = (p.tokens + int64_t{kChunk} * p.N - 1) / (int64_t{kChunk} * p.N);
+  constexpr int64_t kMostPairs = 12, kLeast = 64, kLeastChunks = 4;
+  if (pairs > kMostPairs || each < kLeast) return 0;
+  const int64_t count = std::min((p.multiprocessors / pairs + 4) / 3, each / kLeastChunks);
+  return count < 3 ? 0 : (each + count - 1) / count;
+}
+
+// With more shared memory than there is without asking, which is asked for once a device: `most`, whatever a call needs.
 template <class Kernel, class... Arguments>
-void launch(Kernel kernel, std::atomic<uint64_t>& allowed, int device, dim3 grid, int threads, size_t bytes, cudaStream_t stream,
-            const Arguments&... arguments) {
+void launch_within(size_t most, Kernel kernel, std::atomic<uint64_t>& allowed, int device, dim3 grid, int threads, size_t bytes,
+                   cudaStream_t stream, const Arguments&... arguments) {
   const uint64_t bit = uint64_t{1} << device % 64;
   if ((allowed.load() & bit) == 0) {
-    TVM_FFI_CHECK_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+    TVM_FFI_CHECK_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)));
     if (device < 64) allowed.fetch_or(bit);
   }
   kernel<<<grid, threads, bytes, stream>>>(arguments...);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+}
+
+template <class Kernel, class... Arguments>
+void launch(Kernel kernel, std::atomic<uint64_t>& allowed, int device, dim3 grid, int threads, size_t bytes, cudaStream_t stream,
+            const Arguments&... arguments) {
+  launch_within(bytes, kernel, allowed, device, grid, threads, bytes, stream, arguments...);
 }
 
 dim3 grid_of(int64_t x, int64_t y, int64_t z = 1) {
@@ -44,22 +61,41 @@ Group group_of(const Problem& p, int64_t places) {
 
 template <class E>
 void launch_prepare(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
-  static std::atomic<uint64_t> allowed[2]{};
+  static std::atomic<uint64_t> allowed{0};
   const Group group = group_of(p, places);
   const dim3 grid = grid_of(places + 1, p.H / (group.units * group.heads));
   const int bytes = prepare_bytes(group.units);
-  launch(gdn_prepare_kernel<E>, allowed[group.units - 1], p.device, grid, 128, bytes, stream, p, maps.q, maps.k, group);
+  launch_within(prepare_bytes(2), gdn_prepare_kernel<E>, allowed, p.device, grid, 128, bytes, stream, p, maps.q, maps.k, group);
 }
 
 template <class E, int Groups>
-void launch_walks(const Problem& p, const Maps& maps, cudaStream_t stream) {
-  static std::atomic<uint64_t> forward{0}, reverse{0};
+void launch_forward(const Problem& p, const Maps& maps, cudaStream_t stream) {
+  static std::atomic<uint64_t> allowed{0};
+  if (p.tokens == 0) return;
   const dim3 grid = grid_of(kHalves / Groups, p.H, p.N);
-  constexpr int kThreads = kWalkThreads<Groups>;
-  if (p.tokens > 0) {
-    launch(gdn_forward_kernel<E, Groups>, forward, p.device, grid, kThreads, sizeof(ForwardShared<Groups>), stream, p, maps);
-  }
-  launch(gdn_reverse_kernel<E, Groups>, reverse, p.device, grid, kThreads, sizeof(ReverseShared<Groups>), stream, p, maps);
+  launch(gdn_forward_kernel<E, Groups>, allowed, p.device, grid, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), stream, p, maps);
+}
+
+template <class E, int Groups>
+void launch_together(const Problem& p, const Maps& maps, int64_t places, int64_t most, cudaStream_t stream) {
+  static std::atomic<uint64_t> allowed{0};
+  const int64_t jobs = int64_t{p.N} * p.H * kHalves / Groups;
+  const int walkers = static_cast<int>(std::min<int64_t>({jobs, most, p.multiprocessors}));
+  const int64_t blocks = std::min<int64_t>(p.multiprocessors, std::max<int64_t>(walkers, places * p.k_heads));
+  launch(gdn_together_kernel<E, Groups>, allowed, p.device, grid_of(blocks, 1), kGradientBlock, sizeof(GradientShared), stream, p, maps,
+         walkers);
+}
+
+// Where sequences are cut, and the states there.
+void launch_cut(const Problem& p, cudaStream_t stream) {
+  gdn_cut_kernel<<<1, kCutThreads, 0, stream>>>(p, const_cast<int64_t*>(p.cu_seqlens));
+  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+}
+template <class E>
+void launch_segments(const Problem& p, const Maps& maps, cudaStream_t stream) {
+  static std::atomic<uint64_t> carry{0}, join{0};
+  launch(gdn_carry_kernel<E>, carry, p.device, grid_of(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, stream, p, maps);
+  launch(gdn_join_kernel, join, p.device, grid_of(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), stream, p);
 }
 
 // Whether a block walks with both slices of a state: predicted, a chunk takes 1.3 times as long then.
@@ -69,15 +105,34 @@ bool takes_both(const Problem& p) {
   return 13 * waves(pairs) < 10 * waves(2 * pairs);
 }
 
+// How the last kernel walks: slices of a state in a block, and blocks that walk, at most.
+struct Walks {
+  int groups;
+  int64_t most;
+};
+
+// Few heads have a block for each slice. Of others as many blocks walk as leave chunks as fast as the others find their gradients:
+// of 132, 40 or so, by measured times. Where sequences are short, or some are longer than others maybe, more do.
+Walks walks_of(const Problem& p) {
+  const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
+  constexpr int64_t kFewPairs = 24, kShortChunks = 8, kManySequences = 8;
+  if (pairs <= kFewPairs) return {1, 2 * pairs};
+  if (p.N > kManySequences && p.segments.owners == nullptr && pairs <= all) return {1, 3 * all / 4};
+  if (p.N >= kManySequences && p.segments.owners == nullptr) return {2, all};
+  if (p.tokens <= kShortChunks * kChunk * p.N) return {2, all};
+  const int64_t rounds = std::max<int64_t>(1, pairs * 33 / (10 * all));
+  return {2, (pairs + rounds - 1) / rounds};
+}
+
 template <class E>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
-  if (p.tokens > 0) launch_prepare<E>(p, maps, places, stream);
-  takes_both(p) ? launch_walks<E, 2>(p, maps, stream) : launch_walks<E, 1>(p, maps, stream);
-  if (p.tokens == 0) return;
-  static std::atomic<uint64_t> allowed{0};
-  const int64_t blocks = std::min<int64_t>(p.multiprocessors, places * p.k_heads);
-  launch(gdn_gradients_kernel<E>, allowed, p.device, grid_of(blocks, 1), kGradientBlock, sizeof(GradientShared), stream, p, maps);
-  if (p.v_group > 1) {
+  if (p.segments.owners != nullptr) launch_cut(p, stream);
+  launch_prepare<E>(p, maps, places, stream);
+  if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
+  takes_both(p) ? launch_forward<E, 2>(p, maps, stream) : launch_forward<E, 1>(p, maps, stream);
+  const Walks walks = walks_of(p);
+  (walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, places, walks.most, stream);
+  if (p.v_group > 1 && p.tokens > 0) {
     gdn_values_kernel<E><<<grid_of(places, p.v_heads), kValueThreads, 0, stream>>>(p);
     TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
   }

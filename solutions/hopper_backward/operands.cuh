@@ -78,18 +78,21 @@ __device__ __forceinline__ void update_state(Slice& S, const Tokens& x, uint32_t
   for (int half = 0; half < kHalves; ++half) multiply_by<E>(S[half], x, boxes + half * kBoxBytes, true);
 }
 
+__device__ __forceinline__ void settle_state(Slice& S) {
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) settle(S[half]);
+}
+
+// Here, and not where the compiler would: between products that wait for it.
 __device__ __forceinline__ void scale_state(Slice& S, float factor) {
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) S[half][i] *= factor;
   }
+  settle_state(S);
 }
 
-__device__ __forceinline__ void settle_state(Slice& S) {
-#pragma unroll
-  for (int half = 0; half < kHalves; ++half) settle(S[half]);
-}
 
 // S as a left operand, and what that loses.
 template <class E>
@@ -175,6 +178,10 @@ __device__ __forceinline__ void load_state(Slice& S, const float* from, bool k_f
     const float2 pair = from != nullptr ? load_pair(from, k_first, r, c) : make_float2(0.f, 0.f);
     S[i / 32][i % 32] = pair.x, S[i / 32][i % 32 + 1] = pair.y;
   }
+}
+__device__ __forceinline__ void begin_identity(Slice& S, int row, int column) {
+#pragma unroll
+  for (int i = 0; i < kHeadSize / 2; ++i) S[i / 32][i % 32] = row + i % 4 / 2 * 8 == column + i / 4 * 8 + i % 2 ? 1.f : 0.f;
 }
 __device__ __forceinline__ void save_state(const Slice& S, float* to, bool k_first, int row, int column) {
 #pragma unroll

@@ -38,6 +38,7 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
   unsigned char* const boxes = memory + kFront;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), lane = lane_here();
   if (blockIdx.x == p.places) {
+    empty_queue(p, blockIdx.y, gridDim.y);
     if (p.order != nullptr && blockIdx.y == 0) order_sequences(p, reinterpret_cast<int*>(memory));
     return;
   }

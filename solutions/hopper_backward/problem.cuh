@@ -9,6 +9,24 @@ constexpr int kChunk = 64;  // tokens
 constexpr int kSlice = 64;  // value channels of a warpgroup that walks
 constexpr int kHeadSize = 128;  // of a head
 
+// Long sequences of few heads are cut into segments, which are sequences to all kernels but those that find the states between them.
+// Then `Problem` has the segments' bounds, and the states at their ends in the places of those that are given.
+struct Segments {
+  const int64_t* cu_seqlens;  // of the sequences, of which there are N
+  const float *initial_state, *dht;
+  int N, length;       // chunks of a segment
+  int* owners;         // [Problem::N]: the sequence; -1: there is no such segment. Null: nothing is cut
+  int* firsts;         // [N + 1]: the first segment of a sequence
+  float *starts, *ends;  // Problem::initial_state and dht; before they are joined what becomes of zeros, or of given states
+  float *transfers, *turned;  // [Problem::N, H, D, D]: what becomes of the identity, and the same transposed
+  bool k_first;        // given states, and dh0
+};
+
+// What the last kernel has to do, in the order in which it can be done: chunks and key heads.
+struct Queue {
+  int taken, ready, all, unused;
+};
+
 // Heads: state head h has query head h / q_group, key head h / k_group, value head h / v_group.
 struct Problem {
   const int64_t* cu_seqlens;    // [N + 1]
@@ -25,6 +43,10 @@ struct Problem {
   float* of_end;                // [N, H, kWalkers, 64]: what warps that walk find of r . dS k, of the last chunk, where dht is given
   uint4* rests;                 // [N, H, 2, kWalkers, 4, 32]: what r loses in 16 bits, of the first chunk and of the last
   int* order;                   // [N]: sequences, longest first; null: they are taken as they come
+  Segments segments;
+  Queue* queue;
+  int* walked;                  // [places, key heads]: blocks that have left what a chunk's gradients need
+  int* ready;                   // [places * key heads]: 1 + place * key heads + key head, in the queue's order; 0: not yet
   int64_t tokens;
   int places;                   // of chunks
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
@@ -91,6 +113,37 @@ __device__ __forceinline__ void order_sequences(const Problem& p, int* lengths) 
     for (int m = 0; m < p.N; ++m) rank += lengths[m] > mine || (lengths[m] == mine && m < n);
     p.order[rank] = n;
   }
+}
+
+// --- the queue -----------------------------------------------------------------------------------------------------
+
+// Nothing is ready yet; by a row of blocks, of which `block` is one of `blocks`.
+__device__ __forceinline__ void empty_queue(const Problem& p, int block, int blocks) {
+  const int all = p.places * p.k_heads;
+  for (int64_t i = block * blockDim.x + threadIdx.x; i < all; i += blocks * blockDim.x) p.walked[i] = 0, p.ready[i] = 0;
+  if (block != 0) return;
+  if (threadIdx.x == 0) *p.queue = Queue{};
+  __syncthreads();
+  int chunks = 0;
+  for (int n = threadIdx.x; n < p.N; n += blockDim.x) chunks += count_chunks(p, n);
+  if (chunks > 0) atomicAdd(&p.queue->all, chunks * p.k_heads);
+}
+
+// One of `blocks` blocks has left what is needed of a chunk by the heads that share a key head, `at` = place * key heads + key head; by
+// one thread.
+__device__ __forceinline__ void tell(const Problem& p, int at, int blocks) {
+  if (count_in_order(p.walked + at, blocks - 1) != blocks - 1) return;
+  const int nth = atomicAdd(&p.queue->ready, 1);
+  if (nth < p.places * p.k_heads) store_released(p.ready + nth, at + 1);  // there are more only where bounds do not rise
+}
+
+// 1 + place * key heads + key head of the next, once it is ready; 0: there are no more. By one thread.
+__device__ __forceinline__ int take_ready(const Problem& p) {
+  const int nth = atomicAdd(&p.queue->taken, 1);
+  if (nth >= min(p.queue->all, p.places * p.k_heads)) return 0;
+  const int found = wait_for_number(p.ready + nth);
+  fence_async_memory();
+  return found;
 }
 
 }  // namespace

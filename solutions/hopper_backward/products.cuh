@@ -28,6 +28,15 @@ __device__ __forceinline__ void multiply_square(float (&acc)[32], const uint32_t
   for (int k = 0; k < 4; ++k) wgmma<E, 0>(acc, a[k], descriptor_packed(square, block_of_square(0, k)), accumulate || k > 0);
 }
 
+// The same for an upper triangle: step k of 16 reaches only the first 16 (k + 1) columns.
+template <class E>
+__device__ __forceinline__ void multiply_upper(float (&acc)[32], const uint32_t (&a)[4][4], uint32_t triangle, bool accumulate) {
+  wgmma<E, 0>(acc, a[3], descriptor_packed(triangle, block_of_upper(0, 3)), accumulate);
+  wgmma_part<E, 48>(acc, a[2], descriptor_packed(triangle, block_of_upper(0, 2)));
+  wgmma_part<E, 32>(acc, a[1], descriptor_packed(triangle, block_of_upper(0, 1)));
+  wgmma_part<E, 16>(acc, a[0], descriptor_packed(triangle, block_of_upper(0, 0)));
+}
+
 // Both operands are in boxes. acc (+)= a b^T.
 template <class E, int Steps>
 __device__ __forceinline__ void multiply_rows(float (&acc)[32], uint32_t a, uint32_t b, bool accumulate) {

@@ -13,22 +13,39 @@ namespace {
 
 template <int Groups>
 struct ReverseStage {
-  alignas(1024) unsigned char k[kHalves * kBoxBytes], q[kHalves * kBoxBytes], g[Groups * kBoxBytes], r[Groups * kBoxBytes];
-  ReverseTile tile;
+  alignas(1024) unsigned char k[kHalves * kBoxBytes], q[kHalves * kBoxBytes], g[Groups * kBoxBytes];
 };
 template <int Groups>
-constexpr int kReverseStages = Groups == 1 && kTerms == 1 ? 3 : 2;
+constexpr int kReverseStages = kTerms == 1 ? 3 : 2;
+// r comes last in a turn: where there is no room for more, one place is enough for it.
 template <int Groups>
-using ReverseShared = Walking<ReverseStage<Groups>, Groups, kReverseStages<Groups>>;
+constexpr int kErrorPlaces = Groups == 1 ? kReverseStages<Groups> : 1;
+template <int Groups>
+struct ReverseShared {
+  static constexpr int kStages = kReverseStages<Groups>, kErrors = kErrorPlaces<Groups>;
+  alignas(1024) ReverseStage<Groups> stage[kStages];
+  unsigned char states[Groups][kHalves * kBoxBytes], r[kErrors][Groups * kBoxBytes];
+  ReverseTile tile[kStages];
+  alignas(8) uint64_t full[kStages], empty[kStages], tail, errors_there;
+  uint64_t passed_on, taken;  // states that another warp stores: there are some, there is room
+  int states_there, values_there;  // turns of the block of which these are in memory
+  Work work;
+  Carried carried;
+};
 static_assert(sizeof(ReverseShared<1>) <= kMostShared && sizeof(ReverseShared<2>) <= kMostShared);
 
 template <int Groups>
 struct ReverseWay {
   const Maps& maps;
-  const Work& work;
+  ReverseShared<Groups>& s;
+  const bool leaves = true;
+  const Work& work = s.work;
+  static constexpr bool kTells = true;
+  __device__ __forceinline__ void count(int turns) const { store_count(&s.values_there, turns); }
   __device__ __forceinline__ static int chunk_of(const Work& work, int turn) { return work.chunks - 1 - turn; }
   // A last chunk's box would reach into the next sequence: its rows go one by one.
   __device__ __forceinline__ void leave(const Problem& p, ReverseStage<Groups>& stage, int c, int lane) const {
+    if (!leaves) return;
     const int64_t token = work.start + static_cast<int64_t>(c) * kChunk;
     const int rows = work.tokens - c * kChunk;
     if (rows >= kChunk) {
@@ -45,27 +62,45 @@ struct ReverseWay {
     }
     __syncwarp();
   }
-  __device__ __forceinline__ void ask(const Problem& p, ReverseStage<Groups>& stage, int c, uint32_t landed) const {
+  __device__ __forceinline__ void ask(const Problem& p, ReverseStage<Groups>& stage, int place, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
     const int64_t at = at_place(p, work.place + c, work.h);
-    barrier_expect(landed, 2 * (kHalves + Groups) * kBoxBytes + kReverseBytes);
+    const bool with_errors = leaves && kErrorPlaces<Groups> > 1;
+    barrier_expect(landed, (2 * kHalves + (with_errors ? 2 : 1) * Groups) * kBoxBytes + kReverseBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
-    const unsigned char* const tile = p.tiles + at * kTileBytes;
-#pragma unroll
-    for (int term = 0; term < kTerms; ++term) {
-      load_upper(shared_address(stage.tile.M[term]), tile + kMAt + term * kTriangle, 0, landed);
+    const unsigned char* const tile = p.tiles + at * kTileBytes + kMAt;
+    if constexpr (Groups == kHalves) {
+      load_bytes_once(shared_address(&s.tile[place]), tile, kReverseBytes, landed);
+    } else {  // the other slice's block wants it, too
+      load_bytes(shared_address(&s.tile[place]), tile, kReverseBytes, landed);
     }
-    load_upper(shared_address(stage.tile.P), tile + kPAt, sizeof(ReverseDecays), landed);
     load_boxes(shared_address(stage.q), &maps.q, 0, work.q_head, token, landed);
-    const unsigned char* const errors = p.errors + at * kValueBytes + work.slice / kSlice * kBoxBytes;
-    load_bytes(shared_address(stage.r), errors, Groups * kBoxBytes, landed);
+    if (with_errors) ask_errors(p, place, c, landed, false);
     stored_read();  // what was left in the place of g
     load_boxes(shared_address(stage.g), Groups == kHalves ? &maps.g : &maps.slice_of_g, work.slice / kSlice, work.h, token, landed);
+  }
+  __device__ __forceinline__ void ask_late(const Problem& p, int c) const {
+    if (leaves && kErrorPlaces<Groups> == 1) ask_errors(p, 0, c, shared_address(&s.errors_there), true);
+  }
+  __device__ __forceinline__ void ask_errors(const Problem& p, int place, int c, uint32_t there, bool alone) const {
+    const unsigned char* const errors = p.errors + at_place(p, work.place + c, work.h) * kValueBytes + work.slice / kSlice * kBoxBytes;
+    if (alone) barrier_expect(there, Groups * kBoxBytes);
+    load_bytes(shared_address(s.r[place]), errors, Groups * kBoxBytes, there);
   }
   __device__ __forceinline__ void clear(ReverseStage<Groups>& stage, int rows, int lane) const {
     for (int i = 0; i < 2 * kHalves + Groups; ++i) clear_rows(shared_address(stage.k) + i * kBoxBytes, rows, lane, 32);
   }
 };
+
+template <int Groups>
+__device__ __forceinline__ void prepare_walk_back(ReverseShared<Groups>& s) {
+  prepare_places<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(s, [](ReverseStage<Groups>&) {}, [&] {
+    barrier_init(shared_address(&s.errors_there), 1);
+    barrier_init(shared_address(&s.passed_on), 4 * Groups);
+    barrier_init(shared_address(&s.taken), 1);
+    s.states_there = s.values_there = 0;
+  });
+}
 
 // x . r of each token, over a warp's channels. `rests`: what r has lost, or null. All of it is asked for before any is used.
 template <class E, bool WithRests>
@@ -121,8 +156,10 @@ __device__ __forceinline__ float dot_states_exactly(const Slice& dS, const float
   return add_all(sum);
 }
 
-template <class E, int Groups>
-__device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups>& s, int wg) {
+// `behind`: turns of the block. `place`, `parity`: of the first turn, and in the end of the turn behind the last one.
+// Carries: nothing is left but the gradient of the state before the first chunk.
+template <class E, int Groups, bool Carries>
+__device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups>& s, int wg, int& behind, int& place, int& parity) {
   constexpr int kStages = kReverseStages<Groups>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
@@ -131,30 +168,32 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   int64_t at = at_place(p, s.work.place + chunks - 1, s.work.h);
   const int walker = slice / kSlice * 4 + warp;
   Slice dS;
-  load_state(dS, p.dht == nullptr ? nullptr : state_of(p.dht), p.k_first, row, column);
+  if constexpr (Carries) {
+    load_state(dS, s.carried.from, s.carried.k_first, row, column);
+  } else {
+    load_state(dS, p.dht == nullptr ? nullptr : state_of(p.dht), p.k_first, row, column);
+  }
   uint32_t state_bits[8][4];
   float y[32] = {}, o[32];
-  if (p.dht != nullptr && chunks > 0) {  // what a given gradient loses as an operand
-    barrier_wait(shared_address(&s.full[0]), 0);
+  if (!Carries && p.dht != nullptr && chunks > 0) {  // what a given gradient loses as an operand
+    barrier_wait(shared_address(&s.full[place]), parity);
     pack_rest<E>(state_bits, dS);
     wgmma_fence();
-    multiply<E>(y, state_bits, shared_address(s.stage[0].k), false);
+    multiply<E>(y, state_bits, shared_address(s.stage[place].k), false);
     wgmma_commit();
     wgmma_wait<0>();
     settle(y);
     keep(state_bits);
   }
   const bool with_rests = keeps_rests(p);
-  int place = 0, parity = 0;
 #pragma unroll 1
   for (int turn = 0; turn < chunks; ++turn) {
     auto& stage = s.stage[place];
     const uint32_t k = shared_address(stage.k), q = shared_address(stage.q), g = shared_address(stage.g) + wg * kBoxBytes;
-    const uint32_t r = shared_address(stage.r) + wg * kBoxBytes;
-    const uint32_t M = shared_address(stage.tile.M), P = shared_address(stage.tile.P);
-    const uint32_t decays = shared_address(&stage.tile.decays);
+    const uint32_t r = shared_address(s.r[kErrorPlaces<Groups> > 1 ? place : 0]) + wg * kBoxBytes, tile = shared_address(&s.tile[place]);
+    const uint32_t M = tile, P = tile + offsetof(ReverseTile, P), decays = tile + offsetof(ReverseTile, decays);
     const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
-    if (turn == 0 || turn == chunks - 1) {
+    if (!Carries && (turn == 0 || turn == chunks - 1)) {
       const float* const given = turn == chunks - 1 && p.initial_state != nullptr ? state_of(p.initial_state) : nullptr;
       const float found = dot_states_exactly<E>(dS, given, p.k_first, p.starts + of_slice, row, column, warp, lane);
       if (lane == 0) sums_at(p, at).of_states[walker] = found;
@@ -165,23 +204,24 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     load_tokens(g_bits, g, warp, lane);
     wgmma_fence();
     multiply<E>(y, state_bits, k, true);
-    multiply_square<E>(o, g_bits, P, false);
+    multiply_upper<E>(o, g_bits, P, false);
     wgmma_commit();
-    hand_out(state_bits, s.states[wg], p.ends + of_slice, warp, lane);
+    if constexpr (!Carries) pass_on(state_bits, s.states[wg], shared_address(&s.passed_on), shared_address(&s.taken), behind + turn, warp, lane);
     float4 to_end[4];
     load_decays(to_end, decays + offsetof(ReverseDecays, to_end), lane);
     scale_state(dS, load_one(decays + offsetof(ReverseDecays, end)));
     wgmma_wait<0>();
     settle(y), settle(o);
     keep(state_bits), keep(g_bits);
-    if (turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
+    if (!Carries && turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
+      if constexpr (kErrorPlaces<Groups> == 1) barrier_wait(shared_address(&s.errors_there), behind & 1);
       float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
       dot_tokens<E, true>(y, r, rests_of(p, s.work, true, walker), of_end, warp, lane);
     }
     pack_sum<E>(bits, o, y, to_end);
     wgmma_fence();
 #pragma unroll
-    for (int term = 0; term < kTerms; ++term) multiply_square<E>(y, bits, M + term * kSquare, term > 0);
+    for (int term = 0; term < kTerms; ++term) multiply_upper<E>(y, bits, M + term * kTriangle, term > 0);
     wgmma_commit();
     float4 decay[4];
     load_decays(decay, decays + offsetof(ReverseDecays, read), lane);
@@ -197,10 +237,13 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     wgmma_fence();
     update_state<E>(dS, bits, k);
     wgmma_commit();
-    load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
-    store_decayed<E>(y, decay, g, warp, lane);  // this warp has read the same channels there
-    const bool ends = with_rests && (turn == 0 || turn == chunks - 1);
-    if (!ends) dot_tokens<E, false>(y, r, nullptr, sums_at(p, at).of_beta[walker], warp, lane);
+    if constexpr (!Carries) {
+      load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
+      store_decayed<E>(y, decay, g, warp, lane);  // this warp has read the same channels there
+    }
+    if constexpr (!Carries && kErrorPlaces<Groups> == 1) barrier_wait(shared_address(&s.errors_there), (behind + turn) & 1);
+    const bool ends = !Carries && with_rests && (turn == 0 || turn == chunks - 1);
+    if (!Carries && !ends) dot_tokens<E, false>(y, r, nullptr, sums_at(p, at).of_beta[walker], warp, lane);
     wgmma_wait<0>();
     settle_state(dS);
     keep(bits), keep(g_bits);
@@ -213,28 +256,60 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const bool around = place == kStages - 1;
     place = around ? 0 : place + 1, parity ^= around;
   }
-  if (lane == 0) stored_all();
-  save_state(dS, state_of(p.dh0), p.k_first, row, column);
+  behind += chunks;
+  if constexpr (Carries) {
+    save_state(dS, s.carried.to, false, row, column);
+  } else {
+    if (s.work.of_dh0 < 0) return;
+    save_state(dS, p.dh0 + at_place(p, s.work.of_dh0, s.work.h) * kHeadSize * kHeadSize, p.segments.k_first, row, column);
+  }
 }
 
-template <class E, int Groups>
-__global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_reverse_kernel(const __grid_constant__ Problem p,
-                                                                              const __grid_constant__ Maps maps) {
-  DYNAMIC_SHARED(memory);
-  auto& s = *reinterpret_cast<ReverseShared<Groups>*>(memory);
-  begin_walk<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s, [](ReverseStage<Groups>& stage) {
-    clear_squares<false>(shared_address(stage.tile.M), kTerms + 1);
-  });
-  const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
-  if (wg < Groups) {
-    if constexpr (Groups > 1) registers_up<kWalkRegisters>();
-    walk_back<E, Groups>(p, s, wg);
-  } else {
-    if constexpr (Groups > 1) registers_down<kFeedRegisters>();
-    if (threadIdx.x / 32 % 4 == 0) {
-      feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, s, {maps, s.work});
+// Stores states that whoever walks passes on; by a warp.
+template <int Groups>
+__device__ __forceinline__ void store_states(const Problem& p, ReverseShared<Groups>& s, int& behind) {
+  const int chunks = s.work.chunks;
+  if (lane_here() == 0) {
+    unsigned char* to = p.ends + at_place(p, s.work.place + chunks - 1, s.work.h) * kStateBytes;
+    to += s.work.slice / kSlice * (kHalves * kBoxBytes);
+#pragma unroll 1
+    for (int turn = 0; turn < chunks; ++turn) {
+      barrier_wait(shared_address(&s.passed_on), (behind + turn) & 1);
+      store_bytes(to, shared_address(s.states), Groups * kHalves * kBoxBytes);
+      stored_read();
+      barrier_arrive(shared_address(&s.taken));
+      to -= static_cast<int64_t>(p.H) * kStateBytes;
+      if (turn == 0) continue;
+      stored_but_one();
+      store_count(&s.states_there, behind + turn);
     }
+    stored_all();
+    store_count(&s.states_there, behind + chunks);
   }
+  __syncwarp();
+  behind += chunks;
+}
+
+// Tells whoever finds gradients of chunks that are left; by a warp, which nobody waits for. `last`: place * key heads + key head of the
+// last chunk.
+template <int Groups>
+__device__ __forceinline__ void tell_turns(const Problem& p, const ReverseShared<Groups>& s, int last, int chunks, int& behind) {
+  const int all = behind + chunks;
+  int told = behind;
+#pragma unroll 1
+  while (told < all) {
+    int there = 0;
+    if (lane_here() == 0) there = wait_for_counts(&s.states_there, &s.values_there, told);
+    there = min(__shfl_sync(kAllLanes, there, 0), all);
+    __syncwarp();
+#pragma unroll 1
+    for (int turn = told + lane_here(); turn < there; turn += 32) {
+      tell(p, last - (turn - behind) * p.k_heads, p.k_group * kHalves / Groups);
+    }
+    told = there;
+    __syncwarp();
+  }
+  behind = all;
 }
 
 }  // namespace

@@ -14,6 +14,14 @@ struct Work {
   int q_head, k_head, v_head;
   int64_t place, start;  // of the first chunk; its first token
   int tokens;
+  int of_dh0;  // the sequence, whose first chunk this has, or -1
+};
+
+// Where the state of a walk that leaves nothing else comes from and goes to.
+struct Carried {
+  const float* from;  // null: zeros
+  float *to, *turned;  // turned: transposed, too, or null
+  bool k_first, identity;
 };
 
 template <class Stage, int Groups, int Stages>
@@ -22,62 +30,92 @@ struct Walking {
   unsigned char states[Groups][kHalves * kBoxBytes];  // on their way to memory
   alignas(8) uint64_t full[Stages], empty[Stages], tail;
   Work work;
+  Carried carried;
 };
 
-// By all threads. The grid is (slices, H, N). `clear` makes zeros where nothing lands.
-template <class Shared, int Groups, int Stages, class Clear>
-__device__ __forceinline__ void begin_walk(const Problem& p, Shared& s, Clear clear) {
+// Of sequence n and head h, or of the nth one in their order; by one thread.
+__device__ __forceinline__ Work work_of_sequence(const Problem& p, int n, int h, int slice) {
+  const int64_t start = bound(p, n);
+  int of_dh0 = n;
+  if (p.segments.owners != nullptr) {
+    of_dh0 = p.segments.owners[n];
+    if (of_dh0 >= 0 && p.segments.firsts[of_dh0] != n) of_dh0 = -1;
+  }
+  return Work{n, h, slice, count_chunks(p, n), h / p.q_group, h / p.k_group, h / p.v_group, first_chunk(p, n), start,
+              static_cast<int>(bound(p, n + 1) - start), of_dh0};
+}
+
+__device__ __forceinline__ int nth_sequence(const Problem& p, int nth) { return p.order != nullptr ? p.order[nth] : nth; }
+__device__ __forceinline__ Work work_of(const Problem& p, int nth, int h, int slice) {
+  return work_of_sequence(p, nth_sequence(p, nth), h, slice);
+}
+
+// By all threads, once. `clear` makes zeros where nothing lands; `more` prepares more barriers.
+template <class Shared, int Groups, int Stages, class Clear, class More>
+__device__ __forceinline__ void prepare_places(Shared& s, Clear clear, More more) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < Stages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
       barrier_init(shared_address(&s.empty[i]), 4 * Groups);
     }
     barrier_init(shared_address(&s.tail), 1);
+    more();
     barrier_init_done();
   }
   for (auto& stage : s.stage) clear(stage);
   fence_async();
-  if (threadIdx.x == 0) {
-    Work& work = s.work;
-    const int n = p.order != nullptr ? p.order[blockIdx.z] : blockIdx.z;
-    work.n = n, work.h = blockIdx.y, work.slice = blockIdx.x * Groups * kSlice;
-    work.q_head = work.h / p.q_group, work.k_head = work.h / p.k_group, work.v_head = work.h / p.v_group;
-    work.chunks = count_chunks(p, n), work.place = first_chunk(p, n), work.start = bound(p, n);
-    work.tokens = static_cast<int>(bound(p, n + 1) - work.start);
-  }
-  __syncthreads();
 }
 
-// By a warp, for turns 0, 1, .. of a walk. `Way` knows which chunk a turn has, what it needs, and where what it leaves goes.
+// Turns and tails of the walks that a block has behind it.
+struct Behind {
+  int turns = 0, tails = 0;
+};
+
+// By a warp, for turns 0, 1, .. of a walk. `Way` knows which chunk a turn has, what it needs, where what it leaves goes, whether
+// somebody waits for that, and what it needs late, of which it asks for the next turn's once one is over.
 template <class Way, class Shared, int Groups, int Stages>
-__device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way) {
+__device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way, Behind& behind) {
   const int chunks = __shfl_sync(kAllLanes, s.work.chunks, 0), lane = lane_here();
   const auto take = [&](int turn) {
-    barrier_wait(shared_address(&s.empty[turn % Stages]), turn / Stages & 1);
+    const int i = behind.turns + turn;
+    barrier_wait(shared_address(&s.empty[i % Stages]), i / Stages & 1);
     if (lane == 0) fence_async();  // for warps that walk, which have written it
-    way.leave(p, s.stage[turn % Stages], Way::chunk_of(s.work, turn), lane);
+    way.leave(p, s.stage[i % Stages], Way::chunk_of(s.work, turn), lane);
+    if (lane == 0 && turn + 1 < chunks) way.ask_late(p, Way::chunk_of(s.work, turn + 1));
   };
+  if (lane == 0 && chunks > 0) way.ask_late(p, Way::chunk_of(s.work, 0));
 #pragma unroll 1
   for (int turn = 0; turn < chunks; ++turn) {
     if (turn >= Stages) take(turn - Stages);
     const int c = Way::chunk_of(s.work, turn), rows = s.work.tokens - c * kChunk;
-    auto& stage = s.stage[turn % Stages];
+    const int i = behind.turns + turn;
+    auto& stage = s.stage[i % Stages];
     const bool whole = rows >= kChunk;
-    const uint32_t full = shared_address(&s.full[turn % Stages]), landed = whole ? full : shared_address(&s.tail);
-    if (lane == 0) way.ask(p, stage, c, landed);
+    const uint32_t full = shared_address(&s.full[i % Stages]), landed = whole ? full : shared_address(&s.tail);
+    if (lane == 0) way.ask(p, stage, i % Stages, c, landed);
     __syncwarp();
-    if (whole) continue;
-    // Rows behind the end are the next sequence's: what is in them, NaN maybe, is no business of this one's, so they become
-    // zeros before anybody looks.
-    barrier_wait(landed, 0);
-    way.clear(stage, rows, lane);
-    fence_async();
-    __syncwarp();
-    if (lane == 0) barrier_arrive(full);
+    if (!whole) {
+      // Rows behind the end are the next sequence's: what is in them, NaN maybe, is no business of this one's, so they become
+      // zeros before anybody looks.
+      barrier_wait(landed, behind.tails & 1);
+      ++behind.tails;
+      way.clear(stage, rows, lane);
+      fence_async();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(full);
+    }
+    if (Way::kTells && turn > Stages && lane == 0) {
+      stored_but_one();
+      way.count(i - Stages);
+    }
   }
 #pragma unroll 1
   for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) take(turn);
-  if (lane == 0) stored_all();
+  if (lane == 0) {
+    stored_all();
+    if (Way::kTells) way.count(behind.turns + chunks);
+  }
+  behind.turns += chunks;
 }
 
 // A state that a warpgroup holds as a left operand, to a chunk's place in memory, by way of `states`: each warp its own 16 rows.
@@ -95,6 +133,18 @@ __device__ __forceinline__ void hand_out(const uint32_t (&bits)[8][4], unsigned 
     store_bytes(to + warp * kRows, from + warp * kRows, kRows);
     store_bytes(to + kBoxBytes + warp * kRows, from + kBoxBytes + warp * kRows, kRows);
   }
+}
+
+// The same by way of a warp that stores it, and sees it arrive. `turn`: of all turns of the block.
+__device__ __forceinline__ void pass_on(const uint32_t (&bits)[8][4], unsigned char* states, uint32_t passed_on, uint32_t taken,
+                                        int turn, int warp, int lane) {
+  const uint32_t from = shared_address(states);
+  barrier_wait(taken, (turn & 1) ^ 1);
+#pragma unroll
+  for (int k = 0; k < 8; ++k) stmatrix(from + k / 4 * kBoxBytes + place_of_lane(warp, k % 4, lane), bits[k]);
+  fence_async();
+  __syncwarp();
+  barrier_arrive_if(lane == 0, passed_on);
 }
 
 // Whether somebody needs what r loses, in a sequence's first chunk and its last; and where that is, of a warp.

@@ -4,7 +4,9 @@
 #include <tvm/ffi/extra/cuda/device_guard.h>
 #include <tvm/ffi/optional.h>
 
+#include <array>
 #include <cmath>
+#include <mutex>
 
 #include "bounds.cuh"
 #include "cut_64.cuh"
@@ -24,6 +26,25 @@ T* pointer(const MaybeTensor& x) {
 unsigned* clocks_to = nullptr;
 void set_clocks(ffi::TensorView to) { clocks_to = static_cast<unsigned*>(to.data_ptr()); }
 #endif
+
+// What the driver says, asked once a device: clocks take it milliseconds.
+Device device_at(int device) {
+  constexpr int kKept = 64;
+  static std::array<std::once_flag, kKept> asked;
+  static std::array<Device, kKept> kept;
+  const auto ask = [&] {
+    const auto say = [&](cudaDeviceAttr what) {
+      int value = 0;
+      TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&value, what, device));
+      return value;
+    };
+    return device_of(say(cudaDevAttrMultiProcessorCount), say(cudaDevAttrClockRate), say(cudaDevAttrMemoryClockRate),
+                     say(cudaDevAttrGlobalMemoryBusWidth));
+  };
+  if (device < 0 || device >= kKept) return ask();
+  std::call_once(asked[device], [&] { kept[device] = ask(); });
+  return kept[device];
+}
 
 // Shapes as in the definitions; `interval` in tokens, 0 without checkpoints.
 void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, const ffi::TensorView& v, const MaybeTensor& g,
@@ -64,8 +85,8 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
 
   const ffi::CUDADeviceGuard guard(device.device_id);
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
-  int multiprocessors = 0;
-  TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device.device_id));
+  const Device here = device_at(device.device_id);
+  const int multiprocessors = here.multiprocessors;
   Problem p{};
   p.device = device.device_id;
   p.cu_seqlens = static_cast<const int64_t*>(cu_seqlens.data_ptr());
@@ -88,11 +109,13 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   TVM_FFI_CHECK(places < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
   const int64_t given = T * D * (HQ + HK + HV) / 2 + (g.has_value() + beta.has_value()) * T * H +
                         initial_state.has_value() * N * H * D * D;  // in units of 4 bytes
-  const Cut how = kInvariant ? Cut{1, 0, 0, false} : D == 64 ? cut_64(T, N, H, given + given / 2, multiprocessors)
-                          : cut(T, N, H, given + given / 2, multiprocessors, p.every != 0);
-  const Workspace size = workspace_of(how, T, N, H, D);
+  const Batch batch{T, N, H, HQ, HK, HV, D, p.every != 0};
+  const Cut how = kInvariant ? Cut{1, 0, 0, false} : D == 64 ? cut_64(batch, given + given / 2, here) : cut(batch, given + given / 2, here);
+  const Workspace size = workspace_of(how, batch);
   p.decides = how.decides(), p.multiprocessors = multiprocessors;
   p.whole = static_cast<int>(how.whole), p.most = static_cast<int>(how.most);
+  const Costs costs{batch, here};
+  p.one_takes = static_cast<float>(costs.one()), p.both_take = static_cast<float>(costs.both());
   if (how.length > 0) {
     p.first = static_cast<int>(how.first), p.length = static_cast<int>(how.length);
     p.segments = count_places(T, N, how.first, how.length);

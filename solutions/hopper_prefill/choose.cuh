@@ -7,8 +7,8 @@
 
 namespace {
 
-// What a chunk with output takes, in cycles at 1.7 GHz: by slices in a block, whose one slice is given P; where one slice
-// finds P, as two do; besides its chunks a block takes kPass.
+// What a chunk with output takes, in cycles, where memory does not hold it up: by slices in a block, whose one slice is given P;
+// where one slice finds P, as two do; besides its chunks a block takes kPass.
 __host__ __device__ constexpr int chunk_cycles(int groups) { return groups == 1 ? 1620 : 2750; }
 constexpr int kFindsPCycles = 2050, kPass = 6500;
 constexpr int kDecided = 31;  // sequences: a lane of a warp looks at one, and the last at none
@@ -18,8 +18,7 @@ constexpr int kDecided = 31;  // sequences: a lane of a warp looks at one, and t
 // does so, at the latest, when multiprocessors have shared all that is before it (Graham 1966, list schedules); mostly it does
 // at kBegins of that.
 __device__ __forceinline__ int choose_sliced(const Problem& p, const float* lengths) {
-  // With both slices on all multiprocessors a chunk takes more than chunk_cycles, which has been found with few.
-  constexpr float kOne = kFindsPCycles, kBoth = 3200, kBegins = 0.85f, kWorthIt = 0.92f;
+  constexpr float kBegins = 0.85f, kWorthIt = 0.92f;
   if (p.whole > 0 && lengths[0] == lengths[p.N - 1]) return 0;  // as the host has it, who takes them to be alike
   const int lane = lane_here();
   const float heads = p.H, places = p.multiprocessors, share = 1 / places, begins = kBegins * share;
@@ -27,7 +26,7 @@ __device__ __forceinline__ int choose_sliced(const Problem& p, const float* leng
 #pragma unroll 4
   for (int rank = 0; rank < p.N; ++rank) {
     const bool one = rank < lane;
-    const float more = one ? 2 * heads : heads, each = fmaf(lengths[rank], one ? kOne : kBoth, kPass);
+    const float more = one ? 2 * heads : heads, each = fmaf(lengths[rank], one ? p.one_takes : p.both_take, kPass);
     const float behind = fmaf(more, each, before);
     blocks += more;
     time = fmaxf(time, blocks > places ? fmaf(begins, behind - each, each) : each);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "choose.cuh"
+#include "device.cuh"
 #include "join.cuh"
 #include "queue.cuh"
 #include "short_shared.cuh"
@@ -29,11 +30,11 @@ struct Workspace {
   int64_t all() const { return tiles + 2 * states + queue; }
 };
 
-Workspace workspace_of(const Cut& how, int64_t tokens, int64_t sequences, int64_t heads, int64_t D) {
+Workspace workspace_of(const Cut& how, const Batch& batch) {
   const int64_t tile = tile_bytes(!finds_p(how.groups)) / static_cast<int64_t>(sizeof(float));
-  return {how.prepares ? 0 : (tokens / kChunk + sequences) * heads * tile,
-          how.length == 0 ? 0 : count_places(tokens, sequences, how.first, how.length) * heads * D * D,
-          how.stays ? queue_size(sequences) : 0};
+  const int64_t places = how.length == 0 ? 0 : count_places(batch.tokens, batch.sequences, how.first, how.length);
+  return {how.prepares ? 0 : batch.places() * batch.heads * tile, places * batch.heads * batch.D * batch.D,
+          how.stays ? queue_size(batch.sequences) : 0};
 }
 
 #ifdef GDN_CLOCKS
@@ -43,28 +44,67 @@ int given(const char* name, int otherwise) {  // what else there could be
 }
 #endif
 
-// The least time as a model has it, with a workspace of no more than `room`; of heads of 128, as cut_64.cuh has the others. How
+// What a model has a batch take on a device, in cycles: those of multiprocessors, and those of memory beside.
+struct Costs {
+  const Batch& batch;
+  const Device& device;
+  Traffic traffic = Traffic{batch};
+
+  // Of what a copy gets. What of the shorter of both times is not hidden. The beginning and end of one kernel more.
+  static constexpr double kReached = 0.97, kBeside = 0.1, kLaunch = 6000;
+  // Of a chunk with both slices, where all multiprocessors have one; of one that is prepared, with P or without; besides its
+  // chunks, of a block among many that begin one after the other.
+  static constexpr double kBoth = 3200, kPrepareWithP = 1600, kPrepare = 1400, kTurn = 12000;
+  // Of blocks that stay, and of those that prepare their own chunks: of a chunk, and of a (sequence, head) besides.
+  static constexpr double kStayChunk = 3600, kStayTurn = 6000, kShortChunk = 6700, kShortTurn = 2800;
+
+  double moved(double bytes) const { return bytes / (kReached * device.bytes); }
+  // Where multiprocessors take so long, and so many bytes are moved beside.
+  double beside(double computed, double bytes) const {
+    return std::max(computed, moved(bytes)) + kBeside * std::min(computed, moved(bytes));
+  }
+  double states() const { return 2 * traffic.of_states(batch.pairs()); }
+  // The first kernel, for those that advance so many slices in a block.
+  double prepare(int groups) const {
+    const double computed = batch.chunks() * batch.heads * (groups == 1 ? kPrepareWithP : kPrepare) / device.multiprocessors;
+    return kLaunch + beside(computed, batch.chunks() * traffic.prepares(!finds_p(groups)));
+  }
+  // The second one, uncut, where blocks take so long.
+  double outputs(double computed, int groups) const {
+    return beside(computed, batch.chunks() * traffic.outputs(!finds_p(groups)) + states());
+  }
+  int64_t waves(int64_t blocks) const { return (blocks + device.multiprocessors - 1) / device.multiprocessors; }
+  // Blocks that stay: the longest sequence may be some times as long as the mean.
+  double staying(double chunk, double turn, int64_t longer, double bytes_of_chunk) const {
+    const double each = batch.chunks_of_one() * chunk, turns = static_cast<double>(waves(batch.pairs()));
+    const double computed = std::max(turns * (each + turn), longer * each + turn);
+    return beside(computed, batch.chunks() * bytes_of_chunk + states());
+  }
+  double prepares_short(int64_t longer) const {
+    return staying(kShortChunk, kShortTurn, longer, traffic.prepares_and_outputs());
+  }
+  double stays(int64_t longer) const { return prepare(2) + staying(kStayChunk, kStayTurn, longer, traffic.outputs(false)); }
+  // One pass over so many chunks of each sequence with outputs, and over as many of states alone.
+  double pass(double computed, int64_t with_outputs, int64_t alone, int groups) const {
+    const double bytes = with_outputs * traffic.outputs(!finds_p(groups)) + alone * traffic.states();
+    return beside(computed, batch.sequences * bytes);
+  }
+  // A chunk of a block where all multiprocessors have one, with both slices, or with one, finding P: where memory holds them up
+  // it does so alike.
+  double both() const { return std::max(kBoth, moved(traffic.outputs(false) / batch.heads * device.multiprocessors)); }
+  double one() const { return kFindsPCycles * both() / kBoth; }
+};
+
+// The least time by these costs, with a workspace of no more than `room`; of heads of 128, as cut_64.cuh has the others. How
 // long each sequence is, the host does not know: a few are taken to be as long as each other, and of many the longest to be two
 // or three times as long as the others, which then have to hide behind it.
-Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors, bool checkpoints) {
-  const int64_t pairs = heads * sequences, last = pairs % multiprocessors;
-  // Where states are much of what moves, and each multiprocessor has several, the next one had better come while this one is
-  // advanced. Longer sequences lose more by having two places for keys than they gain: measured, from 8 chunks on.
-  constexpr int64_t kStayTokens = 384, kStayPairs = 2;
-  // With so many tokens a chunk is prepared before its turn comes, in the block itself: by counting (LOG.md, version 17).
-#ifdef GDN_CLOCKS
-  const bool forced = given("GDN_GROUPS", 0) != 0;
-  const int64_t prepare_tokens = given("GDN_SHORT", 128);
-#else
-  constexpr bool forced = false;
-  constexpr int64_t prepare_tokens = 128;
-#endif
-  const bool many = pairs >= kStayPairs * multiprocessors && pairs * kStaySize < int64_t{1} << 31;
-  if (!forced && !checkpoints && many && tokens <= kStayTokens * sequences) {
-    Cut staying{2, 0, 0, false};
-    staying.stays = true, staying.prepares = kShortFits && tokens <= prepare_tokens * sequences;
-    return staying;
-  }
+Cut cut(const Batch& batch, int64_t room, const Device& device) {
+  const Costs costs{batch, device};
+  const int64_t sequences = batch.sequences, heads = batch.heads, pairs = batch.pairs();
+  const int64_t multiprocessors = device.multiprocessors, last = pairs % multiprocessors;
+  const int64_t each = sequences < 8 ? batch.places_of_one() : batch.chunks_of_one();
+  const int64_t longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
+  const bool many = pairs >= 2 * multiprocessors;  // each multiprocessor has several
   const bool two_will_do = pairs > multiprocessors && last > 0 && 2 * last <= multiprocessors;
   const bool may_have_more = pairs > multiprocessors && sequences > 1 && sequences <= kDecided;
 #ifdef GDN_CLOCKS
@@ -73,32 +113,31 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
     return {groups, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0, whole ? pairs - last : 0};
   }
 #endif
-  // As in choose.cuh. Of a chunk: prepared, by groups; without output, in a block alone or in one of two, where its beginning
-  // and end are as long as kAround more, and it begins kLater. Of one more pass, besides kPass; of a state that is joined over
-  // a segment.
-  constexpr int64_t kPrepare[] = {2100, 1900}, kAlone = 1200, kOfTwo = 1650, kAround = 4, kLater = 9000;
-  constexpr int64_t kSecond = 5800, kJoin = 3300;
-  const int64_t chunks = tokens / kChunk + sequences;
-  const int64_t each = (chunks + sequences - 1) / sequences, longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
-  const auto waves = [&](int64_t blocks, int64_t places) { return (blocks + places - 1) / places; };
+  // Without output, of a chunk, in a block alone or in one of two, where its beginning and end are as long as kAround more, and
+  // it begins kLater. Of one more pass, besides kPass; of a state that is joined over a segment.
+  constexpr int64_t kAlone = 1200, kOfTwo = 1650, kAround = 4, kLater = 9000, kSecond = 5800, kJoin = 3300;
+  const auto waves = [](int64_t blocks, int64_t places) { return (blocks + places - 1) / places; };
   Cut best{1, 0, 0, false};
-  int64_t least = std::numeric_limits<int64_t>::max();
+  double least = std::numeric_limits<double>::max();
+  const auto offer = [&](double time, const Cut& how) {
+    if (time < least) least = time, best = how;
+  };
   for (const int groups : {1, 2}) {
     const int64_t blocks = pairs * (groups == 1 ? 2 : 1), cycles = chunk_cycles(groups);
-    const int64_t prepared = chunks * heads * kPrepare[groups - 1] / multiprocessors;
-    const auto offer = [&](int64_t time, const Cut& how) {
-      if (prepared + time < least) least = prepared + time, best = how;
-    };
+    const double prepared = costs.prepare(groups);
+    const auto offer_uncut = [&](double computed, const Cut& how) { offer(prepared + costs.outputs(computed, groups), how); };
     if (longest > 1) {  // of which each slice may be a block's of its own
       const int64_t one = groups == 2 && may_have_more ? kFindsPCycles : cycles;
-      offer(std::max(blocks * each * cycles / multiprocessors, longest * each * one), {groups, 0, 0, false});
+      const double turns = static_cast<double>(costs.waves(blocks)) * (each * cycles + Costs::kTurn);
+      offer_uncut(std::max<double>(turns, longest * each * one + kPass), {groups, 0, 0, false});
       continue;
     }
-    offer(waves(blocks, multiprocessors) * (each * cycles + kPass), {groups, 0, 0, false});
+    const double besides = many ? Costs::kTurn : kPass;
+    offer_uncut(waves(blocks, multiprocessors) * (each * cycles + besides), {groups, 0, 0, false});
     // The last ones may leave half of the multiprocessors idle, or more: then each of them may have two blocks, a slice each.
     if (groups == 2 && two_will_do) {
-      const int64_t behind = each * kFindsPCycles + kPass;
-      offer(pairs / multiprocessors * (each * cycles + kPass) + behind, {groups, 0, 0, false, pairs - last});
+      const double behind = each * kFindsPCycles + besides;
+      offer_uncut(pairs / multiprocessors * (each * cycles + besides) + behind, {groups, 0, 0, false, pairs - last});
     }
     const int64_t left = multiprocessors - blocks;  // by first segments
     for (int64_t count = 3; left > 0 && count <= 16 && each >= 4 * count; ++count) {
@@ -109,16 +148,26 @@ Cut cut(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int mult
       const int64_t even = each * cycles + kPass - kAround * states - kLater;
       const int64_t length = std::clamp<int64_t>(even / (states + (count - 1) * cycles), 1, each / count);
       const Cut how{groups, each - (count - 1) * length, length, alone};
-      if (workspace_of(how, tokens, sequences, heads, 128).all() > room) continue;
-      const int64_t pass = std::max(how.first * cycles + kPass, (length + kAround) * states + kLater);
+      if (workspace_of(how, batch).all() > room) continue;
+      const int64_t first = std::max(how.first * cycles + kPass, (length + kAround) * states + kLater);
       const int64_t outputs = waves(blocks * (count - 1), multiprocessors) * (length * cycles + kPass);
-      offer(pass + kSecond + (count - 2) * kJoin + outputs, how);
+      const double one = costs.pass(first, how.first, (count - 2) * length, groups);
+      const double two = costs.pass(outputs, (count - 1) * length, 0, groups);
+      offer(prepared + one + kSecond + (count - 2) * kJoin + two, how);
     }
+  }
+  // Blocks that stay, which write no checkpoints.
+  if (!batch.checkpoints && many && pairs * kStaySize < int64_t{1} << 31) {
+    Cut staying{2, 0, 0, false};
+    staying.stays = true;
+    offer(costs.stays(longest), staying);
+    staying.prepares = true;
+    if (kShortFits) offer(costs.prepares_short(longest), staying);
   }
   // Where there are multiprocessors for all blocks of two slices, and not for all of one. Blocks that decide find P, which
   // one slice alone is the worse for: not where it is better anyhow, as it is with many sequences.
   const bool in_doubt = best.groups == 2 || longest == 2, few = pairs <= multiprocessors && 2 * pairs > multiprocessors;
-  if (best.length != 0 || sequences == 1 || sequences > kDecided) return best;
+  if (best.length != 0 || best.stays || sequences == 1 || sequences > kDecided) return best;
   if (few && in_doubt) best.groups = 2, best.most = sequences;
   // Blocks that turn out to be none come last, and are no more than multiprocessors, or one sequence's.
   if (may_have_more && best.groups == 2) best.most = std::clamp<int64_t>(multiprocessors / heads, 1, sequences);

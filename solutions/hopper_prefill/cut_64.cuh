@@ -5,8 +5,9 @@
 
 namespace {
 
-// The least time, as by `cut`, of the same steps. Two blocks share a multiprocessor where there are more than multiprocessors.
-Cut cut_64(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int multiprocessors) {
+// The least time in cycles, as by `cut`, of the same steps; what memory takes has not been measured, and is left
+// out. Two blocks share a multiprocessor where there are more than multiprocessors.
+Cut cut_64(const Batch& batch, int64_t room, const Device& device) {
 #ifdef GDN_CLOCKS
   if (given("GDN_GROUPS", 0) != 0) return {1, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0};
 #endif
@@ -14,7 +15,7 @@ Cut cut_64(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int m
   // block alone, and in one of two; without output, likewise; besides its chunks, of a block; the others as in `cut`.
   constexpr int64_t kChunkAlone = 1250, kChunkOfTwo = 1700, kAlone = 930, kOfTwo = 1150, kBlock = 5500;
   constexpr int64_t kAround = 4, kLater = 9000, kSecond = 5500, kJoin = 2500;
-  const int64_t pairs = heads * sequences, chunks = tokens / kChunk + sequences, each = (chunks + sequences - 1) / sequences;
+  const int64_t pairs = batch.pairs(), each = batch.places_of_one(), multiprocessors = device.multiprocessors;
   const auto waves = [](int64_t blocks, int64_t places) { return (blocks + places - 1) / places; };
   const auto outputs = [&](int64_t blocks, int64_t length) {
     const bool alone = blocks <= multiprocessors;
@@ -22,7 +23,7 @@ Cut cut_64(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int m
     return time * waves(blocks, alone ? multiprocessors : 2 * multiprocessors);
   };
   Cut best{1, 0, 0, false};
-  if (sequences >= 8) return best;  // of which a few may be longer than the others, and hide them
+  if (batch.sequences >= 8) return best;  // of which a few may be longer than the others, and hide them
   int64_t least = outputs(pairs, each);
   const int64_t left = multiprocessors - pairs;  // by first segments
   for (int64_t count = 3; left > 0 && count <= 16 && each >= 4 * count; ++count) {
@@ -32,9 +33,9 @@ Cut cut_64(int64_t tokens, int64_t sequences, int64_t heads, int64_t room, int m
     const int64_t even = each * kChunkAlone + kBlock - kAround * states - kLater;  // as long as first segments take
     const int64_t length = std::clamp<int64_t>(even / (states + (count - 1) * kChunkAlone), 1, each / count);
     const Cut how{1, each - (count - 1) * length, length, alone};
-    if (workspace_of(how, tokens, sequences, heads, 64).all() > room) continue;
-    const int64_t pass = std::max(how.first * kChunkAlone + kBlock, (length + kAround) * states + kLater);
-    const int64_t time = pass + kSecond + (count - 2) * kJoin + outputs(pairs * (count - 1), length);
+    if (workspace_of(how, batch).all() > room) continue;
+    const int64_t first = std::max(how.first * kChunkAlone + kBlock, (length + kAround) * states + kLater);
+    const int64_t time = first + kSecond + (count - 2) * kJoin + outputs(pairs * (count - 1), length);
     if (time < least) least = time, best = how;
   }
   return best;

@@ -43,6 +43,7 @@ struct Problem {
   bool decides;                      // each block, what it has (choose.cuh): of no more than ..
   int most;                          // .. so many sequences, the longest ones, one slice, or else ..
   int whole;                         // .. of the (sequence, head) behind so many; 0: of none
+  float one_takes, both_take;        // a chunk of a block with one slice, or with both, where all multiprocessors have one: cycles
 #ifdef GDN_CLOCKS
   unsigned* clocks;  // [warpgroups, warps, kClocked chunks, 16], of block 0
 #endif

@@ -76,13 +76,13 @@ def steep_gates(g_ptr, at, inside, GATE: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
-def gates_between_tokens(between, later_ptr, alpha, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr):
+def gates_between_tokens(between, later_ptr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr):
     """What reaches each gate through decays between tokens: `between` [C, C] has each of them times its gradient.
 
     Gamma_ij has the factor alpha_t where j < t <= i, so alpha_t dalpha_t is the sum of Gamma_ij dGamma_ij over these:
     first over i, downwards, then over j. Nothing is subtracted: all terms of a sum have the factor alpha_t, and a
-    division takes it out. `later` [C, C] holds ones where i >= t: the sums over i are a product.
+    division takes it out (gates.py). `later` [C, C] holds ones where i >= t: the sums over i are a product.
     """
     t = tl.arange(0, C)
     sums = loaded_times(tl.load(later_ptr + t[:, None] * C + t[None, :]), between, TERMS, PRECISION)
-    return tl.sum(tl.where(t[None, :] < t[:, None], sums, 0.0), axis=1) / alpha
+    return tl.sum(tl.where(t[None, :] < t[:, None], sums, 0.0), axis=1)

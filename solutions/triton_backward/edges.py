@@ -7,17 +7,16 @@ from rows import state_at
 
 @triton.jit
 def product_with_rest(
-    given_ptr, other_ptr, n, h, D: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr, H: tl.constexpr,
-    B: tl.constexpr,
+    given_ptr, other_ptr, n, h, first, D: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr,
+    H: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """<S, dS> for the rest of a given state, and the other one of the same chunk, in tiles of [B, B]. beside_kernel has
-    taken the rounded state."""
+    """<S, dS> for the rest of a given state, and the other one of the same chunk, over key channels from `first` on."""
+    B: tl.constexpr = 64 if BK >= 64 else BK
     found = 0.0
-    for first in range(0, D, B):
-        for second in range(0, D, B):
-            j, i = first + tl.arange(0, B), second + tl.arange(0, B)
-            there = (j < D)[:, None] & (i < D)[None, :]
-            S = tl.load(given_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there, other=0.0)
-            other = tl.load(other_ptr + j[:, None] * D + i[None, :], mask=there, other=0.0)
-            found += tl.sum(tl.sum((S - S.to(OPERAND).to(tl.float32)) * other.to(tl.float32), axis=1), axis=0)
+    for second in tl.range(0, D, B, num_stages=1):
+        j, i = first + tl.arange(0, BK), second + tl.arange(0, B)
+        there = (j < D)[:, None] & (i < D)[None, :]
+        S = tl.load(given_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there, other=0.0)
+        other = tl.load(other_ptr + j[:, None] * D + i[None, :], mask=there, other=0.0)
+        found += tl.sum(tl.sum((S - S.to(OPERAND).to(tl.float32)) * other.to(tl.float32), axis=1), axis=0)
     return found

@@ -17,8 +17,9 @@ With G = scale dO, x the gradient of what a token writes, and M = (I + diag(beta
     dk = (dP * Gamma)^T Q + (B + B^T) K - diag(gamma) dv S + diag(Gamma_C,:) U dS     B = dA * Gamma
 
 prepare_kernel (prepare.py) makes M and P, of all chunks at once. forward_kernel (walks.py) walks the chunks
-for S and r, backward_kernel back for dS and x. within_kernel (within.py) and beside_kernel (beside.py) take all chunks
-at once again: the first has what passes between tokens, the second what passes through states. decays.py has the gates.
+for S and r, backward_kernel back for dS and dv; where pairs of sequence and head are few, in segments, between which
+scan_kernel (scan.py) goes. within_kernel (within.py) and gradients_kernel (gradients.py) take all chunks at once again:
+the first has what passes between tokens, the second dq and dk. gates_kernel (gates.py) has dg. decays.py knows gates.
 """
 
 import os
@@ -29,13 +30,16 @@ import triton
 import triton.language as tl
 from arguments import CHUNK, check, check_raw
 from around import across, gates_of, through_gates, unit
-from beside import beside_kernel
 from gates import gates_kernel, steep_kernel
+from gradients import gradients_kernel, shared_kernel
 from prepare import prepare_kernel
+from scan import scan_kernel
 from walks import backward_kernel, forward_kernel
-from within import shared_kernel, within_kernel
+from within import within_kernel
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+SHORT = 512  # tokens per sequence, on average, up to which walks load two chunks ahead
+STEEP_CHANNELS = 64  # at a time, in steep_kernel, which seldom has any
 
 
 class Blocking(NamedTuple):
@@ -46,8 +50,7 @@ class Blocking(NamedTuple):
     forward: tuple[int, int, int, int]
     backward: tuple[int, int, int, int]
     within: tuple[int, int, int]
-    beside: tuple[int, int, int, int, int]  # channels of keys, then of values
-    gates: tuple[int, int, int]
+    gradients: tuple[int, int, int, int, int]  # channels of keys, then of values
 
 
 def blocking(D: int, dtype: torch.dtype) -> Blocking:
@@ -55,12 +58,22 @@ def blocking(D: int, dtype: torch.dtype) -> Blocking:
     take more than 227 KiB of shared memory, or spill much (README)."""
     B = padded(D)
     if INTERPRETED:  # it charges by the operation
-        return Blocking((4, 0, B), (4, 0, B, 1), (4, 0, B, 1), (4, 0, B), (4, 0, B, B, 1), (4, 0, 64))
+        return Blocking((4, 0, B), (4, 0, B, 1), (4, 0, B, 1), (4, 0, B), (4, 0, B, B, 1))
     if dtype == torch.float32:  # products by multiply-adds: all of a slice is in registers
-        return Blocking((8, 0, 16), (8, 0, 16, 1), (8, 0, 16, 1), (16, 0, 32), (8, 0, 16, 16, 1), (16, 0, 16))
+        return Blocking((8, 0, 16), (8, 0, 16, 1), (8, 0, 16, 1), (16, 0, 32), (8, 0, 16, 16, 1))
     if D > 128:
-        return Blocking((4, 0, 64), (8, 0, 64, 2), (8, 0, 64, 1), (4, 0, 64), (4, 0, 64, 64, 1), (4, 0, 64))
-    return Blocking((4, 128, 64), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, B), (4, 168, 64, 64, 1), (1, 0, 32))
+        return Blocking((4, 0, 64), (8, 0, 64, 2), (8, 0, 64, 1), (4, 0, 64), (4, 0, 64, 64, 1))
+    return Blocking((4, 128, 64), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, B), (4, 0, 64, 64, 2))
+
+
+def segment_of(num_seqs: int, H: int, total: int, D: int, operand) -> int:
+    """Chunks of a segment, where (sequence, head) pairs are few and their sequences long; else 0: whole sequences."""
+    chunks = triton.cdiv(total, CHUNK)
+    if INTERPRETED:  # both ways are to be seen
+        return 2 if num_seqs * H < 4 and total else 0
+    if operand != tl.bfloat16 or D > 128 or num_seqs * H > 16 or chunks < 16 * num_seqs:
+        return 0
+    return max(4, triton.next_power_of_2(chunks * H // 80))
 
 
 def ahead(stages: int, device: torch.device) -> int:
@@ -85,26 +98,26 @@ def padded(head_size: int) -> int:
 
 
 class Workspace(NamedTuple):
-    """What kernels leave for one another (README). x waits in the rows of dv, where each head has some."""
+    """What kernels leave for one another (README). dv is in its own rows, where each head has some."""
 
     starts: torch.Tensor
     ends: torch.Tensor
     r: torch.Tensor
-    x: torch.Tensor
-    inverse: torch.Tensor  # then gradients of K K^T
-    P: torch.Tensor  # then gradients of Q K^T
+    dv: torch.Tensor
+    inverse: torch.Tensor
+    P: torch.Tensor
     later: torch.Tensor
     decay: torch.Tensor
 
 
-def workspace(q, dv, dh0, slots: int, dtype: torch.dtype, terms: int) -> Workspace:
+def workspace(q, dv, dh0, slots: int, dtype: torch.dtype) -> Workspace:
     total, _, D = q.shape
     HV, H = dv.shape[1], dh0.shape[1]
     new = lambda *shape: q.new_empty(shape, dtype=dtype)  # noqa: E731
     return Workspace(
         new(slots, H, D, D), new(slots, H, D, D), new(total, H, D),
-        dv if dv.dtype == dtype and HV == H else new(total, H, D), new(slots, H, terms, CHUNK, CHUNK),
-        new(slots, H, CHUNK, CHUNK), new(CHUNK, CHUNK), q.new_empty((slots, H, 4, CHUNK), dtype=torch.float32),
+        dv if dv.dtype == dtype and HV == H else new(total, H, D), new(slots, H, CHUNK, CHUNK),
+        new(slots, H, CHUNK, CHUNK), new(CHUNK, CHUNK), q.new_empty((slots, H, 8, CHUNK), dtype=torch.float32),
     )  # fmt: skip
 
 
@@ -112,28 +125,61 @@ def walk(
     q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dh0, work, cut, slots, states, gates, norm, common,
 ):  # fmt: skip
     """What precedes the walks, and the walks. Returns what the second leaves in float32."""
-    (total, HQ, D), (num_seqs, H), HV = q.shape, dh0.shape[:2], v.shape[1]
+    (total, HQ, D), (num_seqs, H), HV, BK = q.shape, dh0.shape[:2], v.shape[1], padded(q.shape[2])
+    segment = segment_of(num_seqs, H, total, D, common["OPERAND"])
+    places = triton.cdiv(total, CHUNK * segment) + num_seqs - 1 if segment else num_seqs
+    bounds = moves = falls = None
+    if segment:
+        bounds = q.new_empty((places, H, D, D), dtype=torch.float32)
+        moves, falls = torch.empty_like(bounds, dtype=work.r.dtype), q.new_empty((places, H), dtype=torch.float32)
     if total:
-        warps, registers, BK = cut.prepare
+        warps, registers, BD = cut.prepare
         prepare_kernel[(slots * H,)](
             q, k, g, beta, cu_seqlens, work.inverse, work.P, work.decay, work.later, scale, num_seqs, total,
-            HQ=HQ, BK=BK, **launch(warps, registers), **gates, **norm, **common,
+            HQ=HQ, BK=BD, **launch(warps, registers), **gates, **norm, **common,
         )  # fmt: skip
+
+    short = total <= SHORT * num_seqs  # two programs per multiprocessor are better there than loads far ahead
+
+    def forward(name, programs):
         warps, registers, BV, stages = cut.forward
-        forward_kernel[(num_seqs * H * triton.cdiv(D, BV),)](
-            k, v, cu_seqlens, total, work.inverse, work.r, work.decay, initial_state, work.starts,
-            HV=HV, HAS_INITIAL=states["HAS_INITIAL"], K_FIRST=states["K_FIRST"], BK=padded(D),
-            BV=BV, STAGES=ahead(stages, q.device), **launch(warps, registers), **common,
+        stages = min(stages, 2) if short else stages
+        forward_kernel[(programs * H * triton.cdiv(D, BV),)](
+            k, v, cu_seqlens, total, num_seqs, work.inverse, work.r, work.decay, initial_state, work.starts, bounds,
+            moves, falls, HV=HV, HAS_INITIAL=states["HAS_INITIAL"], K_FIRST=states["K_FIRST"], BK=BK, BV=BV,
+            STAGES=ahead(stages, q.device), PASS=name, SEGMENT=segment, **launch(warps, registers), **common,
         )  # fmt: skip
+
     warps, registers, BV, stages = cut.backward
+    stages = min(stages, 2) if short else stages
     slices = triton.cdiv(D, BV)
     of_walk = q.new_empty((slots, H, slices, CHUNK), dtype=torch.float32)
-    backward_kernel[(num_seqs * H * slices,)](
-        q, k, do, cu_seqlens, total, work.r, work.inverse, work.P, work.x, work.decay, dht, work.ends, dh0,
-        of_walk, scale,
-        HQ=HQ, HAS_DHT=states["HAS_DHT"], K_FIRST=states["K_FIRST"], BK=padded(D), BV=BV,
-        STAGES=ahead(stages, q.device), **launch(warps, registers), **norm, **common,
-    )  # fmt: skip
+
+    def backward(name):
+        backward_kernel[(places * H * slices,)](
+            q, k, do, cu_seqlens, total, num_seqs, work.r, work.inverse, work.P, work.dv, work.decay, dht, work.ends,
+            dh0, bounds, of_walk, scale, HQ=HQ, HAS_DHT=states["HAS_DHT"], K_FIRST=states["K_FIRST"], BK=BK, BV=BV,
+            STAGES=ahead(stages, q.device), PASS=name, SEGMENT=segment, **launch(warps, registers), **norm, **common,
+        )  # fmt: skip
+
+    def scan(given, found, reverse):
+        scan_kernel[(num_seqs * H * triton.cdiv(D, 64),)](
+            cu_seqlens, total, num_seqs, given, bounds, moves, falls, found, H=H, D=D, HAS_GIVEN=given is not None,
+            K_FIRST=states["K_FIRST"], OPERAND=common["OPERAND"], PRECISION=common["PRECISION"], C=CHUNK, BK=BK,
+            BV=64, STAGES=ahead(2, q.device), SEGMENT=segment, REVERSE=reverse, **launch(4, 0),
+        )  # fmt: skip
+
+    if segment:
+        forward("moves", 2 * places)
+        scan(initial_state, None, False)
+        forward("parts", places)
+        backward("moves")
+        scan(dht, dh0, True)
+        backward("parts")
+    else:
+        if total:
+            forward("whole", num_seqs)
+        backward("whole")
     return of_walk
 
 
@@ -144,36 +190,37 @@ def gradients(
     """What follows the walks: all chunks at once."""
     (total, HQ, D), HK, HV, H = q.shape, k.shape[1], dv.shape[1], common["H"]
     num_seqs = cu_seqlens.numel() - 1
+    between = q.new_empty((slots, H, CHUNK), dtype=torch.float32)
     warps, registers, BD = cut.within
     within_kernel[(slots * H,)](
-        k, g, beta, do, cu_seqlens, work.r, work.x, work.later, work.inverse, work.P,
-        of_walk, dv, dg, dbeta, scale, num_seqs, total,
-        HQ=HQ, HV=HV, BD=BD, IN_DV=work.x is dv, VALUE_SLICES=of_walk.shape[2], **launch(warps, registers),
-        **gates, **norm, **common,
+        k, do, cu_seqlens, work.r, work.dv, work.decay, work.later, work.inverse, work.P, between, scale, num_seqs,
+        total, HQ=HQ, BD=BD, **launch(warps, registers), **norm, **common,
     )  # fmt: skip
-    if HV < H:
-        shared_kernel[(slots * HK,)](
-            cu_seqlens, work.x, dv, num_seqs, total, HK=HK, H=H, D=D, C=CHUNK, BD=BD, **launch(warps, registers),
+    warps, registers, BK, BV, stages = cut.gradients
+    slices, turns = triton.cdiv(D, BK), triton.cdiv(D, BV)
+    of_gradients = {name: x for name, x in common.items() if name != "TERMS"}
+    sums = q.new_empty((slots, H, slices * turns, 3, CHUNK), dtype=torch.float32)
+    gradients_kernel[(slots * HK * slices,)](
+        q, k, do, cu_seqlens, initial_state, dht, work.r, work.dv, work.starts, work.ends, work.decay, work.P,
+        work.inverse, dq, dk, dv, sums, scale, num_seqs, total,
+        HQ=HQ, HV=HV, BK=BK, BV=BV, STAGES=ahead(stages, q.device), **launch(warps, registers), **states,
+        **norm, **of_gradients,
+    )  # fmt: skip
+    if work.dv is not dv:
+        shared_kernel[(slots * HV,)](
+            cu_seqlens, work.dv, dv, num_seqs, total, HV=HV, H=H, D=D, C=CHUNK, BD=BV, **launch(warps, 0),
         )  # fmt: skip
-    warps, registers, BK, BV, stages = cut.beside
-    slices = triton.cdiv(D, BK)
-    sums = q.new_empty((slots, H, slices, 4, CHUNK), dtype=torch.float32)
-    beside_kernel[(slots * HK * slices,)](
-        q, k, do, cu_seqlens, work.r, work.x, work.starts, work.ends, work.decay, work.P, work.inverse, dq, dk,
-        sums, scale, num_seqs, total,
-        HQ=HQ, BK=BK, BV=BV, STAGES=ahead(stages, q.device), **launch(warps, registers), **norm, **common,
-    )  # fmt: skip
-    warps, registers, BD = cut.gates
-    of_gates = {"H": H, "D": D, "C": CHUNK, "OPERAND": common["OPERAND"], "BD": BD, "KEY_SLICES": slices} | states
+    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": slices * turns}
     gates_kernel[(slots * H,)](
-        g, cu_seqlens, initial_state, dht, work.starts, work.ends, sums, dg, num_seqs, total, GATE=gates["GATE"],
-        **launch(warps, registers), **of_gates,
+        g, cu_seqlens, work.decay, between, sums, of_walk, dg, dbeta, num_seqs, total, GATE=gates["GATE"],
+        VALUE_SLICES=of_walk.shape[2], **launch(1, 0), **of_gates,
     )  # fmt: skip
     if gates["GATE"] == "linear":
-        steep_kernel[(slots * H,)](
-            q, k, g, beta, do, cu_seqlens, initial_state, dht, work.r, work.x, work.starts, work.ends, sums, dg, scale,
-            num_seqs, total, HQ=HQ, HK=HK, HAS_BETA=gates["HAS_BETA"], PRECISION=common["PRECISION"],
-            **launch(4, 0), **of_gates,
+        heads = min(4, H & -H)  # a power of two that divides H
+        steep_kernel[(slots * (H // heads),)](
+            q, k, g, beta, do, cu_seqlens, work.r, work.dv, sums, dg, scale, num_seqs, total,
+            HQ=HQ, HK=HK, D=D, HAS_BETA=gates["HAS_BETA"], OPERAND=common["OPERAND"], PRECISION=common["PRECISION"],
+            BD=STEEP_CHANNELS, HEADS=heads, **launch(4, 0), **of_gates,
         )  # fmt: skip
 
 
@@ -198,7 +245,7 @@ def backward(
     gates = {"GATE": "none" if g is None else gate, "HAS_BETA": beta is not None}
     norm = {"norm_ptr": rstd_q, "NORMED": rstd_q is not None}
     states = {"HAS_INITIAL": initial_state is not None, "HAS_DHT": dht is not None, "K_FIRST": k_first}
-    work = workspace(q, dv, dh0, slots, operand, terms)
+    work = workspace(q, dv, dh0, slots, operand)
     of_walk = walk(
         q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dh0, work, cut, slots, states, gates, norm, common
     )

@@ -5,7 +5,6 @@ import triton.language as tl
 from chunks import tokens_of
 from decays import decay, decays_between, log_decay
 from inverse import unit_lower_inverse
-from products import two_terms
 from rows import scaled, scores_of, write_gates
 
 LEAST: tl.constexpr = tl.constexpr(2.0**-40)  # beside an error of its size a write is nothing in float32
@@ -32,9 +31,9 @@ def prepare_kernel(
     # From here on all offsets are within the chunk, and fit into 32 bits.
     q_ptr += (first * HQ + h // (H // HQ)) * D
     k_ptr += (first * HK + h // (H // HK)) * D
-    inverse_ptr += (slot * H + h) * (TERMS * C * C)
+    inverse_ptr += (slot * H + h) * (C * C)
     P_ptr += (slot * H + h) * (C * C)
-    decay_ptr += (slot * H + h) * (4 * C)
+    decay_ptr += (slot * H + h) * (8 * C)
 
     # Rows past the end of the sequence are tokens that do nothing: alpha = 1, beta = 0, and zeros.
     row = t < count
@@ -47,8 +46,13 @@ def prepare_kernel(
     to_end = tl.sum(tl.where(last, resets, 0.0), axis=0) - resets + tl.sum(tl.where(last, fall, 0.0), axis=0) - fall
     tl.store(decay_ptr + t, decay(resets + fall))
     tl.store(decay_ptr + C + t, b)
-    tl.store(decay_ptr + 2 * C + t, decay(tl.minimum(to_end, 0.0)))
+    to_end = decay(tl.minimum(to_end, 0.0))
+    tl.store(decay_ptr + 2 * C + t, to_end)
     tl.store(decay_ptr + 3 * C + t, beta)
+    tl.store(decay_ptr + 4 * C + t, fall)
+    tl.store(decay_ptr + 5 * C + t, resets)
+    tl.store(decay_ptr + 6 * C + t, 1 / b)
+    tl.store(decay_ptr + 7 * C + t, to_end * beta)
 
     QK = scores_of(q_ptr, k_ptr, t, row, HQ, HK, D, OPERAND, PRECISION, C, BK)
     Gamma = decays_between(QK, fall, resets)
@@ -59,9 +63,4 @@ def prepare_kernel(
     # inverse does for both, if no b is 0. `unit_lower_inverse` never looks at the rest of N.
     KK = scores_of(k_ptr, k_ptr, t, row, HK, HK, D, OPERAND, PRECISION, C, BK)
     M = unit_lower_inverse(KK * Gamma * b[:, None], C, TERMS, PRECISION)
-    if TERMS == 1:
-        tl.store(inverse_ptr + square, M)
-    else:
-        high, low = two_terms(M)
-        tl.store(inverse_ptr + square, high)
-        tl.store(inverse_ptr + C * C + square, low)
+    tl.store(inverse_ptr + square, M.to(OPERAND))

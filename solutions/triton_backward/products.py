@@ -30,15 +30,6 @@ def loaded_times(X, Y, TERMS: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def loaded_terms(X, X_low, Y, TERMS: tl.constexpr, PRECISION: tl.constexpr):
-    """(X + X_low) Y for a loaded X and, if it has two terms, the second, and Y in the operands' type."""
-    XY = tl.dot(X, Y, input_precision=PRECISION)
-    if TERMS == 2:
-        XY = tl.dot(X_low, Y, acc=XY)
-    return XY
-
-
-@triton.jit
 def batched_product(X, Y, TERMS: tl.constexpr, PRECISION: tl.constexpr):
     """X Y for float32 X and Y [N, B, B]. In two terms each: three products, with errors of 2^-16."""
     if TERMS == 1:

@@ -1,43 +1,65 @@
 """The two walks over the chunks of a sequence, with the state, or its gradient, of some value channels in registers.
 
-Both are kept as [key channels, value channels]: so each product has on its left what was loaded.
+Both are kept as [key channels, value channels]: so each product has on its left what was loaded. PASS: "whole" is over
+a sequence. Where (sequence, head) pairs are few, "moves" finds what each segment of SEGMENT chunks makes of a state.
+Once the states at all their ends are known (scan.py), "parts" is over all segments at once.
 """
 
 import triton
 import triton.language as tl
-from chunks import slot_of, start_of
-from products import loaded_terms, rest_of
+from chunks import sequence_of, slot_of, start_of
+from products import rest_of
 from rows import scaled, state_at
 
 
 @triton.jit
-def chunks_of(cu_seqlens_ptr, n, total, C: tl.constexpr):
-    """The first token, the first slot, and the number of tokens of a sequence."""
-    start = start_of(cu_seqlens_ptr, n, total)
-    return start, slot_of(cu_seqlens_ptr, n, total, C), (start_of(cu_seqlens_ptr, n + 1, total) - start).to(tl.int32)
+def chunks_of(cu_seqlens_ptr, at, num_seqs, total, C: tl.constexpr, SEGMENT: tl.constexpr):
+    """The sequence at which number, or the one that has a segment; its first token and slot, and how many tokens."""
+    if SEGMENT == 0:
+        n, before, most = at, at * 0, total
+    else:
+        n = sequence_of(cu_seqlens_ptr, at, num_seqs, total, C * SEGMENT)
+        before = (at - slot_of(cu_seqlens_ptr, n, total, C * SEGMENT)).to(tl.int32).to(tl.int64) * SEGMENT
+        most = SEGMENT * C
+    start = start_of(cu_seqlens_ptr, n, total) + before * C
+    length = tl.minimum(start_of(cu_seqlens_ptr, n + 1, total) - start, most).to(tl.int32)
+    return n, start, slot_of(cu_seqlens_ptr, n, total, C) + before, length
 
 
-@triton.jit(do_not_specialize=["total"])
+@triton.jit(do_not_specialize=["total", "num_seqs"])
 def forward_kernel(
-    k_ptr, v_ptr, cu_seqlens_ptr, total, inverse_ptr, r_ptr, decay_ptr, initial_ptr, starts_ptr,
+    k_ptr, v_ptr, cu_seqlens_ptr, total, num_seqs, inverse_ptr, r_ptr, decay_ptr, initial_ptr, starts_ptr, bounds_ptr,
+    moves_ptr, falls_ptr,
     HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
-    BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
+    BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
     """The state at the start of each chunk, and the error r of each token."""
     SLICES: tl.constexpr = (D + BV - 1) // BV
-    block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
-    h, n = pair % H, pair // H
-    start, slot, length = chunks_of(cu_seqlens_ptr, n, total, C)
+    # Half of the programs of "moves" walk from nothing, and half from the identity, without values.
+    PROGRAMS: tl.constexpr = 2 * SLICES if PASS == "moves" else SLICES
+    block, pair = tl.program_id(0) % PROGRAMS, tl.program_id(0) // PROGRAMS
+    h, place = pair % H, (pair // H).to(tl.int64)
+    n, start, slot, length = chunks_of(cu_seqlens_ptr, place, num_seqs, total, C, SEGMENT)
+    if SEGMENT > 0 and length <= 0:  # a slot that no segment has
+        return
+    identity = block >= SLICES
+    RESTS: tl.constexpr = HAS_INITIAL and PASS != "moves" and TERMS == 2
 
     t = tl.arange(0, C)
-    j, i = tl.arange(0, BK), block * BV + tl.arange(0, BV)
+    j, i = tl.arange(0, BK), block % SLICES * BV + tl.arange(0, BV)
     there, square = (j < D)[:, None] & (i < D)[None, :], t[:, None] * C + t[None, :]
-    if HAS_INITIAL:
+    bound = (place * H + h) * (D * D) + j[:, None] * D + i[None, :]
+    if PASS == "moves":
+        S = tl.where((j[:, None] == i[None, :]) & identity, 1.0, 0.0)
+    elif PASS == "parts":
+        S = tl.load(bounds_ptr + bound, mask=there, other=0.0)
+    elif HAS_INITIAL:
         S = tl.load(initial_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there, other=0.0)  # [BK, BV]
     else:
         S = tl.zeros([BK, BV], dtype=tl.float32)
 
+    fall = 1.0
     for chunk in tl.range(0, tl.cdiv(length, C), num_stages=STAGES):
         token = start + chunk * C + t
         row = t < length - chunk * C
@@ -45,50 +67,69 @@ def forward_kernel(
         k_at, k_in = (token * HK + h // (H // HK))[:, None] * D + j[None, :], row[:, None] & (j < D)[None, :]
         K = tl.load(k_ptr + k_at, mask=k_in, other=0.0).to(OPERAND)
         v_at, inside = (token * HV + h // (H // HV))[:, None] * D + i[None, :], row[:, None] & (i < D)[None, :]
+        if PASS == "moves":
+            inside &= tl.broadcast_to(block < SLICES, [C, BV])
         V = tl.load(v_ptr + v_at, mask=inside, other=0.0)
-        M = tl.load(inverse_ptr + at * (TERMS * C * C) + square)
-        M_low = tl.load(inverse_ptr + at * (TERMS * C * C) + (TERMS - 1) * (C * C) + square)
-        decay = decay_ptr + at * (4 * C)
+        M = tl.load(inverse_ptr + at * (C * C) + square)
+        decay = decay_ptr + at * (8 * C)
         gamma, b, gamma_C = tl.load(decay + t), tl.load(decay + C + t), tl.load(decay + C - 1)
-        written = tl.load(decay + 2 * C + t) * tl.load(decay + 3 * C + t)
+        reciprocal, written = tl.load(decay + 6 * C + t), tl.load(decay + 7 * C + t)
 
         held = S.to(OPERAND)
-        tl.store(starts_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
+        if PASS != "moves":
+            tl.store(starts_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
         # r = E (V - diag(gamma) K S^T) for E = diag(b)^-1 M diag(b)
         KS = tl.dot(K, held, input_precision=PRECISION)
-        if HAS_INITIAL and TERMS == 2 and chunk == 0:  # a given state may be large beside all that it meets
+        if RESTS and chunk == 0:  # a given state may be large beside all that it meets
             KS = tl.dot(K, rest_of(S, OPERAND), acc=KS)
         X = (V.to(tl.float32) - KS * gamma[:, None]) * b[:, None]
-        r = loaded_terms(M, M_low, X.to(OPERAND), TERMS, PRECISION) / b[:, None]
-        tl.store(r_ptr + (token * H + h)[:, None] * D + i[None, :], r.to(OPERAND), mask=inside)
+        r = tl.dot(M, X.to(OPERAND), input_precision=PRECISION) * reciprocal[:, None]
+        if PASS != "moves":
+            tl.store(r_ptr + (token * H + h)[:, None] * D + i[None, :], r.to(OPERAND), mask=inside)
         # S <- gamma_C S + U^T diag(Gamma_C,:) K, U = diag(beta) r
         U = (r * written[:, None]).to(OPERAND)
         S = tl.dot(tl.trans(K), U, acc=S * gamma_C, input_precision=PRECISION)
+        fall *= gamma_C
+    if PASS == "moves":
+        if identity:  # it is fall I + E: what no key touches decays in float32, and only E is rounded
+            E = tl.where(j[:, None] == i[None, :], S - fall, S)
+            tl.store(moves_ptr + bound, E.to(OPERAND), mask=there)
+            tl.store(falls_ptr + place * H + h, fall)
+        else:
+            tl.store(bounds_ptr + bound, S, mask=there)
 
 
-@triton.jit(do_not_specialize=["total"])
+@triton.jit(do_not_specialize=["total", "num_seqs"])
 def backward_kernel(
-    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, total, r_ptr, inverse_ptr, P_ptr, x_ptr, decay_ptr, dht_ptr, ends_ptr,
-    dh0_ptr, sums_ptr, scale, norm_ptr,
+    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, total, num_seqs, r_ptr, inverse_ptr, P_ptr, dv_ptr, decay_ptr, dht_ptr,
+    ends_ptr, dh0_ptr, bounds_ptr, sums_ptr, scale, norm_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_DHT: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
-    BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
+    BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
-    """The gradient dS of the state at the end of each chunk, that of what each token writes, x, and dh0. On the way,
-    while x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program."""
+    """The gradient dS of the state at the end of each chunk, dV, and dh0. On the way, while
+    x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program."""
     SLICES: tl.constexpr = (D + BV - 1) // BV
     block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
-    h, n = pair % H, pair // H
-    start, slot, length = chunks_of(cu_seqlens_ptr, n, total, C)
+    h, place = pair % H, (pair // H).to(tl.int64)
+    n, start, slot, length = chunks_of(cu_seqlens_ptr, place, num_seqs, total, C, SEGMENT)
+    if SEGMENT > 0 and length <= 0:  # a slot that no segment has
+        return
 
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block * BV + tl.arange(0, BV)
     there, square = (j < D)[:, None] & (i < D)[None, :], t[:, None] * C + t[None, :]
-    if HAS_DHT:
+    bound = (place * H + h) * (D * D) + j[:, None] * D + i[None, :]
+    if PASS == "moves":
+        dS = tl.zeros([BK, BV], dtype=tl.float32)
+    elif PASS == "parts":
+        dS = tl.load(bounds_ptr + bound, mask=there, other=0.0)
+    elif HAS_DHT:
         dS = tl.load(dht_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there, other=0.0)  # [BK, BV]
     else:
         dS = tl.zeros([BK, BV], dtype=tl.float32)
 
+    RESTS: tl.constexpr = HAS_DHT and PASS != "moves" and TERMS == 2
     # An empty sequence makes no turn: dh0 is dht.
     chunks = tl.cdiv(length, C)
     for turn in tl.range(0, chunks, num_stages=STAGES):
@@ -101,28 +142,32 @@ def backward_kernel(
         P = tl.load(P_ptr + at * (C * C) + square)
         x_at = (token * H + h)[:, None] * D + i[None, :]
         G = tl.load(do_ptr + x_at, mask=inside, other=0.0).to(OPERAND)
-        M = tl.load(inverse_ptr + at * (TERMS * C * C) + square)
-        M_low = tl.load(inverse_ptr + at * (TERMS * C * C) + (TERMS - 1) * (C * C) + square)
-        r = tl.load(r_ptr + x_at, mask=inside, other=0.0)
+        M = tl.load(inverse_ptr + at * (C * C) + square)
         Q = tl.load(q_ptr + (token * HQ + h // (H // HQ))[:, None] * D + j[None, :], mask=channels, other=0.0)
         K, Q = K.to(OPERAND), Q.to(OPERAND)
-        decay = decay_ptr + at * (4 * C)
+        decay = decay_ptr + at * (8 * C)
         gamma, to_end, gamma_C = tl.load(decay + t), tl.load(decay + 2 * C + t), tl.load(decay + C - 1)
-        erased = tl.load(decay + 3 * C + t) * gamma
+        beta = tl.load(decay + 3 * C + t)
 
         held = dS.to(OPERAND)
-        tl.store(ends_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
-        # x = M^T (P^T G + diag(Gamma_C,:) K dS^T)
+        if PASS != "moves":
+            tl.store(ends_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
         KD = tl.dot(K, held, input_precision=PRECISION)
-        if HAS_DHT and TERMS == 2 and turn == 0:  # as in forward_kernel
+        if RESTS and turn == 0:  # as in forward_kernel
             KD = tl.dot(K, rest_of(dS, OPERAND), acc=KD)
+        # dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dV)^T K, the first sum before x takes registers
+        GD = scaled(G.to(tl.float32) * gamma[:, None], scale, norm_ptr, token * HQ + h // (H // HQ), row, NORMED)
+        dS = tl.dot(tl.trans(Q), GD.to(OPERAND), acc=dS * gamma_C, input_precision=PRECISION)
+        # x = M^T (P^T G + diag(Gamma_C,:) K dS^T)
         X = tl.dot(tl.trans(P), G, acc=KD * to_end[:, None], input_precision=PRECISION)
-        x = loaded_terms(tl.trans(M), tl.trans(M_low), X.to(OPERAND), TERMS, PRECISION)
-        tl.store(x_ptr + x_at, x.to(OPERAND), mask=inside)
-        tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(x * r.to(tl.float32), axis=1))
-        # dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dV)^T K, dV = diag(beta) x
-        G = scaled(G.to(tl.float32) * gamma[:, None], scale, norm_ptr, token * HQ + h // (H // HQ), row, NORMED)
-        dS = tl.dot(tl.trans(Q), G.to(OPERAND), acc=dS * gamma_C, input_precision=PRECISION)
-        dV = (x * -erased[:, None]).to(OPERAND)
-        dS = tl.dot(tl.trans(K), dV, acc=dS, input_precision=PRECISION)
-    tl.store(dh0_ptr + state_at(n, h, i, j, H, D, K_FIRST), dS, mask=there)
+        x = tl.dot(tl.trans(M), X.to(OPERAND), input_precision=PRECISION)
+        dV = x * beta[:, None]
+        if PASS != "moves":
+            tl.store(dv_ptr + x_at, dV.to(OPERAND), mask=inside)
+            r = tl.load(r_ptr + x_at, mask=inside, other=0.0)
+            tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(x * r.to(tl.float32), axis=1))
+        dS = tl.dot(tl.trans(K), (dV * -gamma[:, None]).to(OPERAND), acc=dS, input_precision=PRECISION)
+    if PASS == "moves":
+        tl.store(bounds_ptr + bound, dS, mask=there)
+    elif PASS == "whole":
+        tl.store(dh0_ptr + state_at(n, h, i, j, H, D, K_FIRST), dS, mask=there)

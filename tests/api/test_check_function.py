@@ -88,6 +88,8 @@ def test_the_line_that_repeats_a_failure_is_python_with_the_same_options() -> No
 
     verdict = gdnspec.check(drifts, DECODE, workload="batch_8", deterministic=True, timeout=60.0)
     assert verdict.status == "NOT_REPRODUCIBLE"
+    (message,) = {result.message for result in verdict.failures}
+    assert "deterministic=True asks" in message and "solution.json" not in message
     assert not eval(verdict.repeat, {"gdnspec": gdnspec, "drifts": drifts}).passed
     nameless = gdnspec.check(lambda **inputs: None, DECODE, workload="batch_8")
     assert eval(nameless.repeat, {"gdnspec": gdnspec, "function": lambda **inputs: None}).status == nameless.status

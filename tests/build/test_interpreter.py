@@ -139,12 +139,15 @@ def conversion(source: str, target: str, mode: str = "None", wanted: str | None 
 
 TOWARD_ZERO = "(x.view(torch.int32) & -65536).view(torch.float32).bfloat16()"
 
+SATURATED = "torch.where(x.isnan(), x, x.clamp(-448, 448)).to(torch.float8_e4m3fn)"  # as a GPU converts
+
 TRAPS = {  # uncorrected Triton 3.6 is wrong on these
     "dot of bfloat16": DOT.format(dtype="torch.bfloat16"),
     "place in a dot": PLACE,
     "float32 to bfloat16": conversion("float32", "bfloat16"),
     "float64 to bfloat16": conversion("float64", "bfloat16", wanted="x.float().bfloat16()"),
     "float16 to bfloat16": conversion("float16", "bfloat16"),
+    "float32 to e4m3": conversion("float32", "float8_e4m3fn", wanted=SATURATED),
     "integer to bfloat16": INTEGER,
     "arithmetic of bfloat16": ARITHMETIC,
 }
@@ -156,6 +159,7 @@ RIGHT_ALREADY = {  # and must stay right on these
     "bfloat16 to float16": conversion("bfloat16", "float16"),
     "bfloat16 to float64": conversion("bfloat16", "float64"),
     "float32 to float16": conversion("float32", "float16"),
+    "e4m3 to float32": conversion("float8_e4m3fn", "float32"),
     "float32 toward zero": conversion("float32", "bfloat16", "'rtz'", f"torch.where(x.isnan(), x, {TOWARD_ZERO})"),
     "range over a tensor": LOOP,
 }

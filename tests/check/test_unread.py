@@ -87,7 +87,7 @@ def test_every_definition_says_what_it_does_not_read_on_its_own_rows() -> None:
         junked = with_junk(found.definition, content)
         changed = {n for n, x in junked.tensors.items() if not torch.equal(x, content.tensors[n])}
         assert changed >= pools, f"{name}: some slot of every pool is read by nobody"
-        for n in changed:
+        for n in changed - {tensor.name for tensor in found.definition.inputs if tensor.is_code}:
             assert bool(junked.tensors[n].isnan().any())
             assert bool(junked.tensors[n].isinf().any())
             assert bool(content.tensors[n].isfinite().all()), "the content itself stays as it was"

@@ -30,6 +30,8 @@ VARIANTS = (
     "gdn_decode_k_last_bf16_state", "gdn_decode_k_first_bf16_state", "gdn_decode_packed_k_last",
     "gdn_decode_pool_k_last", "gdn_decode_pool_k_last_bf16_state", "gdn_verify_k_last", "gdn_prefill_checkpoints",
     "gdn_prefill_from_conv_bf16_state", "gdn_prefill_from_conv_f32_qkv", "gdn_prefill_from_conv_f32_qkv_bf16_state",
+    "gdn_decode_pool_k_last_fp8_state", "gdn_decode_pool_k_last_int8_state", "gdn_verify_k_last_fp8_state",
+    "gdn_verify_k_last_int8_state",
 )  # fmt: skip
 AROUND = (
     "gdn_conv1d_prefill", "gdn_conv1d_decode", "gdn_gated_rms_norm", "gdn_chunk_wy", "gdn_chunk_state",
@@ -44,6 +46,11 @@ GRADIENTS = ("gdn_prefill_backward_k_last", "gdn_prefill_backward_k_first")
 GRADIENT_OF = {"initial_state": "dh0"}  # of other inputs x it is dx
 GRADIENTS_AROUND = (
     "gdn_prefill_backward_raw_gates", "gdn_gated_rms_norm_backward", "gdn_conv1d_backward", "gdn_layer_backward",
+)  # fmt: skip
+SERVING = (
+    "gdn_verify_drafts_k_last", "gdn_verify_drafts_k_last_bf16_state", "gdn_prefill_pool_k_last",
+    "gdn_prefill_pool_k_last_bf16_state", "gdn_prefill_pool_k_last_slot_zero", "gdn_verify_tree_k_last",
+    "gdn_commit_states_k_last", "gdn_commit_states_k_last_bf16_state",
 )  # fmt: skip
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")
 
@@ -92,7 +99,8 @@ def outputs_of(found: Found) -> list[tuple[str, Any]]:
 
 
 def test_exactly_these_contracts_are_shipped() -> None:
-    assert set(definitions()) == {*PREFILLS, *DECODES, *VARIANTS, *AROUND, *TWO_SIZES, *GRADIENTS, *GRADIENTS_AROUND}
+    forward = {*PREFILLS, *DECODES, *VARIANTS, *AROUND, *TWO_SIZES, *SERVING}
+    assert set(definitions()) == {*forward, *GRADIENTS, *GRADIENTS_AROUND}
 
 
 @pytest.mark.parametrize(("name", "forward"), [*zip(GRADIENTS, PREFILLS, strict=True)])
@@ -220,7 +228,8 @@ def test_decode_takes_and_returns_what_its_contract_says_in_order(name: str) -> 
 )
 def test_conventions(name: str, conventions: tuple[str, ...]) -> None:
     fields = ("state_layout", "decay_gate", "update_gate", "qk_norm", "packing", "state_update")
-    assert definition(name).definition.conventions.model_dump() == dict(zip(fields, conventions, strict=True))
+    expected = dict(zip(fields, conventions, strict=True)) | {"state_scale": "none"}
+    assert definition(name).definition.conventions.model_dump() == expected
 
 
 @pytest.mark.parametrize("name", [*PREFILLS, *DECODES])

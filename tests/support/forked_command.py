@@ -15,10 +15,13 @@ from unittest import mock
 
 import forked_workers
 import gdnspec
+from gdnspec.catalog import families
+from gdnspec.catalog.definitions import definitions
 from patience import PATIENCE
 
 COMMANDS = sorted((Path(gdnspec.__file__).parent / "cli/commands").glob("*.py"))
 PRELOADED = [
+    "no_garbage_yet",  # the first, as what follows stays
     "gdnspec.cli.main",
     *(f"gdnspec.cli.commands.{command.stem}" for command in COMMANDS),
     "gdnspec.inputs.fresh",
@@ -39,9 +42,17 @@ PRELOADED = [
 
 HERE = str(Path(__file__).parent)
 
-# One server for each test process, from its first call on: it has one thread and runs nothing but forks.
+# One server for each test process: it has one thread and runs nothing but forks.
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(PRELOADED)
+
+
+def ensure_server() -> None:
+    """Before whatever starts a process of `context`: by itself that starts a server which finds nothing of this folder,
+    and passes over what it does not find."""
+    path = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
+    with mock.patch.dict(os.environ, PYTHONPATH=path):
+        multiprocessing.forkserver.ensure_running()  # a server learns of no other path, at least in 3.11
 
 
 def run(
@@ -57,9 +68,7 @@ def run(
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         streams = [f"/proc/{os.getpid()}/fd/{stream.fileno()}" for stream in (out, err)]
         where = str(cwd or Path.cwd())
-        path = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
-        with mock.patch.dict(os.environ, PYTHONPATH=path):
-            multiprocessing.forkserver.ensure_running()  # a server learns of no other path, at least in 3.11
+        ensure_server()
         process = context.Process(target=_start, args=(arguments, environment, where, streams, script, before))
         process.start()
         process.join(timeout)
@@ -86,9 +95,13 @@ def _start(
         file = os.open(stream, os.O_WRONLY | os.O_APPEND)
         os.dup2(file, number)
         os.close(file)
+    assert PRELOADED[-1] in sys.modules, "the server of forks has not loaded what every command reads first"
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    if families.VARIABLE in environment or any(word.startswith("--definitions-dir") for word in arguments):
+        families.families.cache_clear()  # what is loaded are those of the checkout alone
+        definitions.cache_clear()
     if before is not None:
         before()
     if script is not None:

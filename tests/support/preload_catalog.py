@@ -16,3 +16,4 @@ for found in definitions().values():
 with contextlib.suppress(ImportError):
     read_once.script_of_charts()
 gc.freeze()  # what is there stays there: no fork looks through it for garbage
+gc.enable()

@@ -1,5 +1,6 @@
 """What nearly every command reads or makes anew, and what is the same in all of them as long as tests run: the lines of
-the checkout's workloads, in each process once, and the script of the report's charts, once in all."""
+the checkout's workloads and its tables of faults, in each process once, and the script of the report's charts, once in
+all."""
 
 import fcntl
 import os
@@ -7,7 +8,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from gdnspec.catalog import workloads
+from gdnspec import paths
+from gdnspec.catalog import faults, workloads
 from gdnspec.catalog.definitions import Found
 from gdnspec.model.workload import Workload
 
@@ -30,6 +32,23 @@ def _loaded(file: Path, found: Found) -> list[Workload]:
     if file not in _read or _read[file][0] is not found:
         _read[file] = found, _load(file, found)
     return [*_read[file][1]]
+
+
+_read_table = faults.read_table
+_tables: dict[Path, list[faults.Made]] = {}
+
+
+def faults_of_the_checkout() -> None:
+    """From now on the rows of the tables that are shipped, whose bases are read with them, are those from before."""
+    faults.read_table = _table
+
+
+def _table(table: Path) -> list[faults.Made]:
+    if not table.is_relative_to(CHECKOUT) or paths.solutions_dir() != CHECKOUT / "solutions":
+        return _read_table(table)
+    if table not in _tables:
+        _tables[table] = _read_table(table)
+    return [*_tables[table]]
 
 
 def script_of_charts() -> None:

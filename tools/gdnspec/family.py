@@ -25,6 +25,7 @@ from gdnspec.inputs.contract import (
 )
 from gdnspec.inputs.layout import Floats, Gate, Layout, Sizes
 from gdnspec.inputs.random import NORMAL_STD, Stream, off_grid, on_fine_grid, on_grid
+from gdnspec.inputs.session_contract import MIXED, Memory, SessionWords, Source
 from gdnspec.inputs.slots import slots
 from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import FLOATS
@@ -40,12 +41,12 @@ if TYPE_CHECKING:
     from gdnspec.numerics.torch_arrays import in_blocks, to_torch
 
 __all__ = [
-    "CARRIER", "FLOATS", "NORMAL_STD", "Array", "CallReader", "Calls", "Definition", "DevicePainter", "Emulated",
-    "Family", "Floats", "Foreign", "FreshLines", "Gate", "Layout", "Meaning", "NotExpressed", "NotRecorded", "Onnx",
-    "OnnxNode", "OnnxWords", "Painter",
-    "Part", "Published", "RegimeError", "Regrouped", "Scope", "Sizes", "Stream", "SuiteError", "Suites", "Tensor",
-    "Text", "Workload", "bfloat16_sum", "encode", "in_blocks", "is_state", "kernel", "off_grid", "on_fine_grid",
-    "on_grid", "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
+    "CARRIER", "FLOATS", "MIXED", "NORMAL_STD", "Array", "CallReader", "Calls", "Definition", "DevicePainter",
+    "Emulated", "Family", "Floats", "Foreign", "FreshLines", "Gate", "Layout", "Meaning", "Memory", "NotExpressed",
+    "NotRecorded", "Onnx", "OnnxNode", "OnnxWords", "Painter", "Part", "Published", "RegimeError", "Regrouped",
+    "Scope", "SessionWords", "Sizes", "Source", "Stream", "SuiteError", "Suites", "Tensor", "Text", "Workload",
+    "bfloat16_sum", "encode", "in_blocks", "is_state", "kernel", "off_grid", "on_fine_grid", "on_grid",
+    "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
 ]  # fmt: skip
 
 

@@ -8,10 +8,12 @@ from gdnspec.family import SuiteError
 from .backward import BACKWARD, far_backward
 from .backward_around import CONV_BACKWARD, LAYER_BACKWARD, NORM_BACKWARD, RAW
 from .checkpoints import CHECKPOINTS
+from .commit import COMMIT
 from .conv_gates import CONV_GATES
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE
 from .core_decode import CORE_DECODE
 from .decode import DECODE, VARIANT
+from .drafts import DRAFTS
 from .far import (
     far_checkpoints,
     far_convolution,
@@ -49,8 +51,11 @@ from .neg_eigval import NEG_LAYER, NEG_LAYER_DECODE
 from .norm import NORM
 from .pool import POOL
 from .prefill import PREFILL, prefill
+from .prefill_pool import PREFILL_POOL, PREFILL_SLOT_ZERO
+from .quantised import QUANTISED_POOL, QUANTISED_VERIFY
 from .short import short_checkpoints, short_prefill
 from .stages import stages, wy_strict
+from .trees import TREE
 from .verify import VERIFY
 
 Suites = dict[str, Rows]
@@ -67,6 +72,8 @@ TWO_SIZES: dict[str, Suites] = {
 KINDS: dict[str, Suites] = {
     "gdn_prefill_k_last": PREFILL, "gdn_prefill_k_first": PREFILL,
     "gdn_prefill_checkpoints": CHECKPOINTS,
+    "gdn_prefill_pool_k_last_slot_zero": PREFILL_SLOT_ZERO,
+    "gdn_prefill_pool_k_last": PREFILL_POOL, "gdn_prefill_pool_k_last_bf16_state": PREFILL_POOL,
     "gdn_prefill_backward_k_last": BACKWARD, "gdn_prefill_backward_k_first": BACKWARD,
     "gdn_prefill_backward_raw_gates": RAW, "gdn_gated_rms_norm_backward": NORM_BACKWARD,
     "gdn_conv1d_backward": CONV_BACKWARD, "gdn_layer_backward": LAYER_BACKWARD,
@@ -75,6 +82,11 @@ KINDS: dict[str, Suites] = {
     "gdn_decode_packed_k_last": VARIANT,
     "gdn_decode_pool_k_last": POOL, "gdn_decode_pool_k_last_bf16_state": POOL,
     "gdn_verify_k_last": VERIFY,
+    "gdn_commit_states_k_last": COMMIT, "gdn_commit_states_k_last_bf16_state": COMMIT,
+    "gdn_verify_tree_k_last": TREE,
+    "gdn_verify_drafts_k_last": DRAFTS, "gdn_verify_drafts_k_last_bf16_state": DRAFTS,
+    "gdn_decode_pool_k_last_fp8_state": QUANTISED_POOL, "gdn_decode_pool_k_last_int8_state": QUANTISED_POOL,
+    "gdn_verify_k_last_fp8_state": QUANTISED_VERIFY, "gdn_verify_k_last_int8_state": QUANTISED_VERIFY,
     "gdn_conv1d_prefill": CONVOLUTION, "gdn_conv1d_decode": CONVOLUTION_DECODE,
     "gdn_conv_gates_prefill": CONV_GATES,
     "gdn_gated_rms_norm": NORM,
@@ -99,6 +111,8 @@ BESIDE: dict[str, tuple[Rows, ...]] = {
     ),
     **dict.fromkeys((f"gdn_decode_{name}" for name in OF_DECODE), (many_decode, far_decode)),
     **dict.fromkeys((f"gdn_decode_pool_k_last{name}" for name in OF_POOL), (many_pool, far_pool)),
+    **dict.fromkeys((f"gdn_decode_pool_k_last_{codes}_state" for codes in ("fp8", "int8")), (many_pool, far_pool)),
+    **dict.fromkeys((f"gdn_verify_k_last_{codes}_state" for codes in ("fp8", "int8")), (far_verify,)),
     **dict.fromkeys(
         (f"gdn_prefill_from_conv{name}" for name in OF_CONV), (partial(many_prefill, from_conv), far_from_conv)
     ),

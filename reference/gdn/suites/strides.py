@@ -9,17 +9,22 @@ from .backward import BACKWARD
 from .backward_around import CONV_BACKWARD, LAYER_BACKWARD, RAW
 from .by_definition import KINDS, TWO_SIZES
 from .checkpoints import CHECKPOINTS, kept
+from .commit import COMMIT, commit
 from .conv_gates import CONV_GATES
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE, convolution, shifted
 from .core_decode import CORE_DECODE
 from .decode import decode
+from .drafts import DRAFTS, drafts
 from .from_conv import FROM_CONV, FROM_CONV_F32, from_conv
 from .heads import GROUPS_128, K64_V128, K128_V64, SMALL
 from .layer import LAYER, LAYER_DECODE, layer, layer_rows
 from .line import Line, Rows
 from .pool import POOL, pool
 from .prefill import PREFILL, prefill
+from .prefill_pool import PREFILL_POOL, PREFILL_SLOT_ZERO, prefill_pool
+from .quantised import QUANTISED_POOL, QUANTISED_VERIFY
 from .slots import SKIPPED, moved
+from .trees import BUSHY, CHAIN, TREE, tree
 from .verify import VERIFY, verify
 
 
@@ -59,17 +64,30 @@ def _line(definition: Definition, name: str, small: bool) -> Line:
         return prefill(name, preset, "typical", lengths)
     if kind is CHECKPOINTS:
         return kept(name, preset, "typical", 64, lengths)
-    if kind is POOL:
+    if kind is POOL or kind is QUANTISED_POOL:
         slots = moved(name, batch, 2 * batch)
         return pool(name, preset, "typical", 2 * batch + 2, [slots[0], SKIPPED, *slots[2:]])
-    if kind is VERIFY:
+    if kind is VERIFY or kind is QUANTISED_VERIFY:
         return verify(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
+    if kind is COMMIT:
+        return commit(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
+    if kind is TREE:
+        return tree(name, preset, "typical", [BUSHY, CHAIN, BUSHY][:batch], skipped=skipped)
+    if kind is DRAFTS:
+        return drafts(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
     if kind is CONVOLUTION or kind is CONV_GATES:
         return convolution(name, preset, lengths, flags, skipped=skipped)
     if kind is CONVOLUTION_DECODE:
         return shifted(name, preset, batch, batch + 2, skipped=skipped)
     if kind is FROM_CONV or kind is FROM_CONV_F32:
         return from_conv(name, preset, "typical", lengths, skipped=skipped)
+    if kind is PREFILL_POOL:
+        return prefill_pool(name, preset, "typical", (1, 5, 9) if small else lengths, flags, skipped, behind=4)
+    if kind is PREFILL_SLOT_ZERO:  # every slot is one further, and 0 skips
+        line = prefill_pool(name, preset, "typical", (1, 5, 9) if small else lengths, flags, skipped, behind=4)
+        slots, axes = [slot + 1 for slot in line["integers"]["slots"]], line["axes"]
+        line["integers"]["slots"], axes["num_slots"] = slots, axes["num_slots"] + 1
+        return line
     if kind is LAYER:
         return layer(name, preset, (20, 3, 9), "+-+", skipped=skipped)
     if kind is LAYER_DECODE or kind is CORE_DECODE:

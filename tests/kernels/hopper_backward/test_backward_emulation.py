@@ -18,7 +18,7 @@ GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/hopper_backward"
 HERE = ROOT / "tests/kernels/hopper_backward/backward_emulation"
 OF_PREFILL = ROOT / "tests/kernels/hopper_prefill"
-RUNS = 5
+RUNS = 6
 THOROUGH_RUNS = RUNS + 7 * 3 * 2
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
@@ -75,7 +75,8 @@ def test_the_gradients_are_right_in_other_orders(tmp_path: Path, seed: int, term
 
 TAIL = "if (rows >= kChunk) {\n      const"
 TO_TMA = "fence_async();  // for warps that walk, which have written it"
-OWN_PLACE = "barrier_wait(shared_address(&s.empty[turn % Stages]), turn / Stages & 1);"
+OWN_PLACE = "barrier_wait(shared_address(&s.empty[i % Stages]), i / Stages & 1);"
+STATES_TAKEN = "barrier_wait(taken, (turn & 1) ^ 1);"
 OF_PART = "if (round > 0) barrier_wait(shared_address(&s.left[place]), (round - 1) & 1);"
 OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
 
@@ -90,6 +91,8 @@ OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
         pytest.param("walk.cuh", OWN_PLACE, "", "changed|WRONG|without fence_async", id="a place not left yet"),
         pytest.param("gradients.cuh", OF_PART, "", "changed|WRONG|too many arrivals", id="a part not left yet"),
         pytest.param("gradients.cuh", OF_MATRICES, "wgmma_fence();", "WRONG|fence_async", id="matrices too early"),
+        pytest.param("walk.cuh", STATES_TAKEN, "", "changed|WRONG|while it was", id="states too early"),
+        pytest.param("segments.cuh", "? all.turned :", "? all.transfers :", "WRONG: cut", id="not turned back"),
         pytest.param("decays.cuh", "g < kSteep ? 0.f : g", "g < kSteep ? 1.f : g", "WRONG: resets", id="a gate of 0"),
         pytest.param("between.cuh", "if (t <= i) sums", "if (t < i) sums", "WRONG: ragged", id="a gate too late"),
         pytest.param("reverse.cuh", TAIL, "if (true) {\n const", "WRONG: ragged", id="a tail over the next sequence"),

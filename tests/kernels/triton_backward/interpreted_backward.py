@@ -1,9 +1,8 @@
 """Calls of triton_backward that no workload makes, in Triton's interpreter: the arguments are an entry's name, the type
-of q, and a folder for builds.
+of q, a folder for builds, and the lengths of sequences.
 
-An empty sequence before each of two, resets inside a chunk and at its end, and rows behind the last sequence, which
-hold NaN. Outputs start as NaN. It prints the largest error of each gradient beside the reference in float64, relative
-to the gradient's norm.
+Resets inside a chunk and at its end, and rows behind the last sequence, which hold NaN. Outputs start as NaN. It prints
+the largest error of each gradient beside the reference in float64, relative to the gradient's norm.
 """
 
 import json
@@ -20,7 +19,7 @@ from gdnspec.build.loader import load_function  # noqa: E402
 from reference.gdn import backward  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
-LENGTHS, BEHIND, D = [0, 66, 0, 5], 7, 32
+LENGTHS, BEHIND, D = [int(text) for text in sys.argv[4:]], 7, 32
 OUTPUTS = ("dq", "dk", "dv", "dg", "dbeta", "dh0")
 
 

@@ -16,6 +16,7 @@ from gdnspec.model.dtypes import INTEGERS
 from gdnspec.model.elements import Scope
 from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.expression import ExpressionError, parse
+from gdnspec.model.roles import pools
 
 
 @dataclass(frozen=True)
@@ -150,4 +151,4 @@ def _is_contiguous(found: Found, name: str, value: Tensor) -> bool:
             where = "" if not gaps else f" beyond its first {'dimension' if gaps == 1 else f'{gaps} dimensions'}"
             raise SpecError(f"{found.definition.name}: {name} is not contiguous{where}: pass {name}.contiguous()")
         expected = max(expected, value.stride(at)) * value.shape[at]
-    return tensor.mutates
+    return tensor.mutates or name in pools(found.definition)

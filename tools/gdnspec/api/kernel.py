@@ -195,7 +195,7 @@ class Kernel:
         def positional(*inputs: Any) -> Outputs:
             outputs = () if allocated is None else allocated(inputs)
             function(*inputs, *outputs)
-            return outputs if len(outputs) > 1 else outputs[0]
+            return _together(outputs)
 
         def named(*inputs: Any) -> Outputs:
             values = dict(zip(names, inputs, strict=True))
@@ -232,6 +232,8 @@ def _needed(found: Found, solution: Solution) -> frozenset[str]:
 def _together(returned: Any) -> Outputs:
     if isinstance(returned, Tensor):
         return returned
+    if returned is None:  # the operator has no outputs
+        return ()
     return returned[0] if len(returned) == 1 else tuple(returned)
 
 

@@ -10,6 +10,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from gdnspec.numerics.torch_arrays import comparable, times
+
 COMPARED = 1 << 30  # bytes per step, with PyTorch
 BLOCK = 1024  # elements per program of the fused kernels
 FUSED = (torch.float32, torch.bfloat16, torch.float16)
@@ -30,6 +32,8 @@ def write(out: Tensor, base: Tensor, factors: Tensor | None, rows: Tensor | None
             out[rows[i]] = multiple(base, factors, i)
     elif factors is None:
         out.copy_(base.expand_as(out))
+    elif base.element_size() == 1:
+        out.copy_(times(base, factors))
     else:
         torch.mul(base, factors.to(base.dtype), out=out)
 
@@ -44,19 +48,19 @@ def differing(got: Tensor, base: Tensor, factors: Tensor | None, rows: Tensor | 
     found = torch.zeros(count, dtype=torch.bool, device=got.device)
     if rows is not None:
         for i in range(count):
-            found[i] = (got[rows[i]] != multiple(base, factors, i)).any()
+            found[i] = (comparable(got[rows[i]]) != comparable(multiple(base, factors, i))).any()
         return found
     step = max(1, COMPARED // max(1, base.nbytes))
     for start in range(0, count, step):
         some = slice(start, start + step)
-        want = base if factors is None else base * factors[some].to(base.dtype)
-        found[some] = (got[some] != want).flatten(1).any(1)
+        want = base if factors is None else times(base, factors[some])
+        found[some] = (comparable(got[some]) != comparable(want)).flatten(1).any(1)
     return found
 
 
 def multiple(base: Tensor, factors: Tensor | None, i: int) -> Tensor:
     """base * factors[i]."""
-    return base if factors is None else base * factors[i].to(base.dtype)
+    return base if factors is None else times(base, factors[i])
 
 
 def _fused(ring: Tensor, base: Tensor, rows: Tensor | None) -> bool:

@@ -22,8 +22,9 @@ from gdnspec.bench.spot_checks import Left, Samples, Scattered
 from gdnspec.check.call import Content, description, number, poison
 from gdnspec.check.junk import with_junk
 from gdnspec.check.plan import Job
-from gdnspec.check.second import BY_PLACE, Judge
+from gdnspec.check.second import Judge, by_place
 from gdnspec.check.symmetry import Transformation, apply_all, draw, same_values, undo_all
+from gdnspec.model.roles import padding
 from gdnspec.numerics.judge import Verdict
 from gdnspec.numerics.pools import left, untouched
 from gdnspec.sandbox.parent.process import Child, ChildFailed
@@ -78,8 +79,10 @@ class Ring:
             pool = self._views[name]
             for i in range(0, len(pool), CHECKED):  # NaN for a kernel that reads a slot that no call names
                 _bytes(pool[i : i + CHECKED]).fill_(GUARD_BYTE)
-            slots = torch.randperm(len(pool), device=pool.device)[: self.count * len(named)]
-            self._rows[name] = slots.view(self.count, len(named))
+            first = 1 + padding(self.definition)  # no call gets the slot that means none
+            slots = first + torch.randperm(len(pool) - first, device=pool.device)[: self.count * len(named)]
+            same = self._rows.get(self.definition.input(name).pool)  # scales are in the slots of their codes
+            self._rows[name] = slots.view(self.count, len(named)) if same is None else same
         return self
 
     def __exit__(
@@ -137,7 +140,7 @@ class Ring:
                 rows = self._rows[name][:calls]
                 write(self._views[name], base.contiguous(), self._product(name, base), rows)
             elif pool is not None:
-                self._views[name][:calls] = _renamed(base, self._rows[pool][:calls])
+                self._views[name][:calls] = _renamed(base, self._rows[pool][:calls], padding(self.definition))
             else:
                 write(self._views[name][:calls], base.contiguous(), self._product(name, base))
         for output in self.definition.outputs:
@@ -231,7 +234,7 @@ class Ring:
         for name, named in self.layout.named.items():
             written = self._written(name)
             found[name] = self._inputs[name].clone()
-            if first:
+            if name in first:  # else a pool that is only read
                 found[name][[named.index(slot) for slot in written]] = first[name]
         return found
 
@@ -251,7 +254,9 @@ class Ring:
                 message = (
                     "the outputs of a timed call differ from those of the same untimed call; the symmetries are exact"
                 )
-                return Verdict("NOT_REPRODUCIBLE", f"call {i} of a timed window: {message}; {BY_PLACE}")
+                return Verdict(
+                    "NOT_REPRODUCIBLE", f"call {i} of a timed window: {message}; {by_place(self.job.solution)}"
+                )
         return None
 
     def _of_call(self, i: int) -> tuple[dict[str, Tensor], Verdict | None]:
@@ -283,12 +288,12 @@ class Ring:
         return product
 
 
-def _renamed(slots: Tensor, rows: Tensor) -> Tensor:
-    """The slots of each call, [calls, *shape], from their places among its named slots; -1 stays."""
+def _renamed(slots: Tensor, rows: Tensor, skip: int) -> Tensor:
+    """The slots of each call, [calls, *shape], from their places among its named slots; that of none stays."""
     if not rows.shape[1]:
         return slots.expand(len(rows), *slots.shape)
     chosen = rows[:, slots.long().flatten().clamp(min=0)].view(len(rows), *slots.shape)
-    return torch.where(slots < 0, slots, chosen.to(slots.dtype))
+    return torch.where(slots <= skip, slots, chosen.to(slots.dtype))
 
 
 def _row(x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 from gdnspec.check.call import Content
 from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import SIZES
+from gdnspec.model.roles import padding
 from gdnspec.numerics.pools import integers, named_slots
 from gdnspec.sandbox.wire.arena import TORCH, Slot, lay_out, zones
 
@@ -38,7 +39,11 @@ class Layout:
         tensors = {name: (definition.input(name).dtype, tuple(x.shape)) for name, x in content.tensors.items()}
         tensors |= {t.name: (t.dtype, definition.shape(t, content.scope)) for t in definition.outputs}
         pools = [
-            (name, tensors[name][0], (max(tensors[name][1][0], count * len(named)), *tensors[name][1][1:]))
+            (
+                name,
+                tensors[name][0],
+                (max(tensors[name][1][0], count * len(named) + 1 + padding(definition)), *tensors[name][1][1:]),
+            )
             for name, named in self.named.items()
         ]
         shared, start = lay_out(pools, gaps) if pools else ([], 0)

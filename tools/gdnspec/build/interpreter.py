@@ -8,11 +8,12 @@ The worker calls `correct_interpreter()` once, before it loads a Triton solution
 - conversion from float32 to bfloat16 truncates, but every GPU rounds to nearest even; other types (float64, integers)
   become
   bfloat16 by writing their integer value into the bits;
+- conversion from float32 to e4m3 does not round to nearest, and does not saturate;
 - Triton 3.6 converts a one-element array by `int(array)`, which NumPy 2.4 refuses, so a loop over `range(tensor)`
 fails.
 
 tests/build/test_interpreter.py shows each of them. Not corrected: reductions of bfloat16 tensors (convert to float32
-before `tl.sum`, as an accurate kernel does anyway), and rounding to 8-bit floats.
+before `tl.sum`, as an accurate kernel does anyway), and rounding to 8-bit floats other than e4m3.
 """
 
 import inspect
@@ -23,6 +24,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gdnspec.build.e4m3 import E4M3, to_e4m3
 
 MARK = "_gdnspec_corrected"
 
@@ -120,6 +123,10 @@ def _rounding(original: Callable[..., Any], handle: Any, tl: ModuleType, interpr
 
     def create_fp_to_fp(self: Any, src: Any, dst_type: Any, rounding_mode: Any = None, *args: Any) -> Any:
         source, target = src.dtype.scalar, dst_type.scalar
+        if target == tl.float8e4nv and source == tl.float32 and rounding_mode != modes.RTZ:
+            return handle(to_e4m3(src.data), target)
+        if source == tl.float8e4nv and target == tl.float32:
+            return handle(E4M3[src.data], target)
         narrow = source.primitive_bitwidth == 8 or target.primitive_bitwidth == 8
         if source == target or narrow or tl.bfloat16 not in (source, target):
             return original(self, src, dst_type, rounding_mode, *args)

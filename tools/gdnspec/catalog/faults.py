@@ -222,7 +222,7 @@ def _files(table: Path, place: str, fault: Fault, base: Solution) -> dict[str, b
     for name in base.manifest.sources:
         content = (base.folder / name).read_bytes()
         if name in edits:
-            content = _edited(content.decode(), edits[name], f"{name} of the base {base.name!r}").encode()
+            content = edited(content.decode(), edits[name], f"{name} of the base {base.name!r}").encode()
         files[name] = content
     manifest = base.manifest.model_dump(mode="json")
     manifest |= {"name": fault.name, "description": f"{DESCRIPTIONS[fault.kind]} {fault.fault}"}
@@ -242,8 +242,8 @@ def _files(table: Path, place: str, fault: Fault, base: Solution) -> dict[str, b
     return {MANIFEST: (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode(), **files}
 
 
-def _edited(text: str, edits: list[tuple[int, Edit]], where: str) -> str:
-    """The text after all edits. Each edit finds its place in the original text."""
+def edited(text: str, edits: list[tuple[int, Edit]], where: str) -> str:
+    """The text after all edits. Each edit finds its place in the original text. Raises `PlacedError`."""
     lines = text.split("\n")
     spans: list[tuple[int, int, list[str]]] = []
     for i, edit in edits:

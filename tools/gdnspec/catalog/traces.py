@@ -43,7 +43,9 @@ _PROSE: dict[str, Any] = {
 
 
 # Keys that were added later: if they have their default, earlier measurements stay valid.
-_ADDED_TO_TENSORS: dict[str, object] = {"parts": None, "indexes": None, "writes": False}
+_ADDED_TO_TENSORS: dict[str, object] = {
+    "parts": None, "indexes": None, "writes": False, "scales": None, "earlier": None,
+}  # fmt: skip
 _ADDED: dict[str, dict[str, object]] = {
     "axes": {"parts": None},
     "inputs": _ADDED_TO_TENSORS,
@@ -66,6 +68,10 @@ def _hash(found: Found) -> str:
     content = found.definition.model_dump(mode="json", exclude=_PROSE)
     if content["version"] == 1:
         del content["version"]  # this key was added later
+    if content["conventions"]["state_scale"] == "none":
+        del content["conventions"]["state_scale"]  # so was this one
+    if content["conventions"]["padding_slot"] == "minus_one":
+        del content["conventions"]["padding_slot"]  # and this one
     content["family"] = found.family.about.measured_as or found.family.name
     for side, added in _ADDED.items():
         for item in content[side]:

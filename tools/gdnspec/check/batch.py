@@ -92,6 +92,17 @@ class Batch:
         scope = {**self.content.scope, **sizes, **integers(tensors)}
         return Content(tensors, self.content.scalars, scope)
 
+    def padded(self, content: Content) -> Content:
+        """The content with the rows behind the last sequence that the whole call has."""
+        first, tokens = roles.behind(self.definition, self.content.scope), roles.axis(self.definition, "tokens")
+        if first is None or tokens is None:
+            return content
+        tensors = dict(content.tensors)
+        for model in self.definition.inputs:
+            if model.name in tensors and (model.shape or [""])[0] == tokens:
+                tensors[model.name] = torch.cat([tensors[model.name], self.content.tensors[model.name][first:]])
+        return Content(tensors, content.scalars, {**content.scope, tokens: self.content.scope[tokens]})
+
     def put(self, whole: Mapping[str, Tensor], part: Mapping[str, Tensor], pieces: Sequence[Piece]) -> None:
         """Copies the outputs of a call on pieces to their places in the outputs of the whole call. Sums over all
         sequences are replaced: they are those of the whole call only if the pieces are."""
@@ -99,7 +110,8 @@ class Batch:
             if model.name in self.sums:
                 whole[model.name].copy_(part[model.name])
                 continue
-            whole[model.name][self._index(model, pieces, whole[model.name].device)] = part[model.name]
+            index = self._index(model, pieces, whole[model.name].device)
+            whole[model.name][index] = part[model.name][: len(index)]  # not what lies behind the last sequence
         for model in self.definition.inputs:
             if model.mutates:
                 whole[model.name][self._written(model, pieces)] = part[model.name]

@@ -13,7 +13,7 @@ from gdnspec.check.content import Content as Content
 from gdnspec.check.junk import with_junk
 from gdnspec.check.plan import Job
 from gdnspec.model.definition import Definition
-from gdnspec.model.roles import bounds
+from gdnspec.model.roles import axis, behind, bounds
 from gdnspec.numerics.judge import Verdict
 from gdnspec.numerics.pools import integers, left, untouched
 from gdnspec.numerics.torch_arrays import give_back, in_blocks
@@ -117,7 +117,24 @@ class Session:
         overrun = [name for name, zone in self._zones if not bool((block[zone] == GUARD_BYTE).all())]
         overrun += [name for name, slot in self._slots.items() if not bool((slot.gaps(block) == GUARD_BYTE).all())]
         fault = _overrun(overrun) or self._form(reply) or self._mutated(content.tensors, after)
+        fault = self._behind(content, outputs) or fault
         return Answer(outputs | self._left(after), fault, number(reply.get("seconds")), self._prepare_seconds)
+
+    def _behind(self, content: Content, outputs: dict[str, Tensor]) -> Verdict | None:
+        """A verdict if the call wrote to rows of an output that no sequence has. They become zero: what a solution
+        returns there, in memory of its own, does not count."""
+        first, tokens = behind(self.definition, content.scope), axis(self.definition, "tokens")
+        fault = None
+        for output in self.definition.outputs if first is not None else ():
+            if (output.shape or [""])[0] == tokens:
+                rows = outputs[output.name][first:]
+                poisoned = torch.empty_like(rows)
+                poison(poisoned)
+                if self.entry["call"] == "out" and not same_bits(rows, poisoned):
+                    message = f"the call wrote to rows of {output.name} behind the last sequence"
+                    fault = fault or Verdict("MUTATED_INPUT", message)
+                rows.zero_()
+        return fault
 
     def _kept(self, name: str, view: Tensor) -> Tensor:
         """An input after a call: a copy, or the memory itself if it is large and only compared."""

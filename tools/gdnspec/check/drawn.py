@@ -56,7 +56,8 @@ def problems(definition: Definition, tensors: dict[str, Tensor]) -> Iterator[str
 def _values(model: TensorModel, x: Tensor) -> Iterator[str]:
     low, high = model.domain or (None, None)
     downwards = model.domain is not None and low is None
-    for (block,) in in_blocks(x):
+    for (part,) in in_blocks(x):
+        block = part.float() if part.element_size() == 1 else part  # PyTorch finds no minimum of such floats
         legal = torch.isfinite(block) | (block == -torch.inf) if downwards else torch.isfinite(block)
         if not bool(legal.all()):
             yield f"{model.name} has values that are not finite"

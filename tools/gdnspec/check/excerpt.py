@@ -153,7 +153,8 @@ def unfinished(definition: Definition, outputs: Mapping[str, Tensor]) -> Verdict
     """A verdict if any judged value is not finite, even outside the sample. Usually it was never written."""
     for model in definition.judged:
         first = 0
-        for (block,) in in_blocks(outputs[model.name]):
+        for (part,) in in_blocks(outputs[model.name]):
+            block = part.float() if part.element_size() == 1 else part  # PyTorch on a GPU asks no such float
             finite = torch.isfinite(block)
             if not bool(finite.all()):
                 place = (~finite).nonzero()[0].tolist()

@@ -10,6 +10,7 @@ from gdnspec.check.content import Content
 from gdnspec.model.definition import Definition
 from gdnspec.model.unread import unread
 from gdnspec.numerics.pools import integers
+from gdnspec.numerics.torch_arrays import movable
 
 # The elements get these values in turn; 0.0 stands for the original value. Without it, a row would be all NaN and
 # infinity: arithmetic on NaN gives NaN, so a write to a slot that nobody names would not show.
@@ -34,8 +35,11 @@ def _junked(x: Tensor, rows: list[int]) -> Tensor:
         return x
     result = x.clone()
     pattern = torch.tensor(JUNK, device=x.device).repeat(x[0].numel() // len(JUNK) + 1)[: x[0].numel()]
+    if not x.is_floating_point():  # codes: neither NaN nor infinity, but their scales have both
+        pattern = pattern.nan_to_num(nan=127, posinf=-127, neginf=-128)
     junk, index = pattern.to(x.dtype).view(x.shape[1:]), torch.tensor(rows, device=x.device)
     for start in range(0, len(rows), AT_A_TIME):
         some = index[start : start + AT_A_TIME]
-        result[some] = torch.where(junk == 0, x[some], junk)
+        kept = torch.where(pattern.view(x.shape[1:]) == 0, movable(x)[some], movable(junk))
+        movable(result)[some] = kept
     return result

@@ -68,7 +68,7 @@ def permuted(
         batch.put(whole, outputs, pieces)
         return judge(whole)
 
-    return Relaid(batch.take(pieces), put_back)
+    return Relaid(batch.padded(batch.take(pieces)), put_back)
 
 
 def moved(definition: Definition, inputs: Inputs, generator: torch.Generator) -> Inputs | None:

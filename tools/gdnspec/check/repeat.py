@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gdnspec.check.call import Answer, Content, Session, description
 from gdnspec.check.plan import Job
-from gdnspec.check.second import PROMISED, Judge
+from gdnspec.check.second import Judge, promised
 from gdnspec.check.symmetry import Transformation, apply_all, same_values, undo_all
 from gdnspec.numerics.judge import Verdict
 from gdnspec.sandbox.wire.arena import Arena
@@ -122,5 +122,6 @@ class Repeats:
             return None
         return Verdict(
             "NOT_REPRODUCIBLE",
-            f"{where}: {differing[0]} is within its budget but differs from the first call; {PROMISED}",
+            f"{where}: {differing[0]} is within its budget but differs from the first call; "
+            f"{promised(self.job.solution)}",
         )

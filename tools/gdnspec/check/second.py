@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from gdnspec.catalog.functions import Functions
+from gdnspec.catalog.solutions import Solution
 from gdnspec.check.call import Session, same_bits
 from gdnspec.check.excerpt import far_apart
 from gdnspec.check.plan import Job
@@ -20,10 +22,6 @@ from gdnspec.model.elements import Scope
 from gdnspec.numerics.judge import Verdict
 from gdnspec.numerics.torch_arrays import in_blocks
 
-# The likely cause is the promise: few kernels keep it, and PyTorch on a CPU does not.
-CAUSE = 'the manifest promises the same bits in every call ("deterministic": true)'
-PROMISED = f'{CAUSE}: write "deterministic": false in solution.json, or fix the kernel'
-BY_PLACE = f"the bits depend on a value's place, and {PROMISED}"
 Judge = Callable[[dict[str, Tensor]], list[Verdict]]
 
 
@@ -42,6 +40,19 @@ def holds_exactly(one: Transformation, vanishing: bool) -> bool:
     """Whether it holds to the last bit. `vanishing`: states are so small that scaling may lose them."""
     scaled = one.symmetry.transform.startswith("scale_")
     return one.symmetry.exact and not (scaled and vanishing)
+
+
+def promised(solution: Solution) -> str:
+    """Who asks for the same bits, and what to do. The likely cause is the promise: few kernels keep it, and PyTorch on
+    a CPU does not."""
+    if isinstance(solution, Functions):  # it has no manifest that a person could edit
+        return "deterministic=True asks for the same bits in every call: leave it out, or fix the kernel"
+    cause = 'the manifest promises the same bits in every call ("deterministic": true)'
+    return f'{cause}: write "deterministic": false in solution.json, or fix the kernel'
+
+
+def by_place(solution: Solution) -> str:
+    return f"the bits depend on a value's place, and {promised(solution)}"
 
 
 class SecondCall:
@@ -88,10 +99,13 @@ class SecondCall:
         if again.fault is None and all(same_bits(again.outputs[other], first[other]) for other in first):
             where = _first(~same_values(outputs[name], first[name]))
             message = f"{name}: {where}; the symmetries are exact, and a repeat of the first call gives the same bits"
-            return Verdict("NOT_REPRODUCIBLE", f"{self.what}: {message}; {BY_PLACE}")
+            return Verdict(
+                "NOT_REPRODUCIBLE",
+                f"{self.what}: {message}; {by_place(self.job.solution)}",
+            )
         where = _first(again.outputs[name] != first[name])
         message = f"{name}: between two calls on the same inputs, {where}"
-        return Verdict("NOT_REPRODUCIBLE", f"{message}; {PROMISED}")
+        return Verdict("NOT_REPRODUCIBLE", f"{message}; {promised(self.job.solution)}")
 
 
 def _agree(a: Tensor, b: Tensor) -> bool:

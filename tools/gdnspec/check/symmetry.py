@@ -10,6 +10,7 @@ from torch import Tensor
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope, Symmetry
 from gdnspec.model.expression import parse
+from gdnspec.numerics.torch_arrays import comparable, movable, times
 
 POWERS = 4  # scale by 2^-4 to 2^4: far from the limits of every type
 # Below this, scaling by a power of two may lose bits: one of the two values may have been subnormal on the way.
@@ -51,10 +52,10 @@ class Transformation:
     def _one(self, name: str, x: Tensor) -> Tensor:
         if name in self.indices:
             dimension, index = self.indices[name]
-            x = x.index_select(dimension, index.to(x.device))
+            x = movable(x).index_select(dimension, index.to(x.device)).view(x.dtype)
         if name in self.factors:
             dimension, factor = self.factors[name]
-            x = x * factor.to(device=x.device, dtype=x.dtype).reshape(-1, *[1] * (x.dim() - dimension - 1))
+            x = times(x, factor.to(x.device).reshape(-1, *[1] * (x.dim() - dimension - 1)))
         return x
 
 
@@ -166,4 +167,5 @@ def same_values(a: Tensor, b: Tensor) -> Tensor:
     """Where two outputs have equal values: +0 equals -0, and vanishing values equal zero. NaN equals nothing."""
     if not a.is_floating_point():
         return a == b
+    a, b = comparable(a), comparable(b)
     return (a == b) | ((a.abs() < VANISHING) & (b.abs() < VANISHING))

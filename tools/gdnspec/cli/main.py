@@ -17,7 +17,7 @@ COMMANDS: lazy.Listed = {
     "show": ("show:show", "Show one definition, solution, preset, regime or workload in full."),
     "validate": (
         "validate:validate",
-        "Validate definitions, presets, workloads, solutions, faults, results, traces and captured tensors.",
+        "Validate definitions, presets, workloads, sessions, solutions, faults, results, traces and captured tensors.",
     ),
     "check": (
         "check:check",

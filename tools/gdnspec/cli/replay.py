@@ -93,7 +93,7 @@ def write_workloads(
         kept = reduced(group, times, reduce or len(group), seed)
         with whole(folder / f"{name}.jsonl") as file:
             for i, call in enumerate(kept.calls):
-                line = operator.line(f"step_{i}", call.lengths, call.carried, _seed(seed, i), call.times)
+                line = operator.line(f"step-{i}", call.lengths, call.carried, _seed(seed, i), call.times)
                 print(json.dumps(line.model_dump(mode="json", exclude_defaults=True)), file=file)
         count = sum(call.times for call in group)
         figures = f"{kept.total:.4g}", f"{kept.predicted:.4g}", f"{kept.error:+.2%}"

@@ -47,7 +47,7 @@ def _launch(definition: Definition) -> tuple[str, str, str, str]:
     """For Triton: what one program computes, its parameters, how it finds its place, and the lines that launch it. All
     names come from the definition, so that the scaffold of any operator runs."""
     states, tensors = _states(definition), _names([*definition.inputs, *definition.outputs])
-    first = definition.outputs[0].name
+    first = definition.judged[0].name
     if states is None:
         launch = f"{definition.name}_kernel[({first}.shape[0],)](\n        {tensors}\n    )"
         return f"row of {first}", "", "row = tl.program_id(0)", launch
@@ -134,7 +134,7 @@ def _cuda(name: str, definitions: list[Definition]) -> str:
     for d in definitions:
         parameters = ",\n    ".join(f"{_cuda_type(t)} {t.name}" for t in (*d.inputs, *d.outputs))
         comments = "\n".join(f"// {line}" for line in _arguments(d, "").split("\n"))
-        shown = _states(d) or d.outputs[0]
+        shown = _states(d) or d.judged[0]
         pointer = f"{CUDA_ELEMENTS.get(shown.dtype, shown.dtype)}*"
         kernels.append(f"__global__ void {d.name}_kernel({pointer} {shown.name}) {{\n  // Write the kernel here.\n}}\n")
         functions.append(
@@ -142,7 +142,7 @@ def _cuda(name: str, definitions: list[Definition]) -> str:
 // The outputs arrive filled with NaN{_in_place(d)}.
 void {d.name}(
     {parameters}) {{
-  cudaStream_t stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, {d.outputs[0].name}.device().device_id));
+  cudaStream_t stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, {d.judged[0].name}.device().device_id));
   {d.name}_kernel<<<1, 32, 0, stream>>>(static_cast<{pointer}>({shown.name}.data_ptr()));
   TVM_FFI_CHECK(cudaGetLastError() == cudaSuccess, RuntimeError) << "{d.name}: launch failed";
 }}
@@ -155,10 +155,14 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC({d.name}, {d.name});
     return "\n".join([head, includes, *kernels, *functions])
 
 
-CUDA_ELEMENTS = {"float32": "float", "float64": "double", "float16": "__half", "bfloat16": "__nv_bfloat16"}
+CUDA_ELEMENTS = {
+    "float32": "float", "float64": "double", "float16": "__half", "bfloat16": "__nv_bfloat16",
+    "float8_e4m3fn": "__nv_fp8_e4m3", "int8": "int8_t",
+}  # fmt: skip
 CUDA_HEADERS = (
     "cuda_bf16.h",
     "cuda_fp16.h",
+    "cuda_fp8.h",
     "cuda_runtime.h",
     "tvm/ffi/container/tensor.h",
     "tvm/ffi/extra/c_env_api.h",

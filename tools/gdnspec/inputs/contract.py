@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gdnspec.inputs.array import Array
+from gdnspec.inputs.session_contract import SessionWords
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope, Tensor
 from gdnspec.model.errors import RegimeError as RegimeError
@@ -314,6 +315,8 @@ class Family:
     - `onnx`: how ONNX describes the definitions; None if it has no operator for them.
     - `ops`: imports and returns the operators that `gdnspec.ops` offers, as functions by name; None if there are none.
       The code is `ops.py` or the folder `ops` beside family.py.
+    - `sessions`: how the definitions that `sessions` of family.json names serve the calls of a session; None if the
+    family has no sessions.
     - `suites`: imports and returns the list of workloads that the family ships; None if their files are written in
     another way. The code is in the folder `suites` beside family.py. No verdict depends on this folder, on the
     operators, or on a folder `scripts`, so changes there keep cached verdicts.
@@ -329,5 +332,6 @@ class Family:
     calls: Callable[[], Calls] | None = None
     foreign: Callable[[], Foreign] | None = None
     onnx: Callable[[], Onnx] | None = None
+    sessions: Callable[[], SessionWords] | None = None
     suites: Callable[[], Suites] | None = None
     ops: Callable[[], Mapping[str, Callable[..., Any]]] | None = None

@@ -18,7 +18,7 @@ from gdnspec.model.loading import parse_json
 
 DTYPES = {
     "BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64",
-    "I32": "int32", "I64": "int64", "BOOL": "bool",
+    "F8_E4M3": "float8_e4m3fn", "I8": "int8", "I32": "int32", "I64": "int64", "BOOL": "bool",
 }  # fmt: skip
 EXPECTED = "expected."  # prefix of recorded outputs: evidence beside the reference, never used to judge
 

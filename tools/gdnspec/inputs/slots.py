@@ -4,7 +4,7 @@ import numpy as np
 
 from gdnspec.inputs.random import Stream
 from gdnspec.model.definition import Definition
-from gdnspec.model.roles import axis
+from gdnspec.model.roles import axis, padding
 
 SKIPPED = 8  # one row in this many is skipped
 SPARE = 3  # at least this many slots are not named by any row
@@ -25,7 +25,8 @@ def slots(
     total = batch * sum(each) + SPARE + int(stream.raw(1)[0] % np.uint64(batch + 1))
     if most > total:
         total = int(total * (most / total) ** stream.uniform(1)[0])
-    free = iter(np.argsort(stream.raw(total), kind="stable").tolist())
+    skip = padding(definition)
+    free = iter([slot for slot in np.argsort(stream.raw(total), kind="stable").tolist() if slot > skip])
     values: dict[str, list[int]] = {tensor.name: [] for tensor in naming}
     for _ in range(batch):
         skipped, in_place = (int(x) for x in stream.raw(2) % np.array([SKIPPED, 2], dtype=np.uint64))
@@ -34,11 +35,14 @@ def slots(
             alone = pools.count(tensor.indexes) == 1  # one input names the slot for both reading and writing
             shares = alone or not tensor.writes or (in_place and count == 1 and tokens == 1)
             chosen = [first] * count if shares else [next(free) for _ in range(count)]
-            values[tensor.name] += [-1] * count if skipped == 0 else chosen
+            values[tensor.name] += [skip] * count if skipped == 0 else chosen
     for tensor in definition.inputs:
         if tensor.counts is not None:
             values[tensor.name] = [int(x) for x in stream.raw(batch) % np.uint64(tokens + 1)]
     for tensor in definition.inputs:
+        if tensor.earlier is not None:
+            drawn = stream.raw(batch * tokens).reshape(batch, tokens) % np.arange(1, tokens + 1, dtype=np.uint64)
+            values[tensor.name] = [int(x) - 1 for x in drawn.flatten()]
         if tensor.is_flag:
             values[tensor.name] = [int(x) for x in stream.raw(batch) % np.uint64(2)]
     return {axis(definition, "slots") or "": total}, values

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from gdnspec.model import roles
+from gdnspec.model import codes, roles
 from gdnspec.model.base import Model, Version1
 from gdnspec.model.dtypes import INTEGERS, SIZES
 from gdnspec.model.elements import (
@@ -55,7 +55,7 @@ class Definition(Model):
     conventions: Conventions
     axes: Annotated[list[Axis], Field(min_length=1)]
     inputs: Annotated[list[Tensor], Field(min_length=1)]
-    outputs: Annotated[list[Tensor], Field(min_length=1)]
+    outputs: list[Tensor]
     constraints: list[Constraint]
     flops: str
     blocks: str | None = None
@@ -156,7 +156,6 @@ class Definition(Model):
                     self._expression(f"{pointer}/parts/{i}/shape/{j}", size, axes, "an axis")
 
     def _check_indices(self) -> None:
-        mutated = {tensor.name for tensor in self.inputs if tensor.mutates}
         for i, tensor in enumerate(self.inputs):
             if tensor.writes and tensor.indexes is None:
                 raise PlacedError(f"/inputs/{i}/writes", "`writes` needs `indexes`: which input does it write to?")
@@ -169,9 +168,10 @@ class Definition(Model):
             if not tensor.is_index or tensor.is_flag:
                 message = "only an integer tensor of one or two dimensions may have `indexes`"
                 raise PlacedError(f"/inputs/{i}/indexes", message)
-            if tensor.indexes not in mutated:
-                hint = nearest(tensor.indexes, mutated)
-                raise PlacedError(f"/inputs/{i}/indexes", f"{tensor.indexes!r} is not a mutated input", hint)
+            known = {x.name for x in self.inputs if (x.mutates if tensor.writes else x.is_drawn)}
+            if tensor.indexes not in known:
+                what = f"{tensor.indexes!r} is not {'a mutated input' if tensor.writes else 'a tensor of floats'}"
+                raise PlacedError(f"/inputs/{i}/indexes", what, nearest(tensor.indexes, known))
 
     def _row_names(self, tensor: Tensor) -> set[str]:
         """What `read_if` may name: axes, the column, and integer inputs with one value per row."""
@@ -229,8 +229,12 @@ class Definition(Model):
 
     def written(self, tensor: Tensor, values: Mapping[str, Any]) -> list[int] | None:
         """The indices of a mutated input that a call writes, in order; None: all. `values`: flat integer inputs."""
-        names = [t.name for t in self.inputs if t.indexes == tensor.name and t.writes] if tensor.mutates else []
-        return sorted({index for name in names for index in values[name] if index >= 0}) if names else None
+        names = [t.name for t in codes.naming(self, tensor) if t.writes] if tensor.mutates else []
+        return (
+            sorted({index for name in names for index in values[name] if index > roles.padding(self)})
+            if names
+            else None
+        )
 
     def left(self, tensor: Tensor, scope: Scope) -> tuple[int, ...]:
         """The shape of the judged part of a tensor: all of it, or the written slots of an indexed, mutated input."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, Field
 
 from gdnspec.model.base import Model
-from gdnspec.model.dtypes import INTEGERS, DType
+from gdnspec.model.dtypes import CODES, INTEGERS, DType
 from gdnspec.model.errors import PlacedError
 from gdnspec.model.roles import Role
 
@@ -29,7 +29,9 @@ Stage = Literal["prefill", "decode", "verify", "convolution", "norm", "layer", "
 
 
 class Conventions(Model):
-    """The choices in which public implementations differ. They are typed, so that prose does not have to state them."""
+    """The choices in which public implementations differ. They are typed, so that prose does not have to state them.
+
+    `padding_slot`: the slot of a row or sequence that is skipped. With `zero`, no call reads or writes slot 0."""
 
     state_layout: Literal["k_last", "k_first", "none"]
     decay_gate: Literal["raw", "log", "linear", "none"]
@@ -37,6 +39,10 @@ class Conventions(Model):
     qk_norm: Literal["none", "l2", "optional_l2"]
     packing: Literal["one_token", "ragged", "padded"]
     state_update: Literal["functional", "in_place", "pool", "none"]
+    # `row_amax`: a state is kept as codes, with a float32 scale for each of its rows. Each write renews the scale: the
+    # row's largest magnitude divided by the largest code. Codes are rounded to nearest, ties to even.
+    state_scale: Literal["none", "row_amax"] = "none"
+    padding_slot: Literal["minus_one", "zero"] = "minus_one"
 
 
 class ConstAxis(Model):
@@ -101,7 +107,9 @@ class Tensor(Model):
     others as they are, bit for bit. `read_if` is the condition under which the operator also reads such a slot; without
     it, always. `strides` says which gaps a caller may leave; without it, memory is contiguous. `bounds` names the axis
     whose entries this input divides among the sequences. `counts` names the axis whose entries its values count, from
-    none to all. `draw` names the family's generator for this input.
+    none to all. `earlier` names the axis whose entries its values point to: each value is the index of an entry before
+    its own place in the row, or -1. `draw` names the family's generator for this input. `scales` names an input of
+    codes: this one has a scale for each of its rows, and what indexes the codes indexes the scales as well.
     """
 
     name: Name
@@ -117,10 +125,22 @@ class Tensor(Model):
     read_if: str | None = None
     bounds: Name | None = None
     counts: Name | None = None
+    earlier: Name | None = None
     strides: Literal["rows", "tokens"] | None = None
     traffic: str | None = None
     draw: Name | None = None
+    scales: Name | None = None
     description: Text
+
+    @property
+    def is_code(self) -> bool:
+        """Whether its elements are codes, which mean numbers only together with the scales of another input."""
+        return self.dtype in CODES
+
+    @property
+    def pool(self) -> str:
+        """The input whose slots its first dimension has: scales have those of their codes."""
+        return self.scales or self.name
 
     @property
     def spaced(self) -> int | None:

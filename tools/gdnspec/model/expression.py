@@ -87,6 +87,13 @@ def _together(first: Any, others: Any) -> bool:
     return all([x == -1 for x in others[k::each]] == skipped for k in range(each))
 
 
+def _earlier(x: Any, width: Any) -> bool:
+    """In each row of `width` values, each is -1 or the index of a place before its own."""
+    if type(width) is not int or width < 1:
+        raise ExpressionError("earlier takes a vector and the number of values in a row")
+    return all(-1 <= value < place % width for place, value in enumerate(_vector("earlier", x)))
+
+
 def _differences(x: Any) -> Vector:
     """Each element minus the one before it: the result has one element fewer."""
     return tuple(map(operator.sub, _vector("differences", x)[1:], x))
@@ -99,6 +106,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt": _sqrt,
     "nondecreasing": lambda x: all(map(operator.le, _vector("nondecreasing", x), x[1:])),
     "differences": _differences,
+    "earlier": _earlier,
     "unique": lambda x: len(set(_vector("unique", x))) == len(x),
     "unique_slots": _unique_slots,
     "apart": _apart,

@@ -1,7 +1,7 @@
 """The description of a family of operators: definitions/<family>/family.json."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -9,6 +9,10 @@ from gdnspec.model.base import Model, Version1
 from gdnspec.model.elements import Name, Text
 from gdnspec.model.errors import PlacedError
 from gdnspec.model.expression import ExpressionError, parse
+from gdnspec.model.session_line import States
+
+# `keep`: a prefill that also keeps states on its way; `convolve_one`: the convolution of one token of each row.
+CallKind = Literal["prefill", "keep", "decode", "verify", "convolve", "convolve_one"]
 
 
 class PresetPattern(Model):
@@ -56,7 +60,8 @@ class FamilyFile(Model):
     `usual`: for each stage, the definition that request logs use by default. `emulators`: named lists of emulators, in
     the order in which workloads store their errors. `measured_as`: the family name inside the hash of a definition, if
     traces were measured under another name than that of the folder. `draws`: the generators that an input may name as
-    `draw`, each with a description; if there are any, every drawn input must name one.
+    `draw`, each with a description; if there are any, every drawn input must name one. `sessions`: for each type of the
+    states in a pool, the definition that serves each kind of call of a session; a family without it has no sessions.
     """
 
     schema_version: Version1
@@ -69,6 +74,7 @@ class FamilyFile(Model):
     emulators: dict[Name, Annotated[list[Name], Field(min_length=1)]] = {}
     preset_patterns: list[PresetPattern] = []
     measured_as: Name | None = None
+    sessions: dict[States, dict[CallKind, Name]] = {}
 
     @field_validator("emulators")
     @classmethod

@@ -111,7 +111,7 @@ def _problem(path: Path, line: int | None, error: Any, data: Any) -> Problem:
         deep = "recursion" in message
         message = MAX_DEPTH_MESSAGE if deep else f"not JSON: {message.removeprefix('Invalid JSON: ')}"
     elif error["type"] == "union_tag_not_found":
-        message = "missing key 'kind'"
+        message = f"missing key {error['ctx']['discriminator']}"
     elif error["type"] == "value_error":
         message = message.removeprefix("Value error, ")
     else:

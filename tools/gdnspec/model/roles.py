@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
+from gdnspec.model import codes
 from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.values import whole
@@ -26,6 +27,16 @@ def axis(definition: "Definition", role: Role) -> str | None:
     return next((axis.name for axis in definition.axes if axis.role == role), None)
 
 
+def pools(definition: "Definition") -> set[str]:
+    """The inputs of which a call names slots: those that it updates, and those that it only reads."""
+    return {tensor.indexes for tensor in definition.inputs if tensor.indexes is not None}
+
+
+def padding(definition: "Definition") -> int:
+    """The slot that skips a row or sequence. Real slots are larger."""
+    return 0 if definition.conventions.padding_slot == "zero" else -1
+
+
 def heads(definition: "Definition", scope: "Scope") -> int:
     """The largest number of heads under bound axes; 1 if the definition has no heads."""
     return max((int(scope[name]) for name in definition.head_axes), default=1)
@@ -40,6 +51,14 @@ def bounds(definition: "Definition") -> str | None:
     """The input that bounds the sequences of packed tokens, or None."""
     tokens = axis(definition, "tokens")
     return next((tensor.name for tensor in definition.inputs if tokens and tensor.bounds == tokens), None)
+
+
+def behind(definition: "Definition", scope: "Scope") -> int | None:
+    """The first row of packed tensors that no sequence has; None if all rows belong to sequences."""
+    tokens, name = axis(definition, "tokens"), bounds(definition)
+    if tokens is None or name is None or not len(scope[name]) or scope[name][-1] >= scope[tokens]:
+        return None
+    return int(scope[name][-1])
 
 
 def bounding(definition: "Definition") -> list[str]:
@@ -135,10 +154,13 @@ def check(definition: "Definition") -> None:
     """Raises `PlacedError` if roles contradict each other."""
     _check_axes(definition)
     _check_slots(definition)
+    if not definition.judged:
+        raise PlacedError("/outputs", "a call leaves nothing behind: name an output, or an input that it mutates")
+    codes.check(definition)
     names = {axis.name for axis in definition.axes}
     countable = counted(definition).keys() | {axis(definition, "tokens")}
     for i, tensor in enumerate(definition.inputs):
-        for key, over in (("bounds", tensor.bounds), ("counts", tensor.counts)):
+        for key, over in (("bounds", tensor.bounds), ("counts", tensor.counts), ("earlier", tensor.earlier)):
             if over is None:
                 continue
             if over not in names:

@@ -1,6 +1,6 @@
 """The parts of the inputs that a call must not read, derived from a definition's slots, flags and bounds.
 
-A row whose slots are all -1 is skipped with its tokens. In a pool, a call reads only the slots that it names for
+A row whose slots all say so is skipped with its tokens. In a pool, a call reads only the slots that it names for
 reading. It reads no slot if a flag says that the sequence starts without a state, or if `read_if` is false.
 """
 
@@ -9,25 +9,26 @@ from itertools import chain
 from math import prod
 from typing import Any
 
+from gdnspec.model.codes import naming
 from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import FLOATS
 from gdnspec.model.elements import COLUMN, Scope, Tensor
 from gdnspec.model.expression import parse
-from gdnspec.model.roles import axis, bounds
+from gdnspec.model.roles import axis, bounds, padding
 
 Values = Mapping[str, Any]
 
 
 def unread(definition: Definition, scope: Scope, values: Values) -> dict[str, list[int]]:
-    """For each float input, the indices along its first dimension that the call does not read. Inputs that are read
-    completely are left out. `scope` binds the axes; `values` maps each integer input to its flat list of values. Raises
-    `ExpressionError`."""
+    """For each input of floats or codes, the indices along its first dimension that the call does not read. Inputs that
+    are read completely are left out. `scope` binds the axes; `values` maps each integer input to its flat list of
+    values. Raises `ExpressionError`."""
     found = {}
     for tensor in definition.inputs:
-        if tensor.dtype not in FLOATS or not tensor.shape:
+        if not (tensor.dtype in FLOATS or tensor.is_code) or not tensor.shape:
             continue
         size = definition.shape(tensor, scope)[0]
-        if any(other.indexes == tensor.name for other in definition.inputs):
+        if naming(definition, tensor):
             read = set(_slots_read(definition, tensor, scope, values))
             indices = [slot for slot in range(size) if slot not in read]
         elif tensor.shape[0] == axis(definition, "tokens"):
@@ -54,7 +55,7 @@ def _skipped(definition: Definition, axis: str, scope: Scope, values: Values) ->
     """The rows whose slots are all -1; empty if no input names slots for the rows of this axis."""
     naming = [tensor for tensor in definition.inputs if tensor.indexes is not None and _first_axis(tensor) == axis]
     rows = zip(*(_rows(definition, tensor, scope, values) for tensor in naming), strict=True)
-    return [n for n, slots in enumerate(rows) if all(slot == -1 for slot in chain(*slots))]
+    return [n for n, slots in enumerate(rows) if all(slot == padding(definition) for slot in chain(*slots))]
 
 
 def _tokens_unread(definition: Definition, size: int, scope: Scope, values: Values) -> list[int]:
@@ -72,9 +73,7 @@ def _tokens_unread(definition: Definition, size: int, scope: Scope, values: Valu
 def _slots_read(definition: Definition, pool: Tensor, scope: Scope, values: Values) -> Iterator[int]:
     """The slots of a pool whose content matters: those that are read or that an empty sequence leaves unchanged."""
     name = bounds(definition)
-    for tensor in definition.inputs:
-        if tensor.indexes != pool.name:
-            continue
+    for tensor in naming(definition, pool):
         alone = [other for other in definition.inputs if other.is_index and other.shape == [_first_axis(tensor)]]
         condition = None if tensor.read_if is None else parse(tensor.read_if)
         for n, row in enumerate(_rows(definition, tensor, scope, values)):
@@ -83,5 +82,7 @@ def _slots_read(definition: Definition, pool: Tensor, scope: Scope, values: Valu
                 continue
             here = {**scope, **{other.name: values[other.name][n] for other in alone}}
             for column, slot in enumerate(row):
-                if slot >= 0 and (empty or condition is None or condition.holds({**here, COLUMN: column})):
+                if slot > padding(definition) and (
+                    empty or condition is None or condition.holds({**here, COLUMN: column})
+                ):
                     yield slot

@@ -257,4 +257,5 @@ class Workload(Model):
 
     def contiguous(self, definition: Definition) -> bool:
         """Whether all inputs except pools are in contiguous memory."""
-        return all(definition.input(name).mutates for name in self.gaps)
+        pools = roles.pools(definition)
+        return all(definition.input(name).mutates or name in pools for name in self.gaps)

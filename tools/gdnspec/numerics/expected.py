@@ -15,6 +15,7 @@ from gdnspec.build.reference import function, reference_hash, running
 from gdnspec.catalog import kept
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload
+from gdnspec.model.dtypes import CODES
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.roles import packed_tokens
 from gdnspec.numerics.arguments import arguments
@@ -100,7 +101,7 @@ class Expected:
             values = evaluate(found, inputs, self.device, torch.float64)
             for tensor in judged:
                 value = values[tensor.name]
-                largest = torch.finfo(TORCH[tensor.dtype]).max
+                largest = CODES.get(tensor.dtype) or torch.finfo(TORCH[tensor.dtype]).max
                 if not bool((value.abs() <= largest).all()):  # also true for NaN
                     raise InvalidWorkload(f"the expected {tensor.name} is not finite in {tensor.dtype}")
             if keep:

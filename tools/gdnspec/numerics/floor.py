@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gdnspec.catalog.definitions import Found, preset_of
+from gdnspec.model import roles
 from gdnspec.model.expression import parse
 from gdnspec.model.trace import Ceilings
 from gdnspec.model.values import amount
@@ -28,7 +29,8 @@ def work(found: Found, workload: Workload) -> Work:
     scope = workload.scope(found.definition, preset_of(found, workload))
     moved = found.definition.bytes_moved(scope, workload.omitted(found.definition))
     slots = [scope[x.name] for x in found.definition.inputs if x.indexes and x.name in scope]
-    once_each = all(min(named, default=0) >= 0 and len(set(named)) == len(named) for named in slots)
+    skip = roles.padding(found.definition)
+    once_each = all(min(named, default=1) > skip and len(set(named)) == len(named) for named in slots)
     return Work(moved, int(amount(parse(found.definition.flops), scope)), once_each)
 
 

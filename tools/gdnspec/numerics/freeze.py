@@ -15,6 +15,7 @@ from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.roles import packed_tokens
 from gdnspec.model.workload import Emulators, Workload
 from gdnspec.numerics.arguments import arguments
+from gdnspec.numerics.code_steps import coded
 from gdnspec.numerics.expected import Expected, by_name, in_chunks, oracle
 from gdnspec.numerics.metrics import as_vectors, errors
 from gdnspec.numerics.pools import compact
@@ -107,7 +108,7 @@ def measure(found: Found, workload: Workload, inputs: Inputs, wanted: dict[str, 
         for output in definition.judged:
             pair = values[output.name].double(), wanted[output.name]
             got, want = (as_vectors(x, output, definition, inputs.scope) for x in pair)
-            maxima = errors(got, want, SPACING.get(output.dtype)).maxima
+            maxima = errors(got, want, SPACING.get(output.dtype), codes=coded(output)).maxima
             for metric in metrics_of(output):
                 if not math.isfinite(maxima[metric]):
                     raise SpecError(

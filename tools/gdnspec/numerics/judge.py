@@ -15,6 +15,7 @@ from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.model.result import OutputErrors, Place, Status
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.allowed import budget
+from gdnspec.numerics.code_steps import coded
 from gdnspec.numerics.metrics import Errors, Vectors, as_vectors, errors, multiplies_tokens
 
 
@@ -35,7 +36,7 @@ def judge(
         raise ValueError(f"{tensor.name}: shape {tuple(got.shape)} against expected {tuple(expected.shape)}")
     have = as_vectors(got.to(torch.float64), tensor, definition, scope)
     want = as_vectors(expected, tensor, definition, scope)
-    found = errors(have, want, SPACING.get(tensor.dtype), multiplies_tokens(definition))
+    found = errors(have, want, SPACING.get(tensor.dtype), multiplies_tokens(definition), codes=coded(tensor))
     exceeded = [m for m, limit in limits.items() if not found.maxima[m] <= limit]
     finite = bool(torch.isfinite(have.values).all())
     worst = None

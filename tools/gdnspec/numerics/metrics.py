@@ -19,6 +19,13 @@ numbers, one rounding can affect a whole vector (for example that of q k^T at a 
 what one such rounding per vector adds up to by chance. In a sequence of one token this is more than truncation leaves.
 From about thirty tokens on, or in the rows of a state, truncation is detected.
 
+The codes of a quantised state are also judged by
+
+- steps: by how many codes an element is off, the largest number;
+- moved: the part of the codes of a sequence and head that are off. A kernel that does not round to nearest moves half.
+
+Each scale of such codes is a vector of its own, and its error is relative to itself.
+
 If the expected vector is zero, the output must be zero; otherwise the error is infinite. Magnitudes below the smallest
 normal float32 count as zero on both sides, because hardware may flush them. If the expected value is below it but not
 zero, output values of less than twice that magnitude also count as zero, so that no error becomes infinite there.
@@ -29,11 +36,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gdnspec.model.budget import METRICS
+from gdnspec.model.budget import CODE_METRICS, METRICS
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope
 from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.model.roles import axis, bounds, of_all
+from gdnspec.numerics.code_steps import of_codes
 
 TINY = 2.0**-126
 FLOOR, NUMBERS = 0.25, 4.0  # of vectors; of single numbers that are sums of products
@@ -67,6 +75,8 @@ def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scop
         (shape,) = definition.part_shapes(tensor, scope).values()
         names, values = [*names[:-1], *map(str, tensor.parts[0].shape)], values.reshape(*values.shape[:-1], *shape)
     floor = _floor(definition, tensor, values.shape[-1])
+    if tensor.scales is not None:
+        names, values, floor = [*names, "1"], values.unsqueeze(-1), 0.0
     if names[-1] in definition.head_axes:  # one number per head: gates
         names, values = [*names, "1"], values.unsqueeze(-1)
         floor = NUMBERS if multiplies_tokens(definition) else FLOOR
@@ -83,6 +93,7 @@ def as_vectors(values: Tensor, tensor: TensorModel, definition: Definition, scop
     if definition.conventions.packing == "ragged" and names[0] == axis(definition, "tokens"):
         ends = torch.tensor(scope[bounds(definition) or ""], device=values.device)
         sequences = len(ends) - 1
+        x = x[: int(ends[-1]) * per_first]  # rows behind the last sequence belong to none
         owner = torch.repeat_interleave(torch.arange(sequences, device=values.device), ends.diff())
     else:
         sequences = values.shape[0]
@@ -111,16 +122,22 @@ class Errors:
     worst: dict[str, tuple[int, int]]
 
 
-def errors(got: Vectors, expected: Vectors, spacing: float | None = None, shared: bool = False) -> Errors:
+def errors(
+    got: Vectors, expected: Vectors, spacing: float | None = None, shared: bool = False, *, codes: str | None = None
+) -> Errors:
     """The errors of `got`. Both are in float64, and the expected values are finite; a value of `got` that is not finite
     gives an infinite error. `spacing`: the distance between neighbouring numbers of the output's type, relative to the
-    power of two below; without it, the bias is not measured. `shared`: one rounding may affect a whole vector."""
+    power of two below; without it, the bias is not measured. `shared`: one rounding may affect a whole vector. `codes`:
+    the type of the values, if they are codes."""
     rows, heads, size = expected.values.shape
     if rows == 0 or heads == 0 or size == 0:
-        return Errors(dict.fromkeys((*METRICS, *(["bias"] if spacing else [])), 0.0), {})
+        more = (*(["bias"] if spacing else []), *(CODE_METRICS if codes else ()))
+        return Errors(dict.fromkeys((*METRICS, *more), 0.0), {})
     fields, error_sq = _fields(got, expected)
     if spacing:
         fields["bias"] = _bias(got, expected, spacing, shared)
+    if codes:
+        fields |= of_codes(got.values, expected.values, expected.sequence, expected.sequences, codes)
     owner = expected.sequence
     worst = {name: divmod(int(field.argmax()), heads) for name, field in fields.items()}
     # The place to report is the worst vector within the worst group.

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from gdnspec.inputs.array import Array
 from gdnspec.inputs.materialise import Inputs
+from gdnspec.model.codes import pools
 from gdnspec.model.definition import Definition
+from gdnspec.model.roles import padding
 from gdnspec.numerics.judge import Verdict
 
 COMPARED = 1 << 30  # bytes per step
@@ -37,8 +39,10 @@ def named_slots(definition: Definition, values: Mapping[str, Any]) -> dict[str, 
     """The slots of each pool that a call names for reading or writing, in order. `values`: the integer inputs."""
     named: dict[str, set[int]] = {}
     for tensor in definition.inputs:
-        if tensor.indexes is not None:
-            named.setdefault(tensor.indexes, set()).update(slot for slot in values[tensor.name] if slot >= 0)
+        for pool in pools(definition, tensor):
+            named.setdefault(pool, set()).update(slot for slot in values[tensor.name] if slot >= 0)
+            if padding(definition) == 0:
+                named[pool].add(0)  # it keeps its place, whether or not a row is skipped
     return {pool: sorted(slots) for pool, slots in named.items()}
 
 

@@ -20,8 +20,26 @@ def to_torch(array: Array) -> Tensor:
 def to_array(x: Tensor) -> Array:
     """An array with the same bits, from a tensor on any device."""
     x = x.detach().cpu().contiguous()
-    bits = x.view(torch.uint16) if x.dtype == torch.bfloat16 else x
+    carried = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8}.get(x.dtype)
+    bits = x if carried is None else x.view(carried)
     return Array(str(x.dtype).removeprefix("torch."), bits.numpy())
+
+
+def movable(x: Tensor) -> Tensor:
+    """The same elements in a type that every PyTorch can move, on every device: floats of one byte as their bits."""
+    return x.view(torch.uint8) if x.is_floating_point() and x.element_size() == 1 else x
+
+
+def comparable(x: Tensor) -> Tensor:
+    """The same values in a type that every PyTorch can compare: floats of one byte as float32."""
+    return x.float() if x.is_floating_point() and x.element_size() == 1 else x
+
+
+def times(x: Tensor, factor: Tensor) -> Tensor:
+    """The product in the type of `x`, also where PyTorch has none: it does not multiply floats of one byte."""
+    if x.is_floating_point() and x.element_size() == 1:
+        return (x.float() * factor.float()).to(x.dtype)
+    return x * factor.to(x.dtype)
 
 
 BLOCK_BYTES = 1 << 28

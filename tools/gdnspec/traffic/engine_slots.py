@@ -4,7 +4,7 @@ import numpy as np
 
 from gdnspec.inputs.random import Stream
 from gdnspec.model.definition import Definition
-from gdnspec.model.roles import axis
+from gdnspec.model.roles import axis, padding
 
 
 def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple[dict[str, int], dict[str, list[int]]]:
@@ -18,8 +18,9 @@ def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple
     verifies, slots = bool(counting), axis(definition, "slots") or ""
     each = tokens + 1 if verifies else 1
     stream = Stream(seed, "slots")
-    total = batch * each + max(1, batch * each // 4)
-    free = np.argsort(stream.raw(total), kind="stable")[: batch * each].reshape(batch, each)
+    total = batch * each + max(1, batch * each // 4) + 1 + padding(definition)
+    order = np.argsort(stream.raw(total), kind="stable")
+    free = order[order > padding(definition)][: batch * each].reshape(batch, each)
     if not verifies:
         return {slots: total}, {tensor.name: free[:, 0].tolist() for tensor in naming}
     values = {
@@ -29,4 +30,7 @@ def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple
     # A step accepts at least one token, and at most all of them.
     for name in counting:
         values[name] = (1 + stream.raw(batch) % np.uint64(tokens)).tolist()
+    for tensor in definition.inputs:
+        if tensor.earlier is not None:  # drafts one after the other
+            values[tensor.name] = [*range(-1, tokens - 1)] * batch
     return {slots: total}, values

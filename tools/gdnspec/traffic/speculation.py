@@ -1,6 +1,7 @@
 """How many rows an answer takes with speculation. A draft token is accepted only if all before it in its row are."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gdnspec.inputs.random import Stream
 
@@ -25,6 +26,13 @@ class Speculation:
             return 0
         if not self.drafts:
             return tokens
+        return int(np.searchsorted(np.cumsum(self._yielded(request, tokens)), tokens)) + 1
+
+    def yields(self, request: int, tokens: int) -> list[int]:
+        """How many tokens each of these rows gives."""
+        count = self.steps(request, tokens)
+        return [1] * count if not self.drafts else self._yielded(request, tokens)[:count].tolist() if count else []
+
+    def _yielded(self, request: int, tokens: int) -> NDArray[np.int64]:
         uniform = Stream(self.seed, f"request {request}").raw(tokens) >> np.uint64(64 - BITS)
-        yielded = 1 + (uniform[:, None] < self._chances).sum(axis=1)
-        return int(np.searchsorted(np.cumsum(yielded), tokens)) + 1
+        return np.asarray(1 + (uniform[:, None] < self._chances).sum(axis=1))

@@ -54,8 +54,9 @@ The manifest is JSON. `definition` is the complete contract: every tensor with i
 
 The header maps a tensor's name to `dtype`, `shape` and `data_offsets` `[begin, end]`, in bytes from the start of the
 data. Tensors are in C order (last dimension contiguous), little-endian, and may have no elements. Types are `BF16`,
-`F16`, `F32`, `F64`, `I32`, `I64` and `BOOL`. A bfloat16 is the upper half of a float32: to widen it, append 16 zero
-bits; to narrow a float32, round to nearest, ties to even. Values may be infinite if the definition's `domain` says so.
+`F16`, `F32`, `F64`, `F8_E4M3`, `I8`, `I32`, `I64` and `BOOL`. A bfloat16 is the upper half of a float32: to widen it,
+append 16 zero bits; to narrow a float32, round to nearest, ties to even. Values may be infinite if the definition's
+`domain` says so. An F8_E4M3 has a sign, four bits of exponent (bias 7) and three of mantissa, and ends at 448.
 
 ## Writing the outputs
 

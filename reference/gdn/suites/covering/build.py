@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from gdnspec.family import Definition, Published, Tensor, sizes
 
 from ..line import Line
-from .names import INTERVAL, keeps_checkpoints
+from .names import INTERVAL, keeps_checkpoints, padding, takes_rows_behind
 
-DRAFTS = "draft_tokens"
+DRAFTS = "draft_tokens"  # an axis: the most that a row has
+OF_A_ROW = "drafts"  # an input: how many of them each row has
+PARENTS = "parents"  # an input: which token of its row each draft follows
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class Heads:
 @dataclass(frozen=True)
 class Call:
     """One call, whatever its definition. `lengths` of sequences; of a batch they are rows, and their values say
-    nothing. `kinds` of slots, counts of accepted drafts and flags take turns, row after row; every `skip`th row is
-    skipped, 0 none."""
+    nothing. `kinds` of slots, counts of drafts and of accepted ones, and flags take turns, row after row; every
+    `skip`th row is skipped, 0 none."""
 
     name: str
     heads: Heads
@@ -46,10 +48,13 @@ class Call:
     drafts: int = 1
     kinds: tuple[str, ...] = ("in_place",)
     accept: tuple[str, ...] = ("none", "all", "some")
+    drafted: tuple[str, ...] = ("all",)  # how many of `drafts` a row has, where each has a number of its own
     held: tuple[int, ...] = (1, 0)  # flags: whether a sequence goes on from its state
     skip: int = 0
     gap: int = 0
     num_slots: int = 0  # at least
+    trees: tuple[str, ...] = ("branches", "chain", "flat")  # what drafts of a row follow, in turn, where they are one
+    behind: int = 0  # rows of packed tensors behind the last sequence, where a definition takes them
     spare: int = 3  # slots that no row names, at least
     covers: str = ""
 
@@ -74,6 +79,8 @@ def line(published: Published, call: Call) -> Line:
         if keeps_checkpoints(definition):
             scalars.setdefault(INTERVAL, 64)
         axes = sizes(definition, call.lengths, scalars)
+        if takes_rows_behind(definition):
+            axes["total_seq_len"] += call.behind
     else:
         axes["batch_size"] = count
         if drafted(definition):
@@ -92,6 +99,25 @@ def drafted(definition: Definition) -> bool:
     return any(axis.name == DRAFTS for axis in definition.var_axes())
 
 
+def numbered(definition: Definition) -> bool:
+    """Whether each row has a number of drafts of its own."""
+    return any(tensor.name == OF_A_ROW for tensor in definition.inputs)
+
+
+def branching(definition: Definition) -> bool:
+    """Whether drafts of a row are a tree."""
+    return any(tensor.name == PARENTS for tensor in definition.inputs)
+
+
+def tree(kind: str, name: str, drafts: int) -> list[int]:
+    """The parent of each draft: the one before it, none of them, or any before it; the same for each name."""
+    drawn = random.Random(zlib.crc32(f"tree {name}".encode()))
+    if kind == "branches":  # one at least that the two others do not have
+        rest = [drawn.randint(-1, t - 1) for t in range(2, drafts)]
+        return ([-1, -1, 0] if drafts > 2 else [-1, -1])[:drafts] + rest[1:]
+    return [t - 1 if kind == "chain" else -1 for t in range(drafts)]
+
+
 def _gaps(definition: Definition, gap: int) -> dict[str, int]:
     pools = {tensor.indexes for tensor in naming(definition)}
     return {str(pool): gap * (1 + i) for i, pool in enumerate(sorted(map(str, pools)))} if gap else {}
@@ -102,14 +128,21 @@ def _integers(definition: Definition, call: Call, count: int) -> tuple[dict[str,
     values: dict[str, list[int]] = {}
     axes: dict[str, int] = {}
     if tensors:
-        each = call.drafts if drafted(definition) else 1
+        each = call.drafts if any(len(tensor.shape or []) == 2 for tensor in tensors) else 1
         paired = len(tensors) > len({tensor.indexes for tensor in tensors})
         moved = sum(call.kinds[n % len(call.kinds)] == "moved" for n in range(count)) if paired else 0
         shared = int(paired and "shared" in call.kinds)
-        axes["num_slots"] = max(count * each + moved + shared + call.spare, call.num_slots)
-        values = _slots(tensors, call, count, each, axes["num_slots"])
+        first = 1 + padding(definition)  # the first slot that a row may have
+        axes["num_slots"] = max(count * each + moved + shared + call.spare + first, call.num_slots)
+        values = _slots(tensors, call, count, each, range(first, axes["num_slots"]))
     if any(tensor.name == "accepted" for tensor in definition.inputs):
         values["accepted"] = accepted(call, count)
+    if numbered(definition):
+        counts = {"none": 0, "all": call.drafts, "some": (call.drafts + 1) // 2}
+        values[OF_A_ROW] = [counts[call.drafted[n % len(call.drafted)]] for n in range(count)]
+    if branching(definition):
+        trees = [tree(call.trees[n % len(call.trees)], f"{call.name} {n}", call.drafts) for n in range(count)]
+        values[PARENTS] = [parent for row in trees for parent in row]
     for tensor in definition.inputs:
         if tensor.is_flag:
             values[tensor.name] = [call.held[n % len(call.held)] for n in range(count)]
@@ -125,7 +158,7 @@ def accepted(call: Call, count: int) -> list[int]:
     return [0 if kind == "shared" else counts[turn] for kind, turn in zip(kinds, turns, strict=True)]
 
 
-def _slots(tensors: list[Tensor], call: Call, count: int, each: int, num_slots: int) -> dict[str, list[int]]:
+def _slots(tensors: list[Tensor], call: Call, count: int, each: int, known: range) -> dict[str, list[int]]:
     """Slots anywhere in each pool. A pool that one input names has a slot for each row. Where one input names what is
     read and another what is written, `kinds` says how the two go together."""
     values: dict[str, list[int]] = {}
@@ -133,7 +166,7 @@ def _slots(tensors: list[Tensor], call: Call, count: int, each: int, num_slots: 
     drawn = random.Random(zlib.crc32(call.name.encode()))
     for pool in dict.fromkeys(pools):
         named = [tensor for tensor in tensors if tensor.indexes == pool]
-        free = iter(drawn.sample(range(num_slots), num_slots))
+        free = iter(drawn.sample(known, len(known)))
         if len(named) == 1:
             values[named[0].name] = [next(free) for _ in range(count)]
             continue
@@ -156,5 +189,5 @@ def _slots(tensors: list[Tensor], call: Call, count: int, each: int, num_slots: 
         for name, slots in values.items():
             step = len(slots) // max(1, count)
             for n in range(call.skip - 1, count, call.skip):
-                values[name][n * step : (n + 1) * step] = [-1] * step
+                values[name][n * step : (n + 1) * step] = [known.start - 1] * step
     return values

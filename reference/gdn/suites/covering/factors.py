@@ -9,8 +9,8 @@ from itertools import groupby
 
 from gdnspec.family import FLOATS, Definition, Published, Workload, is_state
 
-from .build import DRAFTS, Heads, drafted, naming, ragged
-from .names import CHUNK, INTERVAL, keeps_checkpoints
+from .build import DRAFTS, OF_A_ROW, PARENTS, Heads, branching, drafted, naming, numbered, ragged
+from .names import CHUNK, INTERVAL, keeps_checkpoints, padding, takes_rows_behind
 
 Levels = dict[str, set[str]]
 Axes = dict[str, int]  # const and variable
@@ -71,6 +71,8 @@ def factors(published: Published) -> dict[str, tuple[str, ...]]:
     if ragged(definition):
         table["empty"] = EMPTIES
         table["length"] = LENGTHS
+    if takes_rows_behind(definition):
+        table["rows behind"] = ("none", "some")
     if any(tensor.is_flag for tensor in definition.inputs):
         table["state held"] = ("yes", "no")
     pools = naming(definition)
@@ -81,7 +83,9 @@ def factors(published: Published) -> dict[str, tuple[str, ...]]:
         table["read"] = KINDS if drafted(definition) else KINDS[:-1]
     if drafted(definition):
         table["drafts"] = ("1", "2 to 8", "9 or more")
-        table["accepted"] = ("none", "some", "all")
+        table["of a row" if numbered(definition) else "accepted"] = ("none", "some", "all")
+    if branching(definition):
+        table["tree"] = ("chain", "flat", "branches")
     if "a_weight" not in names:
         table["regime"] = tuple(level for level in REGIMES if _expresses(definition, level))
     return table
@@ -244,7 +248,8 @@ def _held(factor: str, published: Published, workload: Workload, axes: Axes) -> 
 
 
 def _skipped(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
-    return ["some" if any(-1 in workload.integers[t.name] for t in naming(published.definition)) else "none"]
+    skip = padding(published.definition)
+    return ["some" if any(skip in workload.integers[t.name] for t in naming(published.definition)) else "none"]
 
 
 def _slots(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
@@ -268,6 +273,10 @@ def _read(factor: str, published: Published, workload: Workload, axes: Axes) -> 
     return list(levels)
 
 
+def _behind(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    return ["some" if axes["total_seq_len"] > sum(workload.sequence_lengths or []) else "none"]
+
+
 def _drafts(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
     count = axes[DRAFTS]
     return ["1" if count == 1 else "2 to 8" if count <= 8 else "9 or more"]
@@ -275,9 +284,21 @@ def _drafts(factor: str, published: Published, workload: Workload, axes: Axes) -
 
 def _accepted(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
     drafts, levels = axes[DRAFTS], set()
-    for n, count in enumerate(workload.integers["accepted"]):
-        if workload.integers["initial_slots"][n] != -1:
+    counts = "accepted" if factor == "accepted" else OF_A_ROW
+    starts = "initial_slots" if "initial_slots" in workload.integers else "slots"
+    for n, count in enumerate(workload.integers[counts]):
+        if workload.integers[starts][n] != -1:
             levels.add("none" if count == 0 else "all" if count == drafts else "some")
+    return list(levels)
+
+
+def _tree(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    count, levels = axes[DRAFTS], set()
+    for n in range(axes["batch_size"]):
+        row = workload.integers[PARENTS][n * count : (n + 1) * count]
+        if count > 1 and workload.integers["slots"][n] != -1 and workload.integers[OF_A_ROW][n] > 1:
+            flat, chain = set(row) == {-1}, row == list(range(-1, count - 1))
+            levels.add("flat" if flat else "chain" if chain else "branches")
     return list(levels)
 
 
@@ -293,5 +314,6 @@ def _regime(factor: str, published: Published, workload: Workload, axes: Axes) -
 _EXHIBITED: dict[str, Callable[[str, Published, Workload, Axes], list[str]]] = {
     "heads": _heads, "key heads": _key_heads, "head size": _head_size, "kernel width": _width, "interval": _interval,
     "sequences": _counts, "rows": _counts, "empty": _empty, "length": _lengths, "state held": _held,
-    "skipped": _skipped, "slots": _slots, "read": _read, "drafts": _drafts, "accepted": _accepted, "regime": _regime,
+    "skipped": _skipped, "slots": _slots, "read": _read, "drafts": _drafts, "accepted": _accepted,
+    "of a row": _accepted, "rows behind": _behind, "tree": _tree, "regime": _regime,
 }  # fmt: skip

@@ -11,9 +11,9 @@ from itertools import combinations
 from gdnspec.family import Published, SuiteError, Workload
 
 from ..line import Line
-from .build import Call, Heads, drafted, line
+from .build import OF_A_ROW, Call, Heads, drafted, line
 from .factors import EMPTIES, RATIOS, REGIMES, exhibits, factors_of, size_name, sizes
-from .names import INTERVAL
+from .names import INTERVAL, padding
 
 Level = tuple[str, str]  # a factor and one of its levels
 Pair = tuple[Level, Level]
@@ -43,7 +43,11 @@ def impossible(a: Level, b: Level) -> str | None:
         return "a sequence that is empty and alone leaves nothing to judge"
     if alone and ({("skipped", "some"), ("read", "shared")} & both):
         return "of one row none is skipped beside others, and no slot is shared"
-    if ("drafts", "1") in both and ({("accepted", "some"), ("read", "last")} & both):
+    if ("drafts", "1") in both and "tree" in (a[0], b[0]):
+        return "one draft follows none, whatever the tree"
+    if alone and ("of a row", "none") in both:
+        return "a row without drafts and alone leaves nothing to judge"
+    if ("drafts", "1") in both and ({("accepted", "some"), ("of a row", "some"), ("read", "last")} & both):
         return "with one draft the first is the last, and some is none or all"
     return None
 
@@ -66,8 +70,9 @@ def blind(published: Published, workload: Workload) -> bool:
     """Whether a row has no token, does none, or writes none."""
     lengths = workload.sequence_lengths
     slots = [workload.integers[tensor.name] for tensor in published.definition.inputs if tensor.indexes is not None]
-    skipped = bool(slots) and all(set(each) <= {-1} for each in slots)
+    skipped = bool(slots) and all(set(each) <= {padding(published.definition)} for each in slots)
     nothing = not any(lengths) if lengths is not None else workload.axes.get("batch_size") == 0
+    nothing = nothing or not any(workload.integers.get(OF_A_ROW, [1]))
     return nothing or skipped or workload.regime == "beta_zero"
 
 
@@ -132,7 +137,7 @@ def recipe(published: Published, target: Pair, drawn: random.Random) -> Recipe:
         chosen[factor] = level
     for count in {"sequences", "rows"} & chosen.keys():
         # What one row cannot exhibit asks for more.
-        crowd = ("empty", "none"), ("skipped", "none"), ("read", "in_place")
+        crowd = ("empty", "none"), ("skipped", "none"), ("read", "in_place"), ("of a row", "all")
         for factor, least in crowd if chosen[count] == "1" else ():
             if (factor, chosen.get(factor)) not in target:
                 chosen |= {factor: least} if factor in chosen else {}
@@ -165,12 +170,17 @@ def call_of(published: Published, chosen: Recipe, name: str, number: int) -> Cal
         name, Heads(q, k, v, key, value, int(chosen.get("kernel width", 4))), lengths,
         REGIMES[chosen["regime"]] if "regime" in chosen else "typical",
         omit=tuple(input_ for input_ in optional if chosen[input_] == "absent"), scalars=scalars,
-        drafts={"1": 1, "2 to 8": 2 + number % 4, "9 or more": 9 + number % 3}[chosen["drafts"]]
+        drafts={"1": 1, "2 to 8": (3 if "tree" in chosen else 2) + number % 4, "9 or more": 9 + number % 3}[
+            chosen["drafts"]
+        ]
         if drafted(published.definition) else 1,
         kinds=kinds or (chosen.get("read", "in_place"),), accept=(chosen.get("accepted", "none"),),
+        trees=(chosen.get("tree", "chain"),),
+        drafted=("none", "all") if chosen.get("of a row") == "none" else (chosen.get("of a row", "all"),),
         held=(int(chosen.get("state held", "yes") == "yes"), number % 2) if len(lengths) > 1
         else (int(chosen.get("state held", "yes") == "yes"),),
         skip=3 if chosen.get("skipped") == "some" else 0, gap=64 if chosen.get("slots") == "apart" else 0,
+        behind=(1, 5, 17)[number % 3] if chosen.get("rows behind") == "some" else 0,
         covers="; ".join(f"{factor} {level}" for factor, level in chosen.items() if factor != "kernel width"),
     )  # fmt: skip
 

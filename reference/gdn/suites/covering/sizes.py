@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from gdnspec.family import Published, SuiteError, Workload
 
 from ..line import Line
-from .build import DRAFTS, Call, Heads, drafted, line, naming, ragged
-from .names import CHECKPOINTS, CHUNK, counts_chunks
+from .build import DRAFTS, Call, Heads, drafted, line, naming, numbered, ragged
+from .names import CHECKPOINTS, CHUNK, SLOTS, counts_chunks, padding
 
 EXACT = (1, 2, 3, 5, 8)
 PAST = (16, 32, 64, 128, 256, 512, 1024, 4096)
@@ -30,7 +30,8 @@ def required(published: Published) -> dict[str, tuple[int, ...]]:
     most |= NORMED if published.definition.stage == "layer" else {}
     for axis in published.definition.var_axes():
         past = tuple(number + 1 for number in PAST if number <= most.get(axis.name, PAST[-1]))
-        table[axis.name] = DRAFTED if axis.name == DRAFTS else (*EXACT, *past)
+        exact = EXACT[1:] if axis.name == SLOTS and padding(published.definition) == 0 else EXACT
+        table[axis.name] = DRAFTED if axis.name == DRAFTS else (*exact, *past)
     everything = (*EXACT, *(number + 1 for number in PAST))
     if ragged(published.definition):
         table[LONGEST] = tuple(size for size in everything if size <= 1 + most.get(LONGEST, PAST[-1]))
@@ -112,7 +113,7 @@ def _call(published: Published, axis: str, wanted: int, lacking: list[tuple[str,
     elif axis in (LONGEST, "total_seq_len"):
         lengths = [wanted]
     elif axis == "num_slots":
-        lengths = [1] * min(2, wanted)
+        lengths = [1] * min(2, wanted - 1 - padding(published.definition))
         slots = wanted
     if axis == "num_seqs" and published.definition.stage == "backward":
         # Of one token a gradient of a gate is one number: of a thousand numbers, rounding leaves nothing of one.
@@ -121,11 +122,11 @@ def _call(published: Published, axis: str, wanted: int, lacking: list[tuple[str,
     if axis == "num_seqs" and short:
         lengths[0] = short[0]
     if naming(published.definition) and not slots:
-        needed = len(lengths) * drafts
+        needed = len(lengths) * (1 if numbered(published.definition) else drafts)
         slots = min((size for each, size in lacking if each == "num_slots" and size >= needed), default=_next(needed))
     return Call(
         f"size_{axis.replace(' ', '_').removeprefix('num_')}_{wanted}", heads, lengths, "typical", scalars=scalars,
-        drafts=drafts, accept=("all", "none", "some"), num_slots=slots, spare=0,
+        drafts=drafts, accept=("all", "none", "some"), drafted=("all", "some", "none"), num_slots=slots, spare=0,
         # Of one token from zeros a layer reads a multiple of q k, whose sign an honest rounding may turn.
         held=(1,) if published.definition.stage == "layer" else (1, 0),
         covers=f"a size that a block may not hold: {axis} {wanted}",

@@ -7,7 +7,7 @@ from gdnspec.family import Published
 from . import pairs, scalars, sizes
 from .build import DRAFTS
 from .factors import factors_of
-from .names import BY_HAND, CHECKPOINTS
+from .names import BY_HAND, CHECKPOINTS, SLOTS
 
 COLUMNS = (*sizes.EXACT, *(number + 1 for number in sizes.PAST))
 LAST_DRAFTS = sizes.DRAFTED[-1]
@@ -17,12 +17,15 @@ WHY = {
     "b": "a checkpoint takes 64 tokens or more, and 513 of them take minutes on a CPU",
     "c": "budgets come of twelve emulators that take one sequence at a time, which takes minutes",
     "d": "over hundreds of tokens one layer output is near zero, and the norm amplifies its rounding error",
+    "e": "slot 0 stands for none: a pool of one slot has none for a sequence",
 }
 
 
 def letter(axis: str, size: int) -> str:
     if axis == DRAFTS:
         return "a"
+    if axis == SLOTS:
+        return "e"
     return "b" if axis == CHECKPOINTS else "d" if axis in sizes.NORMED else "c"
 
 

@@ -4,6 +4,30 @@
 
 inline void store_bytes(void* to, uint32_t from, int bytes) { store_bytes_if(true, to, from, bytes); }
 
+inline void load_bytes_once(uint32_t to, const void* from, int bytes, uint32_t barrier) { load_bytes(to, from, bytes, barrier); }
+inline void store_once(uint32_t* at, uint32_t x) { *at = x; }
+
+// Like all stores, each is done when it is waited for, here with the last one.
+inline void stored_but_one() { stored_read_but_one(); }
+
+// Blocks run one after the other, so what one has left the next one sees.
+inline int count_in_order(int* at, int last) { return std::exchange(*at, *at >= last ? 0 : *at + 1); }
+inline void store_released(int* at, int x) { *at = x; }
+inline void store_count(int* at, int x) { *at = x; }
+inline int wait_for_counts(const int* first, const int* second, int had) {
+  wait_until("counts", [=] { return min(*first, *second) > had; });
+  return min(*first, *second);
+}
+inline int wait_for_number(const int* at) {
+  wait_until("a number", [at] { return *at != 0; });
+  return *at;
+}
+
+template <class E, int N>
+void wgmma_part(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+  ask_product(d, a, {0, b, 64, false, false, true, kType<E>, false, N});
+}
+
 template <class E, int TransposedB, int TransposedA>
 void wgmma_shared(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
   ask_product(d, nullptr, {a, b, 64, true, TransposedB != 0, accumulate != 0, kType<E>, TransposedA != 0});

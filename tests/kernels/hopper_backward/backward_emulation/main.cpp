@@ -5,9 +5,10 @@
 #include "hopper_emulation/launch.h"
 #include "gradients.h"
 #include "forward.cuh"
-#include "gradients.cuh"
+#include "carry.cuh"
 #include "prepare.cuh"
-#include "reverse.cuh"
+#include "segments.cuh"
+#include "together.cuh"
 #include "values.cuh"
 
 // SEED draws other orders in which threads run.
@@ -39,24 +40,30 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   const auto grid = [](int64_t x, int64_t y, int64_t z) {
     return Place{static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
   };
+  const bool cut = p.segments.owners != nullptr;
+  if (cut) launch(grid(1, 1, 1), kCutThreads, 0, [&] { gdn_cut_kernel(p, const_cast<int64_t*>(p.cu_seqlens)); });
   launch(grid(places + 1, p.H / (group.units * group.heads), 1), 128, prepare_bytes(group.units), [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
+  if (cut) {
+    launch(grid(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, [&] { gdn_carry_kernel<E>(p, maps); });
+    launch(grid(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p); });
+  }
   const Place walks = grid(kHalves / Groups, p.H, p.N);
   launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
-  launch(walks, kWalkThreads<Groups>, sizeof(ReverseShared<Groups>), [&] { gdn_reverse_kernel<E, Groups>(p, maps); });
-  launch(grid(std::min<int64_t>(2, places), 1, 1), kGradientBlock, sizeof(GradientShared), [&] { gdn_gradients_kernel<E>(p, maps); });
+  // Blocks run one after the other, so one does all.
+  launch(grid(1, 1, 1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, 1); });
   if (p.v_group > 1) launch(grid(places, p.v_heads, 1), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
 }
 
-Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, int groups, float scale) {
+Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, int groups, int segment, float scale) {
   const int64_t tokens = x.bounds.back() + given.behind, heads = c.heads(), state = kSize * kSize;
-  const int64_t places = tokens / kChunk + c.sequences();
+  const int64_t sequences = c.sequences() + (segment > 0 ? tokens / (segment * kChunk) : 0), places = tokens / kChunk + sequences;
   Found found{Guarded<uint16_t>(tokens * c.query_heads * kSize), Guarded<uint16_t>(tokens * c.key_heads * kSize),
               Guarded<uint16_t>(tokens * c.value_heads * kSize), Guarded<float>(tokens * heads), Guarded<float>(tokens * heads),
               Guarded<float>(c.sequences() * heads * state)};
   Guarded<float> tiles(places * heads * kTileBytes / 4), starts(places * heads * kStateBytes / 4), ends = starts;
   Guarded<float> errors(places * heads * kValueBytes / 4);
-  Guarded<float> of_end(c.sequences() * heads * kWalkers * kChunk);
-  Guarded<float> rests(c.sequences() * heads * 2 * kWalkers * 4 * 32 * 4);
+  Guarded<float> of_end(sequences * heads * kWalkers * kChunk);
+  Guarded<float> rests(sequences * heads * 2 * kWalkers * 4 * 32 * 4);
   Problem p{};
   p.cu_seqlens = x.bounds.data();
   if (c.gates) p.g = x.g.data(), p.beta = x.beta.data();
@@ -69,13 +76,28 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.of_end = of_end.data();
   p.rests = reinterpret_cast<uint4*>(rests.data());
   p.places = static_cast<int>(places);
-  std::vector<int> order(c.sequences(), -1);
-  if (c.sequences() > 1) p.order = order.data();
-  p.tokens = tokens, p.N = c.sequences(), p.H = static_cast<int>(heads);
+  std::vector<int> order(sequences, -1);
+  if (sequences > 1) p.order = order.data();
+  Queue queue{-1, -1, -1, -1};
+  std::vector<int> walked(places * c.key_heads, -1), ready = walked;
+  p.queue = &queue, p.walked = walked.data(), p.ready = ready.data();
+  p.tokens = tokens, p.N = static_cast<int>(sequences), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
   p.scale = scale, p.multiprocessors = 3;
   p.k_first = p.log_gates = c.k_first;
+  p.segments = {p.cu_seqlens, p.initial_state, p.dht, c.sequences(), segment};
+  p.segments.k_first = p.k_first;
+  const int64_t of_segments = segment > 0 ? sequences * heads * state : 0;
+  Guarded<float> between[4] = {Guarded<float>(of_segments), Guarded<float>(of_segments), Guarded<float>(of_segments), Guarded<float>(of_segments)};
+  std::vector<int64_t> bounds(sequences + 1, -1);
+  std::vector<int> owners(sequences, -2), firsts(c.sequences() + 1, -2);
+  if (segment > 0) {
+    p.segments.starts = between[0].data(), p.segments.ends = between[1].data();
+    p.segments.transfers = between[2].data(), p.segments.turned = between[3].data();
+    p.segments.owners = owners.data(), p.segments.firsts = firsts.data();
+    p.cu_seqlens = bounds.data(), p.initial_state = p.segments.starts, p.dht = p.segments.ends, p.k_first = false;
+  }
   Guarded<uint16_t> of_heads(p.v_group > 1 ? tokens * heads * kSize : 0);  // dv of each head
   p.writes = p.v_group > 1 ? of_heads.data() : found.dv.data();
 
@@ -91,6 +113,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &of_end, &rests}) {
     found.intact &= x->intact();
   }
+  for (const Guarded<float>& x : between) found.intact &= x.intact();
   found.intact &= of_heads.intact() && found.dq.intact() && found.dk.intact() && found.dv.intact();
   return found;
 }
@@ -120,8 +143,8 @@ double error_of(const std::vector<int64_t>& bounds, int heads, int size, const V
   return worst;
 }
 
-bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients& expected, const Given& given, int groups, float scale) {
-  const Found got = call(c, x, y, given, groups, scale);
+bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients& expected, const Given& given, int groups, int segment, float scale) {
+  const Found got = call(c, x, y, given, groups, segment, scale);
   const auto half = [&](const Guarded<uint16_t>& of) { return [&](int64_t i) -> double { return to_float(of[i], c.type); }; };
   const auto full = [](const Guarded<float>& of) { return [&](int64_t i) -> double { return of[i]; }; };
   std::vector<int64_t> of_states(c.sequences() + 1);
@@ -144,8 +167,8 @@ bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients
     for (int64_t i = 0; i < c.heads(); ++i) zeros &= got.dg[t * c.heads() + i] == 0 && got.dbeta[t * c.heads() + i] == 0;
   }
   right &= zeros;
-  std::printf("%s: %s, %s, %d slices in a block, %d behind: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s\n",
-              right ? "right" : "WRONG", c.name, c.type == Type::float16 ? "float16" : "bfloat16", groups, given.behind, errors[0],
+  std::printf("%s: %s, %s, %d slices in a block, %d behind, segments of %d: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s\n",
+              right ? "right" : "WRONG", c.name, c.type == Type::float16 ? "float16" : "bfloat16", groups, given.behind, segment, errors[0],
               errors[1], errors[2], errors[3], errors[4], errors[5], got.intact ? "" : ", written outside of a tensor",
               zeros ? "" : ", no zeros behind the last sequence");
   std::fflush(stdout);
@@ -155,7 +178,7 @@ bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients
 struct Run {
   Case c;
   Given given = {};
-  int groups = 2;
+  int groups = 2, segment = 0;
 };
 
 std::vector<Run> all_runs() {
@@ -169,9 +192,11 @@ std::vector<Run> all_runs() {
                     .checkpoint_every = 0};
   const Case repeated{.name = "repeated keys", .lengths = {128}, .initial_state = false, .repeated_keys = true, .least_alpha = 1.f,
                       .least_beta = 1.9f, .largest_beta = 1.95f, .checkpoint_every = 0};
+  const Case cut{.name = "cut, k first", .lengths = {230, 0, 70}, .k_first = true, .checkpoint_every = 0};
   Case in_float16 = linear;
   in_float16.type = Type::float16;
-  std::vector<Run> runs{{ragged, {100}, 2}, {resets, {}, 1}, {linear, {}, 2}, {bare, {0, true, false}, 1}, {in_float16, {}, 1}};
+  std::vector<Run> runs{{ragged, {100}, 2}, {resets, {}, 1}, {linear, {}, 2}, {bare, {0, true, false}, 1}, {in_float16, {}, 1},
+                        {cut, {3}, 1, 1}};
   if (std::getenv("THOROUGH") != nullptr) {
     for (const int groups : {1, 2}) {
       for (const Case& c : {ragged, resets, linear, bare, longer, repeated, in_float16}) {
@@ -193,7 +218,7 @@ int main() {
     Inputs inputs = draw(run.c);
     const Cotangents cotangents = draw_cotangents(run.c, inputs);
     const Gradients expected = recur_back(run.c, inputs, cotangents, scale, run.given.output, run.given.state);
-    right &= report(run.c, inputs, cotangents, expected, run.given, run.groups, scale);
+    right &= report(run.c, inputs, cotangents, expected, run.given, run.groups, run.segment, scale);
 #ifdef STOP_AT_FIRST
     if (!right) return 1;
 #endif

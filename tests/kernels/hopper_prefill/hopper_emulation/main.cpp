@@ -101,6 +101,7 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.k_first = p.log_gates = c.k_first;
   p.first = cut.first, p.length = cut.length, p.multiprocessors = cut.multiprocessors, p.decides = cut.decides();
   p.whole = cut.whole, p.most = std::min(cut.most, p.N);
+  p.one_takes = 2050, p.both_take = 3200;
   p.stays = cut.stays;
   if (cut.length != 0) p.segments = count_places(tokens, p.N, p.first, p.length);
   Guarded<float> before(p.segments * heads * state), transfer = before;

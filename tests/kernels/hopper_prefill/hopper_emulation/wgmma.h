@@ -31,6 +31,7 @@ struct Request {
   bool left_shared, transposed, accumulate;
   Type type;
   bool left_transposed = false;
+  int used = columns;  // of these, the first; the others stay as they are
   bool operator==(const Request&) const = default;
 };
 
@@ -125,7 +126,7 @@ inline void read_shared_left(Product& product) {
 inline void read_right(Product& product) {
   const Request& request = product.request;
   const Operand x = read_descriptor(request.right);
-  for (int column = 0; column < request.columns && !request.transposed; ++column) {
+  for (int column = 0; column < request.used && !request.transposed; ++column) {
     for (int part = 0; part < 2; ++part) {
       const Piece piece = read_along_k(product, x, column, part);
       for (int e = 0; e < 8; ++e) product.right[8 * part + e][column] = to_float(piece.numbers[e], request.type);
@@ -189,7 +190,7 @@ inline void multiply_add(Product& product) {
     if (!request.accumulate) std::fill_n(sums, request.columns, 0.f);
     for (int k = 0; k < 16; ++k) {
       const float left = product.left[row][k];
-      for (int column = 0; column < request.columns; ++column) sums[column] += left * product.right[k][column];
+      for (int column = 0; column < request.used; ++column) sums[column] += left * product.right[k][column];
     }
   }
 }

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from gdnspec.catalog.families import same_families
 from gdnspec.catalog.solutions import Solution
-from gdnspec.cli import amounts, offered, watching
+from gdnspec.cli import amounts, check_sessions, offered, watching
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device, likely_device, require_device
 from gdnspec.cli.matching import matching
@@ -96,6 +96,10 @@ Matching = Annotated[
         "-k", metavar="EXPR", help="Only workloads whose name, suite or regime contains these words: and, or, not."
     ),
 ]
+Sessions = Annotated[
+    bool,
+    typer.Option("--sessions", help="Judge sequences of calls on one pool of states, instead of single calls."),
+]
 Echo = Callable[[bytes], object]
 
 
@@ -125,6 +129,7 @@ def check(
     ] = False,
     invariance: Invariance = False,
     save: Save = False,
+    sessions: Sessions = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Check solutions for correctness on a definition's workloads, and on newly drawn ones.
@@ -138,7 +143,20 @@ def check(
     wanted, targets = split(names)
     only = matching(keyword) if keyword is not None else None
     find = _finder(targets, wanted, solution, solutions_dir)
+    if sessions:
+        others = {"--seed": seed is not None, "--repeat": repeat is not None, "--errors": errors, "--watch": watch}
+        check_sessions.refuse(
+            wanted, {**others, "--symmetries": symmetries, "--invariance": invariance, "--save": save}
+        )
     chosen, broken = find()
+    given = {one.name: words_for(one, target) for one, target in zip(chosen, targets, strict=False)}
+    if sessions:
+        request = check_sessions.Request(
+            suite, workload, workloads_file, keyword, fail_fast, verbose, device, solutions_dir, json_file, resume,
+            timeout,
+        )  # fmt: skip
+        code = check_sessions.check_sessions(request, chosen, given, _echo if show_output else None)
+        _end(broken, code)
     if watch and not (targets or solution):
         raise SpecError("--watch needs a kernel: name its folder or file, or --solution NAME")
     definitions = wanted or (sorted({name for one in chosen for name in one.manifest.entries}) if targets else None)
@@ -163,13 +181,16 @@ def check(
             selected = with_fresh(selected, lambda item: fresh(item, drawn, where.kind), workload)
         if only is not None:
             selected = _matching(selected, only)
-        given = {one.name: words_for(one, target) for one, target in zip(chosen, targets, strict=False)}
         flags = tuple(_flags(solutions_dir, workloads_file, symmetries, timeout))
         options = Options(timeout, drawn, flags, given=given, echo=echo)
         checker = Checker(where.kind, options, warn, started)
         extras = Extras(symmetries, errors, repeat, invariance)
         this = Round(some(selected), where, extras, write, fail_fast, verbose, not to_stdout, reused, save)
         code = _watched(this, checker, chosen, find) if watch else _judged(this, checker, chosen)
+    _end(broken, code)
+
+
+def _end(broken: list[object], code: int) -> NoReturn:
     for problem in broken:
         complain(f"gdnspec: {problem}")
     raise typer.Exit(2 if broken else code)

@@ -8,11 +8,12 @@ import typer
 from gdnspec.catalog.definitions import Found, definition, definitions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.writing import require_folder
-from gdnspec.cli import offered
+from gdnspec.cli import offered, session_files
 from gdnspec.cli.needs import needs
 from gdnspec.cli.options import DefinitionsDir, ForceFiles
 from gdnspec.cli.replay import replay, say_replay, write_workloads
 from gdnspec.cli.selection import chosen_solutions, heads_of
+from gdnspec.cli.sessions_from_log import EngineOptions, LogOptions, write_sessions
 from gdnspec.model.errors import PlacedError, Problem, SpecError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ TimedBy = Annotated[
 ]
 
 DefinitionNames = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option(
         "--definition", help="A prefill, decode or verify definition; repeatable.", autocompletion=offered.definitions
     ),
@@ -58,11 +59,46 @@ PresetName = Annotated[
 ]
 
 
+Layers = Annotated[
+    int, typer.Option(min=1, max=10_000, help="Layers of this kind in the model; Qwen3-Next has 36 of 48.")
+]
+StepMs = Annotated[
+    float,
+    typer.Option(min=0, max=1e6, help="Milliseconds that everything else takes per step. Measure your engine."),
+]
+TokenUs = Annotated[
+    float,
+    typer.Option(min=0, max=1e6, help="Microseconds that everything else takes per token. Measure your engine."),
+]
+StepsFile = Annotated[
+    Path | None,
+    typer.Option("--steps", metavar="FILE", help="Also write every step in order, one line of JSON each."),
+]
+Sessions = Annotated[
+    bool, typer.Option("--sessions", help="Write DIR/sessions.jsonl: sequences of calls on one pool of states.")
+]
+PerSession = Annotated[
+    int | None, typer.Option("--requests", min=1, max=1000, help="Requests in a session.", show_default="8")
+]
+Shorten = Annotated[
+    int | None,
+    typer.Option(min=1, help="Divide prompts and answers by this, and not blocks.", show_default="1"),
+]
+Drafts = Annotated[
+    int | None,
+    typer.Option(min=0, max=15, help="Draft tokens per row.", show_default="3 for a verify, else 0"),
+]
+Interval = Annotated[
+    int | None,
+    typer.Option(min=1, help="Value of integer scalars, in tokens.", show_default="one block"),
+]
+
+
 def from_requests(
     log: Annotated[Path, typer.Argument(metavar="LOG", help=f"A request log: {FORMATS}; .gz too, or a pipe.")],
-    definition_: DefinitionNames,
     preset: PresetName,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Write DIR/<definition>.jsonl.")],
+    definition_: DefinitionNames = None,
     reduce: Reduce = None,
     kind: Annotated[str | None, typer.Option("--format", help=FORMATS, show_default="by its first line")] = None,
     columns: Columns = "arrival,prompt_tokens,output_tokens",
@@ -73,36 +109,22 @@ def from_requests(
     chunked: Chunked = True,
     cached_states: CachedStates = 1024,
     block_tokens: BlockTokens = 512,
-    interval: Annotated[
-        int | None,
-        typer.Option(min=1, help="Value of integer scalars, in tokens.", show_default="one block"),
-    ] = None,
-    drafts: Annotated[
-        int | None,
-        typer.Option(min=0, max=15, help="Draft tokens per row.", show_default="3 for a verify, else 0"),
-    ] = None,
+    interval: Interval = None,
+    drafts: Drafts = None,
     acceptance: Annotated[
         float, typer.Option(min=0, max=1, help="Probability that the next draft token is accepted.")
     ] = 0.7,
     solution: TimedBy = None,
     device: Annotated[str, typer.Option(help="Device whose traces and rates give step times.")] = "nvidia-h200",
-    layers: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Layers of this kind in the model; Qwen3-Next has 36 of 48.")
-    ] = 36,
-    step_ms: Annotated[
-        float,
-        typer.Option(min=0, max=1e6, help="Milliseconds that everything else takes per step. Measure your engine."),
-    ] = 5.0,
-    token_us: Annotated[
-        float,
-        typer.Option(min=0, max=1e6, help="Microseconds that everything else takes per token. Measure your engine."),
-    ] = 10.0,
-    steps_file: Annotated[
-        Path | None,
-        typer.Option("--steps", metavar="FILE", help="Also write every step in order, one line of JSON each."),
-    ] = None,
+    layers: Layers = 36,
+    step_ms: StepMs = 5.0,
+    token_us: TokenUs = 10.0,
+    steps_file: StepsFile = None,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 62) - 1, help="The same seed gives the same workloads.")] = 0,
     force: ForceFiles = False,
+    sessions: Sessions = False,
+    per_session: PerSession = None,
+    shorten: Shorten = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Replay a request log in a simulated engine (continuous batching), and write the calls of its kernels as weighted
@@ -110,6 +132,21 @@ def from_requests(
 
     The workloads have no error budgets yet: gdnspec workloads freeze DEFINITION --workloads FILE adds them.
     """
+    if sessions:
+        of_calls = {
+            "--definition": definition_, "--interval": interval, "--solution": solution, "--steps": steps_file,
+            "--whole": not chunked, "--device": device != "nvidia-h200", "--layers": layers != 36,
+            "--step-ms": step_ms != 5.0, "--token-us": token_us != 10.0,
+        }  # fmt: skip
+        session_files.refuse(of_calls)
+        from_log = LogOptions(log, kind, columns, skip_invalid, max_prompt, block_tokens)
+        engine = EngineOptions(step_tokens, running, drafts or 0, acceptance, cached_states, seed)
+        write_sessions(from_log, engine, preset, output, reduce, per_session or 8, shorten or 1, force)
+        return
+    if per_session is not None or shorten is not None:
+        raise SpecError("--requests and --shorten describe sessions: add --sessions")
+    if not definition_:
+        raise SpecError("name a --definition: a prefill, a decode or a verify; or --sessions")
     needs("serving", "sklearn", "scipy")
     found = _definitions(definition_)
     _hold_outputs(output, found, steps_file, force)

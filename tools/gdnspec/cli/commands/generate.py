@@ -14,7 +14,7 @@ import typer
 from gdnspec.catalog.definitions import Found, definition
 from gdnspec.catalog.families import same_families
 from gdnspec.catalog.writing import require_file
-from gdnspec.cli import offered
+from gdnspec.cli import offered, session_files
 from gdnspec.cli.console import complain, warn
 from gdnspec.cli.device import chosen_device, require_device
 from gdnspec.cli.options import DefinitionsDir, ForceFile
@@ -31,25 +31,38 @@ from gdnspec.model.workload import Workload
 SPEC = "a list (1,63,1000), uniform:LO:HI or lognormal:MEDIAN:SIGMA"
 
 
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DEFINITION]",
+        help="The definition to make workloads for; with --sessions, a family.",
+        autocompletion=offered.definitions,
+    ),
+]
+Sessions = Annotated[bool, typer.Option("--sessions", help="Draw sessions: sequences of calls on one pool of states.")]
+StatesName = Annotated[
+    str | None, typer.Option(help="States of the pool of a session: float32 or bfloat16.", show_default="float32")
+]
+Convolution = Annotated[
+    bool, typer.Option("--convolution", help="Sessions whose tokens pass the convolution before the rule.")
+]
+Regime = Annotated[
+    str | None,
+    typer.Option(
+        help="How values are drawn: gdnspec list regimes.",
+        show_default="the first of the family",
+        autocompletion=offered.regimes,
+    ),
+]
+
+
 def generate(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="DEFINITION", help="The definition to make workloads for.", autocompletion=offered.definitions
-        ),
-    ],
     preset: Annotated[
         str, typer.Option(help="Head configuration: gdnspec list presets.", autocompletion=offered.presets)
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The JSONL file to write; - is stdout.")],
-    regime: Annotated[
-        str | None,
-        typer.Option(
-            help="How values are drawn: gdnspec list regimes.",
-            show_default="the first of the family",
-            autocompletion=offered.regimes,
-        ),
-    ] = None,
+    name: Name = None,
+    regime: Regime = None,
     lengths: Annotated[str | None, typer.Option(help=f"Sequence lengths of one workload: {SPEC}.")] = None,
     batch: Annotated[
         str | None, typer.Option(help=f"Sequences in a workload, or batch sizes of a decode: {SPEC}.")
@@ -66,10 +79,23 @@ def generate(
     freeze: Annotated[bool, typer.Option(help="Also freeze error budgets, which a check needs.")] = True,
     device: Annotated[str, typer.Option(help="Freeze budgets here: auto, cpu or cuda.")] = "auto",
     force: ForceFile = False,
+    sessions: Sessions = False,
+    states: StatesName = None,
+    convolution: Convolution = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Draw workloads. The same options give the same lines and the same tensors on any machine."""
     require_device(device)
+    if sessions:
+        cuda = {f"--device {device}": device == "cuda"}
+        of_calls = {"--lengths": lengths, "--batch": batch, "--drafts": drafts, "--scalar": scalar}
+        session_files.refuse({**of_calls, **cuda})
+        _sessions(name, preset, regime, states or "float32", convolution, count, seed, output, force, freeze)
+        return
+    if states is not None or convolution:
+        raise SpecError("--states and --convolution describe sessions: add --sessions")
+    if name is None:
+        raise SpecError("name a DEFINITION: gdnspec list definitions, or --sessions")
     found = definition(name)
     heads = heads_of(found, preset)
     known = found.family.about.regimes
@@ -102,6 +128,24 @@ def generate(
         then = ("check",) if freeze else ("workloads", "freeze")
         command = shlex.join(["gdnspec", *then, name, "--workloads", str(output), *same_families()])
         complain(f"{len(lines)} workloads in {output}; next: {command}")
+
+
+def _sessions(
+    name: str | None, preset: str, regime: str | None, states: str, convolution: bool, count: int, seed: int,
+    output: Path, force: bool, freeze: bool,
+) -> None:  # fmt: skip
+    family = session_files.family_named(name)
+    known, stored = family.about.regimes, session_files.states_named(states)
+    chosen = regime or next(iter(known))
+    if chosen not in known:
+        raise SpecError(f"no regime {chosen!r} ({nearest(chosen, known)})")
+    if family.preset(preset) is None:
+        raise SpecError(f"no preset {preset!r} ({nearest(preset, family.presets)})")
+
+    from gdnspec.sessions.random_walk import draw
+
+    lines = (draw(f"{chosen}_{i}", preset, chosen, seed + i, stored, convolution) for i in range(count))
+    session_files.write(family, lines, count, output, force, freeze)
 
 
 def _done(output: Path, lines: list[Workload], budgets: bool) -> int:

@@ -14,7 +14,8 @@ from gdnspec.catalog import definitions as catalog
 from gdnspec.catalog.carried_traces import CARRIED, load_proof, proof_files
 from gdnspec.catalog.definitions import Found, load_definition, preset_problems
 from gdnspec.catalog.extending import DEFINITION_FILE
-from gdnspec.catalog.families import FAMILY_FILE, PRESETS_FILE, families, load_presets
+from gdnspec.catalog.families import FAMILY_FILE, PRESETS_FILE, Family, families, load_presets
+from gdnspec.catalog.sessions import load_sessions, sessions_file, with_sessions
 from gdnspec.catalog.solutions import MANIFEST, load_solution, solution_folders
 from gdnspec.catalog.trace_check import check_traces, is_trace_file
 from gdnspec.catalog.traces import files_below
@@ -25,7 +26,7 @@ from gdnspec.cli.reading import keep_all
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.family_file import FamilyFile
 from gdnspec.model.fault import KNOWN_BAD_FILE, TABLE_FILE, KnownBad
-from gdnspec.model.loading import jsonl, load, load_lines, parse_json
+from gdnspec.model.loading import is_file, jsonl, load, load_lines, parse_json
 from gdnspec.model.result import CheckResult
 
 NAMED = (DEFINITION_FILE, FAMILY_FILE, PRESETS_FILE, MANIFEST, TABLE_FILE, KNOWN_BAD_FILE)
@@ -41,7 +42,7 @@ def validate(
     ] = None,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Validate definitions, presets, workloads, solutions, faults, results, traces and captured tensors."""
+    """Validate definitions, presets, workloads, sessions, solutions, faults, results, traces and captured tensors."""
     keep_all()
     files = list(_expand(path) if path else _everything())
     problems: list[Problem] = []
@@ -82,6 +83,8 @@ def _everything() -> Iterable[Path]:
     for family in families().values():
         yield family.file
         yield family.presets_file
+        if is_file(sessions_file(family)):
+            yield sessions_file(family)
         for kind in (DEFINITION_FILE, "workloads.jsonl", "tensors/*.safetensors"):
             yield from sorted(family.folder.glob(f"*/{kind}"))
     for folder in solution_folders():
@@ -121,8 +124,11 @@ def _one(file: Path, definition: str | None) -> None:
     elif file.name == KNOWN_BAD_FILE:
         load(KnownBad, file)
     elif file.suffix == ".jsonl":
-        if _holds_results(file):
+        first = _first_line(file)
+        if "status" in first:
             load_lines(CheckResult, file)
+        elif "steps" in first:
+            load_sessions(file, _with_sessions(file))
         else:
             owner = _owner(file, file.parent, definition)
             by_name(owner) if file == owner.workloads_file else load_workloads(file, owner)
@@ -158,12 +164,24 @@ def _presets(file: Path) -> None:
         raise SpecError(problems)
 
 
-def _holds_results(file: Path) -> bool:
-    """Results of a check have a status, workloads a suite and no status. Raises `SpecError` if there is no line."""
+def _first_line(file: Path) -> dict[str, object]:
+    """The first line of a file. Results have a status, sessions have steps, workloads neither. Raises `SpecError` if
+    there is no line."""
     for number, text in jsonl(file):
         data = parse_json(text, file, number)
-        return isinstance(data, dict) and "status" in data
+        return data if isinstance(data, dict) else {}
     raise SpecError([Problem(file, EMPTY, hint=MAKE)])
+
+
+def _with_sessions(file: Path) -> Family:
+    """The family of a file of sessions: that of its folder, or the only one that has sessions. Raises `SpecError`."""
+    known = with_sessions()
+    for family in known.values():
+        if family.folder.resolve() == file.parent:
+            return family
+    if len(known) != 1:
+        raise SpecError([Problem(file, f"is in no folder of a family with sessions: {', '.join(known) or 'none has'}")])
+    return next(iter(known.values()))
 
 
 def _owner(file: Path, folder: Path, definition: str | None) -> Found:

@@ -1,0 +1,71 @@
+// The inputs of a call become the arguments of a kernel. As in cuda_decode.
+#pragma once
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/extra/cuda/device_guard.h>
+#include <tvm/ffi/optional.h>
+
+#include <cmath>
+
+#include "host_checks.cuh"
+#include "problem.cuh"
+
+namespace {
+
+// The sizes that all definitions share.
+struct Sizes {
+  int64_t rows, T, key_heads, H, D;
+
+  Sizes(int64_t rows, int64_t T, int64_t key_heads, int64_t H, int64_t D)
+      : rows(rows), T(T), key_heads(key_heads), H(H), D(D) {
+    TVM_FFI_CHECK(D == 64 || D == 128 || D == 256, ValueError)
+        << "head_size " << D << " is not served: 64, 128 and 256 are";
+    TVM_FFI_CHECK(key_heads > 0 && H % key_heads == 0, ValueError)
+        << "num_q_heads " << key_heads << " does not divide num_v_heads " << H;
+    TVM_FFI_CHECK(T >= 1 && T <= kMaxTokens, ValueError)
+        << T << " tokens a row are not served: 1 to " << kMaxTokens << " are";
+    TVM_FFI_CHECK(rows <= 65535 && key_heads <= 65535 && H <= 32767, ValueError)
+        << "a batch of " << rows << " rows and " << H << " heads is not served: 65535 and 32767 are the most";
+  }
+};
+
+// What both definitions have.
+template <class E>
+Arguments<E> arguments(const Requirements& require, const Sizes& n, ffi::TensorView A_log, ffi::TensorView dt_bias,
+                       ffi::Optional<double> scale, ffi::Optional<bool> use_qk_l2norm) {
+  require("A_log", A_log, kFloat32, 4, {n.H});
+  require("dt_bias", dt_bias, kBFloat16, 2, {n.H});
+  Arguments<E> p{};
+  p.A_log = static_cast<const float*>(A_log.data_ptr());
+  p.dt_bias = static_cast<const bf16*>(dt_bias.data_ptr());
+  p.H = static_cast<int>(n.H);
+  p.T = static_cast<int>(n.T);
+  p.scale = static_cast<float>(scale.has_value() ? scale.value() : 1.0 / std::sqrt(static_cast<double>(n.D)));
+  p.normalise = use_qk_l2norm.has_value() ? use_qk_l2norm.value() : true;
+  return p;
+}
+
+// Tokens in tensors of their own, [B, T, heads, D].
+template <class E>
+void take_tokens(Arguments<E>& p, const Requirements& require, const Sizes& n, ffi::TensorView q, ffi::TensorView k,
+                 ffi::TensorView v, ffi::TensorView a, ffi::TensorView b, ffi::TensorView output) {
+  require("q", q, kBFloat16, 16, {n.rows, n.T, n.key_heads, n.D});
+  require("k", k, kBFloat16, 16, {n.rows, n.T, n.key_heads, n.D});
+  require("v", v, kBFloat16, 16, {n.rows, n.T, n.H, n.D});
+  require("a", a, kBFloat16, 2, {n.rows, n.T, n.H});
+  require("b", b, kBFloat16, 2, {n.rows, n.T, n.H});
+  require("output", output, kBFloat16, 8, {n.rows, n.T, n.H, n.D});
+  p.q = static_cast<const bf16*>(q.data_ptr());
+  p.k = static_cast<const bf16*>(k.data_ptr());
+  p.v = static_cast<const bf16*>(v.data_ptr());
+  p.a = static_cast<const bf16*>(a.data_ptr());
+  p.b = static_cast<const bf16*>(b.data_ptr());
+  p.output = static_cast<bf16*>(output.data_ptr());
+  p.qk_stride = n.key_heads * n.D;
+  p.v_stride = n.H * n.D;
+}
+
+cudaStream_t stream_of(DLDevice device) {
+  return static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
+}
+
+}  // namespace

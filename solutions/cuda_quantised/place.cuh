@@ -1,0 +1,146 @@
+// S [V, K], a row of S is contiguous in key channels: where a thread is in it, and the tokens that go with it. As in
+// cuda_decode.
+#pragma once
+#include <cuda_pipeline.h>
+
+#include <type_traits>
+
+#include "slots.cuh"
+
+namespace {
+
+// `Lanes`: side by side in a row. `Loads`: 16-byte loads of the state a thread. `Warps`: of a block, where a head has
+// rows for so many. `Together`: a thread's rows are neighbours, and its v and its
+// outputs words of up to 8 bytes.
+template <class E, int D, int Lanes, int Loads, int Warps, bool Together>
+struct RowTile {
+  static constexpr bool kTogether = Together;
+  static constexpr int kLanes = Lanes * kPer<E> <= D ? Lanes : D / kPer<E>;
+  static constexpr int kChunks = D / (kLanes * kPer<E>);        // of a row, a thread
+  static constexpr int kRows = Loads >= kChunks ? Loads / kChunks : 1;  // a thread
+  static constexpr int kRowsOfWarp = kRows * (32 / kLanes);
+  static constexpr int kWarps = Warps * kRowsOfWarp <= D ? Warps : D / kRowsOfWarp;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kGroups = kThreads / kLanes;             // rows side by side
+  static constexpr int kChannels = kRows * kGroups;             // value channels of a block
+  static constexpr int kTiles = D / kChannels;
+  static_assert(kRows >= 1 && kTiles * kChannels == D && kChunks * kLanes * kPer<E> == D);
+};
+
+// The tokens of a row that has several: all on their way while the state is.
+template <int D, int Channels>
+struct Stage {
+  alignas(16) bf16 q[kMaxTokens][D], k[kMaxTokens][D], v[kMaxTokens][Channels];
+};
+
+// Where a block is, and in it a thread.
+template <class E, int D, class Tile>
+struct RowPlace {
+  static constexpr int R = Tile::kRows, C = Tile::kChunks, P = kPer<E>;
+  static constexpr int kNextRow = Tile::kTogether ? 1 : Tile::kGroups, kNextKey = Tile::kLanes * P;
+  static constexpr int kNextGroup = Tile::kTogether ? R : 1;
+  // Value channels of one load of v and one store of the output.
+  static constexpr int kWide = !Tile::kTogether ? 1 : R % 4 == 0 ? 4 : R % 2 == 0 ? 2 : 1;
+  int tile, h;
+  int64_t first_token;
+  int lane;
+  int group;    // of the rows that lie side by side, the thread's
+  int channel;  // a thread's first value channel; the next is kNextRow on
+  int key;      // and its first key channel; the next chunk is kNextKey on
+  int part;     // in a slot
+
+  __device__ __forceinline__ explicit RowPlace(int T)
+      : tile(blockIdx.x % Tile::kTiles),
+        h(blockIdx.y * (gridDim.x / Tile::kTiles) + blockIdx.x / Tile::kTiles),
+        first_token(static_cast<int64_t>(blockIdx.z) * T),
+        lane(threadIdx.x % 32),
+        group(threadIdx.x / Tile::kLanes),
+        channel(tile * Tile::kChannels + kNextGroup * group),
+        key(P * (threadIdx.x % Tile::kLanes)),
+        part((h * D + channel) * D + key) {}
+};
+
+// Into L2: the block's part of a state, and the vectors that go with it.
+template <Slots slots, class E, int D, class Tile>
+__device__ __forceinline__ void bring_rows_near(const Arguments<E>& p, const RowPlace<E, D, Tile>& at, int T) {
+  // Vectors by few: lines that all blocks of many heads ask for at once, those of a and b, would be a queue.
+  if (threadIdx.x == 0) {
+    const int slot = guess_slot<slots>(p, T);
+    if (slots == Slots::kNone || is_slot(slot, p.num_slots)) {
+      bring_near(p.from + slot * p.slot_stride + (at.h * D + at.tile * Tile::kChannels) * D,
+                 Tile::kChannels * D * sizeof(E));
+    }
+  } else if (threadIdx.x == 1) {
+    bring_near(p.q + at.first_token * p.qk_stride + blockIdx.y * D, D * sizeof(bf16));
+  } else if (threadIdx.x == 2) {
+    bring_near(p.k + at.first_token * p.qk_stride + blockIdx.y * D, D * sizeof(bf16));
+  } else if (threadIdx.x == 4 && blockIdx.x + blockIdx.y == 0) {  // lines that all blocks of a row share
+    bring_line_near(p.a + at.first_token * p.H);
+    bring_line_near(p.b + at.first_token * p.H);
+    if constexpr (slots != Slots::kNone) bring_line_near(p.write + at.first_token);
+  } else if (threadIdx.x == 3 && Tile::kChannels % 8 == 0) {
+    bring_near(p.v + at.first_token * p.v_stride + at.h * D + at.tile * Tile::kChannels, Tile::kChannels * sizeof(bf16));
+  }
+}
+
+// What a thread needs of a token, as it is in memory.
+template <class E, int D, class Tile>
+struct RowToken {
+  using Place = RowPlace<E, D, Tile>;
+  Packed<Place::P> q[Place::C], k[Place::C];
+  alignas(2 * Place::kWide) bf16 v[Place::R];
+
+  // q and k from the thread's first key channel on; v from its value channel `first` on.
+  __device__ __forceinline__ void load(const bf16* from_q, const bf16* from_k, const bf16* from_v, int first) {
+#pragma unroll
+    for (int c = 0; c < Place::C; ++c) {
+      q[c].load(from_q + c * Place::kNextKey);
+      k[c].load(from_k + c * Place::kNextKey);
+    }
+#pragma unroll
+    for (int r = 0; r < Place::R; r += Place::kWide) load_wide<Place::kWide>(v + r, from_v + first + r * Place::kNextRow);
+  }
+
+  __device__ __forceinline__ void widen_to(float (&to_q)[Place::C][Place::P], float (&to_k)[Place::C][Place::P],
+                                           float (&to_v)[Place::R]) const {
+#pragma unroll
+    for (int c = 0; c < Place::C; ++c) q[c].widen_to(to_q[c]), k[c].widen_to(to_k[c]);
+#pragma unroll
+    for (int r = 0; r < Place::R; ++r) to_v[r] = __bfloat162float(v[r]);
+  }
+};
+
+// All tokens of a row to shared memory, in pieces of 16 bytes, in the background.
+template <class E, int D, class Tile>
+__device__ __forceinline__ void stage_tokens(const Arguments<E>& p, const RowPlace<E, D, Tile>& at, int T,
+                                             Stage<D, Tile::kChannels>& stage) {
+  const bf16* q_at = p.q + at.first_token * p.qk_stride + blockIdx.y * D;
+  const bf16* k_at = p.k + at.first_token * p.qk_stride + blockIdx.y * D;
+  const bf16* v_at = p.v + at.first_token * p.v_stride + at.h * D;
+  constexpr int kOfKeys = D / 8, kOfValues = Tile::kChannels / 8, kOfToken = 2 * kOfKeys + kOfValues;
+  static_assert(Tile::kChannels % 8 == 0);
+#pragma unroll 1
+  for (int n = threadIdx.x; n < T * kOfToken; n += Tile::kThreads) {
+    const int t = n / kOfToken, piece = n % kOfToken;
+    if (piece < kOfKeys) {
+      __pipeline_memcpy_async(&stage.q[t][8 * piece], q_at + t * p.qk_stride + 8 * piece, 16);
+    } else if (piece < 2 * kOfKeys) {
+      __pipeline_memcpy_async(&stage.k[t][8 * (piece - kOfKeys)], k_at + t * p.qk_stride + 8 * (piece - kOfKeys), 16);
+    } else {
+      const int i = 8 * (piece - 2 * kOfKeys);
+      __pipeline_memcpy_async(&stage.v[t][i], v_at + t * p.v_stride + at.tile * Tile::kChannels + i, 16);
+    }
+  }
+  __pipeline_commit();
+}
+
+// The output of a row that is skipped.
+template <class E, int D, class Tile>
+__device__ __forceinline__ void write_zeros(const Arguments<E>& p, const RowPlace<E, D, Tile>& at, int T) {
+  for (int n = threadIdx.x; n < T * Tile::kChannels; n += Tile::kThreads) {
+    const int t = n / Tile::kChannels, i = at.tile * Tile::kChannels + n % Tile::kChannels;
+    p.output[((at.first_token + t) * p.H + at.h) * D + i] = __float2bfloat16_rn(0.f);
+  }
+}
+
+}  // namespace

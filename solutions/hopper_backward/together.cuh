@@ -1,0 +1,98 @@
+// The last kernel: the reverse walk, and beside it the gradients of chunks that it has left. A block walks until there are no more
+// sequences, or does not, and finds gradients from then on, chunk after chunk as they become ready. So of what the walk writes much
+// is in the cache still when it is read, and no multiprocessor waits for the longest sequence.
+//
+// Blocks that walk come first and wait for nobody; so whoever waits for them will not wait forever.
+#pragma once
+#include "gradients.cuh"
+#include "reverse.cuh"
+
+namespace {
+
+constexpr int kWalk = 3, kWalked = 4;  // named barriers: of those that walk, feed and store; and of those that tell, too
+
+// The walk's places lie where parts and the rest of what the gradients need will, but for their barriers.
+template <int Groups>
+constexpr bool kShares = offsetof(ReverseShared<Groups>, carried) + sizeof(Carried) <= offsetof(GradientShared, landed);
+
+// So many blocks as there is room for, or fewer; the first `walkers` of them walk.
+template <class E, int Groups>
+__global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const __grid_constant__ Problem p,
+                                                                         const __grid_constant__ Maps maps, int walkers) {
+  static_assert(kShares<Groups>);
+  DYNAMIC_SHARED(memory);
+  auto& s = *reinterpret_cast<GradientShared*>(memory);
+  auto& walk = *reinterpret_cast<ReverseShared<Groups>*>(memory);
+  const int64_t behind = bound(p, p.N);
+  if (behind < p.tokens) {
+    for (int at = blockIdx.x; at < p.places * p.k_heads; at += gridDim.x) {
+      const int64_t first = static_cast<int64_t>(at / p.k_heads) * kChunk;
+      if (first < p.tokens && first + kChunk > behind) write_zeros(p, first, behind, at % p.k_heads);
+    }
+  }
+  if (threadIdx.x == 0) prepare_parts(s);
+  if (static_cast<int>(blockIdx.x) < walkers) {
+    prepare_walk_back<Groups>(walk);
+  } else if (threadIdx.x == 0) {
+    barrier_init_done();
+  }
+  __syncthreads();
+  constexpr int kSlices = kHalves / Groups, kTogether = 128 * Groups + 64;
+  // Found anew by each role, and not kept.
+  const auto first_job = [&] { return anew(static_cast<int>(blockIdx.x) < walkers ? blockIdx.x : p.N * p.H * kSlices); };
+  const auto more_jobs = [&](int job) { return job < p.N * p.H * kSlices; };
+  const bool walks = static_cast<int>(blockIdx.x) < walkers;
+  const GradientBlock block{p, s, maps};
+  const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), wg = of_block / 4;
+  if (of_block >= kGradientThreads / 32) {
+    registers_down<kFeedRegisters>();
+    if (of_block == 8) {
+      Behind of_walks;
+      const ReverseWay<Groups> way{maps, walk};
+#pragma unroll 1
+      for (int job = first_job(); more_jobs(job); job += walkers) {
+        if (lane_here() == 0) walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);
+        named_barrier(kWalk, kTogether);
+        feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
+        named_barrier(kWalk, kTogether);
+      }
+      if (walks) named_barrier(kWalked, kTogether + 32);
+      block.feed_heads();
+    } else if (of_block == 9) {
+      block.feed_queries();
+    } else if (of_block == 10) {
+      int turns = 0;
+#pragma unroll 1
+      for (int job = first_job(); more_jobs(job); job += walkers) {
+        named_barrier(kWalk, kTogether);
+        store_states<Groups>(p, walk, turns);
+        named_barrier(kWalk, kTogether);
+      }
+      if (walks) named_barrier(kWalked, kTogether + 32);
+    } else {
+      int turns = 0;
+#pragma unroll 1
+      for (int job = first_job(); more_jobs(job); job += walkers) {
+        const int h = job / kSlices % p.H, n = nth_sequence(p, job / kSlices / p.H), chunks = count_chunks(p, n);
+        const int last = (static_cast<int>(first_chunk(p, n)) + chunks - 1) * p.k_heads + h / p.k_group;
+        tell_turns<Groups>(p, walk, last, chunks, turns);
+      }
+      if (walks) named_barrier(kWalked, kTogether + 32);
+    }
+    return;
+  }
+  registers_up<kWalkRegisters>();
+  if (wg < Groups) {
+    int turns = 0, place = 0, parity = 0;
+#pragma unroll 1
+    for (int job = first_job(); more_jobs(job); job += walkers) {
+      named_barrier(kWalk, kTogether);
+      walk_back<E, Groups, false>(p, walk, wg, turns, place, parity);
+      named_barrier(kWalk, kTogether);
+    }
+    if (walks) named_barrier(kWalked, kTogether + 32);  // nobody looks at the walk's memory any more
+  }
+  find_all_gradients<E>(block);
+}
+
+}  // namespace

@@ -1,0 +1,171 @@
+"""gdnspec check --sessions, and the commands that write sessions."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Run
+
+FILE = ROOT / "definitions/gdn/sessions.jsonl"
+ONE = ("check", "--sessions", "--device", "cpu", "--solution", "torch_recurrent", "--workload", "slot_reused")
+
+
+def test_a_right_solution_passes_and_its_results_are_reused(gdnspec: Run, tmp_path: Path) -> None:
+    results = tmp_path / "r.jsonl"
+    command = ("check", "--sessions", "--device", "cpu", "--solution", "torch_recurrent", "--json", results)
+    chosen = ("--workload", "convolution_rolled_back", "--workload", "slot_reused", "--verbose")
+    done = gdnspec(*command, *chosen)
+    assert done.returncode == 0, done.stderr
+    assert "gdn/sessions" in done.stdout
+    assert "2 of 2" in done.stdout
+    assert "torch_recurrent: the judge's reference made the calls of gdn_conv1d_decode, gdn_conv1d_pre" in done.stdout
+    assert "PASSED  torch_recurrent on gdn/sessions/slot_reused" in done.stderr
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [line["status"] for line in lines] == ["PASSED", "PASSED"]
+    assert lines[0]["outputs"][0]["output"].startswith("gdn_")
+    again = gdnspec(*command, *chosen)
+    assert again.returncode == 0
+    assert "2 of 2 results taken from" in again.stderr
+    assert len(results.read_text().splitlines()) == 2
+
+
+def test_a_wrong_solution_fails_with_the_step_and_a_command(gdnspec: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "torch_recurrent"
+    shutil.copytree(ROOT / "solutions/torch_recurrent", folder, ignore=shutil.ignore_patterns("traces", "*.md"))
+    kernel = folder / "kernel.py"
+    right = "S = pool[torch.where(accepted > 0, last, initial_slots)[rows].long()]"
+    assert right in kernel.read_text()
+    kernel.write_text(kernel.read_text().replace(right, "S = pool[initial_slots[rows].long()]"))
+    names = ("--workload", "drafts_accepted_in_part", "--workload", "drafts_rolled_back", "--fail-fast")
+    done = gdnspec("check", "--sessions", folder, "--device", "cpu", *names)
+    assert done.returncode == 1, done.stderr
+    assert (
+        "NON_FINITE  torch_recurrent on gdn/sessions/drafts_accepted_in_part" in done.stderr
+    )  # a slot that is not read
+    assert "step 4 (verify): output: " in done.stderr
+    assert f"repeat: gdnspec check --sessions {folder} --workload drafts_accepted_in_part --device cpu" in done.stderr
+    assert "stopped at the first failure, after 1 of 2" in done.stderr
+
+
+def test_a_solution_that_serves_no_call_is_unsupported(gdnspec: Run) -> None:
+    done = gdnspec(*ONE[:5], "torch_layer", "--workload", "slot_reused")
+    assert done.returncode == 3
+    assert "the solution serves no call of this session" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--seed", "1"), "--seed has no meaning with --sessions"),
+        (("--repeat", "2"), "--repeat has no meaning with --sessions"),
+        (("--symmetries",), "--symmetries has no meaning with --sessions"),
+        (("--errors",), "--errors has no meaning with --sessions"),
+        (("--watch",), "--watch has no meaning with --sessions"),
+        (("gdn_verify_k_last",), "the definition 'gdn_verify_k_last' has no meaning with --sessions"),
+        (("--suite", "strict"), "no suite 'strict'"),
+        (("--workload", "slot_reuse"), "no session 'slot_reuse' (did you mean"),
+        (("-k", "nothing_of_this"), "no session has these names, suites and words"),
+        (("--workloads", "none.jsonl"), "none.jsonl: no such file"),
+        (("--solution", "torch_backward"), "no chosen solution serves a call of a session"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(gdnspec: Run, options: tuple[str, ...], message: str) -> None:
+    done = gdnspec("check", "--sessions", "--device", "cpu", *options)
+    assert done.returncode == 2, done.stdout
+    assert message in done.stderr
+
+
+def test_a_file_with_a_wrong_step_is_invalid(gdnspec: Run, tmp_path: Path) -> None:
+    line = json.loads(FILE.read_text().splitlines()[0])
+    line["steps"].pop()
+    file = tmp_path / "mine.jsonl"
+    file.write_text(json.dumps(line) + "\n")
+    last = len(line["steps"]) - 1
+    for command in (("validate", file), ("check", "--sessions", "--workloads", file)):
+        done = gdnspec(*command)
+        assert done.returncode == 2
+        assert f"line 1: /steps/{last}: step {last} (finish): the session ends with open requests: c" in done.stderr
+    line["steps"].append({"do": "finish", "request": "c"})
+    kept = {
+        "do": "prefill",
+        "rows": [{"request": "a", "tokens": 65, "keep": [{"at": 63, "checkpoint": "k", "slot": 5}]}],
+    }
+    loose = json.loads(json.dumps(line))
+    loose["budget"]["gdn_prefill_k_last"]["output"]["relative_l2"] = 0.05
+    wrong = [
+        ({**line, "preset": "none"}, "line 1: /preset: no preset 'none'"),
+        ({**line, "regime": "none"}, "line 2: /regime: no regime 'none'"),
+        (
+            {**line, "interval": 63, "steps": [*line["steps"][:3], kept, *line["steps"][4:]]},
+            "a positive multiple of 64",
+        ),
+        ({k: v for k, v in line.items() if k != "emulators"}, "a session with `budget` needs `emulators` as well"),
+        (loose, "the budget does not follow from its emulators"),
+        (line, "line 1 already has the name 'prompt_then_decode'"),
+    ]
+    file.write_text("".join(json.dumps(data) + "\n" for data, _ in wrong))
+    done = gdnspec("validate", file)
+    assert done.returncode == 2
+    for _, message in wrong:
+        assert message in done.stderr
+
+
+def test_drawn_sessions_are_the_same_for_one_seed(gdnspec: Run, tmp_path: Path) -> None:
+    made = [tmp_path / name for name in ("one.jsonl", "two.jsonl")]
+    options = ("--preset", "synthetic-gva-1x2-d64", "--count", "3", "--seed", "5", "--no-freeze")
+    for file in made:
+        done = gdnspec("workloads", "generate", "--sessions", *options, "-o", file)
+        assert done.returncode == 0, done.stderr
+    assert made[0].read_text() == made[1].read_text()
+    assert gdnspec("validate", made[0]).returncode == 0
+    refused = gdnspec("workloads", "generate", "--sessions", *options, "-o", made[0])
+    assert refused.returncode == 2
+    assert "exists already" in refused.stderr
+    unfrozen = gdnspec("check", "--sessions", "--workloads", made[0], "--solution", "torch_recurrent")
+    assert unfrozen.returncode == 2
+    assert "has no error budget" in unfrozen.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("generate", "--sessions", "--lengths", "1,2"), "--lengths has no meaning with --sessions"),
+        (("generate", "gdn_verify_k_last", "--sessions"), "--sessions takes a family instead of a definition"),
+        (("generate", "--sessions", "--states", "float16"), "no states 'float16'"),
+        (("generate", "--states", "float32"), "--states and --convolution describe sessions"),
+        (("generate",), "name a DEFINITION"),
+        (("from-requests", "LOG", "--sessions", "--definition", "gdn_verify_k_last"), "--definition has no meaning"),
+        (("from-requests", "LOG", "--sessions", "--layers", "3"), "--layers has no meaning with --sessions"),
+        (("from-requests", "LOG", "--shorten", "3"), "--requests and --shorten describe sessions"),
+        (("from-requests", "LOG"), "name a --definition"),
+        (("from-requests", "LOG", "--sessions"), "log.jsonl: No such file"),
+    ],
+)
+def test_generators_refuse_what_makes_no_sense(
+    gdnspec: Run, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    given = [str(tmp_path / "log.jsonl") if word == "LOG" else word for word in words]
+    done = gdnspec("workloads", *given, "--preset", "synthetic-gva-1x2-d64", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_log_becomes_sessions(gdnspec: Run, tmp_path: Path) -> None:
+    """Requests that share a block restore it, and answers are verified as the log's drafts say."""
+    log = tmp_path / "log.jsonl"
+    rows = [(0, 70, 3, [1]), (1, 133, 2, [1, 2]), (2, 131, 1, [1, 2])]
+    names = ("timestamp", "input_length", "output_length", "hash_ids")
+    log.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+    options = ("--preset", "synthetic-gva-1x2-d64", "--block-tokens", "64", "--drafts", "2", "--running", "1")
+    done = gdnspec("workloads", "from-requests", log, "--sessions", *options, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    (line,) = [json.loads(text) for text in (tmp_path / "out/sessions.jsonl").read_text().splitlines()]
+    done_steps = [step["do"] for step in line["steps"]]
+    assert done_steps.count("restore") == 2
+    assert "verify" in done_steps
+    hits = [step["checkpoint"] for step in line["steps"] if step["do"] == "restore"]
+    assert hits == ["b0", "b1"]
+    pieces = [step["rows"][0]["tokens"] for step in line["steps"] if step["do"] == "prefill"]
+    assert pieces == [70, 69, 3]
+    assert gdnspec("validate", tmp_path / "out/sessions.jsonl").returncode == 0

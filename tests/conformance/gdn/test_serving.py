@@ -1,0 +1,96 @@
+"""What holds between a call on slots and the plain operator that it is made of."""
+
+import pytest
+import torch
+from gdnspec.catalog.definitions import definition
+from helpers_unit import arguments, drawn, run_reference
+
+PREFILL, IN_POOL, DRAFTS = (
+    definition(f"gdn_{name}_k_last") for name in ("prefill", "prefill_pool", "verify_drafts")
+)  # fmt: skip
+
+
+def test_drafts_of_a_row_are_its_decodes_one_after_the_other() -> None:
+    one = definition("gdn_decode_k_last")
+    given = arguments(DRAFTS, drawn(DRAFTS, batch=4), torch.float64)
+    T = given["q"].shape[1]
+    given |= {"slots": torch.tensor([3, 0, -1, 3]), "step_slots": torch.tensor([1, 0, -1, 2])}
+    given["drafts"] = torch.tensor([T, 0, 1, T - 1])
+    got = run_reference(DRAFTS, given)
+    states = given["step_states"].clone()
+    for n in (0, 3):
+        S = given["pool"][3:4]
+        for t in range(T):
+            row = {name: given[name][n : n + 1, t : t + 1] for name in ("q", "k", "v", "a", "b")}
+            shared = {name: given[name] for name in ("A_log", "dt_bias", "scale", "use_qk_l2norm")}
+            if t < given["drafts"][n]:
+                want = run_reference(one, row | shared | {"state": S})
+                S = want["new_state"]
+                states[given["step_slots"][n], t] = S[0]
+                assert torch.equal(got["output"][n : n + 1, t : t + 1], want["output"])
+            else:
+                assert not got["output"][n, t].any()
+    assert not got["output"][[1, 2]].any()
+    assert torch.equal(got["step_states"], states)
+
+
+def test_every_branch_of_a_tree_is_a_row_of_its_own() -> None:
+    """And a chain is what a verify without parents has."""
+    found = definition("gdn_verify_tree_k_last")
+    given = arguments(found, drawn(found, batch=1), torch.float64)
+    tokens = [torch.cat([given[name]] * 5, 1)[:, :5] for name in ("q", "k", "v", "a", "b")]
+    given |= dict(zip(("q", "k", "v", "a", "b"), tokens, strict=True))
+    states = given["step_states"]
+    given["step_states"] = states.new_zeros(states.shape[0], 5, *states.shape[2:])
+    given |= {"slots": torch.tensor([1]), "step_slots": torch.tensor([0]), "drafts": torch.tensor([5])}
+    parents = [-1, 0, 0, 1, -1]
+    got = run_reference(found, given | {"parents": torch.tensor([parents])})
+    for branch in ([0, 1, 3], [0, 2], [4]):
+        row = {name: given[name][:, branch] for name in ("q", "k", "v", "a", "b", "step_states")}
+        alone = {name: x for name, x in given.items() if name != "parents"} | row
+        want = run_reference(DRAFTS, alone | {"drafts": torch.tensor([len(branch)])})
+        assert torch.equal(got["output"][:, branch], want["output"])
+        assert torch.equal(got["step_states"][0, branch], want["step_states"][0, : len(branch)])
+
+
+def test_a_commit_leaves_what_a_verify_of_the_accepted_tokens_would() -> None:
+    """Verify sets states aside, commit puts one of them back; verify of the accepted tokens alone has it last."""
+    commit = definition("gdn_commit_states_k_last")
+    given = arguments(DRAFTS, drawn(DRAFTS, batch=3), torch.float64)
+    T = given["q"].shape[1]
+    slots, accepted = torch.tensor([2, 0, 4]), torch.tensor([T, 0, 1])
+    given |= {"slots": slots, "step_slots": torch.tensor([0, 1, 2]), "drafts": torch.full((3,), T)}
+    states = run_reference(DRAFTS, given)["step_states"]
+    moved = {"pool": given["pool"], "slots": slots, "step_states": states, "step_slots": given["step_slots"]}
+    pool = run_reference(commit, moved | {"accepted": accepted})["pool"]
+    fewer = run_reference(DRAFTS, given | {"drafts": accepted})["step_states"]
+    assert torch.equal(pool[2], fewer[0, T - 1])
+    assert torch.equal(pool[4], fewer[2, 0])
+    others = [slot for slot in range(len(pool)) if slot not in (2, 4)]
+    assert torch.equal(pool[others], given["pool"][others])
+
+
+@pytest.mark.parametrize("function", ["prefill_pool_k_last", "prefill_pool_in_chunks"])
+def test_a_prefill_on_a_pool_is_one_of_its_slots(function: str) -> None:
+    """Whatever stands in slots that are not read, and behind the last sequence."""
+    from helpers_unit import reference
+
+    given = arguments(IN_POOL, drawn(IN_POOL, lengths=(3, 0, 70, 2, 5)), torch.float64)
+    flags, slots = torch.tensor([True, False, True, False, True]), torch.tensor([4, 0, 2, 1, -1])
+    plain = {name: given[name] for name in ("q", "k", "v", "g", "beta", "cu_seqlens", "scale")}
+    states = torch.where(flags[:, None, None, None], given["pool"][slots.clamp(min=0)], 0.0)
+    want = run_reference(PREFILL, plain | {"initial_state": states})
+    pool = given["pool"].clone()
+    pool[1] = torch.nan
+    rows = {name: torch.cat([given[name], torch.full_like(given[name][:4], torch.nan)]) for name in ("q", "k", "v")}
+    gates = {name: torch.cat([given[name], torch.full_like(given[name][:4], torch.nan)]) for name in ("g", "beta")}
+    call = getattr(reference("serving"), function)
+    output, after = call(**rows, **gates, cu_seqlens=given["cu_seqlens"], pool=pool, slots=slots,
+                         has_initial_state=flags, scale=given["scale"])  # fmt: skip
+    expected = want["output"].clone()
+    expected[-5:] = 0  # of the sequence that is skipped
+    torch.testing.assert_close(output[:-4], expected, rtol=1e-12, atol=1e-12)
+    assert not output[-4:].any()
+    written = torch.tensor([4, 2, 1])
+    torch.testing.assert_close(after[written], want["final_state"][[0, 2, 3]], rtol=1e-12, atol=1e-12)
+    assert torch.equal(after[[0, 3]], pool[[0, 3]])

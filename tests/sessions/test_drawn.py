@@ -1,0 +1,39 @@
+"""Sessions drawn from a seed: the scheduler with the reference agrees with the truth on all of them."""
+
+from typing import cast
+
+import pytest
+from gdnspec.catalog.families import families
+from gdnspec.catalog.sessions import check
+from gdnspec.model.session_line import States
+from gdnspec.sessions.case import Case
+from gdnspec.sessions.follow import follow
+from gdnspec.sessions.honest import reference
+from gdnspec.sessions.random_walk import draw
+
+FAMILY = families()["gdn"]
+ROUNDED = 0.02  # of the largest element: states and outputs in 16 bits, and their sums
+SEEDS = [
+    (0, "float32", True), (1, "float32", False), (2, "bfloat16", True),
+    *(pytest.param(seed, states, seed % 2 == 0, marks=pytest.mark.thorough)
+      for seed in range(3, 40) for states in ("float32", "bfloat16")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("seed", "states", "convolution"), SEEDS)
+def test_the_scheduler_agrees_with_the_truth(seed: int, states: str, convolution: bool) -> None:
+    line = draw("drawn", "synthetic-gva-1x2-d64", "slow_decay", seed, cast("States", states), convolution)
+    check(line, FAMILY)
+    pairs = list(follow(Case.of(FAMILY, line), reference))
+    assert pairs
+    for pair in pairs:
+        assert pair.fault is None, pair.place
+        if pair.got.numel():
+            error = (pair.got.double() - pair.expected).abs().max() / pair.expected.abs().max().clamp(min=1e-30)
+            assert float(error) < ROUNDED, f"{pair.place}: {pair.tensor.name}"
+
+
+def test_the_same_seed_draws_the_same_session() -> None:
+    one, same, other = (draw("drawn", "synthetic-gva-1x2-d64", "typical", seed) for seed in (7, 7, 8))
+    assert one == same
+    assert one.steps != other.steps

@@ -1,0 +1,79 @@
+"""Writes files of sessions: drawn from a seed, or made from a request log."""
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from gdnspec.catalog.families import Family, same_families
+from gdnspec.catalog.sessions import check, with_sessions
+from gdnspec.catalog.writing import require_file
+from gdnspec.cli.console import complain
+from gdnspec.cli.files import whole
+from gdnspec.cli.progress import counted
+from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
+from gdnspec.model.session_line import SessionLine, States
+
+
+def refuse(given: Mapping[str, object]) -> None:
+    """Raises `SpecError` for the first option that has no meaning for sessions. `given`: None or empty if absent."""
+    for option, value in given.items():
+        if value not in (None, [], False):
+            raise SpecError(f"{option} has no meaning with --sessions: leave it out")
+
+
+def family_named(name: str | None) -> Family:
+    """The family of that name, or the only one that has sessions. Raises `SpecError`."""
+    known = with_sessions()
+    if name is None and len(known) == 1:
+        return next(iter(known.values()))
+    if name is None or name not in known:
+        raise SpecError(
+            f"--sessions takes a family instead of a definition, not {name!r} ({nearest(name or '', known)})"
+        )
+    return known[name]
+
+
+def states_named(name: str) -> States:
+    """The type of states that --states names. Raises `SpecError`."""
+    if name == "float32":
+        return "float32"
+    if name == "bfloat16":
+        return "bfloat16"
+    raise SpecError(f"no states {name!r}: --states takes float32 or bfloat16")
+
+
+def fitting(family: Family, line: SessionLine) -> SessionLine:
+    """The line, if it fits its family. Raises `SpecError`."""
+    try:
+        check(line, family)
+    except PlacedError as error:
+        raise SpecError(
+            f"session {line.name!r}: {error.message}" + (f" ({error.hint})" if error.hint else "")
+        ) from None
+    return line
+
+
+def write(family: Family, lines: Iterable[SessionLine], count: int, output: Path, force: bool, freeze: bool) -> None:
+    """Writes the sessions, each with the budget that honest emulators give if `freeze`. Raises `SpecError`; the file
+    then stays as it was."""
+    from gdnspec.sessions.session_budget import frozen
+
+    to_stdout = str(output) == "-"
+    if not to_stdout:
+        require_file(output, "-o FILE")
+        if output.is_file() and not force:
+            raise SpecError([Problem(output, "exists already", hint="--force overwrites it")])
+    made: Callable[[SessionLine], SessionLine] = (lambda line: frozen(family, line)) if freeze else (lambda line: line)
+    rows = []
+    with counted("sessions", count) as tick:
+        for i, line in enumerate(lines):
+            rows.append(json.dumps(made(fitting(family, line)).model_dump(mode="json", exclude_defaults=True)))
+            tick(i + 1)
+    if to_stdout:
+        print("\n".join(rows))
+        return
+    with whole(output) as file:
+        file.write("".join(f"{row}\n" for row in rows))
+    command = shlex.join(["gdnspec", "check", "--sessions", "--workloads", str(output), *same_families()])
+    complain(f"{len(rows)} sessions in {output}" + (f"; next: {command}" if freeze else ""))

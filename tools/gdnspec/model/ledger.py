@@ -1,0 +1,304 @@
+"""Walks the steps of a session and keeps account of requests, slots and checkpoints. A step that cannot happen is a
+`PlacedError` with its number and a JSON pointer."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gdnspec.model import session_line as line_model
+from gdnspec.model.errors import PlacedError, nearest
+
+NOTHING_CALLED = "no step calls a kernel: add a prefill, a decode or a verify"
+
+
+@dataclass
+class Held:
+    """An open request. `tokens`: accepted ones. `used`: tokens of its stream that were taken, rejected drafts too.
+    `slot`: None while it is evicted. `settled`: tokens that the state in its own slot has seen. `drafts`: the slots of
+    its last verify, until that is committed; `accepted` of them count."""
+
+    slot: int | None
+    tokens: int = 0
+    used: int = 0
+    settled: int = 0
+    drafts: list[int] = field(default_factory=list)
+    accepted: int = 0
+
+
+class Ledger:
+    """What has happened so far. `take` adds one step. Raises `PlacedError` with a pointer into that step."""
+
+    def __init__(self, slots: int, states: str, interval: int | None) -> None:
+        self.slots, self.states, self.interval = slots, states, interval
+        self.open: dict[str, Held] = {}
+        self.finished: dict[str, int] = {}  # request -> number of the step
+        self.used: dict[str, int] = {}  # request -> tokens of its stream
+        self.checkpoints: dict[str, tuple[int, int]] = {}  # name -> slot and tokens
+        self.dropped: dict[str, int] = {}  # checkpoint -> number of the step
+        self.owner: dict[int, str] = {}  # slot -> whose it is, in words
+        self.number = 0  # of the step
+        self.calls = 0
+
+    def take(self, step: Any) -> None:
+        """One more step."""
+        getattr(self, f"_{step.do}")(step)
+        self.number += 1
+
+    def end(self) -> None:
+        """Raises `PlacedError` if the session may not end here."""
+        if self.open:
+            names = ", ".join(sorted(self.open))
+            raise PlacedError("", f"the session ends with open requests: {names}", "finish each of them")
+        if not self.calls:
+            raise PlacedError("", NOTHING_CALLED)
+
+    # --- steps --------------------------------------------------------------------------------------------------
+
+    def _admit(self, step: line_model.Admit) -> None:
+        self._new(step.request, "/request")
+        self._claim(step.slot, f"request {step.request!r}", "/slot")
+        self.open[step.request] = Held(step.slot)
+
+    def _prefill(self, step: line_model.Prefill) -> None:
+        self._distinct([row.request for row in step.rows])
+        if not any(row.tokens for row in step.rows):
+            raise PlacedError("/rows", "a prefill without a token calls nothing: give a row tokens")
+        for i, row in enumerate(step.rows):
+            one = self._settled(row.request, f"/rows/{i}/request", "prefilled")
+            for j, kept in enumerate(row.keep):
+                self._keep(one, row, kept, f"/rows/{i}/keep/{j}")
+        for row in step.rows:
+            self._add(row.request, row.tokens)
+        self.calls += 1
+
+    def _keep(self, one: Held, row: line_model.Piece, kept: line_model.Kept, at: str) -> None:
+        if self.interval is None:
+            raise PlacedError(f"{at}/at", "the session has no `interval`, so a prefill keeps no states")
+        new = kept.at - one.tokens
+        if new < 1 or new > row.tokens:
+            first, last = one.tokens + 1, one.tokens + row.tokens
+            message = f"this row takes tokens {first} to {last} of {row.request!r}, so it has no state after {kept.at}"
+            raise PlacedError(f"{at}/at", message)
+        if new % self.interval:
+            message = f"a prefill keeps states every {self.interval} tokens of its own, and {kept.at} is its {new}th"
+            raise PlacedError(f"{at}/at", message)
+        self._checkpoint(kept.checkpoint, kept.slot, kept.at, at)
+
+    def _take(self, step: line_model.Take) -> None:
+        one = self._written(step.request, "kept as a checkpoint")
+        self._checkpoint(step.checkpoint, step.slot, one.tokens, "")
+
+    def _checkpoint(self, name: str, slot: int, tokens: int, at: str) -> None:
+        if name in self.checkpoints:
+            raise PlacedError(f"{at}/checkpoint", f"there is a checkpoint {name!r} already: drop it, or choose a name")
+        self._claim(slot, f"checkpoint {name!r}", f"{at}/slot")
+        self.checkpoints[name] = slot, tokens
+
+    def _restore(self, step: line_model.Restore) -> None:
+        one = self._settled(step.request, "/request", "restored")
+        if one.tokens or one.used:
+            message = f"request {step.request!r} has taken {one.used or one.tokens} tokens: restore before the first"
+            raise PlacedError("/request", message)
+        _, tokens = self._known(step.checkpoint)
+        one.tokens = one.settled = tokens
+
+    def _fork(self, step: line_model.Fork) -> None:
+        source = self._written(step.request, "forked")
+        self._new(step.new, "/new")
+        self._claim(step.slot, f"request {step.new!r}", "/slot")
+        self.open[step.new] = Held(step.slot, source.tokens, 0, source.tokens)
+
+    def _verify(self, step: line_model.Verify) -> None:
+        if self.states != "float32":
+            message = f"no definition verifies drafts on {self.states} states: use float32 states, or decode"
+            raise PlacedError("/do", message)
+        self._distinct([row.request for row in step.rows if row is not None])
+        for i, row in enumerate(step.rows):
+            if row is not None:
+                self._drafted(step, row, f"/rows/{i}")
+        for row in step.rows:
+            if row is not None:
+                one = self.open[row.request]
+                self._add(row.request, step.drafts, row.accept, settled=False)
+                one.drafts, one.accepted = list(row.slots), row.accept
+        self.calls += 1
+
+    def _drafted(self, step: line_model.Verify, row: line_model.Draft, at: str) -> None:
+        one = self._resident(row.request, f"{at}/request", "verified")
+        if len(row.slots) != step.drafts:
+            message = f"{len(row.slots)} slots for {step.drafts} drafts: the state after each needs one"
+            raise PlacedError(f"{at}/slots", message)
+        if row.accept > step.drafts:
+            raise PlacedError(f"{at}/accept", f"accepts {row.accept} tokens, but only {step.drafts} are drafted")
+        if one.drafts and one.drafts != row.slots:
+            message = f"the last drafts of {row.request!r} are in slots {one.drafts} and not committed"
+            raise PlacedError(f"{at}/slots", message, "commit them, or verify in the same slots")
+        if row.accept == 0 and one.settled != one.tokens:
+            message = f"accepts nothing, and the call overwrites the state of {row.request!r} that it started from"
+            raise PlacedError(f"{at}/accept", message, "commit before this verify")
+        if not one.drafts:
+            for j, slot in enumerate(row.slots):
+                self._claim(slot, f"the drafts of {row.request!r}", f"{at}/slots/{j}")
+
+    def _commit(self, step: line_model.Commit) -> None:
+        one = self._resident(step.request, "/request", "committed")
+        if not one.drafts:
+            raise PlacedError("/request", f"request {step.request!r} has no drafts to commit: verify some first")
+        self._release(one.drafts)
+        one.drafts, one.accepted, one.settled = [], 0, one.tokens
+
+    def _roll_back(self, step: line_model.RollBack) -> None:
+        one = self._resident(step.request, "/request", "rolled back")
+        if not one.drafts:
+            raise PlacedError("/request", f"request {step.request!r} has no drafts to roll back: verify some first")
+        if step.accept > one.accepted:
+            message = f"rolls back to {step.accept} accepted drafts, but only {one.accepted} were accepted"
+            raise PlacedError("/accept", message)
+        tokens = one.tokens - one.accepted + step.accept
+        if step.accept == 0 and one.settled != tokens:
+            message = f"the state of {step.request!r} before its last verify is overwritten: keep one draft at least"
+            raise PlacedError("/accept", message, "commit before the verify that may be rolled back")
+        one.tokens, one.accepted = tokens, step.accept
+
+    def _decode(self, step: line_model.Decode) -> None:
+        self._distinct([row.request for row in step.rows if row is not None])
+        for i, row in enumerate(step.rows):
+            if row is None:
+                continue
+            one = self._resident(row.request, f"/rows/{i}/request", "decoded")
+            if row.to is not None:
+                self._claim(row.to, f"request {row.request!r}", f"/rows/{i}/to")
+        for row in step.rows:
+            if row is None:
+                continue
+            one = self.open[row.request]
+            self._release(one.drafts)
+            if row.to is not None:
+                self._release([one.slot])
+                one.slot = row.to
+            one.drafts, one.accepted = [], 0
+            self._add(row.request, 1)
+        self.calls += 1
+
+    def _move(self, step: line_model.Move) -> None:
+        one = self._settled(step.request, "/request", "moved")
+        self._claim(step.slot, f"request {step.request!r}", "/slot")
+        self._release([one.slot])
+        one.slot = step.slot
+
+    def _evict(self, step: line_model.Evict) -> None:
+        one = self._settled(step.request, "/request", "evicted")
+        self._release([one.slot])
+        one.slot = None
+
+    def _resume(self, step: line_model.Resume) -> None:
+        one = self._request(step.request, "/request")
+        if one.slot is not None:
+            message = f"request {step.request!r} has slot {one.slot}: only an evicted request is resumed"
+            raise PlacedError("/request", message)
+        if step.recompute and not one.tokens:
+            raise PlacedError("/recompute", f"request {step.request!r} has no token to compute again")
+        self._claim(step.slot, f"request {step.request!r}", "/slot")
+        one.slot = step.slot
+        self.calls += step.recompute
+
+    def _drop(self, step: line_model.Drop) -> None:
+        slot, _ = self._known(step.checkpoint)
+        self._release([slot])
+        del self.checkpoints[step.checkpoint]
+        self.dropped[step.checkpoint] = self.number
+
+    def _finish(self, step: line_model.Finish) -> None:
+        one = self._request(step.request, "/request")  # an evicted one has no slot to release
+        self._release([one.slot, *one.drafts])
+        del self.open[step.request]
+        self.finished[step.request] = self.number
+
+    # --- accounts -----------------------------------------------------------------------------------------------
+
+    def _new(self, name: str, at: str) -> None:
+        if name in self.open:
+            raise PlacedError(at, f"request {name!r} is open already: a new one needs a name of its own")
+        if name in self.finished:
+            message = f"request {name!r} was finished in step {self.finished[name]}: a new one needs a name of its own"
+            raise PlacedError(at, message)
+        self.used[name] = 0
+
+    def _request(self, name: str, at: str) -> Held:
+        if name in self.finished:
+            raise PlacedError(at, f"request {name!r} was finished in step {self.finished[name]}")
+        if name not in self.open:
+            raise PlacedError(at, f"request {name!r} was never admitted", nearest(name, self.open))
+        return self.open[name]
+
+    def _resident(self, name: str, at: str, verb: str) -> Held:
+        one = self._request(name, at)
+        if one.slot is None:
+            raise PlacedError(at, f"request {name!r} is evicted, so it cannot be {verb}", "resume it first")
+        return one
+
+    def _settled(self, name: str, at: str, verb: str) -> Held:
+        one = self._resident(name, at, verb)
+        if one.drafts:
+            message = f"request {name!r} has drafts that are not committed, so it cannot be {verb}"
+            raise PlacedError(at, message, "commit first; a roll back decides what counts")
+        return one
+
+    def _written(self, name: str, verb: str) -> Held:
+        one = self._settled(name, "/request", verb)
+        if not one.tokens:
+            message = f"request {name!r} has no token yet, so it cannot be {verb}"
+            raise PlacedError("/request", message, "prefill or decode first")
+        return one
+
+    def _known(self, name: str) -> tuple[int, int]:
+        if name in self.checkpoints:
+            return self.checkpoints[name]
+        if name in self.dropped:
+            raise PlacedError("/checkpoint", f"checkpoint {name!r} was dropped in step {self.dropped[name]}")
+        raise PlacedError("/checkpoint", f"checkpoint {name!r} was never taken", nearest(name, self.checkpoints))
+
+    def _claim(self, slot: int, owner: str, at: str) -> None:
+        if slot >= self.slots:
+            raise PlacedError(at, f"there is no slot {slot}: the pool has {self.slots}, counted from 0")
+        if slot in self.owner:
+            raise PlacedError(at, f"slot {slot} belongs to {self.owner[slot]}")
+        self.owner[slot] = owner
+
+    def _release(self, slots: Iterable[int | None]) -> None:
+        for slot in slots:
+            if slot is not None:
+                del self.owner[slot]
+
+    def _distinct(self, names: list[str]) -> None:
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                raise PlacedError("/rows", f"request {name!r} has two rows: a call takes each request once")
+
+    def _add(self, name: str, taken: int, accepted: int | None = None, settled: bool = True) -> None:
+        """Tokens that a request takes from its stream, and how many of them count."""
+        one = self.open[name]
+        one.used += taken
+        self.used[name] = one.used
+        one.tokens += taken if accepted is None else accepted
+        if settled:
+            one.settled = one.tokens
+
+
+def walk(line: "line_model.SessionLine", follow: Callable[[Ledger, Any], None] | None = None) -> Ledger:
+    """The account after all steps; `follow` sees it after each. Raises `PlacedError` for the first wrong step."""
+    ledger = Ledger(line.slots, line.states, line.interval)
+    for i, step in enumerate(line.steps):
+        try:
+            ledger.take(step)
+        except PlacedError as error:
+            message = f"step {i} ({step.do}): {error.message}"
+            raise PlacedError(f"/steps/{i}{error.pointer}", message, error.hint) from None
+        if follow is not None:
+            follow(ledger, step)
+    try:
+        ledger.end()
+    except PlacedError as error:
+        last = len(line.steps) - 1
+        raise PlacedError(f"/steps/{last}", f"step {last} ({line.steps[-1].do}): {error.message}", error.hint) from None
+    return ledger
