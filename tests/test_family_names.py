@@ -21,6 +21,7 @@ ORDINARY = {
     "checkpoints": "states that a session keeps under a name",
     "do": "what a step of a session does",
     "heads": "a role of axes",
+    "parents": "folders above a file; the side of the sandbox that starts the other",
     "output": "what a call returns; the option -o",
     "pool": "a convention of definitions: how states are updated",
     "scale": "of an axis of a chart, of a unit",

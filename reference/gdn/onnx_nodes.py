@@ -47,6 +47,7 @@ LACKING = {
     "gdn_conv_gates_prefill": "no operator has the gates: only the convolution is one, CausalConvWithState",
     "gdn_gated_rms_norm": "no operator has the gate of the norm: RMSNormalization and others would make up a graph",
 }
+CODES = "states are codes with a scale for each row: the operator has states of one float type"
 STAGES = {
     "backward": "gradients: an operator of ONNX has none",
     "chunk_stage": "a stage of the chunkwise algorithm: the operator has it inside",
@@ -62,6 +63,8 @@ def words(definition: Definition) -> OnnxWords:
         return OnnxWords(LINEAR, RULES[name])
     if name in CONVOLUTIONS:
         return OnnxWords(CONVOLUTION, CONVOLUTIONS[name])
+    if definition.conventions.state_scale != "none":
+        return OnnxWords(lacking=CODES)
     return OnnxWords(lacking=LACKING.get(name) or STAGES[definition.stage])
 
 

@@ -10,7 +10,7 @@ from conftest import Run
 from gdnspec.catalog import badges
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.traces import load_traces, save
-from gdnspec.model.invariance import answers, badge, invariant, pieces
+from gdnspec.model.batch_invariance import answers, badge, invariant, pieces
 from gdnspec.model.result import CheckResult, Outcome
 from gdnspec.model.solution import Manifest
 from helpers_known_bad import wrong

@@ -91,7 +91,11 @@ def test_every_definition_says_what_it_does_not_read_on_its_own_rows() -> None:
             assert bool(junked.tensors[n].isnan().any())
             assert bool(junked.tensors[n].isinf().any())
             assert bool(content.tensors[n].isfinite().all()), "the content itself stays as it was"
-        if row.name == "skips":
+        # Of some definitions a row has nothing but its slots.
+        if (
+            row.name == "skips"
+            and {t.name for t in found.definition.inputs if t.dtype not in ("int32", "int64")} > pools
+        ):
             assert changed > pools, f"{name}: rows that are skipped are not read"
 
 

@@ -115,8 +115,10 @@ def test_list_and_show_speak_json(gdnspec: Run) -> None:
     rows = json.loads(gdnspec("list", "--json").stdout)
     assert {row["definition"] for row in rows} >= {"gdn_prefill_k_last", "gdn_decode_k_first"}
     shown = json.loads(gdnspec("show", "gdn_decode_k_last", "--json").stdout)
+    assert shown["conventions"]["padding_slot"] == "minus_one", "a default is shown as well"
     assert shown == json.loads((ROOT / "definitions/gdn/gdn_decode_k_last/definition.json").read_text()) | {
-        key: shown[key] for key in ("axes", "inputs", "outputs", "symmetries", "second_reference", "blocks")
+        key: shown[key]
+        for key in ("axes", "conventions", "inputs", "outputs", "symmetries", "second_reference", "blocks")
     }
     assert json.loads(gdnspec("show", "qwen3-next-80b-a3b-tp1").stdout)["axes"]["num_v_heads"] == 32
     assert json.loads(gdnspec("show", "gdn_decode_k_last/one_row").stdout)["axes"] == {"batch_size": 1}

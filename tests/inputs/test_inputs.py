@@ -311,7 +311,7 @@ def test_every_regime_has_a_generator_and_a_description() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("regime", [name for name in REGIMES if name != "tiny_keys"])
+@pytest.mark.parametrize("regime", [name for name in REGIMES if name not in ("tiny_keys", "rounding_ties")])
 def test_keys_and_queries_have_unit_norm_and_none_is_longer(found: Found, regime: str) -> None:
     inputs = drawn(found, regime=regime, lengths=LENGTHS)
     for name in ("q", "k"):
@@ -320,7 +320,7 @@ def test_keys_and_queries_have_unit_norm_and_none_is_longer(found: Found, regime
 
 
 @BOTH
-@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("regime", [name for name in REGIMES if name != "rounding_ties"])  # of codes alone
 def test_every_regime_keeps_its_gates_in_their_domain_and_its_values_finite(found: Found, regime: str) -> None:
     inputs = drawn(found, regime=regime, lengths=LENGTHS)
     alpha, beta = alpha_of(found, inputs), beta_of(found, inputs)

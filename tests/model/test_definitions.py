@@ -228,7 +228,7 @@ def test_decode_takes_and_returns_what_its_contract_says_in_order(name: str) -> 
 )
 def test_conventions(name: str, conventions: tuple[str, ...]) -> None:
     fields = ("state_layout", "decay_gate", "update_gate", "qk_norm", "packing", "state_update")
-    expected = dict(zip(fields, conventions, strict=True)) | {"state_scale": "none"}
+    expected = dict(zip(fields, conventions, strict=True)) | {"state_scale": "none", "padding_slot": "minus_one"}
     assert definition(name).definition.conventions.model_dump() == expected
 
 

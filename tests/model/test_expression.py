@@ -137,6 +137,10 @@ def test_vectors_go_element_by_element(text: str, result: Any) -> None:
         ("apart((0, 1), (1, 2))", False),
         ("apart((4, 4), (4, 5))", False),
         ("apart((-1, 2), (-1, 3))", True),
+        ("earlier((-1, 0, 1, -1, -1, 1), 3)", True),
+        ("earlier((-1, 1, 1), 3)", False),  # its own place
+        ("earlier((-1, 0, 2), 3)", False),
+        ("earlier((-2, 0, 1), 3)", False),
         ("apart((0, 7), (1, 0, 2, 3))", True),  # two slots a row
         ("apart((0, 0), (1, 0, 2, 3))", False),
         ("skipped_whole((-1, 2), (-1, 3))", True),
@@ -150,7 +154,18 @@ def test_functions(text: str, result: Any) -> None:
 
 
 def test_every_function_is_tried_above() -> None:
-    assert set(FUNCTIONS) == {"min", "max", "len", "sqrt", "nondecreasing", "differences", "unique", "all", *SLOTS}
+    assert set(FUNCTIONS) == {
+        "min",
+        "max",
+        "len",
+        "sqrt",
+        "nondecreasing",
+        "differences",
+        "unique",
+        "all",
+        "earlier",
+        *SLOTS,
+    }
 
 
 @pytest.mark.parametrize(

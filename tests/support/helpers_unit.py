@@ -16,6 +16,8 @@ from gdnspec.numerics.torch_arrays import to_torch
 from torch import Tensor
 
 # Regimes of cotangents, which only the definitions of gradients have.
+# Of quantised states alone: no other definition has codes.
+OF_CODES = {"zero_states", "codes_at_ends", "rounding_ties"}
 OF_GRADIENTS = {name for name in family("gdn").about.regimes if name.endswith(("cotangent", "cotangents"))}
 
 INTERVAL = "checkpoint_interval"

@@ -2,7 +2,7 @@
 
 from gdnspec.catalog import badges
 from gdnspec.catalog.solutions import Solution, solutions
-from gdnspec.model.invariance import WORDS
+from gdnspec.model.batch_invariance import WORDS
 from gdnspec.model.trace import Trace
 
 from docs.page import Page, table, unbroken

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
 
-CHAPTER = (ROOT / "definitions/gdn/README.md").read_text().split("\n## 14. ")[1]
+CHAPTER = (ROOT / "definitions/gdn/README.md").read_text().split("\n## 14. ")[1].split("\n## ")[0]
 FIGURES = re.findall(r"!\[[^\]]+\]\(\.\./\.\./(docs/figures/\w+\.svg)\)", CHAPTER)
 LINES = re.findall(r"\[`([^`]+)`\]\(\.\./\.\./(reference/gdn/\w+\.py)#L(\d+)\)", CHAPTER)
 

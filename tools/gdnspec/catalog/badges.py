@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from gdnspec.catalog.definitions import Found, definitions
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.traces import is_stale, trace_files
+from gdnspec.model.batch_invariance import badge
 from gdnspec.model.errors import SpecError
-from gdnspec.model.invariance import badge
 from gdnspec.model.loading import from_text, jsonl
 from gdnspec.model.trace import Trace
 

@@ -13,7 +13,7 @@ from gdnspec.check.record import earlier
 from gdnspec.check.run import Checker
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.extras import print_errors, print_symmetries
-from gdnspec.cli.invariance import print_invariance, save_invariance
+from gdnspec.cli.invariance_tables import print_invariance, save_invariance
 from gdnspec.cli.progress import progress
 from gdnspec.cli.selection import Selected
 from gdnspec.cli.verdicts import Summary, print_summary

@@ -60,7 +60,7 @@ def _launch(definition: Definition) -> tuple[str, str, str, str]:
     constants = "".join(f"\n    {size.upper()}: tl.constexpr," for size in sizes)
     given = ", ".join(f"{size.upper()}={size}" for size in sizes)
     launch = f"""sequences = {sequences}
-    _, heads, {", ".join(unpacked)} = {states.name}.shape
+    *_, heads, {", ".join(unpacked)} = {states.name}.shape
     {definition.name}_kernel[(sequences * heads,)](
         {tensors},
         heads, {given},

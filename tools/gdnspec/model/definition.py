@@ -229,12 +229,8 @@ class Definition(Model):
 
     def written(self, tensor: Tensor, values: Mapping[str, Any]) -> list[int] | None:
         """The indices of a mutated input that a call writes, in order; None: all. `values`: flat integer inputs."""
-        names = [t.name for t in codes.naming(self, tensor) if t.writes] if tensor.mutates else []
-        return (
-            sorted({index for name in names for index in values[name] if index > roles.padding(self)})
-            if names
-            else None
-        )
+        names, none = [t.name for t in codes.naming(self, tensor) if t.writes and tensor.mutates], roles.padding(self)
+        return sorted({index for name in names for index in values[name] if index > none}) if names else None
 
     def left(self, tensor: Tensor, scope: Scope) -> tuple[int, ...]:
         """The shape of the judged part of a tensor: all of it, or the written slots of an indexed, mutated input."""

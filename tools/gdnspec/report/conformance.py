@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gdnspec.catalog.families import regimes
-from gdnspec.model.invariance import badge as invariance_badge
-from gdnspec.model.invariance import invariant, pieces
+from gdnspec.model.batch_invariance import badge as invariance_badge
+from gdnspec.model.batch_invariance import invariant, pieces
 from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import Workload
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.traces import Measured
 from gdnspec.catalog.workloads import by_name
+from gdnspec.model.batch_invariance import badge, invariant, pieces
 from gdnspec.model.errors import SpecError
-from gdnspec.model.invariance import badge, invariant, pieces
 from gdnspec.model.result import CheckResult
 from gdnspec.report.conformance import Cell, columns, regime_of
 from gdnspec.report.units import shown_ratio, shown_share, shown_time

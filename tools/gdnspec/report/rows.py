@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.traces import Measured
 from gdnspec.model import roles
-from gdnspec.model.invariance import badge
+from gdnspec.model.batch_invariance import badge
 from gdnspec.model.result import OutputErrors
 from gdnspec.model.trace import METHODS, Trace
 from gdnspec.report.versus import Versus, versus

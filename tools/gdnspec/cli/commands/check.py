@@ -144,17 +144,12 @@ def check(
     only = matching(keyword) if keyword is not None else None
     find = _finder(targets, wanted, solution, solutions_dir)
     if sessions:
-        others = {"--seed": seed is not None, "--repeat": repeat is not None, "--errors": errors, "--watch": watch}
-        check_sessions.refuse(
-            wanted, {**others, "--symmetries": symmetries, "--invariance": invariance, "--save": save}
-        )
+        _refuse_with_sessions(wanted, seed, symmetries, repeat, errors, watch, invariance, save)
     chosen, broken = find()
     given = {one.name: words_for(one, target) for one, target in zip(chosen, targets, strict=False)}
     if sessions:
-        request = check_sessions.Request(
-            suite, workload, workloads_file, keyword, fail_fast, verbose, device, solutions_dir, json_file, resume,
-            timeout,
-        )  # fmt: skip
+        request = check_sessions.Request(suite, workload, workloads_file, keyword, fail_fast, verbose, device,
+                                         solutions_dir, json_file, resume, timeout)  # fmt: skip
         code = check_sessions.check_sessions(request, chosen, given, _echo if show_output else None)
         _end(broken, code)
     if watch and not (targets or solution):
@@ -188,6 +183,15 @@ def check(
         this = Round(some(selected), where, extras, write, fail_fast, verbose, not to_stdout, reused, save)
         code = _watched(this, checker, chosen, find) if watch else _judged(this, checker, chosen)
     _end(broken, code)
+
+
+def _refuse_with_sessions(
+    wanted: list[str], seed: int | None, symmetries: bool, repeat: int | None, errors: bool, watch: bool,
+    invariance: bool, save: bool,
+) -> None:  # fmt: skip
+    """Raises `SpecError` for what `--sessions` makes no sense with."""
+    given = {"--seed": seed is not None, "--repeat": repeat is not None, "--errors": errors, "--watch": watch}
+    check_sessions.refuse(wanted, {**given, "--symmetries": symmetries, "--invariance": invariance, "--save": save})
 
 
 def _end(broken: list[object], code: int) -> NoReturn:

@@ -135,13 +135,11 @@ class Child:
         self._request({"op": "prepare"}, timeout, "prepared")
 
     def call(self, timeout: float, filler: bool = False) -> dict[str, Any]:
-        """Calls the entry point on the open memory; with `filler`, beside other work. Returns the reply. Raises
-        `ChildFailed`."""
+        """Calls the entry point on the open memory; with `filler`, beside other work. Raises `ChildFailed`."""
         return self._request({"op": "call", "filler": filler}, timeout, "done")
 
     def replay(self, timeout: float) -> dict[str, Any]:
-        """Captures a call on the open memory as a graph, and replays it once. Returns the reply; `why_not` in it says
-        why nothing could be captured, or is None. Raises `ChildFailed`."""
+        """Captures a call as a graph and replays it once. `why_not` in the reply: why not. Raises `ChildFailed`."""
         return self._request({"op": "replay"}, timeout, "replayed")
 
     def open_second(self, message: dict[str, Any], arena: "Arena", timeout: float) -> None:

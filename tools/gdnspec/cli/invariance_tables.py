@@ -9,7 +9,7 @@ from gdnspec.catalog.traces import save
 from gdnspec.check.plan import Job
 from gdnspec.cli.console import add_row, complain, print_table, say, table
 from gdnspec.cli.verdicts import Summary, print_notes
-from gdnspec.model.invariance import Answer, answers, badge, invariant, pieces
+from gdnspec.model.batch_invariance import Answer, answers, badge, invariant, pieces
 from gdnspec.model.result import LIKENESSES, QUESTIONS, CheckResult
 
 COLOURS = {"same_bits": "green", "within_budget": "yellow", "differs": "red"}
