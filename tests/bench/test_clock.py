@@ -240,6 +240,19 @@ def test_samples_of_scattered_tensors_and_of_nothing() -> None:
     assert len(Samples([], generator()).take()) == 0
 
 
+@pytest.mark.parametrize("kind", ["left", "scattered"])
+def test_elements_of_one_byte_are_read_by_pairs_that_a_gpu_can_address(kind: str) -> None:
+    """A GPU reads two bytes at even addresses alone. At an odd one its context is lost, and the run with it."""
+    codes = torch.randint(-127, 128, (7, 6), dtype=torch.int8)
+    places = torch.tensor([row.data_ptr() for row in codes])
+    one = Left(codes) if kind == "left" else Scattered(list(codes), places)
+    row, column = one.draw(generator())
+    assert bool((column % 2 == 1).any())
+    addresses = one.addresses(row, column)
+    assert not bool((addresses % 2).any())
+    assert bool(((codes.data_ptr() + row * 6 + column) - addresses <= 1).all()), "the pair has the element"
+
+
 # --- graphs, and figures above the bound ----------------------------------------------------------------------------
 
 

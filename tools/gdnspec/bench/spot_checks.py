@@ -32,8 +32,8 @@ class Left:
         return self.slots.gather(1, which), column[:, : which.shape[1]]
 
     def addresses(self, row: Tensor, column: Tensor) -> Tensor:
-        """The addresses of these elements."""
-        return self.rows.data_ptr() + (row * self.rows.stride(0) + column) * self.rows.element_size()
+        """The addresses of these elements, or of the pair that an element of one byte is in."""
+        return _even(self.rows.data_ptr() + (row * self.rows.stride(0) + column) * self.rows.element_size())
 
     def values(self, row: Tensor, column: Tensor) -> Tensor:
         """The values of these elements."""
@@ -55,7 +55,7 @@ class Scattered:
 
     def addresses(self, row: Tensor, column: Tensor) -> Tensor:
         """As `Left`."""
-        return self.pointers[row] + column * self.tensors[0].element_size()
+        return _even(self.pointers[row] + column * self.tensors[0].element_size())
 
     def values(self, row: Tensor, column: Tensor) -> Tensor:
         """As `Left`."""
@@ -73,7 +73,7 @@ class Samples:
             self._addresses = torch.cat(found) if found else None
 
     def take(self) -> Tensor:
-        """The lowest two bytes of each element, as int16."""
+        """The lowest two bytes of each element, as int16; of an element of one byte, it and its neighbour."""
         if self._addresses is not None:
             from gdnspec.bench.spot_checks_cuda import gather
 
@@ -88,6 +88,11 @@ def _columns(calls: int, size: int, generator: torch.Generator) -> Tensor:
     """Random places in rows of `size` elements, [calls, EACH]; empty if there are no elements."""
     shape = (calls, EACH if size else 0)
     return torch.randint(max(1, size), shape, generator=generator, device=generator.device)
+
+
+def _even(addresses: Tensor) -> Tensor:
+    """Two bytes are read at each address, which a GPU does at even ones alone."""
+    return addresses - addresses % 2
 
 
 def _fused() -> bool:

@@ -59,8 +59,9 @@ def _launch(definition: Definition) -> tuple[str, str, str, str]:
     unpacked = [*sizes, "_"] if rows == columns else sizes
     constants = "".join(f"\n    {size.upper()}: tl.constexpr," for size in sizes)
     given = ", ".join(f"{size.upper()}={size}" for size in sizes)
+    before = "*_" if len(states.shape or []) > 4 else "_"  # slots, and perhaps tokens
     launch = f"""sequences = {sequences}
-    *_, heads, {", ".join(unpacked)} = {states.name}.shape
+    {before}, heads, {", ".join(unpacked)} = {states.name}.shape
     {definition.name}_kernel[(sequences * heads,)](
         {tensors},
         heads, {given},
