@@ -15,6 +15,7 @@ from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, print_table, say
 from gdnspec.cli.device import chosen_device, require_device
 from gdnspec.cli.options import CallTimeout, DefinitionsDir, DeviceName
+from gdnspec.cli.session_selftest import refuse, session_selftest
 from gdnspec.model.errors import SpecError, nearest
 
 if TYPE_CHECKING:
@@ -64,15 +65,25 @@ def selftest(
         Path | None, typer.Option("--json", metavar="FILE", help="Write each result to FILE as a line of JSON.")
     ] = None,
     markdown: Matrix = None,
+    sessions: Annotated[
+        bool,
+        typer.Option("--sessions", help="Try wrong schedulers, and wrong kernels that only sessions see, instead."),
+    ] = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Test the judge: it must reject every known-bad solution and accept every honest one.
 
     Honest solutions run on the smoke, strict and fresh suites. With --every-workload they run on all suites, and the
-    output shows which workload rejects which solution. Exit code 1 if a wrong or cheating solution passes or is
+    output shows which workload rejects which solution. With --sessions the sessions that must reject a fault are
+    tried, or all of them with --every-workload. Exit code 1 if a wrong or cheating solution passes or is
     rejected for another reason than its fault, or if an honest one fails or comes too close to a budget.
     """
     require_device(device)
+    if sessions:
+        refuse({"--device": device != "cpu", "--seed": seed is not None, "--json": json_file is not None,
+                "--markdown": markdown is not None})  # fmt: skip
+        jobs = jobs or len(os.sched_getaffinity(0))
+        raise typer.Exit(0 if session_selftest(list(names or ()), jobs, bool(every_workload)) else 1)
     if json_file is not None:
         require_file(json_file, "--json FILE")
     if markdown is not None and every_workload is False:
