@@ -89,13 +89,15 @@ class ManifestChange(Model):
 class Fault(Rejection):
     """One wrong solution: `base` with `edits`, serving `definitions`.
 
-    `source` says where the fault comes from: a public report, or the misunderstanding that it shows.
+    `source` says where the fault comes from: a public report, or the misunderstanding that it shows. `reports`: the
+    addresses of public reports of this fault.
     """
 
     name: SolutionName
     base: SolutionName
     definitions: Annotated[list[Name], Field(min_length=1, max_length=100)]
     source: Text
+    reports: Reports = []
     edits: Annotated[list[Edit], Field(min_length=1, max_length=20)]
     manifest: ManifestChange = ManifestChange()
 
