@@ -6,7 +6,7 @@ from gdnspec.catalog.session_faults import read_table, tables
 from gdnspec.model.errors import SpecError
 from gdnspec.model.loading import build
 from gdnspec.model.session_fault import SessionFaultTable
-from gdnspec.sessions.selftest import Trial, tried
+from gdnspec.sessions.trials import Trial, tried
 
 (TABLE,) = tables()
 (FAULT,) = (fault for fault in read_table(TABLE) if fault.name == "commits_all_drafts")

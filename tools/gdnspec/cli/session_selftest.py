@@ -10,7 +10,7 @@ from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.session_fault import SessionFault
 
 if TYPE_CHECKING:
-    from gdnspec.sessions.selftest import Tried
+    from gdnspec.sessions.trials import Tried
 
 
 def refuse(given: dict[str, bool]) -> None:
@@ -34,7 +34,7 @@ def session_selftest(names: list[str], jobs: int, every: bool) -> bool:
     """Runs the faults through sessions and prints a table. Returns whether the judge was right about all of them."""
     faults = chosen(names)
 
-    from gdnspec.sessions.selftest import run, trials
+    from gdnspec.sessions.trials import run, trials
 
     found = list(run(list(trials(faults, every)), jobs))
     _print(found)
