@@ -89,11 +89,7 @@ def selftest(
     if markdown is not None and every_workload is False:
         raise SpecError("--markdown needs every workload: leave out --until-rejected")
     good = honest()
-    names = [one for name in names or () for one in of_family(name) or [name]]
-    everything = [*rejections(), *(solution.name for solution in good)]
-    for name in names:
-        if name not in everything:
-            raise SpecError(f"no known-bad or honest solution {name!r} ({nearest(name, everything)})")
+    names = _known(names, good)
     bad = known_bad(names or None)
     good = [solution for solution in good if not names or solution.name in names]
     where = chosen_device(device)
@@ -124,6 +120,16 @@ def selftest(
     rejected = sum(any(r.failed for r in results[b.solution.name]) for b in bad)
     say(f"{rejected} of {len(bad)} known-bad solutions rejected; {len(complaints)} complaints; seed {drawn}")
     raise typer.Exit(1 if complaints else 0)
+
+
+def _known(names: list[str] | None, good: list[Solution]) -> list[str]:
+    """The names, with those of a family in its place. Raises `SpecError` for one that nothing has."""
+    found = [one for name in names or () for one in of_family(name) or [name]]
+    everything = [*rejections(), *(solution.name for solution in good)]
+    for name in found:
+        if name not in everything:
+            raise SpecError(f"no known-bad or honest solution {name!r} ({nearest(name, everything)})")
+    return found
 
 
 def _collect(tasks: "list[Task]", jobs: int, json_file: Path | None) -> "Results":
