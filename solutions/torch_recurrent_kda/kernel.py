@@ -63,9 +63,14 @@ def log_gate(A_log: Tensor, a: Tensor, dt_bias: Tensor, lower_bound: float | Non
     """g [.., H, K] in log space. With a lower bound, that bound is a factor: it clamps nothing."""
     rate, x = torch.exp(A_log)[:, None], a.float() + dt_bias
     if lower_bound:
-        return float(lower_bound) * torch.sigmoid(rate * x)
+        return float(lower_bound) * sigmoid(rate * x)
     softplus = x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))
     return -rate * softplus
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """Not torch's own, which on a CPU rounds the last few elements of a tensor in another way than the rest."""
+    return 1 / (1 + torch.exp(-x))
 
 
 def normalised(x: Tensor) -> Tensor:
@@ -80,7 +85,7 @@ def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, lower_bound, scale, use_
     if use_qk_l2norm is None or use_qk_l2norm:
         Q, K = normalised(Q), normalised(K)
     alpha = torch.exp(log_gate(A_log, a[:, 0], dt_bias, lower_bound))
-    beta = torch.sigmoid(b[:, 0].float())
+    beta = sigmoid(b[:, 0].float())
     o, S = step(state.float(), expand(Q, H), expand(K, H), v[:, 0].float(), alpha, beta)
     factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
     return (factor * o)[:, None].to(v.dtype), S.to(state.dtype)
