@@ -42,16 +42,13 @@ struct CodeRows {
     }
   }
 
-  // S k and S q of every row, then |q|^2, |k|^2, q . k: of this thread's key channels.
-  __device__ __forceinline__ void add_products(const float (&q)[C][P], const float (&k)[C][P],
-                                               float (&sums)[2 * R + 3]) const {
+  // S k and S q of every row: of this thread's key channels.
+  template <int N>
+  __device__ __forceinline__ void add_products(const float (&q)[C][P], const float (&k)[C][P], float (&sums)[N]) const {
 #pragma unroll
     for (int c = 0; c < C; ++c) {
 #pragma unroll
       for (int e = 0; e < P; ++e) {
-        sums[2 * R] = fmaf(q[c][e], q[c][e], sums[2 * R]);
-        sums[2 * R + 1] = fmaf(k[c][e], k[c][e], sums[2 * R + 1]);
-        sums[2 * R + 2] = fmaf(q[c][e], k[c][e], sums[2 * R + 2]);
 #pragma unroll
         for (int r = 0; r < R; ++r) {
           sums[2 * r] = fmaf(S[r][c][e], k[c][e], sums[2 * r]);
@@ -62,9 +59,10 @@ struct CodeRows {
   }
 
   // One token on: outputs to memory, and in S the new state, its unit 1.
-  __device__ __forceinline__ void step(const CodeArguments<E>& p, const Place& at, int64_t row,
-                                       const float (&sums)[2 * R + 3], const float (&k)[C][P], const float (&v)[R],
-                                       const Gates& gate, const Factors& factor) {
+  template <int N>
+  __device__ __forceinline__ void step(const CodeArguments<E>& p, const Place& at, int64_t row, const float (&sums)[N],
+                                       const float (&k)[C][P], const float (&v)[R], const Gates& gate,
+                                       const Factors& factor) {
     float o[R];
 #pragma unroll
     for (int r = 0; r < R; ++r) {
@@ -119,6 +117,20 @@ struct CodeRows {
     }
   }
 };
+
+// |q|^2, |k|^2, q . k, added to the last three sums: of a thread's key channels.
+template <int C, int P, int N>
+__device__ __forceinline__ void add_token(const float (&q)[C][P], const float (&k)[C][P], float (&sums)[N]) {
+#pragma unroll
+  for (int c = 0; c < C; ++c) {
+#pragma unroll
+    for (int e = 0; e < P; ++e) {
+      sums[N - 3] = fmaf(q[c][e], q[c][e], sums[N - 3]);
+      sums[N - 2] = fmaf(k[c][e], k[c][e], sums[N - 2]);
+      sums[N - 1] = fmaf(q[c][e], k[c][e], sums[N - 1]);
+    }
+  }
+}
 
 template <class E, int D, Slots slots, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads)
@@ -181,6 +193,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
     float q[C][P], k[C][P], v[R], sums[2 * R + 3] = {};
     token.widen_to(q, k, v);
     rows.add_products(q, k, sums);
+    add_token(q, k, sums);
     sum_lanes<1, Tile::kLanes>(sums);
     const Factors factor(p.normalise, sums[2 * R], sums[2 * R + 1], sums[2 * R + 2]);
     rows.step(p, at, at.first_token + t, sums, k, v, gate, factor);

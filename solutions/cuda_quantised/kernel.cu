@@ -8,6 +8,7 @@
 //                                                                 └──> scale, codes to memory
 //
 //   code_rows.cuh   the kernel; codes.cuh makes numbers of codes and codes of numbers
+//   in_turn.cuh     the kernel for decode of many heads, whose rows a block takes in turn
 //   kernel.cu       what the manifest names, what a call is held to, and the tile: the place to tune
 //   place.cuh, slots.cuh, rule.cuh, instructions.cuh, words.cuh, problem.cuh, call.cuh, host_checks.cuh
 //                   as in cuda_decode
@@ -17,7 +18,7 @@
 #include <tvm/ffi/function.h>
 
 #include "call.cuh"
-#include "code_rows.cuh"
+#include "in_turn.cuh"
 
 namespace {
 
@@ -34,9 +35,8 @@ struct CodeTile<E, D, Slots::kVerify> {
   using Type = RowTile<E, D, 8, 2, 8, true>;
 };
 
-template <class E, int D, Slots slots>
-void launch_codes(const CodeArguments<E>& p, dim3 heads, cudaStream_t stream) {
-  using Tile = typename CodeTile<E, D, slots>::Type;
+template <class Tile, class E>
+void launch(void (*kernel)(CodeArguments<E>), const CodeArguments<E>& p, dim3 heads, cudaStream_t stream) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -48,7 +48,25 @@ void launch_codes(const CodeArguments<E>& p, dim3 heads, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(heads.x * Tile::kTiles, heads.y, heads.z), config.blockDim = dim3(Tile::kThreads), config.stream = stream;
   config.attrs = &early, config.numAttrs = has_early_launch ? 1 : 0;
-  TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, gdn_quantised_k_last_kernel<E, D, slots, Tile>, p));
+  TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, p));
+}
+
+// Blocks of whole heads, and how many of them a multiprocessor holds at least: measured for heads of 128 alone.
+template <class E, int D>
+struct HeadTile : RowTile<E, D, 8, 2, 4, true, true> {
+  static constexpr int kBlocks = 5;
+};
+constexpr int64_t kManyHeads = 512;  // of all rows: from here on blocks of whole heads are faster
+
+template <class E, int D, Slots slots>
+void launch_codes(const CodeArguments<E>& p, dim3 heads, cudaStream_t stream) {
+  if constexpr (slots == Slots::kPool && D == 128) {
+    if (int64_t{heads.x} * heads.y * heads.z >= kManyHeads) {
+      return launch<HeadTile<E, D>>(gdn_quantised_in_turn_kernel<E, D, HeadTile<E, D>>, p, heads, stream);
+    }
+  }
+  using Tile = typename CodeTile<E, D, slots>::Type;
+  launch<Tile>(gdn_quantised_k_last_kernel<E, D, slots, Tile>, p, heads, stream);
 }
 
 // A pool is contiguous within a slot; slots may stand apart.

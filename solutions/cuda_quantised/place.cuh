@@ -11,8 +11,8 @@ namespace {
 
 // `Lanes`: side by side in a row. `Loads`: 16-byte loads of the state a thread. `Warps`: of a block, where a head has
 // rows for so many. `Together`: a thread's rows are neighbours, and its v and its
-// outputs words of up to 8 bytes.
-template <class E, int D, int Lanes, int Loads, int Warps, bool Together>
+// outputs words of up to 8 bytes. `Whole`: a block takes all rows of a head, in turns.
+template <class E, int D, int Lanes, int Loads, int Warps, bool Together, bool Whole = false>
 struct RowTile {
   static constexpr bool kTogether = Together;
   static constexpr int kLanes = Lanes * kPer<E> <= D ? Lanes : D / kPer<E>;
@@ -22,7 +22,9 @@ struct RowTile {
   static constexpr int kWarps = Warps * kRowsOfWarp <= D ? Warps : D / kRowsOfWarp;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kGroups = kThreads / kLanes;             // rows side by side
-  static constexpr int kChannels = kRows * kGroups;             // value channels of a block
+  static constexpr int kOfTurn = kRows * kGroups;               // value channels of a block at a time
+  static constexpr int kTurns = Whole ? D / kOfTurn : 1;
+  static constexpr int kChannels = kOfTurn * kTurns;            // and in all
   static constexpr int kTiles = D / kChannels;
   static_assert(kRows >= 1 && kTiles * kChannels == D && kChunks * kLanes * kPer<E> == D);
 };
@@ -58,6 +60,8 @@ struct RowPlace {
         channel(tile * Tile::kChannels + kNextGroup * group),
         key(P * (threadIdx.x % Tile::kLanes)),
         part((h * D + channel) * D + key) {}
+
+  __device__ __forceinline__ void next_turn() { channel += Tile::kOfTurn, part += Tile::kOfTurn * D; }
 };
 
 // Into L2: the block's part of a state, and the vectors that go with it.
