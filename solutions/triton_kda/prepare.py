@@ -1,0 +1,106 @@
+"""What needs no state, of all chunks at once."""
+
+import triton
+import triton.language as tl
+from chunks import sequence_of, slot_of, start_of
+from gates import log2_decay
+from inverse import unit_lower_inverse
+from products import product, two_terms
+from scores import flat_level, sums
+
+
+@triton.jit(do_not_specialize=["num_seqs", "total", "lower_bound"])
+def prepare_kernel(
+    q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, lower_bound, cu_seqlens_ptr,
+    u_ptr, w_ptr, from_start_ptr, to_end_ptr, P_ptr, fall_ptr, num_seqs, total,
+    HQ: tl.constexpr, H: tl.constexpr, K_SIZE: tl.constexpr, V_SIZE: tl.constexpr, GATE: tl.constexpr,
+    L2_NORM: tl.constexpr, BETA: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    # A grid of one dimension: the others end at 65,535. The heads of one chunk run side by side.
+    h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
+    n = sequence_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    first = start_of(cu_seqlens_ptr, n, total) + (slot - slot_of(cu_seqlens_ptr, n, total, C)) * C
+    count = tl.minimum(start_of(cu_seqlens_ptr, n + 1, total) - first, C).to(tl.int32)
+    if count <= 0:  # a slot that no chunk has
+        return
+
+    # From here on all offsets are within the chunk, and fit into 32 bits.
+    q_ptr += (first * HQ + h // (H // HQ)) * K_SIZE
+    k_ptr += (first * HQ + h // (H // HQ)) * K_SIZE
+    v_ptr += (first * H + h) * V_SIZE
+    g_ptr += (first * H + h) * K_SIZE
+    u_ptr += (first * H + h) * V_SIZE
+    w_ptr += (slot * H + h) * (C * K_SIZE)
+    from_start_ptr += (slot * H + h) * (C * K_SIZE)
+    to_end_ptr += (slot * H + h) * (C * K_SIZE)
+    P_ptr += (slot * H + h) * (C * C)
+    fall_ptr += (slot * H + h) * K_SIZE
+
+    # Rows past the end of the sequence are tokens that do nothing: alpha = 1, beta = 0, and zeros.
+    t = tl.arange(0, C)
+    i, j = t[:, None], t[None, :]
+    row = t < count
+    beta = tl.zeros([C], dtype=tl.float32)
+    if BETA == "none":
+        beta += tl.where(row, 1.0, 0.0)
+    else:
+        beta += tl.load(beta_ptr + first * H + h + t * H, mask=row, other=0.0).to(tl.float32)
+        if BETA == "sigmoid":
+            beta = tl.where(row, 1.0 / (1.0 + tl.exp(-beta)), 0.0)
+    rate = 0.0
+    if GATE != "log":
+        rate = tl.exp(tl.load(rate_ptr + h).to(tl.float32))
+
+    QK = tl.zeros([C, C], dtype=tl.float32)
+    KK = tl.zeros([C, C], dtype=tl.float32)
+    own = tl.zeros([C], dtype=tl.float32)
+    for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
+        d = d_first + tl.arange(0, BD)
+        d_in = d < K_SIZE
+        inside = row[:, None] & d_in[None, :]
+        gates = tl.load(g_ptr + i * (H * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        bias = tl.zeros([BD], dtype=tl.float32)
+        if GATE != "log":
+            bias += tl.load(bias_ptr + h * K_SIZE + d, mask=d_in, other=0.0).to(tl.float32)
+        gates = tl.where(row[:, None], log2_decay(gates, bias[None, :], rate, lower_bound, GATE), 0.0)
+        high, low = two_terms(gates)
+        K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
+
+        # Diag(exp(from the chunk's start to each token)) of q and k; from each token to the end of k; the whole chunk.
+        at = i * K_SIZE + d[None, :]
+        gamma = tl.exp2(sums((i >= j).to(tl.bfloat16), high, low))
+        tl.store(from_start_ptr + at, (Q * gamma).to(tl.bfloat16), mask=d_in[None, :])
+        tl.store(w_ptr + at, (K * gamma).to(tl.bfloat16), mask=d_in[None, :])  # fetched below
+        tl.store(fall_ptr + i * 0 + d[None, :], gamma, mask=(i == C - 1) & d_in[None, :])
+        to_end = tl.exp2(sums((i < j).to(tl.bfloat16), high, low))
+        tl.store(to_end_ptr + at, (K * to_end).to(tl.bfloat16), mask=d_in[None, :])
+
+        own += tl.sum(Q * K, axis=1)
+        for level in tl.static_range(0, 6):
+            QK, KK = flat_level(QK, KK, Q, K, high, low, i, j, 1 << level)
+
+    P = tl.where(i == j, own[:, None], tl.where(i > j, QK, 0.0))
+    tl.store(P_ptr + i * C + j, P.to(tl.bfloat16))
+
+    # T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) KK).
+    T = unit_lower_inverse(KK * beta[:, None], C, 2, "ieee") * beta[None, :]
+
+    # u = T V, some channels at a time.
+    for d_first in tl.static_range(0, V_SIZE, BD):
+        d = d_first + tl.arange(0, BD)
+        d_in = d < V_SIZE
+        V = tl.load(v_ptr + i * (H * V_SIZE) + d[None, :], mask=row[:, None] & d_in[None, :], other=0.0)
+        u = product(T, V, 2, "ieee")
+        tl.store(u_ptr + i * (H * V_SIZE) + d[None, :], u.to(tl.bfloat16), mask=row[:, None] & d_in[None, :])
+
+    # w = T (gamma K), stored as -w, so that chain_kernel adds it to u. Other threads have left gamma K there.
+    tl.debug_barrier()
+    for d_first in tl.static_range(0, K_SIZE, BD):
+        d = d_first + tl.arange(0, BD)
+        d_in = d < K_SIZE
+        at = i * K_SIZE + d[None, :]
+        K = tl.load(w_ptr + at, mask=d_in[None, :], other=0.0)
+        w = product(T, K, 2, "ieee")
+        tl.debug_barrier()  # all have fetched what is written over
+        tl.store(w_ptr + at, (-w).to(tl.bfloat16), mask=d_in[None, :])
