@@ -4,9 +4,25 @@ import triton
 import triton.language as tl
 from chunks import sequence_of, slot_of, start_of
 from gates import log2_decay
-from inverse import unit_lower_inverse
+from inverse import across, unit_lower_inverse
 from products import product, two_terms
-from scores import flat_level, sums
+from scores import flat_level, small_level, sums
+
+
+@triton.jit
+def gates_of(
+    g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE: tl.constexpr, H: tl.constexpr, GATE: tl.constexpr
+):
+    """Log2 of the decays of the chunk's tokens, some channels, in two terms; 0 past the end of the sequence."""
+    d_in = d < K_SIZE
+    inside = row[:, None] & d_in[None, :]
+    gates = tl.load(g_ptr + i * (H * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    if GATE == "log":
+        gates = log2_decay(gates, 0.0, rate, lower_bound, GATE)
+    else:
+        bias = tl.load(bias_ptr + h * K_SIZE + d, mask=d_in, other=0.0).to(tl.float32)
+        gates = tl.where(row[:, None], log2_decay(gates, bias[None, :], rate, lower_bound, GATE), 0.0)
+    return two_terms(gates)
 
 
 @triton.jit(do_not_specialize=["num_seqs", "total", "lower_bound"])
@@ -51,35 +67,32 @@ def prepare_kernel(
     if GATE != "log":
         rate = tl.exp(tl.load(rate_ptr + h).to(tl.float32))
 
+    # Scores first: two squares of sums for all channels, and nothing else in registers.
+    B: tl.constexpr = 16
+    N: tl.constexpr = C // B
     QK = tl.zeros([C, C], dtype=tl.float32)
     KK = tl.zeros([C, C], dtype=tl.float32)
+    QK_near = tl.zeros([N, B, B], dtype=tl.float32)
+    KK_near = tl.zeros([N, B, B], dtype=tl.float32)
     own = tl.zeros([C], dtype=tl.float32)
     for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
         d = d_first + tl.arange(0, BD)
         d_in = d < K_SIZE
         inside = row[:, None] & d_in[None, :]
-        gates = tl.load(g_ptr + i * (H * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
-        bias = tl.zeros([BD], dtype=tl.float32)
-        if GATE != "log":
-            bias += tl.load(bias_ptr + h * K_SIZE + d, mask=d_in, other=0.0).to(tl.float32)
-        gates = tl.where(row[:, None], log2_decay(gates, bias[None, :], rate, lower_bound, GATE), 0.0)
-        high, low = two_terms(gates)
-        K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
-        Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        high, low = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
+        K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+        Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+        own += tl.sum(Q.to(tl.float32) * K.to(tl.float32), axis=1)
+        Qs, Ks = tl.reshape(Q, [N, B, BD]), tl.reshape(K, [N, B, BD])
+        highs, lows = tl.reshape(high, [N, B, BD]), tl.reshape(low, [N, B, BD])
+        for level in tl.range(0, 4, num_stages=1):
+            QK_near, KK_near = small_level(QK_near, KK_near, Qs, Ks, highs, lows, level, N, B)
+        for level in tl.range(4, 6, num_stages=1):
+            QK, KK = flat_level(QK, KK, Q, K, high, low, i, j, level)
 
-        # Diag(exp(from the chunk's start to each token)) of q and k; from each token to the end of k; the whole chunk.
-        at = i * K_SIZE + d[None, :]
-        gamma = tl.exp2(sums((i >= j).to(tl.bfloat16), high, low))
-        tl.store(from_start_ptr + at, (Q * gamma).to(tl.bfloat16), mask=d_in[None, :])
-        tl.store(w_ptr + at, (K * gamma).to(tl.bfloat16), mask=d_in[None, :])  # fetched below
-        tl.store(fall_ptr + i * 0 + d[None, :], gamma, mask=(i == C - 1) & d_in[None, :])
-        to_end = tl.exp2(sums((i < j).to(tl.bfloat16), high, low))
-        tl.store(to_end_ptr + at, (K * to_end).to(tl.bfloat16), mask=d_in[None, :])
-
-        own += tl.sum(Q * K, axis=1)
-        for level in tl.static_range(0, 6):
-            QK, KK = flat_level(QK, KK, Q, K, high, low, i, j, 1 << level)
-
+    near = i // B == j // B
+    QK = tl.where(near, across(QK_near, N, B), QK)
+    KK = tl.where(near, across(KK_near, N, B), KK)
     P = tl.where(i == j, own[:, None], tl.where(i > j, QK, 0.0))
     tl.store(P_ptr + i * C + j, P.to(tl.bfloat16))
 
@@ -94,13 +107,20 @@ def prepare_kernel(
         u = product(T, V, 2, "ieee")
         tl.store(u_ptr + i * (H * V_SIZE) + d[None, :], u.to(tl.bfloat16), mask=row[:, None] & d_in[None, :])
 
-    # w = T (gamma K), stored as -w, so that chain_kernel adds it to u. Other threads have left gamma K there.
-    tl.debug_barrier()
-    for d_first in tl.static_range(0, K_SIZE, BD):
+    # Diag(exp(from the chunk's start to each token)) of q and k; from each token to the end of k; the whole chunk.
+    # Gates, q and k come once more, out of a cache. w is stored as -w, so that chain_kernel adds it to u.
+    for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
         d = d_first + tl.arange(0, BD)
         d_in = d < K_SIZE
+        inside = row[:, None] & d_in[None, :]
+        high, low = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
+        K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
         at = i * K_SIZE + d[None, :]
-        K = tl.load(w_ptr + at, mask=d_in[None, :], other=0.0)
-        w = product(T, K, 2, "ieee")
-        tl.debug_barrier()  # all have fetched what is written over
+        gamma = tl.exp2(sums((i >= j).to(tl.bfloat16), high, low))
+        tl.store(fall_ptr + i * 0 + d[None, :], gamma, mask=(i == C - 1) & d_in[None, :])
+        w = product(T, (K.to(tl.float32) * gamma).to(tl.bfloat16), 2, "ieee")
         tl.store(w_ptr + at, (-w).to(tl.bfloat16), mask=d_in[None, :])
+        Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+        tl.store(from_start_ptr + at, (Q.to(tl.float32) * gamma).to(tl.bfloat16), mask=d_in[None, :])
+        to_end = tl.exp2(sums((i < j).to(tl.bfloat16), high, low))
+        tl.store(to_end_ptr + at, (K.to(tl.float32) * to_end).to(tl.bfloat16), mask=d_in[None, :])

@@ -12,17 +12,16 @@ subtracted, so there is no cancellation, and a reset needs no care.
 
 import triton
 import triton.language as tl
-from products import two_terms
 
 
 @triton.jit
-def spans(i, t, S: tl.constexpr):
-    """1 where the decay of token i to or from its border, in blocks of 2 S, has the gate of token t. [.., i, t]
+def spans(i, t, level):
+    """1 where the decay of token i to or from its border, in blocks of 2 S tokens, S = 2^level, has the gate of token t.
 
-    In an earlier half those behind i, in a later half those up to i; either way within i's half.
+    In an earlier half those behind i, in a later half those up to i; either way within i's half. [.., i, t]
     """
-    later = i // S % 2 == 1
-    return ((i // S == t // S) & (later == (t <= i))).to(tl.bfloat16)
+    later = (i >> level) % 2 == 1
+    return ((i >> level == t >> level) & (later == (t <= i))).to(tl.bfloat16)
 
 
 @triton.jit
@@ -32,12 +31,32 @@ def sums(chosen, high, low):
 
 
 @triton.jit
-def flat_level(QK, KK, Q, K, high, low, i, j, S: tl.constexpr):
+def pairs(i, j, level):
+    """Where token i is in the later half of a block of 2 S, and j in the earlier half of the same."""
+    return (i >> level == (j >> level) + 1) & ((i >> level) % 2 == 1)
+
+
+@triton.jit
+def flat_level(QK, KK, Q, K, high, low, i, j, level):
     """Adds to QK and KK [C, C] what these channels add to pairs of blocks of 2 S tokens."""
-    factor = tl.exp2(sums(spans(i, j, S), high, low))
-    K_at = (K * factor).to(tl.bfloat16)
-    Q_at = (Q * factor).to(tl.bfloat16)
-    pair = (i // S == j // S + 1) & (i // S % 2 == 1)
+    factor = tl.exp2(sums(spans(i, j, level), high, low))
+    K_at = (K.to(tl.float32) * factor).to(tl.bfloat16)
+    Q_at = (Q.to(tl.float32) * factor).to(tl.bfloat16)
+    pair = pairs(i, j, level)
     QK += tl.where(pair, tl.dot(Q_at, tl.trans(K_at)), 0.0)
     KK += tl.where(pair, tl.dot(K_at, tl.trans(K_at)), 0.0)
+    return QK, KK
+
+
+@triton.jit
+def small_level(QK, KK, Q, K, high, low, level, N: tl.constexpr, B: tl.constexpr):
+    """The same inside of N blocks of B tokens side by side: all are [N, B, ..]."""
+    i, j = tl.arange(0, B)[None, :, None], tl.arange(0, B)[None, None, :]
+    factor = tl.exp2(sums(tl.broadcast_to(spans(i, j, level), [N, B, B]), high, low))
+    K_at = (K.to(tl.float32) * factor).to(tl.bfloat16)
+    Q_at = (Q.to(tl.float32) * factor).to(tl.bfloat16)
+    across = tl.permute(K_at, (0, 2, 1))
+    pair = pairs(i, j, level)
+    QK += tl.where(pair, tl.dot(Q_at, across), 0.0)
+    KK += tl.where(pair, tl.dot(K_at, across), 0.0)
     return QK, KK
