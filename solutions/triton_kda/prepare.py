@@ -67,11 +67,10 @@ def prepare_kernel(
     if GATE != "log":
         rate = tl.exp(tl.load(rate_ptr + h).to(tl.float32))
 
-    # Scores first: two squares of sums for all channels, and nothing else in registers.
+    # Scores first: sums over all channels, and nothing else in registers. Those of blocks of 16 tokens, then of pairs of
+    # them, then of pairs of 32. Gates, q and k come out of a cache again.
     B: tl.constexpr = 16
     N: tl.constexpr = C // B
-    QK = tl.zeros([C, C], dtype=tl.float32)
-    KK = tl.zeros([C, C], dtype=tl.float32)
     QK_near = tl.zeros([N, B, B], dtype=tl.float32)
     KK_near = tl.zeros([N, B, B], dtype=tl.float32)
     own = tl.zeros([C], dtype=tl.float32)
@@ -87,8 +86,21 @@ def prepare_kernel(
         highs, lows = tl.reshape(high, [N, B, BD]), tl.reshape(low, [N, B, BD])
         for level in tl.range(0, 4, num_stages=1):
             QK_near, KK_near = small_level(QK_near, KK_near, Qs, Ks, highs, lows, level, N, B)
-        for level in tl.range(4, 6, num_stages=1):
+
+    QK = tl.zeros([C, C], dtype=tl.float32)
+    KK = tl.zeros([C, C], dtype=tl.float32)
+    for level in tl.range(4, 6, num_stages=1):
+        for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
+            d = d_first + tl.arange(0, BD)
+            d_in = d < K_SIZE
+            inside = row[:, None] & d_in[None, :]
+            high, low = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
+            K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+            Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
             QK, KK = flat_level(QK, KK, Q, K, high, low, i, j, level)
+        # Of 16 tokens' pairs with the block before; all that 32 tokens add is right.
+        QK = tl.where((level == 5) | (i // B == j // B + 1), QK, 0.0)
+        KK = tl.where((level == 5) | (i // B == j // B + 1), KK, 0.0)
 
     near = i // B == j // B
     QK = tl.where(near, across(QK_near, N, B), QK)

@@ -38,13 +38,16 @@ def pairs(i, j, level):
 
 @triton.jit
 def flat_level(QK, KK, Q, K, high, low, i, j, level):
-    """Adds to QK and KK [C, C] what these channels add to pairs of blocks of 2 S tokens."""
+    """Adds to QK and KK [C, C] what these channels add to pairs of blocks of 2 S tokens. What else it adds is for pairs
+    that meet elsewhere; none where there is but one block.
+    """
     factor = tl.exp2(sums(spans(i, j, level), high, low))
-    K_at = (K.to(tl.float32) * factor).to(tl.bfloat16)
-    Q_at = (Q.to(tl.float32) * factor).to(tl.bfloat16)
-    pair = pairs(i, j, level)
-    QK += tl.where(pair, tl.dot(Q_at, tl.trans(K_at)), 0.0)
-    KK += tl.where(pair, tl.dot(K_at, tl.trans(K_at)), 0.0)
+    later = (i >> level) % 2 == 1
+    K_at = K.to(tl.float32) * factor
+    Q_at = tl.where(later, Q.to(tl.float32) * factor, 0.0).to(tl.bfloat16)
+    early = tl.trans(tl.where(later, 0.0, K_at).to(tl.bfloat16))
+    QK = tl.dot(Q_at, early, acc=QK)
+    KK = tl.dot(tl.where(later, K_at, 0.0).to(tl.bfloat16), early, acc=KK)
     return QK, KK
 
 
