@@ -56,6 +56,7 @@ class Blocking(NamedTuple):
     segment: int = 0
     segments: Walk | None = None
     scan: Walk | None = None
+    guard: bool = True
 
 
 def blocking(K: int, num_seqs: int, heads: int, total: int) -> Blocking:
@@ -82,7 +83,7 @@ def padded(head_size: int) -> int:
 
 def prefill(
     q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, k_first,
-    gate="log", A_log=None, dt_bias=None, lower_bound=None, beta_is="raw", l2_norm=False,
+    gate="log", A_log=None, dt_bias=None, lower_bound=None, beta_is="raw",
 ):  # fmt: skip
     """`g` as `gate` says (gates.py)."""
     check(q, k, v, g, beta, cu_seqlens, initial_state, output, final_state)
@@ -100,7 +101,7 @@ def prefill(
         prepare_kernel[(slots * H,)](
             q, k, v, g, beta, A_log, dt_bias, 0.0 if lower_bound is None else float(lower_bound), cu_seqlens,
             output, w, from_start, to_end, P, fall, num_seqs, total,
-            HQ=HQ, GATE=gate, L2_NORM=l2_norm, BETA="none" if beta is None else beta_is, BD=cut.BD,
+            HQ=HQ, GATE=gate, GUARD=cut.guard, BETA="none" if beta is None else beta_is, BD=cut.BD,
             num_warps=cut.prepare_warps, **common,
         )  # fmt: skip
     states = {"HAS_INITIAL": initial_state is not None, "K_FIRST": k_first, "SEGMENT": cut.segment}

@@ -6,7 +6,7 @@ from chunks import sequence_of, slot_of, start_of
 from gates import log2_decay
 from inverse import across, unit_lower_inverse
 from products import product, two_terms
-from scores import flat_level, small_level, sums
+from scores import flat_level, near_scores, small_level, sums
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def prepare_kernel(
     q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, lower_bound, cu_seqlens_ptr,
     u_ptr, w_ptr, from_start_ptr, to_end_ptr, P_ptr, fall_ptr, num_seqs, total,
     HQ: tl.constexpr, H: tl.constexpr, K_SIZE: tl.constexpr, V_SIZE: tl.constexpr, GATE: tl.constexpr,
-    L2_NORM: tl.constexpr, BETA: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr,
+    BETA: tl.constexpr, GUARD: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     # A grid of one dimension: the others end at 65,535. The heads of one chunk run side by side.
     h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
@@ -67,8 +67,8 @@ def prepare_kernel(
     if GATE != "log":
         rate = tl.exp(tl.load(rate_ptr + h).to(tl.float32))
 
-    # Scores first: sums over all channels, and nothing else in registers. Those of blocks of 16 tokens, then of pairs of
-    # them, then of pairs of 32. Gates, q and k come out of a cache again.
+    # Scores first: sums over all channels, and nothing else in registers. Those of blocks of 16 tokens, then of pairs
+    # of them, then of pairs of 32. Gates, q and k come out of a cache again.
     B: tl.constexpr = 16
     N: tl.constexpr = C // B
     QK_near = tl.zeros([N, B, B], dtype=tl.float32)
@@ -84,8 +84,11 @@ def prepare_kernel(
         own += tl.sum(Q.to(tl.float32) * K.to(tl.float32), axis=1)
         Qs, Ks = tl.reshape(Q, [N, B, BD]), tl.reshape(K, [N, B, BD])
         highs, lows = tl.reshape(high, [N, B, BD]), tl.reshape(low, [N, B, BD])
-        for level in tl.range(0, 4, num_stages=1):
-            QK_near, KK_near = small_level(QK_near, KK_near, Qs, Ks, highs, lows, level, N, B)
+        if GUARD:
+            QK_near, KK_near = near_scores(QK_near, KK_near, Qs, Ks, highs, lows, N, B)
+        else:
+            for level in tl.range(0, 4, num_stages=1):
+                QK_near, KK_near = small_level(QK_near, KK_near, Qs, Ks, highs, lows, level, N, B)
 
     QK = tl.zeros([C, C], dtype=tl.float32)
     KK = tl.zeros([C, C], dtype=tl.float32)

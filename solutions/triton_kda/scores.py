@@ -16,7 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def spans(i, t, level):
-    """1 where the decay of token i to or from its border, in blocks of 2 S tokens, S = 2^level, has the gate of token t.
+    """1 where the decay of token i to or from its border, in blocks of 2 S tokens, S = 2^level, has token t's gate.
 
     In an earlier half those behind i, in a later half those up to i; either way within i's half. [.., i, t]
     """
@@ -62,4 +62,24 @@ def small_level(QK, KK, Q, K, high, low, level, N: tl.constexpr, B: tl.constexpr
     pair = pairs(i, j, level)
     QK += tl.where(pair, tl.dot(Q_at, across), 0.0)
     KK += tl.where(pair, tl.dot(K_at, across), 0.0)
+    return QK, KK
+
+
+@triton.jit
+def near_scores(QK, KK, Q, K, high, low, N: tl.constexpr, B: tl.constexpr):
+    """Adds to QK and KK [N, B, B], below the diagonal, what these channels add inside of N blocks of B tokens.
+
+    Where no channel of any block decays below 2^-64 a quotient overflows for no key below 2^63, and loses nothing: one
+    product for each, instead of one for each level.
+    """
+    i, j = tl.arange(0, B)[None, :, None], tl.arange(0, B)[None, None, :]
+    decay = sums(tl.broadcast_to((i >= j).to(tl.bfloat16), [N, B, B]), high, low)
+    if tl.min(decay) >= -64.0:
+        factor = tl.exp2(decay)
+        across = tl.permute((K.to(tl.float32) * tl.exp2(-decay)).to(tl.bfloat16), (0, 2, 1))
+        QK = tl.dot((Q.to(tl.float32) * factor).to(tl.bfloat16), across, acc=QK)
+        KK = tl.dot((K.to(tl.float32) * factor).to(tl.bfloat16), across, acc=KK)
+    else:
+        for level in tl.range(0, 4, num_stages=1):
+            QK, KK = small_level(QK, KK, Q, K, high, low, level, N, B)
     return QK, KK
