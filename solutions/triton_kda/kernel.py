@@ -56,7 +56,7 @@ class Blocking(NamedTuple):
     segment: int = 0
     segments: Walk | None = None
     scan: Walk | None = None
-    guard: bool = True
+    guard: int = 2
 
 
 def blocking(K: int, num_seqs: int, heads: int, total: int) -> Blocking:

@@ -6,7 +6,7 @@ from chunks import sequence_of, slot_of, start_of
 from gates import log2_decay
 from inverse import across, unit_lower_inverse
 from products import product, two_terms
-from scores import flat_level, near_scores, small_level, sums
+from scores import all_scores, flat_level, near_scores, small_level, sums
 
 
 @triton.jit
@@ -68,46 +68,57 @@ def prepare_kernel(
         rate = tl.exp(tl.load(rate_ptr + h).to(tl.float32))
 
     # Scores first: sums over all channels, and nothing else in registers. Those of blocks of 16 tokens, then of pairs
-    # of them, then of pairs of 32. Gates, q and k come out of a cache again.
+    # of them, then of pairs of 32. Gates, q and k come out of a cache again. Some channels may decay so little that one
+    # product is for all pairs of the chunk.
     B: tl.constexpr = 16
     N: tl.constexpr = C // B
     QK_near = tl.zeros([N, B, B], dtype=tl.float32)
     KK_near = tl.zeros([N, B, B], dtype=tl.float32)
     own = tl.zeros([C], dtype=tl.float32)
+    lasting = 0  # a bit for each BD channels
     for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
         d = d_first + tl.arange(0, BD)
-        d_in = d < K_SIZE
-        inside = row[:, None] & d_in[None, :]
+        inside = row[:, None] & (d < K_SIZE)[None, :]
         high, low = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
         K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
         Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
         own += tl.sum(Q.to(tl.float32) * K.to(tl.float32), axis=1)
-        Qs, Ks = tl.reshape(Q, [N, B, BD]), tl.reshape(K, [N, B, BD])
-        highs, lows = tl.reshape(high, [N, B, BD]), tl.reshape(low, [N, B, BD])
-        if GUARD:
-            QK_near, KK_near = near_scores(QK_near, KK_near, Qs, Ks, highs, lows, N, B)
+        lasts = False
+        if GUARD == 2:
+            lasts = tl.min(tl.sum(high.to(tl.float32), axis=0)) >= -64.0
+        if lasts:
+            lasting |= 1 << (d_first // BD)
         else:
-            for level in tl.range(0, 4, num_stages=1):
-                QK_near, KK_near = small_level(QK_near, KK_near, Qs, Ks, highs, lows, level, N, B)
+            Qs, Ks = tl.reshape(Q, [N, B, BD]), tl.reshape(K, [N, B, BD])
+            highs, lows = tl.reshape(high, [N, B, BD]), tl.reshape(low, [N, B, BD])
+            if GUARD:
+                QK_near, KK_near = near_scores(QK_near, KK_near, Qs, Ks, highs, lows, N, B)
+            else:
+                for level in tl.range(0, 4, num_stages=1):
+                    QK_near, KK_near = small_level(QK_near, KK_near, Qs, Ks, highs, lows, level, N, B)
 
     QK = tl.zeros([C, C], dtype=tl.float32)
     KK = tl.zeros([C, C], dtype=tl.float32)
     for level in tl.range(4, 6, num_stages=1):
         for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
             d = d_first + tl.arange(0, BD)
-            d_in = d < K_SIZE
-            inside = row[:, None] & d_in[None, :]
-            high, low = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
-            K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
-            Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
-            QK, KK = flat_level(QK, KK, Q, K, high, low, i, j, level)
+            inside = row[:, None] & (d < K_SIZE)[None, :]
+            lasts = (lasting >> (d_first // BD)) & 1 == 1
+            if (level == 5) | (not lasts):
+                high, low = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
+                K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+                Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+                if lasts:
+                    QK, KK = all_scores(QK, KK, Q, K, high, low, i, j)
+                else:
+                    QK, KK = flat_level(QK, KK, Q, K, high, low, i, j, level)
         # Of 16 tokens' pairs with the block before; all that 32 tokens add is right.
         QK = tl.where((level == 5) | (i // B == j // B + 1), QK, 0.0)
         KK = tl.where((level == 5) | (i // B == j // B + 1), KK, 0.0)
 
     near = i // B == j // B
-    QK = tl.where(near, across(QK_near, N, B), QK)
-    KK = tl.where(near, across(KK_near, N, B), KK)
+    QK += tl.where(near, across(QK_near, N, B), 0.0)
+    KK += tl.where(near, across(KK_near, N, B), 0.0)
     P = tl.where(i == j, own[:, None], tl.where(i > j, QK, 0.0))
     tl.store(P_ptr + i * C + j, P.to(tl.bfloat16))
 

@@ -83,3 +83,14 @@ def near_scores(QK, KK, Q, K, high, low, N: tl.constexpr, B: tl.constexpr):
         for level in tl.range(0, 4, num_stages=1):
             QK, KK = small_level(QK, KK, Q, K, high, low, level, N, B)
     return QK, KK
+
+
+@triton.jit
+def all_scores(QK, KK, Q, K, high, low, i, j):
+    """Adds to QK and KK [C, C] what these channels add below the diagonal, where none decays below 2^-64 in the chunk."""
+    decay = sums((i >= j).to(tl.bfloat16), high, low)
+    factor = tl.exp2(decay)
+    across = tl.trans((K.to(tl.float32) * tl.exp2(-decay)).to(tl.bfloat16))
+    QK = tl.dot((Q.to(tl.float32) * factor).to(tl.bfloat16), across, acc=QK)
+    KK = tl.dot((K.to(tl.float32) * factor).to(tl.bfloat16), across, acc=KK)
+    return QK, KK
