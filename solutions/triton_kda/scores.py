@@ -87,7 +87,7 @@ def near_scores(QK, KK, Q, K, high, low, N: tl.constexpr, B: tl.constexpr):
 
 @triton.jit
 def all_scores(QK, KK, Q, K, high, low, i, j):
-    """Adds to QK and KK [C, C] what these channels add below the diagonal, where none decays below 2^-64 in the chunk."""
+    """Adds to QK and KK [C, C] what these channels add below the diagonal, where none of them decays below 2^-64."""
     decay = sums((i >= j).to(tl.bfloat16), high, low)
     factor = tl.exp2(decay)
     across = tl.trans((K.to(tl.float32) * tl.exp2(-decay)).to(tl.bfloat16))
