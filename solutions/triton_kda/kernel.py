@@ -57,6 +57,7 @@ class Blocking(NamedTuple):
     segments: Walk | None = None
     scan: Walk | None = None
     guard: int = 2
+    registers: int | None = None
 
 
 def blocking(K: int, num_seqs: int, heads: int, total: int) -> Blocking:
@@ -102,7 +103,7 @@ def prefill(
             q, k, v, g, beta, A_log, dt_bias, 0.0 if lower_bound is None else float(lower_bound), cu_seqlens,
             output, w, from_start, to_end, P, fall, num_seqs, total,
             HQ=HQ, GATE=gate, GUARD=cut.guard, BETA="none" if beta is None else beta_is, BD=cut.BD,
-            num_warps=cut.prepare_warps, **common,
+            num_warps=cut.prepare_warps, **({} if cut.registers is None else {"maxnreg": cut.registers}), **common,
         )  # fmt: skip
     states = {"HAS_INITIAL": initial_state is not None, "K_FIRST": k_first, "SEGMENT": cut.segment}
     segments = triton.cdiv(total, CHUNK * cut.segment) + num_seqs - 1 if cut.segment else 0
