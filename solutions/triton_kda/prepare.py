@@ -80,15 +80,15 @@ def prepare_kernel(
         d = d_first + tl.arange(0, BD)
         inside = row[:, None] & (d < K_SIZE)[None, :]
         high, low = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
-        K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
-        Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
-        own += tl.sum(Q.to(tl.float32) * K.to(tl.float32), axis=1)
         lasts = False
         if GUARD == 2:
             lasts = tl.min(tl.sum(high.to(tl.float32), axis=0)) >= -64.0
         if lasts:
             lasting |= 1 << (d_first // BD)
         else:
+            K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+            Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+            own += tl.sum(Q.to(tl.float32) * K.to(tl.float32), axis=1)
             Qs, Ks = tl.reshape(Q, [N, B, BD]), tl.reshape(K, [N, B, BD])
             highs, lows = tl.reshape(high, [N, B, BD]), tl.reshape(low, [N, B, BD])
             if GUARD:
@@ -116,10 +116,10 @@ def prepare_kernel(
         QK = tl.where((level == 5) | (i // B == j // B + 1), QK, 0.0)
         KK = tl.where((level == 5) | (i // B == j // B + 1), KK, 0.0)
 
-    near = i // B == j // B
-    QK += tl.where(near, across(QK_near, N, B), 0.0)
+    near = (i // B == j // B) & (i > j)
+    QK += tl.where(near, across(QK_near, N, B), 0.0) + tl.where(i == j, own[:, None], 0.0)
     KK += tl.where(near, across(KK_near, N, B), 0.0)
-    P = tl.where(i == j, own[:, None], tl.where(i > j, QK, 0.0))
+    P = tl.where(i >= j, QK, 0.0)
     tl.store(P_ptr + i * C + j, P.to(tl.bfloat16))
 
     # T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) KK).
