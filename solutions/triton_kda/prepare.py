@@ -6,7 +6,7 @@ from chunks import sequence_of, slot_of, start_of
 from gates import log2_decay
 from inverse import across, unit_lower_inverse
 from products import product, two_terms
-from scores import all_scores, flat_level, near_scores, small_level, sums
+from scores import flat_scores, near_scores, small_level, sums
 
 
 @triton.jit
@@ -108,10 +108,7 @@ def prepare_kernel(
                 high, low = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
                 K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
                 Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
-                if lasts:
-                    QK, KK = all_scores(QK, KK, Q, K, high, low, i, j)
-                else:
-                    QK, KK = flat_level(QK, KK, Q, K, high, low, i, j, level)
+                QK, KK = flat_scores(QK, KK, Q, K, high, low, i, j, level, lasts)
         # Of 16 tokens' pairs with the block before; all that 32 tokens add is right.
         QK = tl.where((level == 5) | (i // B == j // B + 1), QK, 0.0)
         KK = tl.where((level == 5) | (i // B == j // B + 1), KK, 0.0)

@@ -37,17 +37,21 @@ def pairs(i, j, level):
 
 
 @triton.jit
-def flat_level(QK, KK, Q, K, high, low, i, j, level):
+def flat_scores(QK, KK, Q, K, high, low, i, j, level, lasting):
     """Adds to QK and KK [C, C] what these channels add to pairs of blocks of 2 S tokens. What else it adds is for pairs
     that meet elsewhere; none where there is but one block.
+
+    Of `lasting` channels, of which none decays below 2^-64 in the chunk: what they add below the diagonal and on it.
     """
-    factor = tl.exp2(sums(spans(i, j, level), high, low))
-    later = (i >> level) % 2 == 1
-    K_at = K.to(tl.float32) * factor
-    Q_at = tl.where(later, Q.to(tl.float32) * factor, 0.0).to(tl.bfloat16)
-    early = tl.trans(tl.where(later, 0.0, K_at).to(tl.bfloat16))
-    QK = tl.dot(Q_at, early, acc=QK)
-    KK = tl.dot(tl.where(later, K_at, 0.0).to(tl.bfloat16), early, acc=KK)
+    later = ((i >> level) % 2 == 1) | lasting
+    early = ((i >> level) % 2 == 0) | lasting
+    chosen = tl.where(lasting, (i >= j).to(tl.bfloat16), spans(i, j, level))
+    decay = sums(chosen, high, low)
+    factor = tl.exp2(decay)
+    back = tl.where(early, K.to(tl.float32) * tl.exp2(tl.where(lasting, -decay, decay)), 0.0)
+    back = tl.trans(back.to(tl.bfloat16))
+    QK = tl.dot(tl.where(later, Q.to(tl.float32) * factor, 0.0).to(tl.bfloat16), back, acc=QK)
+    KK = tl.dot(tl.where(later, K.to(tl.float32) * factor, 0.0).to(tl.bfloat16), back, acc=KK)
     return QK, KK
 
 
@@ -82,15 +86,4 @@ def near_scores(QK, KK, Q, K, high, low, N: tl.constexpr, B: tl.constexpr):
     else:
         for level in tl.range(0, 4, num_stages=1):
             QK, KK = small_level(QK, KK, Q, K, high, low, level, N, B)
-    return QK, KK
-
-
-@triton.jit
-def all_scores(QK, KK, Q, K, high, low, i, j):
-    """Adds to QK and KK [C, C] what these channels add below the diagonal, where none of them decays below 2^-64."""
-    decay = sums((i >= j).to(tl.bfloat16), high, low)
-    factor = tl.exp2(decay)
-    across = tl.trans((K.to(tl.float32) * tl.exp2(-decay)).to(tl.bfloat16))
-    QK = tl.dot((Q.to(tl.float32) * factor).to(tl.bfloat16), across, acc=QK)
-    KK = tl.dot((K.to(tl.float32) * factor).to(tl.bfloat16), across, acc=KK)
     return QK, KK
