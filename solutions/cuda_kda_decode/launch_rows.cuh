@@ -19,6 +19,11 @@ template <int D>
 struct TileOf<bf16, D, Slots::kPool> {
   using Type = RowTile<bf16, D, 8, 8, 4, true>;
 };
+template <>
+struct TileOf<bf16, 256, Slots::kPool> {
+  using Type = RowTile<bf16, 256, 16, 4, 4, true>;  // fewer key channels a thread: their decays are in registers, too
+};
+
 template <class E, int D, Slots slots>
 void launch_k_last(const Arguments<E>& p, dim3 heads, cudaStream_t stream) {
   using Tile = typename TileOf<E, D, slots>::Type;
