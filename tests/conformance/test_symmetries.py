@@ -32,7 +32,7 @@ def cases() -> Iterator[Case]:
     """(definition, preset, symmetry) wherever the symmetry is said to hold."""
     for name, found in definitions().items():
         for preset in (GVA, GQA, GQA_OF_TWO_SIZES, MHA, MHA_WITH_ENDS, *LARGER):
-            if not applies(presets()[preset], found.definition):
+            if preset not in found.family.presets or not applies(presets()[preset], found.definition):
                 continue
             scope = found.definition.bind(presets()[preset].axes)
             for symmetry in found.definition.symmetries:

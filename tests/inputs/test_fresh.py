@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Run
+from gdnspec.build import reference as code
 from gdnspec.catalog.definitions import definition, definitions, preset_of
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.check.plan import INTERPRETER_LIMIT, token_programs
@@ -42,6 +43,7 @@ ON_EACH = [pytest.param(n, d, marks=[pytest.mark.thorough] * (n not in FEW or (d
 @pytest.mark.parametrize(("name", "device"), ON_EACH)
 def test_every_seed_gives_valid_lines_with_heads_of_models(name: str, device: str) -> None:
     found = definition(name)
+    lines_of = code.module(found.family, "fresh")
     seen: dict[str, set[object]] = {"preset": set(), "regime": set(), "lengths": set()}
     counts, scales = set(), set()
     for seed in range(60):
@@ -51,7 +53,7 @@ def test_every_seed_gives_valid_lines_with_heads_of_models(name: str, device: st
             line.check(found.definition, preset_of(found, line))
             axes = preset_of(found, line).axes
             sizes = tuple(axes.get(size, axes.get("head_size")) for size in ("key_head_dim", "value_head_dim"))
-            wide = line.preset in LINES.WIDE["cpu"]  # many rows or sequences, of few small heads
+            wide = line.preset in lines_of.WIDE["cpu"]  # many rows or sequences, of few small heads
             of_two = sizes == (96, 192) and ("kv_dims" in name or "neg_eigval" in name)
             assert wide or sizes == (128, 128) or of_two
             counts.add(line.axes.get("num_seqs", line.axes.get("batch_size", 0)))
@@ -64,7 +66,7 @@ def test_every_seed_gives_valid_lines_with_heads_of_models(name: str, device: st
             seen["regime"].add(line.regime)
             seen["lengths"].add(str(line.sequence_lengths or line.axes))
     published = {str(line.sequence_lengths or line.axes) for line in workloads(found)}
-    assert seen["regime"] == set(LINES.REGIMES)
+    assert seen["regime"] == set(lines_of.REGIMES)
     assert max(counts) > 100
     if any(tensor.name == "scale" for tensor in found.definition.inputs):
         assert {None, 0.0, 1.0} <= scales

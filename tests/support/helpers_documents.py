@@ -10,7 +10,7 @@ from typing import Any
 
 from gdnspec import paths
 from gdnspec.catalog.definitions import applies, definitions, load_definition, preset_problems, presets
-from gdnspec.catalog.families import load_presets
+from gdnspec.catalog.families import families, load_presets
 from gdnspec.catalog.solutions import MANIFEST, load_solution, solution_folders
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.check.record import LASTING, Recorder, earlier
@@ -56,8 +56,10 @@ def plain(model: Any) -> Any:
 def read_definition(file: Path) -> Any:
     """As `gdnspec validate` does; what is not refused can be used with every preset."""
     found = load_definition(file)
-    refuse(preset_problems(found, presets(), file))
-    for preset in [preset for preset in presets().values() if applies(preset, found.definition)][:3]:
+    own = families().get(found.definition.family)
+    known = presets() if own is None else own.presets
+    refuse(preset_problems(found, known, file))
+    for preset in [preset for preset in known.values() if applies(preset, found.definition)][:3]:
         least = {axis.name: axis.minimum for axis in found.definition.var_axes()}
         scope = found.definition.bind({**preset.axes, **least})
         assert found.definition.bytes_moved(scope) >= 0
@@ -71,7 +73,8 @@ def read_definition(file: Path) -> Any:
 def read_presets(file: Path) -> Any:
     known = load_presets(file)
     # What a preset does to a definition is said of the definition's file where that may be at fault as well.
-    problems = [problem for found in definitions().values() for problem in preset_problems(found, known, file)]
+    own = [found for found in definitions().values() if found.family.name == "gdn"]  # as `documents` has them
+    problems = [problem for found in own for problem in preset_problems(found, known, file)]
     for problem in problems:
         assert problem.file in {file, *(found.file for found in definitions().values())}
     refuse([Problem(file, problem.message, problem.place, problem.hint) for problem in problems])
@@ -152,8 +155,9 @@ def documents(kind: str) -> list[Document]:
             shipped = [json.loads(file.read_text()) for file in sorted(paths.known_bad_dir().glob(f"*/*/{kind}"))]
             return [Document(x, KnownBad, kind, lambda f: plain(load(KnownBad, f))) for x in (KNOWN_BAD, *shipped[:6])]
         case "faults.json":
-            (tree,) = (json.loads(file.read_text()) for file in paths.known_bad_dir().glob(f"*/{kind}"))
-            every = [fault for fault in tree["faults"] if "manifest" in fault][:2] + tree["faults"][:2]
+            trees = [json.loads(file.read_text()) for file in sorted(paths.known_bad_dir().glob(f"*/{kind}"))]
+            faults = [fault for tree in trees for fault in tree["faults"]]
+            every = [fault for fault in faults if "manifest" in fault][:2] + faults[:2]
             table = {"schema_version": 1, "faults": [{**KNOWN_BAD_PART, **fault} for fault in every]}
             return [Document(table, FaultTable, kind, lambda f: plain(load(FaultTable, f)))]
     return [Document(RESULT, CheckResult, kind, read_results)]

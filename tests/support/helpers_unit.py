@@ -74,6 +74,6 @@ def arguments(found: Found, inputs: Inputs, dtype: torch.dtype | None = None) ->
 def run_reference(found: Found, keywords: dict[str, Any]) -> dict[str, Tensor]:
     """What the definition's reference leaves, by name: its outputs, and pools as they are afterwards."""
     file, function = found.definition.reference.split("::")
-    values = getattr(reference(file.removesuffix(".py")), function)(**keywords)
+    values = getattr(code.module(found.family, file.removesuffix(".py")), function)(**keywords)
     values = (values,) if isinstance(values, Tensor) else values
     return dict(zip([tensor.name for tensor in found.definition.judged], values, strict=True))

@@ -1,0 +1,141 @@
+"""The family of prefill: chunks, bfloat16 operands and float32 sums, as honest kernels on tensor cores have them.
+
+Notation of reference/kda/chunkwise.py, with T = (I + A)^-1 diag(beta). Twelve members:
+
+- chunks of 16, 64 and 128 tokens;
+- "ahead": u = T V and w = T (gamma * K) are formed before the state is known, and w is stored in bfloat16; "direct": T
+  meets V - (gamma * K) S^T;
+- T becomes an operand: rounded "after" diag(beta), or "before" it, diag(beta) going to the other operand.
+
+Scores of two tokens have a border between them: the later one decays from the border, the earlier one up to it. Both
+factors are at most 1, so nothing overflows at any gate, and both products are rounded to bfloat16. Sums are taken in
+float64 and rounded to float32: a float32 sum whose order is nobody's, so that every machine measures the same error.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from gdnspec.family import Definition
+from torch import Tensor
+
+CHUNKS, ORDERS, ROUNDINGS = (16, 64, 128), ("ahead", "direct"), ("after", "before")
+
+
+class Chunk(NamedTuple):
+    """One chunk of one sequence, in float32: X [H, C, size], with decays taken in."""
+
+    V: Tensor
+    beta: Tensor  # [H, C, 1]
+    from_start_k: Tensor  # gamma * K
+    from_start_q: Tensor  # gamma * Q
+    to_end: Tensor  # Gamma_C,: * K
+    fall: Tensor  # gamma_C, [H, K]
+    inverse: Tensor  # (I + A)^-1, [H, C, C]
+    attention: Tensor  # lower(QK), [H, C, C]
+
+
+def emulate(definition: Definition, arguments: dict[str, Any]) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
+    """(name, (output, final_state)) of each member, in the types of the definition; `arguments` as stored."""
+    k_first = definition.conventions.state_layout == "k_first"
+    v, bounds = arguments["v"], arguments["cu_seqlens"].tolist()
+    size, given = v.shape[-1], arguments["scale"]
+    scale = size**-0.5 if given is None else float(given)
+    for length in CHUNKS:
+        parts = {
+            first: _prepared(arguments, slice(first, min(first + length, stop)))
+            for start, stop in pairwise(bounds)
+            for first in range(start, stop, length)
+        }
+        for order in ORDERS:
+            for rounding in ROUNDINGS:
+                output, states = torch.zeros(v.shape, device=v.device), _states(arguments, k_first)
+                for n in range(len(bounds) - 1):
+                    for first in range(bounds[n], bounds[n + 1], length):
+                        O, states[n] = _step(parts[first], states[n], order, rounding)
+                        output[first : first + O.shape[1]] = scale * O.transpose(0, 1)
+                final = states.mT.contiguous() if k_first else states
+                yield f"chunk_{length}_{order}_{rounding}", (output.to(v.dtype), final)
+
+
+def _states(arguments: dict[str, Any], k_first: bool) -> Tensor:
+    """[num_seqs, H, V, K], a copy."""
+    S, (_, H, size) = arguments["initial_state"], arguments["v"].shape
+    if S is None:
+        count = arguments["cu_seqlens"].numel() - 1
+        return torch.zeros(count, H, size, size, device=arguments["v"].device)
+    return (S.mT if k_first else S).float().clone(memory_format=torch.contiguous_format)
+
+
+def _prepared(arguments: dict[str, Any], rows: slice) -> Chunk:
+    v, g, beta = arguments["v"], arguments["g"], arguments["beta"]
+    H, count = v.shape[1], rows.stop - rows.start
+    full = 1 << (count - 1).bit_length()  # scores are made by halves
+
+    def padded(x: Tensor, fill: float) -> Tensor:  # [T, H, ..] -> [H, C, ..]; a token behind the last does nothing
+        x = x[rows].transpose(0, 1)
+        return torch.cat([x, x.new_full((H, full - count, *x.shape[2:]), fill)], dim=1)
+
+    Q, K = (padded(arguments[x].float().repeat_interleave(H // arguments[x].shape[1], dim=1), 0.0) for x in "qk")
+    alpha = torch.ones_like(K).double() if g is None else padded(torch.exp(g.double()), 1.0)
+    write = torch.ones(H, full, device=v.device) if beta is None else padded(beta.float(), 0.0)
+    gamma = alpha.cumprod(-2)
+    A = write[..., None] * _scores(K, K, alpha).tril(-1)
+    eye = torch.eye(full, dtype=torch.float64, device=A.device).expand_as(A)
+    inverse = torch.linalg.solve_triangular(A.double(), eye, upper=False, unitriangular=True).float()
+    c = slice(0, count)
+    to_end = (K * _from_behind(alpha)).float()
+    return Chunk(
+        padded(v.float(), 0.0)[:, c], write[:, c, None], (gamma * K).float()[:, c], (gamma * Q).float()[:, c],
+        to_end[:, c], gamma[:, -1].float(), inverse[:, c, c], _scores(Q, K, alpha)[:, c, c],
+    )  # fmt: skip
+
+
+def _from_behind(alpha: Tensor) -> Tensor:
+    """The decay from after each token to the last one, [.., C, K], from alpha [.., C, K]."""
+    shifted = torch.cat([alpha[..., 1:, :], torch.ones_like(alpha[..., :1, :])], dim=-2)
+    return shifted.flip(-2).cumprod(-2).flip(-2)
+
+
+def _scores(X: Tensor, K: Tensor, alpha: Tensor) -> Tensor:
+    """sum_c x_ic Gamma_ijc k_jc for j <= i, zero elsewhere: [H, C, C] from [H, C, K]."""
+    C = X.shape[1]
+    out = torch.diag_embed((X.double() * K.double()).sum(-1).float())
+    size = 2
+    while size <= C:
+        half = size // 2
+        x, k, a = (y.unflatten(1, (C // size, size)) for y in (X, K, alpha))
+        later = bfloat16((x[:, :, half:] * a[:, :, half:].cumprod(-2)).float())
+        earlier = bfloat16((k[:, :, :half] * _from_behind(a[:, :, :half])).float())
+        block = product(later, earlier.mT)  # [H, C / size, half, half]
+        for i in range(C // size):
+            out[:, i * size + half : (i + 1) * size, i * size : i * size + half] = block[:, i]
+        size *= 2
+    return out
+
+
+def _step(c: Chunk, S: Tensor, order: str, rounding: str) -> tuple[Tensor, Tensor]:
+    """O [H, C, V], unscaled, and the new S [H, V, K]."""
+    if rounding == "after":
+        T, right = bfloat16(c.inverse * c.beta.mT), torch.ones_like(c.beta)
+    else:
+        T, right = bfloat16(c.inverse), c.beta
+    held = bfloat16(S).mT
+    if order == "ahead":
+        w = bfloat16(product(T, bfloat16(right * c.from_start_k)))
+        U = product(T, bfloat16(right * c.V)) - product(w, held)
+    else:
+        U = product(T, bfloat16(right * (c.V - product(bfloat16(c.from_start_k), held))))
+    O = product(bfloat16(c.from_start_q), held) + product(bfloat16(c.attention), bfloat16(U))
+    return O, S * c.fall[:, None] + product(bfloat16(U).mT, bfloat16(c.to_end))
+
+
+def product(x: Tensor, y: Tensor) -> Tensor:
+    """Matrix product, summed in float64 and rounded once to float32."""
+    return (x.double() @ y.double()).float()
+
+
+def bfloat16(x: Tensor) -> Tensor:
+    """As a bfloat16 operand of a matrix product whose sums are float32."""
+    return x.to(torch.bfloat16).to(torch.float32)

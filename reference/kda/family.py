@@ -1,0 +1,33 @@
+"""What the judge needs to know of Kimi Delta Attention: how inputs are drawn and bounded, what honest arithmetic is.
+
+Nothing here needs torch until an emulator runs.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from gdnspec.family import Emulated, Family, Suites
+
+from . import bounds
+from .draw import Painter
+from .fresh import Lines
+
+
+def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
+    """One token: the reference, which computes in float32 at least. Prefill: chunks with rounded operands."""
+    if call.definition.stage == "decode":
+        yield "float32_recurrence", call.oracle(**call.arguments)
+    else:
+        from .emulators import emulate
+
+        yield from emulate(call.definition, call.arguments)
+
+
+def suites() -> Suites:
+    """The workloads that are shipped: a package that only the tool which writes them loads."""
+    from .suites import shipped
+
+    return shipped
+
+
+FAMILY = Family(Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines, suites=suites)

@@ -1,0 +1,80 @@
+"""The rows of each definition, by hand: few and small, for a reference goes through them token by token."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Line = dict[str, Any]  # of a workload file, without what is measured
+Rows = Callable[[], Iterator[Line]]  # of one suite
+
+SMALL, SMALL_128, GROUPS = "synthetic-gva-1x2-d64", "synthetic-gva-1x2-d128", "synthetic-gva-2x4-d64"
+D120 = "synthetic-mha-2x2-d120"
+BOUND = {"lower_bound": -5.0}
+OF_GATES = {
+    "deep_sums": "sums of gates over 16 tokens below the exponents of bfloat16",
+    "slow_deep_sums": "sums of gates over 64 tokens below the exponents of bfloat16, over 16 above them",
+    "mixed_channels": "a channel that never forgets beside one that forgets at once",
+    "hard_reset": "exact resets of some channels, and of all at once",
+    "lower_bound": "gates at the lower bound of released models",
+    "long_memory": "nothing is forgotten",
+    "equal_channels": "gated delta net",
+}
+
+
+def prefill(name: str, preset: str, regime: str, lengths: tuple[int, ...], **more: Any) -> Line:
+    axes = {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}
+    return {"name": name, "preset": preset, "axes": axes, "sequence_lengths": list(lengths), "regime": regime, **more}
+
+
+def prefill_smoke() -> Iterator[Line]:
+    yield prefill("ragged", SMALL, "typical", (1, 31, 65), covers="sequences of 1, 31 and 65 tokens together")
+    yield prefill("empty_sequences", GROUPS, "mild_decay", (0, 17, 0, 20, 0), covers="no tokens first, between, last")
+    yield prefill("resets", SMALL, "hard_reset", (70,), covers="channels reset at tokens and at edges of chunks")
+    yield prefill("channels", SMALL_128, "mixed_channels", (40,), covers="channels that decay unlike one another")
+    omitted = ["g", "beta", "initial_state"]
+    yield prefill("only_required", SMALL, "typical", (30,), omit=omitted, covers="every optional input left out")
+
+
+def prefill_conformance() -> Iterator[Line]:
+    for regime, covers in OF_GATES.items():
+        yield prefill(f"regime_{regime}", SMALL_128, regime, (65, 1, 33), covers=covers)
+    yield prefill("same_key", SMALL, "repeated_keys", (96,), covers="a triangular system far from the identity")
+    yield prefill("reflected", SMALL, "beta_two", (65,), covers="beta = 2: a write reflects")
+    yield prefill("nothing_written", SMALL, "beta_zero", (65,), covers="beta = 0: nothing is written")
+    yield prefill("one_large", GROUPS, "one_large_state", (33, 64, 1), covers="one large state among small ones")
+    yield prefill("decayed_state", SMALL, "decayed_large_state", (20, 100), covers="a large state that decays by e^-11")
+    yield prefill("head_size_120", D120, "mild_decay", (40, 0, 25), covers="a head size that no power of two divides")
+    yield prefill("scale_zero", SMALL, "mild_decay", (20,), scalars={"scale": 0.0}, covers="scale 0.0 is not absent")
+    yield prefill("scale_negative", SMALL, "mild_decay", (40,), scalars={"scale": -0.3}, covers="a scale of its own")
+    yield prefill("no_initial_state", SMALL, "mild_decay", (0, 40), omit=["initial_state"], covers="states of zeros")
+    yield prefill("several_chunks", SMALL, "mild_decay", (300, 129), covers="several chunks, and their edges")
+
+
+def decode(name: str, preset: str, regime: str, batch: int, **more: Any) -> Line:
+    return {"name": name, "preset": preset, "axes": {"batch_size": batch}, "regime": regime, **more}
+
+
+def decode_smoke() -> Iterator[Line]:
+    yield decode("batch_5", GROUPS, "typical", 5, covers="gates of Kimi Linear")
+    yield decode("bounded", SMALL_128, "typical", 4, scalars=BOUND, covers="gates with a lower bound")
+    yield decode("channels", SMALL, "mixed_channels", 4, covers="channels that decay unlike one another")
+
+
+def decode_conformance() -> Iterator[Line]:
+    for regime in ("hard_reset", "deep_sums", "long_memory", "large_initial_state", "beta_zero", "large_steps"):
+        yield decode(f"regime_{regime}", SMALL_128, regime, 6, covers=f"the regime {regime}")
+    for regime in ("lower_bound", "mild_decay", "one_large_state"):
+        yield decode(f"bounded_{regime}", SMALL_128, regime, 5, scalars=BOUND, covers=f"a lower bound, {regime}")
+    other = {"lower_bound": -1.5}
+    yield decode("other_bound", SMALL, "lower_bound", 4, scalars=other, covers="a lower bound that no model has")
+    yield decode("tiny", SMALL, "tiny_keys", 4, covers="where the epsilon of the norm stands")
+    plain = {"use_qk_l2norm": False}
+    yield decode("as_they_are", GROUPS, "mild_decay", 3, scalars=plain, covers="q and k as they are")
+    yield decode("scaled", SMALL, "mild_decay", 3, scalars={"scale": -0.3}, covers="a scale of its own")
+    yield decode("head_size_120", D120, "typical", 3, covers="a head size that no power of two divides")
+
+
+PREFILL = {"smoke": prefill_smoke, "conformance": prefill_conformance}
+DECODE = {"smoke": decode_smoke, "conformance": decode_conformance}
+ROWS: dict[str, dict[str, Rows]] = {
+    "kda_prefill_k_last": PREFILL, "kda_prefill_k_first": PREFILL, "kda_decode_k_last": DECODE,
+}  # fmt: skip

@@ -1,0 +1,91 @@
+"""Kimi Delta Attention in its chunkwise (WY) form, in plain PyTorch.
+
+One chunk of one head; rows are tokens, S [V, K] is the state at its start. gamma_i is the decay of each key channel
+from the start to token i, Gamma_ij from after token j to token i:
+
+    KK_ij = sum_c k_ic Gamma_ijc k_jc,  QK the same of q_i and k_j,  A = strict_lower(diag(beta) KK)
+    (I + A) U = diag(beta) (V - (gamma * K) S^T)
+    O = scale ((gamma * Q) S^T + lower(QK) U)
+    S <- S Diag(gamma_C) + U^T (Gamma_C,: * K)
+
+No quotient of decays is formed. Two tokens of a chunk meet in one block of 2, 4, .. tokens, the earlier one in its
+first half, the later one in its second. The later one decays from the middle, the earlier one up to it: both are
+products of gates, at most 1, and nothing overflows at any gate. float32 throughout; outputs are rounded once.
+"""
+
+import torch
+from torch import Tensor
+
+CHUNK = 32  # tokens, a power of two
+
+
+def decay_to_end(alpha: Tensor) -> Tensor:
+    """The decay from after each token to the last one: [.., C, K] from [.., C, K]."""
+    after = torch.cat([alpha[..., 1:, :], torch.ones_like(alpha[..., :1, :])], dim=-2)
+    return after.flip(-2).cumprod(-2).flip(-2)
+
+
+def scores(X: Tensor, K: Tensor, alpha: Tensor) -> Tensor:
+    """sum_c x_ic Gamma_ijc k_jc where j <= i, and 0 elsewhere: [H, C, C] from [H, C, K]."""
+    H, C, size = X.shape
+    out = torch.diag_embed((X * K).sum(-1))
+    width = 2
+    while width <= C:
+        half = width // 2
+        x, k, a = (y.reshape(H, C // width, width, size) for y in (X, K, alpha))
+        later = x[:, :, half:] * a[:, :, half:].cumprod(-2)
+        earlier = k[:, :, :half] * decay_to_end(a[:, :, :half])
+        blocks = later @ earlier.mT
+        for i in range(C // width):
+            middle = i * width + half
+            out[:, middle : middle + half, i * width : middle] = blocks[:, i]
+        width *= 2
+    return out
+
+
+def chunk(Q, K, V, alpha, beta, S):
+    """Q, K, alpha [H, C, K]; V [H, C, V]; beta [H, C]; S [H, V, K]. Returns O [H, C, V], unscaled, and the new S."""
+    gamma = alpha.cumprod(-2)
+    A = beta[..., None] * scores(K, K, alpha).tril(-1)
+    right = beta[..., None] * (V - (gamma * K) @ S.mT)
+    U = torch.linalg.solve_triangular(A, right, upper=False, unitriangular=True)
+    O = (gamma * Q) @ S.mT + scores(Q, K, alpha) @ U
+    S = gamma[:, -1, None, :] * S + U.mT @ (decay_to_end(alpha) * K)
+    return O, S
+
+
+def prefill(q, k, v, g, beta, cu_seqlens, S, scale):
+    """S: float32 [num_seqs, H, V, K], or None. Returns output [T, H, V] and the states."""
+    (T, H), size = v.shape[:2], q.shape[-1]
+    factor = size**-0.5 if scale is None else float(scale)
+    alpha = torch.ones(T, H, size, device=q.device) if g is None else torch.exp(g)
+    write = torch.ones(T, H, device=q.device) if beta is None else beta
+    bounds = cu_seqlens.tolist()
+    states = torch.zeros(len(bounds) - 1, H, size, size, device=q.device) if S is None else S.clone()
+    output = torch.empty(T, H, size, device=q.device)
+
+    def rows(x, first, stop, fill):
+        """[T, heads, ..] -> [H, CHUNK, ..] in float32; tokens behind the last do nothing."""
+        part = x[first:stop].float().repeat_interleave(H // x.shape[1], dim=1).transpose(0, 1)
+        missing = CHUNK - (stop - first)
+        return torch.cat([part, part.new_full((H, missing, *part.shape[2:]), fill)], dim=1)
+
+    for n in range(len(bounds) - 1):
+        for first in range(bounds[n], bounds[n + 1], CHUNK):
+            stop = min(first + CHUNK, bounds[n + 1])
+            tokens = [rows(x, first, stop, fill) for x, fill in ((q, 0), (k, 0), (v, 0), (alpha, 1), (write, 0))]
+            O, states[n] = chunk(*tokens, states[n])
+            output[first:stop] = factor * O[:, : stop - first].transpose(0, 1)
+    return output.to(v.dtype), states
+
+
+def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale):
+    """kda_prefill_k_last: states [num_seqs, H, V, K]."""
+    return prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale)
+
+
+def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale):
+    """kda_prefill_k_first: states [num_seqs, H, K, V]."""
+    initial = None if initial_state is None else initial_state.mT.contiguous()
+    output, S = prefill(q, k, v, g, beta, cu_seqlens, initial, scale)
+    return output, S.mT.contiguous()

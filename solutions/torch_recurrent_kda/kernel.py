@@ -1,0 +1,86 @@
+"""Kimi Delta Attention in plain PyTorch, token by token.
+
+States are [.., V, K] inside; float32 throughout, outputs rounded once. S x is written as a product and a sum, not as a
+matrix product: those may round their operands to TensorFloat-32 on a GPU when the caller has allowed it, sums never do.
+"""
+
+import torch
+from torch import Tensor
+
+
+def step(S: Tensor, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """One token. S [.., H, V, K]; q, k, alpha [.., H, K]; v [.., H, V]; beta [.., H]. Returns (S q, S)."""
+    S = alpha[..., None, :] * S  # each key channel by its own decay
+    u = beta[..., None] * (v - (S * k[..., None, :]).sum(-1))  # the error, of the decayed state
+    S = S + u[..., :, None] * k[..., None, :]
+    o = (S * q[..., None, :]).sum(-1)
+    return o, S
+
+
+def expand(x: Tensor, H: int) -> Tensor:
+    """Query or key heads [.., heads, K] so that each of H value heads has its own, in float32."""
+    return x.float().repeat_interleave(H // x.shape[-2], dim=-2)
+
+
+# --- prefill ----------------------------------------------------------------------------------------------------
+
+
+def prefill(q, k, v, g, beta, cu_seqlens, S, scale):
+    """S: float32 [num_seqs, H, V, K], or None. Returns output [T, H, V] and the states."""
+    (T, H), K = v.shape[:2], q.shape[-1]
+    factor = K**-0.5 if scale is None else float(scale)
+    Q, key, V = expand(q, H), expand(k, H), v.float()
+    alpha = torch.ones(T, H, K, device=q.device) if g is None else torch.exp(g)
+    write = torch.ones(T, H, device=q.device) if beta is None else beta
+    bounds = cu_seqlens.tolist()
+    states = torch.zeros(len(bounds) - 1, H, K, K, device=q.device) if S is None else S.clone()
+    output = torch.empty(T, H, K, device=q.device)
+    for n in range(len(bounds) - 1):
+        state = states[n]
+        for t in range(bounds[n], bounds[n + 1]):
+            o, state = step(state, Q[t], key[t], V[t], alpha[t], write[t])
+            output[t] = factor * o
+        states[n] = state
+    return output.to(v.dtype), states
+
+
+def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale):
+    """kda_prefill_k_last: states [num_seqs, H, V, K]."""
+    return prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale)
+
+
+def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale):
+    """kda_prefill_k_first: states [num_seqs, H, K, V]."""
+    initial = None if initial_state is None else initial_state.mT.contiguous()
+    output, S = prefill(q, k, v, g, beta, cu_seqlens, initial, scale)
+    return output, S.mT.contiguous()
+
+
+# --- decode -----------------------------------------------------------------------------------------------------
+
+
+def log_gate(A_log: Tensor, a: Tensor, dt_bias: Tensor, lower_bound: float | None) -> Tensor:
+    """g [.., H, K] in log space. With a lower bound, that bound is a factor: it clamps nothing."""
+    rate, x = torch.exp(A_log)[:, None], a.float() + dt_bias
+    if lower_bound:
+        return float(lower_bound) * torch.sigmoid(rate * x)
+    softplus = x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))
+    return -rate * softplus
+
+
+def normalised(x: Tensor) -> Tensor:
+    """x * rsqrt(sum(x^2) + 1e-6)."""
+    square = (x * x).sum(-1, keepdim=True)
+    return x * torch.rsqrt(square + 1e-6)
+
+
+def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm):
+    """kda_decode_k_last: states [batch_size, H, V, K]."""
+    Q, K, H = q[:, 0].float(), k[:, 0].float(), state.shape[1]
+    if use_qk_l2norm is None or use_qk_l2norm:
+        Q, K = normalised(Q), normalised(K)
+    alpha = torch.exp(log_gate(A_log, a[:, 0], dt_bias, lower_bound))
+    beta = torch.sigmoid(b[:, 0].float())
+    o, S = step(state.float(), expand(Q, H), expand(K, H), v[:, 0].float(), alpha, beta)
+    factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    return (factor * o)[:, None].to(v.dtype), S.to(state.dtype)
