@@ -74,8 +74,8 @@ def ours(build: Path) -> Callable[[Arguments], Callable[[], Any]]:
 
 
 def of_fla(build: Path) -> Callable[[Arguments], Callable[[], Any]]:
-    load = partial(load_function, ROOT / "peers" / "fla", build_dir=build / "fla")
-    call, prepare = load("kda.py::prefill_k_last"), load("kda.py::prepare_prefill")
+    load = partial(load_function, ROOT / "peers" / "fla_kda", build_dir=build / "fla_kda")
+    call, prepare = load("kernel.py::prefill_k_last"), load("kernel.py::prepare_prefill")
 
     def bind(given: Arguments) -> Callable[[], Any]:
         inputs = {name: x for name, x in given.items() if name not in ("output", "final_state")}

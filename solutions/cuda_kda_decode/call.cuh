@@ -39,8 +39,8 @@ Arguments<E> arguments(const Requirements& require, const Sizes& n, ffi::TensorV
   p.H = static_cast<int>(n.H);
   p.scale = static_cast<float>(scale.has_value() ? scale.value() : 1.0 / std::sqrt(static_cast<double>(n.D)));
   p.normalise = use_qk_l2norm.has_value() ? use_qk_l2norm.value() : true;
-  p.bounded = lower_bound.has_value();
-  p.lower_bound = static_cast<float>(p.bounded ? lower_bound.value() : 0.0);
+  p.lower_bound = static_cast<float>(lower_bound.has_value() ? lower_bound.value() : 0.0);
+  p.bounded = p.lower_bound != 0.f;  // 0 stands for no bound
   return p;
 }
 

@@ -10,7 +10,7 @@ DEBUG = os.environ.get("GDNSPEC_DEBUG") == "1"
 
 
 def check(q, k, v, g, beta, cu_seqlens, initial_state, output, final_state):
-    for name, x in (("q", q), ("v", v), ("g", g), ("output", output)):
+    for name, x in (("q", q), ("v", v), ("output", output)):
         if x.ndim != 3:
             raise ValueError(f"{name} has {x.ndim} dimensions, not 3")
     total, HQ, K = q.shape

@@ -76,7 +76,7 @@ def launch(
         q, k, v, state, new_state, *slots, A_log, a, dt_bias, b, output, state.shape[0], state.stride(0),
         D**-0.5 if scale is None else float(scale), 0.0 if lower_bound is None else float(lower_bound),
         H=H, GROUP=H // key_heads, D=D, QK_STRIDE=qk_stride, V_STRIDE=v_stride,
-        GATE="softplus" if lower_bound is None else "bounded", L2_NORM=use_qk_l2norm is None or bool(use_qk_l2norm),
+        GATE="bounded" if lower_bound else "softplus", L2_NORM=use_qk_l2norm is None or bool(use_qk_l2norm),
         POOL=slots[0] is not None, BK=BK, BV=BV, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
 

@@ -102,7 +102,7 @@ def prefill(
         prepare_kernel[(slots * H,)](
             q, k, v, g, beta, A_log, dt_bias, 0.0 if lower_bound is None else float(lower_bound), cu_seqlens,
             output, w, from_start, to_end, P, fall, num_seqs, total,
-            HQ=HQ, GATE=gate, GUARD=cut.guard, BETA="none" if beta is None else beta_is, BD=cut.BD,
+            HQ=HQ, GATE="none" if g is None else gate, GUARD=cut.guard, BETA="none" if beta is None else beta_is, BD=cut.BD,
             num_warps=cut.prepare_warps, **({} if cut.registers is None else {"maxnreg": cut.registers}), **common,
         )  # fmt: skip
     states = {"HAS_INITIAL": initial_state is not None, "K_FIRST": k_first, "SEGMENT": cut.segment}

@@ -16,8 +16,10 @@ def gates_of(
     """Log2 of the decays of the chunk's tokens, some channels, in two terms; 0 past the end of the sequence."""
     d_in = d < K_SIZE
     inside = row[:, None] & d_in[None, :]
-    gates = tl.load(g_ptr + i * (H * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
-    if GATE == "log":
+    gates = tl.zeros(inside.shape, dtype=tl.float32)
+    if GATE != "none":
+        gates += tl.load(g_ptr + i * (H * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    if GATE == "none" or GATE == "log":
         gates = log2_decay(gates, 0.0, rate, lower_bound, GATE)
     else:
         bias = tl.load(bias_ptr + h * K_SIZE + d, mask=d_in, other=0.0).to(tl.float32)
@@ -44,7 +46,8 @@ def prepare_kernel(
     q_ptr += (first * HQ + h // (H // HQ)) * K_SIZE
     k_ptr += (first * HQ + h // (H // HQ)) * K_SIZE
     v_ptr += (first * H + h) * V_SIZE
-    g_ptr += (first * H + h) * K_SIZE
+    if GATE != "none":
+        g_ptr += (first * H + h) * K_SIZE
     u_ptr += (first * H + h) * V_SIZE
     w_ptr += (slot * H + h) * (C * K_SIZE)
     from_start_ptr += (slot * H + h) * (C * K_SIZE)
@@ -64,7 +67,7 @@ def prepare_kernel(
         if BETA == "sigmoid":
             beta = tl.where(row, 1.0 / (1.0 + tl.exp(-beta)), 0.0)
     rate = 0.0
-    if GATE != "log":
+    if GATE == "softplus" or GATE == "bounded":
         rate = tl.exp(tl.load(rate_ptr + h).to(tl.float32))
 
     # Scores first: sums over all channels, and nothing else in registers. Those of blocks of 16 tokens, then of pairs

@@ -65,6 +65,12 @@ def main() -> None:
                 entry(**x)
                 errors = zip((x["output"], x["final_state"]), expected, strict=True)
                 found[f"{kind}, {resets}, {guard}"] = [float((a.double() - b).norm() / b.norm()) for a, b in errors]
+    module.blocking = lambda *_: chosen
+    x = given(torch.zeros(D), resets=False)
+    expected = recurrence(x)
+    entry(**x | {"g": None})
+    errors = zip((x["output"], x["final_state"]), expected, strict=True)
+    found["no gates"] = [float((a.double() - b).norm() / b.norm()) for a, b in errors]
     print(json.dumps(found))
 
 

@@ -1,13 +1,28 @@
-"""FLA's Kimi Delta Attention (Triton), through its public functions."""
+"""FLA's Kimi Delta Attention (Triton), through its public functions: decode with gates and norm inside, and prefill.
+
+Decode gives its final state in float32 and in memory of its own.
+"""
 
 import os
 
 os.environ.setdefault("FLA_DISABLE_BACKEND_DISPATCH", "1")
-os.environ.setdefault("FLA_TENSOR_CACHE_SIZE", "256")  # as in kernel.py
+# For so many tensors of lengths it keeps where chunks lie, by default four: what it misses in a CUDA graph with more
+# is launched anew there, and kept in memory that is the graph's.
+os.environ.setdefault("FLA_TENSOR_CACHE_SIZE", "256")
 
 import torch
-from fla.ops.kda import chunk_kda
+from fla.ops.kda import chunk_kda, fused_recurrent_kda
 from fla.ops.utils.index import prepare_chunk_indices, prepare_chunk_offsets
+
+
+def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm):
+    """kda_decode_k_last. No lower bound is None there, and 0 is one."""
+    return fused_recurrent_kda(
+        q, k, v, g=a, beta=b, A_log=A_log, dt_bias=dt_bias, scale=None if scale is None else float(scale),
+        initial_state=state, output_final_state=True, use_qk_l2norm_in_kernel=use_qk_l2norm is None or bool(use_qk_l2norm),
+        use_gate_in_kernel=True, use_beta_sigmoid_in_kernel=True,
+        lower_bound=float(lower_bound) if lower_bound else None, state_v_first=True,
+    )  # fmt: skip
 
 
 def prepare_prefill(cu_seqlens, **_):
