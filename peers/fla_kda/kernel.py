@@ -17,9 +17,10 @@ from fla.ops.utils.index import prepare_chunk_indices, prepare_chunk_offsets
 
 def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm):
     """kda_decode_k_last. No lower bound is None there, and 0 is one."""
+    normalised = use_qk_l2norm is None or bool(use_qk_l2norm)
     return fused_recurrent_kda(
         q, k, v, g=a, beta=b, A_log=A_log, dt_bias=dt_bias, scale=None if scale is None else float(scale),
-        initial_state=state, output_final_state=True, use_qk_l2norm_in_kernel=use_qk_l2norm is None or bool(use_qk_l2norm),
+        initial_state=state, output_final_state=True, use_qk_l2norm_in_kernel=normalised,
         use_gate_in_kernel=True, use_beta_sigmoid_in_kernel=True,
         lower_bound=float(lower_bound) if lower_bound else None, state_v_first=True,
     )  # fmt: skip

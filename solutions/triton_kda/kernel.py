@@ -98,12 +98,13 @@ def prefill(
     w, from_start, to_end = (q.new_empty((slots, H, CHUNK, K)) for _ in range(3))
     P = q.new_empty((slots, H, CHUNK, CHUNK))
     fall = q.new_empty((slots, H, K), dtype=torch.float32)
+    cap = {} if cut.registers is None else {"maxnreg": cut.registers}
     if total:
         prepare_kernel[(slots * H,)](
             q, k, v, g, beta, A_log, dt_bias, 0.0 if lower_bound is None else float(lower_bound), cu_seqlens,
             output, w, from_start, to_end, P, fall, num_seqs, total,
-            HQ=HQ, GATE="none" if g is None else gate, GUARD=cut.guard, BETA="none" if beta is None else beta_is, BD=cut.BD,
-            num_warps=cut.prepare_warps, **({} if cut.registers is None else {"maxnreg": cut.registers}), **common,
+            HQ=HQ, GATE="none" if g is None else gate, BETA="none" if beta is None else beta_is, GUARD=cut.guard,
+            BD=cut.BD, num_warps=cut.prepare_warps, **cap, **common,
         )  # fmt: skip
     states = {"HAS_INITIAL": initial_state is not None, "K_FIRST": k_first, "SEGMENT": cut.segment}
     segments = triton.cdiv(total, CHUNK * cut.segment) + num_seqs - 1 if cut.segment else 0

@@ -76,5 +76,6 @@ def test_every_kernel_computes_the_rule(tmp_path: Path) -> None:
     assert all(right(one) for one in found), found
 
 
+@pytest.mark.thorough
 def test_a_block_that_does_not_meet_is_found_out(tmp_path: Path) -> None:
     assert not any(right(one) for one in emulated(built(tmp_path, meeting="")))

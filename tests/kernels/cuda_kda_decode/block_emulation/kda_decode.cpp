@@ -66,7 +66,6 @@ void by_size(const void* p, int D, Kind kind, int group, int key_heads, int rows
   const auto& given = *static_cast<const Arguments<E>*>(p);
   if (D == 64) call<E, 64>(given, kind, group, key_heads, rows);
   if (D == 128) call<E, 128>(given, kind, group, key_heads, rows);
-  if (D == 256) call<E, 256>(given, kind, group, key_heads, rows);
 }
 
 extern "C" void kda_decode(const void* p, int halves, int D, int kind, int group, int key_heads, int rows) {
