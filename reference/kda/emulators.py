@@ -20,6 +20,8 @@ import torch
 from gdnspec.family import Definition
 from torch import Tensor
 
+from .kimi_delta_attention import l2_normalise, log_gate
+
 CHUNKS, ORDERS, ROUNDINGS = (16, 64, 128), ("ahead", "direct"), ("after", "before")
 
 
@@ -38,6 +40,7 @@ class Chunk(NamedTuple):
 
 def emulate(definition: Definition, arguments: dict[str, Any]) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
     """(name, (output, final_state)) of each member, in the types of the definition; `arguments` as stored."""
+    arguments = _activated(arguments) if definition.conventions.decay_gate == "raw" else arguments
     k_first = definition.conventions.state_layout == "k_first"
     v, bounds = arguments["v"], arguments["cu_seqlens"].tolist()
     size, given = v.shape[-1], arguments["scale"]
@@ -57,6 +60,17 @@ def emulate(definition: Definition, arguments: dict[str, Any]) -> Iterator[tuple
                         output[first : first + O.shape[1]] = scale * O.transpose(0, 1)
                 final = states.mT.contiguous() if k_first else states
                 yield f"chunk_{length}_{order}_{rounding}", (output.to(v.dtype), final)
+
+
+def _activated(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Log gates, beta and normalised vectors from a call with raw gates: in float32, and the vectors rounded, as a pass
+    of its own before the chunks stores them."""
+    norm, vectors = arguments["use_qk_l2norm"], {}
+    for name in "qk" if norm is None or norm else "":
+        vectors[name] = l2_normalise(arguments[name].float()).to(arguments[name].dtype)
+    a, bound = arguments["a"].float(), arguments["lower_bound"]
+    g = log_gate(arguments["A_log"].float(), a, arguments["dt_bias"].float(), bound)
+    return arguments | vectors | {"g": g, "beta": torch.sigmoid(arguments["b"].float())}
 
 
 def _states(arguments: dict[str, Any], k_first: bool) -> Tensor:

@@ -89,3 +89,29 @@ def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale):
     initial = None if initial_state is None else initial_state.mT.contiguous()
     output, S = prefill(q, k, v, g, beta, cu_seqlens, initial, scale)
     return output, S.mT.contiguous()
+
+
+# --- raw gates --------------------------------------------------------------------------------------------------
+
+
+def log_gate(A_log: Tensor, a: Tensor, dt_bias: Tensor, lower_bound: float | None) -> Tensor:
+    """g [T, H, K] in log space. With a lower bound, that bound is a factor: it clamps nothing."""
+    rate, x = torch.exp(A_log)[:, None], a.float() + dt_bias
+    if lower_bound:
+        return float(lower_bound) * torch.sigmoid(rate * x)
+    return -rate * (x.clamp(min=0) + torch.log1p(torch.exp(-x.abs())))
+
+
+def normalised(x: Tensor) -> Tensor:
+    """x * rsqrt(sum(x^2) + 1e-6)."""
+    square = (x * x).sum(-1, keepdim=True)
+    return x * torch.rsqrt(square + 1e-6)
+
+
+def prefill_raw_gates(q, k, v, A_log, a, dt_bias, b, cu_seqlens, initial_state, lower_bound, scale, use_qk_l2norm):
+    """kda_prefill_raw_gates: states [num_seqs, H, V, K]."""
+    Q, K = q.float(), k.float()
+    if use_qk_l2norm is None or use_qk_l2norm:
+        Q, K = normalised(Q), normalised(K)
+    g, beta = log_gate(A_log, a, dt_bias, lower_bound), torch.sigmoid(b.float())
+    return prefill(Q, K, v, g, beta, cu_seqlens, initial_state, scale)

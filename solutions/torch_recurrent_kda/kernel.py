@@ -56,6 +56,13 @@ def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale):
     return output, S.mT.contiguous()
 
 
+def prefill_raw_gates(q, k, v, A_log, a, dt_bias, b, cu_seqlens, initial_state, lower_bound, scale, use_qk_l2norm):
+    """kda_prefill_raw_gates: as kda_prefill_k_last, with the gates and the norm of kda_decode_k_last."""
+    Q, K = vectors(q, k, use_qk_l2norm)
+    g = log_gate(A_log, a, dt_bias, lower_bound)
+    return prefill(Q, K, v, g, torch.sigmoid(b.float()), cu_seqlens, initial_state, scale)
+
+
 # --- decode -----------------------------------------------------------------------------------------------------
 
 
@@ -74,11 +81,17 @@ def normalised(x: Tensor) -> Tensor:
     return x * torch.rsqrt(square + 1e-6)
 
 
-def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm):
-    """kda_decode_k_last: states [batch_size, H, V, K]."""
-    Q, K, H = q[:, 0].float(), k[:, 0].float(), state.shape[1]
+def vectors(q: Tensor, k: Tensor, use_qk_l2norm: bool | None) -> tuple[Tensor, Tensor]:
+    """q and k in float32, normalised unless the call says no."""
+    Q, K = q.float(), k.float()
     if use_qk_l2norm is None or use_qk_l2norm:
         Q, K = normalised(Q), normalised(K)
+    return Q, K
+
+
+def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm):
+    """kda_decode_k_last: states [batch_size, H, V, K]."""
+    (Q, K), H = vectors(q[:, 0], k[:, 0], use_qk_l2norm), state.shape[1]
     alpha = torch.exp(log_gate(A_log, a[:, 0], dt_bias, lower_bound))
     beta = torch.sigmoid(b[:, 0].float())
     o, S = step(state.float(), expand(Q, H), expand(K, H), v[:, 0].float(), alpha, beta)

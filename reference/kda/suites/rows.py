@@ -49,6 +49,33 @@ def prefill_conformance() -> Iterator[Line]:
     yield prefill("several_chunks", SMALL, "mild_decay", (300, 129), covers="several chunks, and their edges")
 
 
+def raw_smoke() -> Iterator[Line]:
+    yield prefill("ragged", SMALL, "typical", (1, 31, 65), covers="gates of Kimi Linear; sequences of 1, 31, 65 tokens")
+    yield prefill("bounded", SMALL_128, "typical", (33, 8), scalars=BOUND, covers="gates with a lower bound")
+    yield prefill("empty_sequences", GROUPS, "mild_decay", (0, 17, 0, 20, 0), covers="no tokens first, between, last")
+    yield prefill("from_zeros", SMALL, "typical", (30,), omit=["initial_state"], covers="states of zeros")
+
+
+def raw_conformance() -> Iterator[Line]:
+    for regime in ("deep_sums", "slow_deep_sums", "mixed_channels", "hard_reset", "long_memory", "equal_channels"):
+        yield prefill(f"regime_{regime}", SMALL_128, regime, (65, 1, 33), covers=OF_GATES[regime])
+    for regime in ("lower_bound", "mild_decay", "mixed_channels"):
+        covers = f"a lower bound, {regime}"
+        yield prefill(f"bounded_{regime}", SMALL_128, regime, (65, 1, 33), scalars=BOUND, covers=covers)
+    other = {"lower_bound": -1.5}
+    yield prefill("other_bound", SMALL, "lower_bound", (40,), scalars=other, covers="a lower bound that no model has")
+    yield prefill("large_steps", SMALL, "large_steps", (65,), covers="arguments of softplus that go to hundreds")
+    yield prefill("same_key", SMALL, "same_key", (96,), covers="a triangular system far from the identity")
+    yield prefill("nothing_written", SMALL, "beta_zero", (65,), covers="beta = 0: nothing is written")
+    yield prefill("one_large", GROUPS, "one_large_state", (33, 64, 1), covers="one large state among small ones")
+    yield prefill("tiny", SMALL, "tiny_keys", (40,), covers="where the epsilon of the norm stands")
+    plain = {"use_qk_l2norm": False}
+    yield prefill("as_they_are", GROUPS, "mild_decay", (40, 3), scalars=plain, covers="q and k as they are")
+    yield prefill("head_size_120", D120, "typical", (40, 0, 25), covers="a head size that no power of two divides")
+    yield prefill("scale_negative", SMALL, "mild_decay", (40,), scalars={"scale": -0.3}, covers="a scale of its own")
+    yield prefill("several_chunks", SMALL, "typical", (300, 129), covers="several chunks, and their edges")
+
+
 def decode(name: str, preset: str, regime: str, batch: int, **more: Any) -> Line:
     return {"name": name, "preset": preset, "axes": {"batch_size": batch}, "regime": regime, **more}
 
@@ -74,7 +101,9 @@ def decode_conformance() -> Iterator[Line]:
 
 
 PREFILL = {"smoke": prefill_smoke, "conformance": prefill_conformance}
+RAW = {"smoke": raw_smoke, "conformance": raw_conformance}
 DECODE = {"smoke": decode_smoke, "conformance": decode_conformance}
 ROWS: dict[str, dict[str, Rows]] = {
-    "kda_prefill_k_last": PREFILL, "kda_prefill_k_first": PREFILL, "kda_decode_k_last": DECODE,
+    "kda_prefill_k_last": PREFILL, "kda_prefill_k_first": PREFILL, "kda_prefill_raw_gates": RAW,
+    "kda_decode_k_last": DECODE,
 }  # fmt: skip
