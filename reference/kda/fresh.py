@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from gdnspec.family import FLOATS, Published, Stream, Workload, sizes
+from gdnspec.family import FLOATS, Published, Stream, Workload, sizes, slots
 
 NAMES = {"cpu": ("fresh_typical", "fresh_regime"), "cuda": ("fresh_typical", "fresh_regime", "fresh_large")}
 # Where ordinary arithmetic keeps its margin whatever the seed.
@@ -12,6 +12,7 @@ SMALL, LARGE = ("synthetic-gva-1x2-d128", "synthetic-gva-2x4-d128"), ("kimi-line
 # Many rows or short sequences: each number of digits as likely as any other.
 WIDE = {"cpu": ("heads-1x1x1-d64", "heads-1x1x2-d32"), "cuda": ("heads-1x1x1-d128", "heads-1x1x2-d128")}
 MOST = {"cpu": 900, "cuda": 4200}  # rows of decode
+POOL = {"cpu": 1 << 24, "cuda": 1 << 28}  # bytes of a pool, at most, where slots are drawn in plenty
 MOST_SEQUENCES = {"cpu": 300, "cuda": 1100}
 SHORT, FEW_ROWS, FEW_SEQUENCES = 70, 12, 8  # tokens, just past a chunk; rows of decode; sequences
 
@@ -20,7 +21,7 @@ class Lines:
     """The fresh lines of one definition."""
 
     def __init__(self, published: Published) -> None:
-        self.definition = published.definition
+        self.definition, self.heads = published.definition, published.heads
 
     def names(self, device: str) -> tuple[str, ...]:
         return NAMES[device]
@@ -39,7 +40,9 @@ class Lines:
         if self.definition.conventions.packing != "ragged":
             count = _between(20, 200, stream) if large else _between(1, FEW_ROWS, stream)
             count = _log_between(MOST[kind], stream) if wide else count
-            return Workload.model_validate({**line, "axes": sizes(self.definition, [1] * count, {})})
+            axes, integers = slots(self.definition, count, 1, stream, self._most_slots(line["preset"], kind, wide))
+            axes |= sizes(self.definition, [1] * count, {})
+            return Workload.model_validate({**line, "axes": axes, "integers": integers})
         if wide:  # the last is not empty
             several = [_between(0, 3, stream) for _ in range(_log_between(MOST_SEQUENCES[kind], stream))]
             return self._ragged(line, [*several, _between(1, 5, stream)])
@@ -57,6 +60,11 @@ class Lines:
     def _ragged(self, line: dict[str, Any], lengths: list[int]) -> Workload:
         axes = sizes(self.definition, lengths, line["scalars"])
         return Workload.model_validate({**line, "axes": axes, "sequence_lengths": lengths})
+
+    def _most_slots(self, preset: str, kind: str, wide: bool) -> int:
+        """Slots of a pool of `POOL` bytes, where they are drawn in plenty."""
+        heads = self.heads(preset)
+        return POOL[kind] // (4 * heads["num_v_heads"] * heads["head_size"] ** 2) if wide else 0
 
     def _scalars(self, stream: Stream) -> dict[str, bool | int | float]:
         """The norm either way; a scale of either sign or none; a lower bound or none."""

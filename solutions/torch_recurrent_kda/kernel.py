@@ -60,7 +60,7 @@ def prefill_raw_gates(q, k, v, A_log, a, dt_bias, b, cu_seqlens, initial_state, 
     """kda_prefill_raw_gates: as kda_prefill_k_last, with the gates and the norm of kda_decode_k_last."""
     Q, K = vectors(q, k, use_qk_l2norm)
     g = log_gate(A_log, a, dt_bias, lower_bound)
-    return prefill(Q, K, v, g, torch.sigmoid(b.float()), cu_seqlens, initial_state, scale)
+    return prefill(Q, K, v, g, sigmoid(b.float()), cu_seqlens, initial_state, scale)
 
 
 # --- decode -----------------------------------------------------------------------------------------------------
@@ -70,9 +70,14 @@ def log_gate(A_log: Tensor, a: Tensor, dt_bias: Tensor, lower_bound: float | Non
     """g [.., H, K] in log space. With a lower bound, that bound is a factor: it clamps nothing."""
     rate, x = torch.exp(A_log)[:, None], a.float() + dt_bias
     if lower_bound:
-        return float(lower_bound) * torch.sigmoid(rate * x)
+        return float(lower_bound) * sigmoid(rate * x)
     softplus = x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))
     return -rate * softplus
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """Not torch's own, which on a CPU rounds the last few elements of a tensor in another way than the rest."""
+    return 1 / (1 + torch.exp(-x))
 
 
 def normalised(x: Tensor) -> Tensor:
@@ -90,10 +95,27 @@ def vectors(q: Tensor, k: Tensor, use_qk_l2norm: bool | None) -> tuple[Tensor, T
 
 
 def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm):
-    """kda_decode_k_last: states [batch_size, H, V, K]."""
+    """kda_decode_k_last, kda_decode_k_last_bf16_state: states [batch_size, H, V, K]."""
     (Q, K), H = vectors(q[:, 0], k[:, 0], use_qk_l2norm), state.shape[1]
     alpha = torch.exp(log_gate(A_log, a[:, 0], dt_bias, lower_bound))
-    beta = torch.sigmoid(b[:, 0].float())
+    beta = sigmoid(b[:, 0].float())
     o, S = step(state.float(), expand(Q, H), expand(K, H), v[:, 0].float(), alpha, beta)
     factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
     return (factor * o)[:, None].to(v.dtype), S.to(state.dtype)
+
+
+# --- states in a pool -------------------------------------------------------------------------------------------
+
+
+def decode_pool_k_last(
+    q, k, v, pool, read_slots, write_slots, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm
+):  # fmt: skip
+    """kda_decode_pool_k_last and its bf16_state: pool [num_slots, H, V, K] is updated in place; slot -1 skips a row."""
+    rows = (read_slots >= 0).nonzero()[:, 0]
+    before, after = read_slots[rows].long(), write_slots[rows].long()
+    output = torch.zeros_like(v)
+    output[rows], S = decode_k_last(
+        q[rows], k[rows], v[rows], pool[before], A_log, a[rows], dt_bias, b[rows], lower_bound, scale, use_qk_l2norm
+    )  # fmt: skip
+    pool[after] = S
+    return output

@@ -1,5 +1,7 @@
 """The rows of each definition, by hand: few and small, for a reference goes through them token by token."""
 
+import random
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -100,10 +102,86 @@ def decode_conformance() -> Iterator[Line]:
     yield decode("head_size_120", D120, "typical", 3, covers="a head size that no power of two divides")
 
 
+def of_bf16_state(rows: Rows, names: tuple[str, ...]) -> Rows:
+    """What decode's own rows show of the gates need not be shown again of another type of state."""
+    return lambda: (row for row in rows() if row["name"] in names)
+
+
+Row = tuple[int, int]  # the slot that it reads, the slot that it writes
+SKIPPED = (-1, -1)
+
+
+def pool(name: str, preset: str, regime: str, num_slots: int, rows: list[Row], **more: Any) -> Line:
+    return {
+        "name": name, "preset": preset, "axes": {"batch_size": len(rows), "num_slots": num_slots}, "regime": regime,
+        "integers": {"read_slots": [r for r, _ in rows], "write_slots": [w for _, w in rows]}, **more,
+    }  # fmt: skip
+
+
+def somewhere(name: str, count: int, num_slots: int) -> list[int]:
+    """`count` slots, the same for each name."""
+    return random.Random(zlib.crc32(name.encode())).sample(range(num_slots), count)
+
+
+def in_place(name: str, batch: int, num_slots: int) -> list[Row]:
+    return [(slot, slot) for slot in somewhere(name, batch, num_slots)]
+
+
+def moved(name: str, batch: int, num_slots: int) -> list[Row]:
+    slots = somewhere(name, 2 * batch, num_slots)
+    return list(zip(slots[:batch], slots[batch:], strict=True))
+
+
+def pool_smoke() -> Iterator[Line]:
+    yield pool("in_place", GROUPS, "typical", 9, in_place("in_place", 5, 9), covers="every state where it was")
+    yield pool("bounded", SMALL, "typical", 11, moved("moved", 4, 11), scalars=BOUND, covers="a bound; states moved")
+    one, two = in_place("skips", 2, 6)
+    skips = [SKIPPED, one, SKIPPED, two, SKIPPED]
+    yield pool("skips", SMALL_128, "mixed_channels", 6, skips, covers="rows skipped first, between and last")
+    rows = in_place("strided", 3, 5)
+    yield pool("strided", SMALL, "mild_decay", 5, rows, gaps={"pool": 192}, covers="a gap between slots")
+
+
+def pool_conformance() -> Iterator[Line]:
+    for i, regime in enumerate(("hard_reset", "deep_sums", "long_memory", "large_initial_state", "one_large_state")):
+        rows = (in_place, moved)[i % 2](regime, 5, 12)
+        yield pool(f"regime_{regime}", SMALL_128, regime, 12, rows, covers=f"the regime {regime}")
+    rows = moved("bounds", 5, 12)
+    yield pool("bounded_lower_bound", SMALL, "lower_bound", 12, rows, scalars=BOUND, covers="gates at their bound")
+    first, *others = somewhere("shared", 5, 9)
+    yield pool("shared", SMALL, "typical", 9, [(first, slot) for slot in others], covers="one slot read by all rows")
+    yield pool("full", SMALL, "typical", 24, in_place("full", 24, 24), covers="every slot of the pool in use")
+    many = in_place("many", 65, 80)
+    yield pool("batch_65", SMALL, "typical", 80, many, covers="more rows than a block of them, slots out of order")
+    yield pool("all_skipped", SMALL, "typical", 4, [SKIPPED] * 3, covers="no row to do")
+    plain = {"use_qk_l2norm": False, "scale": 0.0}
+    rows = in_place("scale", 3, 5)
+    yield pool("as_they_are", SMALL, "mild_decay", 5, rows, scalars=plain, covers="q and k as they are, scale 0.0")
+    yield pool(
+        "head_size_120", D120, "typical", 7, moved("120", 3, 7), covers="a head size that no power of two divides"
+    )
+
+
 PREFILL = {"smoke": prefill_smoke, "conformance": prefill_conformance}
 RAW = {"smoke": raw_smoke, "conformance": raw_conformance}
 DECODE = {"smoke": decode_smoke, "conformance": decode_conformance}
+DECODE_BF16 = {
+    "smoke": of_bf16_state(decode_smoke, ("batch_5", "bounded")),
+    "conformance": of_bf16_state(
+        decode_conformance,
+        ("regime_hard_reset", "regime_long_memory", "regime_large_initial_state", "bounded_lower_bound",
+         "bounded_one_large_state", "as_they_are", "head_size_120"),
+    ),
+}  # fmt: skip
+POOL = {"smoke": pool_smoke, "conformance": pool_conformance}
+POOL_BF16 = {
+    "smoke": of_bf16_state(pool_smoke, ("in_place", "bounded", "skips", "strided")),
+    "conformance": of_bf16_state(
+        pool_conformance, ("regime_hard_reset", "regime_long_memory", "bounded_lower_bound", "shared", "all_skipped")
+    ),
+}  # fmt: skip
 ROWS: dict[str, dict[str, Rows]] = {
     "kda_prefill_k_last": PREFILL, "kda_prefill_k_first": PREFILL, "kda_prefill_raw_gates": RAW,
-    "kda_decode_k_last": DECODE,
+    "kda_decode_k_last": DECODE, "kda_decode_k_last_bf16_state": DECODE_BF16,
+    "kda_decode_pool_k_last": POOL, "kda_decode_pool_k_last_bf16_state": POOL_BF16,
 }  # fmt: skip
