@@ -133,3 +133,31 @@ def prefill_raw_gates(
         g = -rate[:, None] * torch.logaddexp(x, torch.zeros_like(x))
     beta = 1.0 / (1.0 + torch.exp(-logits))
     return prefill_k_last(Q, K, v, g, beta, cu_seqlens, initial_state, scale, chunk_size)
+
+
+def prefill_checkpoints(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    cu_seqlens: Tensor,
+    initial_state: Tensor | None,
+    scale: float | None,
+    checkpoint_cu_starts: Tensor,
+    checkpoint_interval: int,
+    chunk_size: int = 16,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `serving.prefill_checkpoints`: a checkpoint is the final state of a prefill that starts with the sequence."""
+    call = q, k, v, g, beta
+    lengths, kept = cu_seqlens.diff().tolist(), checkpoint_cu_starts.tolist()
+    output, states = prefill_k_last(*call, cu_seqlens, initial_state, scale, chunk_size)
+    checkpoints = states.new_zeros(kept[-1], *states.shape[1:])
+    for n, start in enumerate(cu_seqlens[:-1].tolist()):
+        first = None if initial_state is None else initial_state[n : n + 1]
+        for i in range(lengths[n] // checkpoint_interval):
+            count = (i + 1) * checkpoint_interval
+            part = (None if x is None else x[start : start + count] for x in call)
+            _, S = prefill_k_last(*part, torch.tensor([0, count]), first, scale, chunk_size)
+            checkpoints[kept[n] + i] = S[0]
+    return output, states, checkpoints

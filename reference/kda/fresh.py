@@ -14,6 +14,8 @@ WIDE = {"cpu": ("heads-1x1x1-d64", "heads-1x1x2-d32"), "cuda": ("heads-1x1x1-d12
 MOST = {"cpu": 900, "cuda": 4200}  # rows of decode
 POOL = {"cpu": 1 << 24, "cuda": 1 << 28}  # bytes of a pool, at most, where slots are drawn in plenty
 MOST_SEQUENCES = {"cpu": 300, "cuda": 1100}
+MOST_DRAFTS, INTERVAL = 16, "checkpoint_interval"  # draft tokens; the scalar: tokens from one checkpoint to the next
+SHORT_WITH_CHECKPOINTS = 140  # tokens, just past two intervals
 SHORT, FEW_ROWS, FEW_SEQUENCES = 70, 12, 8  # tokens, just past a chunk; rows of decode; sequences
 
 
@@ -40,13 +42,18 @@ class Lines:
         if self.definition.conventions.packing != "ragged":
             count = _between(20, 200, stream) if large else _between(1, FEW_ROWS, stream)
             count = _log_between(MOST[kind], stream) if wide else count
-            axes, integers = slots(self.definition, count, 1, stream, self._most_slots(line["preset"], kind, wide))
-            axes |= sizes(self.definition, [1] * count, {})
+            tokens = 1
+            if any(axis.name == "draft_tokens" for axis in self.definition.axes):
+                tokens = _between(1, MOST_DRAFTS if wide else 6, stream)
+                count = -(-count // tokens)
+            most = self._most_slots(line["preset"], kind, wide)
+            axes, integers = slots(self.definition, count, tokens, stream, most)
+            axes |= sizes(self.definition, [tokens] * count, {})
             return Workload.model_validate({**line, "axes": axes, "integers": integers})
         if wide:  # the last is not empty
             several = [_between(0, 3, stream) for _ in range(_log_between(MOST_SEQUENCES[kind], stream))]
             return self._ragged(line, [*several, _between(1, 5, stream)])
-        most = 1000 if large else SHORT
+        most = 1000 if large else SHORT if INTERVAL not in line["scalars"] else SHORT_WITH_CHECKPOINTS
         return self._ragged(line, [_between(1, most, stream) for _ in range(_between(2, 4, stream))])
 
     def narrower(self, line: Workload) -> Workload | None:
@@ -72,6 +79,8 @@ class Lines:
         for tensor in self.definition.inputs:
             if tensor.is_switch:
                 values[tensor.name] = bool(_between(0, 1, stream))
+            elif tensor.is_scalar and tensor.name == INTERVAL:
+                values[tensor.name] = 64 * _between(1, 2, stream)
             elif tensor.is_scalar and tensor.dtype in FLOATS and _between(0, 1, stream):
                 size = float(np.float32(stream.between(0.05, 1.0, 1)[0]))
                 if tensor.name == "lower_bound":

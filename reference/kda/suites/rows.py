@@ -162,6 +162,72 @@ def pool_conformance() -> Iterator[Line]:
     )
 
 
+def kept(name: str, preset: str, regime: str, interval: int, lengths: tuple[int, ...], **more: Any) -> Line:
+    """A prefill with the state after every `interval` tokens."""
+    scalars = {"checkpoint_interval": interval, **more.pop("scalars", {})}
+    line = prefill(name, preset, regime, lengths, scalars=scalars, **more)
+    line["axes"] |= {"num_checkpoints": sum(length // interval for length in lengths)}
+    return line
+
+
+def checkpoints_smoke() -> Iterator[Line]:
+    yield kept("ragged", SMALL, "typical", 64, (1, 65, 63, 130), covers="none, one and two checkpoints a sequence")
+    yield kept("empty_sequences", SMALL, "mild_decay", 64, (0, 64, 0, 70, 0), covers="no tokens first, between, last")
+    yield kept("no_checkpoint", SMALL, "typical", 128, (50, 0, 127), covers="no sequence reaches an interval")
+    yield kept("channels", SMALL, "mixed_channels", 64, (128,), covers="channels that decay unlike one another")
+
+
+def checkpoints_conformance() -> Iterator[Line]:
+    for regime in ("deep_sums", "mixed_channels", "hard_reset", "long_memory", "one_large_state"):
+        yield kept(f"regime_{regime}", SMALL_128, regime, 64, (65, 1, 130), covers=f"the regime {regime}")
+    yield kept("edges", SMALL, "typical", 64, (63, 64, 65, 127, 128, 129), covers="lengths around one interval and two")
+    yield kept("two_chunks", SMALL, "typical", 128, (260, 128), covers="an interval of several chunks")
+    yield kept("interval_192", SMALL, "mild_decay", 192, (400, 191, 192), covers="an interval of one chunk and a half")
+    yield kept("same_key", SMALL, "repeated_keys", 64, (96,), covers="a triangular system far from the identity")
+    yield kept("nothing_written", SMALL, "beta_zero", 64, (64, 100), covers="states that only decay")
+    yield kept("head_size_120", D120, "mild_decay", 64, (70, 0), covers="a head size that no power of two divides")
+    omitted = ["g", "beta", "initial_state"]
+    yield kept("only_required", SMALL, "typical", 64, (70,), omit=omitted, covers="every optional input left out")
+    yield kept("scale_zero", SMALL, "typical", 64, (70,), scalars={"scale": 0.0}, covers="scale 0.0: states as ever")
+
+
+def verify(
+    name: str, preset: str, regime: str, tokens: int, accepted: list[int], skipped: tuple[int, ...] = (), **more: Any
+) -> Line:
+    """`accepted` of each row; every row has slots of its own, anywhere in a pool with a few to spare."""
+    batch = len(accepted)
+    num_slots = batch * (tokens + 1) + 3
+    slots = somewhere(f"verify {name}", batch * (tokens + 1), num_slots)
+    initial, state = slots[:batch], slots[batch:]
+    for n in skipped:
+        initial[n], state[n * tokens : (n + 1) * tokens] = -1, [-1] * tokens
+    return {
+        "name": name, "preset": preset, "regime": regime,
+        "axes": {"batch_size": batch, "draft_tokens": tokens, "num_slots": num_slots},
+        "integers": {"initial_slots": initial, "state_slots": state, "accepted": accepted}, **more,
+    }  # fmt: skip
+
+
+def verify_smoke() -> Iterator[Line]:
+    yield verify("four_tokens", SMALL_128, "typical", 4, [0, 4, 2], covers="none, all and some accepted before")
+    yield verify("bounded", SMALL, "typical", 3, [1, 3], scalars=BOUND, covers="gates with a lower bound")
+    yield verify("skips", SMALL, "mixed_channels", 3, [0, 0, 3, 1], skipped=(0, 2), covers="skipped rows among others")
+    yield verify("strided", SMALL, "mild_decay", 2, [2, 1], gaps={"pool": 128}, covers="a gap between slots")
+
+
+def verify_conformance() -> Iterator[Line]:
+    for regime in ("hard_reset", "deep_sums", "long_memory", "large_initial_state", "one_large_state", "large_steps"):
+        yield verify(f"regime_{regime}", SMALL, regime, 3, [0, 1, 3], covers=f"the regime {regime}")
+    yield verify("bounded_lower_bound", SMALL, "lower_bound", 3, [2, 0], scalars=BOUND, covers="gates at their bound")
+    yield verify("one_token", SMALL, "typical", 1, [1, 0, 1], covers="one draft token: decode from a pool")
+    yield verify("sixteen_tokens", SMALL, "typical", 16, [16], covers="the most draft tokens")
+    yield verify("every_count", SMALL, "typical", 5, list(range(6)), covers="every count of accepted tokens")
+    yield verify("all_skipped", SMALL, "typical", 2, [0, 0], skipped=(0, 1), covers="no row to do")
+    plain = {"use_qk_l2norm": False, "scale": 0.3}
+    yield verify("as_they_are", SMALL, "mild_decay", 3, [0, 2], scalars=plain, covers="q and k as they are, a scale")
+    yield verify("head_size_120", D120, "typical", 2, [1, 2], covers="a head size that no power of two divides")
+
+
 PREFILL = {"smoke": prefill_smoke, "conformance": prefill_conformance}
 RAW = {"smoke": raw_smoke, "conformance": raw_conformance}
 DECODE = {"smoke": decode_smoke, "conformance": decode_conformance}
@@ -180,8 +246,11 @@ POOL_BF16 = {
         pool_conformance, ("regime_hard_reset", "regime_long_memory", "bounded_lower_bound", "shared", "all_skipped")
     ),
 }  # fmt: skip
+CHECKPOINTS = {"smoke": checkpoints_smoke, "conformance": checkpoints_conformance}
+VERIFY = {"smoke": verify_smoke, "conformance": verify_conformance}
 ROWS: dict[str, dict[str, Rows]] = {
     "kda_prefill_k_last": PREFILL, "kda_prefill_k_first": PREFILL, "kda_prefill_raw_gates": RAW,
+    "kda_prefill_checkpoints": CHECKPOINTS, "kda_verify_k_last": VERIFY,
     "kda_decode_k_last": DECODE, "kda_decode_k_last_bf16_state": DECODE_BF16,
     "kda_decode_pool_k_last": POOL, "kda_decode_pool_k_last_bf16_state": POOL_BF16,
 }  # fmt: skip
