@@ -38,6 +38,36 @@ def check(q, k, v, g, beta, cu_seqlens, initial_state, output, final_state):
             raise ValueError(f"cu_seqlens must rise from 0 to total_seq_len {total}; it is {bounds}")
 
 
+def check_raw(raw, a, b, v):
+    _, H, K = v.shape
+    if a is None or b is None:
+        raise ValueError("raw gates are required: a and b")
+    require("a", a, v, (torch.bfloat16,), tuple(v.shape))
+    require("b", b, v, (torch.bfloat16,), tuple(v.shape[:2]))
+    require("A_log", raw.A_log, v, (torch.float32,), (H,))
+    require("dt_bias", raw.dt_bias, v, (torch.float32,), (H, K))
+
+
+def check_checkpoints(starts, interval, checkpoints, cu_seqlens, final_state):
+    for name, x, dimensions in (("checkpoint_cu_starts", starts, 1), ("checkpoints", checkpoints, 4)):
+        if x.ndim != dimensions:
+            raise ValueError(f"{name} has {x.ndim} dimensions, not {dimensions}")
+    if not isinstance(interval, int) or interval <= 0 or interval % CHUNK:  # a tensor would be waited for
+        raise ValueError(f"checkpoint_interval is {interval!r}, not a positive multiple of {CHUNK}")
+    rows = checkpoints.shape[0]
+    require("checkpoint_cu_starts", starts, final_state, (torch.int64, torch.int32), tuple(cu_seqlens.shape))
+    require("checkpoints", checkpoints, final_state, (torch.float32,), (rows, *final_state.shape[1:]))
+    if DEBUG:
+        wanted, bounds = [0], cu_seqlens.tolist()
+        for n in range(len(bounds) - 1):
+            wanted.append(wanted[n] + (bounds[n + 1] - bounds[n]) // interval)
+        if starts.tolist() != wanted or wanted[-1] != rows:
+            raise ValueError(
+                f"checkpoint_cu_starts must be {wanted} with an interval of {interval}, and checkpoints have "
+                f"{wanted[-1]} rows; they are {starts.tolist()}, and {rows} rows"
+            )
+
+
 def require(name, x, like, dtypes, shape):
     """x, where it is given: of one of these types, of this shape, contiguous, and where `like` is."""
     if x is None:

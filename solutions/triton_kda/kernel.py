@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import torch
 import triton
-from arguments import CHUNK, check
+from arguments import CHUNK, check, check_checkpoints, check_raw
 from chain import chain_kernel
 from prepare import prepare_kernel
 from scan import scan_kernel
@@ -82,12 +82,30 @@ def padded(head_size: int) -> int:
     return max(64, triton.next_power_of_2(head_size))
 
 
+class Raw(NamedTuple):
+    """What makes decays of raw gates (gates.py), and whether q and k are normalised."""
+
+    A_log: torch.Tensor
+    dt_bias: torch.Tensor
+    lower_bound: float | None
+    normalise: bool
+
+    @property
+    def gate(self):
+        return "bounded" if self.lower_bound else "softplus"  # 0 stands for no bound
+
+
 def prefill(
-    q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, k_first,
-    gate="log", A_log=None, dt_bias=None, lower_bound=None, beta_is="raw",
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, k_first, raw=None, kept=None
 ):  # fmt: skip
-    """`g` as `gate` says (gates.py)."""
+    """With `raw`, g and beta are raw gates. kept: where the checkpoints of each sequence start, tokens from one to the
+    next, and the states; or None."""
     check(q, k, v, g, beta, cu_seqlens, initial_state, output, final_state)
+    if raw is not None:
+        check_raw(raw, g, beta, v)
+    if kept is not None:
+        check_checkpoints(*kept, cu_seqlens, final_state)
+    starts, interval, checkpoints = kept or (None, None, None)
     total, HQ, K = q.shape
     num_seqs, H = final_state.shape[:2]
     if num_seqs == 0:
@@ -100,11 +118,14 @@ def prefill(
     fall = q.new_empty((slots, H, K), dtype=torch.float32)
     cap = {} if cut.registers is None else {"maxnreg": cut.registers}
     if total:
+        gate = "none" if g is None else "log" if raw is None else raw.gate
+        A_log, dt_bias, bound = (None, None, 0.0) if raw is None else (*raw[:2], float(raw.lower_bound or 0.0))
         prepare_kernel[(slots * H,)](
-            q, k, v, g, beta, A_log, dt_bias, 0.0 if lower_bound is None else float(lower_bound), cu_seqlens,
+            q, k, v, g, beta, A_log, dt_bias, bound, cu_seqlens,
             output, w, from_start, to_end, P, fall, num_seqs, total,
-            HQ=HQ, GATE="none" if g is None else gate, BETA="none" if beta is None else beta_is, GUARD=cut.guard,
-            BD=cut.BD, num_warps=cut.prepare_warps, **cap, **common,
+            HQ=HQ, GATE=gate, BETA="none" if beta is None else "raw" if raw is None else "sigmoid",
+            NORM=raw is not None and raw.normalise, GUARD=cut.guard, BD=cut.BD, num_warps=cut.prepare_warps, **cap,
+            **common,
         )  # fmt: skip
     states = {"HAS_INITIAL": initial_state is not None, "K_FIRST": k_first, "SEGMENT": cut.segment}
     segments = triton.cdiv(total, CHUNK * cut.segment) + num_seqs - 1 if cut.segment else 0
@@ -117,8 +138,10 @@ def prefill(
     def walk(name, way, programs):
         chain_kernel[(programs * H * triton.cdiv(K, way.BV),)](
             cu_seqlens, total, num_seqs, output, w, from_start, to_end, P, fall, initial_state, starts_of_segments,
-            moves, falls, output, final_state, K**-0.5 if scale is None else float(scale), None, None, None, None,
-            HAS_CHECKPOINTS=False, PASS=name, BV=way.BV, STAGES=way.stages, num_warps=way.warps, **states, **common,
+            moves, falls, output, final_state, K**-0.5 if scale is None else float(scale),
+            starts, checkpoints, len(checkpoints) if kept else None, interval // CHUNK if kept else None,
+            HAS_CHECKPOINTS=kept is not None, PASS=name, BV=way.BV, STAGES=way.stages, num_warps=way.warps,
+            **states, **common,
         )  # fmt: skip
 
     if not segments:
@@ -141,3 +164,20 @@ def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, f
 def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state):
     """kda_prefill_k_first: states [num_seqs, H, K, V]; g in log space."""
     prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, k_first=True)
+
+
+def prefill_raw_gates(
+    q, k, v, A_log, a, dt_bias, b, cu_seqlens, initial_state, lower_bound, scale, use_qk_l2norm, output, final_state
+):  # fmt: skip
+    """kda_prefill_raw_gates: raw gates of either kind; q and k are normalised unless use_qk_l2norm is False."""
+    raw = Raw(A_log, dt_bias, lower_bound, use_qk_l2norm is None or bool(use_qk_l2norm))
+    prefill(q, k, v, a, b, cu_seqlens, initial_state, scale, output, final_state, k_first=False, raw=raw)
+
+
+def prefill_checkpoints(
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, checkpoint_cu_starts, checkpoint_interval,
+    output, final_state, checkpoints,
+):  # fmt: skip
+    """kda_prefill_checkpoints: as kda_prefill_k_last; states after every checkpoint_interval tokens are kept."""
+    kept = checkpoint_cu_starts, checkpoint_interval, checkpoints
+    prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, k_first=False, kept=kept)

@@ -27,12 +27,22 @@ def gates_of(
     return two_terms(gates)
 
 
+@triton.jit
+def factors(q_ptr, k_ptr, row, i, HQ: tl.constexpr, K_SIZE: tl.constexpr, BK: tl.constexpr):
+    """1 / sqrt(|x|^2 + 1e-6) of the chunk's queries and keys."""
+    d = tl.arange(0, BK)[None, :]
+    inside = row[:, None] & (d < K_SIZE)
+    Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d, mask=inside, other=0.0).to(tl.float32)
+    K = tl.load(k_ptr + i * (HQ * K_SIZE) + d, mask=inside, other=0.0).to(tl.float32)
+    return 1.0 / tl.sqrt(tl.sum(Q * Q, axis=1) + 1e-6), 1.0 / tl.sqrt(tl.sum(K * K, axis=1) + 1e-6)
+
+
 @triton.jit(do_not_specialize=["num_seqs", "total", "lower_bound"])
 def prepare_kernel(
     q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, lower_bound, cu_seqlens_ptr,
     u_ptr, w_ptr, from_start_ptr, to_end_ptr, P_ptr, fall_ptr, num_seqs, total,
     HQ: tl.constexpr, H: tl.constexpr, K_SIZE: tl.constexpr, V_SIZE: tl.constexpr, GATE: tl.constexpr,
-    BETA: tl.constexpr, GUARD: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr,
+    BETA: tl.constexpr, NORM: tl.constexpr, GUARD: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     # A grid of one dimension: the others end at 65,535. The heads of one chunk run side by side.
     h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
@@ -66,6 +76,11 @@ def prepare_kernel(
         beta += tl.load(beta_ptr + first * H + h + t * H, mask=row, other=0.0).to(tl.float32)
         if BETA == "sigmoid":
             beta = tl.where(row, 1.0 / (1.0 + tl.exp(-beta)), 0.0)
+    # 1 / norm of each query and key, with the epsilon of the definitions, as factors of what is made of them.
+    q_factor = tl.full([C], 1.0, dtype=tl.float32)
+    k_factor = tl.full([C], 1.0, dtype=tl.float32)
+    if NORM:
+        q_factor, k_factor = factors(q_ptr, k_ptr, row, i, HQ, K_SIZE, BK)
     rate = 0.0
     if GATE == "softplus" or GATE == "bounded":
         rate = tl.exp(tl.load(rate_ptr + h).to(tl.float32))
@@ -119,6 +134,9 @@ def prepare_kernel(
     near = (i // B == j // B) & (i > j)
     QK += tl.where(near, across(QK_near, N, B), 0.0) + tl.where(i == j, own[:, None], 0.0)
     KK += tl.where(near, across(KK_near, N, B), 0.0)
+    if NORM:
+        QK *= q_factor[:, None] * k_factor[None, :]
+        KK *= k_factor[:, None] * k_factor[None, :]
     P = tl.where(i >= j, QK, 0.0)
     tl.store(P_ptr + i * C + j, P.to(tl.bfloat16))
 
@@ -144,9 +162,11 @@ def prepare_kernel(
         at = i * K_SIZE + d[None, :]
         gamma = tl.exp2(sums((i >= j).to(tl.bfloat16), high, low))
         tl.store(fall_ptr + i * 0 + d[None, :], gamma, mask=(i == C - 1) & d_in[None, :])
-        w = product(T, (K.to(tl.float32) * gamma).to(tl.bfloat16), 2, "ieee")
+        K_unit = K.to(tl.float32) * k_factor[:, None]
+        w = product(T, (K_unit * gamma).to(tl.bfloat16), 2, "ieee")
         tl.store(w_ptr + at, (-w).to(tl.bfloat16), mask=d_in[None, :])
         Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
-        tl.store(from_start_ptr + at, (Q.to(tl.float32) * gamma).to(tl.bfloat16), mask=d_in[None, :])
+        Q_unit = Q.to(tl.float32) * q_factor[:, None]
+        tl.store(from_start_ptr + at, (Q_unit * gamma).to(tl.bfloat16), mask=d_in[None, :])
         to_end = tl.exp2(sums((i < j).to(tl.bfloat16), high, low))
-        tl.store(to_end_ptr + at, (K.to(tl.float32) * to_end).to(tl.bfloat16), mask=d_in[None, :])
+        tl.store(to_end_ptr + at, (K_unit * to_end).to(tl.bfloat16), mask=d_in[None, :])
