@@ -50,6 +50,22 @@ def recurrence(x: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     return output, states
 
 
+def from_raw_gates(entry: Any) -> list[float]:
+    """Errors of prefill from raw gates with a lower bound, of queries and keys that it normalises."""
+    x = given(torch.ones(D), resets=False)
+    draw = torch.Generator().manual_seed(2)
+    a, bias = (torch.randn(*shape, generator=draw) for shape in (x["g"].shape, (1, D)))
+    b, A_log = torch.randn(x["beta"].shape, generator=draw), torch.full((1,), 0.3)
+    raw = {"a": a.bfloat16(), "b": b.bfloat16(), "A_log": A_log, "dt_bias": bias, "lower_bound": -5.0}
+    x |= {"q": (3 * x["q"].float()).bfloat16(), "k": (0.1 * x["k"].float()).bfloat16()}
+    entry(**{name: y for name, y in x.items() if name not in ("g", "beta")}, **raw, use_qk_l2norm=None)
+    unit = {name: y * (y * y).sum(-1, keepdim=True).add(1e-6).rsqrt() for name in "qk" for y in (x[name].double(),)}
+    g = -5.0 * torch.sigmoid(A_log.double().exp() * (raw["a"].double() + bias))
+    expected = recurrence(x | unit | {"g": g, "beta": raw["b"].double().sigmoid()})
+    errors = zip((x["output"], x["final_state"]), expected, strict=True)
+    return [float((a.double() - b).norm() / b.norm()) for a, b in errors]
+
+
 def main() -> None:
     correct_interpreter()
     entry = load_function(FOLDER, "kernel.py::prefill_k_last", Path(sys.argv[1]))
@@ -71,6 +87,7 @@ def main() -> None:
     entry(**x | {"g": None})
     errors = zip((x["output"], x["final_state"]), expected, strict=True)
     found["no gates"] = [float((a.double() - b).norm() / b.norm()) for a, b in errors]
+    found["raw gates"] = from_raw_gates(load_function(FOLDER, "kernel.py::prefill_raw_gates", Path(sys.argv[1])))
     print(json.dumps(found))
 
 

@@ -18,7 +18,7 @@ def test_scores_are_right_at_every_gate(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert len(found) == 13
+    assert len(found) == 14
     for case, errors in found.items():
         assert max(errors) < 6e-3, (case, errors)
     # No quotient is taken where it might overflow: then all ways are one.
