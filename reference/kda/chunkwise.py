@@ -26,7 +26,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from .kimi_delta_attention import arithmetic_type, default_scale, expand_heads, transposed
+from .kimi_delta_attention import L2_EPSILON, arithmetic_type, default_scale, expand_heads, transposed
 
 
 def decay_ratios(alpha: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,3 +104,60 @@ def prefill_k_first(
     """As `kimi_delta_attention.prefill_k_first`, in chunks of `chunk_size` tokens."""
     output, S = prefill_k_last(q, k, v, g, beta, cu_seqlens, transposed(initial_state), scale, chunk_size)
     return output, S.transpose(-1, -2).contiguous()
+
+
+def prefill_raw_gates(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    cu_seqlens: Tensor,
+    initial_state: Tensor | None,
+    lower_bound: float | None,
+    scale: float | None,
+    use_qk_l2norm: bool | None,
+    chunk_size: int = 16,
+) -> tuple[Tensor, Tensor]:
+    """As `kimi_delta_attention.prefill_raw_gates`, in chunks of `chunk_size` tokens, the gates and the norm from other
+    forms of their equations: softplus(x) = log(e^x + e^0), and a quotient by the root of the sum of squares."""
+    dtype = arithmetic_type(q, k, v, A_log, a, dt_bias, b, initial_state)
+    Q, K, logits, x, rate = (t.to(dtype) for t in (q, k, b, a.to(dtype) + dt_bias.to(dtype), A_log.to(dtype).exp()))
+    if use_qk_l2norm is None or use_qk_l2norm:
+        Q, K = (t / (t.square().sum(-1, keepdim=True) + L2_EPSILON).sqrt() for t in (Q, K))
+    if lower_bound:
+        g = float(lower_bound) / (1.0 + torch.exp(-rate[:, None] * x))
+    else:
+        g = -rate[:, None] * torch.logaddexp(x, torch.zeros_like(x))
+    beta = 1.0 / (1.0 + torch.exp(-logits))
+    return prefill_k_last(Q, K, v, g, beta, cu_seqlens, initial_state, scale, chunk_size)
+
+
+def prefill_checkpoints(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    cu_seqlens: Tensor,
+    initial_state: Tensor | None,
+    scale: float | None,
+    checkpoint_cu_starts: Tensor,
+    checkpoint_interval: int,
+    chunk_size: int = 16,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `serving.prefill_checkpoints`: a checkpoint is the final state of a prefill that starts with the sequence."""
+    call = q, k, v, g, beta
+    lengths, kept = cu_seqlens.diff().tolist(), checkpoint_cu_starts.tolist()
+    output, states = prefill_k_last(*call, cu_seqlens, initial_state, scale, chunk_size)
+    checkpoints = states.new_zeros(kept[-1], *states.shape[1:])
+    for n, start in enumerate(cu_seqlens[:-1].tolist()):
+        first = None if initial_state is None else initial_state[n : n + 1]
+        for i in range(lengths[n] // checkpoint_interval):
+            count = (i + 1) * checkpoint_interval
+            part = (None if x is None else x[start : start + count] for x in call)
+            _, S = prefill_k_last(*part, torch.tensor([0, count]), first, scale, chunk_size)
+            checkpoints[kept[n] + i] = S[0]
+    return output, states, checkpoints

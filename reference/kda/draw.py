@@ -25,6 +25,7 @@ from .regimes import GENERATORS, inverse_softplus, mamba, mamba_parameters, sigm
 
 NEVER, ALWAYS, FULL = -100.0, 2.0**27, 128.0  # raw gates at which alpha = 1, alpha = 0, and a sigmoid is 1, in float32
 TOKENS = "total_seq_len"
+ALIKE = 8  # powers of two by which slots that no row names differ: so many, but no two neighbours the same
 
 
 class Painter:
@@ -37,7 +38,7 @@ class Painter:
         self.regime, self.seed = GENERATORS[workload.regime], workload.seed
         lengths = workload.sequence_lengths
         if lengths is None:
-            lengths = [1] * int(scope.get("batch_size", 0))
+            lengths = [int(scope.get("draft_tokens", 1))] * int(scope.get("batch_size", 0))
         self.layout, self.K = (
             Layout(np.array(lengths, dtype=np.int64), int(scope["num_v_heads"])),
             int(scope["head_size"]),
@@ -58,6 +59,9 @@ class Painter:
         if tensor.is_index:
             values = self.workload.integer_inputs(self.definition)[tensor.name]
             return Array(tensor.dtype, np.array(values, dtype=CARRIER[tensor.dtype]).reshape(shape))
+        naming = [one.name for one in self.definition.inputs if one.indexes == tensor.name]
+        if naming:
+            return Array(tensor.dtype, self.pool(tensor, shape, naming))
         return Array(tensor.dtype, np.ascontiguousarray(self._drawn(tensor, shape)))
 
     def _drawn(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
@@ -74,6 +78,24 @@ class Painter:
                 grid = off_grid if self.workload.suite == "fresh" else on_grid
                 return encode(grid(self._gate(gate)).reshape(shape), tensor.dtype)
         raise RegimeError(f"the input {tensor.name!r} of {self.definition.name} does not say how it is drawn")
+
+    def pool(self, tensor: Tensor, shape: tuple[int, ...], naming: list[str]) -> NDArray[np.generic]:
+        """Slots that the call names have states of the magnitude of the first row that names them; all others are
+        alike but for a power of two."""
+        values, rows = self.workload.integer_inputs(self.definition), max(1, len(self.layout.lengths))
+        row_of: dict[int, int] = {}
+        for name in naming:
+            each = max(1, len(values[name]) // rows)
+            for i, slot in enumerate(values[name]):
+                row_of.setdefault(slot, i // each)
+        sizes, stream = self.regime.state(self.layout), self.stream(tensor.name)
+        rest = self.stream(f"{tensor.name}/rest").normal(*shape[1:])
+        out = np.empty(shape, dtype=CARRIER[tensor.dtype])
+        for slot in range(shape[0]):
+            named = slot in row_of
+            drawn = stream.normal(*shape[1:]) * sizes[row_of[slot]] if named else rest * 2.0 ** -(slot % ALIKE)
+            out[slot] = encode(drawn.astype(np.float32), tensor.dtype)
+        return out
 
     def vectors(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Queries and keys: of unit norm, unless the norm is taken inside or the regime differs."""

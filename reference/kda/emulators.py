@@ -20,6 +20,8 @@ import torch
 from gdnspec.family import Definition
 from torch import Tensor
 
+from .kimi_delta_attention import l2_normalise, log_gate
+
 CHUNKS, ORDERS, ROUNDINGS = (16, 64, 128), ("ahead", "direct"), ("after", "before")
 
 
@@ -34,29 +36,53 @@ class Chunk(NamedTuple):
     fall: Tensor  # gamma_C, [H, K]
     inverse: Tensor  # (I + A)^-1, [H, C, C]
     attention: Tensor  # lower(QK), [H, C, C]
+    kept: list[tuple[Tensor, Tensor]]  # of each checkpoint after r tokens: Gamma_r,: * K [H, r, K] and gamma_r [H, K]
 
 
-def emulate(definition: Definition, arguments: dict[str, Any]) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
-    """(name, (output, final_state)) of each member, in the types of the definition; `arguments` as stored."""
+def emulate(definition: Definition, arguments: dict[str, Any]) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    """(name, (output, final_state)) of each member, in the types of the definition; `arguments` as stored. A third one
+    where the definition keeps checkpoints."""
+    arguments = _activated(arguments) if definition.conventions.decay_gate == "raw" else arguments
     k_first = definition.conventions.state_layout == "k_first"
     v, bounds = arguments["v"], arguments["cu_seqlens"].tolist()
     size, given = v.shape[-1], arguments["scale"]
     scale = size**-0.5 if given is None else float(given)
+    every: int | None = arguments.get("checkpoint_interval")
     for length in CHUNKS:
         parts = {
-            first: _prepared(arguments, slice(first, min(first + length, stop)))
+            first: _prepared(arguments, slice(first, min(first + length, stop)), _inside(first - start, length, every))
             for start, stop in pairwise(bounds)
             for first in range(start, stop, length)
         }
         for order in ORDERS:
             for rounding in ROUNDINGS:
                 output, states = torch.zeros(v.shape, device=v.device), _states(arguments, k_first)
+                kept: list[Tensor] = []
                 for n in range(len(bounds) - 1):
                     for first in range(bounds[n], bounds[n + 1], length):
-                        O, states[n] = _step(parts[first], states[n], order, rounding)
+                        O, states[n], inside = _step(parts[first], states[n], order, rounding)
                         output[first : first + O.shape[1]] = scale * O.transpose(0, 1)
-                final = states.mT.contiguous() if k_first else states
-                yield f"chunk_{length}_{order}_{rounding}", (output.to(v.dtype), final)
+                        kept += inside
+                found = [states.mT.contiguous() if k_first else states]
+                if every is not None:
+                    found.append(torch.stack(kept) if kept else states[:0])
+                yield f"chunk_{length}_{order}_{rounding}", (output.to(v.dtype), *found)
+
+
+def _inside(first: int, length: int, every: int | None) -> list[int]:
+    """After how many tokens of the chunk that starts at token `first` of its sequence a state is kept."""
+    return [] if every is None else [every - first % every + i for i in range(0, length, every)]
+
+
+def _activated(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Log gates, beta and normalised vectors from a call with raw gates: in float32, and the vectors rounded, as a pass
+    of its own before the chunks stores them."""
+    norm, vectors = arguments["use_qk_l2norm"], {}
+    for name in "qk" if norm is None or norm else "":
+        vectors[name] = l2_normalise(arguments[name].float()).to(arguments[name].dtype)
+    a, bound = arguments["a"].float(), arguments["lower_bound"]
+    g = log_gate(arguments["A_log"].float(), a, arguments["dt_bias"].float(), bound)
+    return arguments | vectors | {"g": g, "beta": torch.sigmoid(arguments["b"].float())}
 
 
 def _states(arguments: dict[str, Any], k_first: bool) -> Tensor:
@@ -68,7 +94,7 @@ def _states(arguments: dict[str, Any], k_first: bool) -> Tensor:
     return (S.mT if k_first else S).float().clone(memory_format=torch.contiguous_format)
 
 
-def _prepared(arguments: dict[str, Any], rows: slice) -> Chunk:
+def _prepared(arguments: dict[str, Any], rows: slice, kept: list[int]) -> Chunk:
     v, g, beta = arguments["v"], arguments["g"], arguments["beta"]
     H, count = v.shape[1], rows.stop - rows.start
     full = 1 << (count - 1).bit_length()  # scores are made by halves
@@ -86,9 +112,10 @@ def _prepared(arguments: dict[str, Any], rows: slice) -> Chunk:
     inverse = torch.linalg.solve_triangular(A.double(), eye, upper=False, unitriangular=True).float()
     c = slice(0, count)
     to_end = (K * _from_behind(alpha)).float()
+    states = [((K[:, :r] * _from_behind(alpha[:, :r])).float(), gamma[:, r - 1].float()) for r in kept if r <= count]
     return Chunk(
         padded(v.float(), 0.0)[:, c], write[:, c, None], (gamma * K).float()[:, c], (gamma * Q).float()[:, c],
-        to_end[:, c], gamma[:, -1].float(), inverse[:, c, c], _scores(Q, K, alpha)[:, c, c],
+        to_end[:, c], gamma[:, -1].float(), inverse[:, c, c], _scores(Q, K, alpha)[:, c, c], states,
     )  # fmt: skip
 
 
@@ -115,8 +142,8 @@ def _scores(X: Tensor, K: Tensor, alpha: Tensor) -> Tensor:
     return out
 
 
-def _step(c: Chunk, S: Tensor, order: str, rounding: str) -> tuple[Tensor, Tensor]:
-    """O [H, C, V], unscaled, and the new S [H, V, K]."""
+def _step(c: Chunk, S: Tensor, order: str, rounding: str) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """O [H, C, V], unscaled, the new S [H, V, K], and the checkpoints [H, V, K] inside the chunk."""
     if rounding == "after":
         T, right = bfloat16(c.inverse * c.beta.mT), torch.ones_like(c.beta)
     else:
@@ -128,7 +155,8 @@ def _step(c: Chunk, S: Tensor, order: str, rounding: str) -> tuple[Tensor, Tenso
     else:
         U = product(T, bfloat16(right * (c.V - product(bfloat16(c.from_start_k), held))))
     O = product(bfloat16(c.from_start_q), held) + product(bfloat16(c.attention), bfloat16(U))
-    return O, S * c.fall[:, None] + product(bfloat16(U).mT, bfloat16(c.to_end))
+    kept = [S * fall[:, None] + product(bfloat16(U[:, : K.shape[1]]).mT, bfloat16(K)) for K, fall in c.kept]
+    return O, S * c.fall[:, None] + product(bfloat16(U).mT, bfloat16(c.to_end)), kept
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from .fresh import Lines
 
 
 def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
-    """One token: the reference, which computes in float32 at least. Prefill: chunks with rounded operands."""
-    if call.definition.stage == "decode":
+    """Single tokens: the reference, which computes in float32 at least. Prefill: chunks with rounded operands."""
+    if call.definition.stage in ("decode", "verify"):
         yield "float32_recurrence", call.oracle(**call.arguments)
     else:
         from .emulators import emulate

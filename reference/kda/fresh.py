@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from gdnspec.family import FLOATS, Published, Stream, Workload, sizes
+from gdnspec.family import FLOATS, Published, Stream, Workload, sizes, slots
 
 NAMES = {"cpu": ("fresh_typical", "fresh_regime"), "cuda": ("fresh_typical", "fresh_regime", "fresh_large")}
 # Where ordinary arithmetic keeps its margin whatever the seed.
@@ -12,7 +12,10 @@ SMALL, LARGE = ("synthetic-gva-1x2-d128", "synthetic-gva-2x4-d128"), ("kimi-line
 # Many rows or short sequences: each number of digits as likely as any other.
 WIDE = {"cpu": ("heads-1x1x1-d64", "heads-1x1x2-d32"), "cuda": ("heads-1x1x1-d128", "heads-1x1x2-d128")}
 MOST = {"cpu": 900, "cuda": 4200}  # rows of decode
+POOL = {"cpu": 1 << 24, "cuda": 1 << 28}  # bytes of a pool, at most, where slots are drawn in plenty
 MOST_SEQUENCES = {"cpu": 300, "cuda": 1100}
+MOST_DRAFTS, INTERVAL = 16, "checkpoint_interval"  # draft tokens; the scalar: tokens from one checkpoint to the next
+SHORT_WITH_CHECKPOINTS = 140  # tokens, just past two intervals
 SHORT, FEW_ROWS, FEW_SEQUENCES = 70, 12, 8  # tokens, just past a chunk; rows of decode; sequences
 
 
@@ -20,7 +23,7 @@ class Lines:
     """The fresh lines of one definition."""
 
     def __init__(self, published: Published) -> None:
-        self.definition = published.definition
+        self.definition, self.heads = published.definition, published.heads
 
     def names(self, device: str) -> tuple[str, ...]:
         return NAMES[device]
@@ -39,11 +42,18 @@ class Lines:
         if self.definition.conventions.packing != "ragged":
             count = _between(20, 200, stream) if large else _between(1, FEW_ROWS, stream)
             count = _log_between(MOST[kind], stream) if wide else count
-            return Workload.model_validate({**line, "axes": sizes(self.definition, [1] * count, {})})
+            tokens = 1
+            if any(axis.name == "draft_tokens" for axis in self.definition.axes):
+                tokens = _between(1, MOST_DRAFTS if wide else 6, stream)
+                count = -(-count // tokens)
+            most = self._most_slots(line["preset"], kind, wide)
+            axes, integers = slots(self.definition, count, tokens, stream, most)
+            axes |= sizes(self.definition, [tokens] * count, {})
+            return Workload.model_validate({**line, "axes": axes, "integers": integers})
         if wide:  # the last is not empty
             several = [_between(0, 3, stream) for _ in range(_log_between(MOST_SEQUENCES[kind], stream))]
             return self._ragged(line, [*several, _between(1, 5, stream)])
-        most = 1000 if large else SHORT
+        most = 1000 if large else SHORT if INTERVAL not in line["scalars"] else SHORT_WITH_CHECKPOINTS
         return self._ragged(line, [_between(1, most, stream) for _ in range(_between(2, 4, stream))])
 
     def narrower(self, line: Workload) -> Workload | None:
@@ -58,12 +68,19 @@ class Lines:
         axes = sizes(self.definition, lengths, line["scalars"])
         return Workload.model_validate({**line, "axes": axes, "sequence_lengths": lengths})
 
+    def _most_slots(self, preset: str, kind: str, wide: bool) -> int:
+        """Slots of a pool of `POOL` bytes, where they are drawn in plenty."""
+        heads = self.heads(preset)
+        return POOL[kind] // (4 * heads["num_v_heads"] * heads["head_size"] ** 2) if wide else 0
+
     def _scalars(self, stream: Stream) -> dict[str, bool | int | float]:
         """The norm either way; a scale of either sign or none; a lower bound or none."""
         values: dict[str, bool | int | float] = {}
         for tensor in self.definition.inputs:
             if tensor.is_switch:
                 values[tensor.name] = bool(_between(0, 1, stream))
+            elif tensor.is_scalar and tensor.name == INTERVAL:
+                values[tensor.name] = 64 * _between(1, 2, stream)
             elif tensor.is_scalar and tensor.dtype in FLOATS and _between(0, 1, stream):
                 size = float(np.float32(stream.between(0.05, 1.0, 1)[0]))
                 if tensor.name == "lower_bound":

@@ -151,6 +151,32 @@ def prefill_k_first(
     return output, state.transpose(-1, -2).contiguous()
 
 
+def prefill_raw_gates(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    cu_seqlens: Tensor,
+    initial_state: Tensor | None,
+    lower_bound: float | None,
+    scale: float | None,
+    use_qk_l2norm: bool | None,
+) -> tuple[Tensor, Tensor]:
+    """`prefill_k_last` as a model calls it: raw gates, and q and k normalised unless use_qk_l2norm is false.
+
+    A_log [num_v_heads], dt_bias [num_v_heads, K]; a [total_seq_len, num_v_heads, K], b [total_seq_len, num_v_heads].
+    """
+    dtype = arithmetic_type(q, k, v, A_log, a, dt_bias, b, initial_state)
+    Q, K = q.to(dtype), k.to(dtype)
+    if use_qk_l2norm is None or use_qk_l2norm:
+        Q, K = l2_normalise(Q), l2_normalise(K)
+    g = log_gate(A_log.to(dtype), a.to(dtype), dt_bias.to(dtype), lower_bound)
+    return prefill_k_last(Q, K, v, g, torch.sigmoid(b.to(dtype)), cu_seqlens, initial_state, scale)
+
+
 # --- decode -----------------------------------------------------------------------------------------------------
 
 

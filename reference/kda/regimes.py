@@ -128,6 +128,7 @@ GENERATORS: dict[str, Regime] = {
     "equal_channels": Regime(log_alpha=equal_channels),
     "lower_bound": Regime(log_alpha=at_lower_bound),
     "repeated_keys": Regime(between(float(np.log(0.99)), 0.0), write(0.0, 1.95), beta_max=1.95, keys="repeated"),
+    "same_key": Regime(between(float(np.log(0.99)), 0.0), write(0.0, 1.0), keys="repeated"),
     "beta_zero": Regime(beta=write(0.0, 0.0)),
     "beta_two": Regime(between(float(np.log(0.9)), 0.0), write(2.0, 2.0), beta_max=2.0),
     "large_initial_state": Regime(log_alpha=mild, state=magnitude(100.0)),

@@ -54,8 +54,9 @@ def chunk(Q, K, V, alpha, beta, S):
     return O, S
 
 
-def prefill(q, k, v, g, beta, cu_seqlens, S, scale):
-    """S: float32 [num_seqs, H, V, K], or None. Returns output [T, H, V] and the states."""
+def prefill(q, k, v, g, beta, cu_seqlens, S, scale, keep=None):
+    """S: float32 [num_seqs, H, V, K], or None. `keep` is told of sequence n, its tokens so far and the state after
+    them, chunk by chunk. Returns output [T, H, V] and the states."""
     (T, H), size = v.shape[:2], q.shape[-1]
     factor = size**-0.5 if scale is None else float(scale)
     alpha = torch.ones(T, H, size, device=q.device) if g is None else torch.exp(g)
@@ -76,6 +77,8 @@ def prefill(q, k, v, g, beta, cu_seqlens, S, scale):
             tokens = [rows(x, first, stop, fill) for x, fill in ((q, 0), (k, 0), (v, 0), (alpha, 1), (write, 0))]
             O, states[n] = chunk(*tokens, states[n])
             output[first:stop] = factor * O[:, : stop - first].transpose(0, 1)
+            if keep is not None:
+                keep(n, stop - bounds[n], states[n])
     return output.to(v.dtype), states
 
 
@@ -89,3 +92,44 @@ def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale):
     initial = None if initial_state is None else initial_state.mT.contiguous()
     output, S = prefill(q, k, v, g, beta, cu_seqlens, initial, scale)
     return output, S.mT.contiguous()
+
+
+def prefill_checkpoints(
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, checkpoint_cu_starts, checkpoint_interval
+):  # fmt: skip
+    """kda_prefill_checkpoints: the state after every checkpoint_interval tokens; an interval is a number of chunks."""
+    (H, D), starts = v.shape[1:], checkpoint_cu_starts.tolist()
+    checkpoints = torch.empty(starts[-1], H, D, D, device=q.device)
+
+    def keep(n, tokens, state):
+        if tokens % checkpoint_interval == 0:
+            checkpoints[starts[n] + tokens // checkpoint_interval - 1] = state
+
+    output, S = prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, keep)
+    return output, S, checkpoints
+
+
+# --- raw gates --------------------------------------------------------------------------------------------------
+
+
+def log_gate(A_log: Tensor, a: Tensor, dt_bias: Tensor, lower_bound: float | None) -> Tensor:
+    """g [T, H, K] in log space. With a lower bound, that bound is a factor: it clamps nothing."""
+    rate, x = torch.exp(A_log)[:, None], a.float() + dt_bias
+    if lower_bound:
+        return float(lower_bound) * torch.sigmoid(rate * x)
+    return -rate * (x.clamp(min=0) + torch.log1p(torch.exp(-x.abs())))
+
+
+def normalised(x: Tensor) -> Tensor:
+    """x * rsqrt(sum(x^2) + 1e-6)."""
+    square = (x * x).sum(-1, keepdim=True)
+    return x * torch.rsqrt(square + 1e-6)
+
+
+def prefill_raw_gates(q, k, v, A_log, a, dt_bias, b, cu_seqlens, initial_state, lower_bound, scale, use_qk_l2norm):
+    """kda_prefill_raw_gates: states [num_seqs, H, V, K]."""
+    Q, K = q.float(), k.float()
+    if use_qk_l2norm is None or use_qk_l2norm:
+        Q, K = normalised(Q), normalised(K)
+    g, beta = log_gate(A_log, a, dt_bias, lower_bound), torch.sigmoid(b.float())
+    return prefill(Q, K, v, g, beta, cu_seqlens, initial_state, scale)

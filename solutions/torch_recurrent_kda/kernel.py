@@ -25,8 +25,9 @@ def expand(x: Tensor, H: int) -> Tensor:
 # --- prefill ----------------------------------------------------------------------------------------------------
 
 
-def prefill(q, k, v, g, beta, cu_seqlens, S, scale):
-    """S: float32 [num_seqs, H, V, K], or None. Returns output [T, H, V] and the states."""
+def prefill(q, k, v, g, beta, cu_seqlens, S, scale, keep=None):
+    """S: float32 [num_seqs, H, V, K], or None. `keep` is told of sequence n, its tokens so far and the state after
+    them. Returns output [T, H, V] and the states."""
     (T, H), K = v.shape[:2], q.shape[-1]
     factor = K**-0.5 if scale is None else float(scale)
     Q, key, V = expand(q, H), expand(k, H), v.float()
@@ -40,6 +41,8 @@ def prefill(q, k, v, g, beta, cu_seqlens, S, scale):
         for t in range(bounds[n], bounds[n + 1]):
             o, state = step(state, Q[t], key[t], V[t], alpha[t], write[t])
             output[t] = factor * o
+            if keep is not None:
+                keep(n, t + 1 - bounds[n], state)
         states[n] = state
     return output.to(v.dtype), states
 
@@ -54,6 +57,28 @@ def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale):
     initial = None if initial_state is None else initial_state.mT.contiguous()
     output, S = prefill(q, k, v, g, beta, cu_seqlens, initial, scale)
     return output, S.mT.contiguous()
+
+
+def prefill_checkpoints(
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, checkpoint_cu_starts, checkpoint_interval
+):  # fmt: skip
+    """kda_prefill_checkpoints: as kda_prefill_k_last, with the state after every checkpoint_interval tokens."""
+    (H, D), starts = v.shape[1:], checkpoint_cu_starts.tolist()
+    checkpoints = torch.empty(starts[-1], H, D, D, device=q.device)
+
+    def keep(n, tokens, state):
+        if tokens % checkpoint_interval == 0:
+            checkpoints[starts[n] + tokens // checkpoint_interval - 1] = state
+
+    output, S = prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, keep)
+    return output, S, checkpoints
+
+
+def prefill_raw_gates(q, k, v, A_log, a, dt_bias, b, cu_seqlens, initial_state, lower_bound, scale, use_qk_l2norm):
+    """kda_prefill_raw_gates: as kda_prefill_k_last, with the gates and the norm of kda_decode_k_last."""
+    Q, K = vectors(q, k, use_qk_l2norm)
+    g = log_gate(A_log, a, dt_bias, lower_bound)
+    return prefill(Q, K, v, g, sigmoid(b.float()), cu_seqlens, initial_state, scale)
 
 
 # --- decode -----------------------------------------------------------------------------------------------------
@@ -79,13 +104,54 @@ def normalised(x: Tensor) -> Tensor:
     return x * torch.rsqrt(square + 1e-6)
 
 
-def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm):
-    """kda_decode_k_last: states [batch_size, H, V, K]."""
-    Q, K, H = q[:, 0].float(), k[:, 0].float(), state.shape[1]
+def vectors(q: Tensor, k: Tensor, use_qk_l2norm: bool | None) -> tuple[Tensor, Tensor]:
+    """q and k in float32, normalised unless the call says no."""
+    Q, K = q.float(), k.float()
     if use_qk_l2norm is None or use_qk_l2norm:
         Q, K = normalised(Q), normalised(K)
+    return Q, K
+
+
+def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm):
+    """kda_decode_k_last, kda_decode_k_last_bf16_state: states [batch_size, H, V, K]."""
+    (Q, K), H = vectors(q[:, 0], k[:, 0], use_qk_l2norm), state.shape[1]
     alpha = torch.exp(log_gate(A_log, a[:, 0], dt_bias, lower_bound))
     beta = sigmoid(b[:, 0].float())
     o, S = step(state.float(), expand(Q, H), expand(K, H), v[:, 0].float(), alpha, beta)
     factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
     return (factor * o)[:, None].to(v.dtype), S.to(state.dtype)
+
+
+# --- states in a pool -------------------------------------------------------------------------------------------
+
+
+def decode_pool_k_last(
+    q, k, v, pool, read_slots, write_slots, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm
+):  # fmt: skip
+    """kda_decode_pool_k_last and its bf16_state: pool [num_slots, H, V, K] is updated in place; slot -1 skips a row."""
+    rows = (read_slots >= 0).nonzero()[:, 0]
+    before, after = read_slots[rows].long(), write_slots[rows].long()
+    output = torch.zeros_like(v)
+    output[rows], S = decode_k_last(
+        q[rows], k[rows], v[rows], pool[before], A_log, a[rows], dt_bias, b[rows], lower_bound, scale, use_qk_l2norm
+    )  # fmt: skip
+    pool[after] = S
+    return output
+
+
+def verify_k_last(
+    q, k, v, pool, initial_slots, state_slots, accepted, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm
+):  # fmt: skip
+    """kda_verify_k_last: the state after each of T tokens goes to a slot of its own."""
+    live = (initial_slots >= 0).nonzero()[:, 0]
+    last = state_slots.gather(1, (accepted.long() - 1).clamp(min=0)[:, None])[:, 0]
+    S = pool[torch.where(accepted > 0, last, initial_slots)[live].long()]
+    o = torch.zeros_like(v)
+    for t in range(q.shape[1]):
+        one = slice(t, t + 1)
+        o[live, one], S = decode_k_last(
+            q[live, one], k[live, one], v[live, one], S, A_log, a[live, one], dt_bias, b[live, one], lower_bound,
+            scale, use_qk_l2norm,
+        )  # fmt: skip
+        pool[state_slots[live, t].long()] = S
+    return o

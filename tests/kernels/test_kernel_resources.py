@@ -247,15 +247,19 @@ def test_the_rule_from_rows_has_room(
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.parametrize(
-    ("solution", "count"), [("cuda_recurrent", 2 * len(HEAD_SIZES)), ("cuda_decode", 33), ("fused_decode_step", 33)]
-)
-def test_cuda_kernels_do_not_spill(solution: str, count: int) -> None:
+    ("solution", "count", "most"),
+    [
+        ("cuda_recurrent", 2 * len(HEAD_SIZES), 144), ("cuda_decode", 33, 144), ("fused_decode_step", 33, 144),
+        ("cuda_kda_decode", 30, 160),
+    ],
+)  # fmt: skip
+def test_cuda_kernels_do_not_spill(solution: str, count: int, most: int) -> None:
     kernels = cuda_resources(SOLUTIONS / solution / "kernel.cu")
     show("cuda sm_90a", kernels)
     assert len(kernels) == count
     for kernel in kernels:
         assert kernel.spill_stores == kernel.spill_loads == 0
-        assert kernel.registers <= 144
+        assert kernel.registers <= most
 
 
 @pytest.mark.slow

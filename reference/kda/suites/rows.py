@@ -1,5 +1,7 @@
 """The rows of each definition, by hand: few and small, for a reference goes through them token by token."""
 
+import random
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -60,6 +62,33 @@ def prefill_conformance() -> Iterator[Line]:
     yield prefill("strided_inputs_odd", SMALL_128, "typical", (65, 1, 30), gaps=gaps, covers=ODD_SLICES)
 
 
+def raw_smoke() -> Iterator[Line]:
+    yield prefill("ragged", SMALL, "typical", (1, 31, 65), covers="gates of Kimi Linear; sequences of 1, 31, 65 tokens")
+    yield prefill("bounded", SMALL_128, "typical", (33, 8), scalars=BOUND, covers="gates with a lower bound")
+    yield prefill("empty_sequences", GROUPS, "mild_decay", (0, 17, 0, 20, 0), covers="no tokens first, between, last")
+    yield prefill("from_zeros", SMALL, "typical", (30,), omit=["initial_state"], covers="states of zeros")
+
+
+def raw_conformance() -> Iterator[Line]:
+    for regime in ("deep_sums", "slow_deep_sums", "mixed_channels", "hard_reset", "long_memory", "equal_channels"):
+        yield prefill(f"regime_{regime}", SMALL_128, regime, (65, 1, 33), covers=OF_GATES[regime])
+    for regime in ("lower_bound", "mild_decay", "mixed_channels"):
+        covers = f"a lower bound, {regime}"
+        yield prefill(f"bounded_{regime}", SMALL_128, regime, (65, 1, 33), scalars=BOUND, covers=covers)
+    other = {"lower_bound": -1.5}
+    yield prefill("other_bound", SMALL, "lower_bound", (40,), scalars=other, covers="a lower bound that no model has")
+    yield prefill("large_steps", SMALL, "large_steps", (65,), covers="arguments of softplus that go to hundreds")
+    yield prefill("same_key", SMALL, "same_key", (96,), covers="a triangular system far from the identity")
+    yield prefill("nothing_written", SMALL, "beta_zero", (65,), covers="beta = 0: nothing is written")
+    yield prefill("one_large", GROUPS, "one_large_state", (33, 64, 1), covers="one large state among small ones")
+    yield prefill("tiny", SMALL, "tiny_keys", (40,), covers="where the epsilon of the norm stands")
+    plain = {"use_qk_l2norm": False}
+    yield prefill("as_they_are", GROUPS, "mild_decay", (40, 3), scalars=plain, covers="q and k as they are")
+    yield prefill("head_size_120", D120, "typical", (40, 0, 25), covers="a head size that no power of two divides")
+    yield prefill("scale_negative", SMALL, "mild_decay", (40,), scalars={"scale": -0.3}, covers="a scale of its own")
+    yield prefill("several_chunks", SMALL, "typical", (300, 129), covers="several chunks, and their edges")
+
+
 def decode(name: str, preset: str, regime: str, batch: int, **more: Any) -> Line:
     return {"name": name, "preset": preset, "axes": {"batch_size": batch}, "regime": regime, **more}
 
@@ -86,8 +115,155 @@ def decode_conformance() -> Iterator[Line]:
     yield decode("strided_inputs_odd", SMALL_128, "typical", 6, gaps=sliced(5, *DECODE_SLICES), covers=ODD_SLICES)
 
 
+def of_bf16_state(rows: Rows, names: tuple[str, ...]) -> Rows:
+    """What decode's own rows show of the gates need not be shown again of another type of state."""
+    return lambda: (row for row in rows() if row["name"] in names)
+
+
+Row = tuple[int, int]  # the slot that it reads, the slot that it writes
+SKIPPED = (-1, -1)
+
+
+def pool(name: str, preset: str, regime: str, num_slots: int, rows: list[Row], **more: Any) -> Line:
+    return {
+        "name": name, "preset": preset, "axes": {"batch_size": len(rows), "num_slots": num_slots}, "regime": regime,
+        "integers": {"read_slots": [r for r, _ in rows], "write_slots": [w for _, w in rows]}, **more,
+    }  # fmt: skip
+
+
+def somewhere(name: str, count: int, num_slots: int) -> list[int]:
+    """`count` slots, the same for each name."""
+    return random.Random(zlib.crc32(name.encode())).sample(range(num_slots), count)
+
+
+def in_place(name: str, batch: int, num_slots: int) -> list[Row]:
+    return [(slot, slot) for slot in somewhere(name, batch, num_slots)]
+
+
+def moved(name: str, batch: int, num_slots: int) -> list[Row]:
+    slots = somewhere(name, 2 * batch, num_slots)
+    return list(zip(slots[:batch], slots[batch:], strict=True))
+
+
+def pool_smoke() -> Iterator[Line]:
+    yield pool("in_place", GROUPS, "typical", 9, in_place("in_place", 5, 9), covers="every state where it was")
+    yield pool("bounded", SMALL, "typical", 11, moved("moved", 4, 11), scalars=BOUND, covers="a bound; states moved")
+    one, two = in_place("skips", 2, 6)
+    skips = [SKIPPED, one, SKIPPED, two, SKIPPED]
+    yield pool("skips", SMALL_128, "mixed_channels", 6, skips, covers="rows skipped first, between and last")
+    rows = in_place("strided", 3, 5)
+    yield pool("strided", SMALL, "mild_decay", 5, rows, gaps={"pool": 192}, covers="a gap between slots")
+
+
+def pool_conformance() -> Iterator[Line]:
+    for i, regime in enumerate(("hard_reset", "deep_sums", "long_memory", "large_initial_state", "one_large_state")):
+        rows = (in_place, moved)[i % 2](regime, 5, 12)
+        yield pool(f"regime_{regime}", SMALL_128, regime, 12, rows, covers=f"the regime {regime}")
+    rows = moved("bounds", 5, 12)
+    yield pool("bounded_lower_bound", SMALL, "lower_bound", 12, rows, scalars=BOUND, covers="gates at their bound")
+    first, *others = somewhere("shared", 5, 9)
+    yield pool("shared", SMALL, "typical", 9, [(first, slot) for slot in others], covers="one slot read by all rows")
+    yield pool("full", SMALL, "typical", 24, in_place("full", 24, 24), covers="every slot of the pool in use")
+    many = in_place("many", 65, 80)
+    yield pool("batch_65", SMALL, "typical", 80, many, covers="more rows than a block of them, slots out of order")
+    yield pool("all_skipped", SMALL, "typical", 4, [SKIPPED] * 3, covers="no row to do")
+    plain = {"use_qk_l2norm": False, "scale": 0.0}
+    rows = in_place("scale", 3, 5)
+    yield pool("as_they_are", SMALL, "mild_decay", 5, rows, scalars=plain, covers="q and k as they are, scale 0.0")
+    yield pool(
+        "head_size_120", D120, "typical", 7, moved("120", 3, 7), covers="a head size that no power of two divides"
+    )
+
+
+def kept(name: str, preset: str, regime: str, interval: int, lengths: tuple[int, ...], **more: Any) -> Line:
+    """A prefill with the state after every `interval` tokens."""
+    scalars = {"checkpoint_interval": interval, **more.pop("scalars", {})}
+    line = prefill(name, preset, regime, lengths, scalars=scalars, **more)
+    line["axes"] |= {"num_checkpoints": sum(length // interval for length in lengths)}
+    return line
+
+
+def checkpoints_smoke() -> Iterator[Line]:
+    yield kept("ragged", SMALL, "typical", 64, (1, 65, 63, 130), covers="none, one and two checkpoints a sequence")
+    yield kept("empty_sequences", SMALL, "mild_decay", 64, (0, 64, 0, 70, 0), covers="no tokens first, between, last")
+    yield kept("no_checkpoint", SMALL, "typical", 128, (50, 0, 127), covers="no sequence reaches an interval")
+    yield kept("channels", SMALL, "mixed_channels", 64, (128,), covers="channels that decay unlike one another")
+
+
+def checkpoints_conformance() -> Iterator[Line]:
+    for regime in ("deep_sums", "mixed_channels", "hard_reset", "long_memory", "one_large_state"):
+        yield kept(f"regime_{regime}", SMALL_128, regime, 64, (65, 1, 130), covers=f"the regime {regime}")
+    yield kept("edges", SMALL, "typical", 64, (63, 64, 65, 127, 128, 129), covers="lengths around one interval and two")
+    yield kept("two_chunks", SMALL, "typical", 128, (260, 128), covers="an interval of several chunks")
+    yield kept("interval_192", SMALL, "mild_decay", 192, (400, 191, 192), covers="an interval of one chunk and a half")
+    yield kept("same_key", SMALL, "repeated_keys", 64, (96,), covers="a triangular system far from the identity")
+    yield kept("nothing_written", SMALL, "beta_zero", 64, (64, 100), covers="states that only decay")
+    yield kept("head_size_120", D120, "mild_decay", 64, (70, 0), covers="a head size that no power of two divides")
+    omitted = ["g", "beta", "initial_state"]
+    yield kept("only_required", SMALL, "typical", 64, (70,), omit=omitted, covers="every optional input left out")
+    yield kept("scale_zero", SMALL, "typical", 64, (70,), scalars={"scale": 0.0}, covers="scale 0.0: states as ever")
+
+
+def verify(
+    name: str, preset: str, regime: str, tokens: int, accepted: list[int], skipped: tuple[int, ...] = (), **more: Any
+) -> Line:
+    """`accepted` of each row; every row has slots of its own, anywhere in a pool with a few to spare."""
+    batch = len(accepted)
+    num_slots = batch * (tokens + 1) + 3
+    slots = somewhere(f"verify {name}", batch * (tokens + 1), num_slots)
+    initial, state = slots[:batch], slots[batch:]
+    for n in skipped:
+        initial[n], state[n * tokens : (n + 1) * tokens] = -1, [-1] * tokens
+    return {
+        "name": name, "preset": preset, "regime": regime,
+        "axes": {"batch_size": batch, "draft_tokens": tokens, "num_slots": num_slots},
+        "integers": {"initial_slots": initial, "state_slots": state, "accepted": accepted}, **more,
+    }  # fmt: skip
+
+
+def verify_smoke() -> Iterator[Line]:
+    yield verify("four_tokens", SMALL_128, "typical", 4, [0, 4, 2], covers="none, all and some accepted before")
+    yield verify("bounded", SMALL, "typical", 3, [1, 3], scalars=BOUND, covers="gates with a lower bound")
+    yield verify("skips", SMALL, "mixed_channels", 3, [0, 0, 3, 1], skipped=(0, 2), covers="skipped rows among others")
+    yield verify("strided", SMALL, "mild_decay", 2, [2, 1], gaps={"pool": 128}, covers="a gap between slots")
+
+
+def verify_conformance() -> Iterator[Line]:
+    for regime in ("hard_reset", "deep_sums", "long_memory", "large_initial_state", "one_large_state", "large_steps"):
+        yield verify(f"regime_{regime}", SMALL, regime, 3, [0, 1, 3], covers=f"the regime {regime}")
+    yield verify("bounded_lower_bound", SMALL, "lower_bound", 3, [2, 0], scalars=BOUND, covers="gates at their bound")
+    yield verify("one_token", SMALL, "typical", 1, [1, 0, 1], covers="one draft token: decode from a pool")
+    yield verify("sixteen_tokens", SMALL, "typical", 16, [16], covers="the most draft tokens")
+    yield verify("every_count", SMALL, "typical", 5, list(range(6)), covers="every count of accepted tokens")
+    yield verify("all_skipped", SMALL, "typical", 2, [0, 0], skipped=(0, 1), covers="no row to do")
+    plain = {"use_qk_l2norm": False, "scale": 0.3}
+    yield verify("as_they_are", SMALL, "mild_decay", 3, [0, 2], scalars=plain, covers="q and k as they are, a scale")
+    yield verify("head_size_120", D120, "typical", 2, [1, 2], covers="a head size that no power of two divides")
+
+
 PREFILL = {"smoke": prefill_smoke, "conformance": prefill_conformance}
+RAW = {"smoke": raw_smoke, "conformance": raw_conformance}
 DECODE = {"smoke": decode_smoke, "conformance": decode_conformance}
+DECODE_BF16 = {
+    "smoke": of_bf16_state(decode_smoke, ("batch_5", "bounded")),
+    "conformance": of_bf16_state(
+        decode_conformance,
+        ("regime_hard_reset", "regime_long_memory", "regime_large_initial_state", "bounded_lower_bound",
+         "bounded_one_large_state", "as_they_are", "head_size_120"),
+    ),
+}  # fmt: skip
+POOL = {"smoke": pool_smoke, "conformance": pool_conformance}
+POOL_BF16 = {
+    "smoke": of_bf16_state(pool_smoke, ("in_place", "bounded", "skips", "strided")),
+    "conformance": of_bf16_state(
+        pool_conformance, ("regime_hard_reset", "regime_long_memory", "bounded_lower_bound", "shared", "all_skipped")
+    ),
+}  # fmt: skip
+CHECKPOINTS = {"smoke": checkpoints_smoke, "conformance": checkpoints_conformance}
+VERIFY = {"smoke": verify_smoke, "conformance": verify_conformance}
 ROWS: dict[str, dict[str, Rows]] = {
-    "kda_prefill_k_last": PREFILL, "kda_prefill_k_first": PREFILL, "kda_decode_k_last": DECODE,
+    "kda_prefill_k_last": PREFILL, "kda_prefill_k_first": PREFILL, "kda_prefill_raw_gates": RAW,
+    "kda_prefill_checkpoints": CHECKPOINTS, "kda_verify_k_last": VERIFY,
+    "kda_decode_k_last": DECODE, "kda_decode_k_last_bf16_state": DECODE_BF16,
+    "kda_decode_pool_k_last": POOL, "kda_decode_pool_k_last_bf16_state": POOL_BF16,
 }  # fmt: skip

@@ -83,3 +83,20 @@ def test_decode_of_each_token_in_turn_is_prefill() -> None:
         output, state = kda.prefill_k_last(*norms, v, g, torch.sigmoid(b), lengths, call["initial_state"][:1], None)
         torch.testing.assert_close(torch.stack(outputs), output, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(S, state, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("bound", [None, -5.0])
+@pytest.mark.parametrize("normed", [True, False])
+def test_raw_gates_are_log_gates_of_either_kind(bound: float | None, normed: bool) -> None:
+    kda, call = module("kimi_delta_attention"), inputs(resets=False)
+    a, A_log, bias = 20 * torch.randn(50, H, D, dtype=F64), torch.randn(H, dtype=F64), torch.randn(H, D, dtype=F64)
+    b = torch.randn(50, H, dtype=F64)
+    gates = {"A_log": A_log, "a": a, "dt_bias": bias, "b": b, "lower_bound": bound, "use_qk_l2norm": normed}
+    rest = {name: x for name, x in call.items() if name not in ("g", "beta")}
+    vectors = {name: kda.l2_normalise(3 * call[name]) if normed else 3 * call[name] for name in "qk"}
+    logs = {"g": kda.log_gate(A_log, a, bias, bound), "beta": torch.sigmoid(b)}
+    expected = kda.prefill_k_last(**call | vectors | logs)
+    for own in (kda, module("chunkwise")):
+        given = rest | gates | {name: 3 * call[name] for name in "qk"}
+        for x, y in zip(own.prefill_raw_gates(**given), expected, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-10)

@@ -1,0 +1,172 @@
+"""What needs no state, of all chunks at once."""
+
+import triton
+import triton.language as tl
+from chunks import sequence_of, slot_of, start_of
+from gates import log2_decay
+from inverse import across, unit_lower_inverse
+from products import product, two_terms
+from scores import flat_scores, near_scores, small_level, sums
+
+
+@triton.jit
+def gates_of(
+    g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE: tl.constexpr, H: tl.constexpr, GATE: tl.constexpr
+):
+    """Log2 of the decays of the chunk's tokens, some channels, in two terms; 0 past the end of the sequence."""
+    d_in = d < K_SIZE
+    inside = row[:, None] & d_in[None, :]
+    gates = tl.zeros(inside.shape, dtype=tl.float32)
+    if GATE != "none":
+        gates += tl.load(g_ptr + i * (H * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    if GATE == "none" or GATE == "log":
+        gates = log2_decay(gates, 0.0, rate, lower_bound, GATE)
+    else:
+        bias = tl.load(bias_ptr + h * K_SIZE + d, mask=d_in, other=0.0).to(tl.float32)
+        gates = tl.where(row[:, None], log2_decay(gates, bias[None, :], rate, lower_bound, GATE), 0.0)
+    return two_terms(gates)
+
+
+@triton.jit
+def factors(q_ptr, k_ptr, row, i, HQ: tl.constexpr, K_SIZE: tl.constexpr, BK: tl.constexpr):
+    """1 / sqrt(|x|^2 + 1e-6) of the chunk's queries and keys."""
+    d = tl.arange(0, BK)[None, :]
+    inside = row[:, None] & (d < K_SIZE)
+    Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d, mask=inside, other=0.0).to(tl.float32)
+    K = tl.load(k_ptr + i * (HQ * K_SIZE) + d, mask=inside, other=0.0).to(tl.float32)
+    return 1.0 / tl.sqrt(tl.sum(Q * Q, axis=1) + 1e-6), 1.0 / tl.sqrt(tl.sum(K * K, axis=1) + 1e-6)
+
+
+@triton.jit(do_not_specialize=["num_seqs", "total", "lower_bound"])
+def prepare_kernel(
+    q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, lower_bound, cu_seqlens_ptr,
+    u_ptr, w_ptr, from_start_ptr, to_end_ptr, P_ptr, fall_ptr, num_seqs, total,
+    HQ: tl.constexpr, H: tl.constexpr, K_SIZE: tl.constexpr, V_SIZE: tl.constexpr, GATE: tl.constexpr,
+    BETA: tl.constexpr, NORM: tl.constexpr, GUARD: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    # A grid of one dimension: the others end at 65,535. The heads of one chunk run side by side.
+    h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
+    n = sequence_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    first = start_of(cu_seqlens_ptr, n, total) + (slot - slot_of(cu_seqlens_ptr, n, total, C)) * C
+    count = tl.minimum(start_of(cu_seqlens_ptr, n + 1, total) - first, C).to(tl.int32)
+    if count <= 0:  # a slot that no chunk has
+        return
+
+    # From here on all offsets are within the chunk, and fit into 32 bits.
+    q_ptr += (first * HQ + h // (H // HQ)) * K_SIZE
+    k_ptr += (first * HQ + h // (H // HQ)) * K_SIZE
+    v_ptr += (first * H + h) * V_SIZE
+    if GATE != "none":
+        g_ptr += (first * H + h) * K_SIZE
+    u_ptr += (first * H + h) * V_SIZE
+    w_ptr += (slot * H + h) * (C * K_SIZE)
+    from_start_ptr += (slot * H + h) * (C * K_SIZE)
+    to_end_ptr += (slot * H + h) * (C * K_SIZE)
+    P_ptr += (slot * H + h) * (C * C)
+    fall_ptr += (slot * H + h) * K_SIZE
+
+    # Rows past the end of the sequence are tokens that do nothing: alpha = 1, beta = 0, and zeros.
+    t = tl.arange(0, C)
+    i, j = t[:, None], t[None, :]
+    row = t < count
+    beta = tl.zeros([C], dtype=tl.float32)
+    if BETA == "none":
+        beta += tl.where(row, 1.0, 0.0)
+    else:
+        beta += tl.load(beta_ptr + first * H + h + t * H, mask=row, other=0.0).to(tl.float32)
+        if BETA == "sigmoid":
+            beta = tl.where(row, 1.0 / (1.0 + tl.exp(-beta)), 0.0)
+    # 1 / norm of each query and key, with the epsilon of the definitions, as factors of what is made of them.
+    q_factor = tl.full([C], 1.0, dtype=tl.float32)
+    k_factor = tl.full([C], 1.0, dtype=tl.float32)
+    if NORM:
+        q_factor, k_factor = factors(q_ptr, k_ptr, row, i, HQ, K_SIZE, BK)
+    rate = 0.0
+    if GATE == "softplus" or GATE == "bounded":
+        rate = tl.exp(tl.load(rate_ptr + h).to(tl.float32))
+
+    # Scores first: sums over all channels, and nothing else in registers. Those of blocks of 16 tokens, then of pairs
+    # of them, then of pairs of 32. Gates, q and k come out of a cache again. Some channels may decay so little that one
+    # product is for all pairs of the chunk.
+    B: tl.constexpr = 16
+    N: tl.constexpr = C // B
+    QK_near = tl.zeros([N, B, B], dtype=tl.float32)
+    KK_near = tl.zeros([N, B, B], dtype=tl.float32)
+    own = tl.zeros([C], dtype=tl.float32)
+    lasting = 0  # a bit for each BD channels
+    for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
+        d = d_first + tl.arange(0, BD)
+        inside = row[:, None] & (d < K_SIZE)[None, :]
+        high, low = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
+        lasts = False
+        if GUARD == 2:
+            lasts = tl.min(tl.sum(high.to(tl.float32), axis=0)) >= -64.0
+        if lasts:
+            lasting |= 1 << (d_first // BD)
+        else:
+            K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+            Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+            own += tl.sum(Q.to(tl.float32) * K.to(tl.float32), axis=1)
+            Qs, Ks = tl.reshape(Q, [N, B, BD]), tl.reshape(K, [N, B, BD])
+            highs, lows = tl.reshape(high, [N, B, BD]), tl.reshape(low, [N, B, BD])
+            if GUARD:
+                QK_near, KK_near = near_scores(QK_near, KK_near, Qs, Ks, highs, lows, N, B)
+            else:
+                for level in tl.range(0, 4, num_stages=1):
+                    QK_near, KK_near = small_level(QK_near, KK_near, Qs, Ks, highs, lows, level, N, B)
+
+    QK = tl.zeros([C, C], dtype=tl.float32)
+    KK = tl.zeros([C, C], dtype=tl.float32)
+    for level in tl.range(4, 6, num_stages=1):
+        for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
+            d = d_first + tl.arange(0, BD)
+            inside = row[:, None] & (d < K_SIZE)[None, :]
+            lasts = (lasting >> (d_first // BD)) & 1 == 1
+            if (level == 5) | (not lasts):
+                high, low = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
+                K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+                Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+                QK, KK = flat_scores(QK, KK, Q, K, high, low, i, j, level, lasts)
+        # Of 16 tokens' pairs with the block before; all that 32 tokens add is right.
+        QK = tl.where((level == 5) | (i // B == j // B + 1), QK, 0.0)
+        KK = tl.where((level == 5) | (i // B == j // B + 1), KK, 0.0)
+
+    near = (i // B == j // B) & (i > j)
+    QK += tl.where(near, across(QK_near, N, B), 0.0) + tl.where(i == j, own[:, None], 0.0)
+    KK += tl.where(near, across(KK_near, N, B), 0.0)
+    if NORM:
+        QK *= q_factor[:, None] * k_factor[None, :]
+        KK *= k_factor[:, None] * k_factor[None, :]
+    P = tl.where(i >= j, QK, 0.0)
+    tl.store(P_ptr + i * C + j, P.to(tl.bfloat16))
+
+    # T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) KK).
+    T = unit_lower_inverse(KK * beta[:, None], C, 2, "ieee") * beta[None, :]
+
+    # u = T V, some channels at a time.
+    for d_first in tl.static_range(0, V_SIZE, BD):
+        d = d_first + tl.arange(0, BD)
+        d_in = d < V_SIZE
+        V = tl.load(v_ptr + i * (H * V_SIZE) + d[None, :], mask=row[:, None] & d_in[None, :], other=0.0)
+        u = product(T, V, 2, "ieee")
+        tl.store(u_ptr + i * (H * V_SIZE) + d[None, :], u.to(tl.bfloat16), mask=row[:, None] & d_in[None, :])
+
+    # Diag(exp(from the chunk's start to each token)) of q and k; from each token to the end of k; the whole chunk.
+    # Gates, q and k come once more, out of a cache. w is stored as -w, so that chain_kernel adds it to u.
+    for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
+        d = d_first + tl.arange(0, BD)
+        d_in = d < K_SIZE
+        inside = row[:, None] & d_in[None, :]
+        high, low = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
+        K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+        at = i * K_SIZE + d[None, :]
+        gamma = tl.exp2(sums((i >= j).to(tl.bfloat16), high, low))
+        tl.store(fall_ptr + i * 0 + d[None, :], gamma, mask=(i == C - 1) & d_in[None, :])
+        K_unit = K.to(tl.float32) * k_factor[:, None]
+        w = product(T, (K_unit * gamma).to(tl.bfloat16), 2, "ieee")
+        tl.store(w_ptr + at, (-w).to(tl.bfloat16), mask=d_in[None, :])
+        Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+        Q_unit = Q.to(tl.float32) * q_factor[:, None]
+        tl.store(from_start_ptr + at, (Q_unit * gamma).to(tl.bfloat16), mask=d_in[None, :])
+        to_end = tl.exp2(sums((i < j).to(tl.bfloat16), high, low))
+        tl.store(to_end_ptr + at, (K_unit * to_end).to(tl.bfloat16), mask=d_in[None, :])

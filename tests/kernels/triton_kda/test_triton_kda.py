@@ -1,0 +1,27 @@
+"""triton_kda makes scores in three ways, by what gates allow: each is right at every gate."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+
+def test_scores_are_right_at_every_gate(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("interpreted_kda.py")
+    done = subprocess.run(
+        [sys.executable, script, tmp_path], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == 14
+    for case, errors in found.items():
+        assert max(errors) < 6e-3, (case, errors)
+    # No quotient is taken where it might overflow: then all ways are one.
+    assert found["fast, False, 0"] == found["fast, False, 1"] == found["fast, False, 2"]
+    assert found["slow, False, 0"] != found["slow, False, 1"] != found["slow, False, 2"]
+    assert found["some, False, 0"] != found["some, False, 1"]
