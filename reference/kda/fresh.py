@@ -16,6 +16,7 @@ POOL = {"cpu": 1 << 24, "cuda": 1 << 28}  # bytes of a pool, at most, where slot
 MOST_SEQUENCES = {"cpu": 300, "cuda": 1100}
 MOST_DRAFTS, INTERVAL = 16, "checkpoint_interval"  # draft tokens; the scalar: tokens from one checkpoint to the next
 SHORT_WITH_CHECKPOINTS = 140  # tokens, just past two intervals
+LEAST = 4  # tokens of a sequence whose gradients are judged: of one, rounding may leave nothing of a gate's
 SHORT, FEW_ROWS, FEW_SEQUENCES = 70, 12, 8  # tokens, just past a chunk; rows of decode; sequences
 
 
@@ -50,11 +51,12 @@ class Lines:
             axes, integers = slots(self.definition, count, tokens, stream, most)
             axes |= sizes(self.definition, [tokens] * count, {})
             return Workload.model_validate({**line, "axes": axes, "integers": integers})
+        least = LEAST if self.definition.stage == "backward" else 1
         if wide:  # the last is not empty
             several = [_between(0, 3, stream) for _ in range(_log_between(MOST_SEQUENCES[kind], stream))]
-            return self._ragged(line, [*several, _between(1, 5, stream)])
+            return self._ragged(line, [length and max(length, least) for length in (*several, _between(1, 5, stream))])
         most = 1000 if large else SHORT if INTERVAL not in line["scalars"] else SHORT_WITH_CHECKPOINTS
-        return self._ragged(line, [_between(1, most, stream) for _ in range(_between(2, 4, stream))])
+        return self._ragged(line, [_between(least, most, stream) for _ in range(_between(2, 4, stream))])
 
     def narrower(self, line: Workload) -> Workload | None:
         """With the last quarter of its sequences."""
