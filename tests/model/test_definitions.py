@@ -397,7 +397,7 @@ def test_the_preset_of_a_real_model_divides_its_heads(model: str, degree: int) -
 def test_every_preset_names_its_source() -> None:
     assert all(len(preset.source) > 10 for preset in presets().values())
     for name, preset in presets().items():
-        if name.startswith(("qwen", "olmo", "kimi", "glm")):
+        if name.startswith(("qwen", "olmo", "kimi", "glm", "ling")):
             assert name.split("-")[0] in preset.source.lower(), name
         else:
             assert name.startswith("synthetic-"), name
