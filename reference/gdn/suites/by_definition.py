@@ -10,12 +10,14 @@ from .backward_around import CONV_BACKWARD, LAYER_BACKWARD, NORM_BACKWARD, RAW
 from .checkpoints import CHECKPOINTS
 from .commit import COMMIT
 from .conv_gates import CONV_GATES
+from .conv_verify import CONV_VERIFY
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE
 from .core_decode import CORE_DECODE
 from .decode import DECODE, VARIANT
 from .drafts import DRAFTS
 from .far import (
     far_checkpoints,
+    far_conv_verify,
     far_convolution,
     far_core_decode,
     far_decode,
@@ -88,6 +90,7 @@ KINDS: dict[str, Suites] = {
     "gdn_decode_pool_k_last_fp8_state": QUANTISED_POOL, "gdn_decode_pool_k_last_int8_state": QUANTISED_POOL,
     "gdn_verify_k_last_fp8_state": QUANTISED_VERIFY, "gdn_verify_k_last_int8_state": QUANTISED_VERIFY,
     "gdn_conv1d_prefill": CONVOLUTION, "gdn_conv1d_decode": CONVOLUTION_DECODE,
+    "gdn_conv1d_verify": CONV_VERIFY,
     "gdn_conv_gates_prefill": CONV_GATES,
     "gdn_gated_rms_norm": NORM,
     "gdn_layer_prefill": LAYER, "gdn_layer_decode": LAYER_DECODE,
@@ -123,6 +126,7 @@ BESIDE: dict[str, tuple[Rows, ...]] = {
     "gdn_prefill_checkpoints": (many_checkpoints, short_checkpoints, far_checkpoints),
     "gdn_conv1d_prefill": (many_convolution, partial(far_convolution, "bias"), far_states_of_convolution),
     "gdn_conv1d_decode": (many_convolution_decode, far_states_of_convolution_decode),
+    "gdn_conv1d_verify": (far_conv_verify,),
     "gdn_conv_gates_prefill": (many_convolution, partial(far_convolution, "conv_bias"), far_states_of_convolution),
     "gdn_gated_rms_norm": (many_decode, far_norm),
     "gdn_layer_prefill": (many_layer, far_layer),

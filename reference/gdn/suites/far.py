@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from .checkpoints import kept
+from .conv_verify import conv_verify
 from .convolution import convolution, shifted
 from .decode import decode
 from .from_conv import from_conv
@@ -90,6 +91,13 @@ def far_states_of_convolution_decode() -> Iterator[Line]:
         "integers": {"slots": [87399, 0, 87381, 43690, 87380]},
         "covers": "a pool of more than 2^31 elements",
     }
+
+
+def far_conv_verify() -> Iterator[Line]:
+    line = conv_verify("past_2_31_states", QWEN3_NEXT, 4, [1, 4, 2, 3, 1], [4, 3, 4, 1, 2], **far(8, None))
+    line["axes"]["num_slots"] = 43700
+    slots = {"slots": [43699, 0, 43691, 21845, 43690]}  # 2^31 lies within slot 43,690
+    yield {**line, "integers": line["integers"] | slots, "covers": "a pool of more than 2^31 elements"}
 
 
 def far_norm() -> Iterator[Line]:

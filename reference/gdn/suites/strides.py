@@ -11,6 +11,7 @@ from .by_definition import KINDS, TWO_SIZES
 from .checkpoints import CHECKPOINTS, kept
 from .commit import COMMIT, commit
 from .conv_gates import CONV_GATES
+from .conv_verify import CONV_VERIFY, conv_verify
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE, convolution, shifted
 from .core_decode import CORE_DECODE
 from .decode import decode
@@ -75,6 +76,10 @@ def _line(definition: Definition, name: str, small: bool) -> Line:
         return tree(name, preset, "typical", [BUSHY, CHAIN, BUSHY][:batch], skipped=skipped)
     if kind is DRAFTS:
         return drafts(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
+    if kind is CONV_VERIFY:
+        return conv_verify(
+            name, preset, 3, [1 + n % 3 for n in range(batch)], [3 - n % 4 for n in range(batch)], skipped
+        )
     if kind is CONVOLUTION or kind is CONV_GATES:
         return convolution(name, preset, lengths, flags, skipped=skipped)
     if kind is CONVOLUTION_DECODE:

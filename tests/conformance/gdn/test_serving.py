@@ -3,7 +3,7 @@
 import pytest
 import torch
 from gdnspec.catalog.definitions import definition
-from helpers_unit import arguments, drawn, run_reference
+from helpers_unit import arguments, drawn, reference, run_reference
 
 PREFILL, IN_POOL, DRAFTS = (
     definition(f"gdn_{name}_k_last") for name in ("prefill", "prefill_pool", "verify_drafts")
@@ -70,11 +70,30 @@ def test_a_commit_leaves_what_a_verify_of_the_accepted_tokens_would() -> None:
     assert torch.equal(pool[others], given["pool"][others])
 
 
+def test_steps_of_a_convolution_are_one_prefill_of_what_was_accepted() -> None:
+    """Whatever the tokens were that did not count, and steps without a token between them."""
+    conv, (W, T, C) = reference("convolution"), (4, 3, 6)
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(C, W).double(), torch.randn(C).double(), torch.randn(7, C).double()
+    pool = torch.randn(3, C, W - 2 + T).double()
+    start = torch.cat([pool[1:2, :, : W - 1]] * 2)
+    slot, done, accepted, outputs = torch.tensor([1]), 0, 1, []
+    for tokens, count in ((3, 2), (2, 2), (0, 0), (3, 1), (3, 2)):
+        given = torch.randn(1, T, C).double()
+        given[0, :count] = x[done : done + count]
+        output, pool = conv.conv1d_verify(
+            given, weight, bias, pool, slot, torch.tensor([accepted]), torch.tensor([tokens])
+        )  # fmt: skip
+        outputs, done, accepted = [*outputs, output[0, :count]], done + count, count or accepted
+    whole, _ = conv.conv1d_prefill(
+        x, weight, bias, torch.tensor([0, 7]), start, torch.tensor([0]), torch.tensor([True])
+    )  # fmt: skip
+    assert torch.equal(torch.cat(outputs), whole)
+
+
 @pytest.mark.parametrize("function", ["prefill_pool_k_last", "prefill_pool_in_chunks"])
 def test_a_prefill_on_a_pool_is_one_of_its_slots(function: str) -> None:
     """Whatever stands in slots that are not read, and behind the last sequence."""
-    from helpers_unit import reference
-
     given = arguments(IN_POOL, drawn(IN_POOL, lengths=(3, 0, 70, 2, 5)), torch.float64)
     flags, slots = torch.tensor([True, False, True, False, True]), torch.tensor([4, 0, 2, 1, -1])
     plain = {name: given[name] for name in ("q", "k", "v", "g", "beta", "cu_seqlens", "scale")}

@@ -38,7 +38,8 @@ def slots(
             values[tensor.name] += [skip] * count if skipped == 0 else chosen
     for tensor in definition.inputs:
         if tensor.counts is not None:
-            values[tensor.name] = [int(x) for x in stream.raw(batch) % np.uint64(tokens + 1)]
+            least = int((tensor.domain or [0])[0] or 0)
+            values[tensor.name] = [least + int(x) for x in stream.raw(batch) % np.uint64(tokens + 1 - least)]
     for tensor in definition.inputs:
         if tensor.earlier is not None:
             drawn = stream.raw(batch * tokens).reshape(batch, tokens) % np.arange(1, tokens + 1, dtype=np.uint64)

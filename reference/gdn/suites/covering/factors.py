@@ -9,7 +9,20 @@ from itertools import groupby
 
 from gdnspec.family import FLOATS, Definition, Published, Workload, is_state
 
-from .build import DRAFTS, OF_A_ROW, PARENTS, Heads, branching, drafted, naming, numbered, ragged
+from .build import (
+    ACCEPTED,
+    DRAFTS,
+    OF_A_ROW,
+    PARENTS,
+    Heads,
+    accepts,
+    branching,
+    drafted,
+    fewest,
+    naming,
+    numbered,
+    ragged,
+)
 from .names import CHUNK, INTERVAL, keeps_checkpoints, padding, takes_rows_behind
 
 Levels = dict[str, set[str]]
@@ -83,7 +96,8 @@ def factors(published: Published) -> dict[str, tuple[str, ...]]:
         table["read"] = KINDS if drafted(definition) else KINDS[:-1]
     if drafted(definition):
         table["drafts"] = ("1", "2 to 8", "9 or more")
-        table["of a row" if numbered(definition) else "accepted"] = ("none", "some", "all")
+        table |= {"of a row": ("none", "some", "all")} if numbered(definition) else {}
+        table |= {"accepted": ("none", "some", "all")} if accepts(definition) else {}
     if branching(definition):
         table["tree"] = ("chain", "flat", "branches")
     if "a_weight" not in names:
@@ -284,11 +298,12 @@ def _drafts(factor: str, published: Published, workload: Workload, axes: Axes) -
 
 def _accepted(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
     drafts, levels = axes[DRAFTS], set()
-    counts = "accepted" if factor == "accepted" else OF_A_ROW
+    counts, least = (ACCEPTED, fewest(published.definition)) if factor == "accepted" else (OF_A_ROW, 0)
     starts = "initial_slots" if "initial_slots" in workload.integers else "slots"
     for n, count in enumerate(workload.integers[counts]):
         if workload.integers[starts][n] != -1:
-            levels.add("none" if count == 0 else "all" if count == drafts else "some")
+            levels |= {"none"} if count == least else set()
+            levels |= {"all"} if count == drafts else {"some"} if count != least else set()
     return list(levels)
 
 
