@@ -15,12 +15,14 @@ from .convolution import CONVOLUTION, CONVOLUTION_DECODE
 from .core_decode import CORE_DECODE
 from .decode import DECODE, VARIANT
 from .drafts import DRAFTS
+from .edges import EDGES, WINDOWS
 from .far import (
     far_checkpoints,
     far_conv_verify,
     far_convolution,
     far_core_decode,
     far_decode,
+    far_edges,
     far_from_conv,
     far_layer,
     far_layer_decode,
@@ -31,6 +33,7 @@ from .far import (
     far_states_of_convolution,
     far_states_of_convolution_decode,
     far_verify,
+    far_windows,
     far_wy,
 )
 from .from_conv import FROM_CONV, FROM_CONV_F32, from_conv
@@ -43,11 +46,13 @@ from .many import (
     many_convolution,
     many_convolution_decode,
     many_decode,
+    many_edges,
     many_layer,
     many_layer_decode,
     many_pool,
     many_prefill,
     many_verify,
+    many_windows,
 )
 from .neg_eigval import NEG_LAYER, NEG_LAYER_DECODE
 from .norm import NORM
@@ -73,7 +78,8 @@ TWO_SIZES: dict[str, Suites] = {
 # What a definition's rows are made like.
 KINDS: dict[str, Suites] = {
     "gdn_prefill_k_last": PREFILL, "gdn_prefill_k_first": PREFILL,
-    "gdn_prefill_checkpoints": CHECKPOINTS,
+    "gdn_prefill_checkpoints": CHECKPOINTS, "gdn_prefill_checkpoints_absolute": EDGES,
+    "gdn_conv1d_checkpoints_absolute": WINDOWS,
     "gdn_prefill_pool_k_last_slot_zero": PREFILL_SLOT_ZERO,
     "gdn_prefill_pool_k_last": PREFILL_POOL, "gdn_prefill_pool_k_last_bf16_state": PREFILL_POOL,
     "gdn_prefill_backward_k_last": BACKWARD, "gdn_prefill_backward_k_first": BACKWARD,
@@ -127,6 +133,8 @@ BESIDE: dict[str, tuple[Rows, ...]] = {
     "gdn_conv1d_prefill": (many_convolution, partial(far_convolution, "bias"), far_states_of_convolution),
     "gdn_conv1d_decode": (many_convolution_decode, far_states_of_convolution_decode),
     "gdn_conv1d_verify": (far_conv_verify,),
+    "gdn_prefill_checkpoints_absolute": (many_edges, far_edges),
+    "gdn_conv1d_checkpoints_absolute": (many_windows, far_windows),
     "gdn_conv_gates_prefill": (many_convolution, partial(far_convolution, "conv_bias"), far_states_of_convolution),
     "gdn_gated_rms_norm": (many_decode, far_norm),
     "gdn_layer_prefill": (many_layer, far_layer),

@@ -6,6 +6,7 @@ from .checkpoints import kept
 from .conv_verify import conv_verify
 from .convolution import convolution, shifted
 from .decode import decode
+from .edges import edged, windowed
 from .from_conv import from_conv
 from .heads import QWEN3_NEXT, QWEN_397B, SMALL_128
 from .layer import layer, layer_rows
@@ -98,6 +99,24 @@ def far_conv_verify() -> Iterator[Line]:
     line["axes"]["num_slots"] = 43700
     slots = {"slots": [43699, 0, 43691, 21845, 43690]}  # 2^31 lies within slot 43,690
     yield {**line, "integers": line["integers"] | slots, "covers": "a pool of more than 2^31 elements"}
+
+
+def far_edges() -> Iterator[Line]:
+    yield edged(
+        "past_2_31_checkpoints", QWEN3_NEXT, "typical", 64, (4160,) * 64, (0, 31), **far(4, 2),
+        covers="more than 2^31 elements of checkpoints",
+    )  # fmt: skip
+
+
+def far_windows() -> Iterator[Line]:
+    line = windowed("past_2_31_states", QWEN3_NEXT, 64, (3, 1, 5, 2, 4), "+++-+", (62, 63, 0, 61, 60), **far(8, None))
+    line["axes"]["num_slots"] = 87400
+    slots = {"slots": [87399, 0, 87381, 43690, 87380]}  # 2^31 lies within slot 87,381
+    yield {**line, "integers": line["integers"] | slots, "covers": "a pool of more than 2^31 elements"}
+    yield windowed(
+        "past_2_31", QWEN3_NEXT, 64, LONG_ROWS, "-+" * 65, (0, 31), omit=["bias"], **far(4, None),
+        covers="more than 2^31 elements of x and output",
+    )  # fmt: skip
 
 
 def far_norm() -> Iterator[Line]:

@@ -1,9 +1,12 @@
 """What holds between a call on slots and the plain operator that it is made of."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from gdnspec.catalog.definitions import definition
 from helpers_unit import arguments, drawn, reference, run_reference
+from torch import Tensor
 
 PREFILL, IN_POOL, DRAFTS = (
     definition(f"gdn_{name}_k_last") for name in ("prefill", "prefill_pool", "verify_drafts")
@@ -89,6 +92,39 @@ def test_steps_of_a_convolution_are_one_prefill_of_what_was_accepted() -> None:
         x, weight, bias, torch.tensor([0, 7]), start, torch.tensor([0]), torch.tensor([True])
     )  # fmt: skip
     assert torch.equal(torch.cat(outputs), whole)
+
+
+def test_states_at_edges_do_not_depend_on_how_a_request_is_cut() -> None:
+    """Calls that start on an edge, beside one, and between two keep what one call over everything keeps."""
+    call = reference("checkpoints")
+    given = arguments(PREFILL, drawn(PREFILL, lengths=(200,)), torch.float64)
+    windows = {"weight": torch.randn(6, 4).double(), "bias": None, "slots": torch.tensor([0])}
+    x, pool = torch.randn(200, 6).double(), torch.randn(1, 6, 3).double()
+
+    def kept(first: int, stop: int, state: Tensor, pool: Tensor) -> tuple[Tensor, ...]:
+        rows = torch.tensor([0, -(-(stop - first) // 64)])
+        edges = {
+            "cu_seqlens": torch.tensor([0, stop - first]), "start_positions": torch.tensor([first]),
+            "checkpoint_cu_starts": rows, "checkpoint_interval": 64,
+        }  # fmt: skip
+        piece = {name: given[name][first:stop] for name in ("q", "k", "v", "g", "beta")}
+        _, state, states = call.prefill_checkpoints_absolute(**piece, **edges, initial_state=state, scale=None)
+        _, past, pool = call.conv1d_checkpoints_absolute(
+            x[first:stop], **windows, **edges, conv_states=pool, has_initial_state=torch.tensor([True])
+        )
+        met = stop // 64 - first // 64
+        assert not states[met:].any()
+        assert not past[met:].any()
+        return states[:met], past[:met], state, pool
+
+    whole = kept(0, 200, given["initial_state"], pool)
+    for cuts in ((0, 63, 66, 200), (0, 130, 192, 200)):
+        states, past, state, after = [], [], given["initial_state"], pool
+        for first, stop in pairwise(cuts):
+            more, windows_kept, state, after = kept(first, stop, state, after)
+            states, past = [*states, more], [*past, windows_kept]
+        for pieces, want in ((torch.cat(states), whole[0]), (torch.cat(past), whole[1]), (state, whole[2])):
+            torch.testing.assert_close(pieces, want, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("function", ["prefill_pool_k_last", "prefill_pool_in_chunks"])

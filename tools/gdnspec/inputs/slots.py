@@ -13,13 +13,13 @@ SPARE = 3  # at least this many slots are not named by any row
 def slots(
     definition: Definition, batch: int, tokens: int, stream: Stream, most: int = 0
 ) -> tuple[dict[str, int], dict[str, list[int]]]:
-    """Axes and integer inputs of a call of `batch` rows with `tokens` each; empty if the definition has no pool.
+    """Axes and integer inputs of a call of `batch` rows with `tokens` each; no slots if there is no pool.
 
     A row that writes one slot writes to the slot that it reads, or to another. Some rows are skipped. Flags are random.
     """
     naming = [tensor for tensor in definition.inputs if tensor.indexes is not None]
     if not naming:
-        return {}, {}
+        return {}, numbers(definition, batch, stream)
     pools = [tensor.indexes for tensor in naming]
     each = [tokens if len(tensor.shape or []) == 2 else 1 for tensor in naming]
     total = batch * sum(each) + SPARE + int(stream.raw(1)[0] % np.uint64(batch + 1))
@@ -46,4 +46,14 @@ def slots(
             values[tensor.name] = [int(x) - 1 for x in drawn.flatten()]
         if tensor.is_flag:
             values[tensor.name] = [int(x) for x in stream.raw(batch) % np.uint64(2)]
-    return {axis(definition, "slots") or "": total}, values
+    return {axis(definition, "slots") or "": total}, values | numbers(definition, batch, stream)
+
+
+def numbers(definition: Definition, batch: int, stream: Stream) -> dict[str, list[int]]:
+    """The integer inputs that have a number of their own for each row: any of their domain."""
+    found = {}
+    for tensor in definition.inputs:
+        if tensor.is_number:
+            low, high = (int(bound or 0) for bound in tensor.domain or (0, 0))
+            found[tensor.name] = [low + int(x) for x in stream.raw(batch) % np.uint64(high - low + 1)]
+    return found

@@ -12,8 +12,10 @@ def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple
     writes to the slot that it reads. A verify row has a slot per token, and starts from the state that the last step
     accepted. The pool has a quarter more slots, for requests that are not in the batch."""
     naming = [tensor for tensor in definition.inputs if tensor.indexes is not None]
+    # A request of a log is prefilled whole: whatever is counted before the call is at its least.
+    least = {t.name: [int((t.domain or [0])[0] or 0)] * batch for t in definition.inputs if t.is_number}
     if not naming:
-        return {}, {}
+        return {}, least
     counting = [tensor.name for tensor in definition.inputs if tensor.counts is not None]
     verifies, slots = bool(counting), axis(definition, "slots") or ""
     each = tokens + 1 if verifies else 1
@@ -22,7 +24,7 @@ def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple
     order = np.argsort(stream.raw(total), kind="stable")
     free = order[order > padding(definition)][: batch * each].reshape(batch, each)
     if not verifies:
-        return {slots: total}, {tensor.name: free[:, 0].tolist() for tensor in naming}
+        return {slots: total}, {tensor.name: free[:, 0].tolist() for tensor in naming} | least
     values = {
         tensor.name: (free[:, 1:].reshape(-1) if len(tensor.shape or []) == 2 else free[:, 0]).tolist()
         for tensor in naming

@@ -13,6 +13,7 @@ from .names import INTERVAL, keeps_checkpoints, padding, takes_rows_behind
 DRAFTS = "draft_tokens"  # an axis: the most that a row has
 ACCEPTED = "accepted"  # an input: how many tokens of the step before count
 OF_A_ROW = "drafts"  # an input: how many of them each row has
+STARTS = "start_positions"  # an input: tokens of each request before the call
 PARENTS = "parents"  # an input: which token of its row each draft follows
 
 
@@ -55,6 +56,7 @@ class Call:
     gap: int = 0
     num_slots: int = 0  # at least
     trees: tuple[str, ...] = ("branches", "chain", "flat")  # what drafts of a row follow, in turn, where they are one
+    starts: tuple[int, ...] = (0,)  # tokens of requests before the call, in turn, where edges are absolute
     behind: int = 0  # rows of packed tensors behind the last sequence, where a definition takes them
     spare: int = 3  # slots that no row names, at least
     covers: str = ""
@@ -116,6 +118,11 @@ def fewest(definition: Definition) -> int:
     return int(domain[0] or 0)
 
 
+def absolute(definition: Definition) -> bool:
+    """Whether checkpoints are counted from the beginning of a request, and not of the call."""
+    return any(tensor.name == STARTS for tensor in definition.inputs)
+
+
 def branching(definition: Definition) -> bool:
     """Whether drafts of a row are a tree."""
     return any(tensor.name == PARENTS for tensor in definition.inputs)
@@ -155,6 +162,8 @@ def _integers(definition: Definition, call: Call, count: int) -> tuple[dict[str,
     if branching(definition):
         trees = [tree(call.trees[n % len(call.trees)], f"{call.name} {n}", call.drafts) for n in range(count)]
         values[PARENTS] = [parent for row in trees for parent in row]
+    if absolute(definition):
+        values[STARTS] = [call.starts[n % len(call.starts)] for n in range(count)]
     for tensor in definition.inputs:
         if tensor.is_flag:
             values[tensor.name] = [call.held[n % len(call.held)] for n in range(count)]

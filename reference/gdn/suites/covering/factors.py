@@ -14,7 +14,9 @@ from .build import (
     DRAFTS,
     OF_A_ROW,
     PARENTS,
+    STARTS,
     Heads,
+    absolute,
     accepts,
     branching,
     drafted,
@@ -79,6 +81,8 @@ def factors(published: Published) -> dict[str, tuple[str, ...]]:
             table[tensor.name] = ("left out", "true", "false")
     if keeps_checkpoints(definition):
         table["interval"] = ("64", "more")
+    if absolute(definition):
+        table["start"] = ("on an edge", "between edges")
     counted = "sequences" if ragged(definition) else "rows"
     table[counted] = COUNTS
     if ragged(definition):
@@ -223,6 +227,12 @@ def _interval(factor: str, published: Published, workload: Workload, axes: Axes)
     return ["64" if workload.scalars[INTERVAL] == 64 else "more"]
 
 
+def _starts(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    lengths, interval = workload.sequence_lengths or [], int(workload.scalars[INTERVAL])
+    inside = {start % interval != 0 for start, length in zip(workload.integers[STARTS], lengths, strict=True) if length}
+    return [level for level, between in (("on an edge", False), ("between edges", True)) if between in inside]
+
+
 def lengths_of(published: Published, workload: Workload, axes: Axes) -> list[int]:
     return workload.sequence_lengths or [1] * axes.get("batch_size", 0)
 
@@ -328,6 +338,7 @@ def _regime(factor: str, published: Published, workload: Workload, axes: Axes) -
 
 _EXHIBITED: dict[str, Callable[[str, Published, Workload, Axes], list[str]]] = {
     "heads": _heads, "key heads": _key_heads, "head size": _head_size, "kernel width": _width, "interval": _interval,
+    "start": _starts,
     "sequences": _counts, "rows": _counts, "empty": _empty, "length": _lengths, "state held": _held,
     "skipped": _skipped, "slots": _slots, "read": _read, "drafts": _drafts, "accepted": _accepted,
     "of a row": _accepted, "rows behind": _behind, "tree": _tree, "regime": _regime,

@@ -173,6 +173,7 @@ def call_of(published: Published, chosen: Recipe, name: str, number: int) -> Cal
         drafts=_tokens(chosen, number) if drafted(published.definition) else 1,
         kinds=kinds or (chosen.get("read", "in_place"),), accept=(chosen.get("accepted", "none"),),
         trees=(chosen.get("tree", "chain"),),
+        starts=(0, 64 * 192, 192) if chosen.get("start") == "on an edge" else (1, 63, 200 + 7 * number, 61),
         drafted=("none", "all") if chosen.get("of a row") == "none" else (chosen.get("of a row", "all"),),
         held=(int(chosen.get("state held", "yes") == "yes"), number % 2) if len(lengths) > 1
         else (int(chosen.get("state held", "yes") == "yes"),),
