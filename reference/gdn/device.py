@@ -128,7 +128,7 @@ def _unbounded(tensors: dict[str, Tensor]) -> Iterator[str]:
     if "b" in tensors:
         write = torch.sigmoid(tensors["b"].float()).flatten(0, -2)
     elif "beta" in tensors:
-        write = tensors["beta"]
+        write = tensors["beta"].flatten(0, -2)
     for keys, beta in in_blocks(k, write):
         norms = keys.double().square().sum(-1)
         heads = max(norms.shape[1], beta.shape[1])

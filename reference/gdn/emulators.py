@@ -89,6 +89,24 @@ def emulate_pool(
         yield name, (output, after)
 
 
+def emulate_padded(
+    definition: Definition, arguments: dict[str, Any], members: Iterable[Emulator]
+) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    """As `emulate`, on rows of one length. Padding is a token of a chunk that does nothing: alpha = 1, beta = 0."""
+    there = arguments["attention_mask"] != 0
+    B, T = there.shape
+    bounds = torch.arange(B + 1, device=there.device) * T
+    packed = {name: None if arguments[name] is None else arguments[name].flatten(0, 1) for name in ("q", "k", "v")}
+    heads = max(arguments["q"].shape[2], arguments["v"].shape[2])
+    given = arguments | packed | {"cu_seqlens": bounds}
+    for name, nothing, absent in (("g", 0.0, 0.0), ("beta", 0.0, 1.0)):
+        x = arguments[name]
+        x = torch.full((B, T, heads), absent, device=there.device) if x is None else x
+        given[name] = torch.where(there[..., None], x, nothing).flatten(0, 1)
+    for name, (output, final) in emulate(definition, given, members):
+        yield name, (torch.where(there[..., None, None], output.unflatten(0, (B, T)), 0.0).to(output.dtype), final)
+
+
 def on_codes(call: Emulated) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
     """The reference on quantised states in float32, with other roundings on the way: each puts other numbers on the far
     side of a boundary between two codes. Key channels in reverse order, or values and scales times 5/4."""

@@ -40,6 +40,7 @@ LACKING = {
     "gdn_prefill_checkpoints": "the operator returns the last state alone: states inside sequences are outputs here",
     "gdn_prefill_checkpoints_absolute": "the operator returns the last state alone: those inside sequences are outputs",
     "gdn_conv1d_checkpoints_absolute": "the operator returns the last inputs alone: those inside sequences are outputs",
+    "gdn_prefill_padded_k_first": "the operator has no mask: export gdn_prefill_k_first, one call per row",
     "gdn_verify_k_last": "the operator returns the last state alone: here the state after every draft is kept",
     "gdn_verify_drafts_k_last": "the operator returns the last state alone: here the state after every draft is kept",
     "gdn_verify_tree_k_last": "the operator has one sequence of tokens: here they are a tree",

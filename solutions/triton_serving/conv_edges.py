@@ -6,7 +6,7 @@ reads the old state until the end, and writes the new one last.
 
 import triton
 import triton.language as tl
-from edge_checks import require_conv_edges
+from prefill_checks import require_conv_edges
 from steps import INTERPRETED
 
 

@@ -5,7 +5,7 @@ A program walks over the tokens of its sequence, and stores its part of the stat
 
 import triton
 import triton.language as tl
-from edge_checks import require_edges
+from prefill_checks import require_edges
 from steps import blocking, step
 
 

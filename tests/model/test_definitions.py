@@ -52,6 +52,7 @@ SERVING = (
     "gdn_prefill_pool_k_last_bf16_state", "gdn_prefill_pool_k_last_slot_zero", "gdn_verify_tree_k_last",
     "gdn_commit_states_k_last", "gdn_commit_states_k_last_bf16_state", "gdn_conv1d_verify",
     "gdn_prefill_checkpoints_absolute", "gdn_conv1d_checkpoints_absolute",
+    "gdn_prefill_padded_k_first",
 )  # fmt: skip
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")
 

@@ -27,6 +27,7 @@ from .far import (
     far_layer,
     far_layer_decode,
     far_norm,
+    far_padded,
     far_pool,
     far_prefill,
     far_stage,
@@ -56,6 +57,7 @@ from .many import (
 )
 from .neg_eigval import NEG_LAYER, NEG_LAYER_DECODE
 from .norm import NORM
+from .padded import PADDED
 from .pool import POOL
 from .prefill import PREFILL, prefill
 from .prefill_pool import PREFILL_POOL, PREFILL_SLOT_ZERO
@@ -78,6 +80,7 @@ TWO_SIZES: dict[str, Suites] = {
 # What a definition's rows are made like.
 KINDS: dict[str, Suites] = {
     "gdn_prefill_k_last": PREFILL, "gdn_prefill_k_first": PREFILL,
+    "gdn_prefill_padded_k_first": PADDED,
     "gdn_prefill_checkpoints": CHECKPOINTS, "gdn_prefill_checkpoints_absolute": EDGES,
     "gdn_conv1d_checkpoints_absolute": WINDOWS,
     "gdn_prefill_pool_k_last_slot_zero": PREFILL_SLOT_ZERO,
@@ -133,6 +136,7 @@ BESIDE: dict[str, tuple[Rows, ...]] = {
     "gdn_conv1d_prefill": (many_convolution, partial(far_convolution, "bias"), far_states_of_convolution),
     "gdn_conv1d_decode": (many_convolution_decode, far_states_of_convolution_decode),
     "gdn_conv1d_verify": (far_conv_verify,),
+    "gdn_prefill_padded_k_first": (far_padded,),
     "gdn_prefill_checkpoints_absolute": (many_edges, far_edges),
     "gdn_conv1d_checkpoints_absolute": (many_windows, far_windows),
     "gdn_conv_gates_prefill": (many_convolution, partial(far_convolution, "conv_bias"), far_states_of_convolution),

@@ -11,6 +11,7 @@ from .from_conv import from_conv
 from .heads import QWEN3_NEXT, QWEN_397B, SMALL_128
 from .layer import layer, layer_rows
 from .line import Line
+from .padded import MASKS, padded
 from .pool import pool
 from .prefill import prefill
 from .slots import in_place, somewhere
@@ -116,6 +117,13 @@ def far_windows() -> Iterator[Line]:
     yield windowed(
         "past_2_31", QWEN3_NEXT, 64, LONG_ROWS, "-+" * 65, (0, 31), omit=["bias"], **far(4, None),
         covers="more than 2^31 elements of x and output",
+    )  # fmt: skip
+
+
+def far_padded() -> Iterator[Line]:
+    yield padded(
+        "past_2_31_states", QWEN3_NEXT, "typical", 3, (1, 2, 0, 3, 3) * 820, MASKS, **far(),
+        covers="more than 2^31 elements of states",
     )  # fmt: skip
 
 

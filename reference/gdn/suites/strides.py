@@ -21,6 +21,7 @@ from .from_conv import FROM_CONV, FROM_CONV_F32, from_conv
 from .heads import GROUPS_128, K64_V128, K128_V64, SMALL
 from .layer import LAYER, LAYER_DECODE, layer, layer_rows
 from .line import Line, Rows
+from .padded import MASKS, PADDED, padded
 from .pool import POOL, pool
 from .prefill import PREFILL, prefill
 from .prefill_pool import PREFILL_POOL, PREFILL_SLOT_ZERO, prefill_pool
@@ -77,6 +78,8 @@ def _line(definition: Definition, name: str, small: bool) -> Line:
         return tree(name, preset, "typical", [BUSHY, CHAIN, BUSHY][:batch], skipped=skipped)
     if kind is DRAFTS:
         return drafts(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
+    if kind is PADDED:
+        return padded(name, preset, "typical", 12 if small else 66, (5, 12, 9), MASKS)
     if kind is EDGES:
         return edged(name, preset, "typical", 64, lengths, ANYWHERE)
     if kind is WINDOWS:

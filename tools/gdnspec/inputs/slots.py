@@ -19,7 +19,7 @@ def slots(
     """
     naming = [tensor for tensor in definition.inputs if tensor.indexes is not None]
     if not naming:
-        return {}, numbers(definition, batch, stream)
+        return {}, numbers(definition, batch, tokens, stream)
     pools = [tensor.indexes for tensor in naming]
     each = [tokens if len(tensor.shape or []) == 2 else 1 for tensor in naming]
     total = batch * sum(each) + SPARE + int(stream.raw(1)[0] % np.uint64(batch + 1))
@@ -46,14 +46,15 @@ def slots(
             values[tensor.name] = [int(x) - 1 for x in drawn.flatten()]
         if tensor.is_flag:
             values[tensor.name] = [int(x) for x in stream.raw(batch) % np.uint64(2)]
-    return {axis(definition, "slots") or "": total}, values | numbers(definition, batch, stream)
+    return {axis(definition, "slots") or "": total}, values | numbers(definition, batch, tokens, stream)
 
 
-def numbers(definition: Definition, batch: int, stream: Stream) -> dict[str, list[int]]:
-    """The integer inputs that have a number of their own for each row: any of their domain."""
+def numbers(definition: Definition, batch: int, tokens: int, stream: Stream) -> dict[str, list[int]]:
+    """The integer inputs that have a number for each row, or for each of its tokens: any number of their domain."""
     found = {}
     for tensor in definition.inputs:
         if tensor.is_number:
+            count = batch * (tokens if len(tensor.shape or []) == 2 else 1)
             low, high = (int(bound or 0) for bound in tensor.domain or (0, 0))
-            found[tensor.name] = [low + int(x) for x in stream.raw(batch) % np.uint64(high - low + 1)]
+            found[tensor.name] = [low + int(x) for x in stream.raw(count) % np.uint64(high - low + 1)]
     return found

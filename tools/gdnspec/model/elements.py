@@ -169,7 +169,7 @@ class Tensor(Model):
 
     @property
     def is_number(self) -> bool:
-        """Whether it is an integer per row or sequence that nothing else of a call says: its domain alone bounds it."""
+        """Whether its values are integers of rows or tokens that its domain alone bounds."""
         other = (self.indexes, self.bounds, self.counts, self.earlier)
         return self.is_index and not self.is_flag and not any(name is not None for name in other)
 

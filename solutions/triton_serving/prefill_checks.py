@@ -1,4 +1,4 @@
-"""What the kernels with checkpoints at edges take: everything else is refused, as in checks.py."""
+"""What kernels over whole sequences take, but for that on a pool: everything else is refused, as in checks.py."""
 
 import torch
 from checks import LARGEST, require
@@ -57,3 +57,21 @@ def require_conv_edges(
     require(device, torch.int32, slots=(slots, (N,)))
     require(device, torch.bool, has_initial_state=(has_initial_state, (N,)))
     return C, W, N
+
+
+def require_padded(q, k, v, g, beta, attention_mask, initial_state, output, final_state):
+    """(rows, positions, heads, head size) of a prefill over a padded batch. Raises `ValueError`."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.ndim != 4:
+            raise ValueError(f"{name} has {x.ndim} dimensions, not 4")
+    (B, T, HQ, D), HK, HV, device = q.shape, k.shape[2], v.shape[2], q.device
+    H = max(HQ, HV)
+    if any(heads <= 0 or H % heads for heads in (HQ, HK, HV)) or D > LARGEST or B < 1:
+        raise ValueError(f"{B} rows of {HQ} query, {HK} key and {HV} value heads of {D} elements are not served")
+    of = {"q": (q, HQ), "k": (k, HK), "v": (v, HV), "output": (output, H)}
+    require(device, torch.bfloat16, **{name: (x, (B, T, heads, D)) for name, (x, heads) in of.items()})
+    wide = {name: (x, (B, T, H)) for name, x in (("g", g), ("beta", beta)) if x is not None}
+    wide |= {} if initial_state is None else {"initial_state": (initial_state, (B, H, D, D))}
+    require(device, torch.float32, **wide, final_state=(final_state, (B, H, D, D)))
+    require(device, torch.int64, attention_mask=(attention_mask, (B, T)))
+    return B, T, H, D
