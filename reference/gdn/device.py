@@ -20,8 +20,8 @@ from .regimes import mamba_parameters
 
 BLOCK = 1 << 25  # elements drawn at a time
 TINY = 2.0**-126
-# The first dimension of what a call has a row of, for each token or sequence.
-PER_ROW = (["batch_size"], ["total_seq_len"], ["num_seqs"], ["num_chunks"])
+# The first dimension of what a call has a row of, for each token or sequence, or of a pool.
+PER_ROW = (["batch_size"], ["total_seq_len"], ["num_seqs"], ["num_chunks"], ["num_slots"])
 
 
 class Brush:
@@ -34,7 +34,7 @@ class Brush:
 
     def paint(self, tensor: TensorModel) -> Tensor:
         """On the device."""
-        per_row = tensor.shape is not None and (tensor.shape[:1] in PER_ROW or tensor.mutates)
+        per_row = tensor.shape is not None and tensor.shape[:1] in PER_ROW
         if tensor.is_index or not per_row:
             return to_torch(self.painter.paint(tensor)).to(self.device)
         shape, dtype = self.definition.shape(tensor, self.scope), getattr(torch, tensor.dtype)

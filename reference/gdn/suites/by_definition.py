@@ -18,10 +18,12 @@ from .drafts import DRAFTS
 from .edges import EDGES, WINDOWS
 from .far import (
     far_checkpoints,
+    far_commit,
     far_conv_verify,
     far_convolution,
     far_core_decode,
     far_decode,
+    far_drafts,
     far_edges,
     far_from_conv,
     far_layer,
@@ -30,9 +32,11 @@ from .far import (
     far_padded,
     far_pool,
     far_prefill,
+    far_prefill_pool,
     far_stage,
     far_states_of_convolution,
     far_states_of_convolution_decode,
+    far_tree,
     far_verify,
     far_windows,
     far_wy,
@@ -60,7 +64,7 @@ from .norm import NORM
 from .padded import PADDED
 from .pool import POOL
 from .prefill import PREFILL, prefill
-from .prefill_pool import PREFILL_POOL, PREFILL_SLOT_ZERO
+from .prefill_pool import PREFILL_POOL, PREFILL_SLOT_ZERO, of_slot_zero
 from .quantised import QUANTISED_POOL, QUANTISED_VERIFY
 from .short import short_checkpoints, short_prefill
 from .stages import stages, wy_strict
@@ -135,6 +139,11 @@ BESIDE: dict[str, tuple[Rows, ...]] = {
     "gdn_prefill_checkpoints": (many_checkpoints, short_checkpoints, far_checkpoints),
     "gdn_conv1d_prefill": (many_convolution, partial(far_convolution, "bias"), far_states_of_convolution),
     "gdn_conv1d_decode": (many_convolution_decode, far_states_of_convolution_decode),
+    **dict.fromkeys((f"gdn_commit_states_k_last{state}" for state in STATES), (far_commit,)),
+    **dict.fromkeys((f"gdn_verify_drafts_k_last{state}" for state in STATES), (far_drafts,)),
+    **dict.fromkeys((f"gdn_prefill_pool_k_last{state}" for state in STATES), (far_prefill_pool,)),
+    "gdn_prefill_pool_k_last_slot_zero": (of_slot_zero(far_prefill_pool),),
+    "gdn_verify_tree_k_last": (far_tree,),
     "gdn_conv1d_verify": (far_conv_verify,),
     "gdn_prefill_padded_k_first": (far_padded,),
     "gdn_prefill_checkpoints_absolute": (many_edges, far_edges),

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 from .checkpoints import kept
+from .commit import commit
 from .conv_verify import conv_verify
 from .convolution import convolution, shifted
 from .decode import decode
+from .drafts import drafts
 from .edges import edged, windowed
 from .from_conv import from_conv
 from .heads import QWEN3_NEXT, QWEN_397B, SMALL_128
@@ -14,12 +16,15 @@ from .line import Line
 from .padded import MASKS, padded
 from .pool import pool
 from .prefill import prefill
+from .prefill_pool import prefill_pool
 from .slots import in_place, somewhere
 from .stages import stage
+from .trees import tree
 from .verify import verify
 
 LONG_ROWS = (2017,) * 130  # 262,210 tokens: past 2^31 elements of 64 heads of 128, or of 8,192 channels
 SHORT_ROWS = (1, 2, 0, 1, 3) * 820  # 4,100 sequences: past 2^31 elements of their 32 states
+STEPS = "65,600 pairs, and a buffer of steps of more than 2^31 elements"
 ON_DEVICE = {"device": "cuda", "drawn": "device"}
 
 
@@ -124,6 +129,29 @@ def far_padded() -> Iterator[Line]:
     yield padded(
         "past_2_31_states", QWEN3_NEXT, "typical", 3, (1, 2, 0, 3, 3) * 820, MASKS, **far(),
         covers="more than 2^31 elements of states",
+    )  # fmt: skip
+
+
+def far_commit() -> Iterator[Line]:
+    accepted = [n % 3 for n in range(2050)]
+    yield commit("past_2_31_steps", QWEN3_NEXT, "typical", 2, accepted, **far(), covers=STEPS)
+
+
+def far_drafts() -> Iterator[Line]:
+    counts = [2 - n % 3 for n in range(2050)]
+    yield drafts("past_2_31_steps", QWEN3_NEXT, "typical", 2, counts, **far(), covers=STEPS)
+
+
+def far_tree() -> Iterator[Line]:
+    parents = [((-1, 0), (-1, -1))[n % 2] for n in range(2050)]
+    counts = [2 - n % 3 for n in range(2050)]
+    yield tree("past_2_31_steps", QWEN3_NEXT, "typical", parents, counts, **far(), covers=STEPS)
+
+
+def far_prefill_pool() -> Iterator[Line]:
+    yield prefill_pool(
+        "past_2_31_states", QWEN3_NEXT, "typical", SHORT_ROWS, "+-+", behind=3, **far(),
+        covers="more than 2^31 elements of states in a pool",
     )  # fmt: skip
 
 
