@@ -12,7 +12,9 @@ def prefill_padded(q, k, v, g, beta, attention_mask, initial_state, scale):
     alpha = torch.ones(B, T, H, device=q.device) if g is None else torch.exp(g)
     write = torch.ones(B, T, H, device=q.device) if beta is None else beta
     output = torch.zeros(B, T, H, D, dtype=v.dtype, device=q.device)
-    S = torch.zeros(B, H, D, D, device=q.device) if initial_state is None else initial_state.mT.clone()
+    S = torch.zeros(B, H, D, D, device=q.device)
+    if initial_state is not None:
+        S.copy_(initial_state.mT)  # in the order of S: how a sum is taken depends on that
     for t in range(T):
         rows = (attention_mask[:, t] != 0).nonzero()[:, 0]  # padding is not a step: no gate, no write
         o, S[rows] = step(S[rows], Q[rows, t], K[rows, t], V[rows, t], alpha[rows, t], write[rows, t])
