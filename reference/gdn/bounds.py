@@ -39,4 +39,7 @@ def _write_strength(arrays: Mapping[str, Array], gate_factor: int) -> NDArray[np
     if "b" in arrays:
         b = arrays["b"].values().astype(np.float64)
         return gate_factor / (1.0 + np.exp(-b.reshape(-1, b.shape[-1])))
-    return arrays["beta"].values().astype(np.float64) if "beta" in arrays else np.ones((1, 1))
+    if "beta" not in arrays:
+        return np.ones((1, 1))
+    beta = arrays["beta"].values().astype(np.float64)
+    return beta.reshape(-1, beta.shape[-1])

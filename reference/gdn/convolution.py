@@ -78,6 +78,37 @@ def conv1d_decode(
     return conv1d_prefill(x, weight, bias, each, conv_states, slots, torch.ones(x.shape[0], dtype=torch.bool))
 
 
+def conv1d_verify(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    conv_states: Tensor,
+    slots: Tensor,
+    accepted: Tensor,
+    drafts: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The tokens of a verify, drafts[n] of T, whose inputs stay in the state until it is known which of them count.
+
+    x [batch_size, T, conv_dim]; conv_states [num_slots, conv_dim, W - 2 + T]: W - 2 inputs before the last step, then
+    those of the step. Of these accepted[n] >= 1 count, so the window before the first token begins at accepted[n] - 1.
+    The state afterwards: the last W - 2 of that window, then the tokens; what stands behind them stays. A row without
+    tokens, or whose slot is -1, leaves its slot as it is. Returns output, zero for tokens that are not there, and the
+    pool afterwards.
+    """
+    dtype = arithmetic_type(x, weight, bias, conv_states)
+    before = weight.shape[1] - 1
+    output, after = torch.zeros_like(x), conv_states.clone()
+    for n, slot in enumerate(slots.tolist()):
+        tokens, first = int(drafts[n]), int(accepted[n]) - 1
+        if slot < 0 or tokens == 0:
+            continue
+        state = conv_states[slot, :, first : first + before].T.to(dtype)  # [W - 1, C]
+        window = torch.cat([state, x[n, :tokens].to(dtype)])
+        output[n, :tokens] = convolve(window, weight.to(dtype), None if bias is None else bias.to(dtype)).to(x.dtype)
+        after[slot, :, : before - 1 + tokens] = window[1:].T.to(after.dtype)
+    return output, after
+
+
 # --- everything between the projections and the rule ------------------------------------------------------------
 
 

@@ -20,8 +20,8 @@ from .regimes import mamba_parameters
 
 BLOCK = 1 << 25  # elements drawn at a time
 TINY = 2.0**-126
-# The first dimension of what a call has a row of, for each token or sequence.
-PER_ROW = (["batch_size"], ["total_seq_len"], ["num_seqs"], ["num_chunks"])
+# The first dimension of what a call has a row of, for each token or sequence, or of a pool.
+PER_ROW = (["batch_size"], ["total_seq_len"], ["num_seqs"], ["num_chunks"], ["num_slots"])
 
 
 class Brush:
@@ -34,7 +34,7 @@ class Brush:
 
     def paint(self, tensor: TensorModel) -> Tensor:
         """On the device."""
-        per_row = tensor.shape is not None and (tensor.shape[:1] in PER_ROW or tensor.mutates)
+        per_row = tensor.shape is not None and tensor.shape[:1] in PER_ROW
         if tensor.is_index or not per_row:
             return to_torch(self.painter.paint(tensor)).to(self.device)
         shape, dtype = self.definition.shape(tensor, self.scope), getattr(torch, tensor.dtype)
@@ -128,7 +128,7 @@ def _unbounded(tensors: dict[str, Tensor]) -> Iterator[str]:
     if "b" in tensors:
         write = torch.sigmoid(tensors["b"].float()).flatten(0, -2)
     elif "beta" in tensors:
-        write = tensors["beta"]
+        write = tensors["beta"].flatten(0, -2)
     for keys, beta in in_blocks(k, write):
         norms = keys.double().square().sum(-1)
         heads = max(norms.shape[1], beta.shape[1])

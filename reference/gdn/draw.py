@@ -37,6 +37,7 @@ ALIKE = 8  # powers of two by which slots that no row names differ: gigabytes of
 NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
 
 
+POSITIONS = "seq_len"  # an axis: positions of each row of a padded batch
 NUM_CHUNKS, TOKENS = "num_chunks", "total_seq_len"  # axes: chunks, and tokens, of all sequences together
 
 
@@ -53,7 +54,9 @@ class Painter:
         assert workload.seed is not None
         self.definition, self.workload, self.scope = definition, workload, scope
         self.regime, self.seed = GENERATORS[workload.regime], workload.seed
-        lengths = workload.sequence_lengths or [int(scope.get("draft_tokens", 1))] * int(scope.get("batch_size", 0))
+        lengths = workload.sequence_lengths or [int(scope.get("draft_tokens", scope.get(POSITIONS, 1)))] * int(
+            scope.get("batch_size", 0)
+        )
         behind = int(scope.get(TOKENS, 0)) - sum(workload.sequence_lengths or [0])
         if workload.sequence_lengths is not None and behind > 0:  # rows of no sequence are drawn as one more
             lengths = [*lengths, behind]

@@ -65,7 +65,7 @@ def emulate(
                     kept += checkpoints
             found = [states]
             if heads.interval is not None:
-                found.append(torch.stack(kept) if kept else states[:0])
+                found.append(_in_rows(kept, heads, states))
             found = [S.mT.contiguous() for S in found] if heads.k_first else found
             yield e.name, (output.transpose(0, 1).contiguous().to(arguments["v"].dtype), *found)
 
@@ -87,6 +87,24 @@ def emulate_pool(
         after = pool.clone()
         after[place] = final[held].to(pool.dtype)
         yield name, (output, after)
+
+
+def emulate_padded(
+    definition: Definition, arguments: dict[str, Any], members: Iterable[Emulator]
+) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    """As `emulate`, on rows of one length. Padding is a token of a chunk that does nothing: alpha = 1, beta = 0."""
+    there = arguments["attention_mask"] != 0
+    B, T = there.shape
+    bounds = torch.arange(B + 1, device=there.device) * T
+    packed = {name: None if arguments[name] is None else arguments[name].flatten(0, 1) for name in ("q", "k", "v")}
+    heads = max(arguments["q"].shape[2], arguments["v"].shape[2])
+    given = arguments | packed | {"cu_seqlens": bounds}
+    for name, nothing, absent in (("g", 0.0, 0.0), ("beta", 0.0, 1.0)):
+        x = arguments[name]
+        x = torch.full((B, T, heads), absent, device=there.device) if x is None else x
+        given[name] = torch.where(there[..., None], x, nothing).flatten(0, 1)
+    for name, (output, final) in emulate(definition, given, members):
+        yield name, (torch.where(there[..., None, None], output.unflatten(0, (B, T)), 0.0).to(output.dtype), final)
 
 
 def on_codes(call: Emulated) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
@@ -126,6 +144,18 @@ class _Heads:
         given = arguments["scale"]
         self.scale = key_size**-0.5 if given is None else float(given)
         self.interval: int | None = arguments.get("checkpoint_interval")
+        self.rows: list[int] | None = None  # where the checkpoints of each sequence begin, if edges are absolute
+        self.positions = [0] * (len(self.bounds) - 1)
+        if "start_positions" in arguments:
+            self.positions = arguments["start_positions"].tolist()
+            self.rows = arguments["checkpoint_cu_starts"].tolist()
+
+    def edges(self, n: int) -> range:
+        """The tokens of a sequence after which a state is kept."""
+        length = self.bounds[n + 1] - self.bounds[n]
+        if not self.interval:
+            return range(0)
+        return range(self.interval - 1 - self.positions[n] % self.interval, length, self.interval)
 
 
 class _Chunks:
@@ -149,7 +179,7 @@ class _Chunks:
         self.to_end = Gamma[..., -1, :, None]
         # After which tokens of a chunk a state is kept, by chunk, and the decay to there of all tokens before.
         self.kept: dict[int, list[tuple[int, Tensor]]] = {}
-        for token in range(heads.interval - 1, self.length, heads.interval) if heads.interval else ():
+        for token in heads.edges(n):
             at, row = divmod(token, self.chunk)
             self.kept.setdefault(at, []).append((row, Gamma[:, at, row, :, None].clone()))
 
@@ -187,6 +217,17 @@ def _run(e: Emulator, c: _Chunks, S: Tensor, heads: _Heads) -> tuple[Tensor, Ten
             checkpoints.append(gamma[:, row, None] * S + product(bfloat16(to_row * U).mT, K))
         S = gamma[:, -1:] * S + product(bfloat16(c.to_end[:, n] * U).mT, K)
     return heads.scale * O.flatten(1, 2)[:, : c.length], S, checkpoints
+
+
+def _in_rows(kept: list[Tensor], heads: _Heads, states: Tensor) -> Tensor:
+    """The checkpoints of all sequences; where edges are absolute a row may have none, and is zero."""
+    if heads.rows is None:
+        return torch.stack(kept) if kept else states[:0]
+    out, each = states.new_zeros(heads.rows[-1], *states.shape[1:]), iter(kept)
+    for n, first in enumerate(heads.rows[:-1]):
+        for i in range(len(heads.edges(n))):
+            out[first + i] = next(each)
+    return out
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:

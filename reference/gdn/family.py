@@ -48,9 +48,10 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
 
         yield from rounded_products(call.second, call.arguments, call.strict)
     else:
-        from .emulators import emulate, emulate_pool, family
+        from .emulators import emulate, emulate_padded, emulate_pool, family
 
         run = emulate_pool if "pool" in call.arguments else emulate
+        run = emulate_padded if "attention_mask" in call.arguments else run
         yield from run(call.definition, call.arguments, family(call.strict))
 
 

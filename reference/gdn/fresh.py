@@ -19,6 +19,8 @@ REGIMES = (
 )  # fmt: skip
 
 DRAFTS = "draft_tokens"  # the axis
+POSITIONS, MASK = "seq_len", "attention_mask"  # of a padded batch: the axis, and which positions are tokens
+MOST_ROWS = 4  # of a padded batch
 INTERVAL = "checkpoint_interval"  # the scalar: tokens from one checkpoint of a sequence to the next
 CHUNK = 64  # tokens
 MOST_DRAFTS = 16
@@ -68,6 +70,8 @@ class Lines:
             tokens = drafts[0] if drafts else 1
             if tokens > 1:
                 count = -(-count // tokens)
+            if any(axis.name == POSITIONS for axis in self.definition.var_axes()):
+                return self._padded(line, 1 + count % MOST_ROWS, name, stream)
             axes, integers = slots(self.definition, count, tokens, stream, most_slots if wide else 0)
             axes |= sizes(self.definition, [tokens] * count, {})
             return Workload.model_validate({**line, "axes": axes, "integers": integers})
@@ -92,6 +96,20 @@ class Lines:
         more, integers = slots(self.definition, len(lengths), 1, stream, most_slots)
         axes = sizes(self.definition, lengths, line["scalars"]) | more
         return Workload.model_validate({**line, "axes": axes, "sequence_lengths": lengths, "integers": integers})
+
+    def _padded(self, line: dict[str, Any], rows: int, name: str, stream: Stream) -> Workload:
+        """Rows of one length, each padded at its beginning, at its end, or anywhere."""
+        longest = max(_lengths(name, stream, SHORT))
+        mask: list[int] = []
+        for _ in range(rows):
+            tokens, kind = _between(0, longest, stream), _between(0, 2, stream)
+            if kind == 2:
+                mask += [_between(0, 1, stream) for _ in range(longest)]
+            else:
+                row = [1] * tokens + [0] * (longest - tokens)
+                mask += row if kind == 0 else row[::-1]
+        axes = {"batch_size": rows, POSITIONS: longest}
+        return Workload.model_validate({**line, "axes": axes, "integers": {MASK: mask}})
 
     def _presets(self, large: bool) -> set[str]:
         """Head configurations of the definition's own rows that every kernel for a model serves: heads as large as

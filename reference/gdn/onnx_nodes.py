@@ -38,12 +38,16 @@ CONVOLUTIONS = {
 }
 LACKING = {
     "gdn_prefill_checkpoints": "the operator returns the last state alone: states inside sequences are outputs here",
+    "gdn_prefill_checkpoints_absolute": "the operator returns the last state alone: those inside sequences are outputs",
+    "gdn_conv1d_checkpoints_absolute": "the operator returns the last inputs alone: those inside sequences are outputs",
+    "gdn_prefill_padded_k_first": "the operator has no mask: export gdn_prefill_k_first, one call per row",
     "gdn_verify_k_last": "the operator returns the last state alone: here the state after every draft is kept",
     "gdn_verify_drafts_k_last": "the operator returns the last state alone: here the state after every draft is kept",
     "gdn_verify_tree_k_last": "the operator has one sequence of tokens: here they are a tree",
     "gdn_commit_states_k_last": "nothing is computed: a program moves states with ScatterND and the like",
     "gdn_prefill_pool_k_last": "one node call per sequence of gdn_prefill_k_last, its state taken out of the pool and "
     "put back: export that",
+    "gdn_conv1d_verify": "the operator returns the last inputs alone: here those of the whole step are kept",
     "gdn_conv_gates_prefill": "no operator has the gates: only the convolution is one, CausalConvWithState",
     "gdn_gated_rms_norm": "no operator has the gate of the norm: RMSNormalization and others would make up a graph",
 }

@@ -97,3 +97,25 @@ def require_commit(pool, slots, step_states, step_slots, accepted):
     require_steps(step_states, pool, T)
     require(pool.device, torch.int32, slots=(slots, (B,)), step_slots=(step_slots, (B,)), accepted=(accepted, (B,)))
     return B, T, pool[0].numel()
+
+
+def require_conv_verify(x, weight, bias, conv_states, slots, accepted, drafts, output):
+    """(rows, tokens, channels, kernel width) of a convolution for verify. Raises `ValueError`."""
+    if x.ndim != 3 or weight.ndim != 2:
+        raise ValueError(f"x has {x.ndim} dimensions, not 3, or weight has {weight.ndim}, not 2")
+    (B, T, C), W, device = x.shape, weight.shape[1], x.device
+    if not 2 <= W <= 4 or not 1 <= T <= 16:
+        raise ValueError(f"kernel width {W} with {T} tokens a row is not served: 2 to 4, and 1 to 16, are")
+    wanted = (len(conv_states), C, W - 2 + T)
+    if tuple(conv_states.shape) != wanted or conv_states.device != device:
+        raise ValueError(f"conv_states has shape {tuple(conv_states.shape)} on {conv_states.device}, not {wanted}")
+    if not conv_states[:1].is_contiguous() or (len(conv_states) > 1 and conv_states.stride(0) < C * wanted[2]):
+        raise ValueError("conv_states must be contiguous but for its first dimension")
+    bf16 = torch.bfloat16
+    if conv_states.dtype != bf16:
+        raise ValueError(f"conv_states is {conv_states.dtype}, not {bf16}")
+    require(device, bf16, x=(x, (B, T, C)), output=(output, (B, T, C)), weight=(weight, (C, W)))
+    if bias is not None:
+        require(device, bf16, bias=(bias, (C,)))
+    require(device, torch.int32, slots=(slots, (B,)), accepted=(accepted, (B,)), drafts=(drafts, (B,)))
+    return B, T, C, W

@@ -31,11 +31,8 @@ DECODE, PREFILL = "gdn_decode_k_last", "gdn_prefill_k_last"
 # What a parameter gets is a sum over all of a call, of which no sample can be judged: such definitions have small rows.
 OWN = {name: found.definition for name, found in definitions().items()}
 SUMS = {name for name, own in OWN.items() if any(roles.of_all(own, tensor) for tensor in own.outputs)}
-# What engines call on pools: their rows past 2^31 elements are still to be drawn and frozen, on a GPU.
-UNDRAWN = {name for name in OWN if name.startswith(("gdn_commit_", "gdn_verify_drafts_", "gdn_verify_tree_"))}
-UNDRAWN |= {name for name in OWN if name.startswith("gdn_prefill_pool_")}
 # A family whose inputs no device draws yet.
-UNDRAWN |= {name for name, found in definitions().items() if judged(found.family).device_painter is None}
+UNDRAWN = {name for name, found in definitions().items() if judged(found.family).device_painter is None}
 DRAWN = definitions().keys() - SUMS - UNDRAWN
 LARGE = {name: [w for w in workloads(definition(name)) if w.drawn] for name in DRAWN}
 HEADS = "synthetic-gva-256x512-d8"

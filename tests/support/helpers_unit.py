@@ -43,9 +43,10 @@ def line(found: Found, preset: str = GVA, regime: str = "typical", seed: int = 1
         size["axes"] |= axes
         size["integers"] = integers
     else:
-        batch, tokens = more.pop("batch", 3), 2 if found.definition.stage == "verify" else 1
+        several = roles.axis(found.definition, "drafts")
+        batch, tokens = more.pop("batch", 3), 2 if several else 1
         axes, integers = slots(found.definition, batch, tokens, Stream(8, "slots"))
-        drafts = {"draft_tokens": tokens} if found.definition.stage == "verify" else {}
+        drafts = {several: tokens} if several else {}
         size = {"axes": {"batch_size": batch, **drafts, **axes}, "integers": integers}
     row = {"name": "test", "suite": "smoke", "preset": preset, "regime": regime, "seed": seed, **size, **more}
     workload = Workload.model_validate(row)

@@ -10,25 +10,35 @@ from .backward_around import CONV_BACKWARD, LAYER_BACKWARD, NORM_BACKWARD, RAW
 from .checkpoints import CHECKPOINTS
 from .commit import COMMIT
 from .conv_gates import CONV_GATES
+from .conv_verify import CONV_VERIFY
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE
 from .core_decode import CORE_DECODE
 from .decode import DECODE, VARIANT
 from .drafts import DRAFTS
+from .edges import EDGES, WINDOWS
 from .far import (
     far_checkpoints,
+    far_commit,
+    far_conv_verify,
     far_convolution,
     far_core_decode,
     far_decode,
+    far_drafts,
+    far_edges,
     far_from_conv,
     far_layer,
     far_layer_decode,
     far_norm,
+    far_padded,
     far_pool,
     far_prefill,
+    far_prefill_pool,
     far_stage,
     far_states_of_convolution,
     far_states_of_convolution_decode,
+    far_tree,
     far_verify,
+    far_windows,
     far_wy,
 )
 from .from_conv import FROM_CONV, FROM_CONV_F32, from_conv
@@ -41,17 +51,20 @@ from .many import (
     many_convolution,
     many_convolution_decode,
     many_decode,
+    many_edges,
     many_layer,
     many_layer_decode,
     many_pool,
     many_prefill,
     many_verify,
+    many_windows,
 )
 from .neg_eigval import NEG_LAYER, NEG_LAYER_DECODE
 from .norm import NORM
+from .padded import PADDED
 from .pool import POOL
 from .prefill import PREFILL, prefill
-from .prefill_pool import PREFILL_POOL, PREFILL_SLOT_ZERO
+from .prefill_pool import PREFILL_POOL, PREFILL_SLOT_ZERO, of_slot_zero
 from .quantised import QUANTISED_POOL, QUANTISED_VERIFY
 from .short import short_checkpoints, short_prefill
 from .stages import stages, wy_strict
@@ -71,7 +84,9 @@ TWO_SIZES: dict[str, Suites] = {
 # What a definition's rows are made like.
 KINDS: dict[str, Suites] = {
     "gdn_prefill_k_last": PREFILL, "gdn_prefill_k_first": PREFILL,
-    "gdn_prefill_checkpoints": CHECKPOINTS,
+    "gdn_prefill_padded_k_first": PADDED,
+    "gdn_prefill_checkpoints": CHECKPOINTS, "gdn_prefill_checkpoints_absolute": EDGES,
+    "gdn_conv1d_checkpoints_absolute": WINDOWS,
     "gdn_prefill_pool_k_last_slot_zero": PREFILL_SLOT_ZERO,
     "gdn_prefill_pool_k_last": PREFILL_POOL, "gdn_prefill_pool_k_last_bf16_state": PREFILL_POOL,
     "gdn_prefill_backward_k_last": BACKWARD, "gdn_prefill_backward_k_first": BACKWARD,
@@ -88,6 +103,7 @@ KINDS: dict[str, Suites] = {
     "gdn_decode_pool_k_last_fp8_state": QUANTISED_POOL, "gdn_decode_pool_k_last_int8_state": QUANTISED_POOL,
     "gdn_verify_k_last_fp8_state": QUANTISED_VERIFY, "gdn_verify_k_last_int8_state": QUANTISED_VERIFY,
     "gdn_conv1d_prefill": CONVOLUTION, "gdn_conv1d_decode": CONVOLUTION_DECODE,
+    "gdn_conv1d_verify": CONV_VERIFY,
     "gdn_conv_gates_prefill": CONV_GATES,
     "gdn_gated_rms_norm": NORM,
     "gdn_layer_prefill": LAYER, "gdn_layer_decode": LAYER_DECODE,
@@ -123,6 +139,15 @@ BESIDE: dict[str, tuple[Rows, ...]] = {
     "gdn_prefill_checkpoints": (many_checkpoints, short_checkpoints, far_checkpoints),
     "gdn_conv1d_prefill": (many_convolution, partial(far_convolution, "bias"), far_states_of_convolution),
     "gdn_conv1d_decode": (many_convolution_decode, far_states_of_convolution_decode),
+    **dict.fromkeys((f"gdn_commit_states_k_last{state}" for state in STATES), (far_commit,)),
+    **dict.fromkeys((f"gdn_verify_drafts_k_last{state}" for state in STATES), (far_drafts,)),
+    **dict.fromkeys((f"gdn_prefill_pool_k_last{state}" for state in STATES), (far_prefill_pool,)),
+    "gdn_prefill_pool_k_last_slot_zero": (of_slot_zero(far_prefill_pool),),
+    "gdn_verify_tree_k_last": (far_tree,),
+    "gdn_conv1d_verify": (far_conv_verify,),
+    "gdn_prefill_padded_k_first": (far_padded,),
+    "gdn_prefill_checkpoints_absolute": (many_edges, far_edges),
+    "gdn_conv1d_checkpoints_absolute": (many_windows, far_windows),
     "gdn_conv_gates_prefill": (many_convolution, partial(far_convolution, "conv_bias"), far_states_of_convolution),
     "gdn_gated_rms_norm": (many_decode, far_norm),
     "gdn_layer_prefill": (many_layer, far_layer),

@@ -3,20 +3,28 @@
 from collections.abc import Iterator
 
 from .checkpoints import kept
+from .commit import commit
+from .conv_verify import conv_verify
 from .convolution import convolution, shifted
 from .decode import decode
+from .drafts import drafts
+from .edges import edged, windowed
 from .from_conv import from_conv
 from .heads import QWEN3_NEXT, QWEN_397B, SMALL_128
 from .layer import layer, layer_rows
 from .line import Line
+from .padded import MASKS, padded
 from .pool import pool
 from .prefill import prefill
+from .prefill_pool import prefill_pool
 from .slots import in_place, somewhere
 from .stages import stage
+from .trees import tree
 from .verify import verify
 
 LONG_ROWS = (2017,) * 130  # 262,210 tokens: past 2^31 elements of 64 heads of 128, or of 8,192 channels
 SHORT_ROWS = (1, 2, 0, 1, 3) * 820  # 4,100 sequences: past 2^31 elements of their 32 states
+STEPS = "65,600 pairs, and a buffer of steps of more than 2^31 elements"
 ON_DEVICE = {"device": "cuda", "drawn": "device"}
 
 
@@ -90,6 +98,61 @@ def far_states_of_convolution_decode() -> Iterator[Line]:
         "integers": {"slots": [87399, 0, 87381, 43690, 87380]},
         "covers": "a pool of more than 2^31 elements",
     }
+
+
+def far_conv_verify() -> Iterator[Line]:
+    line = conv_verify("past_2_31_states", QWEN3_NEXT, 4, [1, 4, 2, 3, 1], [4, 3, 4, 1, 2], **far(8, None))
+    line["axes"]["num_slots"] = 43700
+    slots = {"slots": [43699, 0, 43691, 21845, 43690]}  # 2^31 lies within slot 43,690
+    yield {**line, "integers": line["integers"] | slots, "covers": "a pool of more than 2^31 elements"}
+
+
+def far_edges() -> Iterator[Line]:
+    yield edged(
+        "past_2_31_checkpoints", QWEN3_NEXT, "typical", 64, (4160,) * 64, (0, 31), **far(4, 2),
+        covers="more than 2^31 elements of checkpoints",
+    )  # fmt: skip
+
+
+def far_windows() -> Iterator[Line]:
+    line = windowed("past_2_31_states", QWEN3_NEXT, 64, (3, 1, 5, 2, 4), "+++-+", (62, 63, 0, 61, 60), **far(8, None))
+    line["axes"]["num_slots"] = 87400
+    slots = {"slots": [87399, 0, 87381, 43690, 87380]}  # 2^31 lies within slot 87,381
+    yield {**line, "integers": line["integers"] | slots, "covers": "a pool of more than 2^31 elements"}
+    yield windowed(
+        "past_2_31", QWEN3_NEXT, 64, LONG_ROWS, "-+" * 65, (0, 31), omit=["bias"], **far(4, None),
+        covers="more than 2^31 elements of x and output",
+    )  # fmt: skip
+
+
+def far_padded() -> Iterator[Line]:
+    yield padded(
+        "past_2_31_states", QWEN3_NEXT, "typical", 3, (1, 2, 0, 3, 3) * 820, MASKS, **far(),
+        covers="more than 2^31 elements of states",
+    )  # fmt: skip
+
+
+def far_commit() -> Iterator[Line]:
+    accepted = [n % 3 for n in range(2050)]
+    yield commit("past_2_31_steps", QWEN3_NEXT, "typical", 2, accepted, **far(), covers=STEPS)
+
+
+def far_drafts() -> Iterator[Line]:
+    counts = [2 - n % 3 for n in range(2050)]
+    yield drafts("past_2_31_steps", QWEN3_NEXT, "typical", 2, counts, **far(), covers=STEPS)
+
+
+def far_tree() -> Iterator[Line]:
+    parents = [((-1, 0), (-1, -1))[n % 2] for n in range(2050)]
+    counts = [2 - n % 3 for n in range(2050)]
+    yield tree("past_2_31_steps", QWEN3_NEXT, "typical", parents, counts, **far(), covers=STEPS)
+
+
+def far_prefill_pool() -> Iterator[Line]:
+    yield prefill_pool(
+        "past_2_31_states", QWEN3_NEXT, "typical", SHORT_ROWS, "+-+", behind=3, **far(),
+        covers="more than 2^31 elements of states in a pool",
+    )  # fmt: skip
 
 
 def far_norm() -> Iterator[Line]:

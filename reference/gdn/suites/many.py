@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from .checkpoints import kept
 from .convolution import convolution, shifted
 from .decode import decode
+from .edges import edged, windowed
 from .heads import MANY_HEADS, ONE_NARROW
 from .layer import layer, layer_rows
 from .line import Line
@@ -47,6 +48,16 @@ def many_convolution() -> Iterator[Line]:
     flags = "".join("+-"[n % 2] for n in range(MANY))
     covers = "129 sequences of 8,192 channels: past what one axis of a grid takes"
     yield convolution("pairs_1056768", MANY_HEADS, FEW_TOKENS, flags, covers=covers)
+
+
+def many_edges() -> Iterator[Line]:
+    yield edged("pairs_66048", MANY_HEADS, "slow_decay", 64, FEW_TOKENS, (62, 0, 63), covers=PAIRS)
+
+
+def many_windows() -> Iterator[Line]:
+    flags = "".join("+-"[n % 2] for n in range(MANY))
+    covers = "129 sequences of 8,192 channels: past what one axis of a grid takes"
+    yield windowed("pairs_1056768", MANY_HEADS, 64, FEW_TOKENS, flags, (62, 0, 63), covers=covers)
 
 
 def many_convolution_decode() -> Iterator[Line]:

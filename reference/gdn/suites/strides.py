@@ -11,14 +11,17 @@ from .by_definition import KINDS, TWO_SIZES
 from .checkpoints import CHECKPOINTS, kept
 from .commit import COMMIT, commit
 from .conv_gates import CONV_GATES
+from .conv_verify import CONV_VERIFY, conv_verify
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE, convolution, shifted
 from .core_decode import CORE_DECODE
 from .decode import decode
 from .drafts import DRAFTS, drafts
+from .edges import ANYWHERE, EDGES, WINDOWS, edged, windowed
 from .from_conv import FROM_CONV, FROM_CONV_F32, from_conv
 from .heads import GROUPS_128, K64_V128, K128_V64, SMALL
 from .layer import LAYER, LAYER_DECODE, layer, layer_rows
 from .line import Line, Rows
+from .padded import MASKS, PADDED, padded
 from .pool import POOL, pool
 from .prefill import PREFILL, prefill
 from .prefill_pool import PREFILL_POOL, PREFILL_SLOT_ZERO, prefill_pool
@@ -75,6 +78,16 @@ def _line(definition: Definition, name: str, small: bool) -> Line:
         return tree(name, preset, "typical", [BUSHY, CHAIN, BUSHY][:batch], skipped=skipped)
     if kind is DRAFTS:
         return drafts(name, preset, "typical", 3, [n % 4 for n in range(batch)], skipped=skipped)
+    if kind is PADDED:
+        return padded(name, preset, "typical", 12 if small else 66, (5, 12, 9), MASKS)
+    if kind is EDGES:
+        return edged(name, preset, "typical", 64, lengths, ANYWHERE)
+    if kind is WINDOWS:
+        return windowed(name, preset, 64, lengths, flags, ANYWHERE, skipped=skipped)
+    if kind is CONV_VERIFY:
+        return conv_verify(
+            name, preset, 3, [1 + n % 3 for n in range(batch)], [3 - n % 4 for n in range(batch)], skipped
+        )
     if kind is CONVOLUTION or kind is CONV_GATES:
         return convolution(name, preset, lengths, flags, skipped=skipped)
     if kind is CONVOLUTION_DECODE:

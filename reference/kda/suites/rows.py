@@ -11,8 +11,6 @@ Rows = Callable[[], Iterator[Line]]  # of one suite
 SMALL, SMALL_128, GROUPS = "synthetic-gva-1x2-d64", "synthetic-gva-1x2-d128", "synthetic-gva-2x4-d64"
 D120 = "synthetic-mha-2x2-d120"
 BOUND = {"lower_bound": -5.0}
-PREFILL_SLICES, DECODE_SLICES = ("q", "k", "v", "g", "beta"), ("q", "k", "v", "a", "b")
-SLICES, ODD_SLICES = "inputs that are slices of something wider", "slices, their rows on no boundary"
 OF_GATES = {
     "deep_sums": "sums of gates over 16 tokens below the exponents of bfloat16",
     "slow_deep_sums": "sums of gates over 64 tokens below the exponents of bfloat16, over 16 above them",
@@ -22,11 +20,6 @@ OF_GATES = {
     "long_memory": "nothing is forgotten",
     "equal_channels": "gated delta net",
 }
-
-
-def sliced(multiple: int, *inputs: str) -> dict[str, int]:
-    """For each input that a caller may slice out of something wider, another gap, a multiple of so many elements."""
-    return {name: multiple * (i + 1) for i, name in enumerate(inputs)}
 
 
 def prefill(name: str, preset: str, regime: str, lengths: tuple[int, ...], **more: Any) -> Line:
@@ -41,8 +34,6 @@ def prefill_smoke() -> Iterator[Line]:
     yield prefill("channels", SMALL_128, "mixed_channels", (40,), covers="channels that decay unlike one another")
     omitted = ["g", "beta", "initial_state"]
     yield prefill("only_required", SMALL, "typical", (30,), omit=omitted, covers="every optional input left out")
-    gaps = sliced(16, *PREFILL_SLICES)
-    yield prefill("strided_inputs", SMALL, "typical", (1, 31, 33), gaps=gaps, covers=SLICES)
 
 
 def prefill_conformance() -> Iterator[Line]:
@@ -58,8 +49,6 @@ def prefill_conformance() -> Iterator[Line]:
     yield prefill("scale_negative", SMALL, "mild_decay", (40,), scalars={"scale": -0.3}, covers="a scale of its own")
     yield prefill("no_initial_state", SMALL, "mild_decay", (0, 40), omit=["initial_state"], covers="states of zeros")
     yield prefill("several_chunks", SMALL, "mild_decay", (300, 129), covers="several chunks, and their edges")
-    gaps = sliced(5, *PREFILL_SLICES)
-    yield prefill("strided_inputs_odd", SMALL_128, "typical", (65, 1, 30), gaps=gaps, covers=ODD_SLICES)
 
 
 def raw_smoke() -> Iterator[Line]:
@@ -97,7 +86,6 @@ def decode_smoke() -> Iterator[Line]:
     yield decode("batch_5", GROUPS, "typical", 5, covers="gates of Kimi Linear")
     yield decode("bounded", SMALL_128, "typical", 4, scalars=BOUND, covers="gates with a lower bound")
     yield decode("channels", SMALL, "mixed_channels", 4, covers="channels that decay unlike one another")
-    yield decode("strided_inputs", SMALL, "typical", 3, gaps=sliced(16, *DECODE_SLICES), covers=SLICES)
 
 
 def decode_conformance() -> Iterator[Line]:
@@ -112,7 +100,6 @@ def decode_conformance() -> Iterator[Line]:
     yield decode("as_they_are", GROUPS, "mild_decay", 3, scalars=plain, covers="q and k as they are")
     yield decode("scaled", SMALL, "mild_decay", 3, scalars={"scale": -0.3}, covers="a scale of its own")
     yield decode("head_size_120", D120, "typical", 3, covers="a head size that no power of two divides")
-    yield decode("strided_inputs_odd", SMALL_128, "typical", 6, gaps=sliced(5, *DECODE_SLICES), covers=ODD_SLICES)
 
 
 def of_bf16_state(rows: Rows, names: tuple[str, ...]) -> Rows:

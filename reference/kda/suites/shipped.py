@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from gdnspec.family import Published, SuiteError, Workload
 
 from .rows import ROWS
+from .slices import sliced
 
 
 def lines(published: Published, share: Callable[[Workload], float | None]) -> Iterator[Workload]:
@@ -13,10 +14,10 @@ def lines(published: Published, share: Callable[[Workload], float | None]) -> It
     name = published.definition.name
     if name not in ROWS:
         raise SuiteError("no rows: name it in ROWS of suites/rows.py")
-    for suite, rows in ROWS[name].items():
-        for row in rows():
-            seed = zlib.crc32(f"{suite}/{row['name']}".encode())
-            yield Workload.model_validate({"suite": suite, **row, "seed": seed})
+    own = [(suite, row) for suite, rows in ROWS[name].items() for row in rows()]
+    for suite, row in [*own, *sliced(published.definition, ROWS[name]["smoke"])]:
+        seed = zlib.crc32(f"{suite}/{row['name']}".encode())
+        yield Workload.model_validate({"suite": suite, **row, "seed": seed})
 
 
 def table(published: Sequence[Published]) -> str:

@@ -168,6 +168,12 @@ class Tensor(Model):
         return not self.is_scalar and not self.is_index
 
     @property
+    def is_number(self) -> bool:
+        """Whether its values are integers of rows or tokens that its domain alone bounds."""
+        other = (self.indexes, self.bounds, self.counts, self.earlier)
+        return self.is_index and not self.is_flag and not any(name is not None for name in other)
+
+    @property
     def is_flag(self) -> bool:
         """Whether it is a boolean per sequence: it says whether the sequence continues from the state of its slot."""
         return self.is_index and self.dtype == "bool"

@@ -111,7 +111,8 @@ def multiplies_tokens(definition: Definition) -> bool:
     """Whether honest kernels multiply the tokens of a sequence as matrices: a rounding may affect a whole vector."""
     if definition.stage == "backward" and definition.conventions.state_layout == "none":
         return False  # gradients of what stands around the rule
-    return definition.conventions.packing == "ragged" and definition.stage != "convolution"
+    ragged = definition.conventions.packing == "ragged"
+    return definition.stage == "prefill" or (ragged and definition.stage != "convolution")
 
 
 @dataclass(frozen=True)

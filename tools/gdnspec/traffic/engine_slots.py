@@ -1,5 +1,7 @@
 """Draw the slots of an engine's pool that a batch uses. Each row has slots of its own."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from gdnspec.inputs.random import Stream
@@ -12,8 +14,9 @@ def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple
     writes to the slot that it reads. A verify row has a slot per token, and starts from the state that the last step
     accepted. The pool has a quarter more slots, for requests that are not in the batch."""
     naming = [tensor for tensor in definition.inputs if tensor.indexes is not None]
+    known = dict(_numbers(definition, batch, tokens))
     if not naming:
-        return {}, {}
+        return {}, known
     counting = [tensor.name for tensor in definition.inputs if tensor.counts is not None]
     verifies, slots = bool(counting), axis(definition, "slots") or ""
     each = tokens + 1 if verifies else 1
@@ -22,7 +25,7 @@ def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple
     order = np.argsort(stream.raw(total), kind="stable")
     free = order[order > padding(definition)][: batch * each].reshape(batch, each)
     if not verifies:
-        return {slots: total}, {tensor.name: free[:, 0].tolist() for tensor in naming}
+        return {slots: total}, {tensor.name: free[:, 0].tolist() for tensor in naming} | known
     values = {
         tensor.name: (free[:, 1:].reshape(-1) if len(tensor.shape or []) == 2 else free[:, 0]).tolist()
         for tensor in naming
@@ -34,3 +37,12 @@ def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple
         if tensor.earlier is not None:  # drafts one after the other
             values[tensor.name] = [*range(-1, tokens - 1)] * batch
     return {slots: total}, values
+
+
+def _numbers(definition: Definition, batch: int, tokens: int) -> Iterator[tuple[str, list[int]]]:
+    """A request of a log is prefilled whole: what counts before a call is at its least, and all tokens are there."""
+    for tensor in definition.inputs:
+        if tensor.is_number:
+            low, high = (int(bound or 0) for bound in tensor.domain or (0, 0))
+            each = len(tensor.shape or []) == 2
+            yield tensor.name, [high] * (batch * tokens) if each else [low] * batch

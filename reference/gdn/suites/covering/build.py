@@ -11,7 +11,9 @@ from ..line import Line
 from .names import INTERVAL, keeps_checkpoints, padding, takes_rows_behind
 
 DRAFTS = "draft_tokens"  # an axis: the most that a row has
+ACCEPTED = "accepted"  # an input: how many tokens of the step before count
 OF_A_ROW = "drafts"  # an input: how many of them each row has
+STARTS = "start_positions"  # an input: tokens of each request before the call
 PARENTS = "parents"  # an input: which token of its row each draft follows
 
 
@@ -54,6 +56,7 @@ class Call:
     gap: int = 0
     num_slots: int = 0  # at least
     trees: tuple[str, ...] = ("branches", "chain", "flat")  # what drafts of a row follow, in turn, where they are one
+    starts: tuple[int, ...] = (0,)  # tokens of requests before the call, in turn, where edges are absolute
     behind: int = 0  # rows of packed tensors behind the last sequence, where a definition takes them
     spare: int = 3  # slots that no row names, at least
     covers: str = ""
@@ -104,6 +107,22 @@ def numbered(definition: Definition) -> bool:
     return any(tensor.name == OF_A_ROW for tensor in definition.inputs)
 
 
+def accepts(definition: Definition) -> bool:
+    """Whether a call is told how many tokens count of the step before."""
+    return any(tensor.name == ACCEPTED for tensor in definition.inputs)
+
+
+def fewest(definition: Definition) -> int:
+    """The fewest tokens of a step that count: none, or its first one always does."""
+    domain = definition.input(ACCEPTED).domain or [0]
+    return int(domain[0] or 0)
+
+
+def absolute(definition: Definition) -> bool:
+    """Whether checkpoints are counted from the beginning of a request, and not of the call."""
+    return any(tensor.name == STARTS for tensor in definition.inputs)
+
+
 def branching(definition: Definition) -> bool:
     """Whether drafts of a row are a tree."""
     return any(tensor.name == PARENTS for tensor in definition.inputs)
@@ -135,23 +154,26 @@ def _integers(definition: Definition, call: Call, count: int) -> tuple[dict[str,
         first = 1 + padding(definition)  # the first slot that a row may have
         axes["num_slots"] = max(count * each + moved + shared + call.spare + first, call.num_slots)
         values = _slots(tensors, call, count, each, range(first, axes["num_slots"]))
-    if any(tensor.name == "accepted" for tensor in definition.inputs):
-        values["accepted"] = accepted(call, count)
+    if accepts(definition):
+        values[ACCEPTED] = accepted(call, count, fewest(definition))
     if numbered(definition):
         counts = {"none": 0, "all": call.drafts, "some": (call.drafts + 1) // 2}
         values[OF_A_ROW] = [counts[call.drafted[n % len(call.drafted)]] for n in range(count)]
     if branching(definition):
         trees = [tree(call.trees[n % len(call.trees)], f"{call.name} {n}", call.drafts) for n in range(count)]
         values[PARENTS] = [parent for row in trees for parent in row]
+    if absolute(definition):
+        values[STARTS] = [call.starts[n % len(call.starts)] for n in range(count)]
     for tensor in definition.inputs:
         if tensor.is_flag:
             values[tensor.name] = [call.held[n % len(call.held)] for n in range(count)]
     return axes, values
 
 
-def accepted(call: Call, count: int) -> list[int]:
-    """How many drafts each row had accepted. A row that shares its start with others had none, for it starts there."""
-    counts = {"none": 0, "all": call.drafts, "some": (call.drafts + 1) // 2}
+def accepted(call: Call, count: int, least: int = 0) -> list[int]:
+    """How many drafts each row had accepted, `least` or more. A row that shares its start with others had none, for it
+    starts there."""
+    counts = {"none": least, "all": call.drafts, "some": least + (call.drafts - least + 1) // 2}
     kinds = [call.kinds[n % len(call.kinds)] for n in range(count)]
     # As many turns as kinds would always meet in the same way.
     turns = [call.accept[(n + n // len(call.kinds)) % len(call.accept)] for n in range(count)]

@@ -9,7 +9,22 @@ from itertools import groupby
 
 from gdnspec.family import FLOATS, Definition, Published, Workload, is_state
 
-from .build import DRAFTS, OF_A_ROW, PARENTS, Heads, branching, drafted, naming, numbered, ragged
+from .build import (
+    ACCEPTED,
+    DRAFTS,
+    OF_A_ROW,
+    PARENTS,
+    STARTS,
+    Heads,
+    absolute,
+    accepts,
+    branching,
+    drafted,
+    fewest,
+    naming,
+    numbered,
+    ragged,
+)
 from .names import CHUNK, INTERVAL, keeps_checkpoints, padding, takes_rows_behind
 
 Levels = dict[str, set[str]]
@@ -66,6 +81,8 @@ def factors(published: Published) -> dict[str, tuple[str, ...]]:
             table[tensor.name] = ("left out", "true", "false")
     if keeps_checkpoints(definition):
         table["interval"] = ("64", "more")
+    if absolute(definition):
+        table["start"] = ("on an edge", "between edges")
     counted = "sequences" if ragged(definition) else "rows"
     table[counted] = COUNTS
     if ragged(definition):
@@ -83,7 +100,8 @@ def factors(published: Published) -> dict[str, tuple[str, ...]]:
         table["read"] = KINDS if drafted(definition) else KINDS[:-1]
     if drafted(definition):
         table["drafts"] = ("1", "2 to 8", "9 or more")
-        table["of a row" if numbered(definition) else "accepted"] = ("none", "some", "all")
+        table |= {"of a row": ("none", "some", "all")} if numbered(definition) else {}
+        table |= {"accepted": ("none", "some", "all")} if accepts(definition) else {}
     if branching(definition):
         table["tree"] = ("chain", "flat", "branches")
     if "a_weight" not in names:
@@ -209,6 +227,12 @@ def _interval(factor: str, published: Published, workload: Workload, axes: Axes)
     return ["64" if workload.scalars[INTERVAL] == 64 else "more"]
 
 
+def _starts(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
+    lengths, interval = workload.sequence_lengths or [], int(workload.scalars[INTERVAL])
+    inside = {start % interval != 0 for start, length in zip(workload.integers[STARTS], lengths, strict=True) if length}
+    return [level for level, between in (("on an edge", False), ("between edges", True)) if between in inside]
+
+
 def lengths_of(published: Published, workload: Workload, axes: Axes) -> list[int]:
     return workload.sequence_lengths or [1] * axes.get("batch_size", 0)
 
@@ -284,11 +308,12 @@ def _drafts(factor: str, published: Published, workload: Workload, axes: Axes) -
 
 def _accepted(factor: str, published: Published, workload: Workload, axes: Axes) -> list[str]:
     drafts, levels = axes[DRAFTS], set()
-    counts = "accepted" if factor == "accepted" else OF_A_ROW
+    counts, least = (ACCEPTED, fewest(published.definition)) if factor == "accepted" else (OF_A_ROW, 0)
     starts = "initial_slots" if "initial_slots" in workload.integers else "slots"
     for n, count in enumerate(workload.integers[counts]):
         if workload.integers[starts][n] != -1:
-            levels.add("none" if count == 0 else "all" if count == drafts else "some")
+            levels |= {"none"} if count == least else set()
+            levels |= {"all"} if count == drafts else {"some"} if count != least else set()
     return list(levels)
 
 
@@ -313,6 +338,7 @@ def _regime(factor: str, published: Published, workload: Workload, axes: Axes) -
 
 _EXHIBITED: dict[str, Callable[[str, Published, Workload, Axes], list[str]]] = {
     "heads": _heads, "key heads": _key_heads, "head size": _head_size, "kernel width": _width, "interval": _interval,
+    "start": _starts,
     "sequences": _counts, "rows": _counts, "empty": _empty, "length": _lengths, "state held": _held,
     "skipped": _skipped, "slots": _slots, "read": _read, "drafts": _drafts, "accepted": _accepted,
     "of a row": _accepted, "rows behind": _behind, "tree": _tree, "regime": _regime,

@@ -6,12 +6,13 @@ INTERVAL = "checkpoint_interval"  # a scalar input: tokens from one checkpoint o
 CHECKPOINTS, CHUNKS = "num_checkpoints", "num_chunks"  # axes
 SLOTS = "num_slots"  # an axis
 CHUNK = 64  # tokens
-# Gradients of what stands around the rule, and states that are quantised. Conditions meet in the rows of prefill's
-# gradients, of the forward definitions, and of float32 states; here each has a row of its own, by hand.
+# Gradients of what stands around the rule, states that are quantised, and padded batches. Conditions meet in the rows
+# of prefill's gradients, of the forward definitions, of float32 states and of packed batches; here each has a row of
+# its own, by hand.
 BY_HAND = {
     "gdn_prefill_backward_raw_gates", "gdn_gated_rms_norm_backward", "gdn_conv1d_backward", "gdn_layer_backward",
     "gdn_decode_pool_k_last_fp8_state", "gdn_decode_pool_k_last_int8_state",
-    "gdn_verify_k_last_fp8_state", "gdn_verify_k_last_int8_state",
+    "gdn_verify_k_last_fp8_state", "gdn_verify_k_last_int8_state", "gdn_prefill_padded_k_first",
 }  # fmt: skip
 
 

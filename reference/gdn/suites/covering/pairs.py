@@ -170,12 +170,10 @@ def call_of(published: Published, chosen: Recipe, name: str, number: int) -> Cal
         name, Heads(q, k, v, key, value, int(chosen.get("kernel width", 4))), lengths,
         REGIMES[chosen["regime"]] if "regime" in chosen else "typical",
         omit=tuple(input_ for input_ in optional if chosen[input_] == "absent"), scalars=scalars,
-        drafts={"1": 1, "2 to 8": (3 if "tree" in chosen else 2) + number % 4, "9 or more": 9 + number % 3}[
-            chosen["drafts"]
-        ]
-        if drafted(published.definition) else 1,
+        drafts=_tokens(chosen, number) if drafted(published.definition) else 1,
         kinds=kinds or (chosen.get("read", "in_place"),), accept=(chosen.get("accepted", "none"),),
         trees=(chosen.get("tree", "chain"),),
+        starts=(0, 64 * 192, 192) if chosen.get("start") == "on an edge" else (1, 63, 200 + 7 * number, 61),
         drafted=("none", "all") if chosen.get("of a row") == "none" else (chosen.get("of a row", "all"),),
         held=(int(chosen.get("state held", "yes") == "yes"), number % 2) if len(lengths) > 1
         else (int(chosen.get("state held", "yes") == "yes"),),
@@ -183,6 +181,12 @@ def call_of(published: Published, chosen: Recipe, name: str, number: int) -> Cal
         behind=(1, 5, 17)[number % 3] if chosen.get("rows behind") == "some" else 0,
         covers="; ".join(f"{factor} {level}" for factor, level in chosen.items() if factor != "kernel width"),
     )  # fmt: skip
+
+
+def _tokens(chosen: Recipe, number: int) -> int:
+    """How many tokens the longest row has: enough of them for a tree, or for a count between one and all."""
+    least = 3 if "tree" in chosen or {"accepted", "of a row"} <= chosen.keys() else 2
+    return {"1": 1, "2 to 8": least + number % 4, "9 or more": 9 + number % 3}[chosen["drafts"]]
 
 
 def _lengths(chosen: Recipe, number: int) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from gdnspec.family import Published, SuiteError, Workload
 
 from ..line import Line
-from .build import DRAFTS, Call, Heads, drafted, line, naming, numbered, ragged
+from .build import DRAFTS, Call, Heads, absolute, drafted, line, naming, numbered, ragged
 from .names import CHECKPOINTS, CHUNK, SLOTS, counts_chunks, padding
 
 EXACT = (1, 2, 3, 5, 8)
@@ -107,7 +107,8 @@ def _call(published: Published, axis: str, wanted: int, lacking: list[tuple[str,
         lengths = [1] * -(-wanted // drafts)
     elif axis == CHECKPOINTS:
         # The last of two sequences ends within an interval.
-        lengths = [CHUNK * (wanted // 2), CHUNK * (wanted - wanted // 2) + 3]
+        more = 3 - CHUNK if absolute(published.definition) else 3  # a row is kept for it, or none
+        lengths = [CHUNK * (wanted // 2), CHUNK * (wanted - wanted // 2) + more]
     elif axis == "num_chunks":
         lengths = [CHUNK * (wanted - 1) + 5] if wanted < 20 else _ones(wanted, False)
     elif axis in (LONGEST, "total_seq_len"):
@@ -126,7 +127,8 @@ def _call(published: Published, axis: str, wanted: int, lacking: list[tuple[str,
         slots = min((size for each, size in lacking if each == "num_slots" and size >= needed), default=_next(needed))
     return Call(
         f"size_{axis.replace(' ', '_').removeprefix('num_')}_{wanted}", heads, lengths, "typical", scalars=scalars,
-        drafts=drafts, accept=("all", "none", "some"), drafted=("all", "some", "none"), num_slots=slots, spare=0,
+        drafts=drafts, accept=("all", "none", "some"), drafted=("all", "some", "none"),
+        starts=(0, 5, 62), num_slots=slots, spare=0,
         # Of one token from zeros a layer reads a multiple of q k, whose sign an honest rounding may turn.
         held=(1,) if published.definition.stage == "layer" else (1, 0),
         covers=f"a size that a block may not hold: {axis} {wanted}",
