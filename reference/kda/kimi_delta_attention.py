@@ -174,7 +174,8 @@ def prefill_raw_gates(
     if use_qk_l2norm is None or use_qk_l2norm:
         Q, K = l2_normalise(Q), l2_normalise(K)
     g = log_gate(A_log.to(dtype), a.to(dtype), dt_bias.to(dtype), lower_bound)
-    return prefill_k_last(Q, K, v, g, torch.sigmoid(b.to(dtype)), cu_seqlens, initial_state, scale)
+    beta = 1.0 / (1.0 + torch.exp(-b.to(dtype)))  # torch.sigmoid rounds the end of a tensor in another way
+    return prefill_k_last(Q, K, v, g, beta, cu_seqlens, initial_state, scale)
 
 
 # --- decode -----------------------------------------------------------------------------------------------------

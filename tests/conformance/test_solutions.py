@@ -53,6 +53,8 @@ FEWER = {
     "triton_serving": ["verify_drafts_k_last", "prefill_pool_k_last_bf16_state"],
     "torch_quantised": ["decode_pool_k_last_int8_state", "verify_k_last_fp8_state"],
     "triton_quantised": ["decode_pool_k_last_fp8_state"],
+    "torch_recurrent_kda": ["prefill_k_first", "decode_pool_k_last_bf16_state", "verify_k_last"],
+    "torch_chunkwise_kda": ["prefill_raw_gates", "prefill_backward_k_last"],
 }
 # Whose definitions other interpreted solutions serve, too; and whose own tests sample its kernels.
 OTHERS = {"triton_recurrent", "triton_backward", "triton_kda"}
@@ -63,7 +65,8 @@ OTHERS = {"triton_recurrent", "triton_backward", "triton_kda"}
 def test_the_main_job_passes(gdnspec: Run, tmp_path: Path, name: str) -> None:
     """`make run`, a solution at a time: the smoke suites of all definitions that it serves."""
     served = json.loads((ROOT / "solutions" / name / "solution.json").read_text())
-    chosen = [f"gdn_{end}" for end in FEWER.get(name, ())]
+    prefix = "kda" if name.endswith("_kda") else "gdn"
+    chosen = [f"{prefix}_{end}" for end in FEWER.get(name, ())]
     # With a seed of its own a run would now and then draw a row of gradients that no budget fits.
     options = ("--solution", name, "--device", "cpu", "--seed", "1", "--json", tmp_path / "r.jsonl")
     done = gdnspec("check", *chosen, *options)

@@ -28,14 +28,15 @@ def is_long(line: Workload) -> bool:
     return sum(line.sequence_lengths or ()) > LONG and line.judged is None
 
 
-BACKWARD = "gdn_prefill_backward_k_last"
+BACKWARD, BACKWARD_KDA = "gdn_prefill_backward_k_last", "kda_prefill_backward_k_last"
 # Whose lines are drawn and measured as those of another definition are.
 SIMILAR = {
     "gdn_decode_k_first", "gdn_decode_k_first_bf16_state", "gdn_decode_packed_k_last",
     "gdn_decode_pool_k_last_bf16_state", "gdn_prefill_from_conv_bf16_state",
     "gdn_prefill_from_conv_f32_qkv_bf16_state", "gdn_prefill_k_first", "gdn_prefill_backward_k_first",
     "gdn_prefill_backward_raw_gates", "gdn_layer_backward", "gdn_decode_pool_k_last_int8_state",
-    "gdn_verify_k_last_fp8_state", "gdn_verify_k_last_int8_state",
+    "gdn_verify_k_last_fp8_state", "gdn_verify_k_last_int8_state", "kda_decode_k_last_bf16_state",
+    "kda_decode_pool_k_last_bf16_state",
 }  # fmt: skip
 GENERATED = ("pairs_", "size_", "scalar_")
 SAMPLED = [pytest.param(n, marks=[pytest.mark.thorough] * (n in SIMILAR)) for n in sorted(definitions())]
@@ -47,7 +48,7 @@ SAMPLED = [pytest.param(n, marks=[pytest.mark.thorough] * (n in SIMILAR)) for n 
 def test_every_frozen_figure_is_measured_again(gdnspec: Run, name: str, most: int) -> None:
     """No figure that a budget rests on may have moved by more than a tenth. Both layouts of prefill have like lines:
     the conformance suite is measured on one of them, and its longest lines on a GPU alone."""
-    suites = ("smoke", "strict") if name in (PREFILL, BACKWARD) else ("smoke", "conformance", "strict")
+    suites = ("smoke", "strict") if name in (PREFILL, BACKWARD, BACKWARD_KDA) else ("smoke", "conformance", "strict")
     lines = [w for w in workloads(definition(name)) if w.suite in suites and w.device == "any"]
     lines = [w for w in lines if sum(w.sequence_lengths or ()) <= most]
     if name == BACKWARD:  # its dg is a sum that cancels: what products of this processor leave of it differs by 15%

@@ -11,6 +11,10 @@ Rows = Callable[[], Iterator[Line]]  # of one suite
 SMALL, SMALL_128, GROUPS = "synthetic-gva-1x2-d64", "synthetic-gva-1x2-d128", "synthetic-gva-2x4-d64"
 D120 = "synthetic-mha-2x2-d120"
 BOUND = {"lower_bound": -5.0}
+PREFILL_SLICES, DECODE_SLICES = ("q", "k", "v", "g", "beta"), ("q", "k", "v", "a", "b")
+SLOT_SLICES = (*DECODE_SLICES, "read_slots", "write_slots")
+VERIFY_SLICES = (*DECODE_SLICES, "initial_slots", "state_slots")
+SLICES, ODD_SLICES = "inputs that are slices of something wider", "slices, their rows on no boundary"
 OF_GATES = {
     "deep_sums": "sums of gates over 16 tokens below the exponents of bfloat16",
     "slow_deep_sums": "sums of gates over 64 tokens below the exponents of bfloat16, over 16 above them",
@@ -20,6 +24,11 @@ OF_GATES = {
     "long_memory": "nothing is forgotten",
     "equal_channels": "gated delta net",
 }
+
+
+def sliced(multiple: int, *inputs: str) -> dict[str, int]:
+    """For each input that a caller may slice out of something wider, another gap, a multiple of so many elements."""
+    return {name: multiple * (i + 1) for i, name in enumerate(inputs)}
 
 
 def prefill(name: str, preset: str, regime: str, lengths: tuple[int, ...], **more: Any) -> Line:
@@ -34,6 +43,8 @@ def prefill_smoke() -> Iterator[Line]:
     yield prefill("channels", SMALL_128, "mixed_channels", (40,), covers="channels that decay unlike one another")
     omitted = ["g", "beta", "initial_state"]
     yield prefill("only_required", SMALL, "typical", (30,), omit=omitted, covers="every optional input left out")
+    gaps = sliced(16, *PREFILL_SLICES)
+    yield prefill("strided_inputs", SMALL, "typical", (1, 31, 33), gaps=gaps, covers=SLICES)
 
 
 def prefill_conformance() -> Iterator[Line]:
@@ -49,6 +60,8 @@ def prefill_conformance() -> Iterator[Line]:
     yield prefill("scale_negative", SMALL, "mild_decay", (40,), scalars={"scale": -0.3}, covers="a scale of its own")
     yield prefill("no_initial_state", SMALL, "mild_decay", (0, 40), omit=["initial_state"], covers="states of zeros")
     yield prefill("several_chunks", SMALL, "mild_decay", (300, 129), covers="several chunks, and their edges")
+    gaps = sliced(5, *PREFILL_SLICES)
+    yield prefill("strided_inputs_odd", SMALL_128, "typical", (65, 1, 30), gaps=gaps, covers=ODD_SLICES)
 
 
 def raw_smoke() -> Iterator[Line]:
@@ -56,6 +69,8 @@ def raw_smoke() -> Iterator[Line]:
     yield prefill("bounded", SMALL_128, "typical", (33, 8), scalars=BOUND, covers="gates with a lower bound")
     yield prefill("empty_sequences", GROUPS, "mild_decay", (0, 17, 0, 20, 0), covers="no tokens first, between, last")
     yield prefill("from_zeros", SMALL, "typical", (30,), omit=["initial_state"], covers="states of zeros")
+    gaps = sliced(16, *DECODE_SLICES)
+    yield prefill("strided_inputs", SMALL, "typical", (1, 31, 33), gaps=gaps, covers=SLICES)
 
 
 def raw_conformance() -> Iterator[Line]:
@@ -76,6 +91,8 @@ def raw_conformance() -> Iterator[Line]:
     yield prefill("head_size_120", D120, "typical", (40, 0, 25), covers="a head size that no power of two divides")
     yield prefill("scale_negative", SMALL, "mild_decay", (40,), scalars={"scale": -0.3}, covers="a scale of its own")
     yield prefill("several_chunks", SMALL, "typical", (300, 129), covers="several chunks, and their edges")
+    gaps = sliced(5, *DECODE_SLICES)
+    yield prefill("strided_inputs_odd", SMALL_128, "typical", (65, 1, 30), gaps=gaps, covers=ODD_SLICES)
 
 
 def decode(name: str, preset: str, regime: str, batch: int, **more: Any) -> Line:
@@ -86,6 +103,7 @@ def decode_smoke() -> Iterator[Line]:
     yield decode("batch_5", GROUPS, "typical", 5, covers="gates of Kimi Linear")
     yield decode("bounded", SMALL_128, "typical", 4, scalars=BOUND, covers="gates with a lower bound")
     yield decode("channels", SMALL, "mixed_channels", 4, covers="channels that decay unlike one another")
+    yield decode("strided_inputs", SMALL, "typical", 3, gaps=sliced(16, *DECODE_SLICES), covers=SLICES)
 
 
 def decode_conformance() -> Iterator[Line]:
@@ -100,6 +118,7 @@ def decode_conformance() -> Iterator[Line]:
     yield decode("as_they_are", GROUPS, "mild_decay", 3, scalars=plain, covers="q and k as they are")
     yield decode("scaled", SMALL, "mild_decay", 3, scalars={"scale": -0.3}, covers="a scale of its own")
     yield decode("head_size_120", D120, "typical", 3, covers="a head size that no power of two divides")
+    yield decode("strided_inputs_odd", SMALL_128, "typical", 6, gaps=sliced(5, *DECODE_SLICES), covers=ODD_SLICES)
 
 
 def of_bf16_state(rows: Rows, names: tuple[str, ...]) -> Rows:
@@ -140,6 +159,9 @@ def pool_smoke() -> Iterator[Line]:
     yield pool("skips", SMALL_128, "mixed_channels", 6, skips, covers="rows skipped first, between and last")
     rows = in_place("strided", 3, 5)
     yield pool("strided", SMALL, "mild_decay", 5, rows, gaps={"pool": 192}, covers="a gap between slots")
+    first, second = moved("strided_inputs", 2, 6)
+    gaps = sliced(16, *SLOT_SLICES)
+    yield pool("strided_inputs", SMALL, "typical", 6, [first, SKIPPED, second], gaps=gaps, covers=SLICES)
 
 
 def pool_conformance() -> Iterator[Line]:
@@ -154,6 +176,8 @@ def pool_conformance() -> Iterator[Line]:
     many = in_place("many", 65, 80)
     yield pool("batch_65", SMALL, "typical", 80, many, covers="more rows than a block of them, slots out of order")
     yield pool("all_skipped", SMALL, "typical", 4, [SKIPPED] * 3, covers="no row to do")
+    rows, gaps = in_place("strided_inputs_odd", 4, 6), sliced(5, *SLOT_SLICES)
+    yield pool("strided_inputs_odd", SMALL_128, "typical", 6, [*rows, SKIPPED], gaps=gaps, covers=ODD_SLICES)
     plain = {"use_qk_l2norm": False, "scale": 0.0}
     rows = in_place("scale", 3, 5)
     yield pool("as_they_are", SMALL, "mild_decay", 5, rows, scalars=plain, covers="q and k as they are, scale 0.0")
@@ -175,6 +199,8 @@ def checkpoints_smoke() -> Iterator[Line]:
     yield kept("empty_sequences", SMALL, "mild_decay", 64, (0, 64, 0, 70, 0), covers="no tokens first, between, last")
     yield kept("no_checkpoint", SMALL, "typical", 128, (50, 0, 127), covers="no sequence reaches an interval")
     yield kept("channels", SMALL, "mixed_channels", 64, (128,), covers="channels that decay unlike one another")
+    gaps = sliced(16, *PREFILL_SLICES)
+    yield kept("strided_inputs", SMALL, "typical", 64, (1, 31, 65), gaps=gaps, covers=SLICES)
 
 
 def checkpoints_conformance() -> Iterator[Line]:
@@ -189,6 +215,8 @@ def checkpoints_conformance() -> Iterator[Line]:
     omitted = ["g", "beta", "initial_state"]
     yield kept("only_required", SMALL, "typical", 64, (70,), omit=omitted, covers="every optional input left out")
     yield kept("scale_zero", SMALL, "typical", 64, (70,), scalars={"scale": 0.0}, covers="scale 0.0: states as ever")
+    gaps = sliced(5, *PREFILL_SLICES)
+    yield kept("strided_inputs_odd", SMALL_128, "typical", 64, (65, 1, 30), gaps=gaps, covers=ODD_SLICES)
 
 
 def verify(
@@ -213,6 +241,8 @@ def verify_smoke() -> Iterator[Line]:
     yield verify("bounded", SMALL, "typical", 3, [1, 3], scalars=BOUND, covers="gates with a lower bound")
     yield verify("skips", SMALL, "mixed_channels", 3, [0, 0, 3, 1], skipped=(0, 2), covers="skipped rows among others")
     yield verify("strided", SMALL, "mild_decay", 2, [2, 1], gaps={"pool": 128}, covers="a gap between slots")
+    gaps = sliced(16, *VERIFY_SLICES)
+    yield verify("strided_inputs", SMALL, "typical", 2, [2, 0, 1], skipped=(1,), gaps=gaps, covers=SLICES)
 
 
 def verify_conformance() -> Iterator[Line]:
@@ -223,6 +253,8 @@ def verify_conformance() -> Iterator[Line]:
     yield verify("sixteen_tokens", SMALL, "typical", 16, [16], covers="the most draft tokens")
     yield verify("every_count", SMALL, "typical", 5, list(range(6)), covers="every count of accepted tokens")
     yield verify("all_skipped", SMALL, "typical", 2, [0, 0], skipped=(0, 1), covers="no row to do")
+    gaps = sliced(5, *VERIFY_SLICES)
+    yield verify("strided_inputs_odd", SMALL_128, "typical", 3, [3, 0, 1], skipped=(1,), gaps=gaps, covers=ODD_SLICES)
     plain = {"use_qk_l2norm": False, "scale": 0.3}
     yield verify("as_they_are", SMALL, "mild_decay", 3, [0, 2], scalars=plain, covers="q and k as they are, a scale")
     yield verify("head_size_120", D120, "typical", 2, [1, 2], covers="a head size that no power of two divides")
@@ -235,6 +267,8 @@ def backward_smoke() -> Iterator[Line]:
     yield prefill("channels", SMALL, "mixed_channels", (40, 9), covers="channels that decay unlike one another")
     omitted = ["g", "beta", "initial_state", "dht"]
     yield prefill("only_required", SMALL, "typical", (30,), omit=omitted, covers="every optional input left out but do")
+    gaps = sliced(16, *PREFILL_SLICES, "do")
+    yield prefill("strided_inputs", SMALL, "typical", (5, 31, 33), gaps=gaps, covers=SLICES)
 
 
 def backward_conformance() -> Iterator[Line]:
@@ -252,24 +286,28 @@ def backward_conformance() -> Iterator[Line]:
     yield prefill("from_state", SMALL, "mild_decay", (40, 0), omit=["do"], covers="do absent: zeros")
     yield prefill("from_zeros", SMALL, "mild_decay", (40, 0), omit=["initial_state"], covers="dg of first tokens is 0")
     yield prefill("several_chunks", SMALL, "typical", (150, 129), covers="several chunks, and their edges")
+    gaps = sliced(5, *PREFILL_SLICES, "do")
+    yield prefill("strided_inputs_odd", SMALL_128, "typical", (65, 5, 30), gaps=gaps, covers=ODD_SLICES)
 
 
 PREFILL = {"smoke": prefill_smoke, "conformance": prefill_conformance}
 RAW = {"smoke": raw_smoke, "conformance": raw_conformance}
 DECODE = {"smoke": decode_smoke, "conformance": decode_conformance}
 DECODE_BF16 = {
-    "smoke": of_bf16_state(decode_smoke, ("batch_5", "bounded")),
+    "smoke": of_bf16_state(decode_smoke, ("batch_5", "bounded", "strided_inputs")),
     "conformance": of_bf16_state(
         decode_conformance,
         ("regime_hard_reset", "regime_long_memory", "regime_large_initial_state", "bounded_lower_bound",
-         "bounded_one_large_state", "as_they_are", "head_size_120"),
+         "bounded_one_large_state", "as_they_are", "head_size_120", "strided_inputs_odd"),
     ),
 }  # fmt: skip
 POOL = {"smoke": pool_smoke, "conformance": pool_conformance}
 POOL_BF16 = {
-    "smoke": of_bf16_state(pool_smoke, ("in_place", "bounded", "skips", "strided")),
+    "smoke": of_bf16_state(pool_smoke, ("in_place", "bounded", "skips", "strided", "strided_inputs")),
     "conformance": of_bf16_state(
-        pool_conformance, ("regime_hard_reset", "regime_long_memory", "bounded_lower_bound", "shared", "all_skipped")
+        pool_conformance,
+        ("regime_hard_reset", "regime_long_memory", "bounded_lower_bound", "shared", "all_skipped",
+         "strided_inputs_odd"),
     ),
 }  # fmt: skip
 CHECKPOINTS = {"smoke": checkpoints_smoke, "conformance": checkpoints_conformance}

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from gdnspec.family import Published, SuiteError, Workload
 
 from .rows import ROWS
-from .slices import sliced
 
 
 def lines(published: Published, share: Callable[[Workload], float | None]) -> Iterator[Workload]:
@@ -14,10 +13,10 @@ def lines(published: Published, share: Callable[[Workload], float | None]) -> It
     name = published.definition.name
     if name not in ROWS:
         raise SuiteError("no rows: name it in ROWS of suites/rows.py")
-    own = [(suite, row) for suite, rows in ROWS[name].items() for row in rows()]
-    for suite, row in [*own, *sliced(published.definition, ROWS[name]["smoke"])]:
-        seed = zlib.crc32(f"{suite}/{row['name']}".encode())
-        yield Workload.model_validate({"suite": suite, **row, "seed": seed})
+    for suite, rows in ROWS[name].items():
+        for row in rows():
+            seed = zlib.crc32(f"{suite}/{row['name']}".encode())
+            yield Workload.model_validate({"suite": suite, **row, "seed": seed})
 
 
 def table(published: Sequence[Published]) -> str:
