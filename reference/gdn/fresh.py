@@ -20,7 +20,7 @@ REGIMES = (
 
 DRAFTS = "draft_tokens"  # the axis
 POSITIONS, MASK = "seq_len", "attention_mask"  # of a padded batch: the axis, and which positions are tokens
-MOST_ROWS = 4  # of a padded batch
+MOST_ROWS, FEW_POSITIONS, MOST_PAIRS = 4, 480, 900  # of a padded batch: rows, and positions of all rows together
 INTERVAL = "checkpoint_interval"  # the scalar: tokens from one checkpoint of a sequence to the next
 CHUNK = 64  # tokens
 MOST_DRAFTS = 16
@@ -71,7 +71,7 @@ class Lines:
             if tokens > 1:
                 count = -(-count // tokens)
             if any(axis.name == POSITIONS for axis in self.definition.var_axes()):
-                return self._padded(line, 1 + count % MOST_ROWS, name, stream)
+                return self._padded(line, count if wide else 1 + count % MOST_ROWS, wide, stream)
             axes, integers = slots(self.definition, count, tokens, stream, most_slots if wide else 0)
             axes |= sizes(self.definition, [tokens] * count, {})
             return Workload.model_validate({**line, "axes": axes, "integers": integers})
@@ -97,9 +97,11 @@ class Lines:
         axes = sizes(self.definition, lengths, line["scalars"]) | more
         return Workload.model_validate({**line, "axes": axes, "sequence_lengths": lengths, "integers": integers})
 
-    def _padded(self, line: dict[str, Any], rows: int, name: str, stream: Stream) -> Workload:
+    def _padded(self, line: dict[str, Any], rows: int, wide: bool, stream: Stream) -> Workload:
         """Rows of one length, each padded at its beginning, at its end, or anywhere."""
-        longest = max(_lengths(name, stream, SHORT))
+        longest = _between(1, 7, stream) if wide else max(_lengths(line["name"], stream, SHORT))
+        if line["device"] == "any":
+            rows = max(1, min(rows, (MOST_PAIRS if wide else FEW_POSITIONS) // longest))
         mask: list[int] = []
         for _ in range(rows):
             tokens, kind = _between(0, longest, stream), _between(0, 2, stream)

@@ -44,7 +44,9 @@ def line(found: Found, preset: str = GVA, regime: str = "typical", seed: int = 1
         size["integers"] = integers
     else:
         several = roles.axis(found.definition, "drafts")
-        batch, tokens = more.pop("batch", 3), 2 if several else 1
+        # Of two counts each must matter in some row.
+        two = sum(tensor.counts is not None for tensor in found.definition.inputs) > 1
+        batch, tokens = more.pop("batch", 6 if two else 3), (4 if two else 2) if several else 1
         axes, integers = slots(found.definition, batch, tokens, Stream(8, "slots"))
         drafts = {several: tokens} if several else {}
         size = {"axes": {"batch_size": batch, **drafts, **axes}, "integers": integers}

@@ -143,7 +143,7 @@ def far_drafts() -> Iterator[Line]:
 
 
 def far_tree() -> Iterator[Line]:
-    parents = [((-1, 0), (-1, -1))[n % 2] for n in range(2050)]
+    parents: list[tuple[int, ...]] = [((-1, 0), (-1, -1))[n % 2] for n in range(2050)]
     counts = [2 - n % 3 for n in range(2050)]
     yield tree("past_2_31_steps", QWEN3_NEXT, "typical", parents, counts, **far(), covers=STEPS)
 

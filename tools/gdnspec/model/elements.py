@@ -169,9 +169,10 @@ class Tensor(Model):
 
     @property
     def is_number(self) -> bool:
-        """Whether its values are integers of rows or tokens that its domain alone bounds."""
+        """Whether its values are integers of rows or tokens, any of its domain."""
         other = (self.indexes, self.bounds, self.counts, self.earlier)
-        return self.is_index and not self.is_flag and not any(name is not None for name in other)
+        ends = None not in (self.domain or [None])
+        return ends and self.is_index and not self.is_flag and not any(name is not None for name in other)
 
     @property
     def is_flag(self) -> bool:
