@@ -20,7 +20,7 @@ REGIMES = (
 
 DRAFTS = "draft_tokens"  # the axis
 POSITIONS, MASK = "seq_len", "attention_mask"  # of a padded batch: the axis, and which positions are tokens
-MOST_ROWS, FEW_POSITIONS, MOST_PAIRS = 4, 480, 900  # of a padded batch: rows, and positions of all rows together
+MOST_ROWS, FEW_POSITIONS, MOST_PAIRS = 12, 480, 900  # of a padded batch: rows, and positions of all rows together
 INTERVAL = "checkpoint_interval"  # the scalar: tokens from one checkpoint of a sequence to the next
 CHUNK = 64  # tokens
 MOST_DRAFTS = 16
@@ -71,7 +71,7 @@ class Lines:
             if tokens > 1:
                 count = -(-count // tokens)
             if any(axis.name == POSITIONS for axis in self.definition.var_axes()):
-                return self._padded(line, count if wide else 1 + count % MOST_ROWS, wide, stream)
+                return self._padded(line, count, wide, stream)
             axes, integers = slots(self.definition, count, tokens, stream, most_slots if wide else 0)
             axes |= sizes(self.definition, [tokens] * count, {})
             return Workload.model_validate({**line, "axes": axes, "integers": integers})
@@ -99,9 +99,15 @@ class Lines:
 
     def _padded(self, line: dict[str, Any], rows: int, wide: bool, stream: Stream) -> Workload:
         """Rows of one length, each padded at its beginning, at its end, or anywhere."""
-        longest = _between(1, 7, stream) if wide else max(_lengths(line["name"], stream, SHORT))
-        if line["device"] == "any":
-            rows = max(1, min(rows, (MOST_PAIRS if wide else FEW_POSITIONS) // longest))
+        if line["device"] == "cuda":
+            rows, longest = 1 + rows % MOST_ROWS, _between(400, 1000, stream)
+        elif wide:
+            longest = _between(1, 7, stream)
+            rows = max(1, min(rows, MOST_PAIRS // longest))
+        else:  # of several chunks where a regime is tried
+            least = CHUNK * 2 + 1 if line["name"] == "fresh_regime" else 1
+            rows = 1 + rows % (FEW_POSITIONS // least if least > 1 else MOST_ROWS)
+            longest = _between(least, FEW_POSITIONS // rows, stream)
         mask: list[int] = []
         for _ in range(rows):
             tokens, kind = _between(0, longest, stream), _between(0, 2, stream)
