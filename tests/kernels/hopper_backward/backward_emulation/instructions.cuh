@@ -13,6 +13,9 @@ inline void stored_but_one() { stored_read_but_one(); }
 // Blocks run one after the other, so what one has left the next one sees.
 inline int count_in_order(int* at, int last) { return std::exchange(*at, *at >= last ? 0 : *at + 1); }
 inline void store_released(int* at, int x) { *at = x; }
+inline int read_now(const int* at) { return *at; }
+inline int exchange_in_order(int* at, int x) { return std::exchange(*at, x); }
+inline void wait_a_little() { wait_until("others", [seen = false]() mutable { return std::exchange(seen, true); }); }
 inline void store_count(int* at, int x) { *at = x; }
 inline int wait_for_counts(const int* first, const int* second, int had) {
   wait_until("counts", [=] { return min(*first, *second) > had; });
