@@ -5,6 +5,15 @@
 inline void store_bytes(void* to, uint32_t from, int bytes) { store_bytes_if(true, to, from, bytes); }
 
 inline void load_bytes_once(uint32_t to, const void* from, int bytes, uint32_t barrier) { load_bytes(to, from, bytes, barrier); }
+inline void load_bytes_kept(uint32_t to, const void* from, int bytes, uint32_t barrier) { load_bytes(to, from, bytes, barrier); }
+inline void load_boxes_once(uint32_t to, const CUtensorMap* map, int half, int head, int token, uint32_t barrier) {
+  load_boxes(to, map, half, head, token, barrier);
+}
+inline void load_boxes_kept(uint32_t to, const CUtensorMap* map, int half, int head, int token, uint32_t barrier) {
+  load_boxes(to, map, half, head, token, barrier);
+}
+inline void store_bytes_kept(void* to, uint32_t from, int bytes) { store_bytes(to, from, bytes); }
+inline void store_boxes_kept(const CUtensorMap* map, uint32_t from, int half, int head, int token) { store_boxes(map, from, half, head, token); }
 inline void store_once(uint32_t* at, uint32_t x) { *at = x; }
 
 // Like all stores, each is done when it is waited for, here with the last one.
