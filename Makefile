@@ -30,6 +30,7 @@ test-all: $(STAMP)
 
 # Every known-bad solution until a workload rejects it, every honest one: about ten minutes on two processors.
 selftest: $(STAMP)
+	$(BIN)/gdnspec selftest --sessions
 	$(BIN)/gdnspec selftest
 
 # On every workload, and which rejects which in build/kill_matrix.md: an hour.

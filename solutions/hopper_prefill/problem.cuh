@@ -8,6 +8,11 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kChunk = 64;
 constexpr int kSlice = 64;  // value channels of a warpgroup
 constexpr int kStaySize = 128;  // of the heads that blocks stay with (stay.cuh)
+#ifdef GDN_INVARIANT  // nothing is cut, and a block has a slice, whatever the batch: no sum depends on who else is there
+constexpr bool kInvariant = true;
+#else
+constexpr bool kInvariant = false;
+#endif
 // The head size is `D`, 64 or 128: a parameter of what depends on it.
 
 // Heads: state head h has query head h / q_group, key head h / k_group, value head h / v_group.

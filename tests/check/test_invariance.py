@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 from conftest import Run
+from gdnspec.catalog import badges
+from gdnspec.catalog.solutions import load_solution
+from gdnspec.catalog.traces import load_traces, save
 from gdnspec.model.batch_invariance import answers, badge, invariant, pieces
 from gdnspec.model.result import CheckResult, Outcome
 from gdnspec.model.solution import Manifest
 from helpers_known_bad import wrong
+from helpers_traces import trace_of
 
 DECODE, PREFILL = "gdn_decode_k_last", "gdn_prefill_k_last"
 ROWS, SEQUENCES = "batch_8", "ragged"  # workloads of eight rows, and of 1, 63 and 65 tokens
@@ -126,3 +130,38 @@ def test_the_worst_workload_counts() -> None:
     assert badge(invariant([first, second]), pieces([first, second])) == "not batch-invariant; pieces: within budget"
     assert badge(invariant([first]), pieces([first])) == "batch-invariant"
     assert badge(None, None) == ""
+
+
+def test_what_was_saved_is_a_badge_until_the_kernel_changes(gdnspec: Run, tmp_path: Path) -> None:
+    name = "bits_by_number_of_rows"
+    folder = copied(name, tmp_path, batch_invariant=False) / name
+    words = ("--solution", name, "--solutions-dir", tmp_path)
+    done = gdnspec("check", DECODE, *words, "--workload", ROWS, "--device", "cpu", "--invariance", "--save")
+    assert done.returncode == 0, done.stderr
+    assert f"{name} on {DECODE}: not batch-invariant" in done.stdout
+    (file,) = folder.glob("traces/*.jsonl")
+    (trace,) = load_traces(file, pytest.fail)
+    assert (trace.workload, trace.batch_invariant, trace.pieces, trace.timing) == (ROWS, False, None, None)
+    said = f"{trace.device}: not batch-invariant"
+    listed = {row["solution"]: row for row in json.loads(gdnspec("list", "solutions", "--json", *words[2:]).stdout)}
+    assert listed[name]["invariance"] == said
+    assert badges.summary([trace, trace.model_copy(update={"batch_invariant": True})]).endswith("on 1 of 2 definitions")
+    (folder / "kernel.py").write_text((folder / "kernel.py").read_text() + "\n# changed\n")
+    assert badges.found(load_solution(folder)) == []
+
+
+def test_times_and_badges_of_one_workload_are_kept_together(tmp_path: Path) -> None:
+    folder = copied("bits_by_number_of_rows", tmp_path) / "bits_by_number_of_rows"
+    solution = load_solution(folder)
+    timed = trace_of(folder, workload=ROWS)
+    asked = timed.model_copy(update={"timing": None, "batch_invariant": True, "pieces": "same_bits"})
+    for order in ([timed, asked], [asked, timed]):
+        for trace in order:
+            file = save(solution, trace)
+        (kept,) = load_traces(file, pytest.fail)
+        assert (kept.timing, kept.batch_invariant, kept.pieces) == (timed.timing, True, "same_bits")
+        file.unlink()
+    save(solution, asked)
+    save(solution, timed.model_copy(update={"source_hash": "of other sources"}))
+    (kept,) = load_traces(file, pytest.fail)
+    assert (kept.batch_invariant, kept.pieces) == (None, None), "other sources were asked"

@@ -49,7 +49,7 @@ def test_the_fastest_trace_of_this_shape_is_chosen() -> None:
     said = f"fastest of {len(measured)} measured on an NVIDIA H200 at 1x8192: {took:.0f} us"
     assert choices[0].name == "hopper_prefill"
     assert choices[0].reason.startswith(said)
-    assert choices[-1].reason == "nothing was measured: by name"
+    assert choices[-1].reason == "nothing was measured: CUDA before Triton before PyTorch"
 
 
 def test_an_unmeasured_shape_has_the_time_that_the_nearest_efficiency_gives() -> None:

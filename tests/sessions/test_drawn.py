@@ -12,7 +12,7 @@ from gdnspec.sessions.honest import reference
 from gdnspec.sessions.random_walk import draw
 
 FAMILY = families()["gdn"]
-ROUNDED = 0.02  # of the largest element: states and outputs in 16 bits, and their sums
+ROUNDED = 0.03  # of the largest element: states and outputs in 16 bits, and their sums
 SEEDS = [
     (0, "float32", True), (1, "float32", False), (2, "bfloat16", True),
     *(pytest.param(seed, states, seed % 2 == 0, marks=pytest.mark.thorough)

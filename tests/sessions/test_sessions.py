@@ -90,6 +90,10 @@ def test_there_are_enough_faults() -> None:
     assert len(FAULTS) >= 30
     assert sum(fault.survives for fault in FAULTS.values()) >= 15
     assert all(fault.survives for fault in FAULTS.values() if fault.is_scheduler)
+    reported = [fault for fault in FAULTS.values() if fault.reports]
+    assert len(reported) >= 30
+    assert sum(fault.survives for fault in reported) >= 15
+    assert len({report for fault in reported for report in fault.reports}) >= 30
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())

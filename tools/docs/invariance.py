@@ -7,8 +7,6 @@ from gdnspec.model.trace import Trace
 
 from docs.page import Page, table, unbroken
 
-COMMAND = "gdnspec check --invariance --save --solution NAME"
-
 
 def pages() -> list[Page]:
     rows = [(one, trace) for one in solutions()[0].values() for trace in badges.found(one)]
@@ -18,13 +16,16 @@ def pages() -> list[Page]:
         "batch? [Batch invariance](../how-to/batch-invariance.md) says what was asked. *Pieces* compares a prefill in "
         "one call with the same prefill cut at multiples of 64 tokens. A cell is empty where nobody asked, or where no "
         "workload could answer. Answers of a device hold for this device alone.\n\n"
-        f"This command asked, and wrote the traces that this page is made from:\n\n```sh\n{COMMAND}\n```\n\n"
+        "On a CPU, Triton runs in its interpreter, which says nothing about a GPU.\n\n"
     )
     for device in devices:
         text += f"## On {device}\n\n" + table(
             ["solution", "definition", "in other batches", "in pieces", "claimed", "asked"],
             [_row(one, trace) for one, trace in rows if trace.device == device],
         )
+        commands = dict.fromkeys(trace.command for _, trace in rows if trace.device == device)
+        text += "These commands asked, and wrote the traces that the table is made from:\n\n"
+        text += "```sh\n" + "\n".join(commands) + "\n```\n\n"
     return [Page("scoreboard/invariance.md", text)]
 
 

@@ -360,6 +360,12 @@ def _convolution() -> Iterator[dict[str, Any]]:
         decode("a", "b"), finish("a", "b"), suite="smoke", interval=64, **more,
     )  # fmt: skip
     yield line(
+        "convolution_short_hit", "pieces behind a hit are shorter than the convolution's state", 6,
+        admit(a=1), prefill(a=(66, [(64, "block", 4)])), admit(b=2), restore("b", "block"), prefill(b=2), admit(c=3),
+        restore("c", "block"), prefill(c=1), decode("b", "c"), prefill(c=2, b=3), finish("a", "b", "c"), interval=64,
+        **more,
+    )  # fmt: skip
+    yield line(
         "convolution_rolled_back", "the convolution's state goes back with the drafts", 8,
         admit(a=0), prefill(a=11), verify(4, ("a", [2, 3, 4, 5], 3)), roll_back("a", 1), commit("a"), decode("a"),
         verify(4, ("a", [2, 3, 4, 5], 0)), decode("a"), finish("a"), suite="smoke", regime="slow_decay", **more,

@@ -16,6 +16,8 @@ from gdnspec.model.workload import Suite
 
 KNOWN_BAD_FILE, TABLE_FILE = "known_bad.json", "faults.json"
 SolutionName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+REPORT = r"^https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/[1-9][0-9]*$"  # of a public issue or pull request
+Reports = Annotated[list[Annotated[str, Field(pattern=REPORT, max_length=200)]], Field(max_length=10)]
 Line = Annotated[str, Field(max_length=500)]
 Lines = Annotated[list[Line], Field(max_length=100)]
 
@@ -87,13 +89,15 @@ class ManifestChange(Model):
 class Fault(Rejection):
     """One wrong solution: `base` with `edits`, serving `definitions`.
 
-    `source` says where the fault comes from: a public report, or the misunderstanding that it shows.
+    `source` says where the fault comes from: a public report, or the misunderstanding that it shows. `reports`: the
+    addresses of public reports of this fault.
     """
 
     name: SolutionName
     base: SolutionName
     definitions: Annotated[list[Name], Field(min_length=1, max_length=100)]
     source: Text
+    reports: Reports = []
     edits: Annotated[list[Edit], Field(min_length=1, max_length=20)]
     manifest: ManifestChange = ManifestChange()
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from gdnspec.model.base import Model, Version1
 from gdnspec.model.elements import Name, Text
-from gdnspec.model.fault import Edit, SolutionName
+from gdnspec.model.fault import Edit, Reports, SolutionName
 from gdnspec.model.result import Status
 
 SESSION_FAULTS_FILE = "session_faults.json"
@@ -15,15 +15,16 @@ SCHEDULER = "scheduler"  # the base of a wrong scheduler: the judge's own
 
 class SessionFault(Model):
     """`base` with `edits`. The base is the judge's scheduler, or a solution in plain PyTorch whose entries for
-    `definitions` become wrong. `source`: the public report, or the misunderstanding. `killed_by`: sessions that
-    reject it. `survives`: it passes every smoke and conformance workload of its definitions. A wrong scheduler does,
-    because no workload has one."""
+    `definitions` become wrong. `source`: what a public report says, or the misunderstanding. `reports`: the addresses
+    of the reports. `killed_by`: sessions that reject it. `survives`: it passes every smoke and conformance workload of
+    its definitions. A wrong scheduler does, because no workload has one."""
 
     name: SolutionName
     base: SolutionName
     definitions: Annotated[list[Name], Field(max_length=20)] = []
     fault: Text
     source: Text
+    reports: Reports = []
     edits: Annotated[list[Edit], Field(min_length=1, max_length=20)]
     statuses: Annotated[list[Status], Field(min_length=1, max_length=10)]
     killed_by: Annotated[list[Annotated[str, Field(max_length=100)]], Field(min_length=1, max_length=100)]

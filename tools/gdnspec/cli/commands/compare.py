@@ -99,7 +99,8 @@ def _print(a: Side, b: Side, results: list[Comparison]) -> None:
         say(f"{letter}: {item.label}")
         if item.source is None:
             say("   a file outside of a solution's folder: changes of the code since then are not checked")
-        beside = sorted(set(item.devices) - {getattr(result, here) for result in results})
+        timed = {name for name, rows in item.devices.items() if any(m.trace.timing for m in rows.values())}
+        beside = sorted(timed - {getattr(result, here) for result in results})
         if beside and other.devices:
             say(f"   also measured on {', '.join(beside)}: not compared here")
     for result in results:

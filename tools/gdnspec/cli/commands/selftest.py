@@ -15,6 +15,7 @@ from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, print_table, say
 from gdnspec.cli.device import chosen_device, require_device
 from gdnspec.cli.options import CallTimeout, DefinitionsDir, DeviceName
+from gdnspec.cli.session_selftest import refuse, session_selftest
 from gdnspec.model.errors import SpecError, nearest
 
 if TYPE_CHECKING:
@@ -64,25 +65,31 @@ def selftest(
         Path | None, typer.Option("--json", metavar="FILE", help="Write each result to FILE as a line of JSON.")
     ] = None,
     markdown: Matrix = None,
+    sessions: Annotated[
+        bool,
+        typer.Option("--sessions", help="Try wrong schedulers, and wrong kernels that only sessions see, instead."),
+    ] = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Test the judge: it must reject every known-bad solution and accept every honest one.
 
     Honest solutions run on the smoke, strict and fresh suites. With --every-workload they run on all suites, and the
-    output shows which workload rejects which solution. Exit code 1 if a wrong or cheating solution passes or is
+    output shows which workload rejects which solution. With --sessions the sessions that must reject a fault are
+    tried, or all of them with --every-workload. Exit code 1 if a wrong or cheating solution passes or is
     rejected for another reason than its fault, or if an honest one fails or comes too close to a budget.
     """
     require_device(device)
+    if sessions:
+        refuse({"--device": device != "cpu", "--seed": seed is not None, "--json": json_file is not None,
+                "--markdown": markdown is not None})  # fmt: skip
+        jobs = jobs or len(os.sched_getaffinity(0))
+        raise typer.Exit(0 if session_selftest(list(names or ()), jobs, bool(every_workload)) else 1)
     if json_file is not None:
         require_file(json_file, "--json FILE")
     if markdown is not None and every_workload is False:
         raise SpecError("--markdown needs every workload: leave out --until-rejected")
     good = honest()
-    names = [one for name in names or () for one in of_family(name) or [name]]
-    everything = [*rejections(), *(solution.name for solution in good)]
-    for name in names:
-        if name not in everything:
-            raise SpecError(f"no known-bad or honest solution {name!r} ({nearest(name, everything)})")
+    names = _known(names, good)
     bad = known_bad(names or None)
     good = [solution for solution in good if not names or solution.name in names]
     where = chosen_device(device)
@@ -113,6 +120,16 @@ def selftest(
     rejected = sum(any(r.failed for r in results[b.solution.name]) for b in bad)
     say(f"{rejected} of {len(bad)} known-bad solutions rejected; {len(complaints)} complaints; seed {drawn}")
     raise typer.Exit(1 if complaints else 0)
+
+
+def _known(names: list[str] | None, good: list[Solution]) -> list[str]:
+    """The names, with those of a family in its place. Raises `SpecError` for one that nothing has."""
+    found = [one for name in names or () for one in of_family(name) or [name]]
+    everything = [*rejections(), *(solution.name for solution in good)]
+    for name in found:
+        if name not in everything:
+            raise SpecError(f"no known-bad or honest solution {name!r} ({nearest(name, everything)})")
+    return found
 
 
 def _collect(tasks: "list[Task]", jobs: int, json_file: Path | None) -> "Results":
