@@ -2,19 +2,6 @@
 #pragma once
 #include "problem.cuh"
 
-#if GDN_KEEP
-#define LOAD_BOXES_ONCE load_boxes_once
-#define LOAD_BOXES_KEPT load_boxes_kept
-#define LOAD_BYTES_KEPT load_bytes_kept
-#define STORE_BYTES_KEPT store_bytes_kept
-#define STORE_BOXES_KEPT store_boxes_kept
-#else
-#define LOAD_BOXES_ONCE load_boxes
-#define LOAD_BOXES_KEPT load_boxes
-#define LOAD_BYTES_KEPT load_bytes
-#define STORE_BYTES_KEPT store_bytes
-#define STORE_BOXES_KEPT store_boxes
-#endif
 namespace {
 
 constexpr int kBoxBytes = 64 * 128;  // 64 rows of 64 numbers, swizzled: what wgmma and TMA call SW128

@@ -42,13 +42,9 @@ static_assert(sizeof(GradientShared) <= kMostShared);
 __device__ __forceinline__ int next_of(int i, int count) { return i == count - 1 ? 0 : i + 1; }
 
 // The next one that is ready, once it is; by a warp.
-__device__ __forceinline__ Task next_task(const Problem& p, int& until) {
+__device__ __forceinline__ Task next_task(const Problem& p) {
   int found = 0;
-#if GDN_NEWEST
-  found = take_ready(p, until);
-#else
   if (lane_here() == 0) found = take_ready(p);
-#endif
   found = __shfl_sync(kAllLanes, found, 0) - 1;
   if (found < 0) return Task{};
   const int place = found / p.k_heads, k_head = found % p.k_heads;
@@ -72,8 +68,8 @@ struct GradientBlock {
     Part& part = s.part[place];
     barrier_expect(landed, static_cast<int>(sizeof(Part)) + (half == 0 ? static_cast<int>(sizeof(Decays)) : 0));
     if (half == 0) load_bytes_once(shared_address(&s.decays[decays]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
-    LOAD_BOXES_ONCE(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(task.first), landed);
-    LOAD_BOXES_ONCE(shared_address(part.dv), &maps.slice_of_dv, half, h, static_cast<int>(task.first), landed);
+    load_boxes(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(task.first), landed);
+    load_boxes(shared_address(part.dv), &maps.slice_of_dv, half, h, static_cast<int>(task.first), landed);
     load_bytes_once(shared_address(part.r), p.errors + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
     constexpr int kBytes = kHalves * kBoxBytes;
     load_bytes_once(shared_address(part.S), p.starts + at * kStateBytes + half * kBytes, kBytes, landed);
@@ -82,13 +78,10 @@ struct GradientBlock {
 
   // Finds tasks, and asks for their heads; by a warp.
   __device__ __forceinline__ void feed_heads() const {
-    int place = 0, round = 0, decays = 0, until = 1 << 30;
+    int place = 0, round = 0, decays = 0;
 #pragma unroll 1
     for (int i = 0;; i = next_of(i, kTasks)) {  // whoever multiplies has left the third task before
-#if GDN_LATE
-      if (round > 0) barrier_wait(shared_address(&s.left[place]), (round - 1) & 1);
-#endif
-      const Task task = next_task(p, until);
+      const Task task = next_task(p);
       if (lane_here() == 0) {
         s.task[i] = task;
         barrier_arrive(shared_address(&s.found[i]));

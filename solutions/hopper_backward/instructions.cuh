@@ -81,31 +81,6 @@ __device__ __forceinline__ void load_bytes_once(uint32_t to, const void* from, i
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
                ::"r"(to), "l"(from), "r"(bytes), "r"(bar), "l"(kDropFirst) : "memory");
 }
-// The same for what others read soon: the cache drops it last.
-constexpr uint64_t kDropLast = 0x14F0000000000000;
-__device__ __forceinline__ void load_bytes_kept(uint32_t to, const void* from, int bytes, uint32_t bar) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-               ::"r"(to), "l"(from), "r"(bytes), "r"(bar), "l"(kDropLast) : "memory");
-}
-__device__ __forceinline__ void load_boxes_kept(uint32_t to, const CUtensorMap* map, int half, int head, int token, uint32_t bar) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;"
-      ::"r"(to), "l"(map), "r"(0), "r"(token), "r"(half), "r"(head), "r"(bar), "l"(kDropLast) : "memory");
-}
-__device__ __forceinline__ void load_boxes_once(uint32_t to, const CUtensorMap* map, int half, int head, int token, uint32_t bar) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;"
-      ::"r"(to), "l"(map), "r"(0), "r"(token), "r"(half), "r"(head), "r"(bar), "l"(kDropFirst) : "memory");
-}
-__device__ __forceinline__ void store_bytes_kept(void* to, uint32_t from, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;\ncp.async.bulk.commit_group;"
-               ::"l"(to), "r"(from), "r"(bytes), "l"(kDropLast) : "memory");
-}
-__device__ __forceinline__ void store_boxes_kept(const CUtensorMap* map, uint32_t from, int half, int head, int token) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%1, %2, %3, %4}], [%5], %6;\ncp.async.bulk.commit_group;"
-      ::"l"(map), "r"(0), "r"(token), "r"(half), "r"(head), "r"(from), "l"(kDropLast) : "memory");
-}
 // The other way.
 __device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;"
@@ -167,19 +142,6 @@ __device__ __forceinline__ int wait_for_number(const int* at) {
     asm volatile("nanosleep.u32 100;");
   }
 }
-// A number that others write.
-__device__ __forceinline__ int read_now(const int* at) {
-  int y;
-  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(y) : "l"(at) : "memory");
-  return y;
-}
-// Writes a number, and returns what was there: ahead of what this thread does next.
-__device__ __forceinline__ int exchange_in_order(int* at, int x) {
-  int y;
-  asm volatile("atom.exch.acquire.gpu.global.b32 %0, [%1], %2;" : "=r"(y) : "l"(at), "r"(x) : "memory");
-  return y;
-}
-__device__ __forceinline__ void wait_a_little() { asm volatile("nanosleep.u32 100;"); }
 // Counts of one thread that others of the block wait for: to a count, and for two of them to be more than `had`. Returns the smaller.
 __device__ __forceinline__ void store_count(int* at, int x) {
   asm volatile("st.release.cta.shared::cta.s32 [%0], %1;" ::"r"(shared_address(at)), "r"(x) : "memory");

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 
 #include "forward.cuh"
 #include "carry.cuh"
@@ -115,9 +114,6 @@ struct Walks {
 // Few heads have a block for each slice. Of others as many blocks walk as leave chunks as fast as the others find their gradients:
 // of 132, 40 or so, by measured times. Where sequences are short, or some are longer than others maybe, more do.
 Walks walks_of(const Problem& p) {
-#if GDN_TUNE
-  if (const char* const said = std::getenv("GDN_WALKS")) return {said[0] - '0', std::atoi(said + 2)};
-#endif
   const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
   constexpr int64_t kFewPairs = 24, kShortChunks = 8, kManySequences = 8;
   if (pairs <= kFewPairs) return {1, 2 * pairs};

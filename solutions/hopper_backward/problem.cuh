@@ -137,49 +137,6 @@ __device__ __forceinline__ void tell(const Problem& p, int at, int blocks) {
   if (nth < p.places * p.k_heads) store_released(p.ready + nth, at + 1);  // there are more only where bounds do not rise
 }
 
-#if GDN_NEWEST
-// 1 + place * key heads + key head of one of the newest that are ready, once there is one; 0: there are no more. What is new is in the
-// cache. By a warp; the number is that of lane 0. `until`: what stands behind it is taken; at first no less than there are.
-constexpr int kSeen = 4;  // of the queue's numbers, times 32, at a time
-__device__ __forceinline__ int take_ready(const Problem& p, int& until) {
-  const int lane = lane_here(), all = min(p.queue->all, p.places * p.k_heads);
-  for (;;) {
-    const int ready = min(all, __shfl_sync(kAllLanes, read_now(&p.queue->ready), 0));
-    bool sure = ready == all;  // that there are no more
-    for (int top = min(ready, until); top > 0; top -= 32 * kSeen) {
-      int found[kSeen];
-#pragma unroll
-      for (int i = 0; i < kSeen; ++i) {
-        const int at = top - 1 - lane - 32 * i;
-        found[i] = at >= 0 ? read_now(p.ready + at) : -1;
-      }
-      bool gone = true;
-#pragma unroll
-      for (int i = 0; i < kSeen; ++i) {
-        gone = gone && __ballot_sync(kAllLanes, found[i] != -1) == 0;
-        unsigned some = __ballot_sync(kAllLanes, found[i] > 0);
-        const int from = blockIdx.x * 5 % (ready == all ? 32 : 8);  // so that blocks seldom reach for the same one
-        some = some >> from | some << (32 - from) % 32;
-        while (some != 0) {
-          const int bit = __ffs(some) - 1, which = (bit + from) % 32;
-          int mine = 0;
-          if (lane == 0) mine = exchange_in_order(p.ready + (top - 1 - which - 32 * i), -1);
-          mine = __shfl_sync(kAllLanes, mine, 0);
-          if (mine > 0) {
-            if (lane == 0) fence_async_memory();
-            return mine;
-          }
-          some &= some - 1;
-        }
-      }
-      sure = sure && gone;
-      if (ready == all && gone && top == min(ready, until)) until = top - 32 * kSeen;
-    }
-    if (sure) return 0;
-    wait_a_little();
-  }
-}
-#else
 // 1 + place * key heads + key head of the next, once it is ready; 0: there are no more. By one thread.
 __device__ __forceinline__ int take_ready(const Problem& p) {
   const int nth = atomicAdd(&p.queue->taken, 1);
@@ -188,6 +145,5 @@ __device__ __forceinline__ int take_ready(const Problem& p) {
   fence_async_memory();
   return found;
 }
-#endif
 
 }  // namespace

@@ -50,7 +50,7 @@ struct ReverseWay {
     const int rows = work.tokens - c * kChunk;
     if (rows >= kChunk) {
       const CUtensorMap* const map = Groups == kHalves ? &maps.dv : &maps.slice_of_dv;
-      if (lane == 0) STORE_BOXES_KEPT(map, shared_address(stage.g), work.slice / kSlice, work.h, static_cast<int>(token));
+      if (lane == 0) store_boxes(map, shared_address(stage.g), work.slice / kSlice, work.h, static_cast<int>(token));
       return;
     }
     uint16_t* const to = p.writes + (token * p.H + work.h) * kHeadSize + work.slice;
@@ -77,7 +77,7 @@ struct ReverseWay {
     load_boxes(shared_address(stage.q), &maps.q, 0, work.q_head, token, landed);
     if (with_errors) ask_errors(p, place, c, landed, false);
     stored_read();  // what was left in the place of g
-    LOAD_BOXES_KEPT(shared_address(stage.g), Groups == kHalves ? &maps.g : &maps.slice_of_g, work.slice / kSlice, work.h, token, landed);
+    load_boxes(shared_address(stage.g), Groups == kHalves ? &maps.g : &maps.slice_of_g, work.slice / kSlice, work.h, token, landed);
   }
   __device__ __forceinline__ void ask_late(const Problem& p, int c) const {
     if (leaves && kErrorPlaces<Groups> == 1) ask_errors(p, 0, c, shared_address(&s.errors_there), true);
@@ -85,7 +85,7 @@ struct ReverseWay {
   __device__ __forceinline__ void ask_errors(const Problem& p, int place, int c, uint32_t there, bool alone) const {
     const unsigned char* const errors = p.errors + at_place(p, work.place + c, work.h) * kValueBytes + work.slice / kSlice * kBoxBytes;
     if (alone) barrier_expect(there, Groups * kBoxBytes);
-    LOAD_BYTES_KEPT(shared_address(s.r[place]), errors, Groups * kBoxBytes, there);
+    load_bytes(shared_address(s.r[place]), errors, Groups * kBoxBytes, there);
   }
   __device__ __forceinline__ void clear(ReverseStage<Groups>& stage, int rows, int lane) const {
     for (int i = 0; i < 2 * kHalves + Groups; ++i) clear_rows(shared_address(stage.k) + i * kBoxBytes, rows, lane, 32);
@@ -275,7 +275,7 @@ __device__ __forceinline__ void store_states(const Problem& p, ReverseShared<Gro
 #pragma unroll 1
     for (int turn = 0; turn < chunks; ++turn) {
       barrier_wait(shared_address(&s.passed_on), (behind + turn) & 1);
-      STORE_BYTES_KEPT(to, shared_address(s.states), Groups * kHalves * kBoxBytes);
+      store_bytes(to, shared_address(s.states), Groups * kHalves * kBoxBytes);
       stored_read();
       barrier_arrive(shared_address(&s.taken));
       to -= static_cast<int64_t>(p.H) * kStateBytes;

@@ -5,15 +5,6 @@
 inline void store_bytes(void* to, uint32_t from, int bytes) { store_bytes_if(true, to, from, bytes); }
 
 inline void load_bytes_once(uint32_t to, const void* from, int bytes, uint32_t barrier) { load_bytes(to, from, bytes, barrier); }
-inline void load_bytes_kept(uint32_t to, const void* from, int bytes, uint32_t barrier) { load_bytes(to, from, bytes, barrier); }
-inline void load_boxes_once(uint32_t to, const CUtensorMap* map, int half, int head, int token, uint32_t barrier) {
-  load_boxes(to, map, half, head, token, barrier);
-}
-inline void load_boxes_kept(uint32_t to, const CUtensorMap* map, int half, int head, int token, uint32_t barrier) {
-  load_boxes(to, map, half, head, token, barrier);
-}
-inline void store_bytes_kept(void* to, uint32_t from, int bytes) { store_bytes(to, from, bytes); }
-inline void store_boxes_kept(const CUtensorMap* map, uint32_t from, int half, int head, int token) { store_boxes(map, from, half, head, token); }
 inline void store_once(uint32_t* at, uint32_t x) { *at = x; }
 
 // Like all stores, each is done when it is waited for, here with the last one.
@@ -22,9 +13,6 @@ inline void stored_but_one() { stored_read_but_one(); }
 // Blocks run one after the other, so what one has left the next one sees.
 inline int count_in_order(int* at, int last) { return std::exchange(*at, *at >= last ? 0 : *at + 1); }
 inline void store_released(int* at, int x) { *at = x; }
-inline int read_now(const int* at) { return *at; }
-inline int exchange_in_order(int* at, int x) { return std::exchange(*at, x); }
-inline void wait_a_little() { wait_until("others", [seen = false]() mutable { return std::exchange(seen, true); }); }
 inline void store_count(int* at, int x) { *at = x; }
 inline int wait_for_counts(const int* first, const int* second, int had) {
   wait_until("counts", [=] { return min(*first, *second) > had; });
