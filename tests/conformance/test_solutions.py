@@ -55,7 +55,7 @@ FEWER = {
     "triton_quantised": ["decode_pool_k_last_fp8_state"],
 }
 # Whose definitions other interpreted solutions serve, too; and whose own tests sample its kernels.
-OTHERS = {"triton_recurrent", "triton_backward"}
+OTHERS = {"triton_recurrent", "triton_backward", "triton_layer_backward"}
 
 
 @pytest.mark.slow
