@@ -21,7 +21,7 @@ def blocking(channels: int) -> tuple[int, int, int]:
     """(tokens and channels of a program, num_warps): the one place to tune."""
     if INTERPRETED:
         return 64, min(1024, triton.next_power_of_2(channels)), 1  # it charges by the program
-    return 32, 64, 8
+    return 32, 64, 4
 
 
 @triton.jit
@@ -48,82 +48,88 @@ def sequence_of(cu_seqlens_ptr, t, num_seqs, total, BT: tl.constexpr):
 
 @triton.jit
 def met(
-    x_ptr, x_row, state_ptr, n, t, start, c, inside, C, AFTER: tl.constexpr, W: tl.constexpr, HAS_STATE: tl.constexpr
+    x_ptr, x_row, state_ptr, n, t, start, stop, c, c_in, C,
+    AFTER: tl.constexpr, W: tl.constexpr, HAS_STATE: tl.constexpr,
 ):  # fmt: skip
     """The inputs AFTER tokens after each of t [BT], before it if less than 0: of the tokens, or of the state before a
-    sequence's first one, whose rows are [num_seqs (W - 1), C]."""
+    sequence's first one, whose rows are [num_seqs (W - 1), C]. The same loads whoever asks: the compiler has them
+    once."""
     row = t + AFTER
-    x = tl.load(x_ptr + row[:, None] * x_row + c[None, :], mask=inside & (row >= start)[:, None], other=0.0)
-    x = x.to(tl.float32)
+    inside = ((row >= start) & (row < stop))[:, None] & c_in[None, :]
+    x = tl.load(x_ptr + row[:, None] * x_row + c[None, :], mask=inside, other=0.0).to(tl.float32)
     if HAS_STATE and AFTER < 0:
         at = (n * (W - 1) + row - start + (W - 1))[:, None] * C + c[None, :]
-        x += tl.load(state_ptr + at, mask=inside & (row < start)[:, None], other=0.0).to(tl.float32)
+        before = ((row < start) & (t < stop))[:, None] & c_in[None, :]
+        x += tl.load(state_ptr + at, mask=before, other=0.0).to(tl.float32)
     return x
 
 
 @triton.jit
-def tap(weight_ptr, c, c_in, j, W: tl.constexpr):
-    return tl.load(weight_ptr + c * W + j, mask=c_in, other=0.0).to(tl.float32)[None, :]
+def tap(taps_ptr, c, c_in, C, j):
+    """Of taps [W, C]."""
+    return tl.load(taps_ptr + j * C + c, mask=c_in, other=0.0).to(tl.float32)[None, :]
 
 
 @triton.jit
 def slope_at(
-    x_ptr, x_row, weight_ptr, bias_ptr, state_ptr, do_ptr, do_row, n, t, start, stop, c, c_in, C,
+    x_ptr, x_row, taps_ptr, bias_ptr, state_ptr, do_ptr, do_row, n, t, start, stop, c, c_in, C,
     K: tl.constexpr, W: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_STATE: tl.constexpr, HAS_DO: tl.constexpr,
     BT: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """dp of the tokens K after each of t [BT], in sequences from start to stop, and zero behind these."""
-    inside = (t + K < stop)[:, None] & c_in[None, :]
     dp = tl.zeros([BT, BC], dtype=tl.float32)
     if HAS_DO:
         p = tl.zeros([BT, BC], dtype=tl.float32)
         if HAS_BIAS:
             p += tl.load(bias_ptr + c, mask=c_in, other=0.0).to(tl.float32)[None, :]
         for j in tl.static_range(W):
-            x = met(x_ptr, x_row, state_ptr, n, t, start, c, inside, C, K + j - (W - 1), W, HAS_STATE)
-            p += tap(weight_ptr, c, c_in, j, W) * x
+            x = met(x_ptr, x_row, state_ptr, n, t, start, stop, c, c_in, C, K + j - (W - 1), W, HAS_STATE)
+            p += tap(taps_ptr, c, c_in, C, j) * x
         on, off = silu_terms(p)
+        inside = (t + K < stop)[:, None] & c_in[None, :]
         dy = tl.load(do_ptr + (t + K)[:, None] * do_row + c[None, :], mask=inside, other=0.0).to(tl.float32)
         dp = dy * (on * (1.0 + p * off))
     return dp
 
 
-@triton.jit
+# Compiled for one sequence, where all would be constants, Triton 3.6 fails.
+@triton.jit(do_not_specialize=["num_seqs"])
 def tokens_kernel(
-    x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, do_ptr, do_row, dht_ptr, dx_ptr, parts_ptr,
+    x_ptr, x_row, taps_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, do_ptr, do_row, dht_ptr, dx_ptr, parts_ptr,
     num_seqs, total, C,
     W: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_STATE: tl.constexpr, HAS_DO: tl.constexpr, HAS_DHT: tl.constexpr,
     BT: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     across = (C + BC - 1) // BC
     block = (tl.program_id(0) // across).to(tl.int64)
-    c = (tl.program_id(0) % across).to(tl.int64) * BC + tl.arange(0, BC)
+    c = tl.program_id(0) % across * BC + tl.arange(0, BC)
     c_in = c < C
     t = block * BT + tl.arange(0, BT)
     n = sequence_of(cu_seqlens_ptr, t, num_seqs, total, BT).to(tl.int64)
     start = bound_of(cu_seqlens_ptr, n, total, t < total)
     stop = bound_of(cu_seqlens_ptr, n + 1, total, t < total)
     inside = (t < stop)[:, None] & c_in[None, :]
-    parts = parts_ptr + block * (W + 1) * C + c
 
     dx = tl.zeros([BT, BC], dtype=tl.float32)
-    for k in tl.static_range(W):  # tap W - 1 - k of the token k behind
-        dp = slope_at(
-            x_ptr, x_row, weight_ptr, bias_ptr, state_ptr, do_ptr, do_row, n, t, start, stop, c, c_in, C,
-            k, W, HAS_BIAS, HAS_STATE, HAS_DO, BT, BC,
-        )  # fmt: skip
-        dx += tap(weight_ptr, c, c_in, W - 1 - k, W) * dp
-        if k == 0:
-            for j in tl.static_range(W):
-                x = met(x_ptr, x_row, state_ptr, n, t, start, c, inside, C, j - (W - 1), W, HAS_STATE)
-                tl.store(parts + j * C, tl.sum(dp * x, axis=0), mask=c_in)
-            tl.store(parts + W * C, tl.sum(dp, axis=0), mask=c_in)
     if HAS_DHT:  # the state afterwards: a sequence's last W - 1 inputs, oldest first
         i = t - stop + (W - 1)
         at = (n * (W - 1) + i)[:, None] * C + c[None, :]
         dx += tl.load(dht_ptr + at, mask=inside & (i >= 0)[:, None], other=0.0)
+    dp = dx
+    for back in tl.static_range(W):  # tap j of the token W - 1 - j behind
+        dp = slope_at(
+            x_ptr, x_row, taps_ptr, bias_ptr, state_ptr, do_ptr, do_row, n, t, start, stop, c, c_in, C,
+            W - 1 - back, W, HAS_BIAS, HAS_STATE, HAS_DO, BT, BC,
+        )  # fmt: skip
+        dx += tap(taps_ptr, c, c_in, C, back) * dp
     # Rows behind the last sequence have nothing: zeros.
     dx = tl.where(inside, dx, 0.0)
+    # The last dp is that of the block's own tokens.
+    parts = parts_ptr + block * (W + 1) * C + c
+    for j in tl.static_range(W):
+        x = met(x_ptr, x_row, state_ptr, n, t, start, stop, c, c_in, C, j - (W - 1), W, HAS_STATE)
+        tl.store(parts + j * C, tl.sum(dp * x, axis=0), mask=c_in)
+    tl.store(parts + W * C, tl.sum(dp, axis=0), mask=c_in)
     tl.store(
         dx_ptr + t[:, None] * C + c[None, :], dx.to(dx_ptr.dtype.element_ty),
         mask=(t < total)[:, None] & c_in[None, :],
@@ -132,7 +138,7 @@ def tokens_kernel(
 
 @triton.jit
 def state_kernel(
-    x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, do_ptr, do_row, dht_ptr, dh0_ptr, total, C,
+    x_ptr, x_row, taps_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, do_ptr, do_row, dht_ptr, dh0_ptr, total, C,
     W: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_STATE: tl.constexpr, HAS_DO: tl.constexpr, HAS_DHT: tl.constexpr,
     BC: tl.constexpr,
 ):  # fmt: skip
@@ -141,7 +147,7 @@ def state_kernel(
     across = (C + BC - 1) // BC
     one = tl.zeros([1], dtype=tl.int64)
     n = one + tl.program_id(0) // across
-    c = (tl.program_id(0) % across).to(tl.int64) * BC + tl.arange(0, BC)
+    c = tl.program_id(0) % across * BC + tl.arange(0, BC)
     c_in = c < C
     start = bound_of(cu_seqlens_ptr, n, total, one == 0)
     stop = bound_of(cu_seqlens_ptr, n + 1, total, one == 0)
@@ -149,10 +155,10 @@ def state_kernel(
         dh0 = tl.zeros([1, BC], dtype=tl.float32)
         for j in tl.static_range(i + 1):
             dp = slope_at(
-                x_ptr, x_row, weight_ptr, bias_ptr, state_ptr, do_ptr, do_row, n, start, start, stop, c, c_in,
+                x_ptr, x_row, taps_ptr, bias_ptr, state_ptr, do_ptr, do_row, n, start, start, stop, c, c_in,
                 C, i - j, W, HAS_BIAS, HAS_STATE, HAS_DO, 1, BC,
             )  # fmt: skip
-            dh0 += tap(weight_ptr, c, c_in, j, W) * dp
+            dh0 += tap(taps_ptr, c, c_in, C, j) * dp
         if HAS_DHT:
             kept = start + i - stop
             at = (n * (W - 1) + kept)[:, None] * C + c[None, :]
@@ -193,17 +199,18 @@ def conv1d_backward(x, weight, bias, cu_seqlens, initial_state, do, dht, dx, dwe
     has = {"HAS_BIAS": bias is not None, "HAS_STATE": initial_state is not None, "HAS_DO": do is not None}
     has["HAS_DHT"] = dht is not None
     do_row = 0 if do is None else do.stride(0)
-    # Rows of channels, as tokens are: else each element of a state that may be met has an address of its own.
+    # Rows of channels, as tokens are: else each element has an address of its own.
+    taps = weight.T.contiguous()
     state, after = (None if y is None else y.transpose(1, 2).contiguous() for y in (initial_state, dht))
     parts = dweight.new_empty((blocks, W + 1, C))
     if blocks and C:
         tokens_kernel[(blocks * across,)](
-            x, x.stride(0), weight, bias, cu_seqlens, state, do, do_row, after, dx, parts, N, total, C,
+            x, x.stride(0), taps, bias, cu_seqlens, state, do, do_row, after, dx, parts, N, total, C,
             W=W, **has, BT=BT, BC=BC, num_warps=num_warps,
         )  # fmt: skip
     if W > 1 and C:
         state_kernel[(N * across,)](
-            x, x.stride(0), weight, bias, cu_seqlens, state, do, do_row, after, dh0, total, C,
+            x, x.stride(0), taps, bias, cu_seqlens, state, do, do_row, after, dh0, total, C,
             W=W, **has, BC=BC, num_warps=1 if INTERPRETED else 2,
         )  # fmt: skip
     if C:
