@@ -102,6 +102,15 @@ __device__ __forceinline__ void prepare_walk_back(ReverseShared<Groups>& s) {
   });
 }
 
+// Once all who walk, feed and store are done: the walk's memory may be used again. By one thread.
+template <int Groups>
+__device__ __forceinline__ void end_walk_back(ReverseShared<Groups>& s) {
+  for (int i = 0; i < kReverseStages<Groups>; ++i) barrier_end(shared_address(&s.full[i])), barrier_end(shared_address(&s.empty[i]));
+  barrier_end(shared_address(&s.tail)), barrier_end(shared_address(&s.errors_there));
+  barrier_end(shared_address(&s.passed_on)), barrier_end(shared_address(&s.taken));
+  fence_async();
+}
+
 // x . r of each token, over a warp's channels. `rests`: what r has lost, or null. All of it is asked for before any is used.
 template <class E, bool WithRests>
 __device__ __forceinline__ void dot_tokens(const float (&x)[32], uint32_t r_box, const uint4* rests, float* to, int warp, int lane) {

@@ -78,6 +78,7 @@ TO_TMA = "fence_async();  // for warps that walk, which have written it"
 OWN_PLACE = "barrier_wait(shared_address(&s.empty[i % Stages]), i / Stages & 1);"
 STATES_TAKEN = "barrier_wait(taken, (turn & 1) ^ 1);"
 OF_PART = "if (round > 0) barrier_wait(shared_address(&s.left[place]), (round - 1) & 1);\n          if (lane"
+END_OF_WALKS = "if (lane_here() == 0) end_walk_back<Groups>(walk);"
 OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
 
 
@@ -98,6 +99,7 @@ OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
         pytest.param("reverse.cuh", TAIL, "if (true) {\n const", "WRONG", id="a tail over the next sequence"),
         pytest.param("products.cuh", "wgmma_shared<E, 1, 1>", "wgmma_shared<E, 1, 0>", "WRONG", id="not turned"),
         pytest.param("invert.cuh", "x[0][j + e] *= beta[e] * inverse[0];", ";", "WRONG", id="E as M"),
+        pytest.param("together.cuh", END_OF_WALKS, "", "to where a barrier is", id="barriers that stay"),
     ],
 )  # fmt: skip
 def test_errors_are_found(tmp_path: Path, name: str, old: str, new: str, says: str) -> None:
