@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,13 @@ def test_a_file_name_means_one_thing() -> None:
     named = [file for file in package.rglob("*.py") if not file.name.startswith("__")]
     names = Counter(file.name for file in named if file.parent.name != "commands")
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_pytest_enters_every_folder_with_tests(pytestconfig: pytest.Config) -> None:
+    """By itself it passes by a folder that is named build."""
+    passed_by = pytestconfig.getini("norecursedirs")
+    folders = {part for file in (ROOT / "tests").rglob("test_*.py") for part in file.relative_to(ROOT).parts[:-1]}
+    assert {name for name in folders if any(fnmatch(name, pattern) for pattern in passed_by)} == set()
 
 
 def test_tests_mirror_the_packages() -> None:

@@ -6,10 +6,12 @@
 
 Takes what `gdnspec check` takes: definitions, --suite, --workload, --workloads, --solutions-dir. Workloads over --gib
 are left out. --define NAME: kernels are built with that macro defined. The README of a solution names one where it has
-one under which racecheck sees who waits for whom.
+one under which racecheck sees who waits for whom. --build FOLDER: CUDA kernels are built there, or were, as by a first
+call without compute-sanitizer, under which compilers are slow.
 """
 
 import argparse
+import hashlib
 import re
 import shutil
 import sys
@@ -81,6 +83,12 @@ def defined(folder: Path, names: list[str], into: Path) -> Path:
     return into
 
 
+def of_sources(folder: Path, into: Path) -> Path:
+    """Where what is built of a solution's files lies: elsewhere for other files, macros that they define included."""
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    return into / hashlib.sha256(b"".join(file.name.encode() + file.read_bytes() for file in files)).hexdigest()[:16]
+
+
 def macro(text: str) -> str:
     if re.fullmatch(r"[A-Za-z_]\w*", text) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no name of a macro")
@@ -103,6 +111,7 @@ def main() -> int:
     parser.add_argument("--solutions-dir", type=Path)
     parser.add_argument("--gib", type=float, default=1.0, help="workloads that hold more are left out (1)")
     parser.add_argument("--define", action="append", default=[], type=macro, metavar="NAME", help="for .cu files")
+    parser.add_argument("--build", type=Path, metavar="FOLDER", help="keeps what is built (nothing is kept)")
     options = parser.parse_args()
     gpu = device("cuda")
     if gpu is None:
@@ -123,11 +132,12 @@ def main() -> int:
             except SpecError as error:
                 print(error, file=sys.stderr)
                 return 2
+        build = of_sources(folder, options.build or Path(scratch) / "build")
         for job in plan(solutions, selected, gpu):
             if job.unsupported is not None or job.workload.drawn is not None or gib(job) > options.gib:
                 left_out += 1
                 continue
-            call(job, folder, Path(scratch) / "build")
+            call(job, folder, build)
             done += 1
     print(
         f"{options.solution}: {done} workloads called, {left_out} left out (unsupported, or over {options.gib:g} GiB)"

@@ -20,6 +20,7 @@ from .regimes import mamba_parameters
 
 BLOCK = 1 << 25  # elements drawn at a time
 TINY = 2.0**-126
+SLOW = 1 / 160  # of the decay of models, for backward passes
 # The first dimension of what a call has a row of, for each token or sequence, or of a pool.
 PER_ROW = (["batch_size"], ["total_seq_len"], ["num_seqs"], ["num_chunks"], ["num_slots"])
 
@@ -88,11 +89,16 @@ class Brush:
         return codes
 
     def _gate(self, log: bool) -> Callable[[Tensor], Tensor]:
-        """alpha, or its logarithm, as models are initialised with: -A softplus(a + dt_bias), [.., heads]."""
+        """alpha, or its logarithm, as models are initialised with: -A softplus(a + dt_bias), [.., heads].
+
+        A is smaller for a backward pass: where a head forgets fast, honest kernels differ by several percent in its dg.
+        Among the many heads of large workloads there would be one that no budget allows."""
         A, dt_bias = (
             torch.from_numpy(x.astype(np.float32)).to(self.device)
             for x in mamba_parameters(self.painter.stream("gate"), self.painter.layout.heads)
         )
+        if self.definition.stage == "backward":
+            A = A * SLOW
 
         def gate(a: Tensor) -> Tensor:
             x = a + dt_bias

@@ -53,6 +53,9 @@ class Lines:
         large = name == "fresh_large"
         wide = name == "fresh_regime" and _between(0, 1, stream) == 1
         regime = _one_of(REGIMES, stream) if name == "fresh_regime" else "typical"
+        if large and self.definition.stage == "backward" and self.definition.conventions.decay_gate != "none":
+            # Among many heads a typical one forgets so much that honest kernels are far apart in its dg.
+            regime = "slow_decay"
         kind = "cuda" if large else "cpu"
         known = WIDE[kind] if wide else sorted(self._presets(large))
         line: dict[str, Any] = {

@@ -126,7 +126,7 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     keep(bits);
     if (with_rests && (c == 0 || c == chunks - 1)) write_rests<E>(y, rests_of(p, s.work, c == chunks - 1, slice / kSlice * 4 + warp), lane);
     __syncwarp();
-    barrier_arrive_if(lane == 0, shared_address(&s.empty[place]));
+    warp_arrive(lane, shared_address(&s.empty[place]));
     const bool around = place == kStages - 1;
     place = around ? 0 : place + 1, parity ^= around;
   }

@@ -202,7 +202,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
       wgmma_wait<0>();
       settle_products(of);
       __syncwarp();
-      barrier_arrive_if(lane == 0, shared_address(&s.left[at.part]));
+      warp_arrive(lane, shared_address(&s.left[at.part]));
       at.parities ^= 1 << at.part, at.part = next_of(at.part, kParts);
     }
     through = add_all(through);
@@ -241,7 +241,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     settle(dQ), settle(dK);
     if ((turn + 1) % p.q_group != 0) continue;
     __syncwarp();
-    barrier_arrive_if(lane == 0, shared_address(&s.queries_left));  // behind the last head the keys, too
+    warp_arrive(lane, shared_address(&s.queries_left));  // behind the last head the keys, too
     block.store<E>(task, dQ, p.dq, p.q_heads, h / p.q_group, wg, warp, here);
 #pragma unroll
     for (int i = 0; i < 32; ++i) dQ[i] = 0.f;
@@ -253,10 +253,10 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
 __device__ __forceinline__ void prepare_parts(GradientShared& s) {
   for (int i = 0; i < kParts; ++i) {
     barrier_init(shared_address(&s.landed[i]), 1);
-    barrier_init(shared_address(&s.left[i]), kGradientThreads / 32);
+    barrier_init(shared_address(&s.left[i]), kGradientThreads / 32 * kSpeakers);
   }
   barrier_init(shared_address(&s.queries), 1);
-  barrier_init(shared_address(&s.queries_left), kGradientThreads / 32);
+  barrier_init(shared_address(&s.queries_left), kGradientThreads / 32 * kSpeakers);
   for (auto& found : s.found) barrier_init(shared_address(&found), 1);
 }
 

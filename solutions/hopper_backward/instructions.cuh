@@ -40,6 +40,9 @@ __device__ __forceinline__ void barrier_init(uint32_t bar, int count) {
 __device__ __forceinline__ void barrier_init_done() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
+// There is no barrier any more: only then may anything else lie there. Else a multiprocessor may write what it knows of the barrier
+// over that, as when it is given to another process for a while.
+__device__ __forceinline__ void barrier_end(uint32_t bar) { asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(bar) : "memory"); }
 __device__ __forceinline__ void barrier_arrive(uint32_t bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }

@@ -96,10 +96,19 @@ template <int Groups>
 __device__ __forceinline__ void prepare_walk_back(ReverseShared<Groups>& s) {
   prepare_places<ReverseShared<Groups>, Groups, kReverseStages<Groups>>(s, [](ReverseStage<Groups>&) {}, [&] {
     barrier_init(shared_address(&s.errors_there), 1);
-    barrier_init(shared_address(&s.passed_on), 4 * Groups);
+    barrier_init(shared_address(&s.passed_on), 4 * Groups * kSpeakers);
     barrier_init(shared_address(&s.taken), 1);
     s.states_there = s.values_there = 0;
   });
+}
+
+// Once all who walk, feed and store are done: the walk's memory may be used again. By one thread.
+template <int Groups>
+__device__ __forceinline__ void end_walk_back(ReverseShared<Groups>& s) {
+  for (int i = 0; i < kReverseStages<Groups>; ++i) barrier_end(shared_address(&s.full[i])), barrier_end(shared_address(&s.empty[i]));
+  barrier_end(shared_address(&s.tail)), barrier_end(shared_address(&s.errors_there));
+  barrier_end(shared_address(&s.passed_on)), barrier_end(shared_address(&s.taken));
+  fence_async();
 }
 
 // x . r of each token, over a warp's channels. `rests`: what r has lost, or null. All of it is asked for before any is used.
@@ -252,7 +261,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     for (int i = 0; i < 32; ++i) y[i] = 0.f;
     at -= p.H;
     __syncwarp();
-    barrier_arrive_if(lane == 0, shared_address(&s.empty[place]));
+    warp_arrive(lane, shared_address(&s.empty[place]));
     const bool around = place == kStages - 1;
     place = around ? 0 : place + 1, parity ^= around;
   }

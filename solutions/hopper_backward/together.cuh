@@ -56,7 +56,11 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
         feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
         named_barrier(kWalk, kTogether);
       }
-      if (walks) named_barrier(kWalked, kTogether + 32);
+      if (walks) {
+        named_barrier(kWalked, kTogether + 32);
+        if (lane_here() == 0) end_walk_back<Groups>(walk);
+        __syncwarp();
+      }
       block.feed_heads();
     } else if (of_block == 9) {
       block.feed_queries();

@@ -56,7 +56,7 @@ __device__ __forceinline__ void prepare_places(Shared& s, Clear clear, More more
   if (threadIdx.x == 0) {
     for (int i = 0; i < Stages; ++i) {
       barrier_init(shared_address(&s.full[i]), 1);
-      barrier_init(shared_address(&s.empty[i]), 4 * Groups);
+      barrier_init(shared_address(&s.empty[i]), 4 * Groups * kSpeakers);
     }
     barrier_init(shared_address(&s.tail), 1);
     more();
@@ -144,7 +144,7 @@ __device__ __forceinline__ void pass_on(const uint32_t (&bits)[8][4], unsigned c
   for (int k = 0; k < 8; ++k) stmatrix(from + k / 4 * kBoxBytes + place_of_lane(warp, k % 4, lane), bits[k]);
   fence_async();
   __syncwarp();
-  barrier_arrive_if(lane == 0, passed_on);
+  warp_arrive(lane, passed_on);
 }
 
 // Whether somebody needs what r loses, in a sequence's first chunk and its last; and where that is, of a warp.

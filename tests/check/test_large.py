@@ -18,6 +18,7 @@ from gdnspec.check.drawn import draw, problems
 from gdnspec.check.excerpt import Sample, chosen
 from gdnspec.check.plan import plan
 from gdnspec.check.run import Checker, Options
+from gdnspec.inputs.fresh import fresh
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, digest, materialise
 from gdnspec.model import roles
 from gdnspec.model.errors import SpecError
@@ -25,7 +26,7 @@ from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.expected import evaluate
 from gdnspec.numerics.torch_arrays import in_blocks, to_array, to_torch
-from helpers_unit import line
+from helpers_unit import GVA, line
 
 DECODE, PREFILL = "gdn_decode_k_last", "gdn_prefill_k_last"
 # What a parameter gets is a sum over all of a call, of which no sample can be judged: such definitions have small rows.
@@ -109,6 +110,16 @@ def test_drawn_inputs_are_what_the_regime_says() -> None:
         files, device = to_torch(same.tensors[name]).double(), content.tensors[name].double()
         assert float(device.std()) == pytest.approx(float(files.std()), rel=0.15), name
         assert float(device.mean()) == pytest.approx(float(files.mean()), abs=0.05), name
+
+
+def test_gates_of_large_gradients_decay_slowly_and_no_others() -> None:
+    """Among many heads a typical one forgets so fast that honest kernels are far apart in its dg."""
+    names = ("gdn_prefill_backward_k_last", PREFILL)
+    least = {n: float(draw(definition(n), small(n, preset=GVA), "cpu").tensors["g"].min()) for n in names}
+    assert least.pop(names[0]) > 0.9
+    assert least[PREFILL] < 0.5
+    regimes = {n: {x.regime for x in fresh(definition(n), 1, "cuda") if x.name == "fresh_large"} for n in names}
+    assert regimes == {names[0]: {"slow_decay"}, PREFILL: {"typical"}}
 
 
 def test_what_may_not_be_drawn_is_found() -> None:

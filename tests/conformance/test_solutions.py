@@ -57,7 +57,7 @@ FEWER = {
     "torch_chunkwise_kda": ["prefill_raw_gates", "prefill_backward_k_last"],
 }
 # Whose definitions other interpreted solutions serve, too; and whose own tests sample its kernels.
-OTHERS = {"triton_recurrent", "triton_backward", "triton_kda"}
+OTHERS = {"triton_recurrent", "triton_backward", "triton_layer_backward", "triton_kda"}
 
 
 @pytest.mark.slow

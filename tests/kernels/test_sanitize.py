@@ -25,6 +25,8 @@ def test_a_macro_is_defined_before_the_first_line_and_lines_keep_their_numbers(s
     for of, lanes in ((folder, 1), (made, 32)):
         command = ["g++", "-E", "-P", "-x", "c++", str(of / "kernel.cu")]
         assert f"int line = 2, lanes = {lanes};" in subprocess.run(command, capture_output=True, text=True).stdout
+    kept = [sanitize.of_sources(of, tmp_path / "kept") for of in (folder, made, folder)]
+    assert kept[0] == kept[2] != kept[1], "a build is of these sources"
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,8 @@ TAIL = "if (rows >= kChunk) {\n      const"
 TO_TMA = "fence_async();  // for warps that walk, which have written it"
 OWN_PLACE = "barrier_wait(shared_address(&s.empty[i % Stages]), i / Stages & 1);"
 STATES_TAKEN = "barrier_wait(taken, (turn & 1) ^ 1);"
-OF_PART = "if (round > 0) barrier_wait(shared_address(&s.left[place]), (round - 1) & 1);"
+OF_PART = "if (round > 0) barrier_wait(shared_address(&s.left[place]), (round - 1) & 1);\n          if (lane"
+END_OF_WALKS = "if (lane_here() == 0) end_walk_back<Groups>(walk);"
 OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
 
 
@@ -85,19 +86,20 @@ OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
 @pytest.mark.parametrize(
     ("name", "old", "new", "says"),
     [
-        pytest.param("forward.cuh", "scale_state(S,", "(void)(", "WRONG: ragged", id="no decay"),
+        pytest.param("forward.cuh", "(!Carries) scale_state(S,", "(!Carries) (void)(", "WRONG: ragged", id="no decay"),
         pytest.param("reverse.cuh", "update_state<E>(dS, bits, k);", "", "WRONG: ragged", id="nothing erased"),
         pytest.param("walk.cuh", TO_TMA, "", "a write without fence_async", id="no fence"),
         pytest.param("walk.cuh", OWN_PLACE, "", "changed|WRONG|without fence_async", id="a place not left yet"),
-        pytest.param("gradients.cuh", OF_PART, "", "changed|WRONG|too many arrivals", id="a part not left yet"),
+        pytest.param("gradients.cuh", OF_PART, "if (lane", "changed|WRONG|too many arrivals", id="a part not left yet"),
         pytest.param("gradients.cuh", OF_MATRICES, "wgmma_fence();", "WRONG|fence_async", id="matrices too early"),
-        pytest.param("walk.cuh", STATES_TAKEN, "", "changed|WRONG|while it was", id="states too early"),
+        pytest.param("walk.cuh", STATES_TAKEN, "", "changed|WRONG|while it was|fence", id="states too early"),
         pytest.param("segments.cuh", "? all.turned :", "? all.transfers :", "WRONG: cut", id="not turned back"),
         pytest.param("decays.cuh", "g < kSteep ? 0.f : g", "g < kSteep ? 1.f : g", "WRONG: resets", id="a gate of 0"),
         pytest.param("between.cuh", "if (t <= i) sums", "if (t < i) sums", "WRONG: ragged", id="a gate too late"),
-        pytest.param("reverse.cuh", TAIL, "if (true) {\n const", "WRONG: ragged", id="a tail over the next sequence"),
+        pytest.param("reverse.cuh", TAIL, "if (true) {\n const", "WRONG", id="a tail over the next sequence"),
         pytest.param("products.cuh", "wgmma_shared<E, 1, 1>", "wgmma_shared<E, 1, 0>", "WRONG", id="not turned"),
         pytest.param("invert.cuh", "x[0][j + e] *= beta[e] * inverse[0];", ";", "WRONG", id="E as M"),
+        pytest.param("together.cuh", END_OF_WALKS, "", "to where a barrier is", id="barriers that stay"),
     ],
 )  # fmt: skip
 def test_errors_are_found(tmp_path: Path, name: str, old: str, new: str, says: str) -> None:

@@ -158,6 +158,7 @@ COMPILED = [
     pytest.param("backward_raw_gates", {"D": 128}, 240, id="raw_gates"),
     pytest.param("backward_k_last", {"D": 128, "given": False}, 100, id="no states"),
     pytest.param("backward_k_last", {"D": 128, "heads": (16, 8, 8)}, 200, id="gqa"),
+    pytest.param("backward_raw_gates", {"D": 64, "heads": (4, 2, 2)}, 200, id="gqa, raw gates"),
     pytest.param("backward_k_last", {"D": 128, "heads": (2, 2, 8), "T": 32768, "N": 1}, 170, id="segments"),
     pytest.param("backward_k_last", {"D": 64}, 120, id="d64"),
     pytest.param("backward_k_last", {"D": 256}, 400, id="d256"),

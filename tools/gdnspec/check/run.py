@@ -25,7 +25,7 @@ from gdnspec.check.repeat import Repeats
 from gdnspec.check.second import Judge, SecondCall, further
 from gdnspec.check.symmetry import Transformation
 from gdnspec.inputs import memory
-from gdnspec.inputs.fresh import narrower
+from gdnspec.inputs.fresh import lines_like, narrower
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
 from gdnspec.model.definition import Definition
 from gdnspec.model.errors import SpecError
@@ -113,22 +113,19 @@ def draw_sampled(found: Found, workload: Workload, values: Expected, device: str
 
 def draw_fresh(found: Found, workload: Workload, values: Expected, device: str) -> Case:
     """A fresh case with a budget. If even honest emulators are far off, the content tests nothing, and the next seed is
-    tried, then fewer sequences. Raises `InvalidWorkload` if no content works."""
-    fewer: Workload | None = workload
+    tried, then fewer sequences, then another line of the same name. Raises `InvalidWorkload` if none of them works."""
     refused = ""
-    while fewer is not None:
-        first = fewer.seed or 0
-        for seed in range(first, first + (DRAWS if narrower(found, fewer) is None else DRAWS_OF_MANY)):
-            line = fewer.model_copy(update={"seed": seed})
-            inputs = materialise(found, line)
+    for line in lines_like(found, workload, device):
+        first = line.seed or 0
+        for seed in range(first, first + (DRAWS if narrower(found, line) is None else DRAWS_OF_MANY)):
+            drawn_line = line.model_copy(update={"seed": seed})
+            inputs = materialise(found, drawn_line)
             expected = values.values(found, inputs, keep=False)
             try:
-                line = with_budget(found, line, measure(found, line, inputs, expected, device))
+                measured = measure(found, drawn_line, inputs, expected, device)
+                return Case(with_budget(found, drawn_line, measured), inputs, expected)
             except SpecError as error:
                 refused = str(error)
-            else:
-                return Case(line, inputs, expected)
-        fewer = narrower(found, fewer)
     raise InvalidWorkload(refused)
 
 

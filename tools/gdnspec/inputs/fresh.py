@@ -1,5 +1,8 @@
 """Draws new workloads for every check: the family draws them from the seed of the check."""
 
+from collections.abc import Iterator
+from itertools import chain, islice
+
 from gdnspec.build.reference import FAMILY_CODE, judged, running
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.workloads import workloads
@@ -8,6 +11,8 @@ from gdnspec.model.errors import PlacedError, Problem, SpecError
 from gdnspec.model.workload import Workload
 
 _DOING = "drawing fresh lines"
+LINES = 4  # of one name: other lengths and gates where no content will do
+SEEDS = 64  # in which those lines are looked for
 
 
 def names(found: Found, device: str) -> tuple[str, ...]:
@@ -30,6 +35,27 @@ def narrower(found: Found, line: Workload) -> Workload | None:
     drawer = _drawer(found)
     with running(found.family, _DOING):
         return None if drawer is None else drawer.narrower(line)
+
+
+def lines_like(found: Found, first: Workload, device: str) -> Iterator[Workload]:
+    """The line and those with fewer of its sequences, then others that may take its place: honest arithmetic may be far
+    off whatever is drawn for some lengths and gates."""
+    for each in islice(chain([first], _alike(found, first, device)), LINES):
+        line: Workload | None = each
+        while line is not None:
+            yield line
+            line = narrower(found, line)
+
+
+def _alike(found: Found, first: Workload, device: str) -> Iterator[Workload]:
+    """Lines of the same name, heads and switches, so that the same solutions serve them. They are drawn from the line's
+    own seed, and repeat as it does."""
+    switches = {name: value for name, value in first.scalars.items() if isinstance(value, bool)}
+    for i in range(SEEDS):
+        for line in fresh(found, (first.seed or 0) ^ i, device):
+            like = (line.name, line.preset) == (first.name, first.preset)
+            if like and switches.items() <= line.scalars.items():
+                yield line
 
 
 def _held(found: Found, line: Workload) -> Workload:

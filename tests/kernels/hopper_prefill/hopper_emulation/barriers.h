@@ -51,6 +51,16 @@ inline void barrier_init(uint32_t at, int count) {
   barriers[at] = {.count = count, .pending = count, .bytes = 0, .made_by = running};
 }
 
+inline void barrier_end(uint32_t at) {
+  barrier_at(at);
+  barriers.erase(at);
+}
+// What is a barrier still may be written by the hardware at any time.
+inline void require_no_barrier(uint32_t at, int bytes) {
+  const auto found = barriers.lower_bound(at);
+  require(found == barriers.end() || found->first >= at + bytes, "a copy to where a barrier is");
+}
+
 inline void barrier_init_done() {
   for (auto& [at, barrier] : barriers) {
     if (barrier.made_by == running) barrier.made_by = -1;

@@ -41,6 +41,7 @@ inline std::map<int, std::vector<Store>> stores;  // of a thread
 inline void load_boxes(uint32_t to, const CUtensorMap* map, int half, int head, int token, uint32_t barrier) {
   require(to % 1024 == 0, "load_boxes: misaligned");
   const uint32_t box = map->rows * kBoxRowBytes;
+  require_no_barrier(to, map->halves * box);
   for (uint32_t at = to; at < to + map->halves * box; at += kPieceBytes) {
     std::memset(fenced_piece(at, "load_boxes"), kPoison, kPieceBytes);
   }
@@ -68,6 +69,7 @@ inline void land_box(const BoxCopy& copy) {
 
 inline void load_bytes(uint32_t to, const void* from, int bytes, uint32_t barrier) {
   require(to % 16 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0 && bytes % 16 == 0, "load_bytes: misaligned");
+  require_no_barrier(to, bytes);
   for (uint32_t at = to; at < to + bytes; at += kPieceBytes) {
     std::memset(fenced_piece(at, "load_bytes"), kPoison, kPieceBytes);
   }
