@@ -74,10 +74,23 @@ class Painter:
                 sizes = self.regime.state(self.layout)[:, None, None, None]
                 # By way of float32, as a state that is kept in it and rounded once.
                 return encode((self.stream(tensor.name).normal(*shape) * sizes).astype(np.float32), tensor.dtype)
+            case "cotangents":
+                return self.cotangents(tensor, shape)
             case str(gate):
                 grid = off_grid if self.workload.suite == "fresh" else on_grid
                 return encode(grid(self._gate(gate)).reshape(shape), tensor.dtype)
         raise RegimeError(f"the input {tensor.name!r} of {self.definition.name} does not say how it is drawn")
+
+    def cotangents(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
+        """Normal, of the regime's magnitude. Where one token alone has a gradient, it is two thirds into its sequence,
+        and a final state has none."""
+        drawn = self.stream(tensor.name).normal(*shape) * self.regime.cotangent
+        if self.regime.one_cotangent:
+            alone = np.zeros(shape[0], dtype=bool)
+            if (tensor.shape or [None])[0] == TOKENS:
+                alone = self.layout.position == (2 * self.layout.lengths // 3)[self.layout.sequence]
+            drawn[~alone] = 0.0
+        return encode(drawn.astype(np.float32), tensor.dtype)
 
     def pool(self, tensor: Tensor, shape: tuple[int, ...], naming: list[str]) -> NDArray[np.generic]:
         """Slots that the call names have states of the magnitude of the first row that names them; all others are

@@ -16,6 +16,9 @@ POOL = {"cpu": 1 << 24, "cuda": 1 << 28}  # bytes of a pool, at most, where slot
 MOST_SEQUENCES = {"cpu": 300, "cuda": 1100}
 MOST_DRAFTS, INTERVAL = 16, "checkpoint_interval"  # draft tokens; the scalar: tokens from one checkpoint to the next
 SHORT_WITH_CHECKPOINTS = 140  # tokens, just past two intervals
+# The emulators of gradients hold a number for each pair of tokens and key channel.
+LEAST_HEADS, SHORT_BACKWARD, FEWER_SEQUENCES = (SMALL[0], SMALL[0]), 48, 160
+LEAST = 4  # tokens of a sequence whose gradients are judged: of one, rounding may leave nothing of a gate's
 SHORT, FEW_ROWS, FEW_SEQUENCES = 70, 12, 8  # tokens, just past a chunk; rows of decode; sequences
 
 
@@ -32,7 +35,8 @@ class Lines:
         stream = Stream(seed, f"{self.definition.name}/{name}")
         large = name == "fresh_large"
         wide, kind = name == "fresh_regime" and _between(0, 1, stream) == 1, "cuda" if large else "cpu"
-        known = WIDE[kind] if wide else LARGE if large else SMALL
+        backward = self.definition.stage == "backward"
+        known = WIDE[kind] if wide else LARGE if large else LEAST_HEADS if backward else SMALL
         regime = REGIMES[_between(0, len(REGIMES) - 1, stream)] if name == "fresh_regime" else "typical"
         line: dict[str, Any] = {
             "name": name, "suite": "fresh", "regime": regime, "seed": int(stream.raw(1)[0] >> np.uint64(2)),
@@ -50,11 +54,14 @@ class Lines:
             axes, integers = slots(self.definition, count, tokens, stream, most)
             axes |= sizes(self.definition, [tokens] * count, {})
             return Workload.model_validate({**line, "axes": axes, "integers": integers})
+        least = LEAST if backward else 1
         if wide:  # the last is not empty
-            several = [_between(0, 3, stream) for _ in range(_log_between(MOST_SEQUENCES[kind], stream))]
-            return self._ragged(line, [*several, _between(1, 5, stream)])
-        most = 1000 if large else SHORT if INTERVAL not in line["scalars"] else SHORT_WITH_CHECKPOINTS
-        return self._ragged(line, [_between(1, most, stream) for _ in range(_between(2, 4, stream))])
+            most = FEWER_SEQUENCES if backward and kind == "cpu" else MOST_SEQUENCES[kind]
+            several = [_between(0, 3, stream) for _ in range(_log_between(most, stream))]
+            return self._ragged(line, [length and max(length, least) for length in (*several, _between(1, 5, stream))])
+        short = SHORT_BACKWARD if backward else SHORT_WITH_CHECKPOINTS if INTERVAL in line["scalars"] else SHORT
+        most = 1000 if large else short
+        return self._ragged(line, [_between(least, most, stream) for _ in range(_between(2, 4, stream))])
 
     def narrower(self, line: Workload) -> Workload | None:
         """With the last quarter of its sequences."""

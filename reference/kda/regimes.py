@@ -21,7 +21,8 @@ AT_ONCE = -30.0  # a decay that leaves nothing in bfloat16, and is no reset
 @dataclass(frozen=True)
 class Regime:
     """`log_alpha` None is the Mamba-2 form, which a raw gate reaches by itself; `beta` None a sigmoid of a normal.
-    `state`: the magnitude of each sequence's initial state, [num_seqs]."""
+    `state`: the magnitude of each sequence's initial state, [num_seqs]. `cotangent`: that of gradients of outputs,
+    which one token of a sequence alone has where `one_cotangent`."""
 
     log_alpha: Decay | None = None
     beta: Gate | None = None
@@ -29,6 +30,8 @@ class Regime:
     keys: Keys = "independent"
     rate: float = 1.0  # raw gates: A is this times uniform in (0, 16]
     state: Sizes = lambda layout: np.ones(len(layout.lengths))
+    cotangent: float = 1.0
+    one_cotangent: bool = False
 
 
 def constant(value: float) -> Decay:
@@ -136,4 +139,6 @@ GENERATORS: dict[str, Regime] = {
     "one_large_state": Regime(log_alpha=mild, state=one_large),
     "large_steps": Regime(log_alpha=between(-3.0, -0.1), rate=1 / 160),
     "tiny_keys": Regime(log_alpha=mild, keys="tiny"),
+    "single_cotangent": Regime(log_alpha=mild, one_cotangent=True),
+    "huge_cotangents": Regime(log_alpha=mild, cotangent=1e4),
 }

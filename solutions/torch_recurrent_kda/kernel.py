@@ -155,3 +155,56 @@ def verify_k_last(
         )  # fmt: skip
         pool[state_slots[live, t].long()] = S
     return o
+
+
+# --- gradients --------------------------------------------------------------------------------------------------
+
+
+def states_before(k, v, alpha, beta, S):
+    """The state before each token of a sequence, [T, H, V, K]: key, alpha [T, H, K]; v [T, H, V]; S [H, V, K]."""
+    before = []
+    for t in range(len(k)):
+        before.append(S)
+        _, S = step(S, k[t], k[t], v[t], alpha[t], beta[t])
+    return before
+
+
+def token_backward(S, q, k, v, alpha, beta, do, dS):
+    """One token, from its state before and the gradient of the state after. Returns dq, dk, dv, dg, dbeta and dS."""
+    decayed = alpha[..., None, :] * S
+    error = v - (decayed * k[..., None, :]).sum(-1)
+    u = beta[..., None] * error
+    dS = dS + do[..., :, None] * q[..., None, :]
+    dq = ((decayed + u[..., :, None] * k[..., None, :]) * do[..., :, None]).sum(-2)
+    du = (dS * k[..., None, :]).sum(-1)
+    dv = beta[..., None] * du
+    dk = (dS * u[..., :, None]).sum(-2) - (decayed * dv[..., :, None]).sum(-2)
+    dS = dS - dv[..., :, None] * k[..., None, :]
+    dg = (decayed * dS).sum(-2)  # of the logarithm: 0 at a reset
+    return dq, dk, dv, dg, (du * error).sum(-1), alpha[..., None, :] * dS
+
+
+def prefill_backward_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht):
+    """kda_prefill_backward_k_last: all states of a sequence are kept, and its tokens are taken from the last."""
+    (T, H), K = v.shape[:2], q.shape[-1]
+    Q, key, values = expand(q, H), expand(k, H), v.float()
+    ones = torch.ones(T, H, K, device=q.device)
+    decays, writes = ones if g is None else torch.exp(g), ones[..., 0] if beta is None else beta
+    ends = cu_seqlens.tolist()
+    zeros = torch.zeros(len(ends) - 1, H, K, K, device=q.device)
+    S, dS = (zeros if x is None else x for x in (initial_state, dht))
+    reads = 0 * ones if do is None else (K**-0.5 if scale is None else float(scale)) * do.float()
+    made = [torch.zeros(T, H, K, device=q.device) for _ in range(4)] + [torch.zeros(T, H, device=q.device)]
+    dh0 = dS.clone()
+    for n in range(len(ends) - 1):
+        rows = slice(ends[n], ends[n + 1])
+        before, D = states_before(key[rows], values[rows], decays[rows], writes[rows], S[n]), dS[n]
+        for t in range(rows.stop - 1, rows.start - 1, -1):
+            token = Q[t], key[t], values[t], decays[t], writes[t], reads[t]
+            *found, D = token_backward(before[t - rows.start], *token, D)
+            for whole, part in zip(made, found, strict=True):
+                whole[t] = part
+        dh0[n] = D
+    dq, dk, dv, dg, dbeta = made
+    folded = (x.unflatten(1, (of.shape[1], -1)).sum(2).to(of.dtype) for x, of in ((dq, q), (dk, k), (dv, v)))
+    return *folded, dg, dbeta, dh0

@@ -55,7 +55,7 @@ SERVING = (
 KDA = (
     "kda_prefill_k_last", "kda_prefill_k_first", "kda_prefill_raw_gates", "kda_decode_k_last",
     "kda_decode_k_last_bf16_state", "kda_decode_pool_k_last", "kda_decode_pool_k_last_bf16_state",
-    "kda_prefill_checkpoints", "kda_verify_k_last",
+    "kda_prefill_checkpoints", "kda_verify_k_last", "kda_prefill_backward_k_last",
 )  # fmt: skip
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")
 
@@ -397,7 +397,7 @@ def test_the_preset_of_a_real_model_divides_its_heads(model: str, degree: int) -
 def test_every_preset_names_its_source() -> None:
     assert all(len(preset.source) > 10 for preset in presets().values())
     for name, preset in presets().items():
-        if name.startswith(("qwen", "olmo", "kimi", "glm")):
+        if name.startswith(("qwen", "olmo", "kimi", "glm", "ling")):
             assert name.split("-")[0] in preset.source.lower(), name
         else:
             assert name.startswith("synthetic-"), name

@@ -228,6 +228,32 @@ def verify_conformance() -> Iterator[Line]:
     yield verify("head_size_120", D120, "typical", 2, [1, 2], covers="a head size that no power of two divides")
 
 
+def backward_smoke() -> Iterator[Line]:
+    yield prefill("ragged", SMALL, "typical", (5, 31, 65), covers="sequences of 5, 31 and 65 tokens together")
+    yield prefill("empty_sequences", GROUPS, "mild_decay", (0, 17, 0, 20, 0), covers="no tokens: dh0 is dht")
+    yield prefill("resets", SMALL, "hard_reset", (40,), covers="channels reset at tokens and at edges of chunks")
+    yield prefill("channels", SMALL, "mixed_channels", (40, 9), covers="channels that decay unlike one another")
+    omitted = ["g", "beta", "initial_state", "dht"]
+    yield prefill("only_required", SMALL, "typical", (30,), omit=omitted, covers="every optional input left out but do")
+
+
+def backward_conformance() -> Iterator[Line]:
+    for regime in ("deep_sums", "slow_deep_sums", "mixed_channels", "hard_reset", "lower_bound", "long_memory"):
+        yield prefill(f"regime_{regime}", SMALL_128, regime, (65, 9, 33), covers=OF_GATES[regime])
+    yield prefill("one_cotangent", SMALL, "single_cotangent", (70, 9), covers="zeros behind the only cotangent")
+    yield prefill("huge_cotangents", SMALL, "huge_cotangents", (65,), covers="gradients of magnitude 1e4")
+    yield prefill("reflected", SMALL, "beta_two", (40,), covers="beta = 2: a write reflects")
+    yield prefill("nothing_written", SMALL, "beta_zero", (65,), covers="beta = 0: dbeta alone knows of the error")
+    yield prefill("one_large", GROUPS, "one_large_state", (33, 64, 9), covers="one large state among small ones")
+    yield prefill("head_size_120", D120, "mild_decay", (40, 0, 25), covers="a head size that no power of two divides")
+    yield prefill("scale_zero", SMALL, "mild_decay", (20,), scalars={"scale": 0.0}, covers="scale 0.0 is not absent")
+    yield prefill("scale_negative", SMALL, "mild_decay", (40,), scalars={"scale": -0.3}, covers="a scale of its own")
+    yield prefill("from_output", SMALL, "mild_decay", (40, 0), omit=["dht"], covers="dht absent: zeros")
+    yield prefill("from_state", SMALL, "mild_decay", (40, 0), omit=["do"], covers="do absent: zeros")
+    yield prefill("from_zeros", SMALL, "mild_decay", (40, 0), omit=["initial_state"], covers="dg of first tokens is 0")
+    yield prefill("several_chunks", SMALL, "typical", (150, 129), covers="several chunks, and their edges")
+
+
 PREFILL = {"smoke": prefill_smoke, "conformance": prefill_conformance}
 RAW = {"smoke": raw_smoke, "conformance": raw_conformance}
 DECODE = {"smoke": decode_smoke, "conformance": decode_conformance}
@@ -248,9 +274,11 @@ POOL_BF16 = {
 }  # fmt: skip
 CHECKPOINTS = {"smoke": checkpoints_smoke, "conformance": checkpoints_conformance}
 VERIFY = {"smoke": verify_smoke, "conformance": verify_conformance}
+BACKWARD = {"smoke": backward_smoke, "conformance": backward_conformance}
 ROWS: dict[str, dict[str, Rows]] = {
     "kda_prefill_k_last": PREFILL, "kda_prefill_k_first": PREFILL, "kda_prefill_raw_gates": RAW,
     "kda_prefill_checkpoints": CHECKPOINTS, "kda_verify_k_last": VERIFY,
+    "kda_prefill_backward_k_last": BACKWARD,
     "kda_decode_k_last": DECODE, "kda_decode_k_last_bf16_state": DECODE_BF16,
     "kda_decode_pool_k_last": POOL, "kda_decode_pool_k_last_bf16_state": POOL_BF16,
 }  # fmt: skip
