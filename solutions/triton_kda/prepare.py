@@ -88,7 +88,6 @@ def prepare_kernel(
     N: tl.constexpr = C // B
     QK_near = tl.zeros([N, B, B], dtype=tl.float32)
     KK_near = tl.zeros([N, B, B], dtype=tl.float32)
-    own = tl.zeros([C], dtype=tl.float32)
     lasting = 0  # a bit for each BD channels
     for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
         d = d_first + tl.arange(0, BD)
@@ -102,15 +101,17 @@ def prepare_kernel(
             inside = row[:, None] & (d < K_SIZE)[None, :]
             K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
             Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
-            own += tl.sum(Q * K, axis=1)
             QK_near, KK_near = near_scores(QK_near, KK_near, Q, K, g, GUARD, N, B)
     near = (i // B == j // B) & (i > j)
-    QK = tl.where(near, across(QK_near, N, B), 0.0) + tl.where(i == j, own[:, None], 0.0)
+    QK = tl.where(near, across(QK_near, N, B), 0.0)
     KK = tl.where(near, across(KK_near, N, B), 0.0)
     if NORM:
         QK *= q_factor[:, None] * k_factor[None, :]
         KK *= k_factor[:, None] * k_factor[None, :]
 
+    # A token's query and key have no decay in between: their product stays in float32, for a sequence of one token has
+    # no other term.
+    own = tl.zeros([C], dtype=tl.float32)
     # All channels: their decays from the chunk's start to each token, and from there to its end, with q and k for
     # chain_kernel; and pairs that are still missing. gamma * K waits in the place of w.
     for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
@@ -123,6 +124,7 @@ def prepare_kernel(
         if NORM:
             K *= k_factor[:, None]
             Q *= q_factor[:, None]
+        own += tl.sum(Q * K, axis=1)
         g = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
         G = tl.cumsum(g, axis=0)
         whole = tl.sum(g, axis=0)
@@ -138,7 +140,7 @@ def prepare_kernel(
             KK = tl.dot(K_gamma, back, acc=KK)
         else:
             QK, KK = far_scores(QK, KK, Q, K, g, G, i, N, B)
-    P = tl.where(i >= j, QK, 0.0)
+    P = tl.where(i > j, QK, tl.where(i == j, own[:, None], 0.0))
     tl.store(P_ptr + i * C + j, P.to(tl.bfloat16))
 
     # T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) KK).
