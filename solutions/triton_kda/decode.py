@@ -90,6 +90,13 @@ def require_state(name, x):
         raise ValueError(f"head_size {x.shape[3]} is not served: 1 to 256 are")
 
 
+def require_pool(pool):
+    require_state("pool", pool)
+    num_slots, H, D, _ = pool.shape
+    if not pool[:1].is_contiguous() or (num_slots > 1 and pool.stride(0) < H * D * D):
+        raise ValueError(f"pool must be contiguous but for its first dimension; its strides are {pool.stride()}")
+
+
 def require_gates(like, A_log, a, dt_bias, b, lead):
     _, H, D, _ = like.shape
     f32, bf16 = (torch.float32,), (torch.bfloat16,)
@@ -150,10 +157,8 @@ def decode_pool_k_last(
     q, k, v, pool, read_slots, write_slots, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm, output
 ):  # fmt: skip
     """kda_decode_pool_k_last: pool [num_slots, H, V, K], float32 or bfloat16."""
-    require_state("pool", pool)
+    require_pool(pool)
     num_slots, H, D, _ = pool.shape
-    if not pool[:1].is_contiguous() or (num_slots > 1 and pool.stride(0) < H * D * D):
-        raise ValueError(f"pool must be contiguous but for its first dimension; its strides are {pool.stride()}")
     B = q.shape[0]
     key_heads = require_tokens(pool, q, k, v, output, B)
     require_gates(pool, A_log, a, dt_bias, b, (B, 1))

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
-LEAST: tl.constexpr = tl.constexpr(-256.0)  # 2^-256 is 0 in float32: an exact reset, and -inf too
+LEAST: tl.constexpr = tl.constexpr(-160.0)  # 2^-160 is 0 in float32: an exact reset, and -inf too
 
 
 @triton.jit

@@ -5,15 +5,15 @@ import triton.language as tl
 from chunks import sequence_of, slot_of, start_of
 from gates import log2_decay
 from inverse import across, unit_lower_inverse
-from products import product, two_terms
-from scores import flat_scores, near_scores, small_level, sums
+from products import product
+from scores import far_scores, near_scores
 
 
 @triton.jit
 def gates_of(
     g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE: tl.constexpr, H: tl.constexpr, GATE: tl.constexpr
 ):
-    """Log2 of the decays of the chunk's tokens, some channels, in two terms; 0 past the end of the sequence."""
+    """Log2 of the decays of the chunk's tokens, some channels; 0 past the end of the sequence."""
     d_in = d < K_SIZE
     inside = row[:, None] & d_in[None, :]
     gates = tl.zeros(inside.shape, dtype=tl.float32)
@@ -24,7 +24,7 @@ def gates_of(
     else:
         bias = tl.load(bias_ptr + h * K_SIZE + d, mask=d_in, other=0.0).to(tl.float32)
         gates = tl.where(row[:, None], log2_decay(gates, bias[None, :], rate, lower_bound, GATE), 0.0)
-    return two_terms(gates)
+    return gates
 
 
 @triton.jit
@@ -76,97 +76,87 @@ def prepare_kernel(
         beta += tl.load(beta_ptr + first * H + h + t * H, mask=row, other=0.0).to(tl.float32)
         if BETA == "sigmoid":
             beta = tl.where(row, 1.0 / (1.0 + tl.exp(-beta)), 0.0)
-    # 1 / norm of each query and key, with the epsilon of the definitions, as factors of what is made of them.
-    q_factor = tl.full([C], 1.0, dtype=tl.float32)
-    k_factor = tl.full([C], 1.0, dtype=tl.float32)
     if NORM:
         q_factor, k_factor = factors(q_ptr, k_ptr, row, i, HQ, K_SIZE, BK)
     rate = 0.0
     if GATE == "softplus" or GATE == "bounded":
         rate = tl.exp(tl.load(rate_ptr + h).to(tl.float32))
 
-    # Scores first: sums over all channels, and nothing else in registers. Those of blocks of 16 tokens, then of pairs
-    # of them, then of pairs of 32. Gates, q and k come out of a cache again. Some channels may decay so little that one
-    # product is for all pairs of the chunk.
+    # Pairs of tokens inside of blocks of 16 first, of channels that forget: sums over all channels, and little else in
+    # registers. Some channels may decay so little that one product is for all pairs of the chunk, further below.
     B: tl.constexpr = 16
     N: tl.constexpr = C // B
     QK_near = tl.zeros([N, B, B], dtype=tl.float32)
     KK_near = tl.zeros([N, B, B], dtype=tl.float32)
-    own = tl.zeros([C], dtype=tl.float32)
     lasting = 0  # a bit for each BD channels
     for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
         d = d_first + tl.arange(0, BD)
-        inside = row[:, None] & (d < K_SIZE)[None, :]
-        high, low = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
+        g = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
         lasts = False
         if GUARD == 2:
-            lasts = tl.min(tl.sum(high.to(tl.float32), axis=0)) >= -64.0
+            lasts = tl.min(tl.sum(g, axis=0)) >= -64.0
         if lasts:
             lasting |= 1 << (d_first // BD)
         else:
-            K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
-            Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
-            own += tl.sum(Q.to(tl.float32) * K.to(tl.float32), axis=1)
-            Qs, Ks = tl.reshape(Q, [N, B, BD]), tl.reshape(K, [N, B, BD])
-            highs, lows = tl.reshape(high, [N, B, BD]), tl.reshape(low, [N, B, BD])
-            if GUARD:
-                QK_near, KK_near = near_scores(QK_near, KK_near, Qs, Ks, highs, lows, N, B)
-            else:
-                for level in tl.range(0, 4, num_stages=1):
-                    QK_near, KK_near = small_level(QK_near, KK_near, Qs, Ks, highs, lows, level, N, B)
-
-    QK = tl.zeros([C, C], dtype=tl.float32)
-    KK = tl.zeros([C, C], dtype=tl.float32)
-    for level in tl.range(4, 6, num_stages=1):
-        for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
-            d = d_first + tl.arange(0, BD)
             inside = row[:, None] & (d < K_SIZE)[None, :]
-            lasts = (lasting >> (d_first // BD)) & 1 == 1
-            if (level == 5) | (not lasts):
-                high, low = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
-                K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
-                Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
-                QK, KK = flat_scores(QK, KK, Q, K, high, low, i, j, level, lasts)
-        # Of 16 tokens' pairs with the block before; all that 32 tokens add is right.
-        QK = tl.where((level == 5) | (i // B == j // B + 1), QK, 0.0)
-        KK = tl.where((level == 5) | (i // B == j // B + 1), KK, 0.0)
-
+            K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
+            Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
+            QK_near, KK_near = near_scores(QK_near, KK_near, Q, K, g, GUARD, N, B)
     near = (i // B == j // B) & (i > j)
-    QK += tl.where(near, across(QK_near, N, B), 0.0) + tl.where(i == j, own[:, None], 0.0)
-    KK += tl.where(near, across(KK_near, N, B), 0.0)
+    QK = tl.where(near, across(QK_near, N, B), 0.0)
+    KK = tl.where(near, across(KK_near, N, B), 0.0)
     if NORM:
         QK *= q_factor[:, None] * k_factor[None, :]
         KK *= k_factor[:, None] * k_factor[None, :]
-    P = tl.where(i >= j, QK, 0.0)
+
+    # A token's query and key have no decay in between: their product stays in float32, for a sequence of one token has
+    # no other term.
+    own = tl.zeros([C], dtype=tl.float32)
+    # All channels: their decays from the chunk's start to each token, and from there to its end, with q and k for
+    # chain_kernel; and pairs that are still missing. gamma * K waits in the place of w.
+    for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
+        d = d_first + tl.arange(0, BD)
+        d_in = d < K_SIZE
+        inside = row[:, None] & d_in[None, :]
+        at = i * K_SIZE + d[None, :]
+        K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        if NORM:
+            K *= k_factor[:, None]
+            Q *= q_factor[:, None]
+        own += tl.sum(Q * K, axis=1)
+        g = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
+        G = tl.cumsum(g, axis=0)
+        whole = tl.sum(g, axis=0)
+        gamma = tl.exp2(G)
+        K_gamma, Q_gamma = (K * gamma).to(tl.bfloat16), (Q * gamma).to(tl.bfloat16)
+        tl.store(w_ptr + at, K_gamma, mask=d_in[None, :])
+        tl.store(from_start_ptr + at, Q_gamma, mask=d_in[None, :])
+        tl.store(to_end_ptr + at, (K * tl.exp2(whole[None, :] - G)).to(tl.bfloat16), mask=d_in[None, :])
+        tl.store(fall_ptr + d, tl.exp2(whole), mask=d_in)
+        if (lasting >> (d_first // BD)) & 1 == 1:
+            back = tl.trans((K * tl.exp2(-G)).to(tl.bfloat16))
+            QK = tl.dot(Q_gamma, back, acc=QK)
+            KK = tl.dot(K_gamma, back, acc=KK)
+        else:
+            QK, KK = far_scores(QK, KK, Q, K, g, G, i, N, B)
+    P = tl.where(i > j, QK, tl.where(i == j, own[:, None], 0.0))
     tl.store(P_ptr + i * C + j, P.to(tl.bfloat16))
 
     # T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) KK).
     T = unit_lower_inverse(KK * beta[:, None], C, 2, "ieee") * beta[None, :]
 
-    # u = T V, some channels at a time.
+    # u = T V and w = T (gamma * K), some channels at a time. w is stored as -w, so that chain_kernel adds it to u.
+    tl.debug_barrier()  # other threads may have written what is read of gamma * K
     for d_first in tl.static_range(0, V_SIZE, BD):
         d = d_first + tl.arange(0, BD)
         d_in = d < V_SIZE
         V = tl.load(v_ptr + i * (H * V_SIZE) + d[None, :], mask=row[:, None] & d_in[None, :], other=0.0)
         u = product(T, V, 2, "ieee")
         tl.store(u_ptr + i * (H * V_SIZE) + d[None, :], u.to(tl.bfloat16), mask=row[:, None] & d_in[None, :])
-
-    # Diag(exp(from the chunk's start to each token)) of q and k; from each token to the end of k; the whole chunk.
-    # Gates, q and k come once more, out of a cache. w is stored as -w, so that chain_kernel adds it to u.
-    for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
+    for d_first in tl.static_range(0, K_SIZE, BD):
         d = d_first + tl.arange(0, BD)
-        d_in = d < K_SIZE
-        inside = row[:, None] & d_in[None, :]
-        high, low = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
-        K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
+        d_in = (d < K_SIZE)[None, :]
         at = i * K_SIZE + d[None, :]
-        gamma = tl.exp2(sums((i >= j).to(tl.bfloat16), high, low))
-        tl.store(fall_ptr + i * 0 + d[None, :], gamma, mask=(i == C - 1) & d_in[None, :])
-        K_unit = K.to(tl.float32) * k_factor[:, None]
-        w = product(T, (K_unit * gamma).to(tl.bfloat16), 2, "ieee")
-        tl.store(w_ptr + at, (-w).to(tl.bfloat16), mask=d_in[None, :])
-        Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0)
-        Q_unit = Q.to(tl.float32) * q_factor[:, None]
-        tl.store(from_start_ptr + at, (Q_unit * gamma).to(tl.bfloat16), mask=d_in[None, :])
-        to_end = tl.exp2(sums((i < j).to(tl.bfloat16), high, low))
-        tl.store(to_end_ptr + at, (K_unit * to_end).to(tl.bfloat16), mask=d_in[None, :])
+        w = product(T, tl.load(w_ptr + at, mask=d_in, other=0.0), 2, "ieee")
+        tl.store(w_ptr + at, (-w).to(tl.bfloat16), mask=d_in)
