@@ -66,7 +66,7 @@ def test_every_definition_has_a_workload_of_a_shape(name: str) -> None:
     found = definitions()[name]
     ragged = found.definition.conventions.packing == "ragged"
     each = [70, 3] if ragged else batch_of(found, None, 3, None)
-    preset = "qwen3-next-80b-a3b-tp1"
+    preset = {"gdn": "qwen3-next-80b-a3b-tp1", "kda": "kimi-linear-48b-a3b-tp1"}[found.family.name]
     asked = ask(found, found.family.preset(preset), preset, each, "nvidia-h200")
     line = _line(found, preset, each, asked)
     assert line.suite == "fresh"

@@ -187,7 +187,8 @@ def test_files_are_overwritten_on_request_only(gdnspec: Run, tmp_path: Path) -> 
 def test_work_is_that_of_the_workload(name: str) -> None:
     """Counted from a few numbers, as it is for millions of steps, and from the line itself."""
     found = definition(name)
-    operator = Operator(found, PRESET, 3 if found.definition.stage == "verify" else 1, 128)
+    preset = {"gdn": PRESET, "kda": "kimi-linear-48b-a3b-tp1"}[found.family.name]
+    operator = Operator(found, preset, 3 if found.definition.stage == "verify" else 1, 128)
     batches = (
         [(128,), (100, 63), (0, 511, 129, 128), (1,) * 40]
         if operator.ragged

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gdnspec.catalog.definitions import Found, definition
 from gdnspec.catalog.solutions import Solution
@@ -15,7 +16,10 @@ from gdnspec.numerics.floor import Work, bound
 from gdnspec.traffic.calls import Operator, Shape
 from gdnspec.traffic.kinds import LAUNCH
 
+Array = NDArray[np.float64]
+
 FEWEST = 5  # traces for a fit of four numbers
+WORSE = 1.1  # of what is left by a fit: so much more is no reason for another number
 DIGITS = 4  # of fitted numbers, so that they are the same on every machine in spite of rounding
 
 
@@ -135,22 +139,31 @@ def ceilings_of(known: Iterable[Solution], device: str) -> Ceilings:
 
 def kernel_time(traces: dict[str, Trace], device: str) -> KernelTime | None:
     """A fit to these traces by relative errors; None if there are too few."""
-    from scipy.optimize import nnls
-
     chosen = [trace for trace in traces.values() if trace.timing is not None]
     if len(chosen) < FEWEST:
         return None
     rows = np.array([_features(trace) for trace in chosen])
     times = np.array([_median(trace) for trace in chosen])
-    # Columns are scaled to similar size for the solver.
-    scale = np.maximum(rows.max(axis=0), 1.0)
-    factors, _ = nnls(rows / scale / times[:, None], np.ones(len(chosen)))
-    launch, byte, operation, token = (float(f"{x:.{DIGITS}g}") for x in factors / scale)
+    # In decode operations are as good as proportional to bytes: they count only where bytes alone fit worse.
+    factors, missed = _fitted(rows, times)
+    without, missed_without = _fitted(rows * [1.0, 1.0, 0.0, 1.0], times)
+    if missed_without <= WORSE * missed:
+        factors = without
+    launch, byte, operation, token = (float(f"{x:.{DIGITS}g}") for x in factors)
     launch = max(launch, LAUNCH)  # long calls do not determine it
     off = np.abs(rows @ np.array([launch, byte, operation, token]) / times - 1)
     names = ", ".join(sorted({trace.solution for trace in chosen}))
     of = f"fitted to {len(chosen)} traces of {names} on {device}"
     return KernelTime(launch, byte, operation, token, of, (float(np.median(off)), float(off.max())))
+
+
+def _fitted(rows: Array, times: Array) -> tuple[Array, float]:
+    """Factors of the columns, none below 0, and the norm of the relative errors that are left."""
+    from scipy.optimize import nnls
+
+    scale = np.maximum(rows.max(axis=0), 1.0)  # columns of similar size for the solver
+    factors, missed = nnls(rows / scale / times[:, None], np.ones(len(times)))
+    return factors / scale, float(missed)
 
 
 def _features(trace: Trace) -> tuple[float, float, float, float]:
