@@ -599,11 +599,6 @@ def test_a_definition_with_two_head_sizes_records_them(
     assert load_workloads(tmp_path / "two.jsonl", two)
 
 
-def test_a_family_that_reads_no_calls_says_so(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="the family kda cannot read library calls"):
-        gdnspec.capture("kda_decode_k_last", tmp_path / "run.jsonl", target=RULE)
-
-
 @pytest.mark.parametrize("name", [name for name, found in definitions().items() if judged(found.family).calls])
 def test_a_definition_is_recorded_or_says_which_ones_are(rules: Any, tmp_path: Path, name: str) -> None:
     found = definition(name)
