@@ -241,6 +241,7 @@ def measured_cuda(make_solution: Callable[..., Path]) -> Path:
 
 
 @HAS_NVCC
+@pytest.mark.thorough  # of the quick run: the same with Triton, above
 def test_a_change_that_no_compiler_sees_leaves_a_proof(gdnspec: Run, measured_cuda: Path) -> None:
     before = load_solution(measured_cuda).source_hash
     for old, new in SAME_CUDA.values():

@@ -50,7 +50,10 @@ def test_two_families_of_one_name_are_shown_with_both_places(gdnspec: Run, toy: 
 @pytest.mark.parametrize(
     ("file", "old", "new", "says"),
     [
-        (f"definitions/toy/{NAME}/definition.json", '"family": "toy"', '"family": "gdn"', "the family 'gdn' differs"),
+        pytest.param(
+            f"definitions/toy/{NAME}/definition.json", '"family": "toy"', '"family": "gdn"', "the family 'gdn' differs",
+            marks=pytest.mark.thorough,
+        ),
         ("definitions/toy/family.json", '"regimes"', '"regime"', "/regime: unknown key 'regime'"),
         (f"definitions/toy/{NAME}/workloads.jsonl", '"name": "smoke_0", "suite"', '"suite"', "name"),
     ],

@@ -104,6 +104,7 @@ def test_it_writes_the_lines_with_hashes_and_keeps_budgets(toy: Path, tool: Tool
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_fast_leaves_hashes_for_a_gpu(toy: Path, tool: Tool) -> None:
     give(toy, "listed")
     assert tool(NAME).returncode == 0

@@ -49,7 +49,7 @@ FEWER = {
     "triton_layer": ["conv1d_prefill", "prefill_from_conv_bf16_state"],
     "triton_backward": ["prefill_backward_k_last"],
     "torch_recurrent": ["decode_k_last", "prefill_k_first", "verify_k_last"],
-    "torch_layer": ["conv1d_decode", "prefill_from_conv_f32_qkv", "layer_prefill_neg_eigval", "core_decode"],
+    "torch_layer": ["conv1d_decode", "prefill_from_conv_f32_qkv", "core_decode"],
     "torch_backward": ["prefill_backward_k_first", "conv1d_backward"],
     "torch_serving": ["verify_drafts_k_last", "prefill_pool_k_last", "commit_states_k_last"],
     "triton_serving": ["verify_drafts_k_last", "prefill_pool_k_last_bf16_state"],

@@ -22,7 +22,10 @@ from helpers_unit import reference
 
 LINES = reference("fresh")
 # The families that differ most; of the others as much in a thorough run.
-FEW = ("gdn_prefill_k_last", "gdn_prefill_checkpoints", "gdn_decode_k_last", "gdn_verify_k_last", "gdn_chunk_state")
+FEW = (
+    "gdn_prefill_k_last", "gdn_prefill_checkpoints", "gdn_decode_k_last", "gdn_verify_k_last", "gdn_chunk_state",
+    "kda_prefill_k_last",
+)  # fmt: skip
 LIKE_CPU = {("cuda", name) for name in FEW if name not in ("gdn_prefill_k_last", "gdn_decode_k_last")}
 EACH = [pytest.param(name, marks=() if name in FEW else pytest.mark.thorough) for name in definitions()]
 
@@ -78,7 +81,7 @@ def test_every_seed_gives_valid_lines_with_heads_of_models(name: str, device: st
     assert len(seen["lengths"] - published) > (110 if "prefill" in name else 12)
 
 
-@pytest.mark.parametrize("name", definitions())
+@pytest.mark.parametrize("name", EACH)
 def test_gates_lie_off_the_grid_of_published_ones(name: str) -> None:
     """Many draws together, for one may have two heads; and nothing from 4 on, where float32 ends at the grid itself."""
     found = definition(name)

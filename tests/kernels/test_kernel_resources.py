@@ -263,6 +263,7 @@ def test_cuda_kernels_do_not_spill(solution: str, count: int, most: int) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.thorough  # compiles for a minute
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
     kernels = cuda_resources(SOLUTIONS / "hopper_prefill" / "kernel.cu")

@@ -69,6 +69,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.thorough
 def test_other_types_and_widths_and_what_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     environment = os.environ | {"TRITON_INTERPRET": "1", "GDNSPEC_DEBUG": "1", "OMP_NUM_THREADS": "1"}
