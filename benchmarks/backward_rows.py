@@ -39,7 +39,7 @@ from gdnspec.build.loader import load_function
 from gdnspec.catalog.solutions import load_variant
 from graph_times import Unrecorded, medians, recorded, said_of
 from prefill_rows import copy_rate, folder_of, short
-from prefill_shapes import PRODUCTS, Row, build_of, rows
+from prefill_shapes import PRODUCTS, Row, build_of, chosen
 from prefill_tables import Record, head, line, record, summary, tables
 
 DEFINITION, SETS, WINDOWS, CHUNK = "gdn_prefill_backward_k_last", 2, 7, 64
@@ -259,8 +259,7 @@ def main() -> None:
             parser.error(f"--show: there is no file {missing[0]}; --json writes one")
         print(tables([json.loads(text) for file in options.show for text in file.read_text().splitlines()]))
         return
-    texts = options.rows.split(",")
-    asked = [row for row in rows() if any(text == row.group or text in row.name for text in texts)]
+    asked = chosen(options.rows)
     names = [name for name in options.solutions.split(",") if name]
     if not asked:
         parser.error(f"--rows: no row has one of {options.rows!r} in its name; --rows d64 takes heads of 64")

@@ -34,7 +34,7 @@ import torch
 from gdnspec.bench.ceilings import copy_bandwidth
 from gdnspec.build.loader import load_function
 from gdnspec.catalog.solutions import load_variant
-from prefill_shapes import COPY_RATES, Row, bound, build_of, rows
+from prefill_shapes import COPY_RATES, Row, bound, build_of, chosen
 from prefill_tables import head, line, record, summary, tables
 
 HERE = Path(__file__).resolve().parent
@@ -208,7 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--solutions", default="hopper_prefill,triton_chunkwise")
     parser.add_argument("--against", default="flashinfer,fla,flash_qla")
-    parser.add_argument("--rows", default="", metavar="TEXT,TEXT", help="only those with one of these in their name")
+    parser.add_argument("--rows", default="", metavar="TEXT,TEXT", help="groups, or parts of names")
     parser.add_argument("--decay", type=float, default=0.1, help="alpha is exp(-decay u), u from 0 to 1")
     parser.add_argument("--build", type=Path, help="where builds are kept for the next run")
     parser.add_argument("--json", type=Path, help="append a line a row")
@@ -221,9 +221,9 @@ def main() -> None:
     if options.show:
         print(tables([json.loads(text) for file in options.show for text in file.read_text().splitlines()]))
         return
-    asked = [row for row in rows() if any(text in row.name for text in options.rows.split(","))]
+    asked = chosen(options.rows)
     if not asked:
-        raise SystemExit(f"prefill_rows.py: no row has one of {options.rows!r} in its name")
+        raise SystemExit(f"prefill_rows.py: no group and no name of a row has one of {options.rows!r}")
     if not torch.cuda.is_available():
         raise SystemExit("prefill_rows.py: needs a CUDA GPU")
     mine = [name for name in options.solutions.split(",") if name]

@@ -48,6 +48,11 @@ def rows() -> list[Row]:
     return found
 
 
+def chosen(texts: str) -> list[Row]:
+    """Rows of one of these groups, or with one of these texts in their name; they are separated by commas."""
+    return [row for row in rows() if any(text == row.group or text in row.name for text in texts.split(","))]
+
+
 def lognormal(draw: random.Random, count: int) -> tuple[int, ...]:
     return tuple(min(16384, max(1, round(draw.lognormvariate(6.5, 1.2)))) for _ in range(count))
 

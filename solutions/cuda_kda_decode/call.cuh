@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "host_checks.cuh"
-#include "launch_columns.cuh"
 #include "launch_rows.cuh"
 
 namespace {
@@ -78,24 +77,17 @@ cudaStream_t stream_of(DLDevice device) {
   return static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
 }
 
-template <class E, bool KFirst, Slots slots>
+template <class E, Slots slots>
 void launch(const Arguments<E>& p, const Sizes& n, DLDevice device) {
   if (n.rows == 0 || n.H == 0) return;  // an empty grid is an error
   const ffi::CUDADeviceGuard guard(device.device_id);
   const cudaStream_t stream = stream_of(device);
   const dim3 heads(static_cast<unsigned>(n.H / n.key_heads), static_cast<unsigned>(n.key_heads),
                    static_cast<unsigned>(n.rows));
-  const auto launch_for = [&](auto size) {
-    if constexpr (KFirst) {
-      launch_k_first<E, size.value>(n.rows * n.H * n.D * n.D * sizeof(E), p, heads, stream);
-    } else {
-      launch_k_last<E, size.value, slots>(p, heads, stream);
-    }
-  };
   switch (n.D) {
-    case 64: launch_for(std::integral_constant<int, 64>{}); break;
-    case 128: launch_for(std::integral_constant<int, 128>{}); break;
-    default: launch_for(std::integral_constant<int, 256>{});
+    case 64: return launch_k_last<E, 64, slots>(p, heads, stream);
+    case 128: return launch_k_last<E, 128, slots>(p, heads, stream);
+    default: return launch_k_last<E, 256, slots>(p, heads, stream);
   }
 }
 

@@ -4,8 +4,7 @@
 // all of its part of it at once, in 16-byte loads, and holds it in registers. Value channels never mix: every block owns
 // some of them, for all key channels, and blocks share nothing.
 //
-//   k_last   [V, K]: a row of S is contiguous in key channels. A few lanes hold a row, and sum over themselves.
-//   k_first  [K, V]: contiguous in value channels. A block holds a strip of them, and sums over its threads.
+// S [V, K]: a row of S is contiguous in key channels. A few lanes hold a row, and sum over themselves.
 //
 // While the state is on its way each thread makes the decay of one key channel, and the block shares them. With
 // k' = alpha * k and q' = alpha * q both sums over key channels, S k' and S q', are taken of the state as it was read, in
@@ -16,8 +15,8 @@
 //
 //   dense.cuh, pool.cuh   what the manifest names, by where states lie
 //   call.cuh              inputs become Arguments; host_checks.cuh is what they are held to
-//   launch_rows.cuh, launch_columns.cuh   the place to tune; start.cuh launches
-//   rows.cuh, columns.cuh the two kernels: k_last, k_first
+//   launch_rows.cuh       the place to tune; start.cuh launches
+//   rows.cuh              the kernel
 //   slots.cuh, rule.cuh, instructions.cuh, words.cuh, problem.cuh   their parts
 
 #include <cuda_bf16.h>
@@ -26,7 +25,5 @@
 #include "dense.cuh"
 #include "pool.cuh"
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(kda_decode_k_last, decode<false>);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(kda_decode_k_first, decode<true>);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(kda_decode_k_last, decode);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(kda_decode_pool_k_last, decode_pool);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(kda_decode_packed_k_last, decode_packed);

@@ -72,7 +72,7 @@ void decode_pool(ffi::TensorView q, ffi::TensorView k, ffi::TensorView v, ffi::T
     p.read = static_cast<const int32_t*>(read_slots.data_ptr());
     p.write = static_cast<const int32_t*>(write_slots.data_ptr());
     check_slots(p, n, require.device, {"read_slots", "write_slots"});
-    launch<E, false, Slots::kPool>(p, n, require.device);
+    launch<E, Slots::kPool>(p, n, require.device);
   });
 }
 

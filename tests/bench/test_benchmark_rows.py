@@ -97,6 +97,15 @@ def test_files_are_shown_as_a_table_for_each_device(shapes: ModuleType, tables: 
     assert "H200, short: 0 of 27 rows" in second
 
 
+def test_rows_are_chosen_by_group_or_by_a_part_of_their_name(shapes: ModuleType) -> None:
+    assert [row.group for row in shapes.chosen("long,short")] == ["long"] * 60 + ["short"] * 27
+    assert {row.name for row in shapes.chosen("lognormal64,512x40")} == {
+        *(f"{heads} lognormal64" for heads in ("4/16", "16/32", "16/64")),
+        *(f"{heads} short 512x40" for heads in ("16/32", "4/12", "16/64")),
+    }
+    assert shapes.chosen("") == shapes.rows()
+
+
 def test_without_a_gpu_a_run_ends_with_what_it_needs() -> None:
     for script, options in (("prefill_rows.py", ["--rows", "short"]), ("decode_rows.py", [])):
         command = [sys.executable, ROOT / "benchmarks" / script, *options]

@@ -202,12 +202,11 @@ def test_strength_is_error_over_budget() -> None:
 
 
 @pytest.mark.slow
-def test_a_few_by_name(gdnspec: Run) -> None:
-    names = ["late_process"]
-    done = gdnspec("selftest", *names, "--jobs", "1")
+def test_one_by_name(gdnspec: Run) -> None:
+    done = gdnspec("selftest", "late_process", "--jobs", "1")
     assert done.returncode == 0, done.stderr
     assert "1 of 1 known-bad solutions rejected; 0 complaints" in done.stdout
-    assert all(name in done.stdout for name in names)
+    assert "late_process" in done.stdout
 
 
 def test_a_quick_trial_ends_where_a_workload_rejects_and_runs_each_named_killer() -> None:

@@ -10,6 +10,7 @@ from gdnspec.catalog.definitions import definitions, preset_of
 from gdnspec.choice.asking import ask, batch_of
 from gdnspec.choice.tuned import tuned_traces
 from gdnspec.cli.commands.tune import _line
+from helpers_unit import OF_A_MODEL
 
 SMALL = "synthetic-gva-1x2-d128"
 DECODE = ("tune", "gdn_decode_k_last", "--preset", SMALL, "--batch", "8")
@@ -66,7 +67,7 @@ def test_every_definition_has_a_workload_of_a_shape(name: str) -> None:
     found = definitions()[name]
     ragged = found.definition.conventions.packing == "ragged"
     each = [70, 3] if ragged else batch_of(found, None, 3, None)
-    preset = {"gdn": "qwen3-next-80b-a3b-tp1", "kda": "kimi-linear-48b-a3b-tp1"}[found.family.name]
+    preset = OF_A_MODEL[found.family.name]
     asked = ask(found, found.family.preset(preset), preset, each, "nvidia-h200")
     line = _line(found, preset, each, asked)
     assert line.suite == "fresh"

@@ -11,6 +11,7 @@ from gdnspec.choice import asking
 from gdnspec.choice.asking import ask, batch_of, device_of, lengths_of
 from gdnspec.choice.choose import choose
 from gdnspec.model.errors import SpecError
+from helpers_unit import OF_A_MODEL
 
 PRESET = ("--preset", "qwen3-next-80b-a3b-tp1")
 PREFILL = ("which", "gdn_prefill_k_last", *PRESET)
@@ -85,7 +86,7 @@ def test_every_definition_has_a_choice(name: str) -> None:
     found = definitions()[name]
     ragged = found.definition.conventions.packing == "ragged"
     each = [1000, 24] if ragged else batch_of(found, None, 8, None)
-    name = {"gdn": PRESET[1], "kda": "kimi-linear-48b-a3b-tp1"}[found.family.name]
+    name = OF_A_MODEL[found.family.name]
     preset = found.family.preset(name)
     assert preset is not None
     choices, _ = choose(ask(found, preset, name, each, "nvidia-h200"))

@@ -250,7 +250,7 @@ def test_the_rule_from_rows_has_room(
     ("solution", "count", "most"),
     [
         ("cuda_recurrent", 2 * len(HEAD_SIZES), 144), ("cuda_decode", 33, 144), ("fused_decode_step", 33, 144),
-        ("cuda_kda_decode", 30, 160),
+        ("cuda_kda_decode", 12, 144),
     ],
 )  # fmt: skip
 def test_cuda_kernels_do_not_spill(solution: str, count: int, most: int) -> None:

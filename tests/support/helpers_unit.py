@@ -15,13 +15,15 @@ from gdnspec.model.workload import Workload
 from gdnspec.numerics.torch_arrays import to_torch
 from torch import Tensor
 
-# Regimes of cotangents, which only the definitions of gradients have.
 # Of quantised states alone: no other definition has codes.
 OF_CODES = {"zero_states", "codes_at_ends", "rounding_ties"}
+# Regimes of cotangents, which only the definitions of gradients have.
 OF_GRADIENTS = {name for name in family("gdn").about.regimes if name.endswith(("cotangent", "cotangents"))}
 
 INTERVAL = "checkpoint_interval"
 
+# A preset of a released model, for what is asked of every definition.
+OF_A_MODEL = {"gdn": "qwen3-next-80b-a3b-tp1", "kda": "kimi-linear-48b-a3b-tp1"}
 GVA, GQA = "synthetic-gva-2x4-d64", "synthetic-gqa-4x2-d64"
 
 

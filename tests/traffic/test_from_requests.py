@@ -19,6 +19,7 @@ from gdnspec.traffic.cost import FEWEST, ceilings_of, kernel_time, measured
 from gdnspec.traffic.reduce import reduce
 from gdnspec.traffic.summary import shape_of
 from gdnspec.traffic.tally import Call
+from helpers_unit import OF_A_MODEL
 
 PRESET = "qwen3-next-80b-a3b-tp1"
 DEVICE = "nvidia-h200"
@@ -187,7 +188,7 @@ def test_files_are_overwritten_on_request_only(gdnspec: Run, tmp_path: Path) -> 
 def test_work_is_that_of_the_workload(name: str) -> None:
     """Counted from a few numbers, as it is for millions of steps, and from the line itself."""
     found = definition(name)
-    preset = {"gdn": PRESET, "kda": "kimi-linear-48b-a3b-tp1"}[found.family.name]
+    preset = OF_A_MODEL[found.family.name]
     operator = Operator(found, preset, 3 if found.definition.stage == "verify" else 1, 128)
     batches = (
         [(128,), (100, 63), (0, 511, 129, 128), (1,) * 40]

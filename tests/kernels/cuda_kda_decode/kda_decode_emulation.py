@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-DENSE, POOLED, COLUMNS = range(3)
+DENSE, POOLED = range(2)
 BOUND = -5.0  # of gate B
 # Head size, bfloat16 states, kind, lower bound, whether q and k are normalised.
 CASES = (
     (64, False, DENSE, None, True), (128, True, DENSE, BOUND, False), (128, False, POOLED, None, True),
-    (128, True, POOLED, BOUND, True), (64, True, COLUMNS, None, True), (64, False, COLUMNS, BOUND, False),
+    (128, True, POOLED, BOUND, True),
 )  # fmt: skip
 ROWS, KEY_HEADS, GROUP, SLOTS = 3, 1, 2, 6
 POINTER, LONG, INT, FLOAT, BOOL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float, ctypes.c_bool
@@ -61,7 +61,7 @@ def run(library: Any, D: int, halves: bool, kind: int, lower_bound: float | None
     p = Arguments(**{name: x[name].data_ptr() for name in x if name != "S"})
     p.qk_stride, p.v_stride, p.slot_stride, p.H = KEY_HEADS * D, H * D, H * D * D, H
     p.scale, p.normalise, p.bounded, p.lower_bound = D**-0.5, normalise, lower_bound is not None, lower_bound or 0.0
-    given = x["S"].transpose(2, 3).contiguous() if kind == COLUMNS else x["S"]
+    given = x["S"]
     new = torch.full_like(given, math.nan)
     live, to, kept = [0, 1, 2], [0, 1, 2], True
     if kind == POOLED:
@@ -79,7 +79,7 @@ def run(library: Any, D: int, halves: bool, kind: int, lower_bound: float | None
         others = [slot for slot in range(SLOTS) if slot not in to]
         kept = bool((x["output"][1] == 0).all()) and torch.equal(pool[others], before[others])
     output, states = rule(x, lower_bound, normalise)
-    found = (x["output"][live], new[to].transpose(2, 3) if kind == COLUMNS else new[to])
+    found = (x["output"][live], new[to])
     errors = [
         float((y.double() - z[live]).norm() / z[live].norm()) for y, z in zip(found, (output, states), strict=True)
     ]

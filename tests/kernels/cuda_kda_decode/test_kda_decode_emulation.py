@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 GXX = shutil.which("g++")
 KERNEL, HERE = ROOT / "solutions/cuda_kda_decode", ROOT / "tests/kernels"
-DEVICE = ("problem", "words", "rule", "slots", "rows", "columns", "launch_rows")
+DEVICE = ("problem", "words", "rule", "slots", "rows", "launch_rows")
 SHARED = "(shared_of(block_of(running))"
 pytestmark = [pytest.mark.skipif(GXX is None, reason="no g++ here"), pytest.mark.slow]
 
@@ -33,16 +33,9 @@ def built(folder: Path, meeting: str = "__syncthreads();") -> Path:
     """The device's part of the kernel as a library, with `meeting` where the block meets to share decays."""
     files = {name: (KERNEL / f"{name}.cuh").read_text() for name in DEVICE}
     decays = "__shared__ alignas(16) float alphas[D];"
-    for name in ("rows", "columns"):
-        files[name] = once(files[name], decays, f"auto& alphas = *reinterpret_cast<float(*)[D]>{SHARED});")
-        files[name] = re.sub(
-            r"(float alpha\[N\];|token\.widen_to\(q, k, v\);)\n  __syncthreads\(\);", rf"\1\n  {meeting}", files[name]
-        )
-    files["columns"] = re.sub(
-        r"__shared__ float4 partial(\[W\]\[.*?\]\[Tile::kLanes\]);",
-        rf"auto& partial = *reinterpret_cast<float4(*)\1>{SHARED} + 4096);", files["columns"],
-    )  # fmt: skip
-    assert "__shared__" not in files["columns"] + files["rows"]
+    files["rows"] = once(files["rows"], decays, f"auto& alphas = *reinterpret_cast<float(*)[D]>{SHARED});")
+    files["rows"] = once(files["rows"], "__syncthreads();", meeting)
+    assert "__shared__" not in files["rows"]
     end = files["launch_rows"].index("template <class E, int D, Slots slots>\nvoid launch_k_last")
     files["launch_rows"] = files["launch_rows"][:end].replace('#include "start.cuh"\n', "") + "}  // namespace\n"
     files["problem"] = re.sub(r"#include <cuda.*\n", "", files["problem"])
@@ -72,7 +65,7 @@ def right(found: dict[str, object]) -> bool:
 
 def test_every_kernel_computes_the_rule(tmp_path: Path) -> None:
     found = emulated(built(tmp_path))
-    assert len(found) == 6
+    assert len(found) == 4
     assert all(right(one) for one in found), found
 
 

@@ -53,8 +53,8 @@ def numbers(definition: Definition, batch: int, tokens: int, stream: Stream) -> 
     """The integer inputs that have a number for each row, or for each of its tokens: any number of their domain."""
     found = {}
     for tensor in definition.inputs:
-        if tensor.is_number:
+        if tensor.is_number and tensor.ends is not None:
             count = batch * (tokens if len(tensor.shape or []) == 2 else 1)
-            low, high = (int(bound or 0) for bound in tensor.domain or (0, 0))
+            low, high = tensor.ends
             found[tensor.name] = [low + int(x) for x in stream.raw(count) % np.uint64(high - low + 1)]
     return found

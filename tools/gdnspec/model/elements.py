@@ -168,11 +168,16 @@ class Tensor(Model):
         return not self.is_scalar and not self.is_index
 
     @property
+    def ends(self) -> tuple[int, int] | None:
+        """The least and the largest value of an integer input; None if its domain does not name both."""
+        low, high = self.domain or (None, None)
+        return None if low is None or high is None else (int(low), int(high))
+
+    @property
     def is_number(self) -> bool:
-        """Whether its values are integers of rows or tokens, any of its domain."""
+        """Whether it is an integer of each row or token that its domain alone bounds: any value of it will do."""
         other = (self.indexes, self.bounds, self.counts, self.earlier)
-        ends = None not in (self.domain or [None])
-        return ends and self.is_index and not self.is_flag and not any(name is not None for name in other)
+        return self.is_index and self.ends is not None and not self.is_flag and all(name is None for name in other)
 
     @property
     def is_flag(self) -> bool:

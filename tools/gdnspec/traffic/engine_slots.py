@@ -42,7 +42,7 @@ def rows_of(definition: Definition, batch: int, tokens: int, seed: int) -> tuple
 def _numbers(definition: Definition, batch: int, tokens: int) -> Iterator[tuple[str, list[int]]]:
     """A request of a log is prefilled whole: what counts before a call is at its least, and all tokens are there."""
     for tensor in definition.inputs:
-        if tensor.is_number:
-            low, high = (int(bound or 0) for bound in tensor.domain or (0, 0))
+        if tensor.is_number and tensor.ends is not None:
+            low, high = tensor.ends
             each = len(tensor.shape or []) == 2
             yield tensor.name, [high] * (batch * tokens) if each else [low] * batch

@@ -35,11 +35,10 @@ inline void __stcs(uint4* to, uint4 x) { *to = x; }
 #define blockIdx (Place{static_cast<unsigned>(block_of(running)), ::blockIdx.y, ::blockIdx.z})
 #define gridDim grid_dim
 
-#include "columns.cuh"
 #include "launch_rows.cuh"
 #undef blockIdx
 
-enum Kind { kDense, kPooled, kColumns };
+enum Kind { kDense, kPooled };
 
 template <class E, int D, class Tile, class Kernel>
 void start(int group, int key_heads, int rows, Kernel kernel) {
@@ -52,12 +51,9 @@ void call(const Arguments<E>& p, Kind kind, int group, int key_heads, int rows) 
   if (kind == kDense) {
     using Tile = typename TileOf<E, D, Slots::kNone>::Type;
     start<E, D, Tile>(group, key_heads, rows, [&] { kda_decode_k_last_kernel<E, D, Slots::kNone, Tile>(p); });
-  } else if (kind == kPooled) {
+  } else {
     using Tile = typename TileOf<E, D, Slots::kPool>::Type;
     start<E, D, Tile>(group, key_heads, rows, [&] { kda_decode_k_last_kernel<E, D, Slots::kPool, Tile>(p); });
-  } else {
-    using Tile = ColumnTile<E, D, sizeof(E) == 2 ? 8 : 16, 8, true, true>;
-    start<E, D, Tile>(group, key_heads, rows, [&] { kda_decode_k_first_kernel<E, D, Tile>(p); });
   }
 }
 
