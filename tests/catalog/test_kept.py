@@ -7,6 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,6 +151,32 @@ def test_the_scratch_folder_of_a_killed_check_is_swept(gdnspec: Run, make_soluti
     assert gdnspec(*command, env=env).returncode == 0
     os.close(lock)
     assert sorted(scratch.glob("gdnspec-*")) == sorted([alive, foreign])
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_not_handed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, sweepers = tempfile.mkdtemp, []
+    found = threading.Event()
+
+    def slowly(folder: Path) -> None:
+        found.set()
+        time.sleep(0.1)
+        folder.rmdir()
+
+    def made(**options: Any) -> str:
+        folder = make(**options)
+        if not sweepers:
+            sweepers.append(threading.Thread(target=kept.remove_abandoned, args=(Path(folder), slowly)))
+            sweepers[0].start()
+            assert found.wait(60)
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", made)
+    folder, lock = kept.new_folder(tmp_path, "run-")
+    sweepers[0].join()
+    os.close(lock)
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_what_another_process_is_writing_stays(tmp_path: Path) -> None:

@@ -75,17 +75,17 @@ def sweep(folder: Path) -> None:
     """Removes partial files of killed processes from this folder. Ignores errors."""
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
+            path = Path(entry.path)
             with contextlib.suppress(OSError):
-                unlocked = UNLOCKED.fullmatch(entry.name)
-                if (entry.name.endswith(PARTIAL) and not holder_lives(Path(entry.path))) or (
-                    unlocked and time.time() - entry.stat(follow_symlinks=False).st_mtime > UNLOCKED_FOR
-                ):
-                    Path(entry.path).unlink()
+                if entry.name.endswith(PARTIAL):
+                    remove_abandoned(path, Path.unlink)
+                elif UNLOCKED.fullmatch(entry.name) and time.time() - path.lstat().st_mtime > UNLOCKED_FOR:
+                    path.unlink()
 
 
 def new_folder(parent: Path, prefix: str) -> tuple[Path, int]:
-    """A new folder for this user only, and a descriptor that holds a lock on it: `holder_lives` is true for the folder
-    until the descriptor is closed. Creates the parent too. Raises `OSError`."""
+    """A new folder for this user only, and a descriptor that holds a lock on it: `remove_abandoned` leaves the
+    folder until the descriptor is closed. Creates the parent too. Raises `OSError`."""
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
@@ -99,16 +99,19 @@ def new_folder(parent: Path, prefix: str) -> tuple[Path, int]:
         os.close(handle)
 
 
-def holder_lives(path: Path) -> bool:
-    """Whether a process holds the lock on this file or folder. Raises `OSError` if this cannot be found out."""
+def remove_abandoned(path: Path, remove: Callable[[Path], object]) -> None:
+    """Calls `remove` for this file or folder unless a process holds the lock on it. Raises `OSError`.
+
+    The lock is held meanwhile: a process that has just created it waits, and then finds it gone.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        remove(path)
     except BlockingIOError:
-        return True
+        pass
     finally:
         os.close(handle)
-    return False
 
 
 def _locked(file: Path) -> tuple[Path, int]:

@@ -13,6 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, TypeVar
 
@@ -174,8 +175,8 @@ class Recording:
             (runs / name).unlink(missing_ok=True)
         for run in runs.glob("run-*"):
             with contextlib.suppress(OSError):
-                if run != self.folder and not kept.holder_lives(run):
-                    shutil.rmtree(run, ignore_errors=True)
+                if run != self.folder:
+                    kept.remove_abandoned(run, partial(shutil.rmtree, ignore_errors=True))
 
 
 @contextlib.contextmanager

@@ -44,8 +44,8 @@ def _sweep_scratch() -> None:
     """Once per process: removes scratch folders of killed judges of this user."""
     for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
         with contextlib.suppress(OSError):
-            if folder.stat().st_uid == os.geteuid() and not kept.holder_lives(folder):
-                _remove(folder)
+            if folder.stat().st_uid == os.geteuid():
+                kept.remove_abandoned(folder, _remove)
 
 
 def _signal_name(number: int) -> str:
