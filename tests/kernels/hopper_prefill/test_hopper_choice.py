@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from test_hopper_emulation import EMULATOR, GXX, device_code
 
-pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
+pytestmark = [
+    pytest.mark.skipif(GXX is None, reason="no g++ here"),
+    pytest.mark.xdist_group("hopper choice"),  # one program for all
+]
 
 # Multiprocessors, kHz of them and of memory, bits of its bus: as the driver says.
 GPUS = {

@@ -51,7 +51,7 @@ LIMITS = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 1e-2}
         pytest.param("backward_k_last", "float16", marks=pytest.mark.thorough),
         pytest.param("backward_k_last", "bfloat16", marks=pytest.mark.thorough),
         pytest.param("backward_k_first", "float32", marks=pytest.mark.thorough),
-        ("backward_k_first", "bfloat16"),
+        pytest.param("backward_k_first", "bfloat16", marks=pytest.mark.thorough),
     ],
 )
 def test_all_types_and_rows_that_belong_to_no_sequence(entry: str, dtype: str, tmp_path: Path) -> None:
