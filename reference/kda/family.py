@@ -1,16 +1,19 @@
 """What the judge needs to know of Kimi Delta Attention: how inputs are drawn and bounded, what honest arithmetic is.
 
-Nothing here needs torch until an emulator runs.
+Nothing here needs torch until an emulator runs or a device draws.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gdnspec.family import Emulated, Family, Suites
+from gdnspec.family import Definition, DevicePainter, Emulated, Family, Scope, Suites, Workload
 
 from . import bounds
 from .draw import Painter
 from .fresh import Lines
+
+if TYPE_CHECKING:
+    import torch
 
 
 def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
@@ -28,6 +31,20 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
         yield from emulate(call.definition, call.arguments)
 
 
+def device_painter(definition: Definition, workload: Workload, scope: Scope, device: str) -> DevicePainter:
+    """Draws past 2^31 elements in a second."""
+    from .device import Brush
+
+    return Brush(definition, workload, scope, device)
+
+
+def device_problems(definition: Definition, tensors: "dict[str, torch.Tensor]", workload: Workload) -> Iterator[str]:
+    """What bounds drawn inputs, where they were drawn on a device."""
+    from .device import problems
+
+    return problems(definition, tensors, workload)
+
+
 def suites() -> Suites:
     """The workloads that are shipped: a package that only the tool which writes them loads."""
     from .suites import shipped
@@ -35,4 +52,7 @@ def suites() -> Suites:
     return shipped
 
 
-FAMILY = Family(Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines, suites=suites)
+FAMILY = Family(
+    Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines,
+    device_painter=device_painter, device_problems=device_problems, suites=suites,
+)  # fmt: skip

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gdnspec.family import Published, SuiteError, Workload
 
-from .rows import ROWS
+from .far import FAR
+from .rows import ROWS, Line
 
 
 def lines(published: Published, share: Callable[[Workload], float | None]) -> Iterator[Workload]:
@@ -14,9 +15,14 @@ def lines(published: Published, share: Callable[[Workload], float | None]) -> It
     if name not in ROWS:
         raise SuiteError("no rows: name it in ROWS of suites/rows.py")
     for suite, rows in ROWS[name].items():
-        for row in rows():
-            seed = zlib.crc32(f"{suite}/{row['name']}".encode())
-            yield Workload.model_validate({"suite": suite, **row, "seed": seed})
+        yield from (_line(suite, row) for row in rows())
+    for rows in FAR.get(name, ()):
+        yield from (_line("conformance", row) for row in rows())
+
+
+def _line(suite: str, row: Line) -> Workload:
+    seed = zlib.crc32(f"{suite}/{row['name']}".encode())
+    return Workload.model_validate({"suite": suite, **row, "seed": seed})
 
 
 def table(published: Sequence[Published]) -> str:
