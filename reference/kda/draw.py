@@ -8,6 +8,7 @@ from gdnspec.family import (
     Definition,
     Floats,
     Layout,
+    Part,
     RegimeError,
     Scope,
     Stream,
@@ -62,24 +63,33 @@ class Painter:
         naming = [one.name for one in self.definition.inputs if one.indexes == tensor.name]
         if naming:
             return Array(tensor.dtype, self.pool(tensor, shape, naming))
-        return Array(tensor.dtype, np.ascontiguousarray(self._drawn(tensor, shape)))
+        if tensor.parts:
+            return Array(tensor.dtype, self.packed(tensor, shape[:-1]))
+        return Array(tensor.dtype, np.ascontiguousarray(self._drawn(tensor, shape, tensor.dtype)))
 
-    def _drawn(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
-        match tensor.draw:
+    def _drawn(self, drawn: Tensor | Part, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
+        """By the generator that the definition names; the stream is that of the tensor's name, or of the part's."""
+        match drawn.draw:
             case "queries" | "keys":
-                return self.vectors(tensor, shape)
+                return self.vectors(drawn.name, drawn.draw, shape, dtype)
             case "values":
-                return encode(self.stream(tensor.name).normal(*shape), tensor.dtype)
+                return encode(self.stream(drawn.name).normal(*shape), dtype)
             case "states":
                 sizes = self.regime.state(self.layout)[:, None, None, None]
                 # By way of float32, as a state that is kept in it and rounded once.
-                return encode((self.stream(tensor.name).normal(*shape) * sizes).astype(np.float32), tensor.dtype)
-            case "cotangents":
-                return self.cotangents(tensor, shape)
+                return encode((self.stream(drawn.name).normal(*shape) * sizes).astype(np.float32), dtype)
+            case "cotangents" if isinstance(drawn, Tensor):
+                return self.cotangents(drawn, shape)
             case str(gate):
                 grid = off_grid if self.workload.suite == "fresh" else on_grid
-                return encode(grid(self._gate(gate)).reshape(shape), tensor.dtype)
-        raise RegimeError(f"the input {tensor.name!r} of {self.definition.name} does not say how it is drawn")
+                return encode(grid(self._gate(gate)).reshape(shape), dtype)
+        raise RegimeError(f"the input {drawn.name!r} of {self.definition.name} does not say how it is drawn")
+
+    def packed(self, tensor: Tensor, before: tuple[int, ...]) -> NDArray[np.generic]:
+        """The parts of a row side by side, each as it would be drawn by itself."""
+        shapes = self.definition.part_shapes(tensor, self.scope)
+        drawn = [self._drawn(part, (*before, *shapes[part.name]), tensor.dtype) for part in tensor.parts or []]
+        return np.concatenate([part.reshape(*before, -1) for part in drawn], axis=-1)
 
     def cotangents(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Normal, of the regime's magnitude. Where one token alone has a gradient, it is two thirds into its sequence,
@@ -110,22 +120,22 @@ class Painter:
             out[slot] = encode(drawn.astype(np.float32), tensor.dtype)
         return out
 
-    def vectors(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
+    def vectors(self, name: str, draw: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         """Queries and keys: of unit norm, unless the norm is taken inside or the regime differs."""
-        stream, (heads, size) = self.stream(tensor.name), shape[-2:]
+        stream, (heads, size) = self.stream(name), shape[-2:]
         x = stream.normal_integers(int(np.prod(shape))).reshape(-1, heads, size)
-        if self.regime.keys == "repeated" and tensor.draw == "keys":
-            common = self.stream(f"{tensor.name}/direction")
+        if self.regime.keys == "repeated" and draw == "keys":
+            common = self.stream(f"{name}/direction")
             count = len(self.layout.lengths)
             x = common.normal_integers(count * heads * size).reshape(count, heads, size)[self.layout.sequence]
         x = x.reshape(shape)
         if self.regime.keys == "tiny":
-            return encode(x * (1e-4 / NORMAL_STD), tensor.dtype)
+            return encode(x * (1e-4 / NORMAL_STD), dtype)
         if self.normalised_inside:
-            return encode(x / NORMAL_STD, tensor.dtype)
+            return encode(x / NORMAL_STD, dtype)
         # The sum of squares is exact in int64 and below 2^53; toward zero, so that |k| <= 1 after rounding.
         unit = x / np.maximum(np.sqrt((x * x).sum(axis=-1, keepdims=True).astype(np.float64)), 1.0)
-        return to_bfloat16(unit, toward_zero=True) if tensor.dtype == "bfloat16" else encode(unit, tensor.dtype)
+        return to_bfloat16(unit, toward_zero=True) if dtype == "bfloat16" else encode(unit, dtype)
 
     # --- gates, in float64 ------------------------------------------------------------------------------------------
 
