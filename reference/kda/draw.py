@@ -26,6 +26,7 @@ from .regimes import GENERATORS, inverse_softplus, mamba, mamba_parameters, sigm
 
 NEVER, ALWAYS, FULL = -100.0, 2.0**27, 128.0  # raw gates at which alpha = 1, alpha = 0, and a sigmoid is 1, in float32
 TOKENS = "total_seq_len"
+TINY = 1e-4  # elements of what the regime is named after
 ALIKE = 8  # powers of two by which slots that no row names differ: so many, but no two neighbours the same
 
 
@@ -80,6 +81,8 @@ class Painter:
                 return encode((self.stream(drawn.name).normal(*shape) * sizes).astype(np.float32), dtype)
             case "cotangents" if isinstance(drawn, Tensor):
                 return self.cotangents(drawn, shape)
+            case "activations" | "weights" | "gate_weights" | "norm_weights":
+                return self.normals(drawn.name, drawn.draw, shape, dtype)
             case str(gate):
                 grid = off_grid if self.workload.suite == "fresh" else on_grid
                 return encode(grid(self._gate(gate)).reshape(shape), dtype)
@@ -102,9 +105,24 @@ class Painter:
             drawn[~alone] = 0.0
         return encode(drawn.astype(np.float32), tensor.dtype)
 
+    def normals(self, name: str, draw: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
+        """Activations: normal, unless a regime is about their size. Weights: a vector near one; a matrix so that a sum
+        over its last dimension keeps the size of what it weighs, or steeper where it makes decay gates."""
+        mean, deviation = 0.0, 1.0
+        match draw:
+            case "norm_weights":
+                mean, deviation = 1.0, 0.25
+            case "weights":
+                deviation = float(np.sqrt(1 / shape[-1]))
+            case "gate_weights":
+                deviation = float(np.sqrt(1 / shape[-1])) * self.regime.steep
+            case "activations" if self.regime.keys == "tiny":
+                deviation = TINY
+        return encode(mean + self.stream(name).normal(*shape) * deviation, dtype)
+
     def pool(self, tensor: Tensor, shape: tuple[int, ...], naming: list[str]) -> NDArray[np.generic]:
-        """Slots that the call names have states of the magnitude of the first row that names them; all others are
-        alike but for a power of two."""
+        """Slots that the call names have states of the magnitude of the first row that names them, or what a
+        convolution was given; all others are alike but for a power of two."""
         values, rows = self.workload.integer_inputs(self.definition), max(1, len(self.layout.lengths))
         row_of: dict[int, int] = {}
         for name in naming:
@@ -112,6 +130,8 @@ class Painter:
             for i, slot in enumerate(values[name]):
                 row_of.setdefault(slot, i // each)
         sizes, stream = self.regime.state(self.layout), self.stream(tensor.name)
+        if tensor.draw == "past_activations":
+            sizes = np.full_like(sizes, TINY if self.regime.keys == "tiny" else 1.0)
         rest = self.stream(f"{tensor.name}/rest").normal(*shape[1:])
         out = np.empty(shape, dtype=CARRIER[tensor.dtype])
         for slot in range(shape[0]):
@@ -130,7 +150,7 @@ class Painter:
             x = common.normal_integers(count * heads * size).reshape(count, heads, size)[self.layout.sequence]
         x = x.reshape(shape)
         if self.regime.keys == "tiny":
-            return encode(x * (1e-4 / NORMAL_STD), dtype)
+            return encode(x * (TINY / NORMAL_STD), dtype)
         if self.normalised_inside:
             return encode(x / NORMAL_STD, dtype)
         # The sum of squares is exact in int64 and below 2^53; toward zero, so that |k| <= 1 after rounding.

@@ -5,15 +5,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gdnspec.family import Published, SuiteError, Workload
 
+from .layer import LAYERS
 from .rows import ROWS
+
+EVERY = ROWS | LAYERS
 
 
 def lines(published: Published, share: Callable[[Workload], float | None]) -> Iterator[Workload]:
     """A seed comes from the row's name: a new row changes no other."""
     name = published.definition.name
-    if name not in ROWS:
+    if name not in EVERY:
         raise SuiteError("no rows: name it in ROWS of suites/rows.py")
-    for suite, rows in ROWS[name].items():
+    for suite, rows in EVERY[name].items():
         for row in rows():
             seed = zlib.crc32(f"{suite}/{row['name']}".encode())
             yield Workload.model_validate({"suite": suite, **row, "seed": seed})

@@ -33,8 +33,44 @@ def packed_rows() -> tuple[Keywords, Keywords]:
     return call | own, call | raw
 
 
+def layer() -> tuple[Keywords, Keywords]:
+    """Projections of low rank that hand hidden channels on as they are, and an output gate of one at each token: there
+    a sigmoid is a SiLU. Lengths are multiples of 8: torch takes the end of a tensor by another exponential."""
+    hidden, C = 12, (2 + 2 + H) * D
+    x, rows = normal(1, 40, hidden), torch.eye(hidden, dtype=F64)
+    x[:, 0] = 1.0
+    ones = torch.zeros(H * D, hidden, dtype=F64)
+    ones[:, 0] = 1.0
+    ranks = torch.zeros(D, hidden, dtype=F64)
+    ranks[:H] = rows[1 : 1 + H]  # rank h is the hidden channel that head h forgets by
+    gate = torch.zeros(D, hidden, dtype=F64)
+    gate[0, 0] = 1.0
+    own = {
+        "f_a_weight": ranks, "f_b_weight": torch.eye(D, dtype=F64)[:H].repeat_interleave(D, dim=0),
+        "g_a_weight": gate, "g_b_weight": torch.eye(D, dtype=F64)[:1].expand(H * D, D),
+        "dt_bias": channels(normal(2, H)), "lower_bound": None, "eps": 1e-6,
+    }  # fmt: skip
+    other = {"a_weight": rows[1 : 1 + H], "z_weight": ones, "dt_bias": normal(2, H)}
+    call = {
+        "x": x, "qkv_weight": normal(3, C, hidden), "b_weight": normal(4, H, hidden), "conv_weight": normal(5, C, 4),
+        "A_log": normal(6, H), "norm_weight": normal(7, D), "out_weight": normal(8, hidden, H * D),
+        "cu_seqlens": torch.tensor([0, 32, 32, 40]), "conv_states": normal(9, 4, C, 3),
+        "conv_slots": torch.tensor([1, 0, 3]), "recurrent_states": normal(10, 4, H, D, D),
+        "state_slots": torch.tensor([2, 1, 0]), "has_initial_state": torch.tensor([True, True, False]),
+    }  # fmt: skip
+    return call | own, call | other
+
+
+def tokens_of_layer() -> tuple[Keywords, Keywords]:
+    of_sequences = {"cu_seqlens", "has_initial_state"}
+    own, other = ({name: x for name, x in call.items() if name not in of_sequences} for call in layer())
+    return own | {"x": own["x"][:3]}, other | {"x": other["x"][:3]}
+
+
 CASES: dict[str, tuple[str, str, Callable[[], tuple[Keywords, Keywords]]]] = {
     "decode_packed_k_last": ("serving", "gated_delta_net", packed_rows),
+    "layer_prefill": ("layer", "layer", layer),
+    "layer_decode": ("layer", "layer", tokens_of_layer),
 }  # fmt: skip
 
 
