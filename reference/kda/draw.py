@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from .bounds import BOUND, normalises
 from .regimes import GENERATORS, inverse_softplus, mamba, mamba_parameters, sigmoid_of_normal
+from .solved import CHUNK, wy
 
 NEVER, ALWAYS, FULL = -100.0, 2.0**27, 128.0  # raw gates at which alpha = 1, alpha = 0, and a sigmoid is 1, in float32
-TOKENS = "total_seq_len"
+TOKENS, NUM_CHUNKS = "total_seq_len", "num_chunks"  # axes: tokens, and chunks, of all sequences together
 TINY = 1e-4  # elements of what the regime is named after
 ALIKE = 8  # powers of two by which slots that no row names differ: so many, but no two neighbours the same
 
@@ -75,8 +76,13 @@ class Painter:
                 return self.vectors(drawn.name, drawn.draw, shape, dtype)
             case "values":
                 return encode(self.stream(drawn.name).normal(*shape), dtype)
+            case "solved_keys" | "solved_values":
+                return self.solved(drawn.draw, shape, dtype)
             case "states":
-                sizes = self.regime.state(self.layout)[:, None, None, None]
+                sizes = self.regime.state(self.layout)
+                if str((drawn.shape or [""])[0]) == NUM_CHUNKS:
+                    sizes = np.repeat(sizes, -(-self.layout.lengths // CHUNK))
+                sizes = sizes[:, None, None, None]
                 # By way of float32, as a state that is kept in it and rounded once.
                 return encode((self.stream(drawn.name).normal(*shape) * sizes).astype(np.float32), dtype)
             case "cotangents" if isinstance(drawn, Tensor):
@@ -84,9 +90,16 @@ class Painter:
             case "activations" | "weights" | "gate_weights" | "norm_weights":
                 return self.normals(drawn.name, drawn.draw, shape, dtype)
             case str(gate):
-                grid = off_grid if self.workload.suite == "fresh" else on_grid
-                return encode(grid(self._gate(gate)).reshape(shape), dtype)
+                return encode(self.gate(gate).reshape(shape), dtype)
         raise RegimeError(f"the input {drawn.name!r} of {self.definition.name} does not say how it is drawn")
+
+    def solved(self, draw: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
+        """Keys or values that the stage before would have made of the regime's keys, values and gates."""
+        H, keys = shape[1], (shape[0], int(self.scope["num_k_heads"]), self.K)
+        k = Array("bfloat16", self.vectors("k", "keys", keys, "bfloat16")).values().astype(np.float64)
+        v = encode(self.stream("v").normal(shape[0], H, self.K), "bfloat16")
+        given = k, Array("bfloat16", v).values().astype(np.float64), self.gate("decay_gates"), self.gate("write_gates")
+        return encode(wy(*given, self.layout.lengths)[0 if draw == "solved_values" else 1], dtype)
 
     def packed(self, tensor: Tensor, before: tuple[int, ...]) -> NDArray[np.generic]:
         """The parts of a row side by side, each as it would be drawn by itself."""
@@ -158,6 +171,10 @@ class Painter:
         return to_bfloat16(unit, toward_zero=True) if dtype == "bfloat16" else encode(unit, dtype)
 
     # --- gates, in float64 ------------------------------------------------------------------------------------------
+
+    def gate(self, draw: str) -> Floats:
+        """On a grid of 2^-20, or off it where nobody has seen the line."""
+        return (off_grid if self.workload.suite == "fresh" else on_grid)(self._gate(draw))
 
     def _gate(self, draw: str) -> Floats:
         match draw:

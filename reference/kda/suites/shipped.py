@@ -7,8 +7,9 @@ from gdnspec.family import Published, SuiteError, Workload
 
 from .layer import LAYERS
 from .rows import ROWS
+from .stages import STAGES
 
-EVERY = ROWS | LAYERS
+EVERY = ROWS | LAYERS | STAGES
 
 
 def lines(published: Published, share: Callable[[Workload], float | None]) -> Iterator[Workload]:

@@ -12,6 +12,7 @@ from torch import Tensor
 KDA, GDN = family("kda"), family("gdn")
 H, D, F64 = 4, 16, torch.float64  # value heads; two share a key head
 Keywords = dict[str, Any]
+CHUNKS = ("cu_seqlens", "chunk_cu_starts")
 
 
 def normal(seed: int, *shape: int) -> Tensor:
@@ -67,10 +68,34 @@ def tokens_of_layer() -> tuple[Keywords, Keywords]:
     return own | {"x": own["x"][:3]}, other | {"x": other["x"][:3]}
 
 
+def chunked(*names: str) -> Callable[[], tuple[Keywords, Keywords]]:
+    """Two whole chunks and one. Here a sum over key channels has decays in it, there the decay multiplies the sum. They
+    are equal bit for bit where neither rounds: queries and keys of few bits, gates that halve, keep or reset."""
+
+    def calls() -> tuple[Keywords, Keywords]:
+        T, keys = 3 * 64, torch.randint(-2, 3, (2, 192, 2, D), generator=torch.Generator().manual_seed(7)) / 8
+        alpha = torch.tensor([0.0, 0.5, 1.0], dtype=F64)[torch.arange(T * H).reshape(T, H) % 7 % 3]
+        g = alpha.log()
+        assert torch.equal(g.exp(), alpha)
+        call = {
+            "q": keys[0].to(F64), "k": keys[1].to(F64), "v": normal(1, T, H, D), "u": normal(2, T, H, D),
+            "w": 0.1 * normal(3, T, H, D), "u_new": normal(4, T, H, D), "beta": torch.sigmoid(normal(5, T, H)),
+            "states": normal(6, 3, H, D, D), "initial_state": normal(7, 2, H, D, D), "scale": None,
+            "cu_seqlens": torch.tensor([0, 128, 192]), "chunk_cu_starts": torch.tensor([0, 2, 3]),
+        }  # fmt: skip
+        other = {name: call[name] for name in names} | {"g": g}
+        return other | {"g": channels(g)}, other
+
+    return calls
+
+
 CASES: dict[str, tuple[str, str, Callable[[], tuple[Keywords, Keywords]]]] = {
     "decode_packed_k_last": ("serving", "gated_delta_net", packed_rows),
     "layer_prefill": ("layer", "layer", layer),
     "layer_decode": ("layer", "layer", tokens_of_layer),
+    "chunk_wy": ("chunk_stages", "chunk_stages", chunked("k", "v", "beta", "cu_seqlens")),
+    "chunk_state": ("chunk_stages", "chunk_stages", chunked("k", "w", "u", *CHUNKS, "initial_state")),
+    "chunk_output": ("chunk_stages", "chunk_stages", chunked("q", "k", "u_new", "states", *CHUNKS, "scale")),
 }  # fmt: skip
 
 
