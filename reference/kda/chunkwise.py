@@ -21,12 +21,14 @@ alone, never as a quotient and never through a sum of logarithms, so an exact re
 The functions take and return what their namesakes in kimi_delta_attention.py do. In float64 the two agree to 1e-12.
 """
 
+from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from .kimi_delta_attention import L2_EPSILON, arithmetic_type, default_scale, expand_heads, transposed
+from .layer import block
 
 
 def decay_ratios(alpha: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,3 +163,8 @@ def prefill_checkpoints(
             _, S = prefill_k_last(*part, torch.tensor([0, count]), first, scale, chunk_size)
             checkpoints[kept[n] + i] = S[0]
     return output, states, checkpoints
+
+
+def layer_prefill(*, chunk_size: int = 16, **inputs: Tensor | float | None) -> tuple[Tensor, Tensor, Tensor]:
+    """As `layer.layer_prefill`, the rule in chunks of `chunk_size` tokens; its inputs by keyword."""
+    return block(**inputs, rule=partial(prefill_k_last, chunk_size=chunk_size))

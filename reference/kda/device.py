@@ -15,6 +15,7 @@ from gdnspec.family import Tensor as TensorModel
 from torch import Tensor
 
 from .bounds import SLACK, normalises
+from .chunk_stages import chunk_wy
 from .draw import Painter
 from .regimes import mamba_parameters
 
@@ -22,7 +23,8 @@ BLOCK = 1 << 25  # elements drawn at a time
 TINY = 2.0**-126
 SLOW = 1 / 160  # of the decay of models, for backward passes
 # The first dimension of what a call has a row of, for each token or sequence, or of a pool.
-PER_ROW = (["batch_size"], ["total_seq_len"], ["num_seqs"], ["num_slots"])
+PER_ROW = (["batch_size"], ["total_seq_len"], ["num_seqs"], ["num_chunks"], ["num_slots"])
+SIZES = ("total_seq_len", "num_k_heads", "num_v_heads", "head_size")
 Make = Callable[[Tensor], Tensor]  # from normal numbers
 
 
@@ -32,6 +34,7 @@ class Brush:
     def __init__(self, definition: Definition, workload: Workload, scope: Scope, device: str) -> None:
         self.definition, self.workload, self.scope, self.device = definition, workload, scope, device
         self.painter = Painter(definition, workload, scope)
+        self._solved: dict[str, Tensor] = {}
 
     def paint(self, tensor: TensorModel) -> Tensor:
         """On the device."""
@@ -42,6 +45,8 @@ class Brush:
             shapes = self.definition.part_shapes(tensor, self.scope)
             drawn = [self.drawn(p.name, p.draw, (shape[0], *shapes[p.name]), dtype).flatten(1) for p in tensor.parts]
             return torch.cat(drawn, dim=1)
+        if tensor.draw in ("solved_keys", "solved_values"):
+            return self.solved(tensor.draw)
         return self.drawn(tensor.name, tensor.draw, shape, dtype)
 
     def drawn(self, name: str, draw: str | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -76,6 +81,17 @@ class Brush:
         )
         rate = (SLOW * A if self.definition.stage == "backward" else A)[:, None]
         return lambda a: -rate * torch.nn.functional.softplus(a + dt_bias)
+
+    def solved(self, draw: str) -> Tensor:
+        """Keys or values that the stage before would have made of the same keys, values and gates."""
+        if not self._solved:
+            (T, HK, H, K), bf16 = (int(self.scope[axis]) for axis in SIZES), torch.bfloat16
+            k, v = self.drawn("k", "keys", (T, HK, K), bf16), self.drawn("v", "values", (T, H, K), bf16)
+            g = self.drawn("g", "decay_gates", (T, H, K), torch.float32)
+            beta = self.drawn("beta", "write_gates", (T, H), torch.float32)
+            u, w = chunk_wy(k, v, g, beta, torch.tensor(self.scope["cu_seqlens"], device=self.device))
+            self._solved = {"solved_values": u, "solved_keys": w}
+        return self._solved[draw]
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from gdnspec.family import (
     Definition,
     Floats,
     Layout,
+    Part,
     RegimeError,
     Scope,
     Stream,
@@ -22,9 +23,11 @@ from numpy.typing import NDArray
 
 from .bounds import BOUND, normalises
 from .regimes import GENERATORS, inverse_softplus, mamba, mamba_parameters, sigmoid_of_normal
+from .solved import CHUNK, wy
 
 NEVER, ALWAYS, FULL = -100.0, 2.0**27, 128.0  # raw gates at which alpha = 1, alpha = 0, and a sigmoid is 1, in float32
-TOKENS = "total_seq_len"
+TOKENS, NUM_CHUNKS = "total_seq_len", "num_chunks"  # axes: tokens, and chunks, of all sequences together
+TINY = 1e-4  # elements of what the regime is named after
 ALIKE = 8  # powers of two by which slots that no row names differ: so many, but no two neighbours the same
 
 
@@ -62,24 +65,47 @@ class Painter:
         naming = [one.name for one in self.definition.inputs if one.indexes == tensor.name]
         if naming:
             return Array(tensor.dtype, self.pool(tensor, shape, naming))
-        return Array(tensor.dtype, np.ascontiguousarray(self._drawn(tensor, shape)))
+        if tensor.parts:
+            return Array(tensor.dtype, self.packed(tensor, shape[:-1]))
+        return Array(tensor.dtype, np.ascontiguousarray(self._drawn(tensor, shape, tensor.dtype)))
 
-    def _drawn(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
-        match tensor.draw:
+    def _drawn(self, drawn: Tensor | Part, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
+        """By the generator that the definition names; the stream is that of the tensor's name, or of the part's."""
+        match drawn.draw:
             case "queries" | "keys":
-                return self.vectors(tensor, shape)
+                return self.vectors(drawn.name, drawn.draw, shape, dtype)
             case "values":
-                return encode(self.stream(tensor.name).normal(*shape), tensor.dtype)
+                return encode(self.stream(drawn.name).normal(*shape), dtype)
+            case "solved_keys" | "solved_values":
+                return self.solved(drawn.draw, shape, dtype)
             case "states":
-                sizes = self.regime.state(self.layout)[:, None, None, None]
+                sizes = self.regime.state(self.layout)
+                if str((drawn.shape or [""])[0]) == NUM_CHUNKS:
+                    sizes = np.repeat(sizes, -(-self.layout.lengths // CHUNK))
+                sizes = sizes[:, None, None, None]
                 # By way of float32, as a state that is kept in it and rounded once.
-                return encode((self.stream(tensor.name).normal(*shape) * sizes).astype(np.float32), tensor.dtype)
-            case "cotangents":
-                return self.cotangents(tensor, shape)
+                return encode((self.stream(drawn.name).normal(*shape) * sizes).astype(np.float32), dtype)
+            case "cotangents" if isinstance(drawn, Tensor):
+                return self.cotangents(drawn, shape)
+            case "activations" | "weights" | "gate_weights" | "norm_weights":
+                return self.normals(drawn.name, drawn.draw, shape, dtype)
             case str(gate):
-                grid = off_grid if self.workload.suite == "fresh" else on_grid
-                return encode(grid(self._gate(gate)).reshape(shape), tensor.dtype)
-        raise RegimeError(f"the input {tensor.name!r} of {self.definition.name} does not say how it is drawn")
+                return encode(self.gate(gate).reshape(shape), dtype)
+        raise RegimeError(f"the input {drawn.name!r} of {self.definition.name} does not say how it is drawn")
+
+    def solved(self, draw: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
+        """Keys or values that the stage before would have made of the regime's keys, values and gates."""
+        H, keys = shape[1], (shape[0], int(self.scope["num_k_heads"]), self.K)
+        k = Array("bfloat16", self.vectors("k", "keys", keys, "bfloat16")).values().astype(np.float64)
+        v = encode(self.stream("v").normal(shape[0], H, self.K), "bfloat16")
+        given = k, Array("bfloat16", v).values().astype(np.float64), self.gate("decay_gates"), self.gate("write_gates")
+        return encode(wy(*given, self.layout.lengths)[0 if draw == "solved_values" else 1], dtype)
+
+    def packed(self, tensor: Tensor, before: tuple[int, ...]) -> NDArray[np.generic]:
+        """The parts of a row side by side, each as it would be drawn by itself."""
+        shapes = self.definition.part_shapes(tensor, self.scope)
+        drawn = [self._drawn(part, (*before, *shapes[part.name]), tensor.dtype) for part in tensor.parts or []]
+        return np.concatenate([part.reshape(*before, -1) for part in drawn], axis=-1)
 
     def cotangents(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Normal, of the regime's magnitude. Where one token alone has a gradient, it is two thirds into its sequence,
@@ -92,9 +118,24 @@ class Painter:
             drawn[~alone] = 0.0
         return encode(drawn.astype(np.float32), tensor.dtype)
 
+    def normals(self, name: str, draw: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
+        """Activations: normal, unless a regime is about their size. Weights: a vector near one; a matrix so that a sum
+        over its last dimension keeps the size of what it weighs, or steeper where it makes decay gates."""
+        mean, deviation = 0.0, 1.0
+        match draw:
+            case "norm_weights":
+                mean, deviation = 1.0, 0.25
+            case "weights":
+                deviation = float(np.sqrt(1 / shape[-1]))
+            case "gate_weights":
+                deviation = float(np.sqrt(1 / shape[-1])) * self.regime.steep
+            case "activations" if self.regime.keys == "tiny":
+                deviation = TINY
+        return encode(mean + self.stream(name).normal(*shape) * deviation, dtype)
+
     def pool(self, tensor: Tensor, shape: tuple[int, ...], naming: list[str]) -> NDArray[np.generic]:
-        """Slots that the call names have states of the magnitude of the first row that names them; all others are
-        alike but for a power of two."""
+        """Slots that the call names have states of the magnitude of the first row that names them, or what a
+        convolution was given; all others are alike but for a power of two."""
         values, rows = self.workload.integer_inputs(self.definition), max(1, len(self.layout.lengths))
         row_of: dict[int, int] = {}
         for name in naming:
@@ -102,6 +143,8 @@ class Painter:
             for i, slot in enumerate(values[name]):
                 row_of.setdefault(slot, i // each)
         sizes, stream = self.regime.state(self.layout), self.stream(tensor.name)
+        if tensor.draw == "past_activations":
+            sizes = np.full_like(sizes, TINY if self.regime.keys == "tiny" else 1.0)
         rest = self.stream(f"{tensor.name}/rest").normal(*shape[1:])
         out = np.empty(shape, dtype=CARRIER[tensor.dtype])
         for slot in range(shape[0]):
@@ -110,24 +153,28 @@ class Painter:
             out[slot] = encode(drawn.astype(np.float32), tensor.dtype)
         return out
 
-    def vectors(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
+    def vectors(self, name: str, draw: str, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         """Queries and keys: of unit norm, unless the norm is taken inside or the regime differs."""
-        stream, (heads, size) = self.stream(tensor.name), shape[-2:]
+        stream, (heads, size) = self.stream(name), shape[-2:]
         x = stream.normal_integers(int(np.prod(shape))).reshape(-1, heads, size)
-        if self.regime.keys == "repeated" and tensor.draw == "keys":
-            common = self.stream(f"{tensor.name}/direction")
+        if self.regime.keys == "repeated" and draw == "keys":
+            common = self.stream(f"{name}/direction")
             count = len(self.layout.lengths)
             x = common.normal_integers(count * heads * size).reshape(count, heads, size)[self.layout.sequence]
         x = x.reshape(shape)
         if self.regime.keys == "tiny":
-            return encode(x * (1e-4 / NORMAL_STD), tensor.dtype)
+            return encode(x * (TINY / NORMAL_STD), dtype)
         if self.normalised_inside:
-            return encode(x / NORMAL_STD, tensor.dtype)
+            return encode(x / NORMAL_STD, dtype)
         # The sum of squares is exact in int64 and below 2^53; toward zero, so that |k| <= 1 after rounding.
         unit = x / np.maximum(np.sqrt((x * x).sum(axis=-1, keepdims=True).astype(np.float64)), 1.0)
-        return to_bfloat16(unit, toward_zero=True) if tensor.dtype == "bfloat16" else encode(unit, tensor.dtype)
+        return to_bfloat16(unit, toward_zero=True) if dtype == "bfloat16" else encode(unit, dtype)
 
     # --- gates, in float64 ------------------------------------------------------------------------------------------
+
+    def gate(self, draw: str) -> Floats:
+        """On a grid of 2^-20, or off it where nobody has seen the line."""
+        return (off_grid if self.workload.suite == "fresh" else on_grid)(self._gate(draw))
 
     def _gate(self, draw: str) -> Floats:
         match draw:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
     """Single tokens: the reference, which computes in float32 at least. Prefill: chunks with rounded operands.
-    Its gradients: the derivation by chunks, the operands of its products rounded."""
+    Its gradients, its stages and the layer: the second derivation, the operands of its products rounded."""
     if call.definition.stage in ("decode", "verify"):
         yield "float32_recurrence", call.oracle(**call.arguments)
-    elif call.definition.stage == "backward":
+    elif call.definition.stage in ("backward", "chunk_stage", "layer"):
         from gdnspec.family import rounded_products
 
         yield from rounded_products(call.second, call.arguments, call.strict)

@@ -58,10 +58,11 @@ class Lines:
         if wide:  # the last is not empty
             most = FEWER_SEQUENCES if backward and kind == "cpu" else MOST_SEQUENCES[kind]
             several = [_between(0, 3, stream) for _ in range(_log_between(most, stream))]
-            return self._ragged(line, [length and max(length, least) for length in (*several, _between(1, 5, stream))])
+            lengths = [length and max(length, least) for length in (*several, _between(1, 5, stream))]
+            return self._ragged(line, lengths, stream)
         short = SHORT_BACKWARD if backward else SHORT_WITH_CHECKPOINTS if INTERVAL in line["scalars"] else SHORT
         most = 1000 if large else short
-        return self._ragged(line, [_between(least, most, stream) for _ in range(_between(2, 4, stream))])
+        return self._ragged(line, [_between(least, most, stream) for _ in range(_between(2, 4, stream))], stream)
 
     def narrower(self, line: Workload) -> Workload | None:
         """With the last quarter of its sequences."""
@@ -69,11 +70,13 @@ class Lines:
         if len(lengths) < FEW_SEQUENCES:
             return None
         named = line.model_dump(include={"name", "suite", "regime", "seed", "preset", "device", "scalars"})
-        return self._ragged(named, lengths[-(len(lengths) // 4) :])
+        stream = Stream(line.seed or 0, f"{self.definition.name}/{len(lengths)}")
+        return self._ragged(named, lengths[-(len(lengths) // 4) :], stream)
 
-    def _ragged(self, line: dict[str, Any], lengths: list[int]) -> Workload:
-        axes = sizes(self.definition, lengths, line["scalars"])
-        return Workload.model_validate({**line, "axes": axes, "sequence_lengths": lengths})
+    def _ragged(self, line: dict[str, Any], lengths: list[int], stream: Stream) -> Workload:
+        more, integers = slots(self.definition, len(lengths), 1, stream)
+        axes = sizes(self.definition, lengths, line["scalars"]) | more
+        return Workload.model_validate({**line, "axes": axes, "sequence_lengths": lengths, "integers": integers})
 
     def _most_slots(self, preset: str, kind: str, wide: bool) -> int:
         """Slots of a pool of `POOL` bytes, where they are drawn in plenty."""
@@ -94,8 +97,8 @@ class Lines:
                     values[tensor.name] = -8.0 * size
                 else:
                     # 0.0 seldom: of an output of zeros nothing else can be seen.
-                    odd = {0: 0.0, 1: 1.0, 2: -size, 3: -size}
-                    values[tensor.name] = odd.get(_between(0, 11, stream), size)
+                    odd = {0: 0.0, 1: 1.0, 2: -size, 3: -size}.get(_between(0, 11, stream), size)
+                    values[tensor.name] = odd if tensor.name == "scale" else abs(odd)  # an eps is never negative
         return values
 
 

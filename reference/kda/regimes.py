@@ -30,6 +30,7 @@ class Regime:
     keys: Keys = "independent"
     rate: float = 1.0  # raw gates: A is this times uniform in (0, 16]
     state: Sizes = lambda layout: np.ones(len(layout.lengths))
+    steep: float = 1.0  # times the weights that make raw decay gates, where a projection inside the operator does
     cotangent: float = 1.0
     one_cotangent: bool = False
 
@@ -127,7 +128,7 @@ GENERATORS: dict[str, Regime] = {
     "deep_sums": Regime(log_alpha=between(-12.0, -6.0)),
     "slow_deep_sums": Regime(log_alpha=between(-2.5, -1.5)),
     "hard_reset": Regime(log_alpha=resets),
-    "mixed_channels": Regime(log_alpha=mixed_channels),
+    "mixed_channels": Regime(log_alpha=mixed_channels, steep=3.0),
     "equal_channels": Regime(log_alpha=equal_channels),
     "lower_bound": Regime(log_alpha=at_lower_bound),
     "repeated_keys": Regime(between(float(np.log(0.99)), 0.0), write(0.0, 1.95), beta_max=1.95, keys="repeated"),
@@ -137,7 +138,7 @@ GENERATORS: dict[str, Regime] = {
     "large_initial_state": Regime(log_alpha=mild, state=magnitude(100.0)),
     "decayed_large_state": Regime(log_alpha=decays_by_eleven, state=magnitude(3e3)),
     "one_large_state": Regime(log_alpha=mild, state=one_large),
-    "large_steps": Regime(log_alpha=between(-3.0, -0.1), rate=1 / 160),
+    "large_steps": Regime(log_alpha=between(-3.0, -0.1), rate=1 / 160, steep=50.0),
     "tiny_keys": Regime(log_alpha=mild, keys="tiny"),
     "single_cotangent": Regime(log_alpha=mild, one_cotangent=True),
     "huge_cotangents": Regime(log_alpha=mild, cotangent=1e4),

@@ -1,6 +1,6 @@
-"""What an engine keeps between calls: states in slots, and those after single tokens until it is known which count.
+"""How an engine calls the operator: q, k and v in one row, states in slots, and those after single tokens.
 
-`kimi_delta_attention.py` is the arithmetic. Everything here says where a state comes from and where it goes.
+`kimi_delta_attention.py` is the arithmetic. Everything here says where vectors and states come from, and where they go.
 """
 
 import torch
@@ -50,6 +50,35 @@ def prefill_checkpoints(
                 checkpoints[kept[n] + i] = states[n]
     state_type = dtype if initial_state is None else initial_state.dtype
     return output, states.to(state_type), checkpoints.to(state_type)
+
+
+# --- decode from one row for q, k and v -------------------------------------------------------------------------
+
+
+def decode_packed_k_last(
+    mixed_qkv: Tensor,
+    state: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    lower_bound: float | None,
+    scale: float | None,
+    use_qk_l2norm: bool | None,
+) -> tuple[Tensor, Tensor]:
+    """`decode_k_last` with q, k and v side by side, as the convolution before them leaves a row.
+
+    mixed_qkv [batch_size, 2 key_dim + value_dim]: all query heads, then all key heads, then all value heads; a
+    [batch_size, num_v_heads, K], b [batch_size, num_v_heads]. Returns output [batch_size, num_v_heads, V] and
+    new_state.
+    """
+    batch_size, num_v_heads, size = state.shape[:3]
+    value_dim = num_v_heads * size
+    key_dim = (mixed_qkv.shape[1] - value_dim) // 2
+    q, k, v = (x.reshape(batch_size, 1, -1, size) for x in mixed_qkv.split([key_dim, key_dim, value_dim], dim=1))
+    gates = A_log, a[:, None], dt_bias, b[:, None], lower_bound
+    output, S = decode_k_last(q, k, v, state, *gates, scale, use_qk_l2norm)
+    return output[:, 0], S
 
 
 # --- decode from a pool of states -------------------------------------------------------------------------------

@@ -26,4 +26,5 @@
 #include "pool.cuh"
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(kda_decode_k_last, decode);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(kda_decode_packed_k_last, decode_packed);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(kda_decode_pool_k_last, decode_pool);

@@ -122,6 +122,16 @@ def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, lower_bound, scale, use_
     return (factor * o)[:, None].to(v.dtype), S.to(state.dtype)
 
 
+def decode_packed_k_last(mixed_qkv, state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm):
+    """kda_decode_packed_k_last: a row of mixed_qkv holds the heads of q, of k and of v."""
+    (B, H, D), length = state.shape[:3], mixed_qkv.shape[1]
+    keys = (length - H * D) // 2
+    q, k, v = (x.reshape(B, 1, -1, D) for x in mixed_qkv.split([keys, keys, H * D], dim=1))
+    gates = A_log, a[:, None], dt_bias, b[:, None], lower_bound
+    output, S = decode_k_last(q, k, v, state, *gates, scale, use_qk_l2norm)
+    return output[:, 0], S
+
+
 # --- states in a pool -------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Kimi Delta Attention for one token of every sequence of a batch: dense states and pools, states [V, K].
+"""Kimi Delta Attention for one token of every sequence of a batch: dense states, packed rows and pools, states [V, K].
 
 A program owns BV value channels of one head of one row, for all key channels, in registers. Value channels never mix,
 so programs share nothing. Both sums over key channels are taken of the state as it was read: with k' = alpha * k and q'
@@ -64,10 +64,11 @@ def decode_kernel(
 
 
 def launch(
-    q, k, v, state, new_state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm, output, slots=(None, None)
-):
+    q, k, v, state, new_state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm, output, key_heads,
+    qk_stride, v_stride, slots=(None, None),
+):  # fmt: skip
     _, H, D, _ = state.shape
-    rows, _, key_heads, _ = q.shape
+    rows = q.shape[0]
     if rows == 0 or H == 0:
         return
     BK = triton.next_power_of_2(D)
@@ -75,7 +76,7 @@ def launch(
     decode_kernel[(rows * H * triton.cdiv(D, BV),)](
         q, k, v, state, new_state, *slots, A_log, a, dt_bias, b, output, state.shape[0], state.stride(0),
         D**-0.5 if scale is None else float(scale), 0.0 if lower_bound is None else float(lower_bound),
-        H=H, GROUP=H // key_heads, D=D, QK_STRIDE=key_heads * D, V_STRIDE=H * D,
+        H=H, GROUP=H // key_heads, D=D, QK_STRIDE=qk_stride, V_STRIDE=v_stride,
         GATE="bounded" if lower_bound else "softplus", L2_NORM=use_qk_l2norm is None or bool(use_qk_l2norm),
         POOL=slots[0] is not None, BK=BK, BV=BV, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
@@ -107,6 +108,7 @@ def require_gates(like, A_log, a, dt_bias, b, lead):
 
 
 def require_tokens(like, q, k, v, output, B):
+    """The heads of q and k, and the elements from one row of q and k, and of v, to the next."""
     _, H, D, _ = like.shape
     if q.ndim != 4:
         raise ValueError(f"q has {q.ndim} dimensions, not 4")
@@ -115,17 +117,38 @@ def require_tokens(like, q, k, v, output, B):
         raise ValueError(f"{key_heads} query and key heads do not divide {H} value heads")
     for name, x, heads in (("q", q, key_heads), ("k", k, key_heads), ("v", v, H), ("output", output, H)):
         require(name, x, like, bf16, (B, 1, heads, D))
+    return key_heads, key_heads * D, H * D
 
 
 def decode_k_last(q, k, v, state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm, output, new_state):
     """kda_decode_k_last: state [batch_size, H, V, K], float32 or bfloat16."""
     require_state("state", state)
     B, H, D, _ = state.shape
-    require_tokens(state, q, k, v, output, B)
+    rows = require_tokens(state, q, k, v, output, B)
     require_gates(state, A_log, a, dt_bias, b, (B, 1))
     for name, x in (("state", state), ("new_state", new_state)):
         require(name, x, state, (state.dtype,), (B, H, D, D))
-    launch(q, k, v, state, new_state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm, output)
+    launch(q, k, v, state, new_state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm, output, *rows)
+
+
+def decode_packed_k_last(mixed_qkv, state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm, output, new_state):
+    """kda_decode_packed_k_last: a row of mixed_qkv holds the heads of q, of k and of v."""
+    require_state("state", state)
+    B, H, D, _ = state.shape
+    length = mixed_qkv.shape[-1]
+    key_heads = (length - H * D) // (2 * D)
+    if key_heads <= 0 or H % key_heads or (2 * key_heads + H) * D != length:
+        raise ValueError(f"a row of mixed_qkv has {length} elements: {H} value heads leave no whole q and k")
+    require("mixed_qkv", mixed_qkv, state, (torch.bfloat16,), (B, length))
+    require("output", output, state, (torch.bfloat16,), (B, H, D))
+    require_gates(state, A_log, a, dt_bias, b, (B,))
+    for name, x in (("state", state), ("new_state", new_state)):
+        require(name, x, state, (state.dtype,), (B, H, D, D))
+    q, k, v = mixed_qkv, mixed_qkv[:, key_heads * D :], mixed_qkv[:, 2 * key_heads * D :]
+    launch(
+        q, k, v, state, new_state, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm, output, key_heads, length,
+        length,
+    )  # fmt: skip
 
 
 def decode_pool_k_last(
@@ -134,14 +157,14 @@ def decode_pool_k_last(
     """kda_decode_pool_k_last: pool [num_slots, H, V, K], float32 or bfloat16."""
     require_pool(pool)
     num_slots, B = pool.shape[0], q.shape[0]
-    require_tokens(pool, q, k, v, output, B)
+    rows = require_tokens(pool, q, k, v, output, B)
     require_gates(pool, A_log, a, dt_bias, b, (B, 1))
     for name, x in (("read_slots", read_slots), ("write_slots", write_slots)):
         require(name, x, pool, (torch.int32,), (B,))
     if DEBUG:
         check_slots(read_slots.tolist(), write_slots.tolist(), num_slots)
     launch(
-        q, k, v, pool, pool, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm, output,
+        q, k, v, pool, pool, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm, output, *rows,
         (read_slots, write_slots),
     )  # fmt: skip
 

@@ -56,6 +56,8 @@ FEWER = {
     "torch_quantised": ["decode_pool_k_last_int8_state", "verify_k_last_fp8_state"],
     "triton_quantised": ["decode_pool_k_last_fp8_state"],
     "torch_recurrent_kda": ["prefill_k_first", "decode_pool_k_last_bf16_state", "verify_k_last"],
+    "torch_layer_kda": ["layer_prefill"],
+    "torch_chunk_stages_kda": ["chunk_state"],
     "torch_chunkwise_kda": ["prefill_raw_gates", "prefill_backward_k_last"],
 }
 # Whose definitions other interpreted solutions serve, too; and whose own tests sample its kernels.

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
+from .layer import layer, layer_rows
 from .rows import SMALL_128, Line, Rows, decode, in_place, kept, pool, prefill, verify
+from .stages import stage
 
 KIMI, WIDE = "kimi-linear-48b-a3b-tp1", "synthetic-gva-16x64-d128"
 LONG_ROWS = (2017,) * 130  # 262,210 tokens: past 2^31 elements of 64 heads of 128
@@ -60,11 +62,39 @@ def of_verify() -> Iterator[Line]:
     )  # fmt: skip
 
 
+def of_solved() -> Iterator[Line]:
+    covers = "more than 2^31 elements of gates, v, u and w"
+    yield stage("past_2_31", WIDE, "typical", LONG_ROWS, counted=False, **far(4, 2), covers=covers)
+
+
+def of_chunks() -> Iterator[Line]:
+    covers = "133,120 pairs of a chunk and a head, and more than 2^31 elements of their states"
+    yield stage("past_2_31_states", KIMI, "typical", (4160,) * 64, counted=True, **far(4, 2), covers=covers)
+
+
+def of_layer() -> Iterator[Line]:
+    yield on_far_slots(layer("past_2_31_states", KIMI, SHORT_ROWS, "+-+-+" * 820, **far(8, None), covers=STATES))
+
+
+def of_layer_decode() -> Iterator[Line]:
+    yield on_far_slots(layer_rows("past_2_31_states", KIMI, 4100, **far(8, None), covers=STATES))
+
+
+def on_far_slots(line: Line) -> Line:
+    """In pools of 4,200 slots, the last one among them."""
+    line["axes"]["num_slots"] = 4200
+    for pool_slots in ("conv_slots", "state_slots"):
+        line["integers"][pool_slots][-1] = 4199
+    return line
+
+
 FAR: dict[str, tuple[Rows, ...]] = {
     "kda_prefill_k_last": (of_gates, of_states), "kda_prefill_k_first": (of_states,),
     "kda_prefill_raw_gates": (of_gates, of_states), "kda_prefill_checkpoints": (of_checkpoints,),
     "kda_prefill_backward_k_last": (of_gradients,),
     "kda_decode_k_last": (of_decode,), "kda_decode_k_last_bf16_state": (of_decode,),
     "kda_decode_pool_k_last": (of_pool,), "kda_decode_pool_k_last_bf16_state": (of_pool,),
-    "kda_verify_k_last": (of_verify,),
+    "kda_decode_packed_k_last": (of_decode,), "kda_verify_k_last": (of_verify,),
+    "kda_chunk_wy": (of_solved,), "kda_chunk_state": (of_chunks,), "kda_chunk_output": (of_chunks,),
+    "kda_layer_prefill": (of_layer,), "kda_layer_decode": (of_layer_decode,),
 }  # fmt: skip

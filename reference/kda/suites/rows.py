@@ -121,9 +121,22 @@ def decode_conformance() -> Iterator[Line]:
     yield decode("strided_inputs_odd", SMALL_128, "typical", 6, gaps=sliced(5, *DECODE_SLICES), covers=ODD_SLICES)
 
 
-def of_bf16_state(rows: Rows, names: tuple[str, ...]) -> Rows:
-    """What decode's own rows show of the gates need not be shown again of another type of state."""
+def of_names(rows: Rows, names: tuple[str, ...]) -> Rows:
+    """What decode's own rows show of the gates need not be shown again of other states or rows."""
     return lambda: (row for row in rows() if row["name"] in names)
+
+
+def packed(rows: Rows) -> Rows:
+    """The rows of decode, with q, k and v of a token in one row, which may be a slice of a wider one."""
+
+    def made() -> Iterator[Line]:
+        for row in rows():
+            gaps = row.pop("gaps", None)
+            if gaps:
+                row["gaps"] = {"mixed_qkv": gaps["q"]} | {name: gaps[name] for name in ("a", "b")}
+            yield row
+
+    return made
 
 
 Row = tuple[int, int]  # the slot that it reads, the slot that it writes
@@ -294,17 +307,28 @@ PREFILL = {"smoke": prefill_smoke, "conformance": prefill_conformance}
 RAW = {"smoke": raw_smoke, "conformance": raw_conformance}
 DECODE = {"smoke": decode_smoke, "conformance": decode_conformance}
 DECODE_BF16 = {
-    "smoke": of_bf16_state(decode_smoke, ("batch_5", "bounded", "strided_inputs")),
-    "conformance": of_bf16_state(
+    "smoke": of_names(decode_smoke, ("batch_5", "bounded", "strided_inputs")),
+    "conformance": of_names(
         decode_conformance,
         ("regime_hard_reset", "regime_long_memory", "regime_large_initial_state", "bounded_lower_bound",
          "bounded_one_large_state", "as_they_are", "head_size_120", "strided_inputs_odd"),
     ),
 }  # fmt: skip
+PACKED = {
+    "smoke": packed(of_names(decode_smoke, ("batch_5", "bounded", "strided_inputs"))),
+    "conformance": packed(
+        of_names(
+            decode_conformance,
+            ("regime_hard_reset", "regime_deep_sums", "regime_large_initial_state", "regime_large_steps",
+             "bounded_lower_bound", "bounded_one_large_state", "tiny", "as_they_are", "scaled", "head_size_120",
+             "strided_inputs_odd"),
+        )
+    ),
+}  # fmt: skip
 POOL = {"smoke": pool_smoke, "conformance": pool_conformance}
 POOL_BF16 = {
-    "smoke": of_bf16_state(pool_smoke, ("in_place", "bounded", "skips", "strided", "strided_inputs")),
-    "conformance": of_bf16_state(
+    "smoke": of_names(pool_smoke, ("in_place", "bounded", "skips", "strided", "strided_inputs")),
+    "conformance": of_names(
         pool_conformance,
         ("regime_hard_reset", "regime_long_memory", "bounded_lower_bound", "shared", "all_skipped",
          "strided_inputs_odd"),
@@ -317,6 +341,6 @@ ROWS: dict[str, dict[str, Rows]] = {
     "kda_prefill_k_last": PREFILL, "kda_prefill_k_first": PREFILL, "kda_prefill_raw_gates": RAW,
     "kda_prefill_checkpoints": CHECKPOINTS, "kda_verify_k_last": VERIFY,
     "kda_prefill_backward_k_last": BACKWARD,
-    "kda_decode_k_last": DECODE, "kda_decode_k_last_bf16_state": DECODE_BF16,
+    "kda_decode_k_last": DECODE, "kda_decode_k_last_bf16_state": DECODE_BF16, "kda_decode_packed_k_last": PACKED,
     "kda_decode_pool_k_last": POOL, "kda_decode_pool_k_last_bf16_state": POOL_BF16,
 }  # fmt: skip

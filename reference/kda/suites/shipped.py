@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from gdnspec.family import Published, SuiteError, Workload
 
 from .far import FAR
+from .layer import LAYERS
 from .rows import ROWS, Line
+from .stages import STAGES
+
+EVERY = ROWS | LAYERS | STAGES
 
 
 def lines(published: Published, share: Callable[[Workload], float | None]) -> Iterator[Workload]:
     """A seed comes from the row's name: a new row changes no other."""
     name = published.definition.name
-    if name not in ROWS:
+    if name not in EVERY:
         raise SuiteError("no rows: name it in ROWS of suites/rows.py")
-    for suite, rows in ROWS[name].items():
+    for suite, rows in EVERY[name].items():
         yield from (_line(suite, row) for row in rows())
     for rows in FAR.get(name, ()):
         yield from (_line("conformance", row) for row in rows())

@@ -1,4 +1,4 @@
-"""What holds between a call on slots, or with checkpoints, and the plain operator that it is made of."""
+"""What holds between a call on packed rows, on slots or with checkpoints, and the plain operator that it is made of."""
 
 from typing import Any
 
@@ -27,6 +27,18 @@ def test_a_row_of_a_pool_is_a_decode_from_its_slot() -> None:
         assert torch.equal(got["output"][n : n + 1], want["output"])
     assert torch.equal(got["pool"], pool)
     assert not got["output"][1].any()
+
+
+def test_a_packed_row_is_a_decode_of_its_parts() -> None:
+    """Of queries, keys and values as the definition says where they stand."""
+    found = definition("kda_decode_packed_k_last")
+    given = call(found, 4)
+    got, heads = run_reference(found, given), 2  # of queries and keys; four of values
+    q, k, v = given["mixed_qkv"].unflatten(1, (4 * heads, 64)).split([heads, heads, 2 * heads], dim=1)
+    rows = {name: x[:, None] for name, x in {"q": q, "k": k, "v": v, "a": given["a"], "b": given["b"]}.items()}
+    want = run_reference(ONE, rows | {name: given[name] for name in (*SHARED, "state")})
+    assert torch.equal(got["output"], want["output"][:, 0])
+    assert torch.equal(got["new_state"], want["new_state"])
 
 
 def test_drafts_of_a_row_are_its_decodes_one_after_the_other() -> None:

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-DENSE, POOLED = range(2)
+DENSE, POOLED, PACKED = range(3)  # packed: dense states, and q, k and v in one row
 BOUND = -5.0  # of gate B
 # Head size, bfloat16 states, kind, lower bound, whether q and k are normalised.
 CASES = (
     (64, False, DENSE, None, True), (128, True, DENSE, BOUND, False), (128, False, POOLED, None, True),
-    (128, True, POOLED, BOUND, True),
+    (128, True, POOLED, BOUND, True), (64, False, PACKED, BOUND, True),
 )  # fmt: skip
 ROWS, KEY_HEADS, GROUP, SLOTS = 3, 1, 2, 6
 POINTER, LONG, INT, FLOAT, BOOL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float, ctypes.c_bool
@@ -60,6 +60,10 @@ def run(library: Any, D: int, halves: bool, kind: int, lower_bound: float | None
     }  # fmt: skip
     p = Arguments(**{name: x[name].data_ptr() for name in x if name != "S"})
     p.qk_stride, p.v_stride, p.slot_stride, p.H = KEY_HEADS * D, H * D, H * D * D, H
+    mixed = torch.cat([x[name].flatten(1) for name in "qkv"], dim=1)
+    if kind == PACKED:
+        p.q, p.qk_stride, p.v_stride = mixed.data_ptr(), mixed.shape[1], mixed.shape[1]
+        p.k, p.v = (p.q + heads * D * mixed.element_size() for heads in (KEY_HEADS, 2 * KEY_HEADS))
     p.scale, p.normalise, p.bounded, p.lower_bound = D**-0.5, normalise, lower_bound is not None, lower_bound or 0.0
     given = x["S"]
     new = torch.full_like(given, math.nan)
@@ -74,7 +78,7 @@ def run(library: Any, D: int, halves: bool, kind: int, lower_bound: float | None
         before, given, new = pool.clone(), pool, pool
         p.read, p.write, p.num_slots = slots["read"].data_ptr(), slots["write"].data_ptr(), SLOTS
     p.states, p.to = given.data_ptr(), new.data_ptr()
-    library.kda_decode(ctypes.byref(p), halves, D, kind, GROUP, KEY_HEADS, ROWS)
+    library.kda_decode(ctypes.byref(p), halves, D, POOLED if kind == POOLED else DENSE, GROUP, KEY_HEADS, ROWS)
     if kind == POOLED:
         others = [slot for slot in range(SLOTS) if slot not in to]
         kept = bool((x["output"][1] == 0).all()) and torch.equal(pool[others], before[others])
