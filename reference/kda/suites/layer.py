@@ -3,9 +3,24 @@
 from collections.abc import Iterator
 from typing import Any
 
-from .rows import BOUND, D120, GROUPS, SMALL, SMALL_128, Line, Rows, decode, prefill, somewhere
+from .rows import (
+    BOUND,
+    D120,
+    GROUPS,
+    ODD_SLICES,
+    SLICES,
+    SMALL,
+    SMALL_128,
+    Line,
+    Rows,
+    decode,
+    prefill,
+    sliced,
+    somewhere,
+)
 
 GROUPS_OF_3 = "synthetic-gva-2x6-d128"
+SLICED = ("x", "conv_slots", "state_slots")
 GAPS = {"conv_states": 64, "recurrent_states": 128}  # between slots
 
 
@@ -35,6 +50,7 @@ def layer_smoke() -> Iterator[Line]:
     yield layer("bounded", SMALL, (5, 17), "++", scalars=BOUND, covers="gates with a lower bound")
     yield layer("empty", SMALL, (0, 20, 0), "-++", covers="empty sequences, whose states stay")
     yield layer("skips", SMALL, (9, 3, 20), "+-+", skipped=(1,), gaps=GAPS, covers="no slot; slots that stand apart")
+    yield layer("strided_inputs", SMALL, (1, 9), "+-", gaps=sliced(16, *SLICED), covers=SLICES)
 
 
 def layer_conformance() -> Iterator[Line]:
@@ -54,6 +70,8 @@ def layer_conformance() -> Iterator[Line]:
     yield layer("tiny_no_eps", SMALL, (12,), "-", regime="tiny_keys", scalars=none, covers="eps 0.0 is not absent")
     yield layer("other_bound", SMALL, (20, 1), "-+", scalars=other, covers="a bound and an epsilon of its own")
     yield layer("several_chunks", SMALL_128, (150,), "-", covers="several chunks")
+    gaps = sliced(5, *SLICED)
+    yield layer("strided_inputs_odd", SMALL, (5, 9, 1), "+-+", skipped=(1,), gaps=gaps, covers=ODD_SLICES)
 
 
 def layer_rows(name: str, preset: str, batch: int, skipped: tuple[int, ...] = (), **more: Any) -> Line:
@@ -66,6 +84,7 @@ def layer_decode_smoke() -> Iterator[Line]:
     yield layer_rows("batch_5", GROUPS, 5, covers="gates of Kimi Linear")
     yield layer_rows("bounded", SMALL_128, 4, scalars=BOUND, covers="gates with a lower bound")
     yield layer_rows("skips", SMALL, 6, skipped=(0, 3), gaps=GAPS, covers="rows without slots; slots that stand apart")
+    yield layer_rows("strided_inputs", SMALL, 3, gaps=sliced(16, *SLICED), covers=SLICES)
 
 
 def layer_decode_conformance() -> Iterator[Line]:
@@ -82,6 +101,7 @@ def layer_decode_conformance() -> Iterator[Line]:
         "tiny_no_eps", SMALL, 4, regime="tiny_keys", skipped=(2,), scalars=none, covers="eps 0.0 is not absent"
     )
     yield layer_rows("other_bound", SMALL, 5, scalars=other, covers="a bound and an epsilon of its own")
+    yield layer_rows("strided_inputs_odd", SMALL, 4, skipped=(1,), gaps=sliced(5, *SLICED), covers=ODD_SLICES)
     yield layer_rows("all_skipped", SMALL, 3, skipped=(0, 1, 2), covers="no row to do")
 
 
