@@ -16,6 +16,7 @@ between_kernel (back_between.py) has made all of this.
 
 import triton
 import triton.language as tl
+from back_prepare import write_gates
 from back_within import operand
 from borders import LASTING, added, row_at, rows_at
 from chunks import start_of, tokens_of
@@ -87,7 +88,8 @@ def queries_kernel(
     row = t < count
 
     dQ = tl.zeros([C, BD], dtype=tl.float32)
-    for h in range(head * GROUP, (head + 1) * GROUP):
+    for turn in range(GROUP):
+        h = head * GROUP + turn
         at = slot * H + h
         dg_at, sums, own = dg_ptr + (first * H + h) * D, sums_ptr + at * (C * D), own_ptr + at * (2 * C)
         if tl.min(row_at(sums, C - 1, d, D), axis=0) >= LASTING:
@@ -98,12 +100,9 @@ def queries_kernel(
             y = rows_at(dq_part_ptr + at * (C * D), t, d, row, D, D)
             dg = rows_at(dg_at, t, d, row, H * D, D)
         y += tl.load(own + t)[:, None] * rows_at(k_ptr, t, d, row, HQ * D, D)
-        X = tl.zeros([C, BD], dtype=tl.float32)
-        for v_first in tl.range(0, D, BV, num_stages=STAGES):
-            v = v_first + tl.arange(0, BV)
-            S_at = starts_ptr + at * (D * D) + d[:, None] * D + v[None, :]
-            S = tl.load(S_at, mask=(d < D)[:, None] & (v < D)[None, :], other=0.0)
-            X = tl.dot(operand(do_ptr + (first * H + h) * D, t, v, row, H * D, D), tl.trans(S), acc=X)
+        X = of_states(
+            do_ptr + (first * H + h) * D, starts_ptr + at * (D * D), t, d, row, H * D, D, BV, STAGES
+        )  # fmt: skip
         X *= scale * tl.exp2(rows_at(sums, t, d, t >= 0, D, D))
         dQ += y + X
         X *= rows_at(q_ptr, t, d, row, HQ * D, D)
@@ -136,24 +135,32 @@ def keys_by_quotients(
 
 @triton.jit
 def of_states(
-    starts_ptr, ends_ptr, start_low_ptr, end_low_ptr, dv_ptr, r_ptr, t, d, row, STRIDE: tl.constexpr, D: tl.constexpr,
-    BV: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """dV S and r dS [C, BD], and the sum over value channels of S * dS [BD]."""
+    x_ptr, states_ptr, t, d, row, STRIDE: tl.constexpr, D: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr
+):
+    """x S [C, BD], for rows of values x and a state of this head, in [K, V]."""
     X = tl.zeros([t.shape[0], d.shape[0]], dtype=tl.float32)
-    Y = tl.zeros([t.shape[0], d.shape[0]], dtype=tl.float32)
+    for v_first in tl.range(0, D, BV, num_stages=STAGES):
+        v = v_first + tl.arange(0, BV)
+        there = (d < D)[:, None] & (v < D)[None, :]
+        S = tl.load(states_ptr + d[:, None] * D + v[None, :], mask=there, other=0.0)
+        X = tl.dot(operand(x_ptr, t, v, row, STRIDE, D), tl.trans(S), acc=X)
+    return X
+
+
+@triton.jit
+def product_of_states(
+    starts_ptr, ends_ptr, start_low_ptr, end_low_ptr, d, D: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr
+):
+    """The sum over value channels of S * dS [BD], a product's diagonal; without what both lose in bfloat16."""
     Z = tl.zeros([d.shape[0], d.shape[0]], dtype=tl.float32)
     for v_first in tl.range(0, D, BV, num_stages=STAGES):
         v = v_first + tl.arange(0, BV)
         at, there = d[:, None] * D + v[None, :], (d < D)[:, None] & (v < D)[None, :]
         S, dS = tl.load(starts_ptr + at, mask=there, other=0.0), tl.load(ends_ptr + at, mask=there, other=0.0)
-        X = tl.dot(operand(dv_ptr, t, v, row, STRIDE, D), tl.trans(S), acc=X)
-        Y = tl.dot(operand(r_ptr, t, v, row, STRIDE, D), tl.trans(dS), acc=Y)
-        # The sums are on the diagonal. There is no product of what both lose in bfloat16.
         Z = tl.dot(S, tl.trans(dS), acc=Z)
         Z = tl.dot(S, tl.trans(low_of(dS, tl.load(end_low_ptr + at, mask=there, other=0))), acc=Z)
         Z = tl.dot(dS, tl.trans(low_of(S, tl.load(start_low_ptr + at, mask=there, other=0))), acc=Z)
-    return X, Y, tl.sum(tl.where(d[:, None] == d[None, :], Z, 0.0), axis=0)
+    return tl.sum(tl.where(d[:, None] == d[None, :], Z, 0.0), axis=0)
 
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
@@ -177,33 +184,34 @@ def keys_kernel(
     row, square = t < count, t[:, None] * C + t[None, :]
 
     dK = tl.zeros([C, BD], dtype=tl.float32)
-    for h in range(head * GROUP, (head + 1) * GROUP):
+    for turn in range(GROUP):
+        h = head * GROUP + turn
         at, rows = slot * H + h, (first * H + h) * D
-        sums, own, states = sums_ptr + at * (C * D), own_ptr + at * (2 * C), at * (D * D)
+        sums, own, states, scores = sums_ptr + at * (C * D), own_ptr + at * (2 * C), at * (D * D), at * (C * C)
         dg_at, last = dg_ptr + rows, row_at(sums, C - 1, d, D)
-        X, Y, through = of_states(
-            starts_ptr + states, ends_ptr + states, start_low_ptr + states, end_low_ptr + states, dv_ptr + rows,
-            r_ptr + rows, t, d, row, H * D, D, BV, STAGES,
+        through = product_of_states(
+            starts_ptr + states, ends_ptr + states, start_low_ptr + states, end_low_ptr + states, d, D, BV, STAGES
         )  # fmt: skip
-        beta = tl.where(row, 1.0, 0.0)
-        if HAS_BETA:
-            beta = tl.load(beta_ptr + first * H + h + t * H, mask=row, other=0.0).to(tl.float32)
-        G = rows_at(sums, t, d, t >= 0, D, D)
-        X *= -tl.exp2(G)
-        Y *= tl.exp2(tl.minimum(last[None, :] - G, 0.0)) * beta[:, None]
-        dK += X + Y + tl.load(own + t)[:, None] * rows_at(q_ptr, t, d, row, HQ * D, D)
-        K = rows_at(k_ptr, t, d, row, HQ * D, D)
         dg = rows_at(dg_at, t, d, row, H * D, D) + (tl.exp2(last) * through)[None, :]
-        dg = added(dg, tl.load(ones_ptr + square), X * K)
-        dg = added(dg, tl.load(ones_ptr + C * C + square), Y * K)
         if tl.min(last, axis=0) >= LASTING:
-            scores = at * (C * C)
             y, between = keys_by_quotients(
                 q_ptr, k_ptr, P_ptr + scores, B_ptr + scores, sums, own, ones_ptr, t, d, row, HQ * D, D
             )  # fmt: skip
             dg += between
         else:
             y = rows_at(dk_part_ptr + at * (C * D), t, d, row, D, D)
-        dK += y
+        y += tl.load(own + t)[:, None] * rows_at(q_ptr, t, d, row, HQ * D, D)
+
+        X = of_states(dv_ptr + rows, starts_ptr + states, t, d, row, H * D, D, BV, STAGES)
+        X *= -tl.exp2(rows_at(sums, t, d, t >= 0, D, D))
+        y += X
+        X *= rows_at(k_ptr, t, d, row, HQ * D, D)
+        dg = added(dg, tl.load(ones_ptr + square), X)
+        beta, _ = write_gates(beta_ptr, first * H + h + t * H, row, HAS_BETA)
+        X = of_states(r_ptr + rows, ends_ptr + states, t, d, row, H * D, D, BV, STAGES)
+        X *= tl.exp2(tl.minimum(last[None, :] - rows_at(sums, t, d, t >= 0, D, D), 0.0)) * beta[:, None]
+        dK += y + X
+        X *= rows_at(k_ptr, t, d, row, HQ * D, D)
+        dg = added(dg, tl.load(ones_ptr + C * C + square), X)
         store_rows(dg_at, dg, t, d, row, H * D, D)
     store_rows(dk_ptr + (first * HQ + head) * D, dK, t, d, row, HQ * D, D)
