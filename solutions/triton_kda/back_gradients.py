@@ -119,18 +119,22 @@ def keys_by_quotients(
     C: tl.constexpr = t.shape[0]
     i, j = t[:, None], t[None, :]
     G, K = rows_at(sums_ptr, t, d, t >= 0, D, D), rows_at(k_ptr, t, d, row, STRIDE, D)
-    here = (K * tl.exp2(G)).to(tl.bfloat16)
-    z = tl.dot(tl.trans(tl.load(B_ptr + i * C + j, mask=i > j, other=0.0)), here)
+    z = tl.dot(tl.trans(tl.load(B_ptr + i * C + j, mask=i > j, other=0.0)), (K * tl.exp2(G)).to(tl.bfloat16))
     Q = (rows_at(q_ptr, t, d, row, STRIDE, D) * tl.exp2(G)).to(tl.bfloat16)
     z = tl.dot(tl.trans(tl.load(P_ptr + i * C + j)), Q, acc=z)
-    back = (K * tl.exp2(-G)).to(tl.bfloat16)
+    tl.debug_barrier()
+    G, K = rows_at(sums_ptr, t, d, t >= 0, D, D), rows_at(k_ptr, t, d, row, STRIDE, D)
     dK = z * tl.exp2(-G)
+    back = (K * tl.exp2(-G)).to(tl.bfloat16)
     dg = back.to(tl.float32) * -z
     y = tl.dot(tl.load(B_ptr + i * C + j, mask=i > j, other=0.0), back)
+    tl.debug_barrier()
+    G, K = rows_at(sums_ptr, t, d, t >= 0, D, D), rows_at(k_ptr, t, d, row, STRIDE, D)
     dK += y * tl.exp2(G)
-    dg += here.to(tl.float32) * y
+    dg += (K * tl.exp2(G)).to(tl.bfloat16).to(tl.float32) * y
+    tl.debug_barrier()
     dg = added(tl.zeros(y.shape, dtype=tl.float32), tl.load(ones_ptr + i * C + j), dg)
-    return dK, where_written(dg, K, own_ptr, ones_ptr, t, C)
+    return dK, where_written(dg, rows_at(k_ptr, t, d, row, STRIDE, D), own_ptr, ones_ptr, t, C)
 
 
 @triton.jit
@@ -189,29 +193,33 @@ def keys_kernel(
         at, rows = slot * H + h, (first * H + h) * D
         sums, own, states, scores = sums_ptr + at * (C * D), own_ptr + at * (2 * C), at * (D * D), at * (C * C)
         dg_at, last = dg_ptr + rows, row_at(sums, C - 1, d, D)
-        through = product_of_states(
-            starts_ptr + states, ends_ptr + states, start_low_ptr + states, end_low_ptr + states, d, D, BV, STAGES
-        )  # fmt: skip
-        dg = rows_at(dg_at, t, d, row, H * D, D) + (tl.exp2(last) * through)[None, :]
         if tl.min(last, axis=0) >= LASTING:
-            y, between = keys_by_quotients(
+            y, dg = keys_by_quotients(
                 q_ptr, k_ptr, P_ptr + scores, B_ptr + scores, sums, own, ones_ptr, t, d, row, HQ * D, D
             )  # fmt: skip
-            dg += between
         else:
             y = rows_at(dk_part_ptr + at * (C * D), t, d, row, D, D)
-        y += tl.load(own + t)[:, None] * rows_at(q_ptr, t, d, row, HQ * D, D)
+            dg = tl.zeros([C, BD], dtype=tl.float32)
 
+        tl.debug_barrier()
         X = of_states(dv_ptr + rows, starts_ptr + states, t, d, row, H * D, D, BV, STAGES)
+        tl.debug_barrier()
         X *= -tl.exp2(rows_at(sums, t, d, t >= 0, D, D))
         y += X
         X *= rows_at(k_ptr, t, d, row, HQ * D, D)
         dg = added(dg, tl.load(ones_ptr + square), X)
+        tl.debug_barrier()
         beta, _ = write_gates(beta_ptr, first * H + h + t * H, row, HAS_BETA)
         X = of_states(r_ptr + rows, ends_ptr + states, t, d, row, H * D, D, BV, STAGES)
         X *= tl.exp2(tl.minimum(last[None, :] - rows_at(sums, t, d, t >= 0, D, D), 0.0)) * beta[:, None]
         dK += y + X
         X *= rows_at(k_ptr, t, d, row, HQ * D, D)
         dg = added(dg, tl.load(ones_ptr + C * C + square), X)
+        tl.debug_barrier()
+        through = product_of_states(
+            starts_ptr + states, ends_ptr + states, start_low_ptr + states, end_low_ptr + states, d, D, BV, STAGES
+        )  # fmt: skip
+        dK += tl.load(own + t)[:, None] * rows_at(q_ptr, t, d, row, HQ * D, D)
+        dg += rows_at(dg_at, t, d, row, H * D, D) + (tl.exp2(last) * through)[None, :]
         store_rows(dg_at, dg, t, d, row, H * D, D)
     store_rows(dk_ptr + (first * HQ + head) * D, dK, t, d, row, HQ * D, D)

@@ -2,7 +2,7 @@
 
 import triton
 import triton.language as tl
-from back_walks import state_at
+from back_walks import given_state, store_state
 from chunks import slot_of, start_of
 
 
@@ -26,7 +26,7 @@ def back_scan_kernel(
     j, i, e = tl.arange(0, BK), block * BV + tl.arange(0, BV), tl.arange(0, BK)
     there, inside = (j < D)[:, None] & (i < D)[None, :], (j < D)[:, None] & (e < D)[None, :]
     if HAS_GIVEN:
-        S = tl.load(given_ptr + state_at(n, h, i, j, H, D), mask=there, other=0.0)
+        S = given_state(given_ptr, n, h, i, j, H, D)
     else:
         S = tl.zeros([BK, BV], dtype=tl.float32)
     for turn in tl.range(0, segments, num_stages=STAGES):
@@ -45,4 +45,4 @@ def back_scan_kernel(
         tl.store(at, S, mask=there)
         S = after
     if REVERSE:
-        tl.store(found_ptr + state_at(n, h, i, j, H, D), S, mask=there)
+        store_state(found_ptr, S, n, h, i, j, H, D)

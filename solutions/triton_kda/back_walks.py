@@ -28,9 +28,17 @@ def chunks_of(cu_seqlens_ptr, at, num_seqs, total, C: tl.constexpr, SEGMENT: tl.
 
 
 @triton.jit
-def state_at(n, h, i, j, H: tl.constexpr, D: tl.constexpr):
-    """Offsets of a caller's state [V, K]: key channels j by value channels i."""
-    return (n * H + h).to(tl.int64) * (D * D) + i[None, :] * D + j[:, None]  # states outgrow 32 bits
+def given_state(x_ptr, n, h, i, j, H: tl.constexpr, D: tl.constexpr):
+    """A caller's state of some value channels, [V, K] in memory and [BK, BV] here."""
+    x_ptr += (n * H + h).to(tl.int64) * (D * D)  # states outgrow 32 bits
+    return tl.load(x_ptr + i[None, :] * D + j[:, None], mask=(j < D)[:, None] & (i < D)[None, :], other=0.0)
+
+
+@triton.jit
+def store_state(x_ptr, S, n, h, i, j, H: tl.constexpr, D: tl.constexpr):
+    """The other way."""
+    x_ptr += (n * H + h).to(tl.int64) * (D * D)
+    tl.store(x_ptr + i[None, :] * D + j[:, None], S, mask=(j < D)[:, None] & (i < D)[None, :])
 
 
 @triton.jit
@@ -61,18 +69,19 @@ def states_kernel(
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block % SLICES * BV + tl.arange(0, BV)
     there, square = (j < D)[:, None] & (i < D)[None, :], t[:, None] * C + t[None, :]
-    bound = (place * H + h) * (D * D) + j[:, None] * D + i[None, :]
+    of_keys, of_state = t[:, None] * D + j[None, :], j[:, None] * D + i[None, :]  # offsets within a chunk: 32 bits
+    if SEGMENT > 0:
+        bounds_ptr += (place * H + h) * (D * D)
     if PASS == "moves":
         S = tl.where((j[:, None] == i[None, :]) & identity, 1.0, 0.0)
     elif PASS == "parts":
-        S = tl.load(bounds_ptr + bound, mask=there, other=0.0)
+        S = tl.load(bounds_ptr + of_state, mask=there, other=0.0)
     elif HAS_INITIAL:
-        S = tl.load(initial_ptr + state_at(n, h, i, j, H, D), mask=there, other=0.0)  # [BK, BV]
+        S = given_state(initial_ptr, n, h, i, j, H, D)  # [BK, BV]
     else:
         S = tl.zeros([BK, BV], dtype=tl.float32)
 
     falls = tl.full([BK], 1.0, dtype=tl.float32)
-    of_keys, of_state = t[:, None] * D + j[None, :], j[:, None] * D + i[None, :]  # offsets within a chunk: 32 bits
     of_values, keys_in = t[:, None] * (H * D) + i[None, :], tl.broadcast_to((j < D)[None, :], [C, BK])
     for chunk in tl.range(0, tl.cdiv(length, C), num_stages=STAGES):
         token, at = (start + chunk * C) * H + h, (slot + chunk) * H + h
@@ -105,10 +114,10 @@ def states_kernel(
     if PASS == "moves":
         if identity:  # it is Diag(falls) + E: what no key touches decays in float32, and only E is rounded
             E = tl.where(j[:, None] == i[None, :], S - falls[:, None], S)
-            tl.store(moves_ptr + bound, E.to(tl.bfloat16), mask=there)
+            tl.store(moves_ptr + (place * H + h) * (D * D) + of_state, E.to(tl.bfloat16), mask=there)
             tl.store(falls_ptr + (place * H + h) * D + j, falls, mask=j < D)
         else:
-            tl.store(bounds_ptr + bound, S, mask=there)
+            tl.store(bounds_ptr + of_state, S, mask=there)
 
 
 @triton.jit(do_not_specialize=["total", "num_seqs"])
@@ -131,20 +140,21 @@ def walk_back_kernel(
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block * BV + tl.arange(0, BV)
     there, square = (j < D)[:, None] & (i < D)[None, :], t[:, None] * C + t[None, :]
-    bound = (place * H + h) * (D * D) + j[:, None] * D + i[None, :]
+    of_keys, of_state = t[:, None] * D + j[None, :], j[:, None] * D + i[None, :]  # offsets within a chunk: 32 bits
+    if SEGMENT > 0:
+        bounds_ptr += (place * H + h) * (D * D)
     if PASS == "moves":
         dS = tl.zeros([BK, BV], dtype=tl.float32)
     elif PASS == "parts":
-        dS = tl.load(bounds_ptr + bound, mask=there, other=0.0)
+        dS = tl.load(bounds_ptr + of_state, mask=there, other=0.0)
     elif HAS_DHT:
-        dS = tl.load(dht_ptr + state_at(n, h, i, j, H, D), mask=there, other=0.0)  # [BK, BV]
+        dS = given_state(dht_ptr, n, h, i, j, H, D)  # [BK, BV]
     else:
         dS = tl.zeros([BK, BV], dtype=tl.float32)
 
     RESTS: tl.constexpr = HAS_DHT and PASS != "moves"
     # An empty sequence makes no turn: dh0 is dht.
     chunks = tl.cdiv(length, C)
-    of_keys, of_state = t[:, None] * D + j[None, :], j[:, None] * D + i[None, :]  # offsets within a chunk: 32 bits
     of_values, keys_in = t[:, None] * (H * D) + i[None, :], tl.broadcast_to((j < D)[None, :], [C, BK])
     for turn in tl.range(0, chunks, num_stages=STAGES):
         chunk = chunks - 1 - turn
@@ -181,6 +191,6 @@ def walk_back_kernel(
             tl.store(of_walk_ptr + (at * SLICES + block) * C + t, tl.sum(x * r.to(tl.float32), axis=1))
         dS = tl.dot(tl.trans(K), (-dV).to(tl.bfloat16), acc=dS)
     if PASS == "moves":
-        tl.store(bounds_ptr + bound, dS, mask=there)
+        tl.store(bounds_ptr + of_state, dS, mask=there)
     elif PASS == "whole":
-        tl.store(dh0_ptr + state_at(n, h, i, j, H, D), dS, mask=there)
+        store_state(dh0_ptr, dS, n, h, i, j, H, D)

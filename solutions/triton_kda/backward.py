@@ -52,28 +52,33 @@ class Blocking(NamedTuple):
     keys: tuple[int, int, int, int]
 
 
-def blocking(D: int) -> Blocking:
-    """For heads of D elements: the one place to tune."""
+def blocking(D: int, room: int) -> Blocking:
+    """For heads of D elements, where a block may have `room` bytes of shared memory: the one place to tune.
+
+    From 227 KiB on (sm_90) operands wait in shared memory, and loads of walks are a chunk ahead. With less (163 KiB on
+    sm_80, 99 KiB on sm_86 and sm_89) operands are in registers: so tiles have twice as many threads, nothing is loaded
+    ahead, and no kernel takes more than 99 KiB.
+    """
     B = padded(D)
     if INTERPRETED:  # it charges by the operation
         return Blocking((4, B), (4, B), (4, B, 1), (4, B, 1), (4, B), (4, B), (4, B, B, 1), (4, B, B, 1))
-    parts = Blocking((4, 64), (4, 64), (4, 64, 3), (4, 64, 2), (4, 64), (4, 64), (4, 64, 64, 2), (4, 64, 64, 2))
+    parts = Blocking((4, 64), (4, 64), (4, 64, 2), (4, 64, 2), (4, 64), (4, 64), (4, 64, 64, 2), (4, 64, 64, 2))
+    if room < 227 * 1024:
+        parts = parts._replace(states=(8, 64, 1), walk=(8, 64, 1), queries=(8, 64, 64, 1), keys=(8, 64, 64, 1))
     return parts if D <= 128 else parts._replace(states=(8, 64, 1), walk=(8, 64, 1))
+
+
+def room_of(device: torch.device) -> int:
+    """Bytes of shared memory that a block may have."""
+    if device.type != "cuda":
+        return 227 * 1024
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
 def padded(head_size: int) -> int:
     """Channels with those that are masked. At least 64: of products with 32 columns Triton 3.6 makes wrong ones on
     sm_90 (README of triton_chunkwise)."""
     return max(64, triton.next_power_of_2(head_size))
-
-
-def ahead(stages: int, device: torch.device) -> int:
-    """How far loads may be ahead: as far as they should where a multiprocessor has 227 KiB of shared memory (sm_90),
-    else two turns (163 KiB, sm_80) or one (99 KiB)."""
-    if device.type != "cuda":
-        return stages
-    room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
-    return stages if room >= 227 * 1024 else min(stages, 2 if room >= 163 * 1024 else 1)
 
 
 def segment_of(num_seqs: int, H: int, total: int, D: int) -> int:
@@ -142,7 +147,7 @@ def walks(v, beta, cu_seqlens, initial_state, do, dht, dv, dh0, work, cut):
         states_kernel[(programs * H * triton.cdiv(D, BV),)](
             v, beta, cu_seqlens, total, num_seqs, from_k, to_end, work.fall, work.inverse, work.r, initial_state,
             work.starts, work.start_low, bounds, moves, falls, HAS_INITIAL=initial_state is not None, BV=BV,
-            STAGES=ahead(stages, v.device), PASS=name, num_warps=warps, **common,
+            STAGES=stages, PASS=name, num_warps=warps, **common,
         )  # fmt: skip
 
     def backward(name):
@@ -150,13 +155,13 @@ def walks(v, beta, cu_seqlens, initial_state, do, dht, dv, dh0, work, cut):
         walk_back_kernel[(places * H * triton.cdiv(D, BV),)](
             do, beta, cu_seqlens, total, num_seqs, from_q, from_k, to_end, work.fall, work.r, work.inverse, work.P,
             work.dv, dv, dht, work.ends, work.end_low, dh0, bounds, work.of_walk, HAS_DHT=dht is not None,
-            APART=work.dv is not dv, BV=BV, STAGES=ahead(stages, v.device), PASS=name, num_warps=warps, **common,
+            APART=work.dv is not dv, BV=BV, STAGES=stages, PASS=name, num_warps=warps, **common,
         )  # fmt: skip
 
     def scan(state, found, reverse):
         back_scan_kernel[(num_seqs * H * triton.cdiv(D, 64),)](
             cu_seqlens, total, num_seqs, state, bounds, moves, falls, found, H=H, D=D, HAS_GIVEN=state is not None,
-            C=CHUNK, BK=BK, BV=64, STAGES=ahead(2, v.device), SEGMENT=segment, REVERSE=reverse, num_warps=4,
+            C=CHUNK, BK=BK, BV=64, STAGES=cut.states[2], SEGMENT=segment, REVERSE=reverse, num_warps=4,
         )  # fmt: skip
 
     if segment:
@@ -206,13 +211,13 @@ def gradients(q, k, beta, cu_seqlens, scale, do, dq, dk, dv, dg, dbeta, work, cu
     warps, BD, BV, stages = cut.queries
     queries_kernel[(slots * HQ * triton.cdiv(D, BD),)](
         q, k, do, cu_seqlens, work.starts, work.sums, work.P, work.own, work.ones, dq_part, dq, dg, scale, *size,
-        HQ=HQ, BD=BD, BV=BV, STAGES=ahead(stages, q.device), num_warps=warps, **common,
+        HQ=HQ, BD=BD, BV=BV, STAGES=stages, num_warps=warps, **common,
     )  # fmt: skip
     warps, BD, BV, stages = cut.keys
     keys_kernel[(slots * HQ * triton.cdiv(D, BD),)](
         q, k, beta, cu_seqlens, work.r, work.dv, work.starts, work.ends, work.start_low, work.end_low, work.sums,
         work.P, work.inverse, work.own, work.ones, dk_part, dk, dv, dg, *size, HQ=HQ, BD=BD, BV=BV,
-        STAGES=ahead(stages, q.device), num_warps=warps, **has_beta, **common,
+        STAGES=stages, num_warps=warps, **has_beta, **common,
     )  # fmt: skip
 
 
@@ -223,7 +228,7 @@ def backward_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht,
     scale = D**-0.5 if scale is None else float(scale)
     if do is None:
         do = torch.zeros_like(v)
-    cut, slots, size = blocking(D), triton.cdiv(total, CHUNK) + num_seqs - 1, (num_seqs, total)
+    cut, slots, size = blocking(D, room_of(q.device)), triton.cdiv(total, CHUNK) + num_seqs - 1, (num_seqs, total)
     common = {"H": H, "D": D, "C": CHUNK}
     work = workspace(q, dv, slots, triton.cdiv(D, cut.walk[1]))
     if total:
