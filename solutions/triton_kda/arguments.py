@@ -88,8 +88,8 @@ def check_backward(q, k, v, g, beta, cu_seqlens, initial_state, do, dht, dq, dk,
         require(name, x, q, rows, (total, HQ, D))
     for name, x in (("v", v), ("do", do), ("dv", dv)):
         require(name, x, q, rows, (total, H, D))
-    require("g", g, q, f32 + (torch.bfloat16,), (total, H, D))
-    require("beta", beta, q, f32 + (torch.bfloat16,), (total, H))
+    require("g", g, q, (*f32, torch.bfloat16), (total, H, D))
+    require("beta", beta, q, (*f32, torch.bfloat16), (total, H))
     require("cu_seqlens", cu_seqlens, q, (torch.int64, torch.int32), (N + 1,))
     for name, x in (("initial_state", initial_state), ("dht", dht), ("dh0", dh0)):
         require(name, x, q, f32, states)

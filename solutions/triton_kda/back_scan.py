@@ -25,10 +25,9 @@ def back_scan_kernel(
 
     j, i, e = tl.arange(0, BK), block * BV + tl.arange(0, BV), tl.arange(0, BK)
     there, inside = (j < D)[:, None] & (i < D)[None, :], (j < D)[:, None] & (e < D)[None, :]
+    S = tl.zeros([BK, BV], dtype=tl.float32)
     if HAS_GIVEN:
-        S = given_state(given_ptr, n, h, i, j, H, D)
-    else:
-        S = tl.zeros([BK, BV], dtype=tl.float32)
+        S += given_state(given_ptr, n, h, i, j, H, D)
     for turn in tl.range(0, segments, num_stages=STAGES):
         segment = turn
         if REVERSE:

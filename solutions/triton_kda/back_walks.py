@@ -124,8 +124,9 @@ def states_kernel(
 def walk_back_kernel(
     do_ptr, beta_ptr, cu_seqlens_ptr, total, num_seqs, from_q_ptr, from_k_ptr, to_end_ptr, fall_ptr, r_ptr, inverse_ptr,
     P_ptr, dv_ptr, dv_out_ptr, dht_ptr, ends_ptr, end_low_ptr, dh0_ptr, bounds_ptr, of_walk_ptr,
-    H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, HAS_DHT: tl.constexpr, APART: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
-    PASS: tl.constexpr, SEGMENT: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, HAS_DHT: tl.constexpr, APART: tl.constexpr,
+    C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr,
+    SEGMENT: tl.constexpr,
 ):  # fmt: skip
     """The gradient dS of the state at the end of each chunk, dV, and dh0. On the way, while x is at hand in float32,
     x . r of each token, which is dbeta, over the value channels of a program. APART: dv is not in bfloat16, and is

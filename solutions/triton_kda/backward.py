@@ -11,13 +11,14 @@ With G = scale dO, P = lower(QK), M = (I + diag(beta) KK)^-1, and x the gradient
     dS <- dS Diag(gamma_C) + G^T (gamma * Q) - dV^T (gamma * K)
     dP = lower(G U^T),     B = -strict_lower(dV U^T)
     dQ_i = gamma_i * (G S)_i + sum_j dP_ij Gamma_ij * k_j
-    dK_i = Gamma_Ci * (U dS)_i - gamma_i * (dV S)_i + sum_j B_ij Gamma_ij * k_j + sum_j Gamma_ji * (dP_ji q_j + B_ji k_j)
+    dK_i = Gamma_Ci * (U dS)_i - gamma_i * (dV S)_i
+           + sum_j B_ij Gamma_ij * k_j + sum_j Gamma_ji * (dP_ji q_j + B_ji k_j)
 
 and dg_t is the sum of what has alpha_t for a factor: of tokens from t on what they have from S, of tokens before t what
 they leave to dS, of pairs i >= t > j what passes between them, and gamma_C times the sum over value channels of S * dS.
 
-decays_kernel, scores_kernel and inverse_kernel (back_prepare.py) make decayed queries and keys, P and M of all chunks at
-once. states_kernel (back_walks.py) walks the chunks for S and r, walk_back_kernel back for dS and dV; where pairs of
+decays_kernel, scores_kernel and inverse_kernel (back_prepare.py) make decayed queries and keys, P and M of all chunks
+at once. states_kernel (back_walks.py) walks the chunks for S and r, walk_back_kernel back for dS and dV; where pairs of
 sequence and head are few, in segments, between which back_scan_kernel goes. within_kernel has dP, B and dbeta;
 between_kernel what passes between tokens in channels that forget; queries_kernel and keys_kernel dq, dk and dg.
 """
