@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from back_prepare import write_gates
 from chunks import sequence_of, slot_of, start_of
-from low import low_bits
+from low import low_bits, low_of
 
 
 @triton.jit
@@ -49,7 +49,7 @@ def rest_of(X):
 
 @triton.jit(do_not_specialize=["total", "num_seqs"])
 def states_kernel(
-    v_ptr, beta_ptr, cu_seqlens_ptr, total, num_seqs, from_k_ptr, to_end_ptr, fall_ptr, inverse_ptr, r_ptr,
+    v_ptr, beta_ptr, cu_seqlens_ptr, total, num_seqs, from_k_ptr, to_end_ptr, fall_ptr, inverse_ptr, r_ptr, r_low_ptr,
     initial_ptr, starts_ptr, start_low_ptr, bounds_ptr, moves_ptr, falls_ptr,
     H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, HAS_INITIAL: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
@@ -107,7 +107,9 @@ def states_kernel(
         X = (V.to(tl.float32) - KS) * b[:, None]
         r = tl.dot(M, X.to(tl.bfloat16)) * (1.0 / b)[:, None]
         if PASS != "moves":
-            tl.store(r_ptr + token * D + of_values, r.to(tl.bfloat16), mask=inside)
+            rounded = r.to(tl.bfloat16)
+            tl.store(r_ptr + token * D + of_values, rounded, mask=inside)
+            tl.store(r_low_ptr + token * D + of_values, low_bits(r, rounded), mask=inside)
         # S <- S Diag(gamma_C) + U^T (Gamma_C,: * K), U = diag(beta) r
         S = tl.dot(tl.trans(to_end), (r * beta[:, None]).to(tl.bfloat16), acc=S * fall[:, None])
         falls *= fall
@@ -122,8 +124,8 @@ def states_kernel(
 
 @triton.jit(do_not_specialize=["total", "num_seqs"])
 def walk_back_kernel(
-    do_ptr, beta_ptr, cu_seqlens_ptr, total, num_seqs, from_q_ptr, from_k_ptr, to_end_ptr, fall_ptr, r_ptr, inverse_ptr,
-    P_ptr, dv_ptr, dv_out_ptr, dht_ptr, ends_ptr, end_low_ptr, dh0_ptr, bounds_ptr, of_walk_ptr,
+    do_ptr, beta_ptr, cu_seqlens_ptr, total, num_seqs, from_q_ptr, from_k_ptr, to_end_ptr, fall_ptr, r_ptr, r_low_ptr,
+    inverse_ptr, P_ptr, dv_ptr, dv_out_ptr, dht_ptr, ends_ptr, end_low_ptr, dh0_ptr, bounds_ptr, of_walk_ptr,
     H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, HAS_DHT: tl.constexpr, APART: tl.constexpr,
     C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr,
     SEGMENT: tl.constexpr,
@@ -189,7 +191,9 @@ def walk_back_kernel(
             if APART:
                 tl.store(dv_out_ptr + token * D + of_values, dV.to(dv_out_ptr.dtype.element_ty), mask=inside)
             r = tl.load(r_ptr + token * D + of_values, mask=inside, other=0.0)
-            tl.store(of_walk_ptr + (at * SLICES + block) * C + t, tl.sum(x * r.to(tl.float32), axis=1))
+            low = low_of(r, tl.load(r_low_ptr + token * D + of_values, mask=inside, other=0))
+            dbeta = tl.sum(x * (r.to(tl.float32) + low.to(tl.float32)), axis=1)
+            tl.store(of_walk_ptr + (at * SLICES + block) * C + t, dbeta)
         dS = tl.dot(tl.trans(K), (-dV).to(tl.bfloat16), acc=dS)
     if PASS == "moves":
         tl.store(bounds_ptr + of_state, dS, mask=there)

@@ -108,6 +108,7 @@ class Workspace(NamedTuple):
     start_low: torch.Tensor  # eight bits more of each: low.py
     end_low: torch.Tensor
     r: torch.Tensor
+    r_low: torch.Tensor
     dv: torch.Tensor
     own: torch.Tensor
     of_walk: torch.Tensor
@@ -121,12 +122,12 @@ def workspace(q, dv, slots: int, slices: int) -> Workspace:
     (total, H, D), C = dv.shape, CHUNK
     new = lambda *shape, dtype=torch.bfloat16: q.new_empty(shape, dtype=dtype)  # noqa: E731
     f32 = lambda *shape: new(*shape, dtype=torch.float32)  # noqa: E731
-    low = lambda: new(slots, H, D, D, dtype=torch.int8)  # noqa: E731
+    low = lambda *shape: new(*shape, dtype=torch.int8)  # noqa: E731
     return Workspace(
         f32(slots, H, C, D), new(4, slots * H * C * D), f32(slots, H, D), new(slots, H, C, C), f32(slots, H, C, C),
-        new(slots, H, C, C), new(2, C, C), new(slots, H, D, D), new(slots, H, D, D), low(), low(),
-        new(total, H, D), dv if dv.dtype == torch.bfloat16 else new(total, H, D), f32(slots, H, 2, C),
-        f32(slots, H, slices, C),
+        new(slots, H, C, C), new(2, C, C), new(slots, H, D, D), new(slots, H, D, D),
+        low(slots, H, D, D), low(slots, H, D, D), new(total, H, D), low(total, H, D),
+        dv if dv.dtype == torch.bfloat16 else new(total, H, D), f32(slots, H, 2, C), f32(slots, H, slices, C),
     )  # fmt: skip
 
 
@@ -146,17 +147,18 @@ def walks(v, beta, cu_seqlens, initial_state, do, dht, dv, dh0, work, cut):
     def forward(name, programs):
         warps, BV, stages = cut.states
         states_kernel[(programs * H * triton.cdiv(D, BV),)](
-            v, beta, cu_seqlens, total, num_seqs, from_k, to_end, work.fall, work.inverse, work.r, initial_state,
-            work.starts, work.start_low, bounds, moves, falls, HAS_INITIAL=initial_state is not None, BV=BV,
-            STAGES=stages, PASS=name, num_warps=warps, **common,
+            v, beta, cu_seqlens, total, num_seqs, from_k, to_end, work.fall, work.inverse, work.r, work.r_low,
+            initial_state, work.starts, work.start_low, bounds, moves, falls, HAS_INITIAL=initial_state is not None,
+            BV=BV, STAGES=stages, PASS=name, num_warps=warps, **common,
         )  # fmt: skip
 
     def backward(name):
         warps, BV, stages = cut.walk
         walk_back_kernel[(places * H * triton.cdiv(D, BV),)](
-            do, beta, cu_seqlens, total, num_seqs, from_q, from_k, to_end, work.fall, work.r, work.inverse, work.P,
-            work.dv, dv, dht, work.ends, work.end_low, dh0, bounds, work.of_walk, HAS_DHT=dht is not None,
-            APART=work.dv is not dv, BV=BV, STAGES=stages, PASS=name, num_warps=warps, **common,
+            do, beta, cu_seqlens, total, num_seqs, from_q, from_k, to_end, work.fall, work.r, work.r_low,
+            work.inverse, work.P, work.dv, dv, dht, work.ends, work.end_low, dh0, bounds, work.of_walk,
+            HAS_DHT=dht is not None, APART=work.dv is not dv, BV=BV, STAGES=stages, PASS=name, num_warps=warps,
+            **common,
         )  # fmt: skip
 
     def scan(state, found, reverse):
