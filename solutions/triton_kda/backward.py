@@ -63,7 +63,7 @@ def blocking(D: int, room: int) -> Blocking:
     B = padded(D)
     if INTERPRETED:  # it charges by the operation
         return Blocking((4, B), (4, B), (4, B, 1), (4, B, 1), (4, B), (4, B), (4, B, B, 1), (4, B, B, 1))
-    parts = Blocking((4, 64), (4, 64), (4, 64, 2), (4, 64, 2), (4, 64), (4, 64), (4, 64, 64, 2), (4, 64, 64, 2))
+    parts = Blocking((4, 64), (4, 64), (4, 64, 3), (4, 64, 2), (4, 64), (4, 64), (4, 64, 64, 2), (4, 64, 64, 2))
     if room < 227 * 1024:
         parts = parts._replace(states=(8, 64, 1), walk=(8, 64, 1), queries=(8, 64, 64, 1), keys=(8, 64, 64, 1))
     return parts if D <= 128 else parts._replace(states=(8, 64, 1), walk=(8, 64, 1))
