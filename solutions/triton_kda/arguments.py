@@ -68,6 +68,39 @@ def check_checkpoints(starts, interval, checkpoints, cu_seqlens, final_state):
             )
 
 
+def check_backward(q, k, v, g, beta, cu_seqlens, initial_state, do, dht, dq, dk, dv, dg, dbeta, dh0):
+    for name, x in (("q", q), ("v", v)):
+        if x.ndim != 3:
+            raise ValueError(f"{name} has {x.ndim} dimensions, not 3")
+    if q.dtype not in (torch.bfloat16, torch.float16):
+        raise ValueError(f"q is {q.dtype}; bfloat16 and float16 are served")
+    total, HQ, D = q.shape
+    H = v.shape[1]
+    if HQ == 0 or H == 0 or H % HQ:
+        raise ValueError(f"{HQ} query and key heads do not divide {H} value heads")
+    if not 1 <= D <= 256:
+        raise ValueError(f"head_size {D} is not served: 1 to 256 are")
+    if cu_seqlens.ndim != 1 or cu_seqlens.numel() < 2:
+        raise ValueError(f"cu_seqlens has shape {tuple(cu_seqlens.shape)}, not [num_seqs + 1] for a sequence at least")
+    N = cu_seqlens.numel() - 1
+    states, rows, f32 = (N, H, D, D), (q.dtype,), (torch.float32,)
+    for name, x in (("q", q), ("k", k), ("dq", dq), ("dk", dk)):
+        require(name, x, q, rows, (total, HQ, D))
+    for name, x in (("v", v), ("do", do), ("dv", dv)):
+        require(name, x, q, rows, (total, H, D))
+    require("g", g, q, (*f32, torch.bfloat16), (total, H, D))
+    require("beta", beta, q, (*f32, torch.bfloat16), (total, H))
+    require("cu_seqlens", cu_seqlens, q, (torch.int64, torch.int32), (N + 1,))
+    for name, x in (("initial_state", initial_state), ("dht", dht), ("dh0", dh0)):
+        require(name, x, q, f32, states)
+    require("dg", dg, q, f32, (total, H, D))
+    require("dbeta", dbeta, q, f32, (total, H))
+    if DEBUG:
+        bounds = cu_seqlens.tolist()
+        if bounds[0] != 0 or bounds[-1] > total or bounds != sorted(bounds):
+            raise ValueError(f"cu_seqlens must rise from 0 and end within total_seq_len {total}; it is {bounds}")
+
+
 def require(name, x, like, dtypes, shape):
     """x, where it is given: of one of these types, of this shape, contiguous, and where `like` is."""
     if x is None:

@@ -32,3 +32,15 @@ def sequence_of(cu_seqlens_ptr, slot, num_seqs, total, C: tl.constexpr):
         else:
             high = middle
     return low
+
+
+@triton.jit
+def tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C: tl.constexpr):
+    """The first token of the chunk in a slot, and how many it has: none where no chunk is.
+
+    Chunks are counted in 32 bits: in 64 bits ptxas 12.8 loses a carry after some divisions of a program's number.
+    """
+    n = sequence_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    before = (slot - slot_of(cu_seqlens_ptr, n, total, C)).to(tl.int32).to(tl.int64)
+    first = start_of(cu_seqlens_ptr, n, total) + before * C
+    return first, tl.minimum(start_of(cu_seqlens_ptr, n + 1, total) - first, C).to(tl.int32)
