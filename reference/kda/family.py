@@ -3,7 +3,7 @@
 Nothing here needs torch until an emulator runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gdnspec.family import Emulated, Family, Suites
@@ -35,4 +35,11 @@ def suites() -> Suites:
     return shipped
 
 
-FAMILY = Family(Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines, suites=suites)
+def ops() -> Mapping[str, Callable[..., Any]]:
+    """The operators as functions, which need torch."""
+    from . import ops
+
+    return {name: getattr(ops, name) for name in ops.__all__}
+
+
+FAMILY = Family(Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines, suites=suites, ops=ops)
