@@ -641,8 +641,9 @@ def program(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def run(tmp_path: Path, *command: str | Path, target: str = "made_up:rule") -> subprocess.CompletedProcess[str]:
-    options = ["--definition", PREFILL, "--target", target, "-o", tmp_path / "run.jsonl", "--tensors", "sample:1"]
+def run(tmp_path: Path, *command: str | Path, target: str | None = "made_up:rule") -> subprocess.CompletedProcess[str]:
+    options = ["--definition", PREFILL, "-o", tmp_path / "run.jsonl", "--tensors", "sample:1"]
+    options += [] if target is None else ["--target", target]
     words = [sys.executable, "-m", "gdnspec", "capture", *options, "--", *command]
     return subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=PATIENCE)
 
@@ -766,6 +767,13 @@ def test_a_program_that_has_nothing_to_record(program: Callable[[str], Path], tm
     nowhere = run(tmp_path, sys.executable, tmp_path / "idle.py", target="no_such_module:rule")
     assert nowhere.returncode == 2
     assert "there is no module 'no_such_module'" in nowhere.stderr
+    hidden = tmp_path / "hides" / "transformers"  # as if the package were not installed
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").touch()
+    hides = f"import sys; sys.path.insert(0, {str(hidden.parent)!r})"
+    bare = run(tmp_path, sys.executable, "-c", hides, target=None)
+    assert bare.returncode == 3
+    assert "pip install --upgrade transformers, or name another function with --target" in bare.stderr
     wrong = run(tmp_path, sys.executable, program(""), target="made_up:rull")
     assert wrong.returncode == 2
     assert "has no 'rull' (did you mean 'rule'?)" in wrong.stderr
