@@ -6,7 +6,7 @@ Nothing here needs torch until an emulator runs.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from gdnspec.family import Emulated, Family, Suites
+from gdnspec.family import Calls, Emulated, Family, Suites
 
 from . import bounds
 from .draw import Painter
@@ -28,6 +28,13 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
         yield from emulate(call.definition, call.arguments)
 
 
+def calls() -> Calls:
+    """How a call of somebody's Kimi Delta Attention becomes a workload."""
+    from .calls import CALLS
+
+    return CALLS
+
+
 def suites() -> Suites:
     """The workloads that are shipped: a package that only the tool which writes them loads."""
     from .suites import shipped
@@ -42,4 +49,6 @@ def ops() -> Mapping[str, Callable[..., Any]]:
     return {name: getattr(ops, name) for name in ops.__all__}
 
 
-FAMILY = Family(Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines, suites=suites, ops=ops)
+FAMILY = Family(
+    Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines, calls=calls, suites=suites, ops=ops
+)

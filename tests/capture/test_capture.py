@@ -602,13 +602,18 @@ def test_a_definition_with_two_head_sizes_records_them(
 @pytest.mark.parametrize("name", [name for name, found in definitions().items() if judged(found.family).calls])
 def test_a_definition_is_recorded_or_says_which_ones_are(rules: Any, tmp_path: Path, name: str) -> None:
     found = definition(name)
+    family = found.family.name
     if not calls(found.family).records(found.definition):
-        with pytest.raises(SpecError, match=PREFILL), gdnspec.capture(name, tmp_path / "run.jsonl", target=RULE):
+        several = f"{family}_prefill_k_first"
+        with pytest.raises(SpecError, match=several), gdnspec.capture(name, tmp_path / "run.jsonl", target=RULE):
             pass
         return
     one_token = definition(name).definition.stage == "decode"
+    given = call(tokens=1, carried=True) if one_token else call()
+    if family == "kda":  # a gate for each key channel
+        given["g"] = given["g"][..., None].expand_as(given["key"])
     with gdnspec.capture(name, tmp_path / "run.jsonl", target=RULE, tensors="all") as run:
-        rules.rule(**(call(tokens=1, carried=True) if one_token else call()))
+        rules.rule(**given)
     assert (run.calls, run.unfit, run.told()["unkept"]) == (1, {}, {})
     assert load_workloads(tmp_path / "run.jsonl", definition(name))
 
