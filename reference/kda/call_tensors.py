@@ -78,10 +78,13 @@ def _log_gates(call: Mapping[str, Any], shape: "Seen", g: Tensor) -> Tensor:
 
 
 def _parameters(call: Mapping[str, Any], shape: "Seen") -> tuple[Tensor, Tensor]:
-    """A_log [H], of which some libraries keep all axes, and dt_bias [H, K], of which some keep one."""
-    A_log, dt_bias = call["A_log"].detach().cpu().float().flatten(), call.get("dt_bias")
-    size = (shape.value_heads, shape.size)
-    return A_log, torch.zeros(size) if dt_bias is None else dt_bias.detach().cpu().float().reshape(size)
+    """A_log [H], of which some libraries keep all axes, and dt_bias [H, K], of which some keep one. Absent: zeros."""
+    heads, size = shape.value_heads, shape.size
+    found = []
+    for name, sizes in (("A_log", (heads,)), ("dt_bias", (heads, size))):
+        x = call.get(name)
+        found.append(torch.zeros(sizes) if x is None else x.detach().cpu().float().reshape(sizes))
+    return found[0], found[1]
 
 
 def _raw_forget(g: Tensor) -> Tensor:

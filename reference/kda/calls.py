@@ -97,7 +97,7 @@ def seen(call: Mapping[str, Any]) -> Seen:
         raise NotRecorded("a scale that is not finite")
     default = scale is None or abs(float(scale) - size**-0.5) < 1e-6
     raw = bool(call.get("raw_gates"))
-    if raw and call.get("A_log") is None:
+    if raw and call.get("A_log") is None and not bound:  # with a bound, an absent rate is one
         raise NotRecorded("raw gates without A_log")
     return Seen(
         lengths, heads, values, size, state is not None, None if default or scale is None else float(scale),
