@@ -25,6 +25,7 @@ from .regimes import GENERATORS, inverse_softplus, mamba, mamba_parameters, sigm
 
 NEVER, ALWAYS, FULL = -100.0, 2.0**27, 128.0  # raw gates at which alpha = 1, alpha = 0, and a sigmoid is 1, in float32
 TOKENS = "total_seq_len"
+NEAR = 16  # the same of near values
 ALIKE = 8  # powers of two by which slots that no row names differ: so many, but no two neighbours the same
 
 
@@ -69,7 +70,7 @@ class Painter:
             case "queries" | "keys":
                 return self.vectors(tensor, shape)
             case "values":
-                return encode(self.stream(tensor.name).normal(*shape), tensor.dtype)
+                return encode(self.values(tensor.name, shape), tensor.dtype)
             case "states":
                 sizes = self.regime.state(self.layout)[:, None, None, None]
                 # By way of float32, as a state that is kept in it and rounded once.
@@ -80,6 +81,14 @@ class Painter:
                 grid = off_grid if self.workload.suite == "fresh" else on_grid
                 return encode(grid(self._gate(gate)).reshape(shape), tensor.dtype)
         raise RegimeError(f"the input {tensor.name!r} of {self.definition.name} does not say how it is drawn")
+
+    def values(self, name: str, shape: tuple[int, ...]) -> Floats:
+        """Normal; where they are near one another, a sixteenth of that about one vector for each sequence and head."""
+        drawn = self.stream(name).normal(*shape)
+        if self.regime.values == "independent":
+            return drawn
+        common = self.stream(f"{name}/direction").normal(len(self.layout.lengths), *shape[-2:])
+        return np.asarray(common[self.layout.sequence].reshape(shape) + drawn / NEAR)
 
     def cotangents(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Normal, of the regime's magnitude. Where one token alone has a gradient, it is two thirds into its sequence,

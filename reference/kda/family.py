@@ -25,7 +25,7 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
     else:
         from .emulators import emulate
 
-        yield from emulate(call.definition, call.arguments)
+        yield from emulate(call.definition, call.arguments, call.strict)
 
 
 def calls() -> Calls:

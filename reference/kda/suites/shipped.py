@@ -5,7 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gdnspec.family import Published, SuiteError, Workload
 
+from .by_definition import suites
 from .rows import ROWS
+
+SUITES = ("smoke", "conformance", "strict", "performance")
 
 
 def lines(published: Published, share: Callable[[Workload], float | None]) -> Iterator[Workload]:
@@ -13,17 +16,18 @@ def lines(published: Published, share: Callable[[Workload], float | None]) -> It
     name = published.definition.name
     if name not in ROWS:
         raise SuiteError("no rows: name it in ROWS of suites/rows.py")
-    for suite, rows in ROWS[name].items():
+    for suite, rows in suites(name):
         for row in rows():
-            seed = zlib.crc32(f"{suite}/{row['name']}".encode())
-            yield Workload.model_validate({"suite": suite, **row, "seed": seed})
+            drawn = {} if "tensors" in row else {"seed": zlib.crc32(f"{suite}/{row['name']}".encode())}
+            device = {"device": "cuda"} if suite == "performance" else {}
+            yield Workload.model_validate({"suite": suite, **row, **drawn, **device})
 
 
 def table(published: Sequence[Published]) -> str:
     """Lines of each suite, and the regimes of each definition."""
-    rows = ["| definition | smoke | conformance | regimes |", "|---|---|---|---|"]
+    rows = [f"| definition | {' | '.join(SUITES)} | regimes |", f"|{'---|' * (len(SUITES) + 2)}"]
     for one in published:
-        counts = [sum(line.suite == suite for line in one.lines) for suite in ("smoke", "conformance")]
-        regimes = len({line.regime for line in one.lines})
+        counts = [sum(line.suite == suite for line in one.lines) for suite in SUITES]
+        regimes = len({line.regime for line in one.lines} - {None})
         rows.append(f"| {one.definition.name} | {' | '.join(map(str, counts))} | {regimes} |")
     return "\n".join(rows)
