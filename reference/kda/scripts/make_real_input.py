@@ -86,7 +86,7 @@ class Recorder:
             cache = self.model(input_ids=tokens[None, :context], use_cache=True).past_key_values
         self.model(input_ids=tokens[None, context:], past_key_values=cache, use_cache=True)
         seen = {name: x if name == "state" else x.bfloat16() for name, x in self.latest.items()}
-        return seen | {"a": seen["a"].unflatten(-1, (HEADS, SIZE))}
+        return seen | {"a": seen["a"].view(1, -1, HEADS, SIZE)}
 
     def log_gate(self, a: Tensor) -> Tensor:
         """g [1, T, H, K], as the package's forget gate makes it of these raw gates."""
