@@ -59,6 +59,7 @@ gpu-test:
 # Generated data: the tensors of the real model, the suites, the schema.
 real-input: $(STAMP)
 	$(BIN)/python reference/gdn/scripts/make_real_input.py
+	$(BIN)/python reference/kda/scripts/make_real_input.py
 
 workloads: $(STAMP)
 	$(BIN)/python tools/make_workloads.py

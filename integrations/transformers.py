@@ -1,7 +1,7 @@
 """Run the linear attention layers of a transformers model on `gdnspec.ops`.
 
     import gdnspec.integrations.transformers
-    handle = gdnspec.integrations.transformers.use(model)   # Qwen3-Next, Qwen3.5, OLMo Hybrid
+    handle = gdnspec.integrations.transformers.use(model)   # Qwen3-Next, Qwen3.5, OLMo Hybrid, Kimi Linear, ..
     ...
     handle.restore()                                        # or: with use(model): ...
 
@@ -15,12 +15,12 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from types import MethodType, TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from gdnspec import ops
 from torch import Tensor, nn
-from torch.nn.functional import pad, softplus
+from torch.nn.functional import softplus
 
 try:
     from transformers.integrations.accelerate import force_accelerate_hooks
@@ -28,7 +28,9 @@ try:
 except ImportError as error:
     raise ImportError(f"{error}: gdnspec needs transformers 5.17, pip install 'gdnspec[transformers]'") from error
 
-Layer = Any  # a module of transformers, whose attributes have no types
+from . import kimi_linear
+from .layer_states import Layer, is_step, keep, rows_of, sequences_of, step_of
+
 Projected = tuple[Tensor, Tensor, Tensor, Tensor]
 WORD = 16  # bytes, the most that a thread of a GPU copies at a time
 
@@ -77,7 +79,7 @@ LAYERS: dict[str, tuple[Callable[[Layer, Tensor], Projected], str, str]] = {
     "Qwen3_5MoeGatedDeltaNet": (_qwen3_5, "norm", "out_proj"),
     "OlmoHybridGatedDeltaNet": (_olmo_hybrid, "o_norm", "o_proj"),
 }
-SERVED = "Qwen3-Next, Qwen3.5, Qwen3.5-MoE and OLMo Hybrid"
+SERVED = f"Qwen3-Next, Qwen3.5, Qwen3.5-MoE, OLMo Hybrid, {kimi_linear.SERVED}"
 
 
 # --- a layer ----------------------------------------------------------------------------------------------------
@@ -98,13 +100,11 @@ def _forward_of(kind: str) -> Callable[..., Tensor]:
             hidden_states = (hidden_states * attention_mask[:, :, None]).to(hidden_states.dtype)
         B, T, _ = hidden_states.shape
         qkv, z, b, a = (x.flatten(0, 1).contiguous() for x in project(self, hidden_states))
-        carried = cache_params is not None and cache_params.has_previous_state(self.layer_idx)
         norm = getattr(self, norm_name)
-        if carried and T == 1 and not cache_params.layers[self.layer_idx].record_past:
+        if is_step(self, T, cache_params):
             output = _step(self, norm, qkv, z, a, b, cache_params)
         else:
-            starts = None if carried else kwargs.get("cu_seq_lens_q")  # of sequences that are packed in one row
-            output = _sequences(self, qkv.view(B, T, -1), a, b, cache_params, carried, starts)
+            output = _sequences(self, qkv.view(B, T, -1), a, b, cache_params, kwargs.get("cu_seq_lens_q"))
             output = ops.gated_rms_norm(output, z.view(output.shape), norm.weight, norm.variance_epsilon)
         return getattr(self, out_name)(output.view(B, T, -1))
 
@@ -113,14 +113,11 @@ def _forward_of(kind: str) -> Callable[..., Tensor]:
 
 
 def _step(layer: Layer, norm: Layer, qkv: Tensor, z: Tensor, a: Tensor, b: Tensor, cache_params: Any) -> Tensor:
-    """One token per row. The states of the cache are the pools, unless they lie otherwise: then they are copied."""
-    cache, kept = cache_params.layers[layer.layer_idx], layer.conv_kernel_size - 1
-    held, turned = cache.conv_states[0], cache.recurrent_states[0].mT
-    in_place = turned.is_contiguous() and turned.dtype.itemsize >= 4
-    columns, states = _columns(held, kept), turned if in_place else turned.float().contiguous()
-    slots = _rows(len(qkv), qkv).slots
+    """One token per row."""
+    columns, states, put_back = step_of(layer, cache_params)
+    slots = rows_of(len(qkv), qkv).slots
     convolution, gates = (layer.conv1d.weight[:, 0], layer.conv1d.bias), (layer.A_log, layer.dt_bias)
-    if _expressed(layer, qkv, norm.weight, held) and norm.variance_epsilon == 1e-6:
+    if _expressed(layer, qkv, norm.weight, columns) and norm.variance_epsilon == 1e-6:
         pools = (columns, slots, states, slots)
         output = ops.gated_delta_net_step_(qkv, z, a, b, *convolution, *gates, norm.weight, *pools)
     else:
@@ -128,29 +125,15 @@ def _step(layer: Layer, norm: Layer, qkv: Tensor, z: Tensor, a: Tensor, b: Tenso
         raw, options = (gates[0].float(), a[:, None], gates[1], b[:, None]), {"allow_neg_eigval": _twice(layer)}
         o = ops.gated_delta_rule_step_(*heads, states, slots, slots, *raw, **options)[:, 0]
         output = ops.gated_rms_norm(o, z.view(o.shape), norm.weight, norm.variance_epsilon)
-    if columns is not held:
-        held[:, :, -kept:] = columns
-    if not in_place:
-        cache_params.update_recurrent_state(states.mT, layer.layer_idx)
+    put_back()
     return output
 
 
-def _sequences(
-    layer: Layer, qkv: Tensor, a: Tensor, b: Tensor, cache_params: Any, carried: bool, starts: Tensor | None
-) -> Tensor:
+def _sequences(layer: Layer, qkv: Tensor, a: Tensor, b: Tensor, cache_params: Any, packed: Tensor | None) -> Tensor:
     """The output of the rule over whole sequences, [tokens, heads, V]."""
-    (B, T, _), kept = qkv.shape, layer.conv_kernel_size - 1
-    rows = _rows(B if starts is None else len(starts) - 1, qkv)
-    starts = rows.bounds * T if starts is None else starts.long()
-    cache: Any = None if cache_params is None else cache_params.layers[layer.layer_idx]
-    held = cache.conv_states[0] if carried else None
-    columns = qkv.new_empty(len(rows.slots), qkv.shape[2], kept) if held is None else _columns(held, kept)
-    # The package's own code needs no more columns than these, but where it may take some back.
-    if cache is not None and (held is None or columns is not held or cache.record_past):
-        size = kept + 1 if cache.record_past else kept
-        cache_params.update_conv_state(qkv.mT, layer.layer_idx, conv_kernel_size=size)
     convolution = (layer.conv1d.weight[:, 0], layer.conv1d.bias)
-    states = (starts, columns, rows.slots, rows.every if carried else rows.none)
+    starts, columns, slots, has_columns, state = sequences_of(layer, qkv, cache_params, packed)
+    states = (starts, columns, slots, has_columns)
     if _expressed(layer, qkv) and not qkv.requires_grad:  # single operators have kernels for their gradients
         inputs = ops.causal_conv1d_gates(
             qkv.flatten(0, 1), *convolution, a, b, layer.A_log, layer.dt_bias, *states, layer.head_k_dim
@@ -160,19 +143,9 @@ def _sequences(
         alpha = torch.exp(-layer.A_log.float().exp() * softplus(a.float() + layer.dt_bias))
         beta = b.float().sigmoid() * (2 if _twice(layer) else 1)
         inputs = (_l2_normalised(q), _l2_normalised(k), v, alpha, beta)
-    state = cache.recurrent_states[0].mT.contiguous() if carried else None
     output, state = ops.gated_delta_rule(*inputs, state, starts, gate="linear", state_layout="k_last")
-    if cache is not None:  # which keeps strides where it is new, so that the next call has [V, K] as they lie
-        cache_params.update_recurrent_state(state.mT, layer.layer_idx)
+    keep(layer, cache_params, state)
     return output
-
-
-def _columns(held: Tensor, kept: int) -> Tensor:
-    """The last inputs of the convolution. The cache has more where the package's own code has filled it, or fewer where
-    it keeps all of a short past."""
-    if held.shape[-1] == kept and held.is_contiguous():
-        return held
-    return pad(held, (kept - held.shape[-1], 0)).contiguous()
 
 
 def _expressed(layer: Layer, *tensors: Tensor) -> bool:
@@ -199,43 +172,7 @@ def _l2_normalised(x: Tensor) -> Tensor:
     return (X * torch.rsqrt((X * X).sum(dim=-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
-# --- what calls of as many rows share ---------------------------------------------------------------------------
-
-
-class Rows(NamedTuple):
-    """Of N sequences: a slot each, where they begin if each has one token, and whether all or none has a state."""
-
-    slots: Tensor
-    bounds: Tensor
-    every: Tensor
-    none: Tensor
-
-
-KEPT: dict[tuple[int, torch.device], Rows] = {}
-
-
-def _rows(count: int, like: Tensor) -> Rows:
-    """Made once per number of rows and device, and kept: a CUDA graph may read them whenever it is replayed. What is
-    made while one is recorded, or a model compiled, has no values yet and is of that graph alone."""
-    if torch.compiler.is_compiling() or type(like) is not Tensor:
-        return _made(count, like.device)
-    key = (count, like.device)
-    if key not in KEPT:
-        if like.is_cuda and torch.cuda.is_current_stream_capturing():
-            return _made(count, like.device)
-        with torch.inference_mode(False):  # calls with gradients may save them
-            made = _made(count, torch.device("cpu"))
-            KEPT[key] = Rows(*(x.to(like.device) for x in made))  # waits, so that all streams may read them
-    return KEPT[key]
-
-
-def _made(count: int, device: torch.device) -> Rows:
-    every = torch.ones(count, dtype=torch.bool, device=device)
-    bounds = torch.arange(count + 1, device=device)
-    return Rows(torch.arange(count, dtype=torch.int32, device=device), bounds, every, torch.zeros_like(every))
-
-
-FORWARDS = {kind: _forward_of(kind) for kind in LAYERS}
+FORWARDS = {kind: _forward_of(kind) for kind in LAYERS} | kimi_linear.FORWARDS
 
 
 class Handle:
@@ -326,7 +263,7 @@ class _Repository:
 def _kind(module: nn.Module) -> str:
     """The class of transformers that a layer has or extends, or nothing."""
     names = (c.__name__ for c in type(module).__mro__ if c.__module__.startswith("transformers.models."))
-    return next((name for name in names if name in LAYERS), "")
+    return next((name for name in names if name in FORWARDS), "")
 
 
 def _attribute(layer: Layer) -> str:

@@ -54,6 +54,23 @@ def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, prepared)
     return _prefill(q, k, v, g, beta, initial_state, scale, prepared, v_first=True)
 
 
+def prefill_raw_gates(
+    q, k, v, A_log, a, dt_bias, b, cu_seqlens, initial_state, lower_bound, scale, use_qk_l2norm, prepared
+):  # fmt: skip
+    """kda_prefill_raw_gates: gates and norm inside. From a lower bound of -5 on, FLA has a quicker way."""
+    bound = float(lower_bound) if lower_bound else None
+    with torch.no_grad():
+        output, final_state = chunk_kda(
+            q[None], k[None], v[None], a[None], b[None], scale=None if scale is None else float(scale),
+            initial_state=initial_state, output_final_state=True, cu_seqlens=prepared["bounds"],
+            cu_seqlens_cpu=prepared["on_host"], state_v_first=True,
+            use_qk_l2norm_in_kernel=use_qk_l2norm is None or bool(use_qk_l2norm), use_gate_in_kernel=True,
+            use_beta_sigmoid_in_kernel=True, A_log=A_log, dt_bias=dt_bias.flatten(), lower_bound=bound,
+            safe_gate=bound is not None and bound >= -5.0,
+        )  # fmt: skip
+    return output[0], final_state
+
+
 def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale, prepared):
     """kda_prefill_k_first."""
     return _prefill(q, k, v, g, beta, initial_state, scale, prepared, v_first=False)

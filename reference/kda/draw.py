@@ -28,6 +28,7 @@ from .solved import CHUNK, wy
 NEVER, ALWAYS, FULL = -100.0, 2.0**27, 128.0  # raw gates at which alpha = 1, alpha = 0, and a sigmoid is 1, in float32
 TOKENS, NUM_CHUNKS = "total_seq_len", "num_chunks"  # axes: tokens, and chunks, of all sequences together
 TINY = 1e-4  # elements of what the regime is named after
+NEAR = 16  # near values differ by a sixteenth from what they have in common
 ALIKE = 8  # powers of two by which slots that no row names differ: so many, but no two neighbours the same
 
 
@@ -75,7 +76,7 @@ class Painter:
             case "queries" | "keys":
                 return self.vectors(drawn.name, drawn.draw, shape, dtype)
             case "values":
-                return encode(self.stream(drawn.name).normal(*shape), dtype)
+                return encode(self.values(drawn.name, shape), dtype)
             case "solved_keys" | "solved_values":
                 return self.solved(drawn.draw, shape, dtype)
             case "states":
@@ -106,6 +107,14 @@ class Painter:
         shapes = self.definition.part_shapes(tensor, self.scope)
         drawn = [self._drawn(part, (*before, *shapes[part.name]), tensor.dtype) for part in tensor.parts or []]
         return np.concatenate([part.reshape(*before, -1) for part in drawn], axis=-1)
+
+    def values(self, name: str, shape: tuple[int, ...]) -> Floats:
+        """Normal; where they are near one another, a sixteenth of that about one vector for each sequence and head."""
+        drawn = self.stream(name).normal(*shape)
+        if self.regime.values == "independent":
+            return drawn
+        common = self.stream(f"{name}/direction").normal(len(self.layout.lengths), *shape[-2:])
+        return np.asarray(common[self.layout.sequence].reshape(shape) + drawn / NEAR)
 
     def cotangents(self, tensor: Tensor, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Normal, of the regime's magnitude. Where one token alone has a gradient, it is two thirds into its sequence,

@@ -7,6 +7,8 @@ Notation of reference/kda/chunkwise.py, with T = (I + A)^-1 diag(beta). Twelve m
   meets V - (gamma * K) S^T;
 - T becomes an operand: rounded "after" diag(beta), or "before" it, diag(beta) going to the other operand.
 
+In the strict family T and the operands of scores are sums of two bfloat16 terms.
+
 Scores of two tokens have a border between them: the later one decays from the border, the earlier one up to it. Both
 factors are at most 1, so nothing overflows at any gate, and both products are rounded to bfloat16. Sums are taken in
 float64 and rounded to float32: a float32 sum whose order is nobody's, so that every machine measures the same error.
@@ -17,7 +19,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-from gdnspec.family import Definition
+from gdnspec.family import Definition, bfloat16_sum
 from torch import Tensor
 
 from .kimi_delta_attention import l2_normalise, log_gate
@@ -39,9 +41,12 @@ class Chunk(NamedTuple):
     kept: list[tuple[Tensor, Tensor]]  # of each checkpoint after r tokens: Gamma_r,: * K [H, r, K] and gamma_r [H, K]
 
 
-def emulate(definition: Definition, arguments: dict[str, Any]) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+def emulate(
+    definition: Definition, arguments: dict[str, Any], strict: bool
+) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
     """(name, (output, final_state)) of each member, in the types of the definition; `arguments` as stored. A third one
     where the definition keeps checkpoints."""
+    terms, ending = (2, "_two_terms") if strict else (1, "")
     arguments = _activated(arguments) if definition.conventions.decay_gate == "raw" else arguments
     k_first = definition.conventions.state_layout == "k_first"
     v, bounds = arguments["v"], arguments["cu_seqlens"].tolist()
@@ -50,7 +55,9 @@ def emulate(definition: Definition, arguments: dict[str, Any]) -> Iterator[tuple
     every: int | None = arguments.get("checkpoint_interval")
     for length in CHUNKS:
         parts = {
-            first: _prepared(arguments, slice(first, min(first + length, stop)), _inside(first - start, length, every))
+            first: _prepared(
+                arguments, slice(first, min(first + length, stop)), _inside(first - start, length, every), terms
+            )
             for start, stop in pairwise(bounds)
             for first in range(start, stop, length)
         }
@@ -60,13 +67,13 @@ def emulate(definition: Definition, arguments: dict[str, Any]) -> Iterator[tuple
                 kept: list[Tensor] = []
                 for n in range(len(bounds) - 1):
                     for first in range(bounds[n], bounds[n + 1], length):
-                        O, states[n], inside = _step(parts[first], states[n], order, rounding)
+                        O, states[n], inside = _step(parts[first], states[n], order, rounding, terms)
                         output[first : first + O.shape[1]] = scale * O.transpose(0, 1)
                         kept += inside
                 found = [states.mT.contiguous() if k_first else states]
                 if every is not None:
                     found.append(torch.stack(kept) if kept else states[:0])
-                yield f"chunk_{length}_{order}_{rounding}", (output.to(v.dtype), *found)
+                yield f"chunk_{length}_{order}_{rounding}{ending}", (output.to(v.dtype), *found)
 
 
 def _inside(first: int, length: int, every: int | None) -> list[int]:
@@ -94,7 +101,7 @@ def _states(arguments: dict[str, Any], k_first: bool) -> Tensor:
     return (S.mT if k_first else S).float().clone(memory_format=torch.contiguous_format)
 
 
-def _prepared(arguments: dict[str, Any], rows: slice, kept: list[int]) -> Chunk:
+def _prepared(arguments: dict[str, Any], rows: slice, kept: list[int], terms: int) -> Chunk:
     v, g, beta = arguments["v"], arguments["g"], arguments["beta"]
     H, count = v.shape[1], rows.stop - rows.start
     full = 1 << (count - 1).bit_length()  # scores are made by halves
@@ -107,7 +114,7 @@ def _prepared(arguments: dict[str, Any], rows: slice, kept: list[int]) -> Chunk:
     alpha = torch.ones_like(K).double() if g is None else padded(torch.exp(g.double()), 1.0)
     write = torch.ones(H, full, device=v.device) if beta is None else padded(beta.float(), 0.0)
     gamma = alpha.cumprod(-2)
-    A = write[..., None] * _scores(K, K, alpha).tril(-1)
+    A = write[..., None] * _scores(K, K, alpha, terms).tril(-1)
     eye = torch.eye(full, dtype=torch.float64, device=A.device).expand_as(A)
     inverse = torch.linalg.solve_triangular(A.double(), eye, upper=False, unitriangular=True).float()
     c = slice(0, count)
@@ -115,7 +122,7 @@ def _prepared(arguments: dict[str, Any], rows: slice, kept: list[int]) -> Chunk:
     states = [((K[:, :r] * _from_behind(alpha[:, :r])).float(), gamma[:, r - 1].float()) for r in kept if r <= count]
     return Chunk(
         padded(v.float(), 0.0)[:, c], write[:, c, None], (gamma * K).float()[:, c], (gamma * Q).float()[:, c],
-        to_end[:, c], gamma[:, -1].float(), inverse[:, c, c], _scores(Q, K, alpha)[:, c, c], states,
+        to_end[:, c], gamma[:, -1].float(), inverse[:, c, c], _scores(Q, K, alpha, terms)[:, c, c], states,
     )  # fmt: skip
 
 
@@ -125,7 +132,7 @@ def _from_behind(alpha: Tensor) -> Tensor:
     return shifted.flip(-2).cumprod(-2).flip(-2)
 
 
-def _scores(X: Tensor, K: Tensor, alpha: Tensor) -> Tensor:
+def _scores(X: Tensor, K: Tensor, alpha: Tensor, terms: int) -> Tensor:
     """sum_c x_ic Gamma_ijc k_jc for j <= i, zero elsewhere: [H, C, C] from [H, C, K]."""
     C = X.shape[1]
     out = torch.diag_embed((X.double() * K.double()).sum(-1).float())
@@ -133,8 +140,8 @@ def _scores(X: Tensor, K: Tensor, alpha: Tensor) -> Tensor:
     while size <= C:
         half = size // 2
         x, k, a = (y.unflatten(1, (C // size, size)) for y in (X, K, alpha))
-        later = bfloat16((x[:, :, half:] * a[:, :, half:].cumprod(-2)).float())
-        earlier = bfloat16((k[:, :, :half] * _from_behind(a[:, :, :half])).float())
+        later = bfloat16_sum((x[:, :, half:] * a[:, :, half:].cumprod(-2)).float(), terms)
+        earlier = bfloat16_sum((k[:, :, :half] * _from_behind(a[:, :, :half])).float(), terms)
         block = product(later, earlier.mT)  # [H, C / size, half, half]
         for i in range(C // size):
             out[:, i * size + half : (i + 1) * size, i * size : i * size + half] = block[:, i]
@@ -142,12 +149,12 @@ def _scores(X: Tensor, K: Tensor, alpha: Tensor) -> Tensor:
     return out
 
 
-def _step(c: Chunk, S: Tensor, order: str, rounding: str) -> tuple[Tensor, Tensor, list[Tensor]]:
+def _step(c: Chunk, S: Tensor, order: str, rounding: str, terms: int) -> tuple[Tensor, Tensor, list[Tensor]]:
     """O [H, C, V], unscaled, the new S [H, V, K], and the checkpoints [H, V, K] inside the chunk."""
     if rounding == "after":
-        T, right = bfloat16(c.inverse * c.beta.mT), torch.ones_like(c.beta)
+        T, right = bfloat16_sum(c.inverse * c.beta.mT, terms), torch.ones_like(c.beta)
     else:
-        T, right = bfloat16(c.inverse), c.beta
+        T, right = bfloat16_sum(c.inverse, terms), c.beta
     held = bfloat16(S).mT
     if order == "ahead":
         w = bfloat16(product(T, bfloat16(right * c.from_start_k)))

@@ -3,10 +3,10 @@
 Nothing here needs torch until an emulator runs or a device draws.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gdnspec.family import Definition, DevicePainter, Emulated, Family, Scope, Suites, Workload
+from gdnspec.family import Calls, Definition, DevicePainter, Emulated, Family, Scope, Suites, Workload
 
 from . import bounds
 from .draw import Painter
@@ -28,7 +28,14 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
     else:
         from .emulators import emulate
 
-        yield from emulate(call.definition, call.arguments)
+        yield from emulate(call.definition, call.arguments, call.strict)
+
+
+def calls() -> Calls:
+    """How a call of somebody's Kimi Delta Attention becomes a workload."""
+    from .calls import CALLS
+
+    return CALLS
 
 
 def device_painter(definition: Definition, workload: Workload, scope: Scope, device: str) -> DevicePainter:
@@ -52,7 +59,14 @@ def suites() -> Suites:
     return shipped
 
 
+def ops() -> Mapping[str, Callable[..., Any]]:
+    """The operators as functions, which need torch."""
+    from . import ops
+
+    return {name: getattr(ops, name) for name in ops.__all__}
+
+
 FAMILY = Family(
     Painter, bounds.problems, emulators, ("k", "beta", "b"), fresh=Lines,
-    device_painter=device_painter, device_problems=device_problems, suites=suites,
+    device_painter=device_painter, device_problems=device_problems, calls=calls, suites=suites, ops=ops,
 )  # fmt: skip

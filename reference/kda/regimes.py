@@ -12,6 +12,7 @@ import numpy as np
 from gdnspec.family import Floats, Gate, Layout, Sizes, Stream
 
 Keys = Literal["independent", "repeated", "tiny"]
+Values = Literal["independent", "near"]
 Decay = Callable[[Stream, Layout, int], Floats]  # [T, heads, K]
 CHUNK = 16  # resets fall on the edges of chunks of this size, and so of larger ones
 LOWER_BOUND = -5.0  # of released models
@@ -28,6 +29,7 @@ class Regime:
     beta: Gate | None = None
     beta_max: float = 1.0
     keys: Keys = "independent"
+    values: Values = "independent"
     rate: float = 1.0  # raw gates: A is this times uniform in (0, 16]
     state: Sizes = lambda layout: np.ones(len(layout.lengths))
     steep: float = 1.0  # times the weights that make raw decay gates, where a projection inside the operator does
@@ -132,6 +134,10 @@ GENERATORS: dict[str, Regime] = {
     "equal_channels": Regime(log_alpha=equal_channels),
     "lower_bound": Regime(log_alpha=at_lower_bound),
     "repeated_keys": Regime(between(float(np.log(0.99)), 0.0), write(0.0, 1.95), beta_max=1.95, keys="repeated"),
+    # One key, and values near one another: what T adds up cancels, and the rounding of T is what remains of it.
+    "strict_keys": Regime(
+        between(float(np.log(0.999)), 0.0), write(1.9, 2.0), beta_max=2.0, keys="repeated", values="near"
+    ),
     "same_key": Regime(between(float(np.log(0.99)), 0.0), write(0.0, 1.0), keys="repeated"),
     "beta_zero": Regime(beta=write(0.0, 0.0)),
     "beta_two": Regime(between(float(np.log(0.9)), 0.0), write(2.0, 2.0), beta_max=2.0),

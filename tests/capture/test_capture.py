@@ -602,13 +602,18 @@ def test_a_definition_with_two_head_sizes_records_them(
 @pytest.mark.parametrize("name", [name for name, found in definitions().items() if judged(found.family).calls])
 def test_a_definition_is_recorded_or_says_which_ones_are(rules: Any, tmp_path: Path, name: str) -> None:
     found = definition(name)
+    family = found.family.name
     if not calls(found.family).records(found.definition):
-        with pytest.raises(SpecError, match=PREFILL), gdnspec.capture(name, tmp_path / "run.jsonl", target=RULE):
+        several = f"{family}_prefill_k_first"
+        with pytest.raises(SpecError, match=several), gdnspec.capture(name, tmp_path / "run.jsonl", target=RULE):
             pass
         return
     one_token = definition(name).definition.stage == "decode"
+    given = call(tokens=1, carried=True) if one_token else call()
+    if family == "kda":  # a gate for each key channel
+        given["g"] = given["g"][..., None].expand_as(given["key"])
     with gdnspec.capture(name, tmp_path / "run.jsonl", target=RULE, tensors="all") as run:
-        rules.rule(**(call(tokens=1, carried=True) if one_token else call()))
+        rules.rule(**given)
     assert (run.calls, run.unfit, run.told()["unkept"]) == (1, {}, {})
     assert load_workloads(tmp_path / "run.jsonl", definition(name))
 
@@ -641,8 +646,9 @@ def program(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def run(tmp_path: Path, *command: str | Path, target: str = "made_up:rule") -> subprocess.CompletedProcess[str]:
-    options = ["--definition", PREFILL, "--target", target, "-o", tmp_path / "run.jsonl", "--tensors", "sample:1"]
+def run(tmp_path: Path, *command: str | Path, target: str | None = "made_up:rule") -> subprocess.CompletedProcess[str]:
+    options = ["--definition", PREFILL, "-o", tmp_path / "run.jsonl", "--tensors", "sample:1"]
+    options += [] if target is None else ["--target", target]
     words = [sys.executable, "-m", "gdnspec", "capture", *options, "--", *command]
     return subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=PATIENCE)
 
@@ -766,6 +772,13 @@ def test_a_program_that_has_nothing_to_record(program: Callable[[str], Path], tm
     nowhere = run(tmp_path, sys.executable, tmp_path / "idle.py", target="no_such_module:rule")
     assert nowhere.returncode == 2
     assert "there is no module 'no_such_module'" in nowhere.stderr
+    hidden = tmp_path / "hides" / "transformers"  # as if the package were not installed
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").touch()
+    hides = f"import sys; sys.path.insert(0, {str(hidden.parent)!r})"
+    bare = run(tmp_path, sys.executable, "-c", hides, target=None)
+    assert bare.returncode == 3
+    assert "pip install --upgrade transformers, or name another function with --target" in bare.stderr
     wrong = run(tmp_path, sys.executable, program(""), target="made_up:rull")
     assert wrong.returncode == 2
     assert "has no 'rull' (did you mean 'rule'?)" in wrong.stderr

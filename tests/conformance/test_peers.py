@@ -20,8 +20,11 @@ from packaging.requirements import Requirement
 PEERS = sorted(file.parent.name for file in (ROOT / "peers").glob("*/solution.json"))
 
 
-def test_there_are_the_seven() -> None:
-    assert PEERS == ["attn_gym", "fla", "fla_kda", "flash_qla", "flashinfer", "onnxruntime", "transformers"]
+def test_there_are_the_nine() -> None:
+    assert PEERS == [
+        "attn_gym", "attn_gym_kda", "fla", "fla_kda", "flash_qla", "flashinfer", "onnxruntime", "transformers",
+        "transformers_kda",
+    ]  # fmt: skip
 
 
 def test_they_run_where_they_are_named_alone() -> None:
@@ -72,6 +75,23 @@ def test_transformers_is_right_but_for_resets(gdnspec: Run, tmp_path: Path) -> N
         lost = "prefill" in result["definition"] and "reset" in result["workload"]
         assert result["status"] == ("NON_FINITE" if lost else "PASSED"), result["message"]
     assert len({result["status"] for result in results}) == 2
+
+
+@pytest.mark.thorough
+def test_transformers_kda_is_right_but_for_resets_in_chunks(gdnspec: Run, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    names = ("batch_5", "bounded", "ragged", "empty_sequences", "regime_mixed_channels", "scaled", "regime_hard_reset")
+    definitions = ("kda_decode_k_last", "kda_prefill_k_last", "kda_prefill_raw_gates")
+    options = [part for name in names for part in ("--workload", name)]
+    file = tmp_path / "r.jsonl"
+    gdnspec("check", *definitions, "--solution", "transformers_kda", "--device", "cpu", *options, "--json", file)
+    found = {(row["definition"], row["workload"]): row["status"] for row in map(json.loads, file.open())}
+    # A finished gate is minus infinity; a raw one so large that a sum of gates loses those of later tokens.
+    lost = {"kda_prefill_k_last": "NON_FINITE", "kda_prefill_raw_gates": "INCORRECT_NUMERICAL"}
+    assert {name for name, _ in found} == set(definitions)
+    for (name, workload), status in found.items():
+        wanted = lost.get(name, "PASSED") if workload == "regime_hard_reset" else "PASSED"
+        assert status == wanted, (name, workload)
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", pytest.param("onnxruntime:reference", marks=pytest.mark.thorough)])

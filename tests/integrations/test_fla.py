@@ -48,8 +48,8 @@ def test_with_the_package(marked: str) -> None:
         pytest.skip("no fla-core here")
     env = {name: x for name, x in os.environ.items() if not name.startswith(("FLA_", "PYTEST_"))}
     env["PYTHONPATH"] = os.pathsep.join([str(APART), os.environ.get("PYTHONPATH", "")])
-    cases = Path(__file__).with_name("fla_cases.py")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", marked, str(cases)]
+    cases = [str(Path(__file__).with_name(name)) for name in ("fla_cases.py", "fla_kda_cases.py")]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", marked, *cases]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout

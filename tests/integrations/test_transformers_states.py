@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 transformers = pytest.importorskip("transformers")
-from gdnspec.integrations import transformers as adapter  # noqa: E402
+from gdnspec.integrations import layer_states as adapter  # noqa: E402
 from gdnspec.integrations.transformers import use  # noqa: E402
 from helpers_transformers import MODEL, MODELS, logits_of, made, prompts  # noqa: E402
 
@@ -125,7 +125,7 @@ def test_what_inference_has_made_serves_gradients(monkeypatch: pytest.MonkeyPatc
 def test_what_has_no_values_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter, "KEPT", {})
     with FakeTensorMode():
-        assert adapter._rows(3, torch.empty(3)).bounds.shape == (4,)
+        assert adapter.rows_of(3, torch.empty(3)).bounds.shape == (4,)
     assert not adapter.KEPT
 
 

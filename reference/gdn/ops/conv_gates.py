@@ -70,10 +70,10 @@ def fake(
     checks.gates(NAME, "T", x.shape[0], a, b, A_log, dt_bias)
     key_heads = checks.channels(NAME, "x", x.shape[1], a.shape[1], head_dim, head_dim)
     checks.sequences(NAME, x, cu_seqlens, slots, has_initial_state)
-    gates = (a.new_empty(a.shape, dtype=arithmetic_type(x, *floats.values(), conv_states)) for _ in "gb")
+    g, beta = (a.new_empty(a.shape, dtype=arithmetic_type(x, *floats.values(), conv_states)) for _ in "gb")
     T = x.shape[0]
     q, k = (x.new_empty(T, key_heads, head_dim) for _ in "qk")
-    return (q, k, x.new_empty(T, a.shape[1], head_dim), *gates)
+    return q, k, x.new_empty(T, a.shape[1], head_dim), g, beta
 
 
 def asked(

@@ -24,7 +24,7 @@ class Form(NamedTuple):
     gradients, modes, transforms and autocast are keys of the dispatcher. They do not see a default device.
     """
 
-    count: int  # arguments
+    arity: int
     tensors: Function
     guards: Any
     others: Function
@@ -33,7 +33,7 @@ class Form(NamedTuple):
 
     def has(self, args: tuple[Any, ...]) -> bool:
         return (
-            len(args) == self.count
+            len(args) == self.arity
             and self.guards.check(*self.tensors(args))
             and self.others(args) == self.values
             and not torch._C._len_torch_function_stack()
@@ -75,7 +75,8 @@ def form_of(args: tuple[Any, ...], find: Function, device: str) -> Form | None:
         return None
     if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
         return None
-    sizes, strides = [[*x.shape] for x in tensors], [[*x.stride()] for x in tensors]
+    sizes: list[Any] = [[*x.shape] for x in tensors]
+    strides: list[Any] = [[*x.stride()] for x in tensors]
     guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
     others = _places(i for i, is_tensor in enumerate(given) if not is_tensor)
     return Form(

@@ -59,7 +59,7 @@ def step_fake(
 ) -> Tensor:
     """The output without values, for a call that is served. Raises `ValueError` and `TypeError` for others."""
     integers = {"read_slots": read_slots, "write_slots": write_slots}
-    output = checks.tokens(STEP, q, k, v, "pool", pool, A_log, a, dt_bias, b, **integers)
+    output = checks.tokens(STEP, q, k, v, "pool", pool, A_log, a, dt_bias, b, "k_last", **integers)
     checks.shape(STEP, "q", q, (None, 1, None, None), "[B, 1, heads, K]")
     for name, x in integers.items():
         checks.shape(STEP, name, x, (q.shape[0],), "[B]")
@@ -155,7 +155,7 @@ def verify_fake(
     """The output without values, for a call that is served. Raises `ValueError` and `TypeError` for others."""
     rows = {"initial_slots": initial_slots, "accepted": accepted}
     integers = {**rows, "state_slots": state_slots}
-    output = checks.tokens(VERIFY, q, k, v, "pool", pool, A_log, a, dt_bias, b, **integers)
+    output = checks.tokens(VERIFY, q, k, v, "pool", pool, A_log, a, dt_bias, b, "k_last", **integers)
     for name, x in rows.items():
         checks.shape(VERIFY, name, x, (q.shape[0],), "[B]")
     checks.shape(VERIFY, "state_slots", state_slots, tuple(q.shape[:2]), "[B, T]")

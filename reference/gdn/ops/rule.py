@@ -119,10 +119,11 @@ def meant(
 ) -> tuple[str, tuple[Any, ...], tuple[int, ...] | None, bool]:
     """The definition that has the layout and gate of a call, or the nearest one, and its inputs; the sizes of a padded
     batch; and whether that definition has states transposed."""
-    padded = None if cu_seqlens is not None else q.shape[:2]
+    padded = None
     if cu_seqlens is None:
-        q, k, v, g, beta = (None if x is None else x.flatten(0, 1) for x in (q, k, v, g, beta))
-        B, T = padded
+        padded = B, T = tuple(q.shape[:2])
+        rows: list[Any] = [None if x is None else x.flatten(0, 1) for x in (q, k, v, g, beta)]
+        q, k, v, g, beta = rows
         cu_seqlens = torch.arange(0, B * T + 1, T, device=q.device) if T else q.new_zeros(B + 1, dtype=torch.int64)
     g, beta, S = (None if x is None else x.float() for x in (g, beta, initial_state))  # no-ops for float32
     same = q.shape[-1] == v.shape[-1]

@@ -5,35 +5,32 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gdnspec.family import Published, SuiteError, Workload
 
-from .far import FAR
-from .layer import LAYERS
-from .rows import ROWS, Line
-from .stages import STAGES
+from .by_definition import OWN, suites
+from .rows import Line
 
-EVERY = ROWS | LAYERS | STAGES
+SUITES = ("smoke", "conformance", "strict", "performance")
 
 
 def lines(published: Published, share: Callable[[Workload], float | None]) -> Iterator[Workload]:
     """A seed comes from the row's name: a new row changes no other."""
     name = published.definition.name
-    if name not in EVERY:
+    if name not in OWN:
         raise SuiteError("no rows: name it in ROWS of suites/rows.py")
-    for suite, rows in EVERY[name].items():
+    for suite, rows in suites(name):
         yield from (_line(suite, row) for row in rows())
-    for rows in FAR.get(name, ()):
-        yield from (_line("conformance", row) for row in rows())
 
 
 def _line(suite: str, row: Line) -> Workload:
-    seed = zlib.crc32(f"{suite}/{row['name']}".encode())
-    return Workload.model_validate({"suite": suite, **row, "seed": seed})
+    drawn = {} if "tensors" in row else {"seed": zlib.crc32(f"{suite}/{row['name']}".encode())}
+    device = {"device": "cuda"} if suite == "performance" else {}
+    return Workload.model_validate({"suite": suite, **row, **drawn, **device})
 
 
 def table(published: Sequence[Published]) -> str:
     """Lines of each suite, and the regimes of each definition."""
-    rows = ["| definition | smoke | conformance | regimes |", "|---|---|---|---|"]
+    rows = [f"| definition | {' | '.join(SUITES)} | regimes |", f"|{'---|' * (len(SUITES) + 2)}"]
     for one in published:
-        counts = [sum(line.suite == suite for line in one.lines) for suite in ("smoke", "conformance")]
-        regimes = len({line.regime for line in one.lines})
+        counts = [sum(line.suite == suite for line in one.lines) for suite in SUITES]
+        regimes = len({line.regime for line in one.lines} - {None})
         rows.append(f"| {one.definition.name} | {' | '.join(map(str, counts))} | {regimes} |")
     return "\n".join(rows)

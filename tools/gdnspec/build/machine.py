@@ -1,8 +1,10 @@
 """Finds out what this machine can run, and why not."""
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
+import re
 import shutil
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +15,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from gdnspec.catalog.device_names import cpu_name, slug
 from gdnspec.model.solution import Manifest
+
+SAID = re.compile(r"""^__version__ *(?:: *str *)?= *["']([^"']+)["']""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,25 @@ def best_device() -> Device:
 
 @cache
 def version(package: str) -> str | None:
+    """What its metadata says. A package may lie on the path without any, as an unpacked archive: then what its module
+    says, which is not imported for that."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
+        names = dict.fromkeys((package.replace("-", "_"), package.partition("-")[0]))  # the module of fla-core is fla
+        return next(filter(None, map(_said_by_module, names)), None)
+
+
+def _said_by_module(name: str) -> str | None:
+    """The `__version__` in a module's own text, unless the module belongs to an installed package of another name."""
+    try:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+        if spec is None or spec.origin is None or name in importlib.metadata.packages_distributions():
+            return None
+        found = SAID.search(Path(spec.origin).read_text())
+    except (OSError, ValueError, ImportError):  # no text, or a module that a program has put together
         return None
+    return found.group(1) if found else None
 
 
 def environment(where: Device) -> dict[str, str | None]:

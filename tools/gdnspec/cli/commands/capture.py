@@ -96,7 +96,7 @@ def capture(
         code = _run(command, environment)
         said = [json.loads(file.read_text()) for file in sorted((Path(folder) / "said").iterdir())]
     made = sorted({file.resolve() for file in recordings(output)} - before)
-    raise typer.Exit(_told(said, made, code, chosen, definition_, calls))
+    raise typer.Exit(_told(said, made, code, chosen, definition_, calls, named=target is not None))
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
@@ -126,8 +126,10 @@ def _calls(file: Path) -> int:
     return total
 
 
-def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str, name: str, read: "Calls") -> int:
-    """Prints what was recorded, and returns the exit code."""
+def _told(
+    said: list[dict[str, Any]], files: list[Path], code: int, target: str, name: str, read: "Calls", named: bool
+) -> int:
+    """Prints what was recorded, and returns the exit code. `named`: whether the user named the target."""
     refused = [str(one["refused"]) for one in said if "refused" in one]
     if refused:
         complain(f"gdnspec: {refused[0]}")
@@ -159,14 +161,24 @@ def _told(said: list[dict[str, Any]], files: list[Path], code: int, target: str,
         return code or 1
     missing = next((str(one["missing"]) for one in said if "missing" in one), None)
     if not total and missing:
-        complain(f"gdnspec: --target {target!r}: there is no module {missing!r}")
-        return code or 2
+        return code or _complain_of_missing(target, missing, named)
     if code == 0 and not total:
         complain(f"gdnspec: nothing was recorded: {target} was never called with the inputs of --definition {name}")
         _complain_of_others([one["called"] for one in said if "called" in one], target, read)
         return 1
     # The exit code that a shell gives for a program that a signal ended.
     return 128 - code if code < 0 else code
+
+
+def _complain_of_missing(target: str, module: str, named: bool) -> int:
+    """Prints that the program has no such module, and returns the exit code: 2 for a name that the user gave, 3 for a
+    package of the family's own choice, which is not installed or too old."""
+    if named:
+        complain(f"gdnspec: --target {target!r}: there is no module {module!r}")
+        return 2
+    install = f"pip install --upgrade {module.partition('.')[0]}"
+    complain(f"gdnspec: there is no module {module!r}: {install}, or name another function with --target")
+    return 3
 
 
 def _complain_of_others(processes: list[dict[str, dict[str, int]]], target: str, calls: "Calls") -> None:

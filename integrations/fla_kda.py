@@ -1,0 +1,175 @@
+"""Run flash-linear-attention's `chunk_kda` on `gdnspec.ops`, once this module is imported.
+
+    import gdnspec.integrations.fla_kda
+
+It registers a backend for FLA's function, before those that FLA has. A call that it does not serve goes on to FLA's own
+kernels. `unregister()` switches it off, and so does FLA_GDNSPEC=0 in the environment, at any time.
+"""
+
+import os
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gdnspec import ops
+from torch import Tensor
+from torch.nn.functional import softplus
+
+try:
+    from fla.backends import BaseBackend
+    from fla.backends import register as register_backend
+    from fla.ops.kda import chunk_kda
+except ImportError as error:
+    raise ImportError(f"{error}: gdnspec needs fla-core 0.6, pip install 'gdnspec[fla]'") from error
+
+CHUNK_SIZES = (32, 64)  # FLA raises an error for others, so they are left to it
+LONGEST_HEAD = 128  # of the kernels in Triton: longer heads would run in PyTorch
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The arguments of FLA's function, in its order, then those that it takes by name alone."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    g: Tensor
+    beta: Tensor
+    scale: float | None = None
+    initial_state: Tensor | None = None
+    output_final_state: bool = False
+    use_qk_l2norm_in_kernel: bool = False
+    use_gate_in_kernel: bool = False
+    use_beta_sigmoid_in_kernel: bool = False
+    allow_neg_eigval: bool = False
+    safe_gate: bool = False  # a way to compute, which changes no result
+    lower_bound: float | None = None
+    disable_recompute: bool = False  # this too
+    return_intermediate_states: bool = False
+    state_v_first: bool = False
+    cu_seqlens: Tensor | None = None
+    cu_seqlens_cpu: Tensor | None = None  # spares FLA a computation
+    cp_context: Any = None
+    use_graph: bool = False
+    max_num_seqs: int | None = None
+    A_log: Tensor | None = None
+    dt_bias: Tensor | None = None
+    chunk_size: int = 64  # of FLA's kernels, which changes no result
+
+    def refusal(self) -> str | None:
+        """Why the call goes to FLA's own kernels; None if it is served. No value is read."""
+        q, k, v = self.q, self.k, self.v
+        if self.cp_context is not None:
+            return "gdnspec does not divide a sequence among devices"
+        if self.return_intermediate_states or self.use_graph:
+            return "gdnspec returns no states of chunks, and has no lists of chunks for graphs"
+        if self.allow_neg_eigval and not self.use_beta_sigmoid_in_kernel:
+            return "FLA takes allow_neg_eigval only with use_beta_sigmoid_in_kernel"
+        if self.use_gate_in_kernel and self.A_log is None and self.lower_bound is None:
+            return "use_gate_in_kernel needs A_log or lower_bound"
+        if self.use_gate_in_kernel and self.safe_gate and not (self.lower_bound and -5 <= self.lower_bound < 0):
+            return f"FLA takes safe_gate only with a lower bound from -5 on, got {self.lower_bound}"
+        if q.dim() != 4 or q.shape[2] != k.shape[2] or v.shape[2] % k.shape[2]:
+            return f"gdnspec needs [B, T, heads, d] with the heads of FLA, got {[list(x.shape) for x in (q, k, v)]}"
+        if self.cu_seqlens is not None and q.shape[0] != 1:
+            return f"cu_seqlens needs a batch of one row, got {q.shape[0]}"
+        if self.chunk_size not in CHUNK_SIZES:
+            return f"FLA takes chunks of {CHUNK_SIZES}, got {self.chunk_size}"
+        sequences = q.shape[0] if self.cu_seqlens is None else self.cu_seqlens.shape[0] - 1
+        if self.initial_state is not None and self.initial_state.shape[0] != sequences:
+            return f"{sequences} sequences need as many initial states, got {self.initial_state.shape[0]}"
+        if not q.dtype == k.dtype == v.dtype:
+            return f"gdnspec needs one type for q, k and v, got {q.dtype}, {k.dtype} and {v.dtype}"
+        return None if q.device.type == "cpu" else self._refusal_of_a_gpu()
+
+    def _refusal_of_a_gpu(self) -> str | None:
+        q, v = self.q, self.v
+        if q.device.type != "cuda":
+            return f"gdnspec has no kernels for {q.device.type}"
+        if q.device.index != torch.cuda.current_device():
+            return f"gdnspec's kernels need the current device, got {q.device}"
+        if torch.cuda.get_device_capability(q.device) < (8, 0):
+            return "gdnspec's kernels need compute capability 8.0"
+        if q.dtype != torch.bfloat16:
+            return f"gdnspec's kernels need bfloat16, got {q.dtype}"
+        if q.shape[-1] != v.shape[-1] or q.shape[-1] > LONGEST_HEAD:
+            sizes = f"{q.shape[-1]} and {v.shape[-1]}"
+            return f"gdnspec's kernels need heads of one size, at most {LONGEST_HEAD}, got {sizes}"
+        floats = (q, self.k, v, self.g, self.beta, self.initial_state, self.A_log, self.dt_bias)
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in floats):
+            return "gdnspec leaves gradients to FLA"
+        return None
+
+    def served(self) -> tuple[Tensor, Tensor | None]:
+        """What FLA's function returns: the output, and the final state if it is wanted."""
+        q, k, g, beta = self.q, self.k, self.g, self.beta
+        if self.use_qk_l2norm_in_kernel:
+            q, k = _l2_normalised(q), _l2_normalised(k)
+        if self.use_gate_in_kernel:
+            g = self._log_gates()
+        if self.use_beta_sigmoid_in_kernel:
+            beta = _wide(beta).sigmoid() * (2 if self.allow_neg_eigval else 1)
+        tokens = [x.contiguous() for x in (q, k, self.v, g, beta)]
+        if self.cu_seqlens is not None:
+            tokens = [x[0] for x in tokens]
+        state = None if self.initial_state is None else _wide(self.initial_state).contiguous()
+        layout = "k_last" if self.state_v_first else "k_first"
+        output, final_state = ops.kimi_delta_attention(
+            *tokens, state, self.cu_seqlens, scale=self.scale, state_layout=layout
+        )  # fmt: skip
+        output = output if self.cu_seqlens is None else output[None]
+        return output, final_state if self.output_final_state else None
+
+    def _log_gates(self) -> Tensor:
+        """g [B, T, H, K] from raw gates, dt_bias [H K] and A_log [H], which may be absent under a lower bound."""
+        heads = self.g.shape[-2:]
+        x = _wide(self.g) if self.dt_bias is None else _wide(self.g) + _wide(self.dt_bias).view(heads)
+        rate: Any = 1.0 if self.A_log is None else _wide(self.A_log).exp().view(-1, 1)
+        return -rate * softplus(x) if self.lower_bound is None else self.lower_bound * (rate * x).sigmoid()
+
+
+@register_backend(chunk_kda)
+class GdnspecBackend(BaseBackend):
+    """Forward passes on a GPU, and everything on a CPU, where FLA has no kernels."""
+
+    backend_type = "gdnspec"
+    package_name = "gdnspec"
+    env_var = "FLA_GDNSPEC"
+    priority = 2  # lower is earlier: FlashKDA has 3
+    registered = True
+
+    def is_enabled(self) -> bool:
+        return self.registered and super().is_enabled()
+
+    def chunk_kda_verifier(self, *args: Any, **kwargs: Any) -> tuple[bool, str | None]:
+        """Whether the call is served, and why not. FLA takes an error, as of an unknown argument, for a no."""
+        why = Call(*args, **kwargs).refusal()
+        return why is None, why
+
+    def chunk_kda(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        return Call(*args, **kwargs).served()
+
+
+def register() -> None:
+    """Makes FLA ask this backend again. The import does the same; a second time changes nothing."""
+    GdnspecBackend.registered = True
+
+
+def unregister() -> None:
+    """Makes FLA pass over this backend from the next call on: FLA itself never forgets one."""
+    GdnspecBackend.registered = False
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In float32, or in float64 if it is that already."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _l2_normalised(x: Tensor) -> Tensor:
+    X = _wide(x)
+    return (X * torch.rsqrt((X * X).sum(dim=-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+if os.environ.get("FLA_DISABLE_BACKEND_DISPATCH") == "1":
+    warnings.warn("FLA_DISABLE_BACKEND_DISPATCH=1: FLA asks no backend, so it does not use gdnspec", stacklevel=2)
