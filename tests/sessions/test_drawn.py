@@ -14,15 +14,17 @@ from gdnspec.sessions.random_walk import draw
 FAMILY = families()["gdn"]
 ROUNDED = 0.03  # of the largest element: states and outputs in 16 bits, and their sums
 SEEDS = [
-    (0, "float32", True), (1, "float32", False), (2, "bfloat16", True),
-    *(pytest.param(seed, states, seed % 2 == 0, marks=pytest.mark.thorough)
-      for seed in range(3, 40) for states in ("float32", "bfloat16")),
+    (0, "float32", True, False), (1, "float32", False, True), (2, "bfloat16", True, True),
+    *(pytest.param(seed, states, seed % 2 == 0, pooled, marks=pytest.mark.thorough)
+      for seed in range(3, 40) for states in ("float32", "bfloat16") for pooled in (False, True)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("seed", "states", "convolution"), SEEDS)
-def test_the_scheduler_agrees_with_the_truth(seed: int, states: str, convolution: bool) -> None:
-    line = draw("drawn", "synthetic-gva-1x2-d64", "slow_decay", seed, cast("States", states), convolution)
+@pytest.mark.parametrize(("seed", "states", "convolution", "pooled"), SEEDS)
+def test_the_scheduler_agrees_with_the_truth(seed: int, states: str, convolution: bool, pooled: bool) -> None:
+    line = draw(
+        "drawn", "synthetic-gva-1x2-d64", "slow_decay", seed, cast("States", states), convolution, pooled=pooled
+    )  # fmt: skip
     check(line, FAMILY)
     pairs = list(follow(Case.of(FAMILY, line), reference))
     assert pairs
