@@ -14,8 +14,8 @@ from gdnspec.sessions.random_walk import draw
 
 FAMILY = families()["gdn"]
 ROUNDED = 0.02  # of the largest element: states and outputs in 16 bits, and their sums
-# The output of a request's first token is beta (q . k) v. If q and k are nearly orthogonal, their rounding to 16 bits is a
-# few hundredths of it: q . k was 0.0129 instead of 0.0126 once. So a small output is held against this part of the
+# The output of a request's first token is beta (q . k) v. If q and k are nearly orthogonal, their rounding to 16 bits
+# is a few hundredths of it: q . k was 0.0129 instead of 0.0126 once. So a small output is held against this part of the
 # largest one in the session, from which that of a wrong state is far as well.
 CANCELLED = 0.1
 SEEDS = [
