@@ -109,6 +109,37 @@ def conv1d_verify(
     return output, after
 
 
+def conv1d_verify_tree(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    conv_states: Tensor,
+    slots: Tensor,
+    step_windows: Tensor,
+    step_slots: Tensor,
+    drafts: Tensor,
+    parents: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The tokens of a verify, drafts[n] of T, that are a tree: token t of row n follows token parents[n, t] < t, or,
+    where that is -1, the window of its slot.
+
+    x [batch_size, T, conv_dim]; conv_states [num_slots, conv_dim, W - 1], which stay as they are. The window after
+    token t, the last W - 1 inputs on its path, goes to step_windows[step_slots[n], t], of [.., T, conv_dim, W - 1].
+    Tokens that are not there and skipped rows as in `verify_tree_k_last`. Returns output and step_windows afterwards.
+    """
+    dtype = arithmetic_type(x, weight, bias, conv_states)
+    output, after = torch.zeros_like(x), step_windows.clone()
+    w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
+    for n in (slots >= 0).nonzero()[:, 0].tolist():
+        windows = {-1: conv_states[slots[n]].T.to(dtype)}  # after each token, [W - 1, C]
+        for t in range(int(drafts[n])):
+            inputs = torch.cat([windows[int(parents[n, t])], x[n, t : t + 1].to(dtype)])
+            output[n, t] = convolve(inputs, w, b)[0].to(x.dtype)
+            windows[t] = inputs[1:]
+            after[int(step_slots[n]), t] = windows[t].T.to(after.dtype)
+    return output, after
+
+
 # --- everything between the projections and the rule ------------------------------------------------------------
 
 

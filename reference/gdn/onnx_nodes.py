@@ -48,6 +48,7 @@ LACKING = {
     "gdn_prefill_pool_k_last": "one node call per sequence of gdn_prefill_k_last, its state taken out of the pool and "
     "put back: export that",
     "gdn_conv1d_verify": "the operator returns the last inputs alone: here those of the whole step are kept",
+    "gdn_conv1d_verify_tree": "the operator has one sequence of tokens: here they are a tree",
     "gdn_conv_gates_prefill": "no operator has the gates: only the convolution is one, CausalConvWithState",
     "gdn_gated_rms_norm": "no operator has the gate of the norm: RMSNormalization and others would make up a graph",
 }

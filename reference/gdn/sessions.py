@@ -26,6 +26,12 @@ from .gated_delta_net import (
 Tensors = Mapping[str, Tensor]
 
 PREFILL = {"before": "initial_state", "after": "final_state", "output": "output"}
+CONVOLVE = {"pool": "conv_states", "write": "slots", "flags": "has_initial_state", "output": "output"}
+EDGES = {"kept": "checkpoints", "interval": "checkpoint_interval", "starts": "start_positions"}
+DRAFT = {
+    "pool": "pool", "read": "slots", "steps": "step_states", "write": "step_slots", "counts": "drafts",
+    "output": "output",
+}  # fmt: skip
 ROLES = {
     "prefill": PREFILL,
     "keep": {**PREFILL, "kept": "checkpoints", "interval": "checkpoint_interval"},
@@ -33,15 +39,28 @@ ROLES = {
     "verify": {
         "pool": "pool", "read": "initial_slots", "write": "state_slots", "accepted": "accepted", "output": "output",
     },
-    "convolve": {"pool": "conv_states", "write": "slots", "flags": "has_initial_state", "output": "output"},
+    "convolve": CONVOLVE,
     "convolve_one": {"pool": "conv_states", "write": "slots", "output": "output"},
+    "prefill_pool": {"pool": "pool", "write": "slots", "flags": "has_initial_state", "output": "output"},
+    "keep_absolute": PREFILL | EDGES,
+    "draft": DRAFT,
+    "tree": {**DRAFT, "parents": "parents"},
+    "settle": {
+        "pool": "pool", "write": "slots", "steps": "step_states", "read": "step_slots", "accepted": "accepted",
+    },
+    "convolve_keep": CONVOLVE | EDGES,
+    "convolve_drafts": {
+        "pool": "conv_states", "write": "slots", "accepted": "accepted", "counts": "drafts", "output": "output",
+    },
 }  # fmt: skip
 
 # One row of as many drafts as there are tokens: keys of one regime are alike within a request.
 RULE = Source("gdn_verify_k_last", ("q", "k", "v", "a", "b"), ("A_log", "dt_bias"), {"use_qk_l2norm": False})
 GATES = Source("gdn_verify_k_last", ("a", "b"), ("A_log", "dt_bias"), {"use_qk_l2norm": True})
 ROWS = Source("gdn_conv1d_prefill", ("x",), ("weight", "bias"), {})
-OF_CONVOLUTION = ("convolve", "convolve_one")
+OF_CONVOLUTION = ("convolve", "convolve_one", "convolve_keep")
+OF_PREFILL = ("prefill", "keep", "prefill_pool", "keep_absolute")  # these take gates computed
+OF_RAW_GATES = ("decode", "verify", "draft", "tree")
 
 
 def sources(convolution: bool) -> Sequence[Source]:
@@ -51,7 +70,7 @@ def sources(convolution: bool) -> Sequence[Source]:
 
 def scalars(kind: str, convolution: bool) -> Mapping[str, bool]:
     """Those that a call of this kind is given."""
-    return {"use_qk_l2norm": convolution} if kind in ("decode", "verify") else {}
+    return {"use_qk_l2norm": convolution} if kind in OF_RAW_GATES else {}
 
 
 def heads(tokens: Tensors, axes: Mapping[str, int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,11 +82,14 @@ def heads(tokens: Tensors, axes: Mapping[str, int]) -> tuple[Tensor, Tensor, Ten
 
 def inputs(kind: str, tokens: Tensors, weights: Tensors, axes: Mapping[str, int], each: int) -> dict[str, Tensor]:
     """The tensors of a call that are made of tokens, in the types of the definition."""
-    if kind in OF_CONVOLUTION:
-        return {"x": tokens["x"], "weight": weights["weight"], "bias": weights["bias"]}
+    if kind == "settle":
+        return {}
+    if kind in OF_CONVOLUTION or kind == "convolve_drafts":
+        x = tokens["x"].unflatten(0, (-1, each)) if kind == "convolve_drafts" else tokens["x"]
+        return {"x": x, "weight": weights["weight"], "bias": weights["bias"]}
     q, k, v = (x.contiguous() for x in heads(tokens, axes))
     a, b = tokens["a"], tokens["b"]
-    if kind in ("prefill", "keep"):
+    if kind in OF_PREFILL:
         if MIXED in tokens:
             q, k = (l2_normalise(x.double()).to(x.dtype) for x in (q, k))
         alpha, beta = gates(tokens, weights)
@@ -122,13 +144,14 @@ def advance(
 def emulate(call: Emulated, name: str) -> Any:
     """One emulator on one call. Those of prefill have names of their own; no other call has more than one."""
     from .emulators import emulate as emulated
-    from .emulators import family
+    from .emulators import emulate_pool, family
     from .family import without_products
 
     if without_products(call.definition) is not None:
         return call.oracle(**call.arguments)  # in float32, rounded once
     (member,) = (one for one in family(call.strict) if one.name == name)
-    ((_, values),) = emulated(call.definition, call.arguments, [member])
+    run = emulate_pool if "pool" in call.arguments else emulated
+    ((_, values),) = run(call.definition, call.arguments, [member])
     return values
 
 

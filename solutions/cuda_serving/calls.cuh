@@ -1,4 +1,4 @@
-// The three kernels: verify with drafts of each row, prefill on a pool, and the commit of a step.
+// Three kernels: verify with drafts of each row, prefill on a pool, and the commit of a step.
 #pragma once
 #include "rows.cuh"
 
@@ -26,6 +26,20 @@ __device__ __forceinline__ void write_zeros(bf16* output, int64_t first, int64_t
   for (int64_t t = 0; t < count; ++t) Rows<E, D>::write(output + ((first + t) * H + at.h) * D + at.channel, none);
 }
 
+// One token of a row: the state in `rows` goes on, and the output is written.
+template <class E, int D>
+__device__ __forceinline__ void verify_token(const VerifyArguments<E>& p, const Place<E, D>& at, Rows<E, D>& rows,
+                                             int64_t token) {
+  const int key_heads = p.H / p.group, key_head = at.h / p.group;
+  const int64_t qk = (token * key_heads + key_head) * D, vo = (token * p.H + at.h) * D;
+  Token<E, D> given;
+  given.load(p.q + qk, p.k + qk, p.v + vo, at);
+  const Gates gate(p, token, at.h);
+  float o[Rows<E, D>::R];
+  rows.step(given, gate.alpha, gate.beta, p.normalise, p.scale, o);
+  if (at.key == 0) Rows<E, D>::write(p.output + vo + at.channel, o);
+}
+
 template <class E, int D>
 __global__ void __launch_bounds__(kThreads) verify_kernel(const __grid_constant__ VerifyArguments<E> p) {
   const Place<E, D> at(p.H);
@@ -37,16 +51,9 @@ __global__ void __launch_bounds__(kThreads) verify_kernel(const __grid_constant_
     Rows<E, D> rows;
     rows.load(p.pool + slot * p.pool_stride + at.part());
     E* const steps = p.steps + to * p.steps_stride + at.part();
-    const int key_heads = p.H / p.group, key_head = at.h / p.group;
 #pragma unroll 1
     for (int t = 0; t < count; ++t) {
-      const int64_t token = first + t, qk = (token * key_heads + key_head) * D, vo = (token * p.H + at.h) * D;
-      Token<E, D> given;
-      given.load(p.q + qk, p.k + qk, p.v + vo, at);
-      const Gates gate(p, token, at.h);
-      float o[Rows<E, D>::R];
-      rows.step(given, gate.alpha, gate.beta, p.normalise, p.scale, o);
-      if (at.key == 0) Rows<E, D>::write(p.output + vo + at.channel, o);
+      verify_token(p, at, rows, first + t);
       rows.store(steps + static_cast<int64_t>(t) * p.H * D * D);
     }
   }

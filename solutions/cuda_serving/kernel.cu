@@ -1,9 +1,10 @@
-// What engines call on their pools of states: verify with drafts of each row, prefill on a pool, the commit of a step.
+// What engines call on their pools of states: verify with drafts of each row or over a tree, prefill on a pool, the commit
+// of a step.
 //
 //   slot ──> part of a state in registers ──> token after token: one reduction over eight lanes, outputs, new state
 //                                                 verify: each state to the buffer of steps    prefill: the last to its slot
 //
-//   calls.cuh   the kernels; rows.cuh has a state in registers, and one token of the rule
+//   calls.cuh   kernels; tree.cuh has that over a tree; rows.cuh a state in registers, and one token of the rule
 //   kernel.cu   what the manifest names, and what a call is held to
 //   words.cuh, problem.cuh, host_checks.cuh
 
@@ -19,6 +20,7 @@
 
 #include "calls.cuh"
 #include "host_checks.cuh"
+#include "tree.cuh"
 
 namespace {
 
@@ -65,52 +67,57 @@ void require_grid(int64_t blocks) {
   TVM_FFI_CHECK(blocks <= INT32_MAX, ValueError) << "a call of " << blocks << " blocks is not served";
 }
 
-// Calls `f` with a value of the type of a pool, and its head size.
+// Calls `f` with the element and the head size of a pool.
+template <class E, class F>
+void by_size(const ffi::TensorView& pool, E element, F f) {
+  switch (pool.size(pool.ndim() - 1)) {
+    case 64: return f(element, std::integral_constant<int, 64>{});
+    case 128: return f(element, std::integral_constant<int, 128>{});
+    default: return f(element, std::integral_constant<int, 256>{});
+  }
+}
+
+// The same, with a value of the type of a pool.
 template <class F>
 void by_state(const ffi::TensorView& pool, F f) {
-  const int64_t D = pool.size(pool.ndim() - 1);
-  const auto by_size = [&](auto element) {
-    switch (D) {
-      case 64: return f(element, std::integral_constant<int, 64>{});
-      case 128: return f(element, std::integral_constant<int, 128>{});
-      default: return f(element, std::integral_constant<int, 256>{});
-    }
-  };
-  if (same(pool.dtype(), kFloat32)) return by_size(float{});
-  by_size(bf16{});
+  if (same(pool.dtype(), kFloat32)) return by_size(pool, float{}, f);
+  by_size(pool, bf16{}, f);
 }
 
 float scale_of(const ffi::Optional<double>& scale, int64_t D) {
   return static_cast<float>(scale.has_value() ? scale.value() : 1.0 / std::sqrt(static_cast<double>(D)));
 }
 
-void verify_drafts(ffi::TensorView q, ffi::TensorView k, ffi::TensorView v, ffi::TensorView pool, ffi::TensorView slots,
-                   ffi::TensorView step_states, ffi::TensorView step_slots, ffi::TensorView drafts,
-                   ffi::TensorView A_log, ffi::TensorView a, ffi::TensorView dt_bias, ffi::TensorView b,
-                   ffi::Optional<double> scale, ffi::Optional<bool> use_qk_l2norm, ffi::TensorView output) {
-  const Requirements require{pool.device()};
-  require_pool(require, "pool", pool, 4);
-  require_dimensions("q", q, 4);
-  const int64_t B = q.size(0), T = q.size(1), heads = q.size(2), H = pool.size(1), D = pool.size(3);
-  require_steps(require, step_states, pool, T);
-  TVM_FFI_CHECK(heads > 0 && H % heads == 0, ValueError) << "num_q_heads " << heads << " does not divide num_v_heads " << H;
-  require("q", q, kBFloat16, 16, {B, T, heads, D});
-  require("k", k, kBFloat16, 16, {B, T, heads, D});
-  require("v", v, kBFloat16, 16, {B, T, H, D});
-  require("a", a, kBFloat16, 2, {B, T, H});
-  require("b", b, kBFloat16, 2, {B, T, H});
-  require("output", output, kBFloat16, 16, {B, T, H, D});
-  require("A_log", A_log, kFloat32, 4, {H});
-  require("dt_bias", dt_bias, kBFloat16, 2, {H});
-  require("slots", slots, kInt32, 4, {B});
-  require("step_slots", step_slots, kInt32, 4, {B});
-  require("drafts", drafts, kInt32, 4, {B});
-  if (B == 0) return;
-  const ffi::CUDADeviceGuard guard(pool.device().device_id);
-  by_state(pool, [&](auto element, auto size) {
-    using E = decltype(element);
-    constexpr int kSize = decltype(size)::value;
-    VerifyArguments<E> p{};
+// What both calls of verify are given, but for `parents`.
+struct Verify {
+  ffi::TensorView q, k, v, pool, slots, step_states, step_slots, drafts, A_log, a, dt_bias, b, output;
+  ffi::Optional<double> scale;
+  ffi::Optional<bool> use_qk_l2norm;
+
+  void require_all() const {
+    const Requirements require{pool.device()};
+    require_pool(require, "pool", pool, 4);
+    require_dimensions("q", q, 4);
+    const int64_t B = q.size(0), T = q.size(1), heads = q.size(2), H = pool.size(1), D = pool.size(3);
+    require_steps(require, step_states, pool, T);
+    TVM_FFI_CHECK(heads > 0 && H % heads == 0, ValueError)
+        << "num_q_heads " << heads << " does not divide num_v_heads " << H;
+    require("q", q, kBFloat16, 16, {B, T, heads, D});
+    require("k", k, kBFloat16, 16, {B, T, heads, D});
+    require("v", v, kBFloat16, 16, {B, T, H, D});
+    require("a", a, kBFloat16, 2, {B, T, H});
+    require("b", b, kBFloat16, 2, {B, T, H});
+    require("output", output, kBFloat16, 16, {B, T, H, D});
+    require("A_log", A_log, kFloat32, 4, {H});
+    require("dt_bias", dt_bias, kBFloat16, 2, {H});
+    require("slots", slots, kInt32, 4, {B});
+    require("step_slots", step_slots, kInt32, 4, {B});
+    require("drafts", drafts, kInt32, 4, {B});
+  }
+
+  template <class E>
+  void give(VerifyArguments<E>& p) const {
+    const int64_t H = pool.size(1);
     p.q = static_cast<const bf16*>(q.data_ptr()), p.k = static_cast<const bf16*>(k.data_ptr());
     p.v = static_cast<const bf16*>(v.data_ptr()), p.a = static_cast<const bf16*>(a.data_ptr());
     p.b = static_cast<const bf16*>(b.data_ptr()), p.dt_bias = static_cast<const bf16*>(dt_bias.data_ptr());
@@ -121,12 +128,57 @@ void verify_drafts(ffi::TensorView q, ffi::TensorView k, ffi::TensorView v, ffi:
     p.step_slots = static_cast<const int32_t*>(step_slots.data_ptr());
     p.drafts = static_cast<const int32_t*>(drafts.data_ptr());
     p.output = static_cast<bf16*>(output.data_ptr());
-    p.num_slots = static_cast<int>(pool.size(0)), p.T = static_cast<int>(T), p.H = static_cast<int>(H);
-    p.group = static_cast<int>(H / heads), p.scale = scale_of(scale, D);
+    p.num_slots = static_cast<int>(pool.size(0)), p.T = static_cast<int>(q.size(1)), p.H = static_cast<int>(H);
+    p.group = static_cast<int>(H / q.size(2)), p.scale = scale_of(scale, pool.size(3));
     p.normalise = use_qk_l2norm.has_value() ? use_qk_l2norm.value() : true;
-    const int64_t blocks = B * H * Tile<E, kSize>::kTiles;
-    require_grid(blocks);
-    verify_kernel<E, kSize><<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(pool.device())>>>(p);
+  }
+
+  template <class E, int D>
+  unsigned blocks() const {
+    const int64_t count = q.size(0) * pool.size(1) * Tile<E, D>::kTiles;
+    require_grid(count);
+    return static_cast<unsigned>(count);
+  }
+};
+
+void verify_drafts(ffi::TensorView q, ffi::TensorView k, ffi::TensorView v, ffi::TensorView pool, ffi::TensorView slots,
+                   ffi::TensorView step_states, ffi::TensorView step_slots, ffi::TensorView drafts,
+                   ffi::TensorView A_log, ffi::TensorView a, ffi::TensorView dt_bias, ffi::TensorView b,
+                   ffi::Optional<double> scale, ffi::Optional<bool> use_qk_l2norm, ffi::TensorView output) {
+  const Verify call{q, k, v, pool, slots, step_states, step_slots, drafts, A_log, a, dt_bias, b, output, scale, use_qk_l2norm};
+  call.require_all();
+  if (q.size(0) == 0) return;
+  const ffi::CUDADeviceGuard guard(pool.device().device_id);
+  by_state(pool, [&](auto element, auto size) {
+    using E = decltype(element);
+    constexpr int kSize = decltype(size)::value;
+    VerifyArguments<E> p{};
+    call.give(p);
+    verify_kernel<E, kSize><<<call.blocks<E, kSize>(), kThreads, 0, stream_of(pool.device())>>>(p);
+    TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+  });
+}
+
+void verify_tree(ffi::TensorView q, ffi::TensorView k, ffi::TensorView v, ffi::TensorView pool, ffi::TensorView slots,
+                 ffi::TensorView step_states, ffi::TensorView step_slots, ffi::TensorView drafts,
+                 ffi::TensorView parents, ffi::TensorView A_log, ffi::TensorView a, ffi::TensorView dt_bias,
+                 ffi::TensorView b, ffi::Optional<double> scale, ffi::Optional<bool> use_qk_l2norm,
+                 ffi::TensorView output) {
+  const Verify call{q, k, v, pool, slots, step_states, step_slots, drafts, A_log, a, dt_bias, b, output, scale, use_qk_l2norm};
+  call.require_all();
+  const Requirements require{pool.device()};
+  require("parents", parents, kInt32, 4, {q.size(0), q.size(1)});
+  TVM_FFI_CHECK(same(pool.dtype(), kFloat32), ValueError)
+      << "pool is " << name_of(pool.dtype()) << ": trees of drafts are served on float32 states";
+  if (q.size(0) == 0) return;
+  const ffi::CUDADeviceGuard guard(pool.device().device_id);
+  by_size(pool, float{}, [&](auto element, auto size) {
+    using E = decltype(element);
+    constexpr int kSize = decltype(size)::value;
+    TreeArguments<E> p{};
+    call.give(p);
+    p.parents = static_cast<const int32_t*>(parents.data_ptr());
+    tree_kernel<E, kSize><<<call.blocks<E, kSize>(), kThreads, 0, stream_of(pool.device())>>>(p);
     TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
   });
 }
@@ -216,6 +268,7 @@ void commit_states(ffi::TensorView pool, ffi::TensorView slots, ffi::TensorView 
 }  // namespace
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gdn_verify_drafts_k_last, verify_drafts);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(gdn_verify_tree_k_last, verify_tree);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gdn_prefill_pool_k_last, prefill_pool);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gdn_prefill_pool_k_last_slot_zero, prefill_pool_slot_zero);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gdn_commit_states_k_last, commit_states);

@@ -57,9 +57,12 @@ class Blocking(NamedTuple):
     scan: Walk | None = None
 
 
-def blocking(K: int, V: int, num_seqs: int, heads: int, total: int, dtype: torch.dtype) -> Blocking:
-    """For keys of size K and values of size V, operands of `dtype`, and `total` tokens: the one place to tune."""
-    BK, pairs = padded(K), num_seqs * heads
+def blocking(
+    K: int, V: int, num_seqs: int, heads: int, total: int, dtype: torch.dtype, invariant: bool = False
+) -> Blocking:
+    """For keys of size K and values of size V, operands of `dtype`, and `total` tokens: the one place to tune.
+    `invariant`: whatever the batch is, as for one with many pairs; segments take their sums in another order."""
+    BK, pairs = padded(K), 1 << 30 if invariant else num_seqs * heads
     if INTERPRETED:  # it charges by the program; both ways are to be seen
         way, BD = Walk(max(BK, padded(V)), 4, 1), min(BK, padded(V))
         return Blocking(4, BD, way, 2, way, way) if pairs < 4 else Blocking(4, BD, way)
@@ -84,7 +87,8 @@ def padded(head_size: int) -> int:
 
 
 def prefill(
-    q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, gate, k_first, kept=None, one_size=True
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, gate, k_first, kept=None, one_size=True,
+    invariant=False,
 ):  # fmt: skip
     """kept: where the checkpoints of each sequence start, tokens from one to the next, and the states; or None."""
     check(q, k, v, g, beta, cu_seqlens, initial_state, output, final_state, one_size)
@@ -109,7 +113,7 @@ def prefill(
         "OPERAND": tl.bfloat16 if bf16 else tl.float32, "PRECISION": precision,
     }  # fmt: skip
 
-    cut = blocking(K, V, num_seqs, H, total, operand)
+    cut = blocking(K, V, num_seqs, H, total, operand, invariant)
     slots = triton.cdiv(total, CHUNK) + num_seqs - 1
     u = output if output.dtype == operand else torch.empty_like(output, dtype=operand)
     w = q.new_empty((slots, H, CHUNK, K), dtype=operand)
@@ -152,27 +156,43 @@ def prefill(
     walk("outputs", cut.outputs, segments)
 
 
-def prefill_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state):
+def prefill_k_last(
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, invariant=False
+):  # fmt: skip
     """gdn_prefill_k_last: states [num_seqs, H, V, K]; g is alpha itself."""
-    prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, "linear", k_first=False)
+    prefill(
+        q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, "linear", k_first=False,
+        invariant=invariant,
+    )  # fmt: skip
 
 
-def prefill_k_last_kv_dims(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state):
+def prefill_k_last_kv_dims(
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, invariant=False
+):  # fmt: skip
     """gdn_prefill_k_last_kv_dims: as gdn_prefill_k_last, whatever the sizes of keys and values."""
     prefill(
-        q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, "linear", k_first=False, one_size=False
+        q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, "linear", k_first=False,
+        one_size=False, invariant=invariant,
     )  # fmt: skip
 
 
 def prefill_checkpoints(
     q, k, v, g, beta, cu_seqlens, initial_state, scale, checkpoint_cu_starts, checkpoint_interval,
-    output, final_state, checkpoints,
+    output, final_state, checkpoints, invariant=False,
 ):  # fmt: skip
     """gdn_prefill_checkpoints: as gdn_prefill_k_last; states after every checkpoint_interval tokens are kept."""
     kept = checkpoint_cu_starts, checkpoint_interval, checkpoints
-    prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, "linear", k_first=False, kept=kept)
+    prefill(
+        q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, "linear", k_first=False, kept=kept,
+        invariant=invariant,
+    )  # fmt: skip
 
 
-def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state):
+def prefill_k_first(
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, invariant=False
+):  # fmt: skip
     """gdn_prefill_k_first: states [num_seqs, H, K, V]; alpha = exp(g)."""
-    prefill(q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, "log", k_first=True)
+    prefill(
+        q, k, v, g, beta, cu_seqlens, initial_state, scale, output, final_state, "log", k_first=True,
+        invariant=invariant,
+    )  # fmt: skip

@@ -99,23 +99,43 @@ def require_commit(pool, slots, step_states, step_slots, accepted):
     return B, T, pool[0].numel()
 
 
-def require_conv_verify(x, weight, bias, conv_states, slots, accepted, drafts, output):
-    """(rows, tokens, channels, kernel width) of a convolution for verify. Raises `ValueError`."""
+def require_windows(name, x, weight, bias, pool, *shape: int) -> tuple[int, int, int, int]:
+    """(rows, tokens, channels, kernel width) of a convolution, whose pool has slots of this shape; -1 in it stands for
+    the channels. Raises `ValueError`."""
     if x.ndim != 3 or weight.ndim != 2:
         raise ValueError(f"x has {x.ndim} dimensions, not 3, or weight has {weight.ndim}, not 2")
-    (B, T, C), W, device = x.shape, weight.shape[1], x.device
+    (B, T, C), W, device, bf16 = x.shape, weight.shape[1], x.device, torch.bfloat16
     if not 2 <= W <= 4 or not 1 <= T <= 16:
         raise ValueError(f"kernel width {W} with {T} tokens a row is not served: 2 to 4, and 1 to 16, are")
-    wanted = (len(conv_states), C, W - 2 + T)
-    if tuple(conv_states.shape) != wanted or conv_states.device != device:
-        raise ValueError(f"conv_states has shape {tuple(conv_states.shape)} on {conv_states.device}, not {wanted}")
-    if not conv_states[:1].is_contiguous() or (len(conv_states) > 1 and conv_states.stride(0) < C * wanted[2]):
-        raise ValueError("conv_states must be contiguous but for its first dimension")
-    bf16 = torch.bfloat16
-    if conv_states.dtype != bf16:
-        raise ValueError(f"conv_states is {conv_states.dtype}, not {bf16}")
-    require(device, bf16, x=(x, (B, T, C)), output=(output, (B, T, C)), weight=(weight, (C, W)))
+    wanted = (len(pool), *(C if size < 0 else size for size in shape))
+    if tuple(pool.shape) != wanted or pool.device != device:
+        raise ValueError(f"{name} has shape {tuple(pool.shape)} on {pool.device}, not {wanted}")
+    if not pool[:1].is_contiguous() or (len(pool) > 1 and pool.stride(0) < pool[0].numel()):
+        raise ValueError(f"{name} must be contiguous but for its first dimension")
+    if pool.dtype != bf16:
+        raise ValueError(f"{name} is {pool.dtype}, not {bf16}")
+    require(device, bf16, x=(x, (B, T, C)), weight=(weight, (C, W)))
     if bias is not None:
         require(device, bf16, bias=(bias, (C,)))
-    require(device, torch.int32, slots=(slots, (B,)), accepted=(accepted, (B,)), drafts=(drafts, (B,)))
+    return B, T, C, W
+
+
+def require_conv_verify(x, weight, bias, conv_states, slots, accepted, drafts, output):
+    """(rows, tokens, channels, kernel width) of a convolution for verify. Raises `ValueError`."""
+    width = weight.shape[-1] - 2 + x.shape[1]
+    B, T, C, W = require_windows("conv_states", x, weight, bias, conv_states, -1, width)
+    require(x.device, x.dtype, output=(output, (B, T, C)))
+    require(x.device, torch.int32, slots=(slots, (B,)), accepted=(accepted, (B,)), drafts=(drafts, (B,)))
+    return B, T, C, W
+
+
+def require_conv_tree(x, weight, bias, conv_states, slots, step_windows, step_slots, drafts, parents, output):
+    """(rows, tokens, channels, kernel width) of a convolution over a tree. Raises `ValueError`."""
+    B, T, C, W = require_windows("conv_states", x, weight, bias, conv_states, -1, weight.shape[-1] - 1)
+    require_windows("step_windows", x, weight, bias, step_windows, T, -1, W - 1)
+    if len(step_windows) != len(conv_states):
+        raise ValueError(f"step_windows has {len(step_windows)} slots, and conv_states {len(conv_states)}")
+    require(x.device, x.dtype, output=(output, (B, T, C)))
+    require(x.device, torch.int32, slots=(slots, (B,)), step_slots=(step_slots, (B,)), drafts=(drafts, (B,)))
+    require(x.device, torch.int32, parents=(parents, (B, T)))
     return B, T, C, W

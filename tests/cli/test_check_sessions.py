@@ -133,7 +133,7 @@ def test_drawn_sessions_are_the_same_for_one_seed(gdnspec: Run, tmp_path: Path) 
         (("generate", "--sessions", "--lengths", "1,2"), "--lengths has no meaning with --sessions"),
         (("generate", "gdn_verify_k_last", "--sessions"), "--sessions takes a family instead of a definition"),
         (("generate", "--sessions", "--states", "float16"), "no states 'float16'"),
-        (("generate", "--states", "float32"), "--states and --convolution describe sessions"),
+        (("generate", "--states", "float32"), "--states, --convolution and --pooled describe sessions"),
         (("generate",), "name a DEFINITION"),
         (("from-requests", "LOG", "--sessions", "--definition", "gdn_verify_k_last"), "--definition has no meaning"),
         (("from-requests", "LOG", "--sessions", "--layers", "3"), "--layers has no meaning with --sessions"),

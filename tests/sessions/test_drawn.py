@@ -1,5 +1,6 @@
 """Sessions drawn from a seed: the scheduler with the reference agrees with the truth on all of them."""
 
+from collections import defaultdict
 from typing import cast
 
 import pytest
@@ -12,24 +13,36 @@ from gdnspec.sessions.honest import reference
 from gdnspec.sessions.random_walk import draw
 
 FAMILY = families()["gdn"]
-ROUNDED = 0.03  # of the largest element: states and outputs in 16 bits, and their sums
+ROUNDED = 0.02  # of the largest element: states and outputs in 16 bits, and their sums
+# The output of a request's first token is beta (q . k) v. If q and k are nearly orthogonal, their rounding to 16 bits
+# is a few hundredths of it: q . k was 0.0129 instead of 0.0126 once. So a small output is held against this part of the
+# largest one in the session, from which that of a wrong state is far as well.
+CANCELLED = 0.1
 SEEDS = [
-    (0, "float32", True), (1, "float32", False), (2, "bfloat16", True),
-    *(pytest.param(seed, states, seed % 2 == 0, marks=pytest.mark.thorough)
-      for seed in range(3, 40) for states in ("float32", "bfloat16")),
+    (0, "float32", True, False), (1, "float32", False, True), (2, "bfloat16", True, True),
+    *(pytest.param(seed, states, seed % 2 == 0, pooled, marks=pytest.mark.thorough)
+      for seed in range(3, 40) for states in ("float32", "bfloat16") for pooled in (False, True)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("seed", "states", "convolution"), SEEDS)
-def test_the_scheduler_agrees_with_the_truth(seed: int, states: str, convolution: bool) -> None:
-    line = draw("drawn", "synthetic-gva-1x2-d64", "slow_decay", seed, cast("States", states), convolution)
+@pytest.mark.parametrize(("seed", "states", "convolution", "pooled"), SEEDS)
+def test_the_scheduler_agrees_with_the_truth(seed: int, states: str, convolution: bool, pooled: bool) -> None:
+    line = draw(
+        "drawn", "synthetic-gva-1x2-d64", "slow_decay", seed, cast("States", states), convolution, pooled=pooled
+    )  # fmt: skip
     check(line, FAMILY)
     pairs = list(follow(Case.of(FAMILY, line), reference))
     assert pairs
+    largest: dict[tuple[str, str], float] = defaultdict(float)
     for pair in pairs:
         assert pair.fault is None, pair.place
         if pair.got.numel():
-            error = (pair.got.double() - pair.expected).abs().max() / pair.expected.abs().max().clamp(min=1e-30)
+            name = pair.found.definition.name, pair.tensor.name
+            largest[name] = max(largest[name], float(pair.expected.abs().max()))
+    for pair in pairs:
+        if pair.got.numel():
+            floor = CANCELLED * largest[pair.found.definition.name, pair.tensor.name]
+            error = (pair.got.double() - pair.expected).abs().max() / pair.expected.abs().max().clamp(min=floor + 1e-30)
             assert float(error) < ROUNDED, f"{pair.place}: {pair.tensor.name}"
 
 

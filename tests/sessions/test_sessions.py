@@ -34,7 +34,7 @@ def test_the_sessions_cover_every_step_and_kind() -> None:
     does = {step.do for line in LINES.values() for step in line.steps}
     assert does == {
         "admit", "prefill", "take", "restore", "fork", "verify", "commit", "roll_back", "decode", "move", "evict",
-        "resume", "drop", "finish",
+        "resume", "drop", "finish", "draft", "settle",
     }  # fmt: skip
     assert {line.states for line in LINES.values()} == {"float32", "bfloat16"}
     assert {kind for line in LINES.values() for kind in line.kinds} == set(FAMILY.about.sessions["float32"])
@@ -42,7 +42,9 @@ def test_the_sessions_cover_every_step_and_kind() -> None:
     assert {line.suite for line in LINES.values()} == {"smoke", "conformance"}
 
 
-@pytest.mark.parametrize("name", ["a_day_of_a_server", "convolution_rolled_back", "narrow_hit", "sixteen_drafts"])
+@pytest.mark.parametrize(
+    "name", ["a_day_of_a_server", "convolution_rolled_back", "narrow_hit", "convolution_drafts_copied", "edges_of_rows"]
+)
 def test_the_reference_passes(name: str) -> None:
     found = judged(case_of(name), reference)
     assert found.verdict.status == "PASSED", found.verdict.message

@@ -21,12 +21,13 @@ from gdnspec.model.workload import Workload
 def single_calls(fault: SessionFault, table: Path, folder: Path) -> Iterator[CheckResult]:
     """The results of a wrong kernel, written to `folder`, on single calls."""
     right = base(fault, table)
-    (name,) = right.manifest.sources
     manifest = right.manifest.model_dump(mode="json") | {"name": fault.name}
     manifest["entries"] = {d: manifest["entries"][d] for d in fault.definitions}
     there = folder / fault.name
     there.mkdir()
-    (there / name).write_text(source(fault, table))
+    for name in right.manifest.sources:
+        (there / name).write_text((right.folder / name).read_text())
+    (there / fault.edits[0].file).write_text(source(fault, table))
     (there / "solution.json").write_text(json.dumps(manifest))
     found = [definition(d) for d in fault.definitions]
     chosen = [(one, [line for line in workloads(one) if _taken(one, line)]) for one in found]

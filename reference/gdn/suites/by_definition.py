@@ -10,6 +10,7 @@ from .backward_around import CONV_BACKWARD, LAYER_BACKWARD, NORM_BACKWARD, RAW
 from .checkpoints import CHECKPOINTS
 from .commit import COMMIT
 from .conv_gates import CONV_GATES
+from .conv_trees import CONV_TREE
 from .conv_verify import CONV_VERIFY
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE
 from .core_decode import CORE_DECODE
@@ -19,6 +20,7 @@ from .edges import EDGES, WINDOWS
 from .far import (
     far_checkpoints,
     far_commit,
+    far_conv_tree,
     far_conv_verify,
     far_convolution,
     far_core_decode,
@@ -103,7 +105,7 @@ KINDS: dict[str, Suites] = {
     "gdn_decode_pool_k_last_fp8_state": QUANTISED_POOL, "gdn_decode_pool_k_last_int8_state": QUANTISED_POOL,
     "gdn_verify_k_last_fp8_state": QUANTISED_VERIFY, "gdn_verify_k_last_int8_state": QUANTISED_VERIFY,
     "gdn_conv1d_prefill": CONVOLUTION, "gdn_conv1d_decode": CONVOLUTION_DECODE,
-    "gdn_conv1d_verify": CONV_VERIFY,
+    "gdn_conv1d_verify": CONV_VERIFY, "gdn_conv1d_verify_tree": CONV_TREE,
     "gdn_conv_gates_prefill": CONV_GATES,
     "gdn_gated_rms_norm": NORM,
     "gdn_layer_prefill": LAYER, "gdn_layer_decode": LAYER_DECODE,
@@ -145,6 +147,7 @@ BESIDE: dict[str, tuple[Rows, ...]] = {
     "gdn_prefill_pool_k_last_slot_zero": (of_slot_zero(far_prefill_pool),),
     "gdn_verify_tree_k_last": (far_tree,),
     "gdn_conv1d_verify": (far_conv_verify,),
+    "gdn_conv1d_verify_tree": (far_conv_tree,),
     "gdn_prefill_padded_k_first": (far_padded,),
     "gdn_prefill_checkpoints_absolute": (many_edges, far_edges),
     "gdn_conv1d_checkpoints_absolute": (many_windows, far_windows),

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from .checkpoints import kept
 from .commit import commit
+from .conv_trees import conv_tree
 from .conv_verify import conv_verify
 from .convolution import convolution, shifted
 from .decode import decode
@@ -19,7 +20,7 @@ from .prefill import prefill
 from .prefill_pool import prefill_pool
 from .slots import in_place, somewhere
 from .stages import stage
-from .trees import tree
+from .trees import PAIRS, tree
 from .verify import verify
 
 LONG_ROWS = (2017,) * 130  # 262,210 tokens: past 2^31 elements of 64 heads of 128, or of 8,192 channels
@@ -105,6 +106,13 @@ def far_conv_verify() -> Iterator[Line]:
     line["axes"]["num_slots"] = 43700
     slots = {"slots": [43699, 0, 43691, 21845, 43690]}  # 2^31 lies within slot 43,690
     yield {**line, "integers": line["integers"] | slots, "covers": "a pool of more than 2^31 elements"}
+
+
+def far_conv_tree() -> Iterator[Line]:
+    line = conv_tree("past_2_31_steps", QWEN3_NEXT, [PAIRS] * 5, [4, 3, 4, 1, 2], **far(8, None))
+    line["axes"]["num_slots"] = 21900
+    steps = {"step_slots": [21899, 0, 21846, 10922, 21845]}  # 2^31 lies within slot 21,845 of the steps
+    yield {**line, "integers": line["integers"] | steps, "covers": "a buffer of more than 2^31 elements"}
 
 
 def far_edges() -> Iterator[Line]:

@@ -1,111 +1,39 @@
 """The sessions that the family ships. `tools/make_sessions.py` writes them, with hashes and budgets.
 
 Each is small: a few requests of some dozens of tokens. Lengths stand where public reports have them: 64 n + 5, and
-cache hits that end 4 to 10 tokens past a block.
+cache hits that end 4 to 10 tokens past a block. Those on the pool are in suites/sessions_on_pools.py.
 """
 
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-Step = dict[str, Any]
-SMALL, WIDE = "synthetic-gva-1x2-d64", "synthetic-gva-1x2-d128"
-FOUR, SIX, MHA = "synthetic-gva-2x4-d64", "synthetic-gva-2x6-d128", "synthetic-mha-2x2-d64"
-
-
-# --- steps ------------------------------------------------------------------------------------------------------
-
-
-def admit(**slots: int) -> list[Step]:
-    """One request for each name, in its slot."""
-    return [{"do": "admit", "request": name, "slot": slot} for name, slot in slots.items()]
-
-
-def prefill(**tokens: int | tuple[int, list[tuple[int, str, int]]]) -> Step:
-    """Tokens of each request; with checkpoints on the way, (tokens, [(at, checkpoint, slot), ..])."""
-    rows = []
-    for name, given in tokens.items():
-        count, kept = (given, []) if isinstance(given, int) else given
-        row: dict[str, Any] = {"request": name, "tokens": count}
-        if kept:
-            row["keep"] = [{"at": at, "checkpoint": point, "slot": slot} for at, point, slot in kept]
-        rows.append(row)
-    return {"do": "prefill", "rows": rows}
-
-
-def decode(*names: str | None) -> Step:
-    """One token of each request; None pads; `a>3` moves a to slot 3."""
-    rows: list[dict[str, Any] | None] = []
-    for name in names:
-        if name is None:
-            rows.append(None)
-        else:
-            request, arrow, slot = name.partition(">")
-            rows.append({"request": request, "to": int(slot)} if arrow else {"request": request})
-    return {"do": "decode", "rows": rows}
-
-
-def verify(drafts: int, *rows: tuple[str, list[int], int] | None) -> Step:
-    """(request, slots, accepted) of each row; None pads."""
-    made = [None if row is None else dict(zip(("request", "slots", "accept"), row, strict=True)) for row in rows]
-    return {"do": "verify", "drafts": drafts, "rows": made}
-
-
-def take(request: str, checkpoint: str, slot: int) -> Step:
-    return {"do": "take", "request": request, "checkpoint": checkpoint, "slot": slot}
-
-
-def restore(request: str, checkpoint: str) -> Step:
-    return {"do": "restore", "request": request, "checkpoint": checkpoint}
-
-
-def fork(request: str, new: str, slot: int) -> Step:
-    return {"do": "fork", "request": request, "new": new, "slot": slot}
-
-
-def commit(request: str) -> Step:
-    return {"do": "commit", "request": request}
-
-
-def roll_back(request: str, accept: int) -> Step:
-    return {"do": "roll_back", "request": request, "accept": accept}
-
-
-def move(request: str, slot: int) -> Step:
-    return {"do": "move", "request": request, "slot": slot}
-
-
-def evict(request: str) -> Step:
-    return {"do": "evict", "request": request}
-
-
-def resume(request: str, slot: int, recompute: bool = False) -> Step:
-    return {"do": "resume", "request": request, "slot": slot} | ({"recompute": True} if recompute else {})
-
-
-def drop(checkpoint: str) -> Step:
-    return {"do": "drop", "checkpoint": checkpoint}
-
-
-def finish(*names: str) -> list[Step]:
-    return [{"do": "finish", "request": name} for name in names]
-
-
-def line(name: str, covers: str, slots: int, *steps: Step | Sequence[Step], **more: Any) -> dict[str, Any]:
-    """One session. Its seed follows from its name."""
-    flat: list[Step] = []
-    for step in steps:
-        flat += [step] if isinstance(step, dict) else step
-    fixed = {"name": name, "covers": covers, "seed": zlib.crc32(name.encode()), "slots": slots, "steps": flat}
-    return {"preset": SMALL, "regime": "typical", "suite": "conformance"} | fixed | more
-
-
-# --- sessions ---------------------------------------------------------------------------------------------------
+from .session_steps import (
+    FOUR,
+    MHA,
+    SIX,
+    WIDE,
+    admit,
+    commit,
+    decode,
+    drop,
+    evict,
+    finish,
+    fork,
+    line,
+    move,
+    prefill,
+    restore,
+    resume,
+    roll_back,
+    take,
+    verify,
+)
+from .sessions_on_pools import on_pools
 
 
 def lines() -> Iterator[dict[str, Any]]:
     """All sessions, in the order of the file: smoke first."""
-    made = [*_prompts(), *_checkpoints(), *_slots(), *_drafts(), *_convolution(), *_narrow(), *_mixed()]
+    made = [*_prompts(), *_checkpoints(), *_slots(), *_drafts(), *_convolution(), *_narrow(), *_mixed(), *on_pools()]
     yield from sorted(made, key=lambda one: one["suite"] != "smoke")
 
 

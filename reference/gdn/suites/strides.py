@@ -11,6 +11,7 @@ from .by_definition import KINDS, TWO_SIZES
 from .checkpoints import CHECKPOINTS, kept
 from .commit import COMMIT, commit
 from .conv_gates import CONV_GATES
+from .conv_trees import CONV_TREE, conv_tree
 from .conv_verify import CONV_VERIFY, conv_verify
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE, convolution, shifted
 from .core_decode import CORE_DECODE
@@ -84,6 +85,8 @@ def _line(definition: Definition, name: str, small: bool) -> Line:
         return edged(name, preset, "typical", 64, lengths, ANYWHERE)
     if kind is WINDOWS:
         return windowed(name, preset, 64, lengths, flags, ANYWHERE, skipped=skipped)
+    if kind is CONV_TREE:
+        return conv_tree(name, preset, [BUSHY, CHAIN, BUSHY][:batch], skipped=skipped)
     if kind is CONV_VERIFY:
         return conv_verify(
             name, preset, 3, [1 + n % 3 for n in range(batch)], [3 - n % 4 for n in range(batch)], skipped

@@ -95,6 +95,23 @@ def test_steps_of_a_convolution_are_one_prefill_of_what_was_accepted() -> None:
     assert torch.equal(torch.cat(outputs), whole)
 
 
+def test_every_branch_of_a_tree_is_a_prefill_of_its_convolution() -> None:
+    conv, C = reference("convolution"), 6
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(C, 4).double(), torch.randn(C).double(), torch.randn(1, 5, C).double()
+    pool, steps = torch.randn(2, C, 3).double(), torch.zeros(2, 5, C, 3).double()
+    one, parents = torch.tensor([1]), torch.tensor([[-1, 0, 0, 1, -1]])
+    output, after = conv.conv1d_verify_tree(
+        x, weight, bias, pool, one, steps, torch.tensor([0]), torch.tensor([5]), parents
+    )  # fmt: skip
+    for branch in ([0, 1, 3], [0, 2], [4]):
+        bounds = torch.tensor([0, len(branch)])
+        want, left = conv.conv1d_prefill(x[0, branch], weight, bias, bounds, pool, one, torch.tensor([True]))
+        torch.testing.assert_close(output[0, branch], want, rtol=1e-14, atol=1e-15)  # exp of one number or of several
+        assert torch.equal(after[0, branch[-1]], left[1])
+    assert not after[1].any()
+
+
 def test_padding_anywhere_is_no_step() -> None:
     """A row is the packed sequence of its tokens, whatever stands between and around them."""
     found, plain = definition("gdn_prefill_padded_k_first"), definition("gdn_prefill_k_first")

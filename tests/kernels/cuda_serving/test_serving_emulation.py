@@ -17,8 +17,10 @@ from torch import Tensor
 GXX = shutil.which("g++")
 KERNEL, EMULATOR = ROOT / "solutions/cuda_serving", ROOT / "tests/kernels/cuda_serving/serving_emulation"
 DRAFTS, PREFILL, COMMIT = "gdn_verify_drafts_k_last", "gdn_prefill_pool_k_last", "gdn_commit_states_k_last"
+TREE = "gdn_verify_tree_k_last"
 ROWS = [
     *((DRAFTS, row) for row in ("mixed", "skips", "shared", "resets", "scale_given_no_l2norm")),
+    *((TREE, row) for row in ("mixed", "bushy", "skips", "sixteen", "late_root", "scale_given_no_l2norm")),
     *((PREFILL, row) for row in ("ragged", "behind", "skips", "empty", "gqa", "only_required")),
     *((COMMIT, row) for row in ("mixed", "skips", "none_first")),
     (f"{DRAFTS}_bf16_state", "mixed"), (f"{PREFILL}_bf16_state", "ragged"), (f"{COMMIT}_bf16_state", "mixed"),
@@ -53,14 +55,15 @@ def called(library: ctypes.CDLL, name: str, given: dict[str, Any]) -> Tensor | N
         run(library.commit, list(given.values()), sizes)
         return None
     scale = ctypes.c_float(D**-0.5 if given["scale"] is None else given["scale"])
-    if name.startswith(DRAFTS):
+    if name.startswith((DRAFTS, TREE)):
         output = torch.full_like(given["v"], torch.nan)
         norm = given["use_qk_l2norm"] is None or given["use_qk_l2norm"]
         B, T, heads, _ = given["q"].shape
         names = ("q", "k", "v", "pool", "slots", "step_states", "step_slots", "drafts", "A_log", "a", "dt_bias", "b")
         inputs = [given[name] for name in names]
         sizes = [B, T, H, heads, len(pool), int(norm), pool.stride(0)]
-        run(getattr(library, f"verify_{kind}_{D}"), [*inputs, output], sizes, scale)
+        tree = [given["parents"]] if name == TREE else []
+        run(getattr(library, f"{'tree' if tree else 'verify'}_{kind}_{D}"), [*inputs, output, *tree], sizes, scale)
         return output
     names = ("q", "k", "v", "g", "beta", "cu_seqlens", "pool", "slots", "has_initial_state")
     inputs = [given[name] for name in names]
@@ -87,3 +90,31 @@ def test_the_kernels_are_right(library: ctypes.CDLL, name: str, row: str) -> Non
         error = (x.double() - want[key].double()).norm() / want[key].double().norm().clamp(min=1e-30)
         assert float(error) < close, key
         assert torch.equal(x == 0, want[key].to(x.dtype) == 0), key
+
+
+def test_a_tree_is_visited_depth_first(library: ctypes.CDLL) -> None:
+    """Each token once, after its parent; a state is read back once for each leaf but the last."""
+    random = torch.Generator().manual_seed(7)
+    for _ in range(300):
+        count = int(torch.randint(1, 17, (), generator=random))
+        parents = [int(torch.randint(-1, t, (), generator=random)) if t else -1 for t in range(count)]
+        numbers = ctypes.c_int32 * 16
+        order, read = numbers(), numbers()
+        library.visits(numbers(*parents), count, order, read)
+        visited = list(order[:count])
+        assert sorted(visited) == list(range(count))
+        before = -1
+        for n, t in enumerate(visited):
+            assert parents[t] == -1 or parents[t] in visited[:n]
+            assert bool(read[n]) == (parents[t] != before)
+            before = t
+        leaves = set(range(count)) - set(parents)
+        assert sum(read[:count]) == len(leaves) - 1
+
+
+def test_a_parent_that_is_none_counts_as_the_pool(library: ctypes.CDLL) -> None:
+    numbers = ctypes.c_int32 * 16
+    order, read = numbers(), numbers()
+    library.visits(numbers(5, -7, 2), 3, order, read)
+    assert list(order[:3]) == [0, 1, 2]
+    assert list(read[:3]) == [0, 1, 1]

@@ -10,8 +10,6 @@ from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer, 
 from gdnspec.model.loading import load
 from gdnspec.model.session_fault import SESSION_FAULTS_FILE, SessionFault, SessionFaultTable
 
-SCHEDULER_FILE = "scheduler.py"
-
 
 def tables() -> list[Path]:
     """The tables of all families."""
@@ -43,16 +41,20 @@ def base(fault: SessionFault, table: Path) -> Solution:
     for root in (table.parent / "bases", paths.solutions_dir()):
         if (root / fault.base).is_dir():
             return load_solution(root / fault.base)
-    raise PlacedError("/base", f"no solution {fault.base!r}", "scheduler, or a solution in plain PyTorch")
+    raise PlacedError(
+        "/base", f"no solution {fault.base!r}", "scheduler, pool_scheduler, or a solution in plain PyTorch"
+    )
 
 
 def source(fault: SessionFault, table: Path) -> str:
     """The text of the wrong file. Raises `PlacedError`."""
     if fault.is_scheduler:
-        folder, file, where = paths.PACKAGE / "sessions", SCHEDULER_FILE, "the scheduler"
+        folder, file, where = paths.PACKAGE / "sessions", f"{fault.base}.py", f"the {fault.base.replace('_', ' ')}"
     else:
         solution = base(fault, table)
-        folder, file, where = solution.folder, solution.manifest.sources[0], f"the base {fault.base!r}"
+        folder, file, where = solution.folder, fault.edits[0].file, f"the base {fault.base!r}"
+        if file not in solution.manifest.sources:
+            raise PlacedError("/edits/0/file", f"{file!r} is not a source of {where}")
         for i, name in enumerate(fault.definitions):
             if name not in definitions() or name not in solution.manifest.entries:
                 hint = nearest(name, solution.manifest.entries)

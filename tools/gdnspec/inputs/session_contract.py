@@ -38,8 +38,9 @@ class SessionWords:
     """How the definitions of a family serve the calls of a session. Tokens are tensors by name, [tokens, ..].
 
     - `roles`: for each kind of call, the input or output that has a role: `before` and `after` (states going in and
-    coming out), `kept` (states on the way), `interval`, `pool`, `read` and `write` (slots), `accepted`, `flags`
-    (whether a state is there), `output`.
+    coming out), `kept` (states on the way), `interval`, `starts` (tokens before the call), `pool`, `read` and `write`
+    (slots), `steps` (the buffer of states that are set aside), `counts` (tokens of each row), `parents`, `accepted`,
+    `flags` (whether a state is there), `output`.
     - `sources`: what draws tokens, with a convolution before the rule or without.
     - `inputs`: the tensors of a call by name, from its tokens and the weights: kind, tokens, weights, the axes of the
     preset, and how many tokens a row has. The scheduler adds states, slots and counts.

@@ -11,8 +11,13 @@ from gdnspec.model.errors import PlacedError
 from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.session_line import States
 
-# `keep`: a prefill that also keeps states on its way; `convolve_one`: the convolution of one token of each row.
-CallKind = Literal["prefill", "keep", "decode", "verify", "convolve", "convolve_one"]
+# `keep`: a prefill that also keeps states on its way, `keep_absolute`: at edges counted from the first token of a
+# request; `prefill_pool`: on states in slots; `draft`, `tree`: a verify that sets states aside; `settle`: one of them
+# counts; `convolve_one`: the convolution of one token of each row, and so on.
+CallKind = Literal[
+    "prefill", "keep", "decode", "verify", "convolve", "convolve_one",
+    "prefill_pool", "keep_absolute", "draft", "tree", "settle", "convolve_keep", "convolve_drafts",
+]  # fmt: skip
 
 
 class PresetPattern(Model):

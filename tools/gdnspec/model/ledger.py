@@ -15,7 +15,8 @@ NOTHING_CALLED = "no step calls a kernel: add a prefill, a decode or a verify"
 class Held:
     """An open request. `tokens`: accepted ones. `used`: tokens of its stream that were taken, rejected drafts too.
     `slot`: None while it is evicted. `settled`: tokens that the state in its own slot has seen. `drafts`: the slots of
-    its last verify, until that is committed; `accepted` of them count."""
+    its last verify, until that is committed; `accepted` of them count. `pending`: its last draft, until it is
+    settled."""
 
     slot: int | None
     tokens: int = 0
@@ -23,19 +24,25 @@ class Held:
     settled: int = 0
     drafts: list[int] = field(default_factory=list)
     accepted: int = 0
+    pending: "line_model.Branch | None" = None
 
 
 class Ledger:
     """What has happened so far. `take` adds one step. Raises `PlacedError` with a pointer into that step."""
 
-    def __init__(self, slots: int, states: str, interval: int | None) -> None:
+    def __init__(
+        self, slots: int, states: str, interval: int | None, pooled: bool = False, convolution: bool = False
+    ) -> None:
         self.slots, self.states, self.interval = slots, states, interval
+        self.pooled, self.convolution = pooled, convolution
         self.open: dict[str, Held] = {}
         self.finished: dict[str, int] = {}  # request -> number of the step
         self.used: dict[str, int] = {}  # request -> tokens of its stream
         self.checkpoints: dict[str, tuple[int, int]] = {}  # name -> slot and tokens
         self.dropped: dict[str, int] = {}  # checkpoint -> number of the step
         self.owner: dict[int, str] = {}  # slot -> whose it is, in words
+        self.places: dict[int, str] = {}  # place in the buffer of steps -> whose it is
+        self.drafted: int | None = None  # the tokens of a row in the buffer of steps
         self.number = 0  # of the step
         self.calls = 0
 
@@ -60,14 +67,20 @@ class Ledger:
         self.open[step.request] = Held(step.slot)
 
     def _prefill(self, step: line_model.Prefill) -> None:
-        self._distinct([row.request for row in step.rows])
-        if not any(row.tokens for row in step.rows):
+        if not self.pooled and (step.behind or None in step.rows):
+            at = "/behind" if step.behind else f"/rows/{step.rows.index(None)}"
+            raise PlacedError(at, "only a prefill on the pool pads", "set `pooled`, or leave padding out")
+        if step.keeps and (step.behind or None in step.rows):
+            raise PlacedError("/rows", "a prefill that keeps states on its way does not pad")
+        self._distinct([row.request for row in step.pieces])
+        if not any(row.tokens for row in step.pieces):
             raise PlacedError("/rows", "a prefill without a token calls nothing: give a row tokens")
         for i, row in enumerate(step.rows):
-            one = self._settled(row.request, f"/rows/{i}/request", "prefilled")
-            for j, kept in enumerate(row.keep):
-                self._keep(one, row, kept, f"/rows/{i}/keep/{j}")
-        for row in step.rows:
+            if row is not None:
+                one = self._settled(row.request, f"/rows/{i}/request", "prefilled")
+                for j, kept in enumerate(row.keep):
+                    self._keep(one, row, kept, f"/rows/{i}/keep/{j}")
+        for row in step.pieces:
             self._add(row.request, row.tokens)
         self.calls += 1
 
@@ -79,7 +92,10 @@ class Ledger:
             first, last = one.tokens + 1, one.tokens + row.tokens
             message = f"this row takes tokens {first} to {last} of {row.request!r}, so it has no state after {kept.at}"
             raise PlacedError(f"{at}/at", message)
-        if new % self.interval:
+        if self.pooled and kept.at % self.interval:
+            message = f"a prefill keeps states at multiples of {self.interval} tokens of the request, not at {kept.at}"
+            raise PlacedError(f"{at}/at", message)
+        if not self.pooled and new % self.interval:
             message = f"a prefill keeps states every {self.interval} tokens of its own, and {kept.at} is its {new}th"
             raise PlacedError(f"{at}/at", message)
         self._checkpoint(kept.checkpoint, kept.slot, kept.at, at)
@@ -109,6 +125,10 @@ class Ledger:
         self.open[step.new] = Held(step.slot, source.tokens, 0, source.tokens)
 
     def _verify(self, step: line_model.Verify) -> None:
+        if self.pooled:
+            raise PlacedError(
+                "/do", "a session on the pool sets drafts aside", "draft and settle, or leave out `pooled`"
+            )
         if self.states != "float32":
             message = f"no definition verifies drafts on {self.states} states: use float32 states, or decode"
             raise PlacedError("/do", message)
@@ -160,12 +180,84 @@ class Ledger:
             raise PlacedError("/accept", message, "commit before the verify that may be rolled back")
         one.tokens, one.accepted = tokens, step.accept
 
+    def _draft(self, step: line_model.DraftStep) -> None:
+        if not self.pooled:
+            raise PlacedError("/do", "only a session on the pool has a buffer of steps", "set `pooled`, or verify")
+        if self.drafted not in (None, step.drafts):
+            message = f"the buffer of steps has {self.drafted} tokens for each row, not {step.drafts}"
+            raise PlacedError("/drafts", message, "use one number in all steps of the session")
+        self.drafted = step.drafts
+        self._distinct([row.request for row in step.rows if row is not None])
+        for i, row in enumerate(step.rows):
+            if row is None:
+                continue
+            self._settled(row.request, f"/rows/{i}/request", "drafted")
+            if row.tokens > step.drafts:
+                raise PlacedError(f"/rows/{i}/tokens", f"{row.tokens} tokens, but a row has at most {step.drafts}")
+            self._check_parents(row, f"/rows/{i}/parents")
+            self._place(row, f"/rows/{i}/place")
+        for row in step.rows:
+            if row is not None:
+                self._add(row.request, row.tokens, 0, settled=False)
+                self.open[row.request].pending = row
+        self.calls += 1
+
+    def _check_parents(self, row: line_model.Branch, at: str) -> None:
+        if row.parents is None:
+            return
+        if len(row.parents) != row.tokens:
+            raise PlacedError(at, f"{len(row.parents)} parents for {row.tokens} tokens: each needs one")
+        for t, parent in enumerate(row.parents):
+            if not -1 <= parent < t:
+                raise PlacedError(f"{at}/{t}", f"token {t} follows {parent}: a parent comes before, or is -1")
+
+    def _place(self, row: line_model.Branch, at: str) -> None:
+        if row.place >= self.slots:
+            raise PlacedError(at, f"there is no place {row.place}: the buffer has {self.slots}, counted from 0")
+        if row.place in self.places:
+            raise PlacedError(at, f"place {row.place} belongs to the drafts of {self.places[row.place]!r}")
+        self.places[row.place] = row.request
+
+    def _settle(self, step: line_model.Settle) -> None:
+        self._distinct([row.request for row in step.rows if row is not None])
+        for i, row in enumerate(step.rows):
+            if row is None:
+                continue
+            one = self._resident(row.request, f"/rows/{i}/request", "settled")
+            if one.pending is None:
+                message = f"request {row.request!r} has nothing to settle: draft first"
+                raise PlacedError(f"/rows/{i}/request", message)
+            if row.accept > one.pending.tokens:
+                message = f"accepts {row.accept} tokens, but only {one.pending.tokens} are drafted"
+                raise PlacedError(f"/rows/{i}/accept", message)
+            if self.convolution and one.pending.tokens and not row.accept:
+                message = "accepts nothing, and the convolution's state has no place before the first token"
+                raise PlacedError(f"/rows/{i}/accept", message, "accept one at least")
+        for row in step.rows:
+            if row is not None:
+                one = self.open[row.request]
+                assert one.pending is not None
+                one.tokens += len(one.pending.path(row.accept))
+                one.settled = one.tokens
+                self._unplace(one)
+        if self.drafted is None:
+            raise PlacedError("/do", "no step drafts before this one")
+        self.calls += 1
+
+    def _unplace(self, one: Held) -> None:
+        if one.pending is not None:
+            del self.places[one.pending.place]
+        one.pending = None
+
     def _decode(self, step: line_model.Decode) -> None:
         self._distinct([row.request for row in step.rows if row is not None])
         for i, row in enumerate(step.rows):
             if row is None:
                 continue
             one = self._resident(row.request, f"/rows/{i}/request", "decoded")
+            if one.pending is not None:
+                message = f"request {row.request!r} has drafts that are not settled, so it cannot be decoded"
+                raise PlacedError(f"/rows/{i}/request", message, "settle first, what counts or nothing")
             if row.to is not None:
                 self._claim(row.to, f"request {row.request!r}", f"/rows/{i}/to")
         for row in step.rows:
@@ -211,6 +303,7 @@ class Ledger:
     def _finish(self, step: line_model.Finish) -> None:
         one = self._request(step.request, "/request")  # an evicted one has no slot to release
         self._release([one.slot, *one.drafts])
+        self._unplace(one)
         del self.open[step.request]
         self.finished[step.request] = self.number
 
@@ -242,6 +335,9 @@ class Ledger:
         if one.drafts:
             message = f"request {name!r} has drafts that are not committed, so it cannot be {verb}"
             raise PlacedError(at, message, "commit first; a roll back decides what counts")
+        if one.pending is not None:
+            message = f"request {name!r} has drafts that are not settled, so it cannot be {verb}"
+            raise PlacedError(at, message, "settle first, what counts or nothing")
         return one
 
     def _written(self, name: str, verb: str) -> Held:
@@ -287,7 +383,7 @@ class Ledger:
 
 def walk(line: "line_model.SessionLine", follow: Callable[[Ledger, Any], None] | None = None) -> Ledger:
     """The account after all steps; `follow` sees it after each. Raises `PlacedError` for the first wrong step."""
-    ledger = Ledger(line.slots, line.states, line.interval)
+    ledger = Ledger(line.slots, line.states, line.interval, line.pooled, line.convolution)
     for i, step in enumerate(line.steps):
         try:
             ledger.take(step)

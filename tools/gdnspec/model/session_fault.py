@@ -10,14 +10,15 @@ from gdnspec.model.fault import Edit, Reports, SolutionName
 from gdnspec.model.result import Status
 
 SESSION_FAULTS_FILE = "session_faults.json"
-SCHEDULER = "scheduler"  # the base of a wrong scheduler: the judge's own
+SCHEDULER, POOL_SCHEDULER = "scheduler", "pool_scheduler"  # the bases of wrong schedulers: the judge's own
 
 
 class SessionFault(Model):
-    """`base` with `edits`. The base is the judge's scheduler, or a solution in plain PyTorch whose entries for
-    `definitions` become wrong. `source`: what a public report says, or the misunderstanding. `reports`: the addresses
-    of the reports. `killed_by`: sessions that reject it. `survives`: it passes every smoke and conformance workload of
-    its definitions. A wrong scheduler does, because no workload has one."""
+    """`base` with `edits`. The base is one of the judge's schedulers, or a solution in plain PyTorch whose entries for
+    `definitions` become wrong; all edits are of one of its files, which has these entries. `source`: what a public
+    report says, or the misunderstanding. `reports`: the addresses of the reports. `killed_by`: sessions that reject it.
+    `survives`: it passes every smoke and conformance workload of its definitions. A wrong scheduler does, because no
+    workload has one."""
 
     name: SolutionName
     base: SolutionName
@@ -32,7 +33,12 @@ class SessionFault(Model):
 
     @property
     def is_scheduler(self) -> bool:
-        return self.base == SCHEDULER
+        return self.base in (SCHEDULER, POOL_SCHEDULER)
+
+    @property
+    def pooled(self) -> bool | None:
+        """Which sessions a wrong scheduler can serve: those on the pool, or the others; None: any."""
+        return self.base == POOL_SCHEDULER if self.is_scheduler else None
 
 
 class SessionFaultTable(Model):

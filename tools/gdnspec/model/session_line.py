@@ -48,10 +48,22 @@ class Piece(Model):
 
 
 class Prefill(Model):
-    """One call on pieces of several requests."""
+    """One call on pieces of several requests. On a pool, null pads: a sequence of one token that is nobody's; and
+    `behind` rows of tokens follow the last sequence, as in a captured graph."""
 
     do: Literal["prefill"]
-    rows: Annotated[list[Piece], Field(min_length=1, max_length=1000)]
+    rows: Annotated[list[Piece | None], Field(min_length=1, max_length=1000)]
+    behind: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = 0
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """The rows that do not pad."""
+        return [row for row in self.rows if row is not None]
+
+    @property
+    def keeps(self) -> bool:
+        """Whether any row takes a checkpoint on its way."""
+        return any(row.keep for row in self.pieces)
 
 
 class Take(Model):
@@ -109,6 +121,54 @@ class RollBack(Model):
     do: Literal["roll_back"]
     request: Label
     accept: Accepted
+
+
+class Branch(Model):
+    """One row of a draft: its own number of tokens, none among them, and the place in the buffer of steps that gets
+    the states after them. `parents`: the token that each one follows, counted from 0, or -1 for the request's state;
+    without it, each follows the one before."""
+
+    request: Label
+    place: Slot
+    tokens: Accepted
+    parents: Annotated[list[int], Field(max_length=MOST_DRAFTS)] | None = None
+
+    def path(self, count: int) -> list[int]:
+        """The tokens that led to the one numbered `count`, counted from 1, itself the last; empty for 0."""
+        found, at = [], count - 1
+        while at >= 0:
+            found.append(at)
+            at = at - 1 if self.parents is None else self.parents[at]
+        return found[::-1]
+
+
+class DraftStep(Model):
+    """One call that verifies another number of tokens in each row, at most `drafts`, and sets the states after them
+    aside. The pool stays as it is until the tokens are settled. null pads a row."""
+
+    do: Literal["draft"]
+    drafts: Annotated[int, Field(ge=1, le=MOST_DRAFTS)]
+    rows: Annotated[list[Branch | None], Field(min_length=1, max_length=1000)]
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether the tokens of any row branch."""
+        return any(row is not None and row.parents is not None for row in self.rows)
+
+
+class Settled(Model):
+    """One row of a settle: the last token that counts, counted from 1; 0: none does."""
+
+    request: Label
+    accept: Accepted
+
+
+class Settle(Model):
+    """One call after a draft, once it is known what counts: the state after that token goes to the request's slot.
+    null pads a row."""
+
+    do: Literal["settle"]
+    rows: Annotated[list[Settled | None], Field(min_length=1, max_length=1000)]
 
 
 class Row(Model):
@@ -172,6 +232,8 @@ Step = Annotated[
     | Verify
     | Commit
     | RollBack
+    | DraftStep
+    | Settle
     | Decode
     | Move
     | Evict
@@ -196,8 +258,10 @@ class SessionLine(Model):
     """Everything that fixes a session and the errors that it allows.
 
     `states`: how the pool stores states. `convolution`: whether tokens pass the convolution before the rule, with its
-    state beside the recurrent one in a slot of the same number. `slots`: of the pool. `interval`: tokens between two
-    states that a prefill keeps.
+    state beside the recurrent one in a slot of the same number. `pooled`: prefills run on the pool itself, with slots
+    and flags; checkpoints lie at absolute edges; and drafts are set aside, and settled later. Else states are gathered
+    for a prefill, checkpoints count from its first token, and drafts have slots of the pool. `slots`: of the pool, and
+    of the buffer of steps. `interval`: tokens between two states that a prefill keeps.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
@@ -208,6 +272,7 @@ class SessionLine(Model):
     seed: Annotated[int, Field(ge=0, lt=1 << 62)]
     states: States = "float32"
     convolution: bool = False
+    pooled: bool = False
     slots: Annotated[int, Field(ge=1, le=1 << 20)]
     interval: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
     steps: Annotated[list[Step], Field(min_length=1, max_length=20_000)]
@@ -240,14 +305,30 @@ class SessionLine(Model):
     @property
     def kinds(self) -> list[str]:
         """The kinds of calls that the steps make, sorted: keys of the family's `sessions`."""
-        found: set[str] = set()
-        for step in self.steps:
-            if isinstance(step, Prefill):
-                found |= {"keep" if any(row.keep for row in step.rows) else "prefill"}
-            elif isinstance(step, Verify | Decode):
-                found |= {step.do}
-            elif isinstance(step, Resume) and step.recompute:
-                found |= {"prefill"}
-        if self.convolution:
-            found |= {"convolve_one" if kind == "decode" else "convolve" for kind in found}
-        return sorted(found)
+        return sorted({kind for step in self.steps for kind, _ in self.calls(step)})
+
+    @property
+    def drafts(self) -> int:
+        """The tokens of a row in the buffer of steps; 1 if no step drafts."""
+        return max((step.drafts for step in self.steps if isinstance(step, DraftStep)), default=1)
+
+    def calls(self, step: Step) -> list[tuple[str, int]]:
+        """The calls that a step makes: the kind of each, and its tokens, padding included."""
+        if isinstance(step, Prefill):
+            tokens = sum(row.tokens if row is not None else 1 for row in step.rows)
+            if self.pooled:
+                kinds = ("keep_absolute", "convolve_keep") if step.keeps else ("prefill_pool", "convolve")
+            else:
+                kinds = ("keep" if step.keeps else "prefill", "convolve")
+        elif isinstance(step, Resume) and step.recompute:
+            tokens, kinds = 0, ("prefill_pool" if self.pooled else "prefill", "convolve")
+        elif isinstance(step, Decode):
+            tokens, kinds = len(step.rows), ("decode", "convolve_one")
+        elif isinstance(step, Verify):
+            tokens, kinds = len(step.rows) * step.drafts, ("verify", "convolve")
+        elif isinstance(step, DraftStep):
+            tokens = len(step.rows) * step.drafts
+            kinds = ("tree", "convolve_tree") if step.is_tree else ("draft", "convolve_drafts")
+        else:
+            return [("settle", len(step.rows))] if isinstance(step, Settle) else []
+        return [(kind, tokens) for kind in kinds[: 1 + self.convolution]]

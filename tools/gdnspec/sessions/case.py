@@ -22,14 +22,16 @@ QUIET = {"float32": (torch.int32, 0x7FC00000, 0x3FFFFF), "bfloat16": (torch.int1
 
 @dataclass(frozen=True, eq=False)
 class Pools:
-    """The states, and those of the convolution or None. Every slot starts with NaN, and no two with the same bits
-    nearby: a copy of what nobody may read shows."""
+    """The states, those of the convolution or None, and the buffer of steps [slots, drafts, ..] or None. Every slot
+    starts with NaN, and no two with the same bits nearby: a copy of what nobody may read shows."""
 
     states: Tensor
     pasts: Tensor | None
+    steps: Tensor | None = None
 
     def copy(self) -> "Pools":
-        return Pools(self.states.clone(), None if self.pasts is None else self.pasts.clone())
+        pasts, steps = (None if x is None else x.clone() for x in (self.pasts, self.steps))
+        return Pools(self.states.clone(), pasts, steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,29 +54,41 @@ class Case:
         expected = [truth.expected(step) for step in line.steps]
         return Case(family, line, preset, rule, serving(family, line), tokens, expected)
 
-    def pool(self, kind: str) -> TensorModel:
-        """The pool of the definition that serves a kind of call."""
-        return self.served[kind].definition.input(self.words.roles[kind]["pool"])
+    def pool(self, kind: str, role: str = "pool") -> TensorModel:
+        """The pool of the definition that serves a kind of call, or its buffer of steps."""
+        return self.served[kind].definition.input(self.words.roles[kind][role])
+
+    @property
+    def buffered(self) -> str | None:
+        """A kind of call that has the buffer of steps; None if none has."""
+        return next((kind for kind in ("draft", "tree") if kind in self.served), None)
+
+    @property
+    def convolved(self) -> str:
+        """The kind of call whose pool holds the states of the convolution."""
+        return "convolve_drafts" if "convolve_drafts" in self.served else "convolve"
 
     def pools(self) -> Pools:
         """The pools before the first step."""
-        pasts = self._poisoned("convolve") if self.line.convolution else None
-        return Pools(self._poisoned("decode"), pasts)
+        pasts = self._poisoned(self.convolved) if self.line.convolution else None
+        steps = None if self.buffered is None else self._poisoned(self.buffered, "steps")
+        return Pools(self._poisoned("decode"), pasts, steps)
 
-    def _poisoned(self, kind: str) -> Tensor:
-        definition, tensor = self.served[kind].definition, self.pool(kind)
-        sizes = definition.bind({**self._const(kind), **{axis.name: 1 for axis in definition.var_axes()}})
-        shape = self.line.slots, *definition.shape(tensor, sizes)[1:]
+    def _poisoned(self, kind: str, role: str = "pool") -> Tensor:
+        definition, tensor = self.served[kind].definition, self.pool(kind, role)
+        shape = self.line.slots, *definition.shape(tensor, self._sizes(kind))[1:]
         integers, quiet, payload = QUIET[tensor.dtype]
         slot = torch.arange(self.line.slots).remainder(payload) + 1
         bits = (quiet + slot).to(integers).view(-1, *[1] * (len(shape) - 1))
         return bits.expand(shape).contiguous().view(TORCH[tensor.dtype])
 
-    def _const(self, kind: str) -> dict[str, int]:
-        return {axis: self.preset.axes[axis] for axis in self.served[kind].definition.const_axes()}
+    def _sizes(self, kind: str) -> dict[str, int]:
+        """All axes of a kind of call, with one of each that the session does not fix."""
+        definition = self.served[kind].definition
+        const = {axis: self.preset.axes[axis] for axis in definition.const_axes()}
+        var = {axis.name: self.line.drafts if axis.role == "drafts" else 1 for axis in definition.var_axes()}
+        return {**definition.bind({**const, **var})}
 
     def scope_of(self, kind: str, slots: list[int]) -> dict[str, object]:
         """The scope in which the pool of a kind of call is judged on these slots."""
-        definition = self.served[kind].definition
-        axes = definition.bind({**self._const(kind), **{axis.name: 1 for axis in definition.var_axes()}})
-        return {**axes, self.words.roles[kind]["write"]: slots}
+        return {**self._sizes(kind), self.words.roles[kind]["write"]: slots}

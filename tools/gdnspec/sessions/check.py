@@ -24,7 +24,7 @@ from gdnspec.inputs.materialise import InvalidWorkload
 from gdnspec.model import roles
 from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult, OutputErrors, Status
-from gdnspec.model.session_line import Decode, Prefill, SessionLine, Verify
+from gdnspec.model.session_line import SessionLine
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.judge import Verdict, judge
 from gdnspec.sandbox.parent.process import Child, ChildFailed
@@ -96,15 +96,9 @@ def token_programs(family: Family, line: SessionLine, kinds: list[str]) -> int:
     """Tokens times heads of the calls of these kinds."""
     total, served = 0, serving(family, line)
     for step in line.steps:
-        kind, tokens = str(step.do), 0
-        if isinstance(step, Prefill):
-            kind = "keep" if any(row.keep for row in step.rows) else "prefill"
-            tokens = sum(row.tokens for row in step.rows)
-        elif isinstance(step, Verify | Decode):
-            tokens = len(step.rows) * (step.drafts if isinstance(step, Verify) else 1)
-        for one in (kind, "convolve_one" if kind == "decode" else "convolve") if tokens else ():
-            if one in kinds:
-                definition = served[one].definition
+        for kind, tokens in line.calls(step):
+            if kind in kinds:
+                definition = served[kind].definition
                 axes = preset_of(family, line).axes
                 scope = definition.bind({axis: axes[axis] for axis in definition.const_axes()})
                 total += tokens * roles.heads(definition, scope)

@@ -13,6 +13,7 @@ from gdnspec.numerics.judge import Verdict
 from gdnspec.numerics.pools import changed_rows
 from gdnspec.sessions.case import Case
 from gdnspec.sessions.kernels import Kernels, Made, Run
+from gdnspec.sessions.pool_scheduler import PoolScheduler
 from gdnspec.sessions.scheduler import Scheduler
 from gdnspec.sessions.truth import Expected
 
@@ -37,18 +38,22 @@ class Pair:
         return f"step {self.number} ({self.do})"
 
 
-def follow(case: Case, run: Run, scheduler: Maker = Scheduler) -> Iterator[Pair]:
-    """All pairs of a session, step by step."""
+def follow(case: Case, run: Run, scheduler: Maker | None = None) -> Iterator[Pair]:
+    """All pairs of a session, step by step. `scheduler`: another than the judge's own."""
     pools = case.pools()
     kernels = Kernels(case.line, case.preset, case.words, case.served, case.tokens.weights, run)
-    serving = scheduler(case.line, case.tokens, kernels, pools.states, pools.pasts)
+    maker = scheduler or (PoolScheduler if case.line.pooled else Scheduler)
+    serving = maker(case.line, case.tokens, kernels, pools)
     for number, (step, expected) in enumerate(zip(case.line.steps, case.expected, strict=True)):
         before = pools.copy()
         serving.serve(step)
         yield from _outputs(case, number, step.do, kernels.take_made(), expected)
         yield from _pool(case, number, step.do, "decode", before.states, pools.states, expected.states)
         if pools.pasts is not None and before.pasts is not None:
-            yield from _pool(case, number, step.do, "convolve", before.pasts, pools.pasts, expected.pasts)
+            yield from _pool(case, number, step.do, case.convolved, before.pasts, pools.pasts, expected.pasts)
+        if pools.steps is not None and before.steps is not None and case.buffered is not None:
+            old, new = (x.flatten(0, 1).unsqueeze(1) for x in (before.steps, pools.steps))  # each place for itself
+            yield from _pool(case, number, step.do, case.buffered, old, new, expected.steps, "steps")
 
 
 def _outputs(case: Case, number: int, do: str, made: list[Made], expected: Expected) -> Iterator[Pair]:
@@ -64,10 +69,12 @@ def _outputs(case: Case, number: int, do: str, made: list[Made], expected: Expec
 
 
 def _pool(
-    case: Case, number: int, do: str, kind: str, before: Tensor, after: Tensor, expected: Mapping[int, Tensor]
-) -> Iterator[Pair]:
-    """What a step leaves in a pool: the slots that it writes, by numbers; all others, bit for bit."""
-    found, tensor, slots = case.served[kind], case.pool(kind), sorted(expected)
+    case: Case, number: int, do: str, kind: str, before: Tensor, after: Tensor, expected: Mapping[int, Tensor],
+    role: str = "pool",
+) -> Iterator[Pair]:  # fmt: skip
+    """What a step leaves in a pool: the slots that it writes, by numbers; all others, bit for bit. An expected value
+    may be narrower than its slot: what is behind it there does not count."""
+    found, tensor, slots = case.served[kind], case.pool(kind, role), sorted(expected)
     scope = case.scope_of(kind, slots)
     stray = sorted(set(changed_rows(after, before)) - set(slots))
     if stray:
@@ -75,5 +82,10 @@ def _pool(
         fault = Verdict("MUTATED_INPUT", message)
         yield Pair(number, do, found, tensor, after[:0], after[:0].double(), scope, fault)
     if slots:
-        wanted = torch.stack([expected[slot] for slot in slots])
-        yield Pair(number, do, found, tensor, after[slots].clone(), wanted, scope)
+        got = after[slots].clone()
+        wanted = got.new_zeros(got.shape, dtype=torch.float64)
+        for i, slot in enumerate(slots):
+            width = expected[slot].shape[-1]
+            wanted[i, ..., :width] = expected[slot]
+            got[i, ..., width:] = 0
+        yield Pair(number, do, found, tensor, got, wanted, scope)

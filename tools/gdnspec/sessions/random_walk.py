@@ -17,8 +17,10 @@ OPEN = 4  # requests at a time
 LONGEST = 90  # tokens of a piece
 WEIGHTS = {
     "admit": 5, "prefill": 6, "decode": 6, "verify": 5, "commit": 3, "roll_back": 2, "take": 2, "restore": 4, "fork": 2,
-    "move": 2, "evict": 2, "resume": 3, "drop": 1, "finish": 2,
+    "move": 2, "evict": 2, "resume": 3, "drop": 1, "finish": 2, "draft": 6, "settle": 6,
 }  # fmt: skip
+OF_SLOTS, OF_BUFFER = ("verify", "commit", "roll_back"), ("draft", "settle")  # two ways to have drafts
+DRAFTS = 4  # tokens of a row in the buffer of steps
 STEP: TypeAdapter[Step] = TypeAdapter(Step)
 
 
@@ -83,15 +85,19 @@ class _Walk:
 
     def prefill(self) -> dict[str, Any] | None:
         names = [name for name, _ in self.some(drafts=False)]
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, Any] | None] = []
+        keeps = False
         for name in names[: 1 + self.below(3)]:
             tokens = 1 + self.below(LONGEST)
             row: dict[str, Any] = {"request": name, "tokens": tokens}
-            slot = self.slot()
-            if tokens >= self.interval and slot is not None and not any("keep" in other for other in rows):
-                at = self.ledger.open[name].tokens + self.interval
-                row["keep"] = [{"at": at, "checkpoint": self.fresh("c"), "slot": slot}]
+            slot, seen = self.slot(), self.ledger.open[name].tokens
+            edge = self.interval - seen % self.interval if self.ledger.pooled else self.interval
+            if tokens >= edge and slot is not None and not keeps:
+                row["keep"] = [{"at": seen + edge, "checkpoint": self.fresh("c"), "slot": slot}]
+                keeps = True
             rows.append(row)
+        if self.ledger.pooled and not keeps and rows:
+            return {"do": "prefill", "rows": [*[None] * self.below(2), *rows], "behind": self.below(3)}
         return {"do": "prefill", "rows": rows} if rows else None
 
     def decode(self) -> dict[str, Any] | None:
@@ -118,6 +124,27 @@ class _Walk:
         name = self.one(drafts=True)
         accepted = self.ledger.open[name].accepted if name is not None else 0
         return {"do": "roll_back", "request": name, "accept": self.below(accepted + 1)}
+
+    def draft(self) -> dict[str, Any] | None:
+        places = [place for place in range(self.ledger.slots) if place not in self.ledger.places]
+        rows: list[dict[str, Any] | None] = []
+        for name, _ in self.some(drafts=False):
+            if self.below(2) and places:
+                place = places.pop(self.below(len(places)))
+                row: dict[str, Any] = {"request": name, "place": place, "tokens": self.below(DRAFTS + 1)}
+                if not self.ledger.convolution and self.ledger.states == "float32" and self.below(2):
+                    row["parents"] = [self.below(t + 1) - 1 for t in range(row["tokens"])]
+                rows.append(row)
+        return {"do": "draft", "drafts": DRAFTS, "rows": rows + [None] * self.below(2)} if rows else None
+
+    def settle(self) -> dict[str, Any] | None:
+        rows: list[dict[str, Any] | None] = [None] * self.below(2)
+        for name, one in self.ledger.open.items():
+            if one.pending is not None and self.below(3):
+                least = int(self.ledger.convolution and one.pending.tokens > 0)
+                accept = least + self.below(one.pending.tokens - least + 1)
+                rows.append({"request": name, "accept": accept})
+        return {"do": "settle", "rows": rows} if any(rows) else None
 
     def take(self) -> dict[str, Any] | None:
         name = self.one(drafts=False, tokens=True)
@@ -153,11 +180,12 @@ class _Walk:
 
 def draw(
     name: str, preset: str, regime: str, seed: int, states: States = "float32", convolution: bool = False,
-    slots: int = 16, interval: int = 64,
+    slots: int = 16, interval: int = 64, pooled: bool = False,
 ) -> SessionLine:  # fmt: skip
     """One session. The same arguments give the same session on every machine."""
-    walk = _Walk(Stream(seed, "session"), Ledger(slots, states, interval), interval)
-    kinds = [do for do in WEIGHTS if not (do in ("verify", "commit", "roll_back") and states != "float32")]
+    walk = _Walk(Stream(seed, "session"), Ledger(slots, states, interval, pooled, convolution), interval)
+    without = OF_SLOTS if pooled else OF_BUFFER if states == "float32" else OF_SLOTS + OF_BUFFER
+    kinds = [do for do in WEIGHTS if do not in without]
     bag = [do for do in kinds for _ in range(WEIGHTS[do])]
     while len(walk.steps) < STEPS or not walk.ledger.calls:
         walk.add(getattr(walk, walk.pick(bag))())
@@ -166,6 +194,6 @@ def draw(
     return SessionLine.model_validate(
         {
             "name": name, "suite": "conformance", "preset": preset, "regime": regime, "seed": seed, "states": states,
-            "convolution": convolution, "slots": slots, "interval": interval, "steps": walk.steps,
+            "convolution": convolution, "pooled": pooled, "slots": slots, "interval": interval, "steps": walk.steps,
         }
     )  # fmt: skip

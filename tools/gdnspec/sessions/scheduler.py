@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gdnspec.model import session_line as steps
 from gdnspec.model.session_line import SessionLine
+from gdnspec.sessions.case import Pools
 from gdnspec.sessions.kernels import SKIPPED, Kernels, with_mixed
 from gdnspec.sessions.token_streams import Ref, Tokens
 
@@ -60,11 +61,12 @@ class Checkpoint:
 
 
 class Scheduler:
-    """Serves one session. `pool`: the states. `past`: those of the convolution, in slots of the same numbers, or None.
-    Both are written in place. Call `serve` with each step."""
+    """Serves one session. `pools`: the states, and those of the convolution in slots of the same numbers, or None. They
+    are written in place. Call `serve` with each step."""
 
-    def __init__(self, line: SessionLine, tokens: Tokens, kernels: Kernels, pool: Tensor, past: Tensor | None) -> None:
-        self.line, self.tokens, self.kernels, self.pool, self.past = line, tokens, kernels, pool, past
+    def __init__(self, line: SessionLine, tokens: Tokens, kernels: Kernels, pools: Pools) -> None:
+        self.line, self.tokens, self.kernels = line, tokens, kernels
+        self.pool, self.past, self.steps = pools.states, pools.pasts, pools.steps
         self.requests: dict[str, Served] = {}
         self.checkpoints: dict[str, Checkpoint] = {}
 
@@ -94,7 +96,7 @@ class Scheduler:
     def evict(self, step: steps.Evict) -> None:
         one = self.requests[step.request]
         if one.history:
-            past = None if self.past is None else self.past[one.slot].clone()
+            past = self._past(one, True)
             one.saved = Saved(self.pool[one.slot].clone(), past)
 
     def resume(self, step: steps.Resume) -> None:
@@ -106,7 +108,7 @@ class Scheduler:
         if saved is not None:
             self.pool[one.slot] = saved.state
             if self.past is not None and saved.past is not None:
-                self.past[one.slot] = saved.past
+                self._return_past(one.slot, saved.past)
 
     # --- checkpoints --------------------------------------------------------------------------------------------
 
@@ -126,13 +128,13 @@ class Scheduler:
     # --- prefill ------------------------------------------------------------------------------------------------
 
     def prefill(self, step: steps.Prefill) -> None:
-        rows = [self.requests[row.request] for row in step.rows]
+        rows = [self.requests[row.request] for row in step.pieces]
         flags = [bool(one.history) for one in rows]  # before this call's tokens count
-        pieces = [one.next(row.tokens) for one, row in zip(rows, step.rows, strict=True)]
+        pieces = [one.next(row.tokens) for one, row in zip(rows, step.pieces, strict=True)]
         starts = [len(one.history) for one in rows]
         pasts = [self._past(one, flag) for one, flag in zip(rows, flags, strict=True)]
-        kept = self._prefilled(rows, pieces, flags, [row.keep for row in step.rows])
-        for i, (one, row) in enumerate(zip(rows, step.rows, strict=True)):
+        kept = self._prefilled(rows, pieces, flags, [row.keep for row in step.pieces])
+        for i, (one, row) in enumerate(zip(rows, step.pieces, strict=True)):
             for wanted in row.keep:
                 count = wanted.at - starts[i]
                 self.pool[wanted.slot] = kept[i][count // (self.line.interval or 1) - 1]
@@ -187,12 +189,16 @@ class Scheduler:
                 one.slot = row.to
             write.append(one.slot)
         tokens = self.tokens.rows(refs)
-        mixed = None if self.past is None else self.kernels.convolve_one(tokens, self.past, write)
+        mixed = self._convolved(tokens, write)
         self.kernels.decode(with_mixed(tokens, mixed), self.pool, read, write)
         for ref, one in zip(refs, rows, strict=True):
             if one is not None and ref is not None:
                 one.drafts, one.accepted = [], 0
                 one.history.append(ref)
+
+    def _convolved(self, tokens: dict[str, Tensor], slots: list[int]) -> Tensor | None:
+        """One token of each row through the convolution."""
+        return None if self.past is None else self.kernels.convolve_one(tokens, self.past, slots)
 
     def verify(self, step: steps.Verify) -> None:
         rows = [None if row is None else self.requests[row.request] for row in step.rows]
@@ -263,6 +269,10 @@ class Scheduler:
     def _past(self, one: Served, flag: bool) -> Tensor | None:
         """A copy of the convolution's state of a request; None if it has none."""
         return self.past[one.slot].clone() if self.past is not None and flag else None
+
+    def _return_past(self, slot: int, past: Tensor) -> None:
+        if self.past is not None:
+            self.past[slot] = past
 
     def _recent(self, before: Tensor | None, refs: list[Ref]) -> Tensor:
         """The convolution's state after these tokens."""

@@ -12,7 +12,7 @@ from gdnspec.sessions.case import Case
 from gdnspec.sessions.follow import Pair, follow
 from gdnspec.sessions.honest import emulator
 
-OF_PREFILL = ("prefill", "keep")
+OF_PREFILL = ("prefill", "keep", "prefill_pool", "keep_absolute")
 Figures = dict[str, dict[str, dict[Metric, float]]]  # definition -> judged tensor -> metric -> error
 
 

@@ -65,7 +65,8 @@ def trials(faults: Sequence[tuple[Path, SessionFault]], every: bool) -> Iterator
     through all of these sessions, one trial per session."""
     needed: dict[Path, dict[str, None]] = {}
     for table, fault in faults:
-        known = tuple(line.name for line in sessions(families()[table.parent.name])) if every else ()
+        lines = sessions(families()[table.parent.name]) if every else []
+        known = tuple(line.name for line in lines if fault.pooled in (None, line.pooled))
         names = known or tuple(fault.killed_by)
         needed.setdefault(table, {}).update(dict.fromkeys(names))
         yield Trial(table, fault, names)

@@ -19,11 +19,13 @@ from gdnspec.sessions.token_streams import Ref, Tokens
 @dataclass(frozen=True, eq=False)
 class Expected:
     """What a step leaves behind. `outputs`: of its calls, by kind. `states`, `pasts`: by slot, what each slot holds
-    that the step writes; `pasts` are the convolution's."""
+    that the step writes; `pasts` are the convolution's. `steps`: the same of the buffer of steps, by place * drafts +
+    token."""
 
     outputs: Mapping[str, Tensor]
     states: Mapping[int, Tensor]
     pasts: Mapping[int, Tensor]
+    steps: Mapping[int, Tensor]
 
 
 @dataclass
@@ -36,6 +38,7 @@ class _Request:
     drafts: list[int] = field(default_factory=list)
     accepted: int = 0
     after: list[Memory] = field(default_factory=list)  # after 0, 1, .. of the last drafts
+    pending: "tuple[steps.Branch, list[Ref]] | None" = None  # the last draft and its tokens, until it is settled
 
 
 class Truth:
@@ -48,10 +51,13 @@ class Truth:
         self._outputs: dict[str, Tensor] = {}
         self._written: dict[int, Memory | None] = {}
         self._pasts: dict[int, Memory | None] = {}
+        self._set_aside: dict[int, Tensor] = {}  # in the buffer of steps
+        self._windows: dict[int, Tensor] = {}  # of the convolution, with the tokens that are not settled
 
     def expected(self, step: steps.Step) -> Expected:
         """What this step leaves behind. Raises `InvalidWorkload` if it is not finite."""
-        self._outputs, self._written, self._pasts = {}, {}, {}
+        self._outputs, self._written, self._pasts, self._set_aside = {}, {}, {}, {}
+        self._windows = {}
         getattr(self, f"_{step.do}")(step)
         states = {slot: self._or_nothing(memory).state for slot, memory in self._written.items()}
         pasts = {}
@@ -59,10 +65,11 @@ class Truth:
             past = self._or_nothing(memory).past
             assert past is not None
             pasts[slot] = past
-        for value in (*self._outputs.values(), *states.values(), *pasts.values()):
+        pasts |= self._windows
+        for value in (*self._outputs.values(), *states.values(), *pasts.values(), *self._set_aside.values()):
             if not bool(torch.isfinite(value).all()):
                 raise InvalidWorkload(f"what a {step.do} must leave is not finite")
-        return Expected(self._outputs, states, pasts)
+        return Expected(self._outputs, states, pasts, self._set_aside)
 
     def _or_nothing(self, memory: Memory | None) -> Memory:
         """The memory, or that of no token: zeros."""
@@ -81,8 +88,13 @@ class Truth:
     # --- calls --------------------------------------------------------------------------------------------------
 
     def _prefill(self, step: steps.Prefill) -> None:
-        outputs, mixed = [], []
+        outputs: list[Tensor | None] = []
+        mixed: list[Tensor | None] = []
         for row in step.rows:
+            if row is None:
+                outputs.append(None)
+                mixed.append(None)
+                continue
             one = self.requests[row.request]
             piece = self._next(one, row.tokens)
             counts = [kept.at - len(one.history) for kept in row.keep]
@@ -94,10 +106,12 @@ class Truth:
                 self.checkpoints[kept.checkpoint] = kept.slot, one.history + piece[:count], after[count]
             if row.tokens or one.history:
                 one.memory = after[row.tokens]
-            self._write(one.slot, one.memory, past=row.tokens > 0)
+            if row.tokens or step.keeps or not self.line.pooled:  # on a pool, nothing is written without a token
+                self._write(one.slot, one.memory, past=row.tokens > 0)
             one.history += piece
-        self._answer("keep" if any(row.keep for row in step.rows) else "prefill", torch.cat(outputs))
-        self._answer_mixed("convolve", mixed)
+        rule, *_ = kinds = [kind for kind, _ in self.line.calls(step)]
+        self._answer(rule, self._padded(outputs, 1))
+        self._answer_mixed(kinds[-1], mixed)
 
     def _decode(self, step: steps.Decode) -> None:
         outputs: list[Tensor | None] = []
@@ -150,8 +164,65 @@ class Truth:
             self._write(one.slot, one.memory)
         if step.recompute:
             o, y, _ = self._advanced(one.history, None, [])
-            self._answer("prefill", o)
-            self._answer_mixed("convolve", [y])
+            rule, *_ = kinds = [kind for kind, _ in self.line.calls(step)]
+            self._answer(rule, o)
+            self._answer_mixed(kinds[-1], [y])
+
+    def _draft(self, step: steps.DraftStep) -> None:
+        outputs: list[Tensor | None] = []
+        mixed: list[Tensor | None] = []
+        for row in step.rows:
+            if row is None:
+                outputs.append(None)
+                mixed.append(None)
+                continue
+            one = self.requests[row.request]
+            self._cleared(one)
+            piece = self._next(one, row.tokens)
+            one.pending = row, piece
+            o, y = self._drafted(step, row, one, piece)
+            outputs.append(o)
+            mixed.append(y)
+        rule, *_ = kinds = [kind for kind, _ in self.line.calls(step)]
+        padded = self._padded(outputs, step.drafts)
+        self._answer(rule, padded.reshape(-1, step.drafts, *padded.shape[1:]))
+        if self.line.convolution:
+            padded = self._padded(mixed, step.drafts)
+            self._answer(kinds[-1], padded.reshape(-1, step.drafts, *padded.shape[1:]))
+
+    def _drafted(
+        self, step: steps.DraftStep, row: steps.Branch, one: _Request, piece: list[Ref]
+    ) -> tuple[Tensor, Tensor | None]:
+        """The outputs of one row, padded to all its tokens; each is that of the last token of its path."""
+        like, like_mixed, _ = self._advanced([], one.memory, [])
+        o = like.new_zeros(step.drafts, *like.shape[1:])
+        y = None if like_mixed is None else like_mixed.new_zeros(step.drafts, *like_mixed.shape[1:])
+        for t in range(row.tokens):
+            path = [piece[i] for i in row.path(t + 1)]
+            along, mixed, after = self._advanced(path, one.memory, [len(path)])
+            o[t] = along[-1]
+            if y is not None and mixed is not None:
+                y[t] = mixed[-1]
+            self._set_aside[row.place * self.line.drafts + t] = after[len(path)].state
+        if row.tokens and self.line.convolution:
+            past = self._or_nothing(one.memory).past
+            assert past is not None
+            inputs = self.words.inputs("convolve", self.tokens.rows(piece), self.tokens.weights, self.axes, 1)
+            self._windows[one.slot] = torch.cat([past[:, 1:], inputs["x"].double().mT], 1)
+        return o, y
+
+    def _settle(self, step: steps.Settle) -> None:
+        for row in step.rows:
+            if row is None:
+                continue
+            one = self.requests[row.request]
+            assert one.pending is not None
+            branch, piece = one.pending
+            path = [piece[i] for i in branch.path(row.accept)]
+            if path:
+                one.memory = self._advanced(path, one.memory, [len(path)])[2][len(path)]
+                self._write(one.slot, one.memory, past=False)
+            one.history, one.pending = one.history + path, None
 
     def _cleared(self, one: _Request) -> None:
         if not one.history:

@@ -1,6 +1,8 @@
 """Runs wrong schedulers and wrong kernels through sessions, in the judge's own process: they are its own data."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,14 +23,30 @@ from gdnspec.sessions.check import CallFault, Judgement
 from gdnspec.sessions.follow import Maker, follow
 from gdnspec.sessions.honest import arguments, reference
 from gdnspec.sessions.kernels import Run
-from gdnspec.sessions.scheduler import Scheduler
 
 
-def module_of(name: str, text: str) -> ModuleType:
-    """A module from the text of a wrong file."""
+def module_of(name: str, text: str, beside: Path | None = None) -> ModuleType:
+    """A module from the text of a wrong file. `beside`: the folder of the files that it imports."""
     module = ModuleType(name)
-    exec(compile(text, f"<{name}>", "exec"), module.__dict__)
+    with _importing(beside):
+        exec(compile(text, f"<{name}>", "exec"), module.__dict__)
     return module
+
+
+@contextmanager
+def _importing(folder: Path | None) -> Iterator[None]:
+    """Modules come from this folder first, and are forgotten: other solutions have files of the same names."""
+    names = set() if folder is None else {file.stem for file in folder.glob("*.py")}
+    known = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    path = list(sys.path)
+    sys.path[:0] = [] if folder is None else [str(folder)]
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name in names:
+            sys.modules.pop(name, None)
+        sys.modules.update(known)
 
 
 def run_of(entries: dict[str, Callable[..., Any]]) -> Run:
@@ -42,7 +60,7 @@ def run_of(entries: dict[str, Callable[..., Any]]) -> Run:
         own = Content({name: x.clone() for name, x in given.tensors.items()}, given.scalars, given.scope)
         with torch.no_grad():
             returned = function(**arguments(found, own))
-        values = returned if isinstance(returned, tuple) else (returned,)
+        values = () if returned is None else returned if isinstance(returned, tuple) else (returned,)
         outputs = dict(zip((tensor.name for tensor in definition.outputs), values, strict=True))
         fault = untouched(definition, given.tensors, own.tensors)
         if fault is not None:
@@ -57,7 +75,7 @@ class Wrong:
 
     def __init__(self, fault: SessionFault, table: Path) -> None:
         self.fault, self._text = fault, source(fault, table)
-        self._entries = {} if fault.is_scheduler else base(fault, table).manifest.entries
+        self._base = None if fault.is_scheduler else base(fault, table)
 
     def verdict(self, case: Case) -> Verdict:
         """The verdict on one session. An exception of the fault is a RUNTIME_ERROR."""
@@ -73,11 +91,11 @@ class Wrong:
             return Verdict("RUNTIME_ERROR", f"{type(error).__name__}: {error}")
         return found.verdict
 
-    def _made(self) -> tuple[Maker, Run]:
+    def _made(self) -> tuple[Maker | None, Run]:
         # dataclasses look their module up by name: that of the right file serves as well.
-        name = "gdnspec.sessions.scheduler" if self.fault.is_scheduler else self.fault.name
-        module = module_of(name, self._text)
-        if self.fault.is_scheduler:
-            return module.Scheduler, reference
-        entries = {d: getattr(module, self._entries[d].function) for d in self.fault.definitions}
-        return Scheduler, run_of(entries)
+        name = f"gdnspec.sessions.{self.fault.base}" if self.fault.is_scheduler else self.fault.name
+        module = module_of(name, self._text, None if self._base is None else self._base.folder)
+        if self._base is None:
+            return module.PoolScheduler if self.fault.pooled else module.Scheduler, reference
+        entries = {d: getattr(module, self._base.manifest.entries[d].function) for d in self.fault.definitions}
+        return None, run_of(entries)

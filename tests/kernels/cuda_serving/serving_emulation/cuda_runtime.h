@@ -10,7 +10,7 @@
 #define __global__
 #define __forceinline__ inline
 #define __grid_constant__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 struct uint2 { uint32_t x, y; };
 struct uint4 { uint32_t x, y, z, w; };
@@ -26,6 +26,7 @@ To bits_of(From x) {
 inline uint32_t __float_as_uint(float x) { return bits_of<uint32_t>(x); }
 inline float __uint_as_float(uint32_t x) { return bits_of<float>(x); }
 inline float rsqrtf(float x) { return 1.f / std::sqrt(x); }
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 using std::max;
 using std::min;
 

@@ -2,7 +2,7 @@
 #include <thread>
 #include <vector>
 
-#include "calls.cuh"
+#include "tree.cuh"
 
 namespace {
 
@@ -29,16 +29,27 @@ T* at(void* const* tensors, int n) {
   return static_cast<T*>(tensors[n]);
 }
 
-// Tensors in the order of the definition, then the output.
+// Tensors in the order of gdn_verify_drafts_k_last, then the output, then the parents of a tree.
 template <class E, int D>
-void verify_of(void* const* x, const int64_t* sizes, float scale) {
+VerifyArguments<E> verify_arguments(void* const* x, const int64_t* sizes, float scale) {
   const auto [B, T, H, heads, slots, normalise, pool_stride] = reinterpret_cast<const int64_t(&)[7]>(*sizes);
-  const VerifyArguments<E> p{
+  return {
       at<bf16>(x, 0), at<bf16>(x, 1), at<bf16>(x, 2), at<bf16>(x, 9), at<bf16>(x, 11), at<bf16>(x, 10), at<float>(x, 8),
       at<E>(x, 3), at<E>(x, 5), pool_stride, T * H * D * D, at<int32_t>(x, 4), at<int32_t>(x, 6), at<int32_t>(x, 7),
       at<bf16>(x, 12), static_cast<int>(slots), static_cast<int>(T), static_cast<int>(H), static_cast<int>(H / heads), scale,
       normalise != 0};
-  launch(B * H * Tile<E, D>::kTiles, [&] { verify_kernel<E, D>(p); });
+}
+
+template <class E, int D>
+void verify_of(void* const* x, const int64_t* sizes, float scale) {
+  const auto p = verify_arguments<E, D>(x, sizes, scale);
+  launch(sizes[0] * sizes[2] * Tile<E, D>::kTiles, [&] { verify_kernel<E, D>(p); });
+}
+
+template <int D>
+void tree_of(void* const* x, const int64_t* sizes, float scale) {
+  const TreeArguments<float> p{verify_arguments<float, D>(x, sizes, scale), at<int32_t>(x, 13)};
+  launch(sizes[0] * sizes[2] * Tile<float, D>::kTiles, [&] { tree_kernel<float, D>(p); });
 }
 
 template <class E, int D>
@@ -57,12 +68,25 @@ extern "C" {
 
 #define FOR(D)                                                                                                \
   void verify_float32_##D(void** x, int64_t* n, float scale) { verify_of<float, D>(x, n, scale); }            \
+  void tree_float32_##D(void** x, int64_t* n, float scale) { tree_of<D>(x, n, scale); }                       \
   void verify_bfloat16_##D(void** x, int64_t* n, float scale) { verify_of<bf16, D>(x, n, scale); }            \
   void prefill_float32_##D(void** x, int64_t* n, float scale) { prefill_of<float, D>(x, n, scale); }          \
   void prefill_bfloat16_##D(void** x, int64_t* n, float scale) { prefill_of<bf16, D>(x, n, scale); }
 FOR(64)
 FOR(128)
 FOR(256)
+
+// The order in which a tree's tokens are visited, and for each whether its state must be read back.
+void visits(const int32_t* parents, int count, int32_t* order, int32_t* read) {
+  Tree tree(parents, count);
+  int t = -1;
+  for (int n = 0; tree.left != 0; ++n) {
+    int next = tree.take_child(t);
+    read[n] = next < 0;
+    while (next < 0) t = tree.parent(t), next = tree.take_child(t);
+    order[n] = t = next;
+  }
+}
 
 void commit(void** x, int64_t* n) {  // rows, slots, tokens, and 16-byte words of a state and from slot to slot
   const int64_t blocks = (n[3] + kThreads * kCopied - 1) / (kThreads * kCopied);

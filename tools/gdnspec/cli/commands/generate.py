@@ -46,6 +46,9 @@ StatesName = Annotated[
 Convolution = Annotated[
     bool, typer.Option("--convolution", help="Sessions whose tokens pass the convolution before the rule.")
 ]
+Pooled = Annotated[
+    bool, typer.Option("--pooled", help="Sessions whose prefills and drafts work on the slots of the pool.")
+]
 Regime = Annotated[
     str | None,
     typer.Option(
@@ -82,6 +85,7 @@ def generate(
     sessions: Sessions = False,
     states: StatesName = None,
     convolution: Convolution = False,
+    pooled: Pooled = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Draw workloads. The same options give the same lines and the same tensors on any machine."""
@@ -90,10 +94,10 @@ def generate(
         cuda = {f"--device {device}": device == "cuda"}
         of_calls = {"--lengths": lengths, "--batch": batch, "--drafts": drafts, "--scalar": scalar}
         session_files.refuse({**of_calls, **cuda})
-        _sessions(name, preset, regime, states or "float32", convolution, count, seed, output, force, freeze)
+        _sessions(name, preset, regime, states or "float32", convolution, pooled, count, seed, output, force, freeze)
         return
-    if states is not None or convolution:
-        raise SpecError("--states and --convolution describe sessions: add --sessions")
+    if states is not None or convolution or pooled:
+        raise SpecError("--states, --convolution and --pooled describe sessions: add --sessions")
     if name is None:
         raise SpecError("name a DEFINITION: gdnspec list definitions, or --sessions")
     found = definition(name)
@@ -131,8 +135,8 @@ def generate(
 
 
 def _sessions(
-    name: str | None, preset: str, regime: str | None, states: str, convolution: bool, count: int, seed: int,
-    output: Path, force: bool, freeze: bool,
+    name: str | None, preset: str, regime: str | None, states: str, convolution: bool, pooled: bool, count: int,
+    seed: int, output: Path, force: bool, freeze: bool,
 ) -> None:  # fmt: skip
     family = session_files.family_named(name)
     known, stored = family.about.regimes, session_files.states_named(states)
@@ -144,7 +148,7 @@ def _sessions(
 
     from gdnspec.sessions.random_walk import draw
 
-    lines = (draw(f"{chosen}_{i}", preset, chosen, seed + i, stored, convolution) for i in range(count))
+    lines = (draw(f"{chosen}_{i}", preset, chosen, seed + i, stored, convolution, pooled=pooled) for i in range(count))
     session_files.write(family, lines, count, output, force, freeze)
 
 

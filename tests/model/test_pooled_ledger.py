@@ -1,0 +1,78 @@
+"""Sessions on the pool: steps that cannot happen, and the account of drafts that are settled later."""
+
+import pytest
+from gdnspec.model.errors import SpecError
+from gdnspec.model.ledger import walk
+from test_session_ledger import BEGUN, KEEP, ROW, Step, admit, decode, prefill, session, step, verify
+
+
+def draft(request: str, place: int, tokens: int, drafts: int = 3, **more: object) -> Step:
+    return {"do": "draft", "drafts": drafts, "rows": [{"request": request, "place": place, "tokens": tokens, **more}]}
+
+
+def settle(request: str, accept: int) -> Step:
+    return {"do": "settle", "rows": [{"request": request, "accept": accept}]}
+
+
+DRAFTED = [*BEGUN, draft("a", 4, 2)]
+PADDED = {"do": "prefill", "rows": [None, {"request": "a", "tokens": 64, "keep": [KEEP]}]}
+
+WRONG: list[tuple[list[Step], str, str]] = [
+    ([*BEGUN, verify("a", [2, 3], 1)], "/steps/2/do", "sets drafts aside"),
+    ([*BEGUN, draft("a", 4, 4)], "/steps/2/rows/0/tokens", "at most 3"),
+    ([*BEGUN, draft("a", 6, 2)], "/steps/2/rows/0/place", "there is no place 6"),
+    ([*DRAFTED, draft("a", 4, 2)], "/steps/3/rows/0/request", "drafts that are not settled"),
+    ([*DRAFTED, admit("b", 2), draft("b", 4, 1)], "/steps/4/rows/0/place", "belongs to the drafts of 'a'"),
+    ([*DRAFTED, settle("a", 1), draft("a", 4, 2, drafts=2)], "/steps/4/drafts", "has 3 tokens for each row, not 2"),
+    ([*DRAFTED, settle("a", 3)], "/steps/3/rows/0/accept", "accepts 3 tokens, but only 2 are drafted"),
+    ([*DRAFTED, settle("a", 1), settle("a", 1)], "/steps/4/rows/0/request", "nothing to settle"),
+    ([*BEGUN, {"do": "settle", "rows": [None]}], "/steps/2/do", "no step drafts before"),
+    ([*DRAFTED, decode(ROW)], "/steps/3/rows/0/request", "so it cannot be decoded"),
+    ([*DRAFTED, prefill("a")], "/steps/3/rows/0/request", "so it cannot be prefilled"),
+    ([*BEGUN, draft("a", 4, 2, parents=[-1])], "/steps/2/rows/0/parents", "1 parents for 2 tokens"),
+    ([*BEGUN, draft("a", 4, 2, parents=[-1, 1])], "/steps/2/rows/0/parents/1", "token 1 follows 1"),
+    ([admit("a", 1), PADDED], "/steps/1/rows", "does not pad"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("steps", "place", "message"), WRONG)
+def test_a_wrong_step_is_placed(steps: list[Step], place: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        session(steps, pooled=True, interval=64)
+    said = str(caught.value)
+    assert f"line 7: {place}" in said
+    assert message in said
+
+
+def test_only_a_session_on_the_pool_pads_a_prefill_and_drafts() -> None:
+    padded = {"do": "prefill", "rows": [{"request": "a", "tokens": 3}, None]}
+    for steps, place in (([admit("a", 1), padded], "/steps/1/rows/1"), (DRAFTED, "/steps/2/do")):
+        with pytest.raises(SpecError, match=place):
+            session([*steps, step("finish", request="a")])
+
+
+def test_the_window_of_the_convolution_needs_one_accepted_token() -> None:
+    with pytest.raises(SpecError, match="accepts nothing, and the convolution"):
+        session([*DRAFTED, settle("a", 0)], pooled=True, convolution=True)
+
+
+@pytest.mark.parametrize(("at", "message"), [(64, ""), (61, "keeps states at multiples of 64"), (128, "no state")])
+def test_edges_are_absolute(at: int, message: str) -> None:
+    kept = prefill("a", 64, keep=[{**KEEP, "at": at}])
+    steps = [*BEGUN, kept, step("finish", request="a")]
+    if not message:
+        assert session(steps, interval=64, pooled=True).kinds == ["keep_absolute", "prefill_pool"]
+        return
+    with pytest.raises(SpecError, match=message):
+        session(steps, interval=64, pooled=True)
+
+
+def test_a_path_of_a_tree_counts() -> None:
+    steps = [*BEGUN, draft("a", 4, 3, parents=[-1, 0, 0]), settle("a", 3), step("finish", request="a")]
+    line = session(steps, pooled=True)
+    seen = []
+    ledger = walk(line, lambda ledger, _: seen.append({name: one.tokens for name, one in ledger.open.items()}))
+    assert [one.get("a") for one in seen] == [0, 3, 3, 5, None]
+    assert ledger.used == {"a": 6}
+    assert ledger.places == {}
+    assert (line.kinds, line.drafts) == (["prefill_pool", "settle", "tree"], 3)
