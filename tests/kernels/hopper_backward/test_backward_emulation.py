@@ -99,6 +99,8 @@ OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
         pytest.param("reverse.cuh", TAIL, "if (true) {\n const", "WRONG", id="a tail over the next sequence"),
         pytest.param("products.cuh", "wgmma_shared<E, 1, 1>", "wgmma_shared<E, 1, 0>", "WRONG", id="not turned"),
         pytest.param("invert.cuh", "x[0][j + e] *= beta[e] * inverse[0];", ";", "WRONG", id="E as M"),
+        pytest.param("prepare.cuh", "if (kInStates && p.copies) copy", "if (false) copy", "WRONG", id="no second tile"),
+        pytest.param("reverse.cuh", "work.slice > 0 ? kSecondAt : 0", "0", "WRONG", id="a tile where dS is"),
         pytest.param("together.cuh", END_OF_WALKS, "", "to where a barrier is", id="barriers that stay"),
     ],
 )  # fmt: skip

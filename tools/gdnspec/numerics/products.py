@@ -8,7 +8,7 @@ every operand is a sum of two bfloat16 terms.
 A product with a single vector, as in a recurrence over tokens, stays in float32. In a reference that works in chunks it
 is rounded too: it is a chunk of one token, which kernels pad to a full one.
 
-Sums, and functions that no standard rounds (exp, solve_triangular, ...), are computed in float64 and rounded to float32.
+Sums, and functions that no standard rounds (exp, solve_triangular), are computed in float64 and rounded to float32.
 So an emulator's figures depend neither on an order of summation, nor on a processor, nor on the number of threads. A
 difference in the last bit of float32 would not stay small: it turns the rounding of an operand elsewhere, and a
 gradient with few elements, such as dA_log, had an error that differed by a quarter.

@@ -1,0 +1,155 @@
+"""What the backward solutions allocate beside inputs and outputs: counted from their own code, without a GPU, for the
+rows of the performance suite and of benchmarks/backward_rows.py, and as their pages say."""
+
+import re
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from conftest import ROOT
+from gdnspec.build.loader import load_function
+from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.workloads import workloads
+
+torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE / "hopper_backward"), str(HERE / "triton_backward"), str(ROOT / "benchmarks")]
+
+from backward_arguments import arguments  # noqa: E402
+from prefill_shapes import RAGGED, rows  # noqa: E402
+from test_backward_emulation import GXX, OF_PREFILL, device_code  # noqa: E402
+from test_backward_emulation import HERE as EMULATOR  # noqa: E402
+
+BACKWARD = "gdn_prefill_backward_k_last"
+MULTIPROCESSORS = 132
+
+
+class Shape(NamedTuple):
+    """Head size 128, bfloat16, states given."""
+
+    heads: tuple[int, int]  # of queries and keys, of values
+    tokens: int
+    sequences: int
+
+    @property
+    def inputs(self) -> int:
+        """Bytes."""
+        (hk, h), tokens = self.heads, self.tokens
+        return tokens * (256 * (2 * hk + 2 * h) + 8 * h) + 8 * (self.sequences + 1) + 2 * self.sequences * h * 65536
+
+
+SHAPES = sorted(
+    {Shape(row.heads, sum(row.lengths), len(row.lengths)) for row in rows() if row.head_size == 128}
+    | {
+        Shape((hk, h), line.axes["total_seq_len"], line.axes["num_seqs"])
+        for line in workloads(definition(BACKWARD)) if line.suite == "performance"
+        for hk, h in [((16, 32) if "16x32" in line.name else (16, 64) if "16x64" in line.name else (4, 16))]
+    }
+)  # fmt: skip
+# Few heads of which sequences are cut: the states between segments come on top.
+CUT = [Shape((2, 8), 8192, 1), Shape((2, 8), 32768, 1)]
+
+
+def shape_of(text: str) -> Shape:
+    """Of "16/32, 4x2048"."""
+    heads, lengths = text.split(", ")
+    hk, h = map(int, heads.split("/"))
+    if lengths == "ragged16":
+        return Shape((hk, h), sum(RAGGED), len(RAGGED))
+    count, tokens = map(int, lengths.split("x"))
+    return Shape((hk, h), count * tokens, count)
+
+
+def stated(solution: str) -> dict[Shape, float]:
+    """The table of the solution's page: bytes beside inputs and outputs over bytes of inputs."""
+    text = (ROOT / f"solutions/{solution}/README.md").read_text()
+    row = r"^\| (\d+/\d+, (?:\d+x\d+|ragged16))(?: \(cut\))? \| [\d,]+ MB \| [\d,]+ MB \| ([\d.]+) \|$"
+    found = re.findall(row, text, re.M)
+    return {shape_of(text): float(ratio) for text, ratio in found}
+
+
+@pytest.fixture(scope="module")
+def of_hopper(tmp_path_factory: pytest.TempPathFactory) -> dict[Shape, float]:
+    if GXX is None:
+        pytest.skip("no g++ here")
+    folder = tmp_path_factory.mktemp("workspace")
+    device_code(folder, None)
+    includes = [f"-I{x}" for x in (folder, EMULATOR, OF_PREFILL, OF_PREFILL / "hopper_emulation")]
+    program, main = folder / "workspace", HERE / "hopper_backward/workspace.cpp"
+    subprocess.run([str(GXX), "-std=c++20", "-w", *includes, "-o", program, main], check=True)
+    asked = "\n".join(f"{x.tokens} {x.sequences} {x.heads[0]} {x.heads[1]} {MULTIPROCESSORS}" for x in SHAPES)
+    done = subprocess.run([program], input=asked, capture_output=True, text=True, check=True)
+    lines = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+    assert [x for x, (segment, _) in zip(SHAPES, lines, strict=True) if segment] == sorted(CUT)
+    return {x: size / x.inputs for x, (_, size) in zip(SHAPES, lines, strict=True)}
+
+
+def test_hopper_backward_takes_at_most_twice_its_inputs(of_hopper: dict[Shape, float]) -> None:
+    assert {x: ratio for x, ratio in of_hopper.items() if ratio > 2}.keys() == set(CUT)
+    assert max(of_hopper.values()) < 2.25
+
+
+class Allocated(TorchDispatchMode):
+    """The bytes that are allocated inside, at the most at a time."""
+
+    def __init__(self, given: Any) -> None:
+        super().__init__()
+        self.seen: weakref.WeakSet[Any] = weakref.WeakSet(x.untyped_storage() for x in given)
+        self.now = self.most = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        for x in tree_leaves(found):
+            if isinstance(x, torch.Tensor) and (storage := x.untyped_storage()) not in self.seen:
+                self.seen.add(storage)
+                self._count(storage.nbytes())
+                weakref.finalize(storage, self._count, -storage.nbytes())
+        return found
+
+    def _count(self, size: int) -> None:
+        self.now += size
+        self.most = max(self.most, self.now)
+
+
+@pytest.fixture(scope="module")
+def of_triton(tmp_path_factory: pytest.TempPathFactory) -> dict[Shape, float]:
+    pytest.importorskip("triton")
+    folder = ROOT / "solutions/triton_backward"
+    call = load_function(folder, "kernel.py::backward_k_last", build_dir=tmp_path_factory.mktemp("build"))
+    own, found = call.__globals__, {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in own if name.endswith("_kernel")]:
+
+            class Launched:
+                def __getitem__(self, grid: Any) -> Any:
+                    return lambda *args, **options: None
+
+            patch.setitem(own, name, Launched())
+        patch.setitem(own, "INTERPRETED", False)
+        for x in SHAPES:
+            given = arguments(128, x.tokens, x.sequences, (x.heads[0], *x.heads), device="meta")
+            with Allocated([y for y in given.values() if isinstance(y, torch.Tensor)]) as allocated:
+                call(**given)
+            found[x] = allocated.most / x.inputs
+    return found
+
+
+def test_triton_backward_takes_what_its_page_says(of_triton: dict[Shape, float]) -> None:
+    assert max(ratio for x, ratio in of_triton.items() if x.heads == (16, 32)) < 2.1
+    assert max(of_triton.values()) < 2.9
+
+
+@pytest.mark.parametrize("solution", ["hopper_backward", "triton_backward"])
+def test_pages_have_what_the_code_allocates(solution: str, request: pytest.FixtureRequest) -> None:
+    counted = request.getfixturevalue("of_hopper" if solution == "hopper_backward" else "of_triton")
+    page = stated(solution)
+    assert len(page) >= 8
+    for shape, ratio in page.items():
+        assert counted[shape] == pytest.approx(ratio, abs=0.006), shape
