@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from conftest import ROOT
 from gdnspec.build.loader import load_function
-from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.definitions import definition as found_definition
 from gdnspec.catalog.workloads import workloads
 
 torch = pytest.importorskip("torch")
@@ -49,7 +49,7 @@ SHAPES = sorted(
     {Shape(row.heads, sum(row.lengths), len(row.lengths)) for row in rows() if row.head_size == 128}
     | {
         Shape((hk, h), line.axes["total_seq_len"], line.axes["num_seqs"])
-        for line in workloads(definition(BACKWARD)) if line.suite == "performance"
+        for line in workloads(found_definition(BACKWARD)) if line.suite == "performance"
         for hk, h in [((16, 32) if "16x32" in line.name else (16, 64) if "16x64" in line.name else (4, 16))]
     }
 )  # fmt: skip
@@ -118,26 +118,36 @@ class Allocated(TorchDispatchMode):
         self.most = max(self.most, self.now)
 
 
+class Launched:
+    """A kernel that is not launched."""
+
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda *args, **options: None
+
+
+def allocated_by(call: Any, given: dict[str, Any]) -> int:
+    """Bytes that a call in Triton allocates at the most, for tensors without memory, as if a GPU had them."""
+    places = [call.__globals__, *(x.__globals__ for x in call.__globals__.values() if hasattr(x, "__globals__"))]
+    with pytest.MonkeyPatch.context() as patch:
+        for own in places:
+            for name in [name for name in own if name.endswith("_kernel")]:
+                patch.setitem(own, name, Launched())
+            if "INTERPRETED" in own:
+                patch.setitem(own, "INTERPRETED", False)
+        with Allocated([x for x in given.values() if isinstance(x, torch.Tensor)]) as allocated:
+            call(**given)
+    return allocated.most
+
+
 @pytest.fixture(scope="module")
 def of_triton(tmp_path_factory: pytest.TempPathFactory) -> dict[Shape, float]:
     pytest.importorskip("triton")
     folder = ROOT / "solutions/triton_backward"
     call = load_function(folder, "kernel.py::backward_k_last", build_dir=tmp_path_factory.mktemp("build"))
-    own, found = call.__globals__, {}
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in own if name.endswith("_kernel")]:
-
-            class Launched:
-                def __getitem__(self, grid: Any) -> Any:
-                    return lambda *args, **options: None
-
-            patch.setitem(own, name, Launched())
-        patch.setitem(own, "INTERPRETED", False)
-        for x in SHAPES:
-            given = arguments(128, x.tokens, x.sequences, (x.heads[0], *x.heads), device="meta")
-            with Allocated([y for y in given.values() if isinstance(y, torch.Tensor)]) as allocated:
-                call(**given)
-            found[x] = allocated.most / x.inputs
+    found = {}
+    for x in SHAPES:
+        given = arguments(128, x.tokens, x.sequences, (x.heads[0], *x.heads), device="meta")
+        found[x] = allocated_by(call, given) / x.inputs
     return found
 
 
@@ -153,3 +163,32 @@ def test_pages_have_what_the_code_allocates(solution: str, request: pytest.Fixtu
     assert len(page) >= 8
     for shape, ratio in page.items():
         assert counted[shape] == pytest.approx(ratio, abs=0.006), shape
+
+
+@pytest.mark.parametrize(
+    ("definition", "entry", "most"),
+    [
+        ("gdn_conv1d_backward", "conv1d.py::conv1d_backward", 0.16),
+        ("gdn_gated_rms_norm_backward", "gated_norm.py::gated_rms_norm_backward", 0.05),
+    ],
+)
+def test_what_is_around_the_rule_takes_a_fraction(definition: str, entry: str, most: float, tmp_path: Path) -> None:
+    """The convolution of 8,192 channels, four taps, states given; and the norm of 32 heads of 128."""
+    pytest.importorskip("triton")
+    call = load_function(ROOT / "solutions/triton_layer_backward", entry, build_dir=tmp_path)
+    rows = lambda *shape: torch.empty(*shape, dtype=torch.bfloat16, device="meta")  # noqa: E731
+    f32 = lambda *shape: torch.empty(*shape, device="meta")  # noqa: E731
+    for line in (line for line in workloads(found_definition(definition)) if line.suite == "performance"):
+        if "batch_size" in line.axes:
+            x = (line.axes["batch_size"], 32, 128)
+            given = {"x": rows(*x), "z": rows(*x), "weight": f32(128), "eps": None, "do": rows(*x)}
+            out = {"dx": rows(*x), "dz": rows(*x), "dweight": f32(128)}
+        else:
+            T, N, C = line.axes["total_seq_len"], line.axes["num_seqs"], 8192
+            given = {
+                "x": rows(T, C), "weight": rows(C, 4), "bias": rows(C), "do": rows(T, C), "dht": f32(N, C, 3),
+                "cu_seqlens": torch.empty(N + 1, dtype=torch.int64, device="meta"), "initial_state": rows(N, C, 3),
+            }  # fmt: skip
+            out = {"dx": rows(T, C), "dweight": f32(C, 4), "dbias": f32(C), "dh0": f32(N, C, 3)}
+        inputs = sum(x.numel() * x.element_size() for x in given.values() if x is not None)
+        assert allocated_by(call, given | out) <= most * inputs, line.name
