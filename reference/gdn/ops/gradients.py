@@ -84,8 +84,8 @@ def backward_of(plain: Function, served: Backward | None) -> Function:
             return _by_autograd(plain, grads, needs, args)
         with torch.no_grad():
             definition, inputs, finish = served.asked(_dense(grads), args)
-            # What the forward pass took as it lies is no reason to refuse here, nor to leave out a kernel: copies are cheap
-            # beside it.
+            # The forward pass took them as they lie: no reason to refuse here, nor to leave out a kernel. Copies are
+            # cheap beside it.
             inputs = tuple(_dense(list(inputs)))
             found = chosen(definition, inputs)(*inputs)
             found = found if finish is None else finish(found)
