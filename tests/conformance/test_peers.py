@@ -21,7 +21,8 @@ PEERS = sorted(file.parent.name for file in (ROOT / "peers").glob("*/solution.js
 
 
 def test_there_are_the_seven() -> None:
-    assert PEERS == ["attn_gym", "fla", "fla_kda", "flash_qla", "flashinfer", "onnxruntime", "transformers"]
+    libraries = ["attn_gym", "fla", "fla_kda", "flash_qla", "flash_qla_backward", "flashinfer", "onnxruntime"]
+    assert PEERS == [*libraries, "transformers"]
 
 
 def test_they_run_where_they_are_named_alone() -> None:
@@ -40,7 +41,8 @@ def test_what_they_need_is_an_extra(name: str) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     packages = load_solution(ROOT / "peers" / name).manifest.requires.packages
     wanted = {Requirement(line).name for line in packages} - {"torch", "triton"}
-    assert wanted <= {Requirement(line).name for line in extras[name.removesuffix("_kda").replace("_", "-")]}
+    extra = name.removesuffix("_kda").removesuffix("_backward").replace("_", "-")
+    assert wanted <= {Requirement(line).name for line in extras[extra]}
 
 
 def test_a_missing_package_is_told_with_the_command_that_installs_it(gdnspec: Run, tmp_path: Path) -> None:
