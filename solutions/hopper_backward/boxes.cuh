@@ -132,9 +132,9 @@ constexpr int kWalkers = 8;  // warps that walk over a (sequence, head)
 // Where each of them leaves what it finds of dbeta, 64 numbers. They are as long as a row of dk, which nobody has written yet where a
 // chunk is whole. `at`: of the chunk; `first`: its first token.
 constexpr bool in_rows_of_keys(const Problem& p) { return p.k_group * kWalkers <= kChunk; }
-__device__ __forceinline__ float* betas_at(const Problem& p, int64_t at, int64_t first, bool whole, int n, int h, int walker) {
+__device__ __forceinline__ float* betas_at(const Problem& p, int64_t at, int64_t first, bool whole, int n, int h, int k_head, int walker) {
   if (in_rows_of_keys(p) && whole) {
-    const int64_t row = (first + h % p.k_group * kWalkers + walker) * p.k_heads + h / p.k_group;
+    const int64_t row = (first + (h - k_head * p.k_group) * kWalkers + walker) * p.k_heads + k_head;
     return reinterpret_cast<float*>(static_cast<uint16_t*>(p.dk) + row * kHeadSize);
   }
   return p.of_beta + ((in_rows_of_keys(p) ? at_place(p, n, h) : at) * kWalkers + walker) * kChunk;

@@ -5,13 +5,13 @@
 namespace {
 
 // What the reverse walk has found of dbeta, summed over its warps. By one warp.
-__device__ __forceinline__ void write_betas(const Problem& p, int64_t at, int64_t first, int valid, int n, int h, int lane) {
+__device__ __forceinline__ void write_betas(const Problem& p, int64_t at, int64_t first, int valid, int n, int h, int k_head, int lane) {
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const int t = lane + 32 * e;
     float sum = 0.f;
 #pragma unroll
-    for (int i = 0; i < kWalkers; ++i) sum += betas_at(p, at, first, valid == kChunk, n, h, i)[t];
+    for (int i = 0; i < kWalkers; ++i) sum += betas_at(p, at, first, valid == kChunk, n, h, k_head, i)[t];
     if (t < valid) p.dbeta[(first + t) * p.H + h] = sum;
   }
 }

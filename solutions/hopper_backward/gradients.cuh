@@ -112,7 +112,7 @@ struct GradientBlock {
       // Before anything is multiplied, for they may lie in rows of dk.
 #pragma unroll 1
       for (int h = task.k_head * p.k_group; h < (task.k_head + 1) * p.k_group; ++h) {
-        write_betas(p, at_place(p, task.place, h), task.first, task.valid, task.n, h, lane_here());
+        write_betas(p, at_place(p, task.place, h), task.first, task.valid, task.n, h, task.k_head, lane_here());
       }
       __syncwarp();
 #pragma unroll 1
@@ -234,7 +234,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     multiply_boxes<E>(dQ, scores, k, true);
     multiply_turned<E>(dK, scores, q, true);
     multiply_boxes<E>(dK, keys, k, true);
-    multiply_turned<E>(dK, keys, k, true);
+    if constexpr (!kSymmetric) multiply_turned<E>(dK, keys, k, true);
     wgmma_commit();
     if (of_block == 0) {
       const float* const exact_states = task.at_end ? of_states_at(p, task.n, h, task.is_last) : nullptr;

@@ -254,7 +254,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const bool ends = !Carries && with_rests && (turn == 0 || turn == chunks - 1);
     const auto betas = [&] {  // of this warp
       const int c = chunks - 1 - turn;
-      return betas_at(p, at, s.work.start + static_cast<int64_t>(c) * kChunk, s.work.tokens - c * kChunk >= kChunk, s.work.n, s.work.h, walker);
+      return betas_at(p, at, s.work.start + static_cast<int64_t>(c) * kChunk, s.work.tokens - c * kChunk >= kChunk, s.work.n, s.work.h, s.work.k_head, walker);
     };
     if (!Carries && !ends) dot_tokens<E, false>(y, r, nullptr, betas(), warp, lane);
     wgmma_wait<0>();

@@ -73,6 +73,12 @@ def test_the_gradients_are_right_in_other_orders(tmp_path: Path, seed: int, term
     assert len(done.stdout.splitlines()) == THOROUGH_RUNS
 
 
+@pytest.mark.thorough
+def test_the_gradients_are_right_with_one_product_for_both_triangles_of_keys(tmp_path: Path) -> None:
+    done = emulate(tmp_path, "-O1", "-DGDN_SYMMETRIC")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 TAIL = "if (rows >= kChunk) {\n      const"
 TO_TMA = "fence_async();  // for warps that walk, which have written it"
 OWN_PLACE = "barrier_wait(shared_address(&s.empty[i % Stages]), i / Stages & 1);"
