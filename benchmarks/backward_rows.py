@@ -117,7 +117,8 @@ class FlashQLA:
 
         self.name, self.library, self.splits = name, chunk, name == PEERS[0]
 
-    def bound(self, given: Tensors) -> Callable[[], Tensors]:
+    def passes(self, given: Tensors) -> tuple[Callable[[], Any], Callable[[Any], Tensors]]:
+        """Its forward pass, which returns what the backward pass is given, and that."""
         # From the lengths on the host, so ahead of the call: a model has it once for all of its layers.
         context = self.library.build_cp_context(
             given["cu_seqlens"].clone(), enable_intra=self.splits, num_v_heads=given["v"].shape[1],
@@ -125,20 +126,28 @@ class FlashQLA:
         )  # fmt: skip
         q, k, v, beta, do = (given[name][None] for name in ("q", "k", "v", "beta", "do"))
         scale, alpha = given["q"].shape[-1] ** -0.5, given["g"]
+        log_alpha = alpha.log()[None]
         common = {"initial_state": given["initial_state"], "cu_seqlens": context.cu_seqlens, "state_v_first": True,
                   "cp_context": context, "scale": scale}  # fmt: skip
-        sums, inverses, *_, kept = self.library.chunk_gated_delta_rule_fwd(
-            q, k, v, alpha.log()[None], beta, enable_fwd_cp_cache=True, is_train=True, **common
-        )
 
-        def call() -> Tensors:
+        def forward() -> Any:
+            return self.library.chunk_gated_delta_rule_fwd(
+                q, k, v, log_alpha, beta, enable_fwd_cp_cache=True, is_train=True, **common
+            )
+
+        def backward(of_forward: Any) -> Tensors:
+            sums, inverses, *_, kept = of_forward
             dq, dk, dv, dbeta, dg, dh0 = self.library.chunk_gated_delta_rule_bwd(
                 q, k, v, sums, beta, inverses, do, dht=given["dht"], cp_cache=kept, **common
             )
             found = {"dq": dq, "dk": dk, "dv": dv, "dg": dg, "dbeta": dbeta}
             return {name: x[0] for name, x in found.items()} | {"dh0": dh0, "of log alpha": alpha}
 
-        return call
+        return forward, backward
+
+    def bound(self, given: Tensors) -> Callable[[], Tensors]:
+        forward, backward = self.passes(given)
+        return partial(backward, forward())
 
 
 def compared(found: Tensors) -> Tensors:

@@ -105,6 +105,13 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=3e-3, help="of learning")
     parser.add_argument("--text", type=int, default=300_000, help="bytes of text")
     args = parser.parse_args(words)
+    for name in ("steps", "rows", "length", "hidden"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name}: {getattr(args, name)} is less than 1")
+    if args.length >= args.text:
+        parser.error(f"--length: a sequence of {args.length} tokens does not fit into --text {args.text} bytes")
+    if args.device == "cuda" and not gpu:
+        parser.error("--device cuda: PyTorch finds no CUDA GPU here; leave it out to run on the CPU")
     on_cpu = args.device == "cpu"
     args.dtype = args.dtype or ("float32" if on_cpu else "bfloat16")
     args.head_size = args.head_size or (16 if on_cpu else 128)

@@ -143,3 +143,43 @@ def test_decode_has_the_batches_on_either_side_of_each_wave(monkeypatch: pytest.
     (said,) = decode.summary(json.loads(json.dumps(records)), 132)
     assert said.startswith("16/48 dense float32: 1 of 2 rows take longer than allowed [3]; most beside the copy 1.260")
     assert said.endswith("1 rows more than 1% slower than a peer [3]")
+
+
+@pytest.fixture
+def training(shapes: ModuleType) -> ModuleType:
+    pytest.importorskip("torch")
+    return importlib.import_module("training_rows")
+
+
+def test_training_has_the_long_rows_and_twelve_short_ones(shapes: ModuleType, training: ModuleType) -> None:
+    groups = [row.group for row in shapes.chosen(training.ROWS)]
+    assert (len(groups), groups.count("long"), groups.count("short")) == (72, 60, 12)
+
+
+def test_training_counts_the_gates_that_speak_against_us(
+    shapes: ModuleType, tables: ModuleType, training: ModuleType
+) -> None:
+    one, two, *_ = shapes.rows()
+    records = [
+        recorded(tables, row, "H", 100.0, other) | {"gates": gates}
+        for row, gates, other in (
+            (one, "decay", 150.0), (one, "typical", 50.0), (two, "decay", 200.0), (two, "typical", math.nan),
+        )
+    ]  # fmt: skip
+    text = training.tables(records)
+    assert "H, decay gates: 2 rows; FlashQLA / gdnspec 1.732 (geometric mean), least 1.500" in text
+    assert f"H, chosen against us: 2 rows; FlashQLA / gdnspec 1.000 (geometric mean), least 0.500 ({one.name}" in text
+    assert "1 below 1; 50.0% of the bound" in text.splitlines()[-2]
+
+
+def test_training_calls_both_solutions(training: ModuleType, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    rows = lambda *shape: torch.randn(*shape).bfloat16()  # noqa: E731
+    given = {
+        "q": rows(3, 1, 8), "k": rows(3, 1, 8), "v": rows(3, 2, 8), "g": torch.rand(3, 2), "beta": torch.rand(3, 2),
+        "cu_seqlens": torch.tensor([0, 2, 3]), "initial_state": torch.randn(2, 2, 8, 8), "scale": None,
+        "do": rows(3, 2, 8), "dht": torch.randn(2, 2, 8, 8),
+    }  # fmt: skip
+    found = training.Ours("torch_chunkwise", "torch_backward", tmp_path).bound(given)()
+    assert found["dh0"].shape == (2, 2, 8, 8)
+    assert all(torch.isfinite(found[name]).all() for name in training.backward.OUTPUTS)

@@ -34,6 +34,19 @@ def test_the_curve_is_that_of_transformers(
     assert asked == (of_gradients if dtype == "bfloat16" else set())
 
 
+@pytest.mark.parametrize("words", ["--steps 0", "--length 400000", "--rows -1"])
+def test_what_cannot_run_is_said_before_anything_runs(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import train_two_layers
+
+    with pytest.raises(SystemExit) as stopped:
+        train_two_layers.main(words.split())
+    assert stopped.value.code == 2
+    assert f"error: {words.split()[0]}: " in capsys.readouterr().err
+
+
 def test_the_text_is_that_of_documentation_strings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     import train_two_layers

@@ -46,19 +46,27 @@ def with_gradients(name: str, forward: Any, backward: Any, defaults: list[Any]) 
         def backward(ctx: Any, *grads: Tensor | None) -> Any:
             args = [x if saved is None else saved for x, saved in zip(ctx.rest, ctx.saved_tensors, strict=True)]
             found = backward(list(grads), list(ctx.needs_input_grad), *args)
-            each = iter(_only_once(name, found) if torch.is_grad_enabled() else found)
+            reached = [x for x in [*args, *grads] if isinstance(x, Tensor) and x.requires_grad]
+            each = iter(OnlyOnce.apply(name, len(found), *found, *reached) if torch.is_grad_enabled() else found)
             return tuple(next(each) if need else None for need in ctx.needs_input_grad)
 
     Gradients.__name__ = name
     return lambda *args: Gradients.apply(*args, *defaults[len(args) :])
 
 
-def _only_once(name: str, found: list[Tensor]) -> list[Tensor]:
-    """Gradients that say, where autograd would go through them, that it cannot: create_graph asks for that."""
-    said = f"{name}: second derivatives are not served: leave create_graph out, or detach what depends on its gradients"
-    leaves = [x.detach().requires_grad_() for x in found]
-    marked = torch._C._functions.DelayedError(said.encode(), len(leaves))(*leaves)
-    return [marked] if isinstance(marked, Tensor) else list(marked)
+class OnlyOnce(torch.autograd.Function):
+    """Gradients that say, where autograd would go through them, that it cannot: create_graph asks for that. They depend
+    on `reached`, so that whoever asks for the gradient of one of these is told, too."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.name = name
+        return tuple(x.view_as(x) for x in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        said = "second derivatives are not served: leave create_graph out, or detach what depends on its gradients"
+        raise RuntimeError(f"{ctx.name}: {said}")
 
 
 def forwards(plain: Function, kernel: Function, served: Backward | None) -> dict[str, Function]:
@@ -75,14 +83,20 @@ def backward_of(plain: Function, served: Backward | None) -> Function:
         if served is None or not served.serves(*args) or all(x is None for x in grads):
             return _by_autograd(plain, grads, needs, args)
         with torch.no_grad():
-            dense = [None if x is None else x.contiguous() for x in grads]
-            definition, inputs, finish = served.asked(dense, args)
+            definition, inputs, finish = served.asked(_dense(grads), args)
+            # The forward pass took them as they lie: no reason to refuse here, nor to leave out a kernel. Copies are
+            # cheap beside it.
+            inputs = tuple(_dense(list(inputs)))
             found = chosen(definition, inputs)(*inputs)
             found = found if finish is None else finish(found)
             wanted = ((x, like) for x, like, need in zip(found, args, needs, strict=False) if need)
             return [x.to(like.dtype).reshape(like.shape).contiguous() for x, like in wanted]
 
     return backward
+
+
+def _dense(values: list[Any]) -> list[Any]:
+    return [x.contiguous() if isinstance(x, Tensor) else x for x in values]
 
 
 def _by_autograd(plain: Function, grads: Grads, needs: list[bool], args: tuple[Any, ...]) -> list[Tensor]:

@@ -162,6 +162,19 @@ def test_a_second_derivative_is_refused_where_it_is_asked_for(name: str, dtype: 
     assert all(x.isfinite().all() for x in first)
     with pytest.raises(RuntimeError, match=rf"^{call.name}: second derivatives are not served: leave create_graph out"):
         (first[0].sum() + first[1].sum()).backward()
+    first = torch.autograd.grad(call.outputs(*args)[0].sum(), wanted, create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivatives are not served"):
+        torch.autograd.grad(first[1].sum(), wanted[:1])
+
+
+@pytest.mark.parametrize("name", ["log k_first", "linear k_last"])
+def test_inputs_may_lie_as_the_forward_pass_takes_them(name: str) -> None:
+    """Transposed states and heads ahead of tokens, of which a definition's kernel would want contiguous copies."""
+    call, _ = SERVED[name]
+    turned = [x.mT.contiguous().mT if isinstance(x, Tensor) and x.dim() > 1 else x for x in call.args]
+    assert not turned[2].is_contiguous() and not turned[5].is_contiguous()
+    found, wanted = gradients(replace(call, args=tuple(turned))), gradients(call)
+    assert all(torch.equal(found[i], wanted[i]) for i in wanted)
 
 
 # --- the path of a GPU ------------------------------------------------------------------------------------------

@@ -89,7 +89,8 @@ def hold_to(path: Path, tensors: Mapping[str, Raw], definition: Definition, scop
             if scope.setdefault(name, values) != values:
                 problems.append(Problem(path, "the values differ from those in the workload line", name))
             scope[name] = values
-    problems += [Problem(path, why) for _, _, why in definition.broken(scope)]
+    broken = definition.broken(scope)
+    problems += [Problem(path, f"breaks {constraint.expression!r}: {why}") for _, constraint, why in broken]
     for name, raw in tensors.items():
         wanted = definition.shape(definition.input(name), scope)
         if raw.shape != wanted:
