@@ -58,39 +58,6 @@ __device__ __forceinline__ void steep_gates_between(const float (&dGamma)[32], c
   }
 }
 
-// With GDN_SYMMETRIC (not measured yet, LOG.md) B + B^T is formed here, so that keys are multiplied once instead of twice.
-#ifdef GDN_SYMMETRIC
-constexpr bool kSymmetric = true;
-#else
-constexpr bool kSymmetric = false;
-#endif
-
-// An 8 x 8 block of pairs, as a product leaves it, turned.
-__device__ __forceinline__ uint32_t turned_block(uint32_t words, int lane) {
-  const int from = 8 * (lane % 4) + lane / 8, half = lane / 4 % 2 * 16;
-  const uint32_t first = __shfl_sync(kAllLanes, words, from), second = __shfl_sync(kAllLanes, words, from + 4);
-  return (first >> half & 0xffffu) | second >> half << 16;
-}
-
-// A strictly lower one, and above its diagonal the same turned. Zeros have signs: nothing is added.
-__device__ __forceinline__ uint32_t with_turned(uint32_t words, int lane) {
-  const int behind = lane / 4 - 2 * (lane % 4);  // the row less the first column
-  const uint32_t own = (behind > 0 ? 0xffffu : 0u) | (behind > 1 ? 0xffff0000u : 0u);
-  return (words & own) | (turned_block(words, lane) & ~own);
-}
-
-// Block m of a warp's rows of B + B^T, and what lies on the other side of the diagonal.
-__device__ __forceinline__ void store_symmetric(uint32_t box, const uint32_t (&words)[4], int warp, int m, int lane) {
-  if (m > warp) return;  // another warp's
-  if (m < warp) {
-    stmatrix(box + place_of_lane(warp, m, lane), words);
-    stmatrix_transposed(box + turned_place_of_lane(m, warp, lane), words);
-  } else {
-    const uint32_t block[4] = {with_turned(words[0], lane), words[1], turned_block(words[1], lane), with_turned(words[3], lane)};
-    stmatrix(box + place_of_lane(warp, warp, lane), block);
-  }
-}
-
 // `products`: Q K^T or K K^T; `found`: G r^T or dv r^T. What comes out, times Gamma, is the gradient of the products: as an operand
 // to `box`. The same instructions for both: they find room in the cache.
 template <class E>
@@ -118,11 +85,7 @@ __device__ __forceinline__ void find_between(float (&found)[32], const float (&p
       weighted[8 * m + e] = found[8 * m + e] * decay;  // what is on the diagonal reaches no gate
     }
     const uint32_t words[4] = {pack<E>(x[0], x[1]), pack<E>(x[2], x[3]), pack<E>(x[4], x[5]), pack<E>(x[6], x[7])};
-    if (kSymmetric && !of_scores) {
-      store_symmetric(box, words, warp, m, lane);
-    } else {
-      stmatrix(box + place_of_lane(warp, m, lane), words);
-    }
+    stmatrix(box + place_of_lane(warp, m, lane), words);
   }
   gates_between_tokens(weighted, sums.between[4 * wg + warp], warp, lane);
   if (d.any_steep[0] != 0) steep_gates_between(found, d, sums.between[4 * wg + warp], warp, lane);

@@ -104,45 +104,25 @@ struct alignas(16) ReverseTile {  // as it lies in memory
   unsigned char M[kTerms][kTriangle], P[kTriangle];  // transposed
   ReverseDecays decays;
 };
+constexpr int kWalkers = 8;  // warps that walk over a (sequence, head)
+// What each of them finds in the reverse walk, where E has been: of dbeta, and of <S, dS> of chunks at a sequence's ends.
+struct WalkSums {
+  float of_beta[kWalkers][kChunk], of_states[kWalkers];
+};
+static_assert(sizeof(WalkSums) <= kTerms * kTriangle);
+// In memory, one after the other; tiles begin at sectors.
+constexpr int kForwardBytes = kTerms * kTriangle + static_cast<int>(sizeof(ForwardDecays));
+constexpr int kReverseBytes = (kTerms + 1) * kTriangle + static_cast<int>(sizeof(ReverseDecays));
+constexpr int kMAt = kForwardBytes, kPAt = kMAt + kTerms * kTriangle, kReverseAt = kPAt + kTriangle;
+constexpr int kDecaysAt = kForwardBytes + kReverseBytes;
+constexpr int kTileBytes = (kDecaysAt + static_cast<int>(sizeof(Decays)) + 127) / 128 * 128;
+static_assert(kForwardBytes % 16 == 0 && kReverseBytes % 16 == 0 && sizeof(ReverseTile) == kReverseBytes);
+
 // Of a chunk and head: a state, [V, K]: boxes of value channels 0 to 63, of key channels 0 to 63 and the others; then those
 // of the other value channels. Of tokens' values: a box for each half of the channels.
 constexpr int kStateBytes = 4 * kBoxBytes, kValueBytes = 2 * kBoxBytes;
+
 __device__ __forceinline__ int64_t at_place(const Problem& p, int64_t place, int h) { return place * p.H + h; }
-
-// In memory the tile of the reverse walk comes first, then that of the forward walk, both at sectors. They lie where dS will: whoever
-// walks back has his tile in shared memory before he leaves the chunk's dS. A block for each slice of dS would find only the other's
-// dS there, so each has a tile of its own in its half. Two terms are too long for that: there tiles have memory of their own.
-constexpr int to_sectors(int bytes) { return (bytes + 127) / 128 * 128; }
-constexpr int kForwardBytes = kTerms * kTriangle + static_cast<int>(sizeof(ForwardDecays));
-constexpr int kReverseBytes = (kTerms + 1) * kTriangle + static_cast<int>(sizeof(ReverseDecays));
-constexpr int kPAt = kTerms * kTriangle, kReverseAt = kPAt + kTriangle;  // M is at the start
-constexpr int kForwardAt = to_sectors(kReverseBytes), kSecondAt = kForwardAt + to_sectors(kForwardBytes);
-constexpr bool kInStates = kTerms == 1;
-static_assert(kForwardBytes % 16 == 0 && kReverseBytes % 16 == 0 && sizeof(ReverseTile) == kReverseBytes);
-static_assert(!kInStates || (kReverseBytes <= kStateBytes / 2 && kSecondAt >= kStateBytes / 2 && kSecondAt + kReverseBytes <= kStateBytes));
-// Whoever finds gradients needs these.
-constexpr int kDecaysAt = kInStates ? 0 : kSecondAt;
-constexpr int kTileBytes = to_sectors(kDecaysAt + static_cast<int>(sizeof(Decays)));
-__device__ __forceinline__ unsigned char* tile_at(const Problem& p, int64_t at) {
-  return kInStates ? p.ends + at * kStateBytes : p.tiles + at * kTileBytes;
-}
-__device__ __forceinline__ unsigned char* decays_at(const Problem& p, int64_t at) { return p.tiles + at * kTileBytes + kDecaysAt; }
-
-constexpr int kWalkers = 8;  // warps that walk over a (sequence, head)
-// Where each of them leaves what it finds of dbeta, 64 numbers. They are as long as a row of dk, which nobody has written yet where a
-// chunk is whole. `at`: of the chunk; `first`: its first token.
-constexpr bool in_rows_of_keys(const Problem& p) { return p.k_group * kWalkers <= kChunk; }
-__device__ __forceinline__ float* betas_at(const Problem& p, int64_t at, int64_t first, bool whole, int n, int h, int k_head, int walker) {
-  if (in_rows_of_keys(p) && whole) {
-    const int64_t row = (first + (h - k_head * p.k_group) * kWalkers + walker) * p.k_heads + k_head;
-    return reinterpret_cast<float*>(static_cast<uint16_t*>(p.dk) + row * kHeadSize);
-  }
-  return p.of_beta + ((in_rows_of_keys(p) ? at_place(p, n, h) : at) * kWalkers + walker) * kChunk;
-}
-static_assert(kChunk * sizeof(float) == kHeadSize * sizeof(uint16_t));
-// And of <S, dS> of a sequence's first chunk and its last one, eight numbers.
-__device__ __forceinline__ float* of_states_at(const Problem& p, int n, int h, bool is_last) {
-  return p.of_states + (at_place(p, n, h) * 2 + is_last) * kWalkers;
-}
+__device__ __forceinline__ WalkSums& sums_at(const Problem& p, int64_t at) { return *reinterpret_cast<WalkSums*>(p.tiles + at * kTileBytes); }
 
 }  // namespace

@@ -84,11 +84,11 @@ Problem problem_of(const Call& x, bool k_first) {
   return p;
 }
 
-// Segments in the place of sequences, whose states and bounds are in the workspace. Transfers are over before the walks begin.
-void take_segments(Problem& p, float* states, float* transfers, int64_t* bounds) {
+// Segments in the place of sequences, whose states and bounds are in the workspace.
+void take_segments(Problem& p, float* states, int64_t* bounds) {
   const int64_t size = int64_t{p.N} * p.H * kHeadSize * kHeadSize;
   Segments& all = p.segments;
-  all.starts = states, all.ends = states + size, all.transfers = transfers, all.turned = transfers + size;
+  all.starts = states, all.ends = states + size, all.transfers = states + 2 * size, all.turned = states + 3 * size;
   all.owners = reinterpret_cast<int*>(bounds + p.N + 1), all.firsts = all.owners + p.N;
   p.cu_seqlens = bounds, p.initial_state = all.starts, p.dht = all.ends, p.k_first = false;
 }
@@ -106,27 +106,38 @@ void backward(const Call& x, bool k_first) {
   p.segments.k_first = p.k_first;
   const bool cut = p.segments.length > 0;
   if (cut) p.N += static_cast<int>(p.tokens / (int64_t{kChunk} * p.segments.length));
-  const Workspace parts = workspace_of(p, x.output.has_value());
-  const int64_t places = parts.places;
+  const int64_t places = p.tokens / kChunk + p.N, of_head = places * p.H, of_sequences = int64_t{p.N} * p.H;
   TVM_FFI_CHECK(places * p.k_heads < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
-  const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({parts.all() / 4}), kFloat32, device);
-  auto* const bytes = static_cast<unsigned char*>(workspace.data_ptr());
-  const auto at = [&](WorkPart part) { return bytes + parts.before(part); };
-  const auto floats = [&](WorkPart part) { return reinterpret_cast<float*>(at(part)); };
-  p.starts = at(kStartsPart), p.errors = at(kErrorsPart), p.ends = at(kEndsPart), p.tiles = at(kTilesPart);
-  void* const writes = p.v_group > 1 ? at(kWritesPart) : p.dv;
-  p.writes = static_cast<uint16_t*>(writes);
-  p.of_end = floats(kEndPart), p.of_beta = floats(kBetaPart), p.of_states = floats(kStatesPart);
-  p.rests = reinterpret_cast<uint4*>(at(kRestsPart));
-  if (p.N > 1 && p.N <= kSorted) p.order = reinterpret_cast<int*>(at(kOrderPart));
-  p.queue = reinterpret_cast<Queue*>(at(kQueuePart));
+  const int64_t of_values = p.tokens * p.H * kHeadSize * 2;
+  const int64_t zeros = x.output.has_value() ? 0 : of_values;  // in the place of do
+  const int64_t shared = p.v_group > 1 ? of_values : 0;        // dv of each head
+  const int64_t sizes[] = {of_head * kStateBytes, of_head * kStateBytes, of_head * kValueBytes, shared, of_head * kTileBytes,
+                           of_sequences * kWalkers * kChunk * 4, of_sequences * 2 * kWalkers * 4 * 32 * 16,
+                           (p.N + 3) / 4 * 16, 16 + (2 * places * p.k_heads + 3) / 4 * 16,
+                           cut ? 4 * of_sequences * kHeadSize * kHeadSize * 4 : 0, cut ? (4 * int64_t{p.N} + 8) * 4 : 0, zeros};
+  int64_t all = 0;
+  for (const int64_t size : sizes) all += size;
+  const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({all / 4}), kFloat32, device);
+  auto* at = static_cast<unsigned char*>(workspace.data_ptr());
+  const auto next = [&](int i) {
+    unsigned char* const from = at;
+    at += sizes[i];
+    return from;
+  };
+  p.starts = next(0), p.ends = next(1), p.errors = next(2);
+  void* const writes = shared > 0 ? next(3) : p.dv;
+  p.writes = static_cast<uint16_t*>(writes), p.tiles = next(4);
+  p.of_end = reinterpret_cast<float*>(next(5)), p.rests = reinterpret_cast<uint4*>(next(6));
+  int* const order = reinterpret_cast<int*>(next(7));
+  if (p.N > 1 && p.N <= kSorted) p.order = order;
+  p.queue = reinterpret_cast<Queue*>(next(8));
   p.walked = reinterpret_cast<int*>(p.queue + 1), p.ready = p.walked + places * p.k_heads;
   p.places = static_cast<int>(places);
-  if (cut) {
-    take_segments(p, floats(kSegmentsPart), floats(parts.room ? kStartsPart : kTransfersPart), reinterpret_cast<int64_t*>(at(kBoundsPart)));
-  }
-  void* const given = x.output.has_value() ? x.output.value().data_ptr() : at(kZerosPart);
-  if (!x.output.has_value()) TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(given, 0, parts.bytes[kZerosPart], stream));
+  auto* const states = reinterpret_cast<float*>(next(9));
+  auto* const bounds = reinterpret_cast<int64_t*>(next(10));
+  if (cut) take_segments(p, states, bounds);
+  void* const given = x.output.has_value() ? x.output.value().data_ptr() : next(11);
+  if (zeros > 0) TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(given, 0, zeros, stream));
 
   const DLDataType type = x.q.dtype();
   const auto map = [&](void* of, int heads, int halves) { return boxes(of, type, p.tokens, heads, halves); };

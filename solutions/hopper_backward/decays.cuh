@@ -39,11 +39,10 @@ __device__ __forceinline__ void load_gates(const Problem& p, int64_t first, int 
 }
 
 // By a warp; to memory, but for what the warp keeps.
-__device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, int64_t at, int lane) {
-  unsigned char* const tile = tile_at(p, at);
-  auto& forward = *reinterpret_cast<ForwardDecays*>(tile + kForwardAt + kTerms * kTriangle);
+__device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, unsigned char* tile, int lane) {
+  auto& forward = *reinterpret_cast<ForwardDecays*>(tile + kTerms * kTriangle);
   auto& reverse = *reinterpret_cast<ReverseDecays*>(tile + kReverseAt);
-  auto& plain = *reinterpret_cast<Decays*>(decays_at(p, at));
+  auto& plain = *reinterpret_cast<Decays*>(tile + kDecaysAt);
   const float2 g = *reinterpret_cast<const float2*>(&rows.log[2 * lane]);
   const float2 beta = *reinterpret_cast<const float2*>(&rows.beta[2 * lane]);
   float own[2];

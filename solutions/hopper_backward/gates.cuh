@@ -5,13 +5,14 @@
 namespace {
 
 // What the reverse walk has found of dbeta, summed over its warps. By one warp.
-__device__ __forceinline__ void write_betas(const Problem& p, int64_t at, int64_t first, int valid, int n, int h, int k_head, int lane) {
+__device__ __forceinline__ void write_betas(const Problem& p, int64_t at, int64_t first, int valid, int h, int lane) {
+  const WalkSums& found = sums_at(p, at);
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const int t = lane + 32 * e;
     float sum = 0.f;
 #pragma unroll
-    for (int i = 0; i < kWalkers; ++i) sum += betas_at(p, at, first, valid == kChunk, n, h, k_head, i)[t];
+    for (int i = 0; i < kWalkers; ++i) sum += found.of_beta[i][t];
     if (t < valid) p.dbeta[(first + t) * p.H + h] = sum;
   }
 }
@@ -31,12 +32,11 @@ __device__ __forceinline__ void take_end(const Problem& p, GateSums& sums, const
 
 // What reaches each gate through the decays between the tokens and the states on both ends of the chunk, and from the one to
 // the other; added to what does through those between tokens. By one warp: a lane has tokens 2 lane and 2 lane + 1.
-// `exact_states`: <S, dS> as the reverse walk has found it, or null.
-__device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, const Decays& d, const float* exact_states,
-                                            const float* exact_end, int64_t first, int valid, int h, int lane) {
+__device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, const Decays& d, bool at_end, const float* exact_end,
+                                            int64_t at, int64_t first, int valid, int h, int lane) {
   const float end = d.from_start[kChunk - 1];
   if (exact_end != nullptr) take_end(p, sums, exact_end, d, h, lane);
-  const float* const of_states = exact_states != nullptr ? exact_states : sums.through;
+  const float* const of_states = at_end ? sums_at(p, at).of_states : sums.through;
   float through = 0.f, start[2], until[2], between[2] = {};
 #pragma unroll
   for (int i = 0; i < kWalkers; ++i) through += of_states[i];

@@ -19,8 +19,8 @@ constexpr int kMatrices = 1, kCleared = 2;              // named barriers of tho
 // A chunk and a key head.
 struct Task {
   int64_t first;           // token
-  int place, valid, n, k_head;  // valid 0: there are no more
-  bool at_end, is_last;    // the chunk is a sequence's first or last: the reverse walk has found <S, dS>
+  int place, valid, k_head;  // valid 0: there are no more
+  bool at_end;             // the chunk is a sequence's first or last: the reverse walk has found <S, dS>
   const float* exact_end;  // of the first head, where that has found the gradient of the decay to the end; or null
 };
 
@@ -51,7 +51,7 @@ __device__ __forceinline__ Task next_task(const Problem& p) {
   const Chunk chunk = find_chunk(p, place);
   const bool exact = chunk.is_last && p.dht != nullptr;
   const float* const exact_end = exact ? p.of_end + at_place(p, chunk.n, k_head * p.k_group) * kWalkers * kChunk : nullptr;
-  return Task{chunk.first, place, chunk.valid, chunk.n, k_head, chunk.is_first || chunk.is_last, chunk.is_last, exact_end};
+  return Task{chunk.first, place, chunk.valid, k_head, chunk.is_first || chunk.is_last, exact_end};
 }
 
 // What a block asks TMA for, and what it does with a task's rows.
@@ -67,7 +67,7 @@ struct GradientBlock {
     const uint32_t landed = shared_address(&s.landed[place]);
     Part& part = s.part[place];
     barrier_expect(landed, static_cast<int>(sizeof(Part)) + (half == 0 ? static_cast<int>(sizeof(Decays)) : 0));
-    if (half == 0) load_bytes_once(shared_address(&s.decays[decays]), decays_at(p, at), sizeof(Decays), landed);
+    if (half == 0) load_bytes_once(shared_address(&s.decays[decays]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
     load_boxes(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(task.first), landed);
     load_boxes(shared_address(part.dv), &maps.slice_of_dv, half, h, static_cast<int>(task.first), landed);
     load_bytes_once(shared_address(part.r), p.errors + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
@@ -109,17 +109,15 @@ struct GradientBlock {
       barrier_wait(shared_address(&s.found[i]), round & 1);
       const Task task = s.task[i];
       if (task.valid == 0) return;
-      // Before anything is multiplied, for they may lie in rows of dk.
-#pragma unroll 1
-      for (int h = task.k_head * p.k_group; h < (task.k_head + 1) * p.k_group; ++h) {
-        write_betas(p, at_place(p, task.place, h), task.first, task.valid, task.n, h, task.k_head, lane_here());
-      }
-      __syncwarp();
 #pragma unroll 1
       for (int turn = 0; turn < p.k_group; turn += p.q_group, ++asked) {
         if (asked > 0) barrier_wait(shared_address(&s.queries_left), (asked - 1) & 1);
         if (lane_here() == 0) ask_queries(task, turn, turn == 0);
         __syncwarp();
+      }
+#pragma unroll 1
+      for (int h = task.k_head * p.k_group; h < (task.k_head + 1) * p.k_group; ++h) {
+        write_betas(p, at_place(p, task.place, h), task.first, task.valid, h, lane_here());
       }
     }
   }
@@ -234,11 +232,10 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     multiply_boxes<E>(dQ, scores, k, true);
     multiply_turned<E>(dK, scores, q, true);
     multiply_boxes<E>(dK, keys, k, true);
-    if constexpr (!kSymmetric) multiply_turned<E>(dK, keys, k, true);
+    multiply_turned<E>(dK, keys, k, true);
     wgmma_commit();
     if (of_block == 0) {
-      const float* const exact_states = task.at_end ? of_states_at(p, task.n, h, task.is_last) : nullptr;
-      write_gates(p, sums, d, exact_states, task.exact_end, task.first, task.valid, h, lane);
+      write_gates(p, sums, d, task.at_end, task.exact_end, at_place(p, task.place, h), task.first, task.valid, h, lane);
     }
     wgmma_wait<0>();
     settle(dQ), settle(dK);

@@ -60,8 +60,8 @@ struct Inverter {
     find_left_of_inverse<N>();
   }
 
-  __device__ __forceinline__ static int e_at(int term) { return kForwardAt + term * kTriangle; }
-  __device__ __forceinline__ static int m_at(int term) { return term * kTriangle; }
+  __device__ __forceinline__ static int e_at(int term) { return term * kTriangle; }
+  __device__ __forceinline__ static int m_at(int term) { return kMAt + term * kTriangle; }
 
   // A block as a product leaves it, to its place in memory: a core is 32 pairs.
   __device__ __forceinline__ void put(int at, const uint32_t (&words)[4]) const {

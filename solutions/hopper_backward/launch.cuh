@@ -11,9 +11,18 @@
 #include "segments.cuh"
 #include "together.cuh"
 #include "values.cuh"
-#include "workspace.cuh"
 
 namespace {
+
+// Chunks of a segment; 0: sequences are not cut. That is worth it for few heads, and so many segments that the walks which find what
+// becomes of states, three for each but those at the ends, fill the multiprocessors.
+int64_t segment_of(const Problem& p) {
+  const int64_t pairs = int64_t{p.N} * p.H, each = (p.tokens + int64_t{kChunk} * p.N - 1) / (int64_t{kChunk} * p.N);
+  constexpr int64_t kMostPairs = 12, kLeast = 64, kLeastChunks = 4;
+  if (pairs > kMostPairs || each < kLeast) return 0;
+  const int64_t count = std::min((p.multiprocessors / pairs + 4) / 3, each / kLeastChunks);
+  return count < 3 ? 0 : (each + count - 1) / count;
+}
 
 // With more shared memory than there is without asking, which is asked for once a device: `most`, whatever a call needs.
 template <class Kernel, class... Arguments>
@@ -116,13 +125,12 @@ Walks walks_of(const Problem& p) {
 }
 
 template <class E>
-void launch_all(Problem p, const Maps& maps, int64_t places, cudaStream_t stream) {
-  const Walks walks = walks_of(p);
-  p.copies = walks.groups == 1;
+void launch_all(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
   if (p.segments.owners != nullptr) launch_cut(p, stream);
   launch_prepare<E>(p, maps, places, stream);
   if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
   takes_both(p) ? launch_forward<E, 2>(p, maps, stream) : launch_forward<E, 1>(p, maps, stream);
+  const Walks walks = walks_of(p);
   (walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, places, walks.most, stream);
   if (p.v_group > 1 && p.tokens > 0) {
     gdn_values_kernel<E><<<grid_of(places, p.v_heads), kValueThreads, 0, stream>>>(p);

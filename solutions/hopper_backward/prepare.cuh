@@ -28,15 +28,6 @@ constexpr int prepare_bytes(int units) {
   return kFront + (boxes > work ? boxes : work);
 }
 
-// The tile of the reverse walk once more, for the other slice; by the warp that has found it.
-__device__ __forceinline__ void copy_tile(unsigned char* tile, int lane) {
-  __syncwarp();
-  const auto* const from = reinterpret_cast<const uint4*>(tile);
-  auto* const to = reinterpret_cast<uint4*>(tile + kSecondAt);
-#pragma unroll 8
-  for (int i = lane; i < kReverseBytes / 16; i += 32) to[i] = from[i];
-}
-
 // A block has a chunk, or finds the order of sequences. The grid is (places of chunks and one more, H / (units * heads)).
 template <class E>
 __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
@@ -68,9 +59,9 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
     }
   }
   load_gates(p, first, valid, h, heads, front.rows);
-  const int64_t at = at_place(p, blockIdx.x, h + warp);
+  unsigned char* const tile = p.tiles + at_place(p, blockIdx.x, h + warp) * kTileBytes;
   __syncthreads();
-  if (busy) find_decays(p, front.rows[warp], at, lane);
+  if (busy) find_decays(p, front.rows[warp], tile, lane);
   barrier_wait(landed, 0);
   if (valid < kChunk) {  // rows of the next sequence, NaN maybe
     for (int at = 0; at < group.units * kUnitBytes; at += kBoxBytes) clear_rows(shared_address(boxes) + at, valid, threadIdx.x, 128);
@@ -96,9 +87,7 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
   if (!busy) return;
   auto* const scratch = reinterpret_cast<Scratch*>(boxes + group.units * 2 * kProducts);
   const unsigned char* const products = boxes + (warp < group.heads ? 0 : 2 * kProducts);
-  unsigned char* const tile = tile_at(p, at);
   Inverter<E>{products, front.rows[warp], scratch[warp], tile, p.scale, lane}.find();
-  if (kInStates && p.copies) copy_tile(tile, lane);
 }
 
 }  // namespace

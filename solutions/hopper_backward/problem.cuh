@@ -36,12 +36,10 @@ struct Problem {
   void *dq, *dk, *dv;           // [T, heads, D], of the type of q
   float *dg, *dbeta;            // [T, H]
   float* dh0;                   // [N, H, D, D]
-  unsigned char* tiles;         // [places, H]: what is prepared of a chunk, and not kept where dS will be (boxes.cuh)
+  unsigned char* tiles;         // [places, H]: what is prepared of a chunk (boxes.cuh)
   unsigned char *starts, *ends; // [places, H] states: S at a chunk's start, dS at its end, as boxes of 64 x 64
   unsigned char* errors;        // [places, H]: r of each token; boxes too
   uint16_t* writes;             // [T, H, D]: dv of each head: where no heads share values, dv itself
-  float* of_beta;               // [N, H, kWalkers, 64], or [places, H, kWalkers, 64]: parts of dbeta that rows of dk have no room for
-  float* of_states;             // [N, H, 2, kWalkers]: parts of <S, dS> of the first chunk and of the last
   float* of_end;                // [N, H, kWalkers, 64]: what warps that walk find of r . dS k, of the last chunk, where dht is given
   uint4* rests;                 // [N, H, 2, kWalkers, 4, 32]: what r loses in 16 bits, of the first chunk and of the last
   int* order;                   // [N]: sequences, longest first; null: they are taken as they come
@@ -55,7 +53,6 @@ struct Problem {
   int device, multiprocessors;
   float scale;
   bool k_first, log_gates;
-  bool copies;                  // blocks walk back over a slice each, and have tiles of their own
 };
 
 // The first token of sequence n. Whatever cu_seqlens holds, no token outside of the tensors is reached.
@@ -69,10 +66,7 @@ __device__ __forceinline__ int count_chunks(const Problem& p, int n) {
   return length < 0 ? 0 : static_cast<int>((length + kChunk - 1) / kChunk);
 }
 
-// The place of a sequence's first chunk: no two chunks share one, and nothing has to be counted first. There are so many places: the
-// last sequence's last chunk has floor(b / 64) + N - 1 + ceil((T - b) / 64) - 1, b being its first token, and the sum of both
-// fractions is at most ceil(T / 64).
-inline int64_t places_of(const Problem& p) { return (p.tokens > 0 ? (p.tokens + kChunk - 1) / kChunk : 1) + p.N - 1; }
+// The place of a sequence's first chunk: no two chunks share one, and nothing has to be counted first.
 __device__ __forceinline__ int64_t first_chunk(const Problem& p, int n) { return bound(p, n) / kChunk + n; }
 
 // The last sequence whose first chunk is not behind `place`; by a warp, which looks at 32 of them at a time.

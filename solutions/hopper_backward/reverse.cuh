@@ -68,8 +68,8 @@ struct ReverseWay {
     const bool with_errors = leaves && kErrorPlaces<Groups> > 1;
     barrier_expect(landed, (2 * kHalves + (with_errors ? 2 : 1) * Groups) * kBoxBytes + kReverseBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
-    const unsigned char* const tile = tile_at(p, at) + (kInStates && work.slice > 0 ? kSecondAt : 0);
-    if constexpr (Groups == kHalves || kInStates) {
+    const unsigned char* const tile = p.tiles + at * kTileBytes + kMAt;
+    if constexpr (Groups == kHalves) {
       load_bytes_once(shared_address(&s.tile[place]), tile, kReverseBytes, landed);
     } else {  // the other slice's block wants it, too
       load_bytes(shared_address(&s.tile[place]), tile, kReverseBytes, landed);
@@ -205,7 +205,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     if (!Carries && (turn == 0 || turn == chunks - 1)) {
       const float* const given = turn == chunks - 1 && p.initial_state != nullptr ? state_of(p.initial_state) : nullptr;
       const float found = dot_states_exactly<E>(dS, given, p.k_first, p.starts + of_slice, row, column, warp, lane);
-      if (lane == 0) of_states_at(p, s.work.n, s.work.h, turn == 0)[walker] = found;
+      if (lane == 0) sums_at(p, at).of_states[walker] = found;
     }
     barrier_wait(shared_address(&s.full[place]), parity);
     pack_state<E>(state_bits, dS);
@@ -252,15 +252,11 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     }
     if constexpr (!Carries && kErrorPlaces<Groups> == 1) barrier_wait(shared_address(&s.errors_there), (behind + turn) & 1);
     const bool ends = !Carries && with_rests && (turn == 0 || turn == chunks - 1);
-    const auto betas = [&] {  // of this warp
-      const int c = chunks - 1 - turn;
-      return betas_at(p, at, s.work.start + static_cast<int64_t>(c) * kChunk, s.work.tokens - c * kChunk >= kChunk, s.work.n, s.work.h, s.work.k_head, walker);
-    };
-    if (!Carries && !ends) dot_tokens<E, false>(y, r, nullptr, betas(), warp, lane);
+    if (!Carries && !ends) dot_tokens<E, false>(y, r, nullptr, sums_at(p, at).of_beta[walker], warp, lane);
     wgmma_wait<0>();
     settle_state(dS);
     keep(bits), keep(g_bits);
-    if (ends) dot_tokens<E, true>(y, r, rests_of(p, s.work, turn == 0, walker), betas(), warp, lane);
+    if (ends) dot_tokens<E, true>(y, r, rests_of(p, s.work, turn == 0, walker), sums_at(p, at).of_beta[walker], warp, lane);
 #pragma unroll
     for (int i = 0; i < 32; ++i) y[i] = 0.f;
     at -= p.H;

@@ -1,8 +1,7 @@
-"""What the backward solutions allocate beside inputs and outputs: counted from their own code, without a GPU, for the
-rows of the performance suite and of benchmarks/backward_rows.py, and as their pages say."""
+"""What backward solutions in Triton allocate beside inputs and outputs: counted from their own code, without a GPU, for
+the rows of the performance suite and of benchmarks/backward_rows.py, and as their pages say."""
 
 import re
-import subprocess
 import sys
 import weakref
 from pathlib import Path
@@ -20,15 +19,12 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE / "hopper_backward"), str(HERE / "triton_backward"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(HERE / "triton_backward"), str(ROOT / "benchmarks")]
 
 from backward_arguments import arguments  # noqa: E402
 from prefill_shapes import RAGGED, rows  # noqa: E402
-from test_backward_emulation import GXX, OF_PREFILL, device_code  # noqa: E402
-from test_backward_emulation import HERE as EMULATOR  # noqa: E402
 
 BACKWARD = "gdn_prefill_backward_k_last"
-MULTIPROCESSORS = 132
 
 
 class Shape(NamedTuple):
@@ -53,8 +49,6 @@ SHAPES = sorted(
         for hk, h in [((16, 32) if "16x32" in line.name else (16, 64) if "16x64" in line.name else (4, 16))]
     }
 )  # fmt: skip
-# Few heads of which sequences are cut: the states between segments come on top.
-CUT = [Shape((2, 8), 8192, 1), Shape((2, 8), 32768, 1)]
 
 
 def shape_of(text: str) -> Shape:
@@ -73,27 +67,6 @@ def stated(solution: str) -> dict[Shape, float]:
     row = r"^\| (\d+/\d+, (?:\d+x\d+|ragged16))(?: \(cut\))? \| [\d,]+ MB \| [\d,]+ MB \| ([\d.]+) \|$"
     found = re.findall(row, text, re.M)
     return {shape_of(text): float(ratio) for text, ratio in found}
-
-
-@pytest.fixture(scope="module")
-def of_hopper(tmp_path_factory: pytest.TempPathFactory) -> dict[Shape, float]:
-    if GXX is None:
-        pytest.skip("no g++ here")
-    folder = tmp_path_factory.mktemp("workspace")
-    device_code(folder, None)
-    includes = [f"-I{x}" for x in (folder, EMULATOR, OF_PREFILL, OF_PREFILL / "hopper_emulation")]
-    program, main = folder / "workspace", HERE / "hopper_backward/workspace.cpp"
-    subprocess.run([str(GXX), "-std=c++20", "-w", *includes, "-o", program, main], check=True)
-    asked = "\n".join(f"{x.tokens} {x.sequences} {x.heads[0]} {x.heads[1]} {MULTIPROCESSORS}" for x in SHAPES)
-    done = subprocess.run([program], input=asked, capture_output=True, text=True, check=True)
-    lines = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
-    assert [x for x, (segment, _) in zip(SHAPES, lines, strict=True) if segment] == sorted(CUT)
-    return {x: size / x.inputs for x, (_, size) in zip(SHAPES, lines, strict=True)}
-
-
-def test_hopper_backward_takes_at_most_twice_its_inputs(of_hopper: dict[Shape, float]) -> None:
-    assert {x: ratio for x, ratio in of_hopper.items() if ratio > 2}.keys() == set(CUT)
-    assert max(of_hopper.values()) < 2.25
 
 
 class Allocated(TorchDispatchMode):
@@ -156,13 +129,11 @@ def test_triton_backward_takes_what_its_page_says(of_triton: dict[Shape, float])
     assert max(of_triton.values()) < 2.9
 
 
-@pytest.mark.parametrize("solution", ["hopper_backward", "triton_backward"])
-def test_pages_have_what_the_code_allocates(solution: str, request: pytest.FixtureRequest) -> None:
-    counted = request.getfixturevalue("of_hopper" if solution == "hopper_backward" else "of_triton")
-    page = stated(solution)
+def test_its_page_has_what_the_code_allocates(of_triton: dict[Shape, float]) -> None:
+    page = stated("triton_backward")
     assert len(page) >= 8
     for shape, ratio in page.items():
-        assert counted[shape] == pytest.approx(ratio, abs=0.006), shape
+        assert of_triton[shape] == pytest.approx(ratio, abs=0.006), shape
 
 
 @pytest.mark.parametrize(

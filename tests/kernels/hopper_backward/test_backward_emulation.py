@@ -73,12 +73,6 @@ def test_the_gradients_are_right_in_other_orders(tmp_path: Path, seed: int, term
     assert len(done.stdout.splitlines()) == THOROUGH_RUNS
 
 
-@pytest.mark.thorough
-def test_the_gradients_are_right_with_one_product_for_both_triangles_of_keys(tmp_path: Path) -> None:
-    done = emulate(tmp_path, "-O1", "-DGDN_SYMMETRIC")
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 TAIL = "if (rows >= kChunk) {\n      const"
 TO_TMA = "fence_async();  // for warps that walk, which have written it"
 OWN_PLACE = "barrier_wait(shared_address(&s.empty[i % Stages]), i / Stages & 1);"
@@ -105,8 +99,6 @@ OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
         pytest.param("reverse.cuh", TAIL, "if (true) {\n const", "WRONG", id="a tail over the next sequence"),
         pytest.param("products.cuh", "wgmma_shared<E, 1, 1>", "wgmma_shared<E, 1, 0>", "WRONG", id="not turned"),
         pytest.param("invert.cuh", "x[0][j + e] *= beta[e] * inverse[0];", ";", "WRONG", id="E as M"),
-        pytest.param("prepare.cuh", "if (kInStates && p.copies) copy", "if (false) copy", "WRONG", id="no second tile"),
-        pytest.param("reverse.cuh", "work.slice > 0 ? kSecondAt : 0", "0", "WRONG", id="a tile where dS is"),
         pytest.param("together.cuh", END_OF_WALKS, "", "to where a barrier is", id="barriers that stay"),
     ],
 )  # fmt: skip

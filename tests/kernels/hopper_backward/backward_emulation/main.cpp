@@ -56,17 +56,13 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places) {
 
 Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, int groups, int segment, float scale) {
   const int64_t tokens = x.bounds.back() + given.behind, heads = c.heads(), state = kSize * kSize;
-  const int64_t sequences = c.sequences() + (segment > 0 ? tokens / (segment * kChunk) : 0), places = (tokens + kChunk - 1) / kChunk + sequences - 1;
+  const int64_t sequences = c.sequences() + (segment > 0 ? tokens / (segment * kChunk) : 0), places = tokens / kChunk + sequences;
   Found found{Guarded<uint16_t>(tokens * c.query_heads * kSize), Guarded<uint16_t>(tokens * c.key_heads * kSize),
               Guarded<uint16_t>(tokens * c.value_heads * kSize), Guarded<float>(tokens * heads), Guarded<float>(tokens * heads),
               Guarded<float>(c.sequences() * heads * state)};
-  const int64_t of_segments = segment > 0 ? sequences * heads * state : 0;
-  Guarded<float> tiles(places * heads * kTileBytes / 4), ends(places * heads * kStateBytes / 4);
-  Guarded<float> starts(std::max(places * heads * kStateBytes / 4, 2 * of_segments));  // transfers lie there, too
+  Guarded<float> tiles(places * heads * kTileBytes / 4), starts(places * heads * kStateBytes / 4), ends = starts;
   Guarded<float> errors(places * heads * kValueBytes / 4);
-  Guarded<float> of_end(sequences * heads * kWalkers * kChunk), of_states(sequences * heads * 2 * kWalkers);
-  const bool in_rows = heads / c.key_heads * kWalkers <= kChunk;
-  Guarded<float> of_beta((in_rows ? sequences : places) * heads * kWalkers * kChunk);
+  Guarded<float> of_end(sequences * heads * kWalkers * kChunk);
   Guarded<float> rests(sequences * heads * 2 * kWalkers * 4 * 32 * 4);
   Problem p{};
   p.cu_seqlens = x.bounds.data();
@@ -77,7 +73,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.dg = found.dg.data(), p.dbeta = found.dbeta.data(), p.dh0 = found.dh0.data();
   const auto bytes = [](Guarded<float>& x) { return reinterpret_cast<unsigned char*>(x.data()); };
   p.tiles = bytes(tiles), p.starts = bytes(starts), p.ends = bytes(ends), p.errors = bytes(errors);
-  p.of_end = of_end.data(), p.of_beta = of_beta.data(), p.of_states = of_states.data();
+  p.of_end = of_end.data();
   p.rests = reinterpret_cast<uint4*>(rests.data());
   p.places = static_cast<int>(places);
   std::vector<int> order(sequences, -1);
@@ -89,15 +85,16 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
   p.scale = scale, p.multiprocessors = 3;
-  p.k_first = p.log_gates = c.k_first, p.copies = groups == 1;
+  p.k_first = p.log_gates = c.k_first;
   p.segments = {p.cu_seqlens, p.initial_state, p.dht, c.sequences(), segment};
   p.segments.k_first = p.k_first;
-  Guarded<float> between[2] = {Guarded<float>(of_segments), Guarded<float>(of_segments)};
+  const int64_t of_segments = segment > 0 ? sequences * heads * state : 0;
+  Guarded<float> between[4] = {Guarded<float>(of_segments), Guarded<float>(of_segments), Guarded<float>(of_segments), Guarded<float>(of_segments)};
   std::vector<int64_t> bounds(sequences + 1, -1);
   std::vector<int> owners(sequences, -2), firsts(c.sequences() + 1, -2);
   if (segment > 0) {
     p.segments.starts = between[0].data(), p.segments.ends = between[1].data();
-    p.segments.transfers = starts.data(), p.segments.turned = starts.data() + of_segments;
+    p.segments.transfers = between[2].data(), p.segments.turned = between[3].data();
     p.segments.owners = owners.data(), p.segments.firsts = firsts.data();
     p.cu_seqlens = bounds.data(), p.initial_state = p.segments.starts, p.dht = p.segments.ends, p.k_first = false;
   }
@@ -113,7 +110,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
                   {p.writes, kSize, p.H, rows, 2},             {p.writes, kSize, p.H, rows, 1}};
   const auto run = [&]<class E> { (groups == 1 ? launch_all<E, 1> : launch_all<E, 2>)(p, maps, places); };
   c.type == Type::float16 ? run.template operator()<__half>() : run.template operator()<__nv_bfloat16>();
-  for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &of_end, &of_beta, &of_states, &rests}) {
+  for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &of_end, &rests}) {
     found.intact &= x->intact();
   }
   for (const Guarded<float>& x : between) found.intact &= x.intact();
