@@ -41,6 +41,12 @@ def store_state(x_ptr, S, n, h, i, j, H: tl.constexpr, D: tl.constexpr):
     tl.store(x_ptr + i[None, :] * D + j[:, None], S, mask=(j < D)[:, None] & (i < D)[None, :])
 
 
+@triton.jit
+def rest_of(X):
+    """What a float32 X loses as an operand, as an operand."""
+    return (X - X.to(tl.bfloat16).to(tl.float32)).to(tl.bfloat16)
+
+
 @triton.jit(do_not_specialize=["total", "num_seqs"])
 def states_kernel(
     v_ptr, beta_ptr, cu_seqlens_ptr, total, num_seqs, from_k_ptr, to_end_ptr, fall_ptr, inverse_ptr, r_ptr, r_low_ptr,
@@ -58,6 +64,8 @@ def states_kernel(
     if SEGMENT > 0 and length <= 0:  # a slot that no segment has
         return
     identity = block >= SLICES
+
+    RESTS: tl.constexpr = HAS_INITIAL and PASS != "moves"
 
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block % SLICES * BV + tl.arange(0, BV)
@@ -94,7 +102,10 @@ def states_kernel(
             tl.store(starts_ptr + at * (D * D) + of_state, held, mask=there)
             tl.store(start_low_ptr + at * (D * D) + of_state, low_bits(S, held), mask=there)
         # r = E (V - (gamma * K) S^T) for E = diag(b)^-1 M diag(b)
-        X = (V.to(tl.float32) - tl.dot(K, held)) * b[:, None]
+        KS = tl.dot(K, held)
+        if RESTS and chunk == 0:  # a given state may be large beside all that it meets
+            KS = tl.dot(K, rest_of(S), acc=KS)
+        X = (V.to(tl.float32) - KS) * b[:, None]
         r = tl.dot(M, X.to(tl.bfloat16)) * (1.0 / b)[:, None]
         if PASS != "moves":
             rounded = r.to(tl.bfloat16)
@@ -145,6 +156,7 @@ def walk_back_kernel(
     else:
         dS = tl.zeros([BK, BV], dtype=tl.float32)
 
+    RESTS: tl.constexpr = HAS_DHT and PASS != "moves"
     # An empty sequence makes no turn: dh0 is dht.
     chunks = tl.cdiv(length, C)
     of_values, keys_in = t[:, None] * (H * D) + i[None, :], tl.broadcast_to((j < D)[None, :], [C, BK])
@@ -168,6 +180,8 @@ def walk_back_kernel(
             tl.store(end_low_ptr + at * (D * D) + of_state, low_bits(dS, held), mask=there)
         # x = M^T (P^T G + (Gamma_C,: * K) dS^T)
         X = tl.dot(to_end, held)
+        if RESTS and turn == 0:  # as in states_kernel
+            X = tl.dot(to_end, rest_of(dS), acc=X)
         # dS <- dS Diag(gamma_C) + G^T (gamma * Q) - dV^T (gamma * K), the first sum before x takes registers
         dS = tl.dot(tl.trans(Q), G, acc=dS * fall[:, None])
         X = tl.dot(tl.trans(P), G, acc=X)

@@ -119,8 +119,8 @@ IN_SEGMENTS = [*KERNELS[:3], "states", "back_scan", "states", "walk_back", "back
 @pytest.mark.parametrize(
     ("shape", "spilled"),
     [
-        pytest.param({"heads": (32, 32), "N": 8}, 40, id="kimi linear"),
-        pytest.param({"heads": (8, 8), "N": 1, "T": 32768}, 40, id="segments"),
+        pytest.param({"heads": (32, 32), "N": 8}, 48, id="kimi linear"),
+        pytest.param({"heads": (8, 8), "N": 1, "T": 32768}, 80, id="segments"),
         pytest.param({"D": 64, "heads": (8, 8)}, 80, id="d64"),
         pytest.param({"D": 256, "heads": (8, 8)}, 260, id="d256"),
     ],
