@@ -39,4 +39,6 @@ def test_wrong_use_is_told(tmp_path: Path) -> None:
     marker = '@pytest.mark.gdnspec("gdn_decode_k_last")\ndef test_x(): pass\n'
     assert "takes `workload`" in run(tmp_path, f"import pytest\n{marker}")
     other = '@pytest.mark.gdnspec("gdn_decode_klast")\ndef test_x(workload): pass\n'
-    assert "did you mean 'gdn_decode_k_last'" in run(tmp_path, f"import pytest\n{other}")
+    said = run(tmp_path, f"import pytest\n{other}")
+    assert "did you mean 'gdn_decode_k_last'" in said
+    assert "pytest_plugin.py" not in said, "the message, without where it was raised"

@@ -826,4 +826,4 @@ def test_a_family_that_reads_no_calls_says_so(gdnspec: Run, tmp_path: Path) -> N
     options = ["--definitions-dir", toy / "definitions", "--definition", "toy_running_sum", "-o", tmp_path / "x.jsonl"]
     done = gdnspec("capture", *options, "--", "true")
     assert done.returncode == 2
-    assert "reference/toy/family.py: the family toy cannot read library calls" in done.stderr
+    assert "reference/toy/family.py: the family toy has no calls of libraries to record" in done.stderr

@@ -209,7 +209,7 @@ def test_who_needs_contiguous_inputs_says_so_and_it_shows(gdnspec: Run, make_sol
         "--workload", "one_row", "--workload", "strided_inputs",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "1 workloads: the solution supports only contiguous inputs; 1 of 2 workloads supported" in done.stdout
+    assert "1 workload: the solution supports only contiguous inputs; 1 of 2 workloads supported" in done.stdout
 
 
 def test_a_ring_leaves_the_gaps_of_the_workload_and_guards_them(make_solution: Make) -> None:

@@ -101,6 +101,10 @@ TYPOS = {
     "check a module": (("check", "no_such_module:run"), "no module 'no_such_module'"),
     "check into a file": (("check", "gdn_decode_k_last", "--json", "no/such/x"), "cannot be written"),
     "bench a definition": (("bench", "gdn_decode_k_lst"), "did you mean 'gdn_decode_k_last'?"),
+    "bench a folder": (
+        ("bench", "solutions/torch_recurrent"),
+        "add --solution torch_recurrent --solutions-dir solutions",
+    ),
     "bench against": (("bench", "gdn_decode_k_last", "--against", "torch_recurent"), "did you mean"),
     "bench a device": (("bench", "--device", "tpu"), "no device 'tpu'"),
     "bench an executor": (("bench", "--executor", "rya"), "no executor 'rya'"),
@@ -108,6 +112,24 @@ TYPOS = {
     "tune a device": ((*TUNE, "--device", "tpu"), "no device 'tpu': --device takes cuda or cpu"),
     "tune a solution": ((*TUNE, "--solution", "torch_recurent"), "did you mean 'torch_recurrent'?"),
     "tune a preset": ((*TUNE[:3], "qwen3-next-tp4", *TUNE[4:]), "did you mean 'qwen3-next-80b-a3b-tp4'?"),
+    "tune a preset of another family": (
+        ("tune", "kda_decode_k_last", *TUNE[2:]),
+        "is a preset of the family gdn, not of kda: gdnspec list presets",
+    ),
+    "draw a regime of another family": (
+        (
+            "workloads",
+            "generate",
+            "kda_decode_k_last",
+            "--preset",
+            "kimi-k3-tp8",
+            "--regime",
+            "forget_regions",
+            "-o",
+            "-",
+        ),
+        "is a regime of the family gdn, not of kda: gdnspec list regimes",
+    ),
     "selftest a device": (("selftest", "--device", "tpu"), "no device 'tpu'"),
     "freeze a file": (("workloads", "freeze", "gdn_decode_k_last", "--workloads", "no/such"), "cannot be written"),
     "selftest into a file": (("selftest", "--json", "no/such/x"), "cannot be written"),
@@ -131,6 +153,18 @@ def test_a_word_without_some_parts_of_a_name_is_taken_for_it() -> None:
     assert nearest("x", names) == "valid: flash-next-tp1, next-80b-tp1, next-80b-tp2, next-tp1, other"
     assert nearest("a", [f"a-{i:02}" for i in range(20)] + ["b"]).startswith("valid: a-00, a-01")
     assert nearest("x", []) == "there are none"
+
+
+def test_addresses_do_not_tell_errors_apart(capfd: pytest.CaptureFixture[str]) -> None:
+    summary = Summary("x86-64")
+    for name, address in (("one", "0x00007f1d"), ("two", "0x00007fe2")):
+        message = f"the process ended by SIGSEGV\nCurrent thread {address}"
+        about = {"definition": "d", "solution": "s", "workload": name, "device": "x86-64", "suite": "smoke"}
+        summary.add(CheckResult.model_validate({**about, "status": "RUNTIME_ERROR", "message": message}))
+    summary.print_repeated()
+    said = capfd.readouterr().err
+    assert said.count("SIGSEGV") == 1
+    assert "the same error on 1 more workload: two" in said
 
 
 # --- what check takes ------------------------------------------------------------------------------------------------

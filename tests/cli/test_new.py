@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from conftest import RIGHT_DECODE, ROOT, Run
+from gdnspec.catalog.definitions import definition
+from gdnspec.cli.scaffold import SCAFFOLDS
 
 SMALL = ("--workload", "one_row", "--workload", "resets", "--device", "cpu")
 
@@ -164,3 +166,11 @@ def test_new_in_the_checkout_goes_to_its_solutions_folder() -> None:
     from gdnspec import paths
 
     assert paths.solutions_dir() == ROOT / "solutions"
+
+
+def test_a_scaffold_says_what_is_updated_in_place() -> None:
+    commit, prefill = (definition(name).definition for name in ("gdn_commit_states_k_last", "gdn_prefill_pool_k_last"))
+    for language in ("python", "triton", "cuda"):
+        said = SCAFFOLDS[language].text("mine", [commit, prefill])
+        assert "Updates pool in place." in said, f"{language}: it has no outputs"
+        assert "NaN, and updates pool in place." in said or "Returns (output), and updates pool in place." in said

@@ -121,6 +121,7 @@ def test_speculation_verifies_and_pools_have_slots(gdnspec: Run, tmp_path: Path)
         ((AZURE, "--definition", "gdn_prefil_k_last"), "did you mean 'gdn_prefill_k_last'?"),
         ((AZURE, *BOTH, "--preset", "qwen"), "no preset 'qwen'"),
         ((AZURE, *BOTH, "--drafts", "3"), "an engine with --drafts verifies and never decodes"),
+        ((AZURE, *BOTH, "--definition", "gdn_verify_k_last"), "leave out the verify definition, or the decode"),
         ((AZURE, "--definition", "gdn_verify_k_last", "--drafts", "0"), "a verify definition needs draft tokens"),
         ((AZURE, *BOTH, "--device", "nvidia-h20"), "no trace has the rates of device 'nvidia-h20'"),
         ((AZURE, *BOTH, "--solution", "cuda_deocde"), "did you mean 'cuda_decode'?"),

@@ -25,7 +25,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker is None:
         return
     if ARGUMENT not in metafunc.fixturenames:
-        raise pytest.UsageError(f"{metafunc.definition.nodeid}: a test with the marker gdnspec takes `{ARGUMENT}`")
+        raise pytest.Collector.CollectError(
+            f"{metafunc.definition.nodeid}: a test with the marker gdnspec takes `{ARGUMENT}`"
+        )
     cases = _cases(metafunc.definition.nodeid, *marker.args, **marker.kwargs)
     metafunc.parametrize(ARGUMENT, cases, ids=[case.name for case in cases])
 
@@ -35,8 +37,8 @@ def _cases(where: str, definition: str = "", suite: str = "smoke", **more: Any) 
     from gdnspec.api.spec import definition as spec
 
     if not definition or more:
-        raise pytest.UsageError(f"{where}: the marker is gdnspec(definition, suite='smoke')")
+        raise pytest.Collector.CollectError(f"{where}: the marker is gdnspec(definition, suite='smoke')")
     try:
         return list(spec(definition).workloads(suite))
     except SpecError as error:
-        raise pytest.UsageError(f"{where}: {error}") from None
+        raise pytest.Collector.CollectError(f"{where}: {error}") from None

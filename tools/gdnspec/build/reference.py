@@ -98,7 +98,7 @@ def judged(family: Family) -> Any:
 
 def calls(family: Family) -> "Calls":
     """How library calls become workloads of the family's definitions. Raises `SpecError` if the family does not say."""
-    return _further(family, "calls", "cannot read library calls")  # type: ignore[no-any-return]
+    return _further(family, "calls", "has no calls of libraries to record")  # type: ignore[no-any-return]
 
 
 def foreign(family: Family) -> "Foreign":

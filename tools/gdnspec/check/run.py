@@ -183,7 +183,8 @@ class Checker:
         entry, before = job.found.definition.name, child.deaths
         if deaths.get(entry, 0) >= DEATHS_IN_A_ROW:
             last = child.last_failure
-            message = f"not run: its process died {deaths[entry]} times in a row; the last message was: {last.message}"
+            said = last.message.splitlines()[0]  # what it wrote at its end was shown with the death itself
+            message = f"not run: its process died {deaths[entry]} times in a row; the last message was: {said}"
             return self._record(job, Judgement.of(last.status, message), child)
         try:
             judgement = self._judged_with_room(job, child)
@@ -246,7 +247,10 @@ class Checker:
             if wrong is not None or once or not (job.extras.symmetries or job.extras.invariance or claims):
                 return replace(judgement, verdict=wrong or worst, invariance=invariance.outcomes)
             relations = Relations(job, content, child, self.options.timeout, judged, generator)
-            found = dict(relations.by_itself(session, answer.outputs, calls[-1])) if job.extras.symmetries else {}
+            found: dict[str, Verdict | None] = {}
+            if job.extras.symmetries:
+                found = {symmetry.name: None for symmetry in definition.symmetries}  # until it is tried
+                found |= relations.by_itself(session, answer.outputs, calls[-1])
         if job.extras.symmetries:
             found |= relations.between_calls(answer.outputs)
         if job.extras.invariance or claims:

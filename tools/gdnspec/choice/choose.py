@@ -99,7 +99,8 @@ def _reason(asked: Asked, choices: Sequence[Choice], choice: Choice) -> str:
     time = "" if choice.time is None else shown_time(choice.time)
     if not choice.near:
         languages = {other.solution.manifest.language for other in choices if not other.near}
-        return f"nothing was measured: {'CUDA before Triton before PyTorch' if len(languages) > 1 else 'by name'}"
+        order = "CUDA before Triton before PyTorch" if len(languages) > 1 else "the first by name"
+        return f"nothing was measured: {order}"
     where, device = _where(asked, choice), _device(choice.near[0])
     rivals = [other for other in choices if _GROUPS[other.basis] == _GROUPS[choice.basis]]
     rank = _rank(1 + rivals.index(choice), len(rivals))

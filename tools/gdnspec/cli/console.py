@@ -40,6 +40,11 @@ def say(text: str = "") -> None:
     print(text.translate(_MOVES), flush=True)
 
 
+def number_of(count: int, what: str) -> str:
+    """`1 workload`, `2 workloads`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def complain(text: str, style: str | None = None) -> None:
     """Prints plain text on stderr."""
     err().print(text, markup=False, soft_wrap=True, style=style)

@@ -23,7 +23,10 @@ def print_symmetries(summary: Summary) -> None:
             held, beside = str(statuses["PASSED"] or ""), str(statuses[""] or "")
             add_row(rows, definition, solution, name, held, str(failed or ""), beside, styles=styles)
     say()
-    print_table(rows)
+    if rows.row_count:
+        print_table(rows)
+    else:
+        say("no symmetry was tried: a workload has to pass first")
 
 
 def print_errors(summary: Summary, selected: Selected) -> None:

@@ -99,8 +99,10 @@ def write_workloads(
         figures = f"{kept.total:.4g}", f"{kept.predicted:.4g}", f"{kept.error:+.2%}"
         add_row(rows, name, count, len(group), len(kept.calls), *figures)
     print_table(rows)
-    first = next(o.found.definition.name for o, group in zip(operators, calls, strict=True) if group)
-    complain(f"next: gdnspec workloads freeze {first} --workloads {folder / f'{first}.jsonl'}")
+    for operator, group in zip(operators, calls, strict=True):
+        if group:
+            name = operator.found.definition.name
+            complain(f"next: gdnspec workloads freeze {name} --workloads {folder / f'{name}.jsonl'}")
 
 
 def _seed(seed: int, line: int) -> int:

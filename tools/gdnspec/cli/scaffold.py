@@ -29,7 +29,7 @@ def _arguments(definition: Definition, indent: str) -> str:
     for tensor in (*definition.inputs, *definition.outputs):
         word = "default" if tensor.is_switch else "None"  # a switch always arrives
         absent = f"; {word}: {tensor.default}" if tensor.optional else ""
-        apart = f"; {tensor.strides} may stand apart" if tensor.strides is not None else ""
+        apart = f"; {tensor.strides} may stand apart, so go by strides" if tensor.strides is not None else ""
         rows.append(f"{indent}{tensor.name} {_shape(tensor)} {tensor.dtype}{absent}{apart}. {tensor.description}")
     return "\n".join(rows)
 
@@ -73,7 +73,7 @@ def _launch(definition: Definition) -> tuple[str, str, str, str]:
 def _python(name: str, definitions: list[Definition]) -> str:
     functions = [
         f'''def {d.name}({_names(d.inputs)}):
-    """Returns ({_names(d.outputs)}).
+    """{_does(d, f"Returns ({_names(d.outputs)})")}
 
 {_arguments(d, "    ")}
     """
@@ -106,8 +106,8 @@ def {d.name}_kernel(
     # Load, compute in float32, store to {_names(d.judged)}.
 
 
-def {d.name}({_names(d.inputs)}, {_names(d.outputs)}):
-    """Writes {_names(d.outputs)}, which arrive filled with NaN{_in_place(d)}.
+def {d.name}({_names([*d.inputs, *d.outputs])}):
+    """{_does(d, f"Writes {_names(d.outputs)}, which arrive filled with NaN")}
 
 {_arguments(d, "    ")}
     """
@@ -118,9 +118,13 @@ def {d.name}({_names(d.inputs)}, {_names(d.outputs)}):
     return head + "\n\n".join(functions)
 
 
-def _in_place(definition: Definition) -> str:
+def _does(definition: Definition, with_outputs: str) -> str:
+    """A sentence on what a call leaves. An operator may have no outputs and only update inputs."""
     mutated = _names([tensor for tensor in definition.inputs if tensor.mutates])
-    return f", and updates {mutated} in place" if mutated else ""
+    updates = f"updates {mutated} in place" if mutated else ""
+    if not definition.outputs:
+        return f"U{updates[1:]}."
+    return f"{with_outputs}, and {updates}." if updates else f"{with_outputs}."
 
 
 def _cuda_type(tensor: Tensor) -> str:
@@ -140,7 +144,7 @@ def _cuda(name: str, definitions: list[Definition]) -> str:
         kernels.append(f"__global__ void {d.name}_kernel({pointer} {shown.name}) {{\n  // Write the kernel here.\n}}\n")
         functions.append(
             f"""{comments}
-// The outputs arrive filled with NaN{_in_place(d)}.
+// {_does(d, "Writes the outputs, which arrive filled with NaN")}
 void {d.name}(
     {parameters}) {{
   cudaStream_t stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, {d.judged[0].name}.device().device_id));

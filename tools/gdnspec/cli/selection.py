@@ -1,9 +1,10 @@
 """The workloads and solutions that a command's options select."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from gdnspec.catalog.definitions import Found, definition, definitions
+from gdnspec.catalog.families import Family
 from gdnspec.catalog.solutions import Solution, no_variant, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.model.errors import Problem, SpecError, nearest
@@ -86,8 +87,27 @@ def heads_of(found: Found, name: str) -> Preset:
     """The preset that --preset names. Raises `SpecError` if there is none."""
     preset = found.family.preset(name)
     if preset is None:
-        raise SpecError(f"no preset {name!r} ({nearest(name, found.family.presets)})")
+        raise no_preset(found.family, name)
     return preset
+
+
+def no_preset(family: Family, name: str) -> SpecError:
+    """The error for a name that is none of the family's presets."""
+    return _not_of(family, name, "preset", lambda other: other.presets)
+
+
+def no_regime(family: Family, name: str) -> SpecError:
+    """The error for a name that is none of the family's regimes."""
+    return _not_of(family, name, "regime", lambda other: other.about.regimes)
+
+
+def _not_of(family: Family, name: str, what: str, names: Callable[[Family], Collection[str]]) -> SpecError:
+    """A name of another family is no misspelling: a similar name of this one would mislead."""
+    others = sorted({found.family.name for found in definitions().values() if name in names(found.family)})
+    if others:
+        listed = f"gdnspec list {what}s shows those of {family.name}"
+        return SpecError(f"{name!r} is a {what} of the family {' and '.join(others)}, not of {family.name}: {listed}")
+    return SpecError(f"no {what} {name!r} ({nearest(name, names(family))})")
 
 
 def lines_of(file: Path, lines: list[Workload], suite: list[str] | None, names: list[str] | None) -> list[Workload]:
@@ -114,5 +134,6 @@ def chosen_solutions(wanted: list[str] | None, extra: Path | None) -> tuple[list
         if variant and base in known and name not in known:
             raise no_variant(known[base], variant)
         if name not in known:
-            raise SpecError(f"no solution {name!r} ({nearest(name, known)})")
+            where = "" if extra else "; --solutions-dir DIR adds a folder of your own"
+            raise SpecError(f"no solution {name!r} ({nearest(name, known)}){where}")
     return [known[name] for name in dict.fromkeys(wanted)], []

@@ -6,7 +6,8 @@ from itertools import islice
 from pathlib import Path
 
 from gdnspec.cli import session_files
-from gdnspec.model.errors import Problem, SpecError, nearest
+from gdnspec.cli.selection import no_preset
+from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.session_line import SessionLine
 
 FILE = "sessions.jsonl"
@@ -44,7 +45,7 @@ def write_sessions(
     `SpecError`."""
     family = session_files.family_named(None)
     if family.preset(preset) is None:
-        raise SpecError(f"no preset {preset!r} ({nearest(preset, family.presets)})")
+        raise no_preset(family, preset)
     if folder.exists() and not folder.is_dir():
         raise SpecError([Problem(folder, "is a file", hint="name a folder: it gets sessions.jsonl")])
     names = tuple(name.strip() for name in log.columns.split(","))

@@ -1,14 +1,16 @@
 """Print verdicts: a table with one row per definition and solution, and each failure in full."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gdnspec.cli.console import add_row, complain, print_table, say, table
+from gdnspec.cli.console import add_row, complain, number_of, print_table, say, table
 from gdnspec.model.result import CheckResult
 
 Row = tuple[str, str]  # definition and solution
 SAME = 3  # names of workloads that have the same error, at most
+_ADDRESS = re.compile(r"0x[0-9a-f]+")  # differs from process to process, while the error is the same
 
 
 @dataclass
@@ -26,7 +28,7 @@ class Summary:
         self.rows.setdefault((result.definition, result.solution), []).append(result)
         if not result.failed:
             return
-        error = (result.status, result.solution, result.definition, result.message)
+        error = (result.status, result.solution, result.definition, _ADDRESS.sub("0x", result.message))
         if error in self._same:
             self._same[error].append(result.workload)
         else:
@@ -38,7 +40,7 @@ class Summary:
         for (status, solution, definition, _), names in self._same.items():
             if names:
                 listed = ", ".join(names[:SAME]) + (", ..." if len(names) > SAME else "")
-                count = f"{len(names)} more workload{'s' if len(names) > 1 else ''}"
+                count = number_of(len(names), "more workload")
                 complain(f"{status}  {solution} on {definition}: the same error on {count}: {listed}", style="red")
         self._same = {}
 
@@ -116,7 +118,7 @@ def print_notes(summary: Summary) -> None:
     supported = asked - Counter(r.solution for r in everything if r.status == "UNSUPPORTED")
     for (solution, reason), count in reasons.items():
         part = f"; {supported[solution]} of {asked[solution]} workloads supported" if supported[solution] else ""
-        say(f"unsupported: {solution}, {count} workloads: {reason}{part}")
+        say(f"unsupported: {solution}, {number_of(count, 'workload')}: {reason}{part}")
     isolation = sorted({result.isolation for result in everything if result.isolation})
     say(f"device: {summary.device}; isolation of solutions: {', '.join(isolation) or 'none ran'}")
 

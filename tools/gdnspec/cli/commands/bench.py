@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gdnspec.catalog.definitions import Found
+from gdnspec.catalog.solutions import MANIFEST
 from gdnspec.catalog.writing import require_file, require_folder
 from gdnspec.cli import amounts, offered
 from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
@@ -21,6 +22,7 @@ from gdnspec.cli.options import Definitions, DefinitionsDir, Solutions, Solution
 from gdnspec.cli.selection import chosen_solutions, select
 from gdnspec.cli.weighted import weighted
 from gdnspec.model.errors import SpecError
+from gdnspec.model.loading import is_file
 from gdnspec.model.trace import METHODS, Trace
 from gdnspec.model.workload import SUITES, Workload
 from gdnspec.report.units import shown_resolved, shown_time
@@ -85,6 +87,7 @@ def bench(
     """Check solutions, then time them. Every timed call gets new content, and its outputs are verified."""
     save = save or save_baselines
     _require_possible(save, workloads_file, device, executor)
+    _refuse_folders(names)
     kind = likely_device(device)
     selected = select(names, suite or _default(kind, workload, workloads_file), workload, workloads_file)
     chosen, broken = chosen_solutions(solution, solutions_dir)
@@ -142,6 +145,14 @@ def _require_possible(save: bool, workloads_file: Path | None, device: str, exec
     require_device(device)
     if executor not in EXECUTORS:
         raise SpecError(f"no executor {executor!r} ({', '.join(EXECUTORS)})")
+
+
+def _refuse_folders(names: list[str] | None) -> None:
+    """Raises `SpecError` if a definition is the folder of a solution, which `gdnspec check` takes."""
+    for folder in map(Path, names or ()):
+        if is_file(folder / MANIFEST):
+            options = shlex.join(["--solution", folder.resolve().name, "--solutions-dir", str(folder.parent)])
+            raise SpecError(f"{folder} is the folder of a solution: name a definition, and add {options}")
 
 
 def _tasks(

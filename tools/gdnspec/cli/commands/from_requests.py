@@ -182,6 +182,8 @@ def _guesses(found: list[Found], drafts: int | None) -> int:
     if guesses and "decode" in stages:
         raise SpecError(
             "an engine with --drafts verifies and never decodes: leave out --drafts, or the decode definition"
+            if drafts
+            else "an engine verifies or decodes, never both: leave out the verify definition, or the decode definition"
         )
     return guesses
 
@@ -190,7 +192,11 @@ def _definitions(names: list[str]) -> list[Found]:
     found = [definition(name) for name in dict.fromkeys(names)]
     for item in found:
         if item.definition.stage not in STAGES:
-            served = [name for name, other in definitions().items() if other.definition.stage in STAGES]
+            served = [
+                name
+                for name, other in definitions().items()
+                if other.definition.stage in STAGES and other.family.name == item.family.name
+            ]
             raise SpecError(
                 f"{item.definition.name} is not a prefill, decode or verify: use one of {', '.join(served)}"
             )

@@ -15,11 +15,11 @@ from gdnspec.catalog.definitions import Found, definition
 from gdnspec.catalog.families import same_families
 from gdnspec.catalog.writing import require_file
 from gdnspec.cli import offered, session_files
-from gdnspec.cli.console import complain, warn
+from gdnspec.cli.console import complain, number_of, warn
 from gdnspec.cli.device import chosen_device, require_device
 from gdnspec.cli.options import DefinitionsDir, ForceFile
 from gdnspec.cli.progress import counted
-from gdnspec.cli.selection import heads_of
+from gdnspec.cli.selection import heads_of, no_preset, no_regime
 from gdnspec.model import roles
 from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import FLOATS
@@ -105,7 +105,7 @@ def generate(
     known = found.family.about.regimes
     regime = regime or next(iter(known))
     if regime not in known:
-        raise SpecError(f"no regime {regime!r} ({nearest(regime, known)})")
+        raise no_regime(found.family, regime)
     to_stdout = str(output) == "-"
     if not to_stdout:
         require_file(output, "-o FILE")
@@ -131,7 +131,7 @@ def generate(
     if not to_stdout:
         then = ("check",) if freeze else ("workloads", "freeze")
         command = shlex.join(["gdnspec", *then, name, "--workloads", str(output), *same_families()])
-        complain(f"{len(lines)} workloads in {output}; next: {command}")
+        complain(f"{number_of(len(lines), 'workload')} in {output}; next: {command}")
 
 
 def _sessions(
@@ -142,9 +142,9 @@ def _sessions(
     known, stored = family.about.regimes, session_files.states_named(states)
     chosen = regime or next(iter(known))
     if chosen not in known:
-        raise SpecError(f"no regime {chosen!r} ({nearest(chosen, known)})")
+        raise no_regime(family, chosen)
     if family.preset(preset) is None:
-        raise SpecError(f"no preset {preset!r} ({nearest(preset, family.presets)})")
+        raise no_preset(family, preset)
 
     from gdnspec.sessions.random_walk import draw
 

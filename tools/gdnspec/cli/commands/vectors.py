@@ -11,7 +11,7 @@ import typer
 from gdnspec.catalog.families import same_families
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli import offered
-from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
+from gdnspec.cli.console import add_row, complain, number_of, print_table, say, table, warn
 from gdnspec.cli.needs import needs
 from gdnspec.cli.options import DefinitionsDir, Suites, Workloads, WorkloadsFile
 from gdnspec.cli.progress import progress, writer
@@ -86,7 +86,8 @@ def export(
 
     size = write(found, lines, out, force)
     complain(
-        f"{len(lines)} workloads of {name} in {out}, {size / 2**20:.1f} MiB; {out / 'README.md'} explains them; "
+        f"{number_of(len(lines), 'workload')} of {name} in {out}, {size / 2**20:.1f} MiB; "
+        f"{out / 'README.md'} explains them; "
         f"then: {shlex.join(['gdnspec', 'vectors', 'judge', str(out), 'OUTPUTS', *same_families()])}"
     )
 
