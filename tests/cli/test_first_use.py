@@ -354,4 +354,5 @@ def test_names_that_a_command_takes_are_offered() -> None:
     assert offered.definitions("gdn_decode_k_f") == ["gdn_decode_k_first", "gdn_decode_k_first_bf16_state"]
     assert offered.everything("strict_") == ["strict_keys"]
     assert offered.exports("hopper_prefill:") == ["hopper_prefill:strict", "hopper_prefill:invariant"]
-    assert offered.baselines("torch_layer,flash") == ["torch_layer,flash_qla", "torch_layer,flashinfer"]
+    peers = ("flash_qla", "flash_qla_backward", "flashinfer")
+    assert offered.baselines("torch_layer,flash") == [f"torch_layer,{peer}" for peer in peers]
