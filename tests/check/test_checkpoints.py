@@ -189,7 +189,7 @@ def test_checkpoints_are_judged_when_a_sequence_is_split(gdnspec: Run, tmp_path:
     code, result = checked(gdnspec, folder, "--symmetries", "--seed", "2")
     assert (code, result["status"]) == (1, "INCORRECT_NUMERICAL")
     assert "checkpoints" in result["message"]
-    # None: as many query heads as key heads, and nothing to permute within a group.
+    # None: it is of more query heads than value heads.
     wrong = {name for name, status in result["symmetries"].items() if status not in ("PASSED", None)}
     assert wrong == {"split_and_carry"}
 

@@ -18,6 +18,7 @@ from gdnspec.catalog.definitions import (
     definition,
     definitions,
     load_definition,
+    loaded,
     preset_problems,
     presets,
 )
@@ -805,10 +806,12 @@ def test_one_bad_definition_is_reported_beside_the_others(tmp_path: Path, monkey
     families.cache_clear()
     try:
         with pytest.raises(SpecError) as caught:
-            definitions.__wrapped__()
+            loaded.cache_clear()
+            definitions()
     finally:
         monkeypatch.undo()
         families.cache_clear()
+        loaded.cache_clear()
     problems = caught.value.problems
     assert [p.file.parent.name for p in problems if p.place != "/extends"] == sorted(DECODES)
     extending = {p.file.parent.name for p in problems if p.place == "/extends"}

@@ -16,7 +16,7 @@ from unittest import mock
 import forked_workers
 import gdnspec
 from gdnspec.catalog import families
-from gdnspec.catalog.definitions import definitions
+from gdnspec.catalog.definitions import loaded
 from patience import PATIENCE
 
 COMMANDS = sorted((Path(gdnspec.__file__).parent / "cli/commands").glob("*.py"))
@@ -101,7 +101,7 @@ def _start(
     os.chdir(cwd)
     if families.VARIABLE in environment or any(word.startswith("--definitions-dir") for word in arguments):
         families.families.cache_clear()  # what is loaded are those of the checkout alone
-        definitions.cache_clear()
+        loaded.cache_clear()
     if before is not None:
         before()
     if script is not None:

@@ -221,9 +221,17 @@ def applies(preset: Preset, definition: Definition) -> bool:
     return bound and (preset.stages is None or definition.stage in preset.stages)
 
 
-@cache
 def definitions() -> dict[str, Found]:
     """All definitions by name. Raises one `SpecError` with the problems of all files."""
+    found, problems = loaded()
+    if problems:
+        raise SpecError(problems)
+    return found
+
+
+@cache
+def loaded() -> tuple[dict[str, Found], list[Problem]]:
+    """The definitions, and the problems of their files: these are found once, however many files ask for them."""
     found: dict[str, Found] = {}
     problems: list[Problem] = []
     for family in families().values():
@@ -240,9 +248,7 @@ def definitions() -> dict[str, Found]:
                 problems.append(Problem(file, f"{where} already defines {name!r}", "/name"))
             problems += preset_problems(item, known, family.presets_file)
             found.setdefault(name, item)
-    if problems:
-        raise SpecError(list(dict.fromkeys(problems)))  # each extending definition repeats the problems of its parent
-    return found
+    return found, list(dict.fromkeys(problems))  # each extending definition repeats the problems of its parent
 
 
 def without_family(name: str) -> str:
