@@ -167,6 +167,20 @@ def test_addresses_do_not_tell_errors_apart(capfd: pytest.CaptureFixture[str]) -
     assert "the same error on 1 more workload: two" in said
 
 
+@pytest.mark.parametrize(("others", "hints"), [("PASSED", 1), ("INCORRECT_NUMERICAL", 0)])
+def test_a_kernel_that_fails_on_slices_alone_is_told_so(
+    capfd: pytest.CaptureFixture[str], others: str, hints: int
+) -> None:
+    summary = Summary("a CPU")
+    about = {"definition": "gdn_decode_k_last", "solution": "mine", "device": "a CPU", "suite": "smoke"}
+    for name, status in (("one_row", others), ("batch_8", "PASSED"), ("strided_inputs", "NON_FINITE")):
+        summary.add(CheckResult.model_validate({**about, "workload": name, "status": status}))
+    print_summary(summary)
+    said = capfd.readouterr().err
+    assert said.count("mine on gdn_decode_k_last: it fails only where inputs are slices") == hints
+    assert said.count('"contiguous" to "supports"') == hints
+
+
 # --- what check takes ------------------------------------------------------------------------------------------------
 
 ARGUMENTS = "(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gdnspec.catalog.definitions import definitions
+from gdnspec.catalog.workloads import by_name
 from gdnspec.cli.console import add_row, complain, number_of, print_table, say, table
 from gdnspec.model.result import CheckResult
 
@@ -85,6 +87,7 @@ def closest(results: list[CheckResult]) -> str:
 def print_summary(summary: Summary) -> None:
     """Prints the table of verdicts on stdout. A row that was not finished says how many of how many were judged."""
     summary.print_repeated()
+    _print_where_only_slices_failed(summary)
     rows = table("", "definition", "solution", "verdict", "passed", "failed", "unsupported", "largest error / budget")
     colours = {"PASSED": "green", "UNSUPPORTED": "yellow"}
     for row in sorted({*summary.rows, *summary.planned}):
@@ -121,6 +124,25 @@ def print_notes(summary: Summary) -> None:
         say(f"unsupported: {solution}, {number_of(count, 'workload')}: {reason}{part}")
     isolation = sorted({result.isolation for result in everything if result.isolation})
     say(f"device: {summary.device}; isolation of solutions: {', '.join(isolation) or 'none ran'}")
+
+
+def _print_where_only_slices_failed(summary: Summary) -> None:
+    """Prints on stderr what a kernel for contiguous inputs does wrong: its failures look like any other."""
+    for (definition, solution), results in summary.rows.items():
+        failed = [result.workload for result in results if result.failed]
+        passed = any(result.status == "PASSED" for result in results)
+        if failed and passed and _sliced(definition).issuperset(failed):
+            complain(
+                f"{solution} on {definition}: it fails only where inputs are slices, with other memory between their "
+                'rows. Go by strides, or add "contiguous" to "supports" in its solution.json.'
+            )
+
+
+def _sliced(name: str) -> set[str]:
+    """The shipped workloads of a definition with such inputs; none of what is no definition, such as a session."""
+    found = definitions().get(name)
+    lines = {} if found is None else by_name(found)
+    return {line.name for line in lines.values() if found and not line.contiguous(found.definition)}
 
 
 def _print_failure(result: CheckResult) -> None:
