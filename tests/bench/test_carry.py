@@ -152,6 +152,7 @@ def test_a_proof_is_of_today_s_sources_alone(gdnspec: Run, measured: Path, monke
     assert not any(stale(measured))
 
 
+@pytest.mark.thorough
 def test_what_was_measured_by_another_compiler_or_elsewhere_stays_stale(gdnspec: Run, measured: Path) -> None:
     other = trace_of(measured, workload=ROWS[0], environment=HERE | {"triton": "3.1.0"})
     nowhere = trace_of(measured, workload=ROWS[1], environment=HERE, source_hash="0" * 64)

@@ -201,6 +201,7 @@ def test_strength_is_error_over_budget() -> None:
 # --- the command ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_one_by_name(gdnspec: Run) -> None:
     done = gdnspec("selftest", "late_process", "--jobs", "1")

@@ -6,7 +6,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-RUNS = 3  # the least counts: others may load the machine
+RUNS = 2  # the least counts: others may load the machine
 LIBRARIES = "import pydantic, pydantic.main, typer, typer.main"
 
 

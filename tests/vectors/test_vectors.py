@@ -200,6 +200,7 @@ def test_a_cpp_program_conforms(gdnspec: Run, tmp_path: Path, build: Callable[..
     assert done.stderr == f"checking out on {name}\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(GXX is None, reason="no g++ here")
 def test_a_cpp_program_with_the_wrong_heads_does_not(inside: Run, tmp_path: Path, build: Callable[..., Path]) -> None:
     export(inside, tmp_path / "v", *options("batch_8", "one_row"))

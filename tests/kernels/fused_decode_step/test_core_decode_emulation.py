@@ -58,9 +58,7 @@ def emulated(library: Path, seed: int, *cases: str) -> subprocess.CompletedProce
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "cases", [CASES[::2], pytest.param(CASES[1::2], marks=pytest.mark.thorough)], ids=["some", "rest"]
-)
+@pytest.mark.parametrize("cases", [CASES[::4], pytest.param(CASES, marks=pytest.mark.thorough)], ids=["some", "all"])
 def test_a_cluster_of_blocks_does_what_the_reference_does(tmp_path: Path, cases: tuple[str, ...]) -> None:
     done = emulated(built(tmp_path), 1, *cases)
     assert done.returncode == 0, done.stderr
