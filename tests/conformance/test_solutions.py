@@ -60,8 +60,11 @@ FEWER = {
     "torch_chunk_stages_kda": ["chunk_state"],
     "torch_chunkwise_kda": ["prefill_raw_gates"],
 }
-# Whose definitions other interpreted solutions serve, too; and whose own tests sample its kernels.
-OTHERS = {"triton_recurrent", "triton_backward", "triton_layer_backward", "triton_kda"}
+# Whose definitions other solutions serve, too, or whose own tests sample its kernels.
+OTHERS = {
+    "triton_recurrent", "triton_backward", "triton_layer_backward", "triton_kda", "triton_chunk_stages",
+    "torch_chunkwise",
+}  # fmt: skip
 
 
 @pytest.mark.slow

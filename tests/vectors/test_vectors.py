@@ -190,7 +190,8 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(GXX is None, reason="no g++ here")
-@pytest.mark.parametrize("name", ["gdn_decode_k_last", pytest.param("gdn_decode_k_first", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["gdn_decode_k_last", "gdn_decode_k_first"])
 def test_a_cpp_program_conforms(gdnspec: Run, tmp_path: Path, build: Callable[..., Path], name: str) -> None:
     count = len(export(gdnspec, tmp_path / "v", "--suite", "smoke", "--suite", "conformance", name=name)["workloads"])
     subprocess.run([build(), tmp_path / "v", tmp_path / "out"], check=True)
