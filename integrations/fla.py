@@ -17,6 +17,8 @@ from gdnspec import ops
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from .precision import l2_normalised, wide
+
 try:
     from fla.backends import BaseBackend
     from fla.backends import register as register_backend
@@ -95,16 +97,16 @@ class Call:
         """What FLA's function returns: the output, and the final state if it is wanted."""
         q, k, g, beta = self.q, self.k, self.g, self.beta
         if self.use_qk_l2norm_in_kernel:
-            q, k = _l2_normalised(q), _l2_normalised(k)
+            q, k = l2_normalised(q), l2_normalised(k)
         if self.use_gate_in_kernel:
             assert self.A_log is not None  # or the call was refused
-            g = -_wide(self.A_log).exp() * softplus(_wide(g) if self.dt_bias is None else _wide(g) + self.dt_bias)
+            g = -wide(self.A_log).exp() * softplus(wide(g) if self.dt_bias is None else wide(g) + self.dt_bias)
         if self.use_beta_sigmoid_in_kernel:
-            beta = _wide(beta).sigmoid() * (2 if self.allow_neg_eigval else 1)
+            beta = wide(beta).sigmoid() * (2 if self.allow_neg_eigval else 1)
         tokens = [x.contiguous() for x in (q, k, self.v, g, beta)]
         if self.cu_seqlens is not None:
             tokens = [x[0] for x in tokens]
-        state = None if self.initial_state is None else _wide(self.initial_state).contiguous()
+        state = None if self.initial_state is None else wide(self.initial_state).contiguous()
         layout = "k_last" if self.state_v_first else "k_first"
         output, final_state = ops.gated_delta_rule(
             *tokens, state, self.cu_seqlens, scale=self.scale, state_layout=layout
@@ -143,16 +145,6 @@ def register() -> None:
 def unregister() -> None:
     """Makes FLA pass over this backend from the next call on: FLA itself never forgets one."""
     GdnspecBackend.registered = False
-
-
-def _wide(x: Tensor) -> Tensor:
-    """In float32, or in float64 if it is that already."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _l2_normalised(x: Tensor) -> Tensor:
-    X = _wide(x)
-    return (X * torch.rsqrt((X * X).sum(dim=-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
 if os.environ.get("FLA_DISABLE_BACKEND_DISPATCH") == "1":

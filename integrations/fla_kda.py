@@ -16,6 +16,8 @@ from gdnspec import ops
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from .precision import l2_normalised, wide
+
 try:
     from fla.backends import BaseBackend
     from fla.backends import register as register_backend
@@ -105,15 +107,15 @@ class Call:
         """What FLA's function returns: the output, and the final state if it is wanted."""
         q, k, g, beta = self.q, self.k, self.g, self.beta
         if self.use_qk_l2norm_in_kernel:
-            q, k = _l2_normalised(q), _l2_normalised(k)
+            q, k = l2_normalised(q), l2_normalised(k)
         if self.use_gate_in_kernel:
             g = self._log_gates()
         if self.use_beta_sigmoid_in_kernel:
-            beta = _wide(beta).sigmoid() * (2 if self.allow_neg_eigval else 1)
+            beta = wide(beta).sigmoid() * (2 if self.allow_neg_eigval else 1)
         tokens = [x.contiguous() for x in (q, k, self.v, g, beta)]
         if self.cu_seqlens is not None:
             tokens = [x[0] for x in tokens]
-        state = None if self.initial_state is None else _wide(self.initial_state).contiguous()
+        state = None if self.initial_state is None else wide(self.initial_state).contiguous()
         layout = "k_last" if self.state_v_first else "k_first"
         output, final_state = ops.kimi_delta_attention(
             *tokens, state, self.cu_seqlens, scale=self.scale, state_layout=layout
@@ -124,8 +126,8 @@ class Call:
     def _log_gates(self) -> Tensor:
         """g [B, T, H, K] from raw gates, dt_bias [H K] and A_log [H], which may be absent under a lower bound."""
         heads = self.g.shape[-2:]
-        x = _wide(self.g) if self.dt_bias is None else _wide(self.g) + _wide(self.dt_bias).view(heads)
-        rate: Any = 1.0 if self.A_log is None else _wide(self.A_log).exp().view(-1, 1)
+        x = wide(self.g) if self.dt_bias is None else wide(self.g) + wide(self.dt_bias).view(heads)
+        rate: Any = 1.0 if self.A_log is None else wide(self.A_log).exp().view(-1, 1)
         return -rate * softplus(x) if self.lower_bound is None else self.lower_bound * (rate * x).sigmoid()
 
 
@@ -159,16 +161,6 @@ def register() -> None:
 def unregister() -> None:
     """Makes FLA pass over this backend from the next call on: FLA itself never forgets one."""
     GdnspecBackend.registered = False
-
-
-def _wide(x: Tensor) -> Tensor:
-    """In float32, or in float64 if it is that already."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _l2_normalised(x: Tensor) -> Tensor:
-    X = _wide(x)
-    return (X * torch.rsqrt((X * X).sum(dim=-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
 if os.environ.get("FLA_DISABLE_BACKEND_DISPATCH") == "1":

@@ -30,6 +30,7 @@ except ImportError as error:
 
 from . import kimi_linear
 from .layer_states import Layer, is_step, keep, rows_of, sequences_of, step_of
+from .precision import l2_normalised
 
 Projected = tuple[Tensor, Tensor, Tensor, Tensor]
 WORD = 16  # bytes, the most that a thread of a GPU copies at a time
@@ -142,7 +143,7 @@ def _sequences(layer: Layer, qkv: Tensor, a: Tensor, b: Tensor, cache_params: An
         q, k, v = _heads(layer, ops.causal_conv1d(qkv.flatten(0, 1), *convolution, *states))
         alpha = torch.exp(-layer.A_log.float().exp() * softplus(a.float() + layer.dt_bias))
         beta = b.float().sigmoid() * (2 if _twice(layer) else 1)
-        inputs = (_l2_normalised(q), _l2_normalised(k), v, alpha, beta)
+        inputs = (l2_normalised(q), l2_normalised(k), v, alpha, beta)
     output, state = ops.gated_delta_rule(*inputs, state, starts, gate="linear", state_layout="k_last")
     keep(layer, cache_params, state)
     return output
@@ -165,11 +166,6 @@ def _heads(layer: Layer, qkv: Tensor) -> list[Tensor]:
     parts = qkv.split([layer.key_dim, layer.key_dim, layer.value_dim], dim=-1)
     sizes = (layer.head_k_dim, layer.head_k_dim, layer.head_v_dim)
     return [x.contiguous().unflatten(-1, (-1, size)) for x, size in zip(parts, sizes, strict=True)]
-
-
-def _l2_normalised(x: Tensor) -> Tensor:
-    X = x.float()
-    return (X * torch.rsqrt((X * X).sum(dim=-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
 FORWARDS = {kind: _forward_of(kind) for kind in LAYERS} | kimi_linear.FORWARDS
