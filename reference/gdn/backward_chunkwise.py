@@ -31,11 +31,14 @@ over the chunks are serial: that of the states, and that of their gradients back
 from itertools import pairwise
 
 import torch
+from gdnspec.family import between_kernels
 from torch import Tensor
 
 from .backward import Gradients, fold_heads
 from .chunkwise import decay_ratios
 from .gated_delta_net import arithmetic_type, default_scale, expand_heads
+
+KEPT = 64  # the least tokens in a chunk where kernels keep the states at its edges
 
 
 def gradient_of_gates(Gamma: Tensor, gamma: Tensor, dGamma: Tensor, dgamma: Tensor) -> Tensor:
@@ -50,6 +53,11 @@ def gradient_of_gates(Gamma: Tensor, gamma: Tensor, dGamma: Tensor, dgamma: Tens
     first[..., 0] = 1.0
     before = torch.cat([first, decays], -2)
     return (torch.einsum("...it,...ij->...tj", Gamma, d) * before).sum(-1)
+
+
+def handed_on(x: Tensor, chunk_size: int) -> Tensor:
+    """`x` as the walks leave it for the kernels behind them. With chunks of less than 64 tokens nobody keeps so many."""
+    return between_kernels(x) if chunk_size >= KEPT else x
 
 
 def sequence(
@@ -96,14 +104,17 @@ def sequence(
         dR = decay[:, n] * beta[:, n] * X[:, n]
         D = whole[:, n] * D + (decay[:, n] * G[:, n]).mT @ Q[:, n] - dR.mT @ K[:, n]
 
-    # Everything else, all chunks together.
+    # Everything else, all chunks together: kernels of their own, which read what the walks left. The two outermost
+    # states are given.
+    X, unweighted = handed_on(X, chunk_size), handed_on(R - keys.tril(-1) @ U, chunk_size)
+    starts[:, 1:], ends[:, :-1] = handed_on(starts[:, 1:], chunk_size), handed_on(ends[:, :-1], chunk_size)
     dV = beta * X
     dP, dA = (G @ U.mT).tril(), -(X @ U.mT).tril(-1)
     read_q, read_k, written = Q @ starts.mT, K @ starts.mT, U @ ends
     B = beta * Gamma * dA
     dQ = decay * (G @ starts) + (dP * Gamma) @ K
     dK = (dP * Gamma).mT @ Q + (B + B.mT) @ K - decay * (dV @ starts) + to_end * written
-    dbeta = (X * (R - keys.tril(-1) @ U)).sum(-1)
+    dbeta = (X * unweighted).sum(-1)
 
     dGamma = dP * attention + beta * dA * (K @ K.mT)
     dGamma[..., -1, :] += (K * written).sum(-1)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gdnspec.api.kernel import kernel
     from gdnspec.interop.meaning import Meaning
     from gdnspec.interop.text import Text
-    from gdnspec.numerics.products import bfloat16_sum, rounded_products
+    from gdnspec.numerics.products import between_kernels, bfloat16_sum, rounded_products
     from gdnspec.numerics.torch_arrays import in_blocks, to_torch
 
 __all__ = [
@@ -45,14 +45,14 @@ __all__ = [
     "Emulated", "Family", "Floats", "Foreign", "FreshLines", "Gate", "Layout", "Meaning", "Memory", "NotExpressed",
     "NotRecorded", "Onnx", "OnnxNode", "OnnxWords", "Painter", "Part", "Published", "RegimeError", "Regrouped",
     "Scope", "SessionWords", "Sizes", "Source", "Stream", "SuiteError", "Suites", "Tensor", "Text", "Workload",
-    "bfloat16_sum", "encode", "in_blocks", "is_state", "kernel", "off_grid", "on_fine_grid", "on_grid",
-    "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
+    "between_kernels", "bfloat16_sum", "encode", "in_blocks", "is_state", "kernel", "off_grid", "on_fine_grid",
+    "on_grid", "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """What needs torch is loaded when it is asked for: inputs are drawn without."""
-    if name in ("bfloat16_sum", "rounded_products"):
+    if name in ("between_kernels", "bfloat16_sum", "rounded_products"):
         from gdnspec.numerics import products
 
         return getattr(products, name)

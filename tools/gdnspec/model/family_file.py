@@ -60,8 +60,9 @@ class PresetPattern(Model):
 class FamilyFile(Model):
     """The description of a family.
 
-    `regimes`: the ways to draw inputs, each with a description. `vanishing`: regimes in which states become so small
-    that scaling by a power of two need not be exact. `strict`: regimes whose workloads belong to the strict suite.
+    `regimes`: the ways to draw inputs, each with a description. `vanishing`: regimes in which states, or what
+    the decays of a chunk leave of them, become so small that scaling by a power of two need not be exact: a term that
+    vanishes decides a sum that lies between two numbers. `strict`: regimes whose workloads belong to the strict suite.
     `usual`: for each stage, the definition that request logs use by default. `emulators`: named lists of emulators, in
     the order in which workloads store their errors. `measured_as`: the family name inside the hash of a definition, if
     traces were measured under another name than that of the folder. `draws`: the generators that an input may name as

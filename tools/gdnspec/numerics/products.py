@@ -5,6 +5,9 @@ factor: to either operand, before or after rounding. Operands are therefore also
 which gives errors of the same size at other places; a single emulator would be a matter of luck. For strict workloads,
 every operand is a sum of two bfloat16 terms.
 
+What several kernels hand on through memory, such as the states at the edges of chunks and their gradients, is in the
+operands' type there, also where no product takes it: a reference says so with `between_kernels`.
+
 A product with a single vector, as in a recurrence over tokens, stays in float32. In a reference that works in chunks it
 is rounded too: it is a chunk of one token, which kernels pad to a full one.
 
@@ -20,7 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function_unary
 
 MULTIPLES = {"bfloat16_products": 1.0, "bfloat16_products_5_4": 1.25, "bfloat16_products_3_2": 1.5}
 CHUNKS = (16, 64, 128)
@@ -57,6 +60,13 @@ def takes_chunks(reference: Callable[..., Any]) -> bool:
     return "chunk_size" in inspect.signature(reference).parameters
 
 
+def between_kernels(x: Tensor) -> Tensor:
+    """`x`, which one kernel leaves in memory and another reads. The emulators round it as they round operands."""
+    if has_torch_function_unary(x):
+        return handle_torch_function(between_kernels, (x,), x)
+    return x
+
+
 class _Rounded(TorchFunctionMode):
     """Rounds the operands of every matrix product inside; with `vectors`, also of products with a single vector."""
 
@@ -68,6 +78,8 @@ class _Rounded(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if function is between_kernels:
+            return self._rounded(args[0])
         product = function in PRODUCTS and all(x.dtype == torch.float32 for x in args[:2])
         if product and args[1].shape[-1] >= self.columns:
             a, b = (self._rounded(x).double() for x in args[:2])
