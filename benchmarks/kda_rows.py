@@ -1,11 +1,14 @@
 """Prefill of Kimi Delta Attention over 30 rows, triton_kda and FLA side by side in one process.
 
-    python benchmarks/kda_rows.py [--rows TEXT,TEXT] [--decay 0.3] [--json FILE] [--check]
+    python benchmarks/kda_rows.py [--rows TEXT,TEXT] [--decay 0.3] [--version FOLDER] [--no-fla]
+                                  [--json FILE] [--check]
 
 kda_prefill_k_last at head size 128, with the 32 heads of Kimi Linear and the 16, 8 and 4 of its tensor-parallel shards.
 Microseconds a call: the median of replays of a CUDA graph of six calls over two sets of inputs, kernels in turns; what
 cannot be captured is timed by events over eager calls and marked with `*`. What differs from triton_kda by more than 2%
 of the output's norm is marked with `!`. FlashInfer 0.7.2 has no prefill for sm_90.
+
+--version: the folder of another version of triton_kda, timed beside it; repeatable.
 
 --check times nothing: a few short rows, with gates of four kinds, against the recurrence in float64.
 """
@@ -68,8 +71,8 @@ def arguments(row: Row, decay: float) -> Arguments:
     }  # fmt: skip
 
 
-def ours(build: Path) -> Callable[[Arguments], Callable[[], Any]]:
-    call = load_function(ROOT / "solutions" / "triton_kda", "kernel.py::prefill_k_last", build / "triton_kda")
+def ours(build: Path, folder: Path = ROOT / "solutions" / "triton_kda") -> Callable[[Arguments], Callable[[], Any]]:
+    call = load_function(folder, "kernel.py::prefill_k_last", build / folder.name)
     return lambda given: partial(call, **given)
 
 
@@ -138,6 +141,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="", metavar="TEXT,TEXT", help="only those with one of these in their name")
     parser.add_argument("--decay", type=float, default=0.3, help="g is -decay u, u from 0 to 1")
+    parser.add_argument("--version", type=Path, action="append", default=[], help="the folder of another version")
+    parser.add_argument("--no-fla", action="store_true", help="leave out FLA, whose tuning takes most of the time")
     parser.add_argument("--json", type=Path, help="append a line a row")
     parser.add_argument("--check", action="store_true", help="errors of a few rows; nothing is timed")
     options = parser.parse_args()
@@ -148,8 +153,10 @@ def main() -> None:
         raise SystemExit("kda_rows.py: needs a CUDA GPU")
     with tempfile.TemporaryDirectory() as scratch:
         subjects = {"triton_kda": ours(Path(scratch))}
+        subjects |= {folder.name: ours(Path(scratch), folder.resolve()) for folder in options.version}
         try:
-            subjects["fla"] = of_fla(Path(scratch))
+            if not options.no_fla:
+                subjects["fla"] = of_fla(Path(scratch))
         except ImportError as error:
             print(f"fla is left out: {error}")
         if options.check:
@@ -162,6 +169,7 @@ def report(
     subjects: dict[str, Callable[[Arguments], Callable[[], Any]]], asked: list[Row], decay: float, file: Path | None
 ) -> None:
     device, ratios = torch.cuda.get_device_name(), {}
+    versions: dict[str, list[float]] = {}  # times of others over triton_kda's
     rate = next((rate for name, rate in COPY_RATES.items() if name in device), None) or copy_bandwidth()
     print(f"{device}, copy {rate / 1e12:.2f} TB/s, decay {decay}\n")
     print(f"{'':20}{'bound':>8}" + "".join(f"{name:>14}" for name in subjects) + f"{'ratio':>8}{'share':>8}")
@@ -170,12 +178,16 @@ def report(
         mine, least = us["triton_kda"][0], bound(row, rate)
         if "fla" in us:
             ratios[row.name] = us["fla"][0] / mine
+        for name in us.keys() - {"fla", "triton_kda"}:
+            versions.setdefault(name, []).append(us[name][0] / mine)
         cells = "".join(f"{time:>12.1f}{mark:2}" for time, mark in us.values())
         print(f"{row.name:20}{least:8.0f}{cells}{ratios.get(row.name, math.nan):8.2f}{least / mine:8.0%}", flush=True)
         if file:
             with file.open("a") as to:
                 to.write(json.dumps({"device": device, "row": row.name, "decay": decay, "bound": least, "us": us}))
                 to.write("\n")
+    for name, found in versions.items():
+        print(f"\n{name} / triton_kda: {statistics.geometric_mean(found):.3f}, {min(found):.3f} to {max(found):.3f}")
     if ratios:
         least_row = min(ratios, key=lambda name: ratios[name])
         mean = statistics.geometric_mean(ratios.values())

@@ -22,9 +22,9 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
-from gdnspec import family
+from gdnspec.registration import by_kernel, registry
+from gdnspec.registration.direct import direct
 from helpers_operators import Call, calls
-from helpers_unit import reference
 
 
 class Nothing:
@@ -46,13 +46,13 @@ def measured(call: Call, runs: int) -> list[float]:
     """The times of the function in `gdnspec.ops` when calls have one form; of the operator; and of the dispatch alone,
     with a Python function as the kernel and no look-up."""
     outputs = call.operator(*call.copy())
-    family.kernel = lambda *asked: Nothing(outputs)
-    registry, schema = reference("ops.registry"), str(call.operator._schema).partition("::")[2]
+    by_kernel.kernel = lambda *asked: Nothing(outputs)
+    schema = str(call.operator._schema).partition("::")[2]
     served, found = registry.KERNELS[call.name]["CUDA"], []
     for prefix, kernel in (("timed", served), ("empty", lambda *args: outputs)):
         defined = registry.operator(f"{prefix}_{schema}", None, {"CPU": kernel}, None)
         found.append(defined)
-    found.insert(0, registry.direct(found[0], served, "CPU"))
+    found.insert(0, direct(found[0], served, "CPU"))
     return [microseconds(lambda each=each: each(*call.args), runs) for each in found]
 
 
@@ -91,7 +91,7 @@ def measured_on_gpu(call: Call, runs: int) -> tuple[str, list[float]]:
     """The solution, and the times of its function, of what it prepares, of making its outputs by `torch.empty`, of the
     function in `gdnspec.ops`, and of the operator."""
     made: list[Any] = []
-    choose = family.kernel
+    choose = by_kernel.kernel
 
     def recording(*asked: Any) -> Any:
         kernel = choose(*asked)
@@ -101,9 +101,9 @@ def measured_on_gpu(call: Call, runs: int) -> tuple[str, list[float]]:
         made.append(kernel)
         return kernel
 
-    family.kernel = recording
+    by_kernel.kernel = recording
     returned = call.operator(*call.args)
-    family.kernel = choose
+    by_kernel.kernel = choose
     kernel = made[-1]
     outputs = [(tuple(x.shape), x.dtype) for x in (returned if isinstance(returned, tuple) else (returned,))]
     parts = (

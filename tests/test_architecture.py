@@ -78,6 +78,19 @@ def test_suites_import_their_neighbours_and_the_public_module(file: Path) -> Non
             assert name == "gdnspec.family" or name.split(".")[0] in {"torch", "numpy", *sys.stdlib_module_names}, name
 
 
+def test_no_family_reaches_into_another() -> None:
+    """What families share, such as the registration of operators, is behind gdnspec.family."""
+    assert [file for file in (ROOT / "reference").rglob("*") if file.is_symlink()] == []
+    for file in sorted((ROOT / "reference").glob("*/ops/*.py")):
+        family = file.parents[1]
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                assert file.parents[node.level - 1].is_relative_to(family), file
+            elif isinstance(node, ast.ImportFrom):
+                top = f"{node.module}".partition(".")[0]
+                assert node.module == "gdnspec.family" or top in {"torch", *sys.stdlib_module_names}, file
+
+
 def test_a_family_loads_its_suites_only_when_it_is_asked_for_them() -> None:
     """No verdict follows from them: the hash of a family's code leaves them out."""
     for file in REFERENCE:

@@ -39,14 +39,19 @@ if TYPE_CHECKING:
     from gdnspec.interop.text import Text
     from gdnspec.numerics.products import between_kernels, bfloat16_sum, rounded_products
     from gdnspec.numerics.torch_arrays import in_blocks, to_torch
+    from gdnspec.registration import checks
+    from gdnspec.registration.by_kernel import Asked
+    from gdnspec.registration.gradients import Backward, Grads
+    from gdnspec.registration.registry import register, register_pool
 
 __all__ = [
-    "CARRIER", "FLOATS", "MIXED", "NORMAL_STD", "Array", "CallReader", "Calls", "Definition", "DevicePainter",
-    "Emulated", "Family", "Floats", "Foreign", "FreshLines", "Gate", "Layout", "Meaning", "Memory", "NotExpressed",
-    "NotRecorded", "Onnx", "OnnxNode", "OnnxWords", "Painter", "Part", "Published", "RegimeError", "Regrouped",
-    "Scope", "SessionWords", "Sizes", "Source", "Stream", "SuiteError", "Suites", "Tensor", "Text", "Workload",
-    "between_kernels", "bfloat16_sum", "encode", "in_blocks", "is_state", "kernel", "off_grid", "on_fine_grid",
-    "on_grid", "rounded_products", "sizes", "slots", "to_bfloat16", "to_torch",
+    "CARRIER", "FLOATS", "MIXED", "NORMAL_STD", "Array", "Asked", "Backward", "CallReader", "Calls", "Definition",
+    "DevicePainter", "Emulated", "Family", "Floats", "Foreign", "FreshLines", "Gate", "Grads", "Layout", "Meaning",
+    "Memory", "NotExpressed", "NotRecorded", "Onnx", "OnnxNode", "OnnxWords", "Painter", "Part", "Published",
+    "RegimeError", "Regrouped", "Scope", "SessionWords", "Sizes", "Source", "Stream", "SuiteError", "Suites", "Tensor",
+    "Text", "Workload", "between_kernels", "bfloat16_sum", "checks", "encode", "in_blocks", "is_state", "kernel",
+    "off_grid", "on_fine_grid", "on_grid", "register", "register_pool", "rounded_products", "sizes", "slots",
+    "to_bfloat16", "to_torch",
 ]  # fmt: skip
 
 
@@ -64,4 +69,11 @@ def __getattr__(name: str) -> Any:
         from gdnspec.api.kernel import kernel
 
         return kernel
+    if name in ("Asked", "Backward", "Grads", "checks", "register", "register_pool"):
+        from gdnspec.registration import by_kernel, checks, gradients, registry
+
+        return {
+            "Asked": by_kernel.Asked, "Backward": gradients.Backward, "Grads": gradients.Grads, "checks": checks,
+            "register": registry.register, "register_pool": registry.register_pool,
+        }[name]  # fmt: skip
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

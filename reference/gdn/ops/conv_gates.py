@@ -3,13 +3,13 @@
 from typing import Any
 
 import torch
+from gdnspec.family import checks, register_pool
 from torch import Tensor
 
 from ..gated_delta_net import arithmetic_type, forget_gate_raw, l2_normalise, split_channels
 from ..kv_dims import update_gate_raw
-from . import checks
+from . import sizes
 from .convolution import convolved
-from .registry import register_pool
 
 NAME = "causal_conv1d_gates"
 
@@ -32,7 +32,7 @@ def moved(
     fake(
         x, conv_weight, conv_bias, a, b, A_log, dt_bias, cu_seqlens, conv_states, slots, has_initial_state, head_dim
     )  # fmt: skip
-    checks.bounds(NAME, cu_seqlens, x.shape[0])
+    checks.starts(NAME, "cu_seqlens", cu_seqlens, x.shape[0])
     checks.slots(NAME, "slots", slots[slots >= 0], len(conv_states))
     dtype = arithmetic_type(x, conv_weight, conv_bias, a, b, A_log, dt_bias, conv_states)
     mixed, written, after = convolved(
@@ -66,10 +66,10 @@ def fake(
     checks.tensors(
         NAME, {"x": x, **floats, "conv_states": conv_states}, {"cu_seqlens": cu_seqlens, "slots": slots}
     )  # fmt: skip
-    checks.convolution(NAME, "x", x, conv_weight, conv_bias, conv_states)
-    checks.gates(NAME, "T", x.shape[0], a, b, A_log, dt_bias)
-    key_heads = checks.channels(NAME, "x", x.shape[1], a.shape[1], head_dim, head_dim)
-    checks.sequences(NAME, x, cu_seqlens, slots, has_initial_state)
+    sizes.convolution(NAME, "x", x, conv_weight, conv_bias, conv_states)
+    sizes.gates(NAME, "T", x.shape[0], a, b, A_log, dt_bias)
+    key_heads = sizes.channels(NAME, "x", x.shape[1], a.shape[1], head_dim, head_dim)
+    sizes.sequences(NAME, x, cu_seqlens, slots, has_initial_state)
     g, beta = (a.new_empty(a.shape, dtype=arithmetic_type(x, *floats.values(), conv_states)) for _ in "gb")
     T = x.shape[0]
     q, k = (x.new_empty(T, key_heads, head_dim) for _ in "qk")

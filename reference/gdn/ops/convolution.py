@@ -3,14 +3,12 @@
 from typing import Any
 
 import torch
+from gdnspec.family import Asked, Backward, Grads, checks, register_pool
 from torch import Tensor
 
 from ..convolution import silu
 from ..gated_delta_net import arithmetic_type
-from . import checks
-from .gradients import Backward, Grads
-from .registry import register_pool
-from .served import Asked
+from . import sizes
 
 PREFILL, STEP = "causal_conv1d", "causal_conv1d_step"
 
@@ -26,7 +24,7 @@ def moved(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, and the states that go to the slots of sequences that are neither skipped nor empty."""
     fake(x, weight, bias, cu_seqlens, conv_states, slots, has_initial_state)
-    checks.bounds(PREFILL, cu_seqlens, x.shape[0])
+    checks.starts(PREFILL, "cu_seqlens", cu_seqlens, x.shape[0])
     checks.slots(PREFILL, "slots", slots[slots >= 0], len(conv_states))
     return convolved(x, weight, bias, cu_seqlens.long(), conv_states, slots.long(), has_initial_state)
 
@@ -77,7 +75,7 @@ def fake(
 ) -> Tensor:
     """The output without values, for a call that is served. Raises `ValueError` and `TypeError` for others."""
     _check(PREFILL, x, weight, bias, conv_states, cu_seqlens=cu_seqlens, slots=slots)
-    checks.sequences(PREFILL, x, cu_seqlens, slots, has_initial_state)
+    sizes.sequences(PREFILL, x, cu_seqlens, slots, has_initial_state)
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
@@ -102,7 +100,7 @@ def _check(
     name: str, x: Tensor, weight: Tensor, bias: Tensor | None, conv_states: Tensor, **integers: Tensor
 ) -> None:  # fmt: skip
     checks.tensors(name, {"x": x, "weight": weight, "bias": bias, "conv_states": conv_states}, dict(integers))
-    checks.convolution(name, "x", x, weight, bias, conv_states, prefix="")
+    sizes.convolution(name, "x", x, weight, bias, conv_states, prefix="")
 
 
 def asked(

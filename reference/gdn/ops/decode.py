@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from gdnspec.family import checks, register
 from torch import Tensor
 
 from ..gated_delta_net import arithmetic_type, default_scale, expand_heads, forget_gate_raw, l2_normalise, step
 from ..kv_dims import update_gate_raw
-from . import checks
-from .registry import register
+from . import sizes
 
 NAME = "gated_delta_rule_step"
 
@@ -77,7 +77,7 @@ def dense_fake(
     state_layout: str = "k_last",
 ) -> tuple[Tensor, Tensor]:
     checks.choice(NAME, "state_layout", state_layout, ("k_last", "k_first"))
-    output = checks.tokens(NAME, q, k, v, "state", state, A_log, a, dt_bias, b, state_layout)
+    output = sizes.tokens(NAME, q, k, v, "state", state, A_log, a, dt_bias, b, state_layout)
     checks.shape(NAME, "q", q, (q.shape[0], 1, *q.shape[2:]), "[B, 1, heads, K]")
     return output, torch.empty_like(state, memory_format=torch.contiguous_format)
 
@@ -99,7 +99,7 @@ def dense_asked(
     """The definition with this layout and state type, or the one for heads that differ in size."""
     inputs = (q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)
     if q.shape[-1] == v.shape[-1] and not allow_neg_eigval:
-        return f"gdn_decode_{state_layout}{checks.stored(NAME, 'state', state)}", inputs, None
+        return f"gdn_decode_{state_layout}{checks.by_type(NAME, 'state', state, sizes.STATES)}", inputs, None
     if state_layout == "k_last":
         return "gdn_decode_k_last_kv_dims", (*inputs, allow_neg_eigval), None
     turned = (q, k, v, state.mT.contiguous(), *inputs[4:], allow_neg_eigval)

@@ -3,14 +3,14 @@
 from typing import Any
 
 import torch
+from gdnspec.family import checks, register_pool
 from torch import Tensor
 
 from ..gated_delta_net import arithmetic_type, split_channels
 from ..layer import gated_rms_norm
-from . import checks
+from . import sizes
 from .convolution import convolved
 from .decode import one_token
-from .registry import register_pool
 
 NAME = "gated_delta_net_step_"
 
@@ -74,13 +74,13 @@ def fake(
     }  # fmt: skip
     slots = {"conv_slots": conv_slots, "state_slots": state_slots}
     checks.tensors(NAME, floats, dict(slots))
-    checks.convolution(NAME, "qkv", qkv, conv_weight, conv_bias, conv_states)
+    sizes.convolution(NAME, "qkv", qkv, conv_weight, conv_bias, conv_states)
     B = qkv.shape[0]
-    checks.gates(NAME, "B", B, a, b, A_log, dt_bias)
+    sizes.gates(NAME, "B", B, a, b, A_log, dt_bias)
     checks.shape(NAME, "norm_weight", norm_weight, (None,), "[V]")
     H, V = a.shape[1], norm_weight.shape[0]
     checks.shape(NAME, "recurrent_states", recurrent_states, (conv_states.shape[0], H, V, None), "[slots, heads, V, K]")
-    checks.channels(NAME, "qkv", qkv.shape[1], H, recurrent_states.shape[3], V)
+    sizes.channels(NAME, "qkv", qkv.shape[1], H, recurrent_states.shape[3], V)
     checks.shape(NAME, "z", z, (B, H * V), "[B, heads V]")
     for name, x in slots.items():
         checks.shape(NAME, name, x, (B,), "[B]")

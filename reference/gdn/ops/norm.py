@@ -3,13 +3,10 @@
 from typing import Any
 
 import torch
+from gdnspec.family import Asked, Backward, Grads, checks, register
 from torch import Tensor
 
 from ..layer import gated_rms_norm
-from . import checks
-from .gradients import Backward, Grads
-from .registry import register
-from .served import Asked
 
 NAME = "gated_rms_norm"
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 import torch
+from gdnspec.family import checks, register_pool
 from torch import Tensor
 
-from . import checks
+from . import sizes
 from .decode import one_token
-from .registry import register_pool
 
 STEP, VERIFY = "gated_delta_rule_step_", "gated_delta_rule_verify"
 
@@ -59,7 +59,7 @@ def step_fake(
 ) -> Tensor:
     """The output without values, for a call that is served. Raises `ValueError` and `TypeError` for others."""
     integers = {"read_slots": read_slots, "write_slots": write_slots}
-    output = checks.tokens(STEP, q, k, v, "pool", pool, A_log, a, dt_bias, b, "k_last", **integers)
+    output = sizes.tokens(STEP, q, k, v, "pool", pool, A_log, a, dt_bias, b, "k_last", **integers)
     checks.shape(STEP, "q", q, (None, 1, None, None), "[B, 1, heads, K]")
     for name, x in integers.items():
         checks.shape(STEP, name, x, (q.shape[0],), "[B]")
@@ -85,7 +85,7 @@ def step_asked(
     slots = (read_slots.int(), write_slots.int())
     inputs = (q, k, v, pool, *slots, A_log, a, dt_bias, b, scale, use_qk_l2norm)
     if q.shape[-1] == v.shape[-1] and not allow_neg_eigval:
-        return f"gdn_decode_pool_k_last{checks.stored(STEP, 'pool', pool)}", inputs, None
+        return f"gdn_decode_pool_k_last{checks.by_type(STEP, 'pool', pool, sizes.STATES)}", inputs, None
     return "gdn_decode_pool_k_last_kv_dims", (*inputs, allow_neg_eigval), None
 
 
@@ -155,7 +155,7 @@ def verify_fake(
     """The output without values, for a call that is served. Raises `ValueError` and `TypeError` for others."""
     rows = {"initial_slots": initial_slots, "accepted": accepted}
     integers = {**rows, "state_slots": state_slots}
-    output = checks.tokens(VERIFY, q, k, v, "pool", pool, A_log, a, dt_bias, b, "k_last", **integers)
+    output = sizes.tokens(VERIFY, q, k, v, "pool", pool, A_log, a, dt_bias, b, "k_last", **integers)
     for name, x in rows.items():
         checks.shape(VERIFY, name, x, (q.shape[0],), "[B]")
     checks.shape(VERIFY, "state_slots", state_slots, tuple(q.shape[:2]), "[B, T]")

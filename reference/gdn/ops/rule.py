@@ -3,14 +3,12 @@
 from typing import Any
 
 import torch
+from gdnspec.family import Asked, Backward, Grads, checks, register
 from torch import Tensor
 
 from ..chunkwise import sequence
 from ..gated_delta_net import arithmetic_type, default_scale, expand_heads
-from . import checks
-from .gradients import Backward, Grads
-from .registry import register
-from .served import Asked
+from . import sizes
 
 NAME = "gated_delta_rule"
 GATES, LAYOUTS = ("log", "linear"), ("k_first", "k_last")
@@ -44,7 +42,7 @@ def plain(
         starts = torch.arange(N, device=q.device) * q.shape[1]
         lengths = torch.full_like(starts, q.shape[1])
     else:
-        checks.bounds(NAME, cu_seqlens, q.shape[0])
+        checks.starts(NAME, "cu_seqlens", cu_seqlens, q.shape[0])
         starts, lengths = cu_seqlens[:-1].long(), cu_seqlens.diff().long()
 
     pieces, tokens, states, rows = [V[:0]], [starts[:0]], [S[:0]], [starts[:0]]
@@ -91,9 +89,9 @@ def fake(
     lead, told = (q.shape[:-2], "[T, heads, " if ragged else "[B, T, heads, ")
     checks.shape(NAME, "k", k, (*lead, None, q.shape[-1]), f"{told}K]")
     checks.shape(NAME, "v", v, (*lead, None, None), f"{told}V]")
-    checks.heads(NAME, q.shape[-2], k.shape[-2], v.shape[-2])
+    sizes.heads(NAME, q.shape[-2], k.shape[-2], v.shape[-2])
     K, V = q.shape[-1], v.shape[-1]
-    checks.head_size(NAME, K)
+    sizes.head_size(NAME, K)
     H = max(q.shape[-2], v.shape[-2])
     checks.shape(NAME, "g", g, (*lead, H), f"{told[:-2]}]")
     checks.shape(NAME, "beta", beta, (*lead, H), f"{told[:-2]}]")

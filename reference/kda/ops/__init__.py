@@ -3,9 +3,6 @@
 On a CPU they compute in PyTorch; on a GPU by the kernel that gdnspec chooses. Gradients come from the kernel that it
 chooses for a definition of them, where there is one, and else from PyTorch. Each is also `torch.ops.gdnspec.<name>`,
 with all arguments by position. Calls that are not served raise `ValueError` or `TypeError` in one line.
-
-How an operator is registered and how a kernel is found does not differ among families: those files are links to the
-ones of gdn.
 """
 
 from torch import Tensor

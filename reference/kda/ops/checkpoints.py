@@ -3,13 +3,12 @@
 from itertools import pairwise
 
 import torch
+from gdnspec.family import Asked, checks, register
 from torch import Tensor
 
 from ..kimi_delta_attention import arithmetic_type
-from . import checks, sizes
-from .registry import register
+from . import sizes
 from .rule import computed
-from .served import Asked
 
 NAME = "kimi_delta_attention_checkpoints"
 
@@ -32,7 +31,7 @@ def plain(
     output, final, kept = fake(
         q, k, v, g, beta, initial_state, cu_seqlens, checkpoint_cu_starts, num_checkpoints, checkpoint_interval, scale
     )
-    bounds = checks.bounds(NAME, cu_seqlens, q.shape[0])
+    bounds = checks.starts(NAME, "cu_seqlens", cu_seqlens, q.shape[0])
     counts = [(stop - start) // checkpoint_interval for start, stop in pairwise(bounds)]
     expected = torch.tensor([0, *counts]).cumsum(0).tolist()
     if checkpoint_cu_starts.tolist() != expected or expected[-1] != num_checkpoints:

@@ -1,12 +1,11 @@
 """Kimi Delta Attention, one token per sequence, on dense states."""
 
 import torch
+from gdnspec.family import Asked, checks, register
 from torch import Tensor
 
 from ..kimi_delta_attention import arithmetic_type, default_scale, expand_heads, l2_normalise, log_gate, step
-from . import checks, sizes
-from .registry import register
-from .served import Asked
+from . import sizes
 
 NAME = "kimi_delta_attention_step"
 
@@ -94,7 +93,7 @@ def dense_asked(
 ) -> Asked:
     """The definition with this type of state, which lies [V, K]."""
     sizes.one_size(NAME, q, v)
-    definition = f"kda_decode_k_last{checks.stored(NAME, 'state', state)}"
+    definition = f"kda_decode_k_last{checks.by_type(NAME, 'state', state, sizes.STATES)}"
     turned = state_layout == "k_first"
     S = state.mT.contiguous() if turned else state
     inputs = (q, k, v, S, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm)

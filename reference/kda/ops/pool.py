@@ -3,12 +3,11 @@
 from typing import Any
 
 import torch
+from gdnspec.family import Asked, checks, register_pool
 from torch import Tensor
 
-from . import checks, sizes
+from . import sizes
 from .decode import one_token
-from .registry import register_pool
-from .served import Asked
 
 STEP, VERIFY = "kimi_delta_attention_step_", "kimi_delta_attention_verify"
 
@@ -87,7 +86,7 @@ def step_asked(
     sizes.one_size(STEP, q, v)
     slots = (read_slots.int(), write_slots.int())
     inputs = (q, k, v, pool, *slots, A_log, a, dt_bias, b, lower_bound, scale, use_qk_l2norm)
-    return f"kda_decode_pool_k_last{checks.stored(STEP, 'pool', pool)}", inputs, None
+    return f"kda_decode_pool_k_last{checks.by_type(STEP, 'pool', pool, sizes.STATES)}", inputs, None
 
 
 STEP_OPERATOR = register_pool(

@@ -3,13 +3,12 @@
 from typing import Any
 
 import torch
+from gdnspec.family import Asked, checks, register
 from torch import Tensor
 
 from ..kimi_delta_attention import arithmetic_type, l2_normalise, log_gate
-from . import checks, sizes
-from .registry import register
+from . import sizes
 from .rule import computed, flat
-from .served import Asked
 
 NAME = "kimi_delta_attention_raw_gates"
 

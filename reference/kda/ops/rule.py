@@ -3,14 +3,12 @@
 from typing import Any
 
 import torch
+from gdnspec.family import Asked, Backward, Grads, checks, register
 from torch import Tensor
 
 from ..chunkwise import chunk
 from ..kimi_delta_attention import arithmetic_type, default_scale, expand_heads
-from . import checks, sizes
-from .gradients import Backward, Grads
-from .registry import register
-from .served import Asked
+from . import sizes
 
 NAME = "kimi_delta_attention"
 CHUNK = 16  # tokens: the decays between any two of them are kept, for each channel
@@ -47,7 +45,7 @@ def computed(
         starts = torch.arange(q.shape[0], device=q.device) * q.shape[1]
         lengths = torch.full_like(starts, q.shape[1])
     else:
-        checks.bounds(operator, cu_seqlens, q.shape[0])
+        checks.starts(operator, "cu_seqlens", cu_seqlens, q.shape[0])
         starts, lengths = cu_seqlens[:-1].long(), cu_seqlens.diff().long()
     if initial_state is None:
         S = torch.zeros(len(starts), H, V_size, K_size, dtype=dtype, device=q.device)

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import torch
+from gdnspec.family import checks
 from torch import Tensor
 
-from . import checks
-
 LAYOUTS = ("k_first", "k_last")
+STATES = {torch.float32: "", torch.bfloat16: "_bf16_state"}  # a definition's name by the type of its states
 
 
 def of_state(layout: str, K: Any, V: Any) -> tuple[tuple[Any, Any], str]:
@@ -22,7 +23,8 @@ def heads(operator: str, q: Tensor, k: Tensor, v: Tensor) -> None:
             f"{operator}: {queries} query, {keys} key and {values} value heads: served are as many query as key heads "
             "with a multiple of value heads"
         )
-    checks.head_size(operator, q.shape[-1])
+    if q.shape[-1] < 1:  # the read-out is divided by the root of their number
+        raise ValueError(f"{operator}: q and k have heads of size 0: sizes from 1 on are served")
 
 
 def sequences(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from .far import FAR
 from .layer import LAYERS
 from .performance import (
+    backward_performance,
     checkpoints_performance,
     decode_performance,
     k_first_performance,
@@ -16,7 +17,7 @@ from .performance import (
 from .recorded import recorded_decode, recorded_prefill
 from .rows import ROWS, Rows
 from .stages import STAGES
-from .strict import checkpoints_strict, prefill_strict
+from .strict import backward_strict, checkpoints_strict, prefill_strict
 
 OWN = ROWS | LAYERS | STAGES
 
@@ -27,6 +28,7 @@ MORE: dict[str, dict[str, Rows]] = {
     "kda_prefill_k_first": {"strict": prefill_strict, "performance": k_first_performance},
     "kda_prefill_raw_gates": {"conformance": recorded_prefill, "performance": raw_performance},
     "kda_prefill_checkpoints": {"strict": checkpoints_strict, "performance": checkpoints_performance},
+    "kda_prefill_backward_k_last": {"strict": backward_strict, "performance": backward_performance},
     "kda_decode_k_last": {"conformance": recorded_decode, "performance": decode_performance},
     "kda_decode_k_last_bf16_state": {"performance": decode_performance},
     "kda_decode_pool_k_last": {"performance": pool_performance},

@@ -1,8 +1,9 @@
-"""Rows for speed, by the heads of released models. Their budgets are measured on a CPU, hence the few tokens:
-benchmarks/kda_rows.py has longer ones."""
+"""Rows for speed, by the heads of released models. Budgets of all but gradients are measured on a CPU, hence the few
+tokens: benchmarks/kda_rows.py has longer ones."""
 
 from collections.abc import Iterator
 
+from .far import far
 from .rows import BOUND, Line, decode, in_place, kept, pool, prefill, verify
 
 KIMI, KIMI_TP4, GLM, K3 = "kimi-linear-48b-a3b-tp1", "kimi-linear-48b-a3b-tp4", "glm-5.3-flash-tp1", "kimi-k3-tp1"
@@ -27,6 +28,15 @@ def raw_performance() -> Iterator[Line]:
 
 def checkpoints_performance() -> Iterator[Line]:
     yield kept("8_1x2048_every_256", KIMI_TP4, "typical", 256, (2048,))
+
+
+def backward_performance() -> Iterator[Line]:
+    """Drawn on the device, which measures their budgets: a CPU needs minutes for a thousand tokens of eight heads. All
+    heads of a sample of sequences are judged."""
+    for label, preset in (("8", KIMI_TP4), ("32", KIMI)):
+        for name, lengths in (("1x8192", (8192,)), ("4x2048", (2048,) * 4), ("64x128", (128,) * 64)):
+            yield prefill(f"{label}_{name}", preset, "typical", lengths, **far(2, None))
+    yield prefill("64_1x4096", GLM, "typical", (4096,), **far(2, None))
 
 
 def decode_performance() -> Iterator[Line]:

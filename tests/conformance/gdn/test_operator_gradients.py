@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-import gdnspec.family
 import pytest
 import torch
 from gdnspec import ops
+from gdnspec.registration import by_kernel
+from gdnspec.registration.registry import KERNELS
 from helpers_operators import Call, calls
-from helpers_unit import reference
 from torch import Tensor
 
 CALLS = calls(torch.bfloat16, torch.float32, torch.float32, K=16, V=16)
@@ -82,9 +82,9 @@ def gradients(call: Call, dtype: torch.dtype | None = None, without: int | None 
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The definitions of which a kernel is asked for."""
     names: list[str] = []
-    kernel = gdnspec.family.kernel
-    monkeypatch.setattr(gdnspec.family, "kernel", lambda name, *more: names.append(name) or kernel(name, *more))
-    reference("ops.served").CHOSEN.clear()
+    kernel = by_kernel.kernel
+    monkeypatch.setattr(by_kernel, "kernel", lambda name, *more: names.append(name) or kernel(name, *more))
+    by_kernel.CHOSEN.clear()
     return names
 
 
@@ -185,7 +185,7 @@ def test_a_call_with_gradients_runs_the_kernel_of_the_forward_pass(name: str, as
     """The function for CUDA tensors, with the solution in PyTorch that `gdnspec.kernel` gives on a CPU."""
     call, definition = SERVED[name]
     assert call.function  # registers it
-    forward = reference("ops.registry").KERNELS[f"{call.name}_forward"]["CUDA"]
+    forward = KERNELS[f"{call.name}_forward"]["CUDA"]
     arguments = call.operator._schema.arguments
     args = [*call.copy(), *(call.words.get(x.name, x.default_value) for x in arguments[len(call.args) :])]
     kept = [args[i].clone() for i in call.pools]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from gdnspec.registration import direct, registry
 from helpers_operators import Call, calls
-from helpers_unit import reference
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -27,7 +27,7 @@ class Counted:
     def __init__(self, name: str) -> None:
         self.call: Call = calls(torch.bfloat16, torch.float32, torch.float32, K=32, V=32)[name]
         assert self.call.function  # registers it
-        registry, schema = reference("ops.registry"), str(self.call.operator._schema).partition("::")[2]
+        schema = str(self.call.operator._schema).partition("::")[2]
         served = registry.KERNELS[self.call.name]["CUDA"]
         operator = registry.operator(f"counted{next(NUMBERS)}_{schema}", None, {"CPU": served}, self.call.operator)
         self.count = 0
@@ -36,7 +36,7 @@ class Counted:
             self.count += 1
             return operator(*args)
 
-        self.function = reference("ops.direct").direct(seen, served, "CPU")
+        self.function = direct.direct(seen, served, "CPU")
 
     def known(self) -> "Counted":
         """With a form that is known."""
@@ -106,7 +106,7 @@ def test_no_form_is_learned_where_something_takes_part(state: Callable[[], Any])
 
 def test_calls_that_want_gradients_ask_for_no_form(monkeypatch: pytest.MonkeyPatch) -> None:
     counted, asked = Counted("norm").known(), []
-    monkeypatch.setattr(reference("ops.direct"), "form_of", lambda *args: asked.append(args))
+    monkeypatch.setattr(direct, "form_of", lambda *args: asked.append(args))
     x, *rest = counted.call.copy()
     for _ in range(3):
         assert counted.function(x.requires_grad_(), *rest).requires_grad
@@ -116,10 +116,10 @@ def test_calls_that_want_gradients_ask_for_no_form(monkeypatch: pytest.MonkeyPat
 def test_a_compiled_function_calls_the_operator() -> None:
     counted = Counted("norm").known()
     operator = counted.call.operator
-    served = reference("ops.registry").KERNELS["gated_rms_norm"]["CUDA"]
-    direct = reference("ops.direct").direct(operator, served, "CPU")
+    served = registry.KERNELS["gated_rms_norm"]["CUDA"]
+    called = direct.direct(operator, served, "CPU")
     graphs: list[Any] = []
-    torch.compile(direct, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph)(*counted.call.args)
+    torch.compile(called, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph)(*counted.call.args)
     assert any(node.target is operator for node in graphs[0].graph.nodes)
 
 

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-import gdnspec.family
 import pytest
 import torch
+from gdnspec.registration import by_kernel
+from gdnspec.registration.registry import KERNELS
 from helpers_operators import Call, calls
-from helpers_unit import reference
 from torch import Tensor
 
 NAMES = list(calls())
@@ -111,8 +111,8 @@ def test_kernels_get_what_their_definition_says(name: str, words: dict[str, Any]
 
 def test_a_kernel_is_chosen_once_for_each_form_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    kernel = gdnspec.family.kernel
-    monkeypatch.setattr(gdnspec.family, "kernel", lambda name, *more: asked.append(name) or kernel(name, *more))
+    kernel = by_kernel.kernel
+    monkeypatch.setattr(by_kernel, "kernel", lambda name, *more: asked.append(name) or kernel(name, *more))
     call = calls(torch.bfloat16, torch.float32, torch.float32, K=24, V=24)["ragged"]  # sizes of no other test
     served = _served(call)
     for args in (call.args, call.copy(), (*call.args, 0.5), (*call.args[:5], None, call.args[6]), call.args):
@@ -137,7 +137,7 @@ def test_autograd_knows_that_a_pool_has_changed(device: str) -> None:
     call = calls(torch.bfloat16, torch.float32, torch.float32, K=32, V=32)["pool"]
     args = call.copy()
     _served(call)
-    reference("ops.registry").KERNELS[call.name][device](*args)
+    KERNELS[call.name][device](*args)
     assert args[3]._version > 0
 
 
@@ -167,7 +167,7 @@ def test_a_gpu_computes_the_same_and_so_does_its_graph(name: str) -> None:
 def _served(call: Call) -> Any:
     """What the operator calls for CUDA tensors."""
     assert call.function  # registers it
-    return reference("ops.registry").KERNELS[call.name]["CUDA"]
+    return KERNELS[call.name]["CUDA"]
 
 
 def _tuple(found: Any) -> tuple[Any, ...]:

@@ -9,8 +9,10 @@ import gdnspec
 import pytest
 import torch
 from gdnspec import ops
-from gdnspec.build.reference import module, operators
+from gdnspec.build.reference import operators
 from gdnspec.catalog.families import family
+from gdnspec.registration import by_kernel
+from gdnspec.registration.registry import KERNELS
 from helpers_kda_operators import calls
 from helpers_operators import Call
 from torch import Tensor
@@ -65,9 +67,9 @@ def test_gradients_are_those_of_differences(name: str) -> None:
 def test_gradients_of_bfloat16_are_those_of_the_definition(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the same call in float64; a reset among its gates."""
     asked: list[str] = []
-    kernel = gdnspec.family.kernel
-    monkeypatch.setattr(gdnspec.family, "kernel", lambda name, *more: asked.append(name) or kernel(name, *more))
-    module(FAMILY, "ops.served").CHOSEN.clear()
+    kernel = by_kernel.kernel
+    monkeypatch.setattr(by_kernel, "kernel", lambda name, *more: asked.append(name) or kernel(name, *more))
+    by_kernel.CHOSEN.clear()
     call = replace(calls(torch.bfloat16, torch.float32, size=16)["ragged"], words={"state_layout": layout})
     call.args[3][4, 1, 2] = -torch.inf
     found = []
@@ -112,7 +114,7 @@ def test_kernels_get_what_their_definition_says(name: str, turned: bool) -> None
     words = call.words | ({"state_layout": layouts[name]} if turned else {})
     call = replace(call, words=words)
     mine, theirs = (replace(call, args=call.args).copy() for _ in range(2))
-    served = module(FAMILY, "ops.registry").KERNELS[call.name]["CUDA"]
+    served = KERNELS[call.name]["CUDA"]
     wanted = [*_tuple(call.operator(*mine, *_words(call))), *(mine[i] for i in call.pools)]
     found = [*_tuple(served(*theirs, *_words(call))), *(theirs[i] for i in call.pools)]
     for output, value in zip(found, wanted, strict=True):
@@ -162,7 +164,7 @@ def test_a_wrong_call_is_told_what_is_served(name: str) -> None:
 def test_two_head_sizes_are_refused_on_a_gpu() -> None:
     for name in ("ragged", "raw gates", "checkpoints", "step", "pool", "verify"):
         call = calls(torch.bfloat16, torch.float32, size=16, V=8)[name]
-        served = module(FAMILY, "ops.registry").KERNELS[call.name]["CUDA"]
+        served = KERNELS[call.name]["CUDA"]
         with pytest.raises(ValueError, match="heads of size 16 in q and k and 8 in v: on a GPU one size of all is"):
             served(*call.copy(), *_words(call))
 

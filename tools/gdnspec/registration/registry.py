@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .direct import direct
-from .gradients import Backward, backward_fake, backward_of, forwards, with_gradients
-from .served import by_kernel
+from gdnspec.registration.by_kernel import by_kernel
+from gdnspec.registration.direct import direct
+from gdnspec.registration.gradients import Backward, backward_fake, backward_of, forwards, with_gradients
 
 NAMESPACE = "gdnspec"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -180,11 +180,4 @@ def _precise(plain: Function) -> Function:
     return precise
 
 
-def _copy() -> Any:
-    """All families with operators have this one together: whichever is loaded first defines it."""
-    if hasattr(torch.ops.gdnspec, "kept"):
-        return torch.ops.gdnspec.kept.default
-    return _passed_over("kept(Tensor x) -> Tensor", dict.fromkeys(("CPU", "CUDA"), torch.clone), torch.clone)
-
-
-COPY = _copy()
+COPY = _passed_over("kept(Tensor x) -> Tensor", dict.fromkeys(("CPU", "CUDA"), torch.clone), torch.clone)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .served import Asked, chosen
+from gdnspec.registration.by_kernel import Asked, chosen
 
 Function = Callable[..., Any]
 Grads = list[Tensor | None]

@@ -5,8 +5,9 @@ from operator import itemgetter
 from typing import Any
 
 import torch
-from gdnspec import family
 from torch import Tensor
+
+from gdnspec.api.kernel import kernel
 
 MOST = 4096  # lengths differ from call to call: so many forms of calls are known
 
@@ -75,18 +76,18 @@ def chosen(definition: str, inputs: tuple[Any, ...]) -> Callable[..., Any]:
     if call is None:
         if len(CHOSEN) >= MOST:
             CHOSEN.clear()
-        call = CHOSEN[form] = family.kernel(definition, inputs).bind(*inputs)
+        call = CHOSEN[form] = kernel(definition, inputs).bind(*inputs)
     return call
 
 
 def _planned(asked: Callable[..., Asked], args: tuple[Any, ...]) -> Callable[..., Any]:
     """A call of the kernel for arguments of this form."""
     definition, inputs, finish = asked(*args)
-    kernel = family.kernel(definition, inputs).bind(*inputs)
+    call = kernel(definition, inputs).bind(*inputs)
 
     def converted(*args: Any) -> Any:
         _, inputs, finish = asked(*args)
-        outputs = kernel(*inputs)
+        outputs = call(*inputs)
         return outputs if finish is None else finish(outputs)
 
     # Arguments that go to the kernel as they are need no conversion, only their order. Views tell apart what is one
@@ -100,7 +101,7 @@ def _planned(asked: Callable[..., Asked], args: tuple[Any, ...]) -> Callable[...
     # Constants come first: a call may leave out arguments at the end.
     first = iter(range(len(constants)))
     order = itemgetter(*[len(constants) + places[id(x)] if isinstance(x, Tensor) else next(first) for x in inputs])
-    return lambda *args: kernel(*order(constants + args))
+    return lambda *args: call(*order(constants + args))
 
 
 def _form(arguments: str) -> Callable[..., Any]:

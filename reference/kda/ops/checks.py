@@ -1,1 +1,0 @@
-../../gdn/ops/checks.py

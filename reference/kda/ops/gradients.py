@@ -1,1 +1,0 @@
-../../gdn/ops/gradients.py

@@ -1,0 +1,1 @@
+"""How operators of families become operators of PyTorch: `gdnspec.family` has what they need of it."""
