@@ -178,7 +178,7 @@ def _trees_with_windows() -> Iterator[dict[str, Any]]:
         finish("b"), suite="smoke", regime="long_memory", **more,
     )  # fmt: skip
     yield line(
-        "tree_windows_beside_a_chain", "rows with a tree, a chain and no draft; a chain alone; windows of tokens alone", 7,
+        "tree_windows_beside_a_chain", "rows with a tree, with a chain and with no draft; a chain alone", 7,
         admit(a=1, b=0, c=4), pooled(a=6, b=3, c=2), draft(5, ("a", 2, 5), ("b", 5, [-1, 0, 0, 2, 3]), ("c", 1, 0)),
         settle(c=0, b=5, a=4), draft(5, ("c", 6, 2), ("a", 5, 1)), decode("b"), settle(c=2, a=0), decode("c", "b", "a"),
         pooled(a=3, b=1), decode("a", "b"), finish("a", "b", "c"), regime="slow_decay", preset=FOUR, **more,

@@ -30,9 +30,7 @@ class Held:
 class Ledger:
     """What has happened so far. `take` adds one step. Raises `PlacedError` with a pointer into that step."""
 
-    def __init__(
-        self, slots: int, states: str, interval: int | None, pooled: bool = False, wide: bool = False
-    ) -> None:
+    def __init__(self, slots: int, states: str, interval: int | None, pooled: bool = False, wide: bool = False) -> None:
         self.slots, self.states, self.interval, self.pooled = slots, states, interval, pooled
         self.wide = wide  # whether the convolution's state holds the tokens of a draft
         self.open: dict[str, Held] = {}

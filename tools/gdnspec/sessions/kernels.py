@@ -97,7 +97,8 @@ class Kernels:
     ) -> None:  # fmt: skip
         """The first `counts` of `each` tokens of each row, from slot `slots` of the pool. The state after token t goes
         to steps[place, t]. With `parents`, each token follows that one of its row, or the state."""
-        self._set_aside("draft" if parents is None else "tree", tokens, each, pool, slots, steps, places, counts, parents)
+        kind = "draft" if parents is None else "tree"
+        self._set_aside(kind, tokens, each, pool, slots, steps, places, counts, parents)
 
     def settle(
         self, pool: Tensor, slots: Sequence[int], steps: Tensor, places: Sequence[int], accepted: Sequence[int]

@@ -19,8 +19,8 @@ from gdnspec.sessions.token_streams import Ref, Tokens
 @dataclass(frozen=True, eq=False)
 class Expected:
     """What a step leaves behind. `outputs`: of its calls, by kind. `states`, `pasts`: by slot, what each slot holds
-    that the step writes; `pasts` are the convolution's. `steps`, `windows`: the same of the buffers of steps, by place *
-    drafts + token; `windows` are the convolution's."""
+    that the step writes; `pasts` are the convolution's. `steps`, `windows`: the same of the buffers of steps, by
+    place * drafts + token; `windows` are the convolution's."""
 
     outputs: Mapping[str, Tensor]
     states: Mapping[int, Tensor]
