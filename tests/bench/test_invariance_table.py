@@ -86,7 +86,9 @@ def asked(
 ) -> list[object]:
     """What comes out if this shell script stands for the command: $F is the file of results, $S the suite."""
     command = tmp_path / "command"
-    command.write_text(f'#!/bin/sh\nfor F; do :; done\ncase "$*" in *smoke*) S=smoke;; *) S=more;; esac\n{script}\n')
+    command.write_text(
+        f'#!/bin/sh\nfor F; do :; done\ncase "$*" in *conformance*) S=more;; *) S=smoke;; esac\n{script}\n'
+    )
     command.chmod(0o755)
     monkeypatch.setattr(rows.sys, "executable", str(command))
     monkeypatch.setattr(rows, "LAST_SECONDS", 0)

@@ -31,7 +31,7 @@ from gdnspec.cli.options import (
     WorkloadsFile,
 )
 from gdnspec.cli.progress import writer
-from gdnspec.cli.selection import FRESH, Selected, chosen_solutions, select, some, with_fresh
+from gdnspec.cli.selection import FRESH, Selected, chosen_solutions, select, some, with_fresh, with_pieces
 from gdnspec.cli.targets import solution_at, split, words_for
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import SUITES
@@ -156,6 +156,8 @@ def check(
         raise SpecError("--watch needs a kernel: name its folder or file, or --solution NAME")
     definitions = wanted or (sorted({name for one in chosen for name in one.manifest.entries}) if targets else None)
     selected = select(definitions, suite, workload, workloads_file, draws=True)
+    if invariance and suite is None and workload is None and workloads_file is None:
+        selected = with_pieces(selected)
     to_stdout = str(json_file) == "-"
     reused = json_file if resume and not to_stdout else None
     with contextlib.ExitStack() as stack:
