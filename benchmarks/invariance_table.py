@@ -1,79 +1,157 @@
-"""Which solutions keep the bits of a sequence in other batches: a table, from what has been judged.
+"""Which solutions, variants and peers keep the bits of a sequence in other batches: a table, from what has been judged.
 
-    gdnspec check DEFINITION --solution S --invariance --json FILE.jsonl        once for each, on the device in question
-    python benchmarks/invariance_table.py [FILE.jsonl ..] [--traces]
+    python benchmarks/invariance_table.py [FILE.jsonl ..] [--traces] [--show FILE.json ..] [--save FILE.json]
+                                          [--page FILE.md]
+    python benchmarks/invariance_rows.py --results DIR --save FILE.json     asks all of them on a GPU
+
+FILE.jsonl is what `gdnspec check .. --invariance --json` wrote. --traces adds what `--save` of that command wrote into
+the traces of solutions, variants and peers, --show what this script saved before: `--traces --show
+benchmarks/invariance/*.json` is what the page shows. --save writes all of it into one file instead of the table, --page
+puts the table between the marks of a page, which names no solution that nobody asked. Needs no GPU.
 
 A row is a solution on a device. It counts the definitions on which it is batch-invariant, and says how alike pieces of
-a prefill are to one call. --traces adds what `--save` wrote into solutions/*/traces. Needs no GPU.
+a prefill are to one call. The last column names the definitions where it gave other bits or failed. Below the table
+stand the solutions, variants and peers that nobody asked.
 """
 
 import argparse
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
 
+from gdnspec.catalog.solutions import Solution, solutions
 from gdnspec.catalog.traces import load_traces
-from gdnspec.model.batch_invariance import invariant, pieces
-from gdnspec.model.result import LIKENESSES, CheckResult
+from gdnspec.model.batch_invariance import WORDS, invariant, pieces
+from gdnspec.model.result import LIKENESSES, CheckResult, Likeness
 
-ROOT = Path(__file__).resolve().parent.parent
-WORDS = {"same_bits": "same bits", "within_budget": "within budget", "differs": "differs"}
+NAMED = 3  # definitions that a row names
+BEGIN, END = "<!-- invariance: begin -->", "<!-- invariance: end -->"
 
 
-class Found(NamedTuple):
-    """One solution on one definition. None: it was not asked."""
+@dataclass(frozen=True)
+class Found:
+    """One solution on one definition. `same` and `pieces` None: not asked. `ran` false: no workload ran, and `why` says
+    what came instead."""
 
     solution: str
     device: str
-    same: bool | None
-    pieces: str | None
-    failed: bool
+    definition: str
+    same: bool | None = None
+    pieces: Likeness | None = None
+    failed: bool = False
+    ran: bool = True
+    why: str = ""
 
 
 def from_results(files: Iterable[Path]) -> Iterator[Found]:
-    """From the results that `--json` wrote."""
+    """From the results that `--json` wrote. Several files may have workloads of one definition."""
     grouped: dict[tuple[str, str, str], list[CheckResult]] = defaultdict(list)
     for file in files:
         for text in file.read_text().splitlines():
             result = CheckResult.model_validate_json(text)
             grouped[result.solution, result.device, result.definition].append(result)
-    for (solution, device, _), results in grouped.items():
+    for key, results in grouped.items():
         ran = [result for result in results if result.status != "UNSUPPORTED"]
-        if ran:
-            failed = any(result.failed and result.status != "NOT_INVARIANT" for result in ran)
-            yield Found(solution, device, invariant(ran), pieces(ran), failed)
+        if not ran:
+            yield Found(*key, ran=False, why=results[0].message)
+            continue
+        wrong = [result for result in ran if result.failed and result.status != "NOT_INVARIANT"]
+        why = f"{wrong[0].workload}: {wrong[0].status}" if wrong else ""
+        yield Found(*key, invariant(ran), pieces(ran), bool(wrong), why=why)
 
 
-def from_traces(root: Path) -> Iterator[Found]:
-    """From traces without times."""
-    for file in sorted(root.glob("solutions/*/traces/*.jsonl")):
-        for trace in load_traces(file, print):
-            if trace.batch_invariant is not None or trace.pieces is not None:
-                yield Found(trace.solution, trace.device, trace.batch_invariant, trace.pieces, False)
+def from_traces(known: Iterable[Solution]) -> Iterator[Found]:
+    """From traces without times, of solutions, variants and peers."""
+    for solution in known:
+        for file in sorted(solution.traces.glob("*.jsonl")):
+            for trace in load_traces(file, print):
+                if trace.batch_invariant is not None or trace.pieces is not None:
+                    yield Found(solution.name, trace.device, trace.definition, trace.batch_invariant, trace.pieces)
 
 
-def table(found: Iterable[Found]) -> str:
-    """In Markdown, a row for each solution and device."""
+def saved(file: Path) -> list[Found]:
+    """What `save` wrote."""
+    return [Found(**row) for row in json.loads(file.read_text())["found"]]
+
+
+def save(found: Iterable[Found], file: Path) -> None:
+    """One row a line, in an order that does not depend on who answered first."""
+    rows = sorted(found, key=lambda one: (one.solution, one.device, one.definition))
+    lines = ",\n".join(json.dumps(asdict(one)) for one in rows)
+    file.write_text(f'{{"schema_version": 1, "found": [\n{lines}\n]}}\n')
+
+
+def table(found: Iterable[Found], known: Iterable[Solution] = ()) -> str:
+    """In Markdown, a row for each solution and device; below it those of `known` that nobody asked."""
+    known = list(known)
     rows: dict[tuple[str, str], list[Found]] = defaultdict(list)
     for one in found:
         rows[one.solution, one.device].append(one)
-    lines = ["| solution | device | batch-invariant on | pieces | failed |", "|---|---|---|---|---|"]
-    for (solution, device), mine in sorted(rows.items()):
-        asked = [one for one in mine if one.same is not None]
-        alike = [one.pieces for one in mine if one.pieces is not None]
-        worst = WORDS[max(alike, key=LIKENESSES.index)] if alike else ""
-        count = f"{sum(bool(one.same) for one in asked)} of {len(asked)} definitions" if asked else ""
-        lines.append(f"| {solution} | {device} | {count} | {worst} | {sum(one.failed for one in mine) or ''} |")
-    return "\n".join(lines)
+    asked = {solution for (solution, _), mine in rows.items() if any(one.ran for one in mine)}
+    peers = {solution.name for solution in known if solution.is_peer}
+    lines = ["| solution | device | batch-invariant on | pieces | other bits, or failed |", "|---|---|---|---|---|"]
+    for (name, device), mine in sorted(rows.items()):
+        if any(one.ran for one in mine):
+            lines.append(f"| {_titled(name, peers)} | {device} | {_counted(mine)} | {_pieces(mine)} | {_wrong(mine)} |")
+    unasked = ", ".join(_titled(one, peers) for one in sorted(one.name for one in known) if one not in asked)
+    return "\n".join([*lines, "", f"Not asked yet: {unasked}."] if unasked else lines)
+
+
+def _titled(name: str, peers: set[str]) -> str:
+    return f"{name} (peer)" if name in peers else name
+
+
+def _counted(mine: list[Found]) -> str:
+    """`3 of 4 definitions`, of those that were asked, and how many gave no answer."""
+    asked, silent = [one for one in mine if one.same is not None], sum(not one.ran for one in mine)
+    said = [f"{sum(bool(one.same) for one in asked)} of {len(asked)} definitions"] if asked else []
+    return ", ".join([*said, f"{silent} without an answer"] if silent else said)
+
+
+def _pieces(mine: list[Found]) -> str:
+    """The worst answer."""
+    alike = [one.pieces for one in mine if one.pieces is not None]
+    return WORDS[max(alike, key=LIKENESSES.index)] if alike else ""
+
+
+def _wrong(mine: list[Found]) -> str:
+    """Where a solution failed, and where it gave other bits."""
+    names = [f"{one.definition} (failed)" for one in mine if one.failed]
+    names += [one.definition for one in mine if one.same is False and not one.failed]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(sorted(names)[:NAMED]) + more
+
+
+def paged(page: str, found: Iterable[Found], known: Iterable[Solution]) -> str:
+    """The page with the table between its marks. It names the peers that nobody asked: a new solution edits no page."""
+    text = table(found, [one for one in known if one.is_peer])
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise SystemExit(f"the page has no {BEGIN} and {END}")
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--traces", action="store_true")
+    parser.add_argument("--show", nargs="+", type=Path, default=[])
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--page", type=Path)
     options = parser.parse_args()
-    print(table([*from_results(options.files), *(from_traces(ROOT) if options.traces else ())]))
+    known = list(solutions()[0].values())
+    found = [*from_results(options.files), *(from_traces(known) if options.traces else ())]
+    found += [one for file in options.show for one in saved(file)]
+    if options.save is not None:
+        save(found, options.save)
+        return
+    if options.page is not None:
+        options.page.write_text(paged(options.page.read_text(), found, known))
+        return
+    print(table(found, known))
 
 
 if __name__ == "__main__":

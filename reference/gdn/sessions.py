@@ -52,6 +52,7 @@ ROLES = {
     "convolve_drafts": {
         "pool": "conv_states", "write": "slots", "accepted": "accepted", "counts": "drafts", "output": "output",
     },
+    "convolve_tree": {**DRAFT, "pool": "conv_states", "steps": "step_windows", "parents": "parents"},
 }  # fmt: skip
 
 # One row of as many drafts as there are tokens: keys of one regime are alike within a request.
@@ -59,6 +60,7 @@ RULE = Source("gdn_verify_k_last", ("q", "k", "v", "a", "b"), ("A_log", "dt_bias
 GATES = Source("gdn_verify_k_last", ("a", "b"), ("A_log", "dt_bias"), {"use_qk_l2norm": True})
 ROWS = Source("gdn_conv1d_prefill", ("x",), ("weight", "bias"), {})
 OF_CONVOLUTION = ("convolve", "convolve_one", "convolve_keep")
+OF_DRAFTS = ("convolve_drafts", "convolve_tree")  # rows of several tokens
 OF_PREFILL = ("prefill", "keep", "prefill_pool", "keep_absolute")  # these take gates computed
 OF_RAW_GATES = ("decode", "verify", "draft", "tree")
 
@@ -84,8 +86,8 @@ def inputs(kind: str, tokens: Tensors, weights: Tensors, axes: Mapping[str, int]
     """The tensors of a call that are made of tokens, in the types of the definition."""
     if kind == "settle":
         return {}
-    if kind in OF_CONVOLUTION or kind == "convolve_drafts":
-        x = tokens["x"].unflatten(0, (-1, each)) if kind == "convolve_drafts" else tokens["x"]
+    if kind in OF_CONVOLUTION or kind in OF_DRAFTS:
+        x = tokens["x"].unflatten(0, (-1, each)) if kind in OF_DRAFTS else tokens["x"]
         return {"x": x, "weight": weights["weight"], "bias": weights["bias"]}
     q, k, v = (x.contiguous() for x in heads(tokens, axes))
     a, b = tokens["a"], tokens["b"]

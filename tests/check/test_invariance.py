@@ -10,7 +10,8 @@ from conftest import Run
 from gdnspec.catalog import badges
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.traces import load_traces, save
-from gdnspec.model.batch_invariance import answers, badge, invariant, pieces
+from gdnspec.cli.selection import select, with_pieces
+from gdnspec.model.batch_invariance import PIECE, answers, badge, invariant, pieces
 from gdnspec.model.result import CheckResult, Outcome
 from gdnspec.model.solution import Manifest
 from helpers_known_bad import wrong
@@ -84,6 +85,16 @@ def test_a_claim_alone_is_held_to_without_the_option(gdnspec: Run, tmp_path: Pat
     assert json.loads(claims.stdout)["invariance"]["alone"]["likeness"] == "within_budget"
     silent = gdnspec(*words, "--solutions-dir", copied(name, tmp_path, batch_invariant=False))
     assert (silent.returncode, json.loads(silent.stdout)["invariance"]) == (0, {}), "it is within the budget"
+
+
+def test_a_prefill_of_short_rows_gets_one_that_can_be_cut() -> None:
+    short, long = select(["gdn_prefill_pool_k_last", "gdn_prefill_k_last"], None, None, None)
+    (found, lines), unchanged = with_pieces([short, long])
+    assert [line for line in lines if line.suite == "smoke"] == short[1]
+    (more,) = [line for line in lines if line.suite != "smoke"]
+    assert max(more.sequence_lengths or ()) > PIECE
+    assert found is short[0]
+    assert unchanged == long
 
 
 def test_options_that_it_would_ignore_are_refused(gdnspec: Run) -> None:

@@ -138,6 +138,10 @@ def test_drawn_sessions_are_the_same_for_one_seed(gdnspec: Run, tmp_path: Path) 
         (("from-requests", "LOG", "--sessions", "--definition", "gdn_verify_k_last"), "--definition has no meaning"),
         (("from-requests", "LOG", "--sessions", "--layers", "3"), "--layers has no meaning with --sessions"),
         (("from-requests", "LOG", "--shorten", "3"), "--requests and --shorten describe sessions"),
+        (("from-requests", "LOG", "--pooled"), "--states, --convolution and --pooled describe sessions"),
+        (("from-requests", "LOG", "--sessions", "--pooled", "--states", "float16"), "no states 'float16'"),
+        (("from-requests", "LOG", "--sessions", "--drafts", "1", "--states", "bfloat16"), "in slots: add --pooled"),
+        (("from-requests", "LOG", "--sessions", "--pooled"), "log.jsonl: No such file"),
         (("from-requests", "LOG"), "name a --definition"),
         (("from-requests", "LOG", "--sessions"), "log.jsonl: No such file"),
     ],
@@ -151,12 +155,20 @@ def test_generators_refuse_what_makes_no_sense(
     assert message in done.stderr
 
 
+REQUESTS = [(0, 70, 3, [1, 9]), (1, 133, 2, [1, 2, 7]), (2, 131, 1, [1, 2, 8])]
+
+
+def written(log: Path, *more: dict[str, object]) -> Path:
+    """A log of these requests."""
+    names = ("timestamp", "input_length", "output_length", "hash_ids")
+    rows = [dict(zip(names, row, strict=True)) for row in REQUESTS]
+    log.write_text("".join(json.dumps(row) + "\n" for row in (*rows, *more)))
+    return log
+
+
 def test_a_log_becomes_sessions(gdnspec: Run, tmp_path: Path) -> None:
     """Requests that share a block restore it, and answers are verified as the log's drafts say."""
-    log = tmp_path / "log.jsonl"
-    rows = [(0, 70, 3, [1]), (1, 133, 2, [1, 2]), (2, 131, 1, [1, 2])]
-    names = ("timestamp", "input_length", "output_length", "hash_ids")
-    log.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+    log = written(tmp_path / "log.jsonl")
     options = ("--preset", "synthetic-gva-1x2-d64", "--block-tokens", "64", "--drafts", "2", "--running", "1")
     done = gdnspec("workloads", "from-requests", log, "--sessions", *options, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
@@ -169,3 +181,33 @@ def test_a_log_becomes_sessions(gdnspec: Run, tmp_path: Path) -> None:
     pieces = [step["rows"][0]["tokens"] for step in line["steps"] if step["do"] == "prefill"]
     assert pieces == [70, 69, 3]
     assert gdnspec("validate", tmp_path / "out/sessions.jsonl").returncode == 0
+
+
+def test_a_log_becomes_sessions_on_the_pool(gdnspec: Run, tmp_path: Path) -> None:
+    """Drafts are set aside and settled, and a piece that starts within a block leaves a state at its edge."""
+    log = written(tmp_path / "log.jsonl")
+    options = ("--preset", "synthetic-gva-1x2-d64", "--block-tokens", "64", "--drafts", "1", "--running", "2")
+    more = ("--step-tokens", "100", "--pooled", "--convolution", "-o", tmp_path / "out")
+    done = gdnspec("workloads", "from-requests", log, "--sessions", *options, *more)
+    assert done.returncode == 0, done.stderr
+    (line,) = [json.loads(text) for text in (tmp_path / "out/sessions.jsonl").read_text().splitlines()]
+    assert line["pooled"] and line["convolution"] and line["budget"]
+    done_steps = [step["do"] for step in line["steps"]]
+    assert {"draft", "settle"} <= set(done_steps)
+    assert not {"verify", "commit"} & set(done_steps)
+    rows = [row for step in line["steps"] if step["do"] == "prefill" for row in step["rows"]]
+    assert [(row["request"], row["tokens"], [kept["at"] for kept in row.get("keep", [])]) for row in rows] == [
+        ("r0", 70, [64]), ("r1", 30, []), ("r1", 64, []), ("r2", 36, []), ("r1", 39, [128]), ("r2", 31, []),
+    ]  # fmt: skip
+    places = {(row["request"], row["place"]) for step in line["steps"] if step["do"] == "draft" for row in step["rows"]}
+    assert places == {("r0", 0), ("r1", 1)}
+
+
+def test_a_wrong_log_makes_no_sessions(gdnspec: Run, tmp_path: Path) -> None:
+    wrong = {"timestamp": 3, "input_length": -4, "output_length": 1, "hash_ids": []}
+    log = written(tmp_path / "log.jsonl", wrong)
+    options = ("--preset", "synthetic-gva-1x2-d64", "--block-tokens", "64", "--pooled", "-o", tmp_path / "out")
+    done = gdnspec("workloads", "from-requests", log, "--sessions", *options)
+    assert done.returncode == 2
+    assert "log.jsonl: line 4: input_length: -4 is negative" in done.stderr
+    assert not (tmp_path / "out").exists()

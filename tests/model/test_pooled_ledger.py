@@ -56,6 +56,15 @@ def test_the_window_of_the_convolution_needs_one_accepted_token() -> None:
         session([*DRAFTED, settle("a", 0)], pooled=True, convolution=True)
 
 
+def test_windows_of_a_tree_are_set_aside_so_that_nothing_need_count() -> None:
+    """The convolution of all drafts of the session is then that of a tree, chains among them."""
+    tree, end = draft("a", 4, 2, parents=[-1, -1]), step("finish", request="a")
+    steps = [*DRAFTED, settle("a", 0), tree, settle("a", 0), end]
+    line = session(steps, pooled=True, convolution=True)
+    wanted = ["convolve", "convolve_tree", "draft", "prefill_pool", "settle", "tree"]
+    assert line.kinds == wanted
+
+
 @pytest.mark.parametrize(("at", "message"), [(64, ""), (61, "keeps states at multiples of 64"), (128, "no state")])
 def test_edges_are_absolute(at: int, message: str) -> None:
     kept = prefill("a", 64, keep=[{**KEEP, "at": at}])

@@ -32,6 +32,7 @@ def on_pools() -> Iterator[dict[str, Any]]:
     yield from _drafts()
     yield from _trees()
     yield from _convolution()
+    yield from _trees_with_windows()
     yield from _narrow()
 
 
@@ -158,6 +159,44 @@ def _convolution() -> Iterator[dict[str, Any]]:
         draft(3, ("b", 1, 2), None, ("a", 2, 0)), settle(b=2, a=0), evict("a"), admit(c=2), restore("c", "kept"),
         resume("a", 6), move("b", 7), draft(3, ("a", 0, 2), ("b", 3, 1), ("c", 1, 3)), settle(a=1, b=1, c=2),
         decode("c", "b", "a"), finish("a", "b", "c"), preset=FOUR, **more,
+    )  # fmt: skip
+
+
+def _trees_with_windows() -> Iterator[dict[str, Any]]:
+    """Drafts branch for both states: the window after a token is set aside beside the state, and both are copied."""
+    more = POOL | {"convolution": True}
+    yield line(
+        "tree_windows", "the second child of a token counts, then the second beginning, for both states", 6,
+        admit(a=1, b=0), pooled(a=6, b=3), draft(4, ("a", 2, FIRST), ("b", 5, SECOND)), settle(a=3, b=2),
+        draft(4, ("b", 3, FIRST), None, ("a", 0, SECOND)), settle(b=4, a=3), decode("a", "b"), decode("b", None, "a"),
+        finish("a", "b"), suite="smoke", regime="slow_decay", **more,
+    )  # fmt: skip
+    yield line(
+        "tree_windows_rolled_back", "no draft counts, and both states stay; a slot that another has left", 4,
+        admit(a=2), pooled(a=5), draft(3, ("a", 1, SECOND)), settle(a=0), draft(3, None, ("a", 3, [-1, 0, 0])),
+        settle(None, "a", a=2), finish("a"), admit(b=2), draft(3, ("b", 1, SECOND)), settle(b=3), decode("b"),
+        finish("b"), suite="smoke", regime="long_memory", **more,
+    )  # fmt: skip
+    yield line(
+        "tree_windows_beside_a_chain", "rows with a tree, with a chain and with no draft; a chain alone", 7,
+        admit(a=1, b=0, c=4), pooled(a=6, b=3, c=2), draft(5, ("a", 2, 5), ("b", 5, [-1, 0, 0, 2, 3]), ("c", 1, 0)),
+        settle(c=0, b=5, a=4), draft(5, ("c", 6, 2), ("a", 5, 1)), decode("b"), settle(c=2, a=0), decode("c", "b", "a"),
+        pooled(a=3, b=1), decode("a", "b"), finish("a", "b", "c"), regime="slow_decay", preset=FOUR, **more,
+    )  # fmt: skip
+    yield line(
+        "tree_windows_copied", "both states go to forks, checkpoints and other slots; a request ends with drafts", 8,
+        admit(a=1), pooled(a=61), pooled(a=(5, [(64, "edge", 4)])), admit(b=2), restore("b", "edge"),
+        draft(4, ("b", 0, FIRST), ("a", 3, [-1, 0, 1, 0])), settle(a=4, b=3), fork("a", "c", 0), take("b", "kept", 6),
+        draft(4, ("c", 1, SECOND), ("a", 5, FIRST), None, ("b", 2, 2)), settle(c=3, b=1), finish("a"), evict("b"),
+        admit(d=1), restore("d", "kept"), resume("b", 5), move("c", 7), decode("d", "b", "c"),
+        draft(4, ("d", 5, FIRST), ("b", 3, SECOND)), settle(d=4, b=1), decode("b", "d"), finish("b", "c", "d"),
+        interval=64, **more,
+    )  # fmt: skip
+    yield line(
+        "tree_windows_of_sixteen", "the most tokens that a tree may have, and a deep branch of them", 4,
+        admit(a=3), pooled(a=5), draft(16, ("a", 1, [max(-1, t // 2 - 1) for t in range(16)])), settle(a=14),
+        draft(16, ("a", 1, [-1, *range(14), 3])), settle(a=16), decode("a"), finish("a"), regime="slow_decay",
+        preset=WIDE, **more,
     )  # fmt: skip
 
 

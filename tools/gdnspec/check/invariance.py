@@ -20,13 +20,13 @@ from gdnspec.check.call import Answer, Content, Session, same_bits
 from gdnspec.check.plan import Job
 from gdnspec.check.second import Judge
 from gdnspec.model import roles
+from gdnspec.model.batch_invariance import PIECE
 from gdnspec.model.result import AGAIN, GRAPH, LIKENESSES, PIECES, QUESTIONS, Likeness, Outcome
 from gdnspec.numerics.judge import Verdict
 from gdnspec.numerics.pools import integers
 from gdnspec.sandbox.parent.process import Child
 
 MANY = 4  # sequences that are looked at one by one, at most
-EDGE = 64  # pieces of a prefill end at multiples of so many tokens
 MOST_PIECES = 4
 PROMISED = 'the manifest promises the same bits in every batch ("batch_invariant": true)'
 
@@ -257,10 +257,10 @@ class Invariance:
         batch = self._batch(least=1)
         if not batch.ragged or self.job.found.definition.stage == "backward":
             raise NotAsked("no sequence can be continued")
-        self._tallies[PIECES].why_not = f"no sequence has more than {EDGE} tokens"
+        self._tallies[PIECES].why_not = f"no sequence has more than {PIECE} tokens"
         for n in self._looked_at(batch):
             alone = Batch(batch.definition, batch.take([batch.whole(n)]))
-            edges = [cut for cut in alone.cuts(0) if cut % EDGE == 0 and 0 < cut < alone.whole(0).stop]
+            edges = [cut for cut in alone.cuts(0) if cut % PIECE == 0 and 0 < cut < alone.whole(0).stop]
             if not edges:
                 continue
             one = self._outputs(alone.content)

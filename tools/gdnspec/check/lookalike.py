@@ -3,7 +3,6 @@
 The faults are the project's own, and small: they run in this process. An installation without them finds nothing.
 """
 
-import contextlib
 import math
 import runpy
 import time
@@ -24,6 +23,7 @@ from gdnspec.model.fault import Fault
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.allowed import budget
 from gdnspec.numerics.arguments import arguments
+from gdnspec.numerics.threads import one_thread
 
 ROWS = 9  # failing workloads of a solution that are compared, at most
 BYTES = 32 << 20  # of all tensors of a row, at most
@@ -66,7 +66,7 @@ class Wrong:
             for bad in _faults(name):
                 if clock() > end:
                     return
-                with _one_thread():
+                with one_thread():
                     counts[bad.solution.name] = _alike(rows, bad)
             most = max(counts.values(), default=0)
             if most:
@@ -74,17 +74,6 @@ class Wrong:
                 listed = ", ".join(names[:NAMED]) + (" and others" if len(names) > NAMED else "")
                 why = f": {rejections()[names[0]].fault}" if len(names) == 1 else ""
                 yield f"{solution} on {name} matches {listed} on {most} of {len(rows)} rows{why}"
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """For calls so short that threads would cost more than they do."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _alike(rows: list[Row], bad: Bad) -> int:

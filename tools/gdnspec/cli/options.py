@@ -28,6 +28,15 @@ Targets = Annotated[
         autocompletion=offered.definitions,
     ),
 ]
+StatesName = Annotated[
+    str | None, typer.Option(help="States of the pool of a session: float32 or bfloat16.", show_default="float32")
+]
+Convolution = Annotated[
+    bool, typer.Option("--convolution", help="Sessions whose tokens pass the convolution before the rule.")
+]
+Pooled = Annotated[
+    bool, typer.Option("--pooled", help="Sessions whose prefills and drafts work on the slots of the pool.")
+]
 DefinitionsDir = Annotated[
     list[Path] | None,
     typer.Option(

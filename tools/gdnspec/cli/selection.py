@@ -7,6 +7,7 @@ from gdnspec.catalog.definitions import Found, definition, definitions
 from gdnspec.catalog.families import Family
 from gdnspec.catalog.solutions import Solution, no_variant, solutions
 from gdnspec.catalog.workloads import load_workloads, workloads
+from gdnspec.model.batch_invariance import PIECE
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.preset import Preset
 from gdnspec.model.workload import SUITES, Workload
@@ -67,6 +68,24 @@ def with_fresh(selected: Selected, draw: Callable[[Found], list[Workload]], work
         (item, [*group, *(line for line in fresh if workload is None or line.name in workload)])
         for (item, group), (_, fresh) in zip(selected, drawn, strict=True)
     ]
+
+
+def with_pieces(selected: Selected) -> Selected:
+    """The selection, with the shortest other workload that can be cut for each definition whose lines cannot: a prefill
+    in pieces ends them at multiples of `PIECE` tokens."""
+    more = []
+    for item, group in selected:
+        definition = item.definition
+        if definition.conventions.packing != "ragged" or definition.stage == "backward" or any(map(_is_long, group)):
+            more.append((item, group))
+            continue
+        able = [line for line in workloads(item) if line.suite == "conformance" and _is_long(line)]
+        more.append((item, [*group, *sorted(able, key=lambda line: sum(line.sequence_lengths or ()))[:1]]))
+    return more
+
+
+def _is_long(line: Workload) -> bool:
+    return max(line.sequence_lengths or (0,)) > PIECE
 
 
 def some(chosen: Selected) -> Selected:

@@ -8,7 +8,7 @@ from pathlib import Path
 from gdnspec.cli import session_files
 from gdnspec.cli.selection import no_preset
 from gdnspec.model.errors import Problem, SpecError
-from gdnspec.model.session_line import SessionLine
+from gdnspec.model.session_line import SessionLine, States
 
 FILE = "sessions.jsonl"
 
@@ -37,15 +37,27 @@ class EngineOptions:
     seed: int
 
 
+@dataclass(frozen=True)
+class PoolOptions:
+    """What the pool holds, and whether calls work on its slots."""
+
+    states: States
+    convolution: bool
+    pooled: bool
+
+
 def write_sessions(
-    log: LogOptions, engine: EngineOptions, preset: str, folder: Path, most: int | None, size: int, shorten: int,
-    force: bool,
+    log: LogOptions, engine: EngineOptions, pool: PoolOptions, preset: str, folder: Path, most: int | None, size: int,
+    shorten: int, force: bool,
 ) -> None:  # fmt: skip
     """Writes `folder/sessions.jsonl`: `size` requests in each session, and at most `most` sessions. Raises
     `SpecError`."""
     family = session_files.family_named(None)
     if family.preset(preset) is None:
         raise no_preset(family, preset)
+    if engine.drafts and pool.states != "float32" and not pool.pooled:
+        raise SpecError(f"no definition verifies drafts on {pool.states} states in slots: add --pooled, or leave out "
+                        "--drafts")  # fmt: skip
     if folder.exists() and not folder.is_dir():
         raise SpecError([Problem(folder, "is a file", hint="name a folder: it gets sessions.jsonl")])
     names = tuple(name.strip() for name in log.columns.split(","))
@@ -70,12 +82,13 @@ def write_sessions(
         short = (shortened(request, shorten) for request in requests)
         for i, group in enumerate(islice(groups(short, size), most)):
             blocks = len({block for request in group for block in request.blocks})
-            served = Served(replace(limits, cached_states=min(blocks, limits.cached_states)), i * size)
+            served = Served(replace(limits, cached_states=min(blocks, limits.cached_states)), i * size, pool.pooled)
             served.serve(group)
             yield SessionLine.model_validate(
                 {
                     "name": f"log_{i}", "suite": "conformance", "preset": preset, "regime": regime,
                     "seed": (engine.seed * 1_000_003 + i * size) % (1 << 62), "slots": served.slots,
+                    "states": pool.states, "convolution": pool.convolution, "pooled": pool.pooled,
                     "interval": log.block if served.kept else None, "steps": served.steps,
                 }
             )  # fmt: skip

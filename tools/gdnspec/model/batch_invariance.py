@@ -7,6 +7,7 @@ from gdnspec.model.result import LIKENESSES, PIECES, QUESTIONS, CheckResult, Lik
 
 WORDS: dict[Likeness, str] = {"same_bits": "same bits", "within_budget": "within budget", "differs": "differs"}
 BADGE = "batch-invariant"
+PIECE = 64  # pieces of a prefill end at multiples of so many tokens
 
 
 @dataclass(frozen=True)

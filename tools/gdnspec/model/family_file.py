@@ -17,6 +17,7 @@ from gdnspec.model.session_line import States
 CallKind = Literal[
     "prefill", "keep", "decode", "verify", "convolve", "convolve_one",
     "prefill_pool", "keep_absolute", "draft", "tree", "settle", "convolve_keep", "convolve_drafts",
+    "convolve_tree",
 ]  # fmt: skip
 
 

@@ -30,11 +30,9 @@ class Held:
 class Ledger:
     """What has happened so far. `take` adds one step. Raises `PlacedError` with a pointer into that step."""
 
-    def __init__(
-        self, slots: int, states: str, interval: int | None, pooled: bool = False, convolution: bool = False
-    ) -> None:
-        self.slots, self.states, self.interval = slots, states, interval
-        self.pooled, self.convolution = pooled, convolution
+    def __init__(self, slots: int, states: str, interval: int | None, pooled: bool = False, wide: bool = False) -> None:
+        self.slots, self.states, self.interval, self.pooled = slots, states, interval, pooled
+        self.wide = wide  # whether the convolution's state holds the tokens of a draft
         self.open: dict[str, Held] = {}
         self.finished: dict[str, int] = {}  # request -> number of the step
         self.used: dict[str, int] = {}  # request -> tokens of its stream
@@ -230,7 +228,7 @@ class Ledger:
             if row.accept > one.pending.tokens:
                 message = f"accepts {row.accept} tokens, but only {one.pending.tokens} are drafted"
                 raise PlacedError(f"/rows/{i}/accept", message)
-            if self.convolution and one.pending.tokens and not row.accept:
+            if self.wide and one.pending.tokens and not row.accept:
                 message = "accepts nothing, and the convolution's state has no place before the first token"
                 raise PlacedError(f"/rows/{i}/accept", message, "accept one at least")
         for row in step.rows:
@@ -383,7 +381,7 @@ class Ledger:
 
 def walk(line: "line_model.SessionLine", follow: Callable[[Ledger, Any], None] | None = None) -> Ledger:
     """The account after all steps; `follow` sees it after each. Raises `PlacedError` for the first wrong step."""
-    ledger = Ledger(line.slots, line.states, line.interval, line.pooled, line.convolution)
+    ledger = Ledger(line.slots, line.states, line.interval, line.pooled, line.convolution and not line.branches)
     for i, step in enumerate(line.steps):
         try:
             ledger.take(step)

@@ -261,7 +261,7 @@ class SessionLine(Model):
     state beside the recurrent one in a slot of the same number. `pooled`: prefills run on the pool itself, with slots
     and flags; checkpoints lie at absolute edges; and drafts are set aside, and settled later. Else states are gathered
     for a prefill, checkpoints count from its first token, and drafts have slots of the pool. `slots`: of the pool, and
-    of the buffer of steps. `interval`: tokens between two states that a prefill keeps.
+    of the buffers of steps. `interval`: tokens between two states that a prefill keeps.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
@@ -312,6 +312,12 @@ class SessionLine(Model):
         """The tokens of a row in the buffer of steps; 1 if no step drafts."""
         return max((step.drafts for step in self.steps if isinstance(step, DraftStep)), default=1)
 
+    @property
+    def branches(self) -> bool:
+        """Whether any drafts are a tree. The convolution's windows after all drafts are then set aside in a buffer of
+        steps, as the states are: a wider state would have one order of tokens alone."""
+        return any(isinstance(step, DraftStep) and step.is_tree for step in self.steps)
+
     def calls(self, step: Step) -> list[tuple[str, int]]:
         """The calls that a step makes: the kind of each, and its tokens, padding included."""
         if isinstance(step, Prefill):
@@ -328,7 +334,7 @@ class SessionLine(Model):
             tokens, kinds = len(step.rows) * step.drafts, ("verify", "convolve")
         elif isinstance(step, DraftStep):
             tokens = len(step.rows) * step.drafts
-            kinds = ("tree", "convolve_tree") if step.is_tree else ("draft", "convolve_drafts")
+            kinds = "tree" if step.is_tree else "draft", "convolve_tree" if self.branches else "convolve_drafts"
         else:
             return [("settle", len(step.rows))] if isinstance(step, Settle) else []
         return [(kind, tokens) for kind in kinds[: 1 + self.convolution]]

@@ -17,21 +17,23 @@ from gdnspec.sandbox.wire.arena import TORCH
 from gdnspec.sessions.token_streams import Tokens, draw, preset_of, words
 from gdnspec.sessions.truth import Expected, Truth
 
+WINDOWS = "convolve_tree"  # the kind of call that has the buffer of the convolution's windows
 QUIET = {"float32": (torch.int32, 0x7FC00000, 0x3FFFFF), "bfloat16": (torch.int16, 0x7FC0, 0x3F)}
 
 
 @dataclass(frozen=True, eq=False)
 class Pools:
-    """The states, those of the convolution or None, and the buffer of steps [slots, drafts, ..] or None. Every slot
-    starts with NaN, and no two with the same bits nearby: a copy of what nobody may read shows."""
+    """The states, those of the convolution or None, and the buffers of steps of both, [slots, drafts, ..] or None.
+    Every slot starts with NaN, and no two with the same bits nearby: a copy of what nobody may read shows."""
 
     states: Tensor
     pasts: Tensor | None
     steps: Tensor | None = None
+    windows: Tensor | None = None
 
     def copy(self) -> "Pools":
-        pasts, steps = (None if x is None else x.clone() for x in (self.pasts, self.steps))
-        return Pools(self.states.clone(), pasts, steps)
+        others = (None if x is None else x.clone() for x in (self.pasts, self.steps, self.windows))
+        return Pools(self.states.clone(), *others)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +74,8 @@ class Case:
         """The pools before the first step."""
         pasts = self._poisoned(self.convolved) if self.line.convolution else None
         steps = None if self.buffered is None else self._poisoned(self.buffered, "steps")
-        return Pools(self._poisoned("decode"), pasts, steps)
+        windows = self._poisoned(WINDOWS, "steps") if WINDOWS in self.served else None
+        return Pools(self._poisoned("decode"), pasts, steps, windows)
 
     def _poisoned(self, kind: str, role: str = "pool") -> Tensor:
         definition, tensor = self.served[kind].definition, self.pool(kind, role)

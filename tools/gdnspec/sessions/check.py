@@ -27,6 +27,7 @@ from gdnspec.model.result import CheckResult, OutputErrors, Status
 from gdnspec.model.session_line import SessionLine
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.judge import Verdict, judge
+from gdnspec.numerics.threads import one_thread
 from gdnspec.sandbox.parent.process import Child, ChildFailed
 from gdnspec.sessions.case import Case
 from gdnspec.sessions.follow import Pair, follow
@@ -207,7 +208,8 @@ class SessionChecker:
             return Judgement(Verdict(status, message))
 
         try:
-            return judged(self.case(job), calls)
+            with one_thread():
+                return judged(self.case(job), calls)
         except InvalidWorkload as error:
             return ended("INVALID_WORKLOAD", str(error))
         except NotServed as error:

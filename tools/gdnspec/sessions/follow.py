@@ -11,7 +11,7 @@ from gdnspec.model.elements import Scope
 from gdnspec.model.elements import Tensor as TensorModel
 from gdnspec.numerics.judge import Verdict
 from gdnspec.numerics.pools import changed_rows
-from gdnspec.sessions.case import Case
+from gdnspec.sessions.case import WINDOWS, Case
 from gdnspec.sessions.kernels import Kernels, Made, Run
 from gdnspec.sessions.pool_scheduler import PoolScheduler
 from gdnspec.sessions.scheduler import Scheduler
@@ -51,9 +51,13 @@ def follow(case: Case, run: Run, scheduler: Maker | None = None) -> Iterator[Pai
         yield from _pool(case, number, step.do, "decode", before.states, pools.states, expected.states)
         if pools.pasts is not None and before.pasts is not None:
             yield from _pool(case, number, step.do, case.convolved, before.pasts, pools.pasts, expected.pasts)
-        if pools.steps is not None and before.steps is not None and case.buffered is not None:
-            old, new = (x.flatten(0, 1).unsqueeze(1) for x in (before.steps, pools.steps))  # each place for itself
-            yield from _pool(case, number, step.do, case.buffered, old, new, expected.steps, "steps")
+        for kind, old, new, wanted in (
+            (case.buffered, before.steps, pools.steps, expected.steps),
+            (WINDOWS, before.windows, pools.windows, expected.windows),
+        ):
+            if kind is not None and old is not None and new is not None:
+                old, new = (x.flatten(0, 1).unsqueeze(1) for x in (old, new))  # each place for itself
+                yield from _pool(case, number, step.do, kind, old, new, wanted, "steps")
 
 
 def _outputs(case: Case, number: int, do: str, made: list[Made], expected: Expected) -> Iterator[Pair]:

@@ -98,13 +98,7 @@ class Kernels:
         """The first `counts` of `each` tokens of each row, from slot `slots` of the pool. The state after token t goes
         to steps[place, t]. With `parents`, each token follows that one of its row, or the state."""
         kind = "draft" if parents is None else "tree"
-        names = self.words.roles[kind]
-        integers = {names["read"]: list(slots), names["write"]: list(places), names["counts"]: list(counts)}
-        if parents is not None:
-            integers[names["parents"]] = [parent for row in parents for parent in row]
-        tensors = {names["pool"]: pool, names["steps"]: steps}
-        found = self._call(kind, tokens, [each] * len(slots), each, tensors, {}, integers)
-        steps[sorted({place for place in places if place >= 0})] = found[names["steps"]]
+        self._set_aside(kind, tokens, each, pool, slots, steps, places, counts, parents)
 
     def settle(
         self, pool: Tensor, slots: Sequence[int], steps: Tensor, places: Sequence[int], accepted: Sequence[int]
@@ -146,8 +140,17 @@ class Kernels:
         counts: Sequence[int],
     ) -> Tensor:  # fmt: skip
         """The tokens of a draft through the convolution, whose states keep the inputs of the step before; `accepted` of
-        these count. Returns its output, [rows * each, ..]."""
+        these count. Returns its output, [rows, each, ..]."""
         return self._rows("convolve_drafts", tokens, each, pool, {"accepted": accepted, "counts": counts}, slots)
+
+    def convolve_tree(
+        self, tokens: Mapping[str, Tensor], each: int, pool: Tensor, slots: Sequence[int], windows: Tensor,
+        places: Sequence[int], counts: Sequence[int], parents: Sequence[Sequence[int]],
+    ) -> Tensor:  # fmt: skip
+        """As `draft`, through the convolution: the window after token t goes to windows[place, t]. Returns its output,
+        [rows, each, ..]."""
+        found = self._set_aside("convolve_tree", tokens, each, pool, slots, windows, places, counts, parents)
+        return found[self.words.roles["convolve_tree"]["output"]]
 
     def convolve_one(self, tokens: Mapping[str, Tensor], pool: Tensor, slots: Sequence[int]) -> Tensor:
         """One token of each row through the convolution. Returns its output."""
@@ -183,6 +186,20 @@ class Kernels:
         found = self._call(kind, tokens, [each] * rows, each, {names["pool"]: pool}, {}, integers)
         self._wrote(kind, pool, write, found)
         return found[names["output"]]
+
+    def _set_aside(
+        self, kind: str, tokens: Mapping[str, Tensor], each: int, pool: Tensor, slots: Sequence[int], steps: Tensor,
+        places: Sequence[int], counts: Sequence[int], parents: Sequence[Sequence[int]] | None,
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """A call that leaves the pool as it is, and puts what follows each token into a buffer of steps."""
+        names = self.words.roles[kind]
+        integers = {names["read"]: list(slots), names["write"]: list(places), names["counts"]: list(counts)}
+        if parents is not None:
+            integers[names["parents"]] = [parent for row in parents for parent in row]
+        tensors = {names["pool"]: pool, names["steps"]: steps}
+        found = self._call(kind, tokens, [each] * len(slots), each, tensors, {}, integers)
+        steps[sorted({place for place in places if place >= 0})] = found[names["steps"]]
+        return found
 
     def _wrote(self, kind: str, pool: Tensor, slots: Sequence[int], found: Mapping[str, Tensor]) -> None:
         """Puts what a call left in its slots into the pool."""

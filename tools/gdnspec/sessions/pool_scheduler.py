@@ -3,7 +3,7 @@
 What differs from `Scheduler`: a prefill reads and writes the slots of its requests itself. Checkpoints lie at absolute
 edges, and the convolution's state there comes from the call. The states after drafts are set aside in a buffer of steps
 until they are settled. The convolution's state in a slot then holds the tokens of the whole draft, and its window is
-where the accepted ones end.
+where the accepted ones end. Where drafts branch, its windows are set aside as well, and one of them is copied.
 """
 
 from collections.abc import Sequence
@@ -120,18 +120,24 @@ class PoolScheduler(Scheduler):
             refs += [*taken, *[None] * (step.drafts - row.tokens)]
             self.pending[one.name] = row, taken
         tokens = self.tokens.rows(refs)
-        mixed = self._convolved_draft(tokens, step.drafts, slots, counts)
+        mixed = self._convolved_draft(tokens, step.drafts, slots, places, counts, parents)
         self.kernels.draft(
             with_mixed(tokens, mixed), step.drafts, self.pool, slots, self.steps, places, counts,
             parents if step.is_tree else None,
         )  # fmt: skip
 
     def _convolved_draft(
-        self, tokens: dict[str, Tensor], each: int, slots: list[int], counts: list[int]
-    ) -> Tensor | None:
-        """The tokens of a draft through the convolution, whose window is where the last accepted ones end."""
+        self, tokens: dict[str, Tensor], each: int, slots: list[int], places: list[int], counts: list[int],
+        parents: list[list[int]],
+    ) -> Tensor | None:  # fmt: skip
+        """The tokens of a draft through the convolution. Its windows are set aside, or its state holds all tokens, and
+        the window is where the last accepted ones end."""
         if self.past is None:
             return None
+        if self.windows is not None:
+            return self.kernels.convolve_tree(
+                tokens, each, self.past, slots, self.windows, places, counts, parents
+            ).flatten(0, 1)  # fmt: skip
         accepted = [self.accepted.get(slot, 1) for slot in slots]
         return self.kernels.convolve_drafts(tokens, each, self.past, slots, accepted, counts).flatten(0, 1)
 
@@ -150,10 +156,17 @@ class PoolScheduler(Scheduler):
             accepted.append(row.accept)
             one.history += [taken[i] for i in branch.path(row.accept)]
             if row.accept:
-                self.accepted[one.slot] = row.accept
+                self._settle_window(one.slot, branch.place, row.accept)
         self.kernels.settle(self.pool, slots, self.steps, places, accepted)
 
     # --- the convolution's state --------------------------------------------------------------------------------
+
+    def _settle_window(self, slot: int, place: int, accepted: int) -> None:
+        """The window after the last token that counts, counted from 1, becomes that of the slot."""
+        if self.past is not None and self.windows is not None:
+            self.past[slot] = self.windows[place, accepted - 1]
+        else:
+            self.accepted[slot] = accepted
 
     def _convolved(self, tokens: dict[str, Tensor], slots: list[int]) -> Tensor | None:
         return None if self.past is None else self.kernels.convolve_one(tokens, self._fronts(slots), slots)
@@ -161,8 +174,14 @@ class PoolScheduler(Scheduler):
     def _window(self, slot: int) -> Tensor:
         """The last inputs of a slot's request."""
         assert self.past is not None
-        first, width = self.accepted.get(slot, 1) - 1, self.past.shape[-1] - self.line.drafts + 1
-        return self.past[slot, ..., first : first + width]
+        first = self.accepted.get(slot, 1) - 1
+        return self.past[slot, ..., first : first + self._width]
+
+    @property
+    def _width(self) -> int:
+        """Of a window."""
+        assert self.past is not None
+        return self.past.shape[-1] - (self.line.drafts - 1 if self.windows is None else 0)
 
     def _put_past(self, slot: int, window: Tensor) -> None:
         assert self.past is not None
@@ -176,7 +195,7 @@ class PoolScheduler(Scheduler):
         for slot in slots:
             if slot != SKIPPED:
                 self._put_past(slot, self._window(slot).clone())
-        return self.past[..., : self.past.shape[-1] - self.line.drafts + 1]
+        return self.past[..., : self._width]
 
     def _copy_past(self, source: int, target: int) -> None:
         if self.past is not None:

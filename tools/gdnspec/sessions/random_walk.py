@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -21,6 +21,7 @@ WEIGHTS = {
 }  # fmt: skip
 OF_SLOTS, OF_BUFFER = ("verify", "commit", "roll_back"), ("draft", "settle")  # two ways to have drafts
 DRAFTS = 4  # tokens of a row in the buffer of steps
+Branches = Literal["no", "may", "must"]  # whether drafts are trees: one of them at least, where they must
 STEP: TypeAdapter[Step] = TypeAdapter(Step)
 
 
@@ -31,6 +32,7 @@ class _Walk:
     stream: Stream
     ledger: Ledger
     interval: int
+    branches: Branches
     steps: list[dict[str, Any]] = field(default_factory=list)
     names: int = 0
 
@@ -132,16 +134,21 @@ class _Walk:
             if self.below(2) and places:
                 place = places.pop(self.below(len(places)))
                 row: dict[str, Any] = {"request": name, "place": place, "tokens": self.below(DRAFTS + 1)}
-                if not self.ledger.convolution and self.ledger.states == "float32" and self.below(2):
+                if self.branches != "no" and (self.lacks_a_tree() or self.below(2)):
                     row["parents"] = [self.below(t + 1) - 1 for t in range(row["tokens"])]
                 rows.append(row)
         return {"do": "draft", "drafts": DRAFTS, "rows": rows + [None] * self.below(2)} if rows else None
+
+    def lacks_a_tree(self) -> bool:
+        """Whether no drafts branch so far, and some must."""
+        rows = (row for step in self.steps if step["do"] == "draft" for row in step["rows"])
+        return self.branches == "must" and not any("parents" in (row or {}) for row in rows)
 
     def settle(self) -> dict[str, Any] | None:
         rows: list[dict[str, Any] | None] = [None] * self.below(2)
         for name, one in self.ledger.open.items():
             if one.pending is not None and self.below(3):
-                least = int(self.ledger.convolution and one.pending.tokens > 0)
+                least = int(self.ledger.wide and one.pending.tokens > 0)
                 accept = least + self.below(one.pending.tokens - least + 1)
                 rows.append({"request": name, "accept": accept})
         return {"do": "settle", "rows": rows} if any(rows) else None
@@ -183,7 +190,11 @@ def draw(
     slots: int = 16, interval: int = 64, pooled: bool = False,
 ) -> SessionLine:  # fmt: skip
     """One session. The same arguments give the same session on every machine."""
-    walk = _Walk(Stream(seed, "session"), Ledger(slots, states, interval, pooled, convolution), interval)
+    trees = states == "float32"  # no definition has them on other states
+    both = trees and convolution and bool(Stream(seed, "trees").raw(1)[0] & np.uint64(1))
+    ledger = Ledger(slots, states, interval, pooled, convolution and not both)
+    branches: Branches = "must" if both else "may" if trees and not convolution else "no"
+    walk = _Walk(Stream(seed, "session"), ledger, interval, branches)
     without = OF_SLOTS if pooled else OF_BUFFER if states == "float32" else OF_SLOTS + OF_BUFFER
     kinds = [do for do in WEIGHTS if do not in without]
     bag = [do for do in kinds for _ in range(WEIGHTS[do])]

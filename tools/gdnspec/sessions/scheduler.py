@@ -66,7 +66,7 @@ class Scheduler:
 
     def __init__(self, line: SessionLine, tokens: Tokens, kernels: Kernels, pools: Pools) -> None:
         self.line, self.tokens, self.kernels = line, tokens, kernels
-        self.pool, self.past, self.steps = pools.states, pools.pasts, pools.steps
+        self.pool, self.past, self.steps, self.windows = pools.states, pools.pasts, pools.steps, pools.windows
         self.requests: dict[str, Served] = {}
         self.checkpoints: dict[str, Checkpoint] = {}
 

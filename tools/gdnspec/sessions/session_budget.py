@@ -8,6 +8,7 @@ from gdnspec.model.budget import LIMITS, SPACING, Metric, freeze, metrics_of, si
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.session_line import SessionEmulators, SessionLine
 from gdnspec.numerics.metrics import as_vectors, errors, multiplies_tokens
+from gdnspec.numerics.threads import one_thread
 from gdnspec.sessions.case import Case
 from gdnspec.sessions.follow import Pair, follow
 from gdnspec.sessions.honest import emulator
@@ -31,11 +32,13 @@ def frozen(family: Family, line: SessionLine) -> SessionLine:
     session cannot be judged."""
     bare = line.model_copy(update={"sha256": None, "budget": None, "emulators": None})
     try:
-        case = Case.of(family, bare)
+        with one_thread():
+            case = Case.of(family, bare)
     except InvalidWorkload as error:
         raise SpecError(f"session {line.name!r}: {error}") from None
     listed = emulators(family, line)
-    measured = [measure(case, name) for name in family.about.emulators[listed]]
+    with one_thread():
+        measured = [measure(case, name) for name in family.about.emulators[listed]]
     together: dict[str, dict[str, dict[Metric, list[float]]]] = {}
     for name, tensors in measured[0].items():
         together[name] = {

@@ -19,13 +19,14 @@ from gdnspec.sessions.token_streams import Ref, Tokens
 @dataclass(frozen=True, eq=False)
 class Expected:
     """What a step leaves behind. `outputs`: of its calls, by kind. `states`, `pasts`: by slot, what each slot holds
-    that the step writes; `pasts` are the convolution's. `steps`: the same of the buffer of steps, by place * drafts +
-    token."""
+    that the step writes; `pasts` are the convolution's. `steps`, `windows`: the same of the buffers of steps, by
+    place * drafts + token; `windows` are the convolution's."""
 
     outputs: Mapping[str, Tensor]
     states: Mapping[int, Tensor]
     pasts: Mapping[int, Tensor]
     steps: Mapping[int, Tensor]
+    windows: Mapping[int, Tensor]
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Truth:
         self._outputs: dict[str, Tensor] = {}
         self._written: dict[int, Memory | None] = {}
         self._pasts: dict[int, Memory | None] = {}
-        self._set_aside: dict[int, Tensor] = {}  # in the buffer of steps
+        self._set_aside: dict[int, Memory] = {}  # in the buffers of steps
         self._windows: dict[int, Tensor] = {}  # of the convolution, with the tokens that are not settled
 
     def expected(self, step: steps.Step) -> Expected:
@@ -66,10 +67,15 @@ class Truth:
             assert past is not None
             pasts[slot] = past
         pasts |= self._windows
-        for value in (*self._outputs.values(), *states.values(), *pasts.values(), *self._set_aside.values()):
+        aside = {place: memory.state for place, memory in self._set_aside.items()}
+        windows = {}
+        for place, memory in self._set_aside.items() if self.line.convolution and self.line.branches else ():
+            assert memory.past is not None
+            windows[place] = memory.past
+        for value in (x for of in (self._outputs, states, pasts, aside, windows) for x in of.values()):
             if not bool(torch.isfinite(value).all()):
                 raise InvalidWorkload(f"what a {step.do} must leave is not finite")
-        return Expected(self._outputs, states, pasts, self._set_aside)
+        return Expected(self._outputs, states, pasts, aside, windows)
 
     def _or_nothing(self, memory: Memory | None) -> Memory:
         """The memory, or that of no token: zeros."""
@@ -203,8 +209,8 @@ class Truth:
             o[t] = along[-1]
             if y is not None and mixed is not None:
                 y[t] = mixed[-1]
-            self._set_aside[row.place * self.line.drafts + t] = after[len(path)].state
-        if row.tokens and self.line.convolution:
+            self._set_aside[row.place * self.line.drafts + t] = after[len(path)]
+        if row.tokens and self.line.convolution and not self.line.branches:
             past = self._or_nothing(one.memory).past
             assert past is not None
             inputs = self.words.inputs("convolve", self.tokens.rows(piece), self.tokens.weights, self.axes, 1)
@@ -221,7 +227,7 @@ class Truth:
             path = [piece[i] for i in branch.path(row.accept)]
             if path:
                 one.memory = self._advanced(path, one.memory, [len(path)])[2][len(path)]
-                self._write(one.slot, one.memory, past=False)
+                self._write(one.slot, one.memory, past=self.line.branches)  # else its window moves by a count
             one.history, one.pending = one.history + path, None
 
     def _cleared(self, one: _Request) -> None:

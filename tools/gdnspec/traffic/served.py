@@ -48,12 +48,15 @@ class _Running:
 
 
 class Served:
-    """Serves one group of requests. `steps` are those of a session with `slots` slots."""
+    """Serves one group of requests. `steps` are those of a session with `slots` slots. `pooled`: edges of blocks are
+    met wherever a piece starts, and the states after drafts are set aside in a buffer, at the place with the number of
+    the request's slot; else each draft has a slot."""
 
-    def __init__(self, limits: Limits, first: int) -> None:
-        self.limits, self.first = limits, first
+    def __init__(self, limits: Limits, first: int, pooled: bool = False) -> None:
+        self.limits, self.first, self.pooled = limits, first, pooled
         self.each = limits.drafts + 1 if limits.drafts else 0  # tokens of a row that is verified
-        self.slots = limits.running * (1 + self.each) + limits.cached_states + SPARE
+        of_request = 1 if pooled else 1 + self.each
+        self.slots = limits.running * of_request + limits.cached_states + SPARE
         self.free = list(range(self.slots - SPARE))
         self.steps: list[Step] = []
         self.cache: OrderedDict[int, tuple[str, int]] = OrderedDict()  # block -> checkpoint and its slot
@@ -75,7 +78,8 @@ class Served:
             self._prefill([one for one in running if one.done < one.request.prompt])
             decoding = [one for one in running if one.rows]
             if decoding:
-                self._verify(decoding) if self.each else self._decode(decoding)
+                advance = self._decode if not self.each else self._draft if self.pooled else self._verify
+                advance(decoding)
             for one in [one for one in running if one.done == one.request.prompt and not one.rows]:
                 self._finish(one)
                 running.remove(one)
@@ -111,7 +115,7 @@ class Served:
                 break
             row: Step = {"request": one.name, "tokens": length}
             keep = []
-            for at in range(one.done + block, one.done + length + 1, block) if one.done % block == 0 else ():
+            for at in self._edges(one.done, one.done + length):
                 i = at // block - 1
                 name = one.request.blocks[i] if i < len(one.request.blocks) else None
                 if name is None or name in self.cache or name in new or len(new) >= kept:
@@ -130,6 +134,13 @@ class Served:
         if rows:
             self.steps.append({"do": "prefill", "rows": rows})
 
+    def _edges(self, start: int, stop: int) -> range:
+        """Where a piece from `start` to `stop` leaves states: at edges of blocks, if the call can say so."""
+        block = self.limits.block
+        if start % block and not self.pooled:
+            return range(0)
+        return range(start - start % block + block, stop + 1, block)
+
     def _drop(self) -> None:
         _, (checkpoint, slot) = self.cache.popitem(last=False)
         self.steps.append({"do": "drop", "checkpoint": checkpoint})
@@ -146,6 +157,12 @@ class Served:
             one.drafts = one.drafts or [self._slot() for _ in range(self.each)]
             made.append({"request": one.name, "slots": one.drafts, "accept": one.rows.popleft()})
         self.steps.append({"do": "verify", "drafts": self.each, "rows": made})
+
+    def _draft(self, rows: list[_Running]) -> None:
+        made = [{"request": one.name, "place": one.slot, "tokens": self.each} for one in rows]
+        counts = [{"request": one.name, "accept": one.rows.popleft()} for one in rows]
+        self.steps.append({"do": "draft", "drafts": self.each, "rows": made})
+        self.steps.append({"do": "settle", "rows": counts})
 
     def _finish(self, one: _Running) -> None:
         if one.drafts:

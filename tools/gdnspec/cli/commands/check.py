@@ -31,7 +31,7 @@ from gdnspec.cli.options import (
     WorkloadsFile,
 )
 from gdnspec.cli.progress import writer
-from gdnspec.cli.selection import FRESH, Selected, chosen_solutions, select, some, with_fresh
+from gdnspec.cli.selection import FRESH, Selected, chosen_solutions, select, some, with_fresh, with_pieces
 from gdnspec.cli.targets import solution_at, split, words_for
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import SUITES
@@ -155,7 +155,7 @@ def check(
     if watch and not (targets or solution):
         raise SpecError("--watch needs a kernel: name its folder or file, or --solution NAME")
     definitions = wanted or (sorted({name for one in chosen for name in one.manifest.entries}) if targets else None)
-    selected = select(definitions, suite, workload, workloads_file, draws=True)
+    selected = _selected(definitions, suite, workload, workloads_file, invariance)
     to_stdout = str(json_file) == "-"
     reused = json_file if resume and not to_stdout else None
     with contextlib.ExitStack() as stack:
@@ -183,6 +183,15 @@ def check(
         this = Round(some(selected), where, extras, write, fail_fast, verbose, not to_stdout, reused, save)
         code = _watched(this, checker, chosen, find) if watch else _judged(this, checker, chosen)
     _end(broken, code)
+
+
+def _selected(
+    names: list[str] | None, suite: list[str] | None, workload: list[str] | None, file: Path | None, invariance: bool
+) -> Selected:
+    """The published workloads that are asked for; without a word about them, also one that `--invariance` can cut."""
+    selected = select(names, suite, workload, file, draws=True)
+    unsaid = suite is None and workload is None and file is None
+    return with_pieces(selected) if invariance and unsaid else selected
 
 
 def _refuse_with_sessions(

@@ -10,10 +10,10 @@ from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.writing import require_folder
 from gdnspec.cli import offered, session_files
 from gdnspec.cli.needs import needs
-from gdnspec.cli.options import DefinitionsDir, ForceFiles
+from gdnspec.cli.options import Convolution, DefinitionsDir, ForceFiles, Pooled, StatesName
 from gdnspec.cli.replay import replay, say_replay, write_workloads
 from gdnspec.cli.selection import chosen_solutions, heads_of
-from gdnspec.cli.sessions_from_log import EngineOptions, LogOptions, write_sessions
+from gdnspec.cli.sessions_from_log import EngineOptions, LogOptions, PoolOptions, write_sessions
 from gdnspec.model.errors import PlacedError, Problem, SpecError
 
 if TYPE_CHECKING:
@@ -125,6 +125,9 @@ def from_requests(
     sessions: Sessions = False,
     per_session: PerSession = None,
     shorten: Shorten = None,
+    states: StatesName = None,
+    convolution: Convolution = False,
+    pooled: Pooled = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Replay a request log in a simulated engine (continuous batching), and write the calls of its kernels as weighted
@@ -141,10 +144,13 @@ def from_requests(
         session_files.refuse(of_calls)
         from_log = LogOptions(log, kind, columns, skip_invalid, max_prompt, block_tokens)
         engine = EngineOptions(step_tokens, running, drafts or 0, acceptance, cached_states, seed)
-        write_sessions(from_log, engine, preset, output, reduce, per_session or 8, shorten or 1, force)
+        pool = PoolOptions(session_files.states_named(states or "float32"), convolution, pooled)
+        write_sessions(from_log, engine, pool, preset, output, reduce, per_session or 8, shorten or 1, force)
         return
     if per_session is not None or shorten is not None:
         raise SpecError("--requests and --shorten describe sessions: add --sessions")
+    if states is not None or convolution or pooled:
+        raise SpecError("--states, --convolution and --pooled describe sessions: add --sessions")
     if not definition_:
         raise SpecError("name a --definition: a prefill, a decode or a verify; or --sessions")
     needs("serving", "sklearn", "scipy")

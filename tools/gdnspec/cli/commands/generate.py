@@ -17,7 +17,7 @@ from gdnspec.catalog.writing import require_file
 from gdnspec.cli import offered, session_files
 from gdnspec.cli.console import complain, number_of, warn
 from gdnspec.cli.device import chosen_device, require_device
-from gdnspec.cli.options import DefinitionsDir, ForceFile
+from gdnspec.cli.options import Convolution, DefinitionsDir, ForceFile, Pooled, StatesName
 from gdnspec.cli.progress import counted
 from gdnspec.cli.selection import heads_of, no_preset, no_regime
 from gdnspec.model import roles
@@ -40,15 +40,6 @@ Name = Annotated[
     ),
 ]
 Sessions = Annotated[bool, typer.Option("--sessions", help="Draw sessions: sequences of calls on one pool of states.")]
-StatesName = Annotated[
-    str | None, typer.Option(help="States of the pool of a session: float32 or bfloat16.", show_default="float32")
-]
-Convolution = Annotated[
-    bool, typer.Option("--convolution", help="Sessions whose tokens pass the convolution before the rule.")
-]
-Pooled = Annotated[
-    bool, typer.Option("--pooled", help="Sessions whose prefills and drafts work on the slots of the pool.")
-]
 Regime = Annotated[
     str | None,
     typer.Option(
