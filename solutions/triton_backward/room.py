@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 import triton
 from arguments import CHUNK
+from cut import INTERPRETED
 
 
 class Problem(NamedTuple):
@@ -81,9 +82,9 @@ def workspace(x: Problem, inputs: int, dv: torch.Tensor, dtype: torch.dtype) -> 
     within = {"dv": dv} if dv.dtype == dtype and dv.shape[1] == x.H else {}
     moves = room_in(dv, shapes(x, 1)["moves"], dtype) if within else None
     within |= {} if moves is None else {"moves": moves}
-    for rounds in (1, 2, 4):
+    for rounds in (2,) if INTERPRETED and x.segment else (1, 2, 4):  # segments in rounds are to be seen there
         new = {name: shape for name, shape in shapes(x, rounds).items() if name not in within}
         of = {name: dtype if name in OPERANDS else torch.float32 for name in new}
-        if rounds == x.segment or sum(of[n].itemsize * math.prod(shape) for n, shape in new.items()) <= 2 * inputs:
+        if sum(of[n].itemsize * math.prod(shape) for n, shape in new.items()) <= 2 * inputs:
             break
     return rounds, Workspace(**within, **{name: dv.new_empty(shape, dtype=of[name]) for name, shape in new.items()})
