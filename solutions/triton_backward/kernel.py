@@ -28,7 +28,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from arguments import CHUNK, check, check_raw
+from arguments import CHUNK, check, check_checkpoints, check_raw
 from around import across, gates_of, through_gates, unit
 from cut import INTERPRETED, SHORT, STEEP_CHANNELS, Blocking, ahead, blocking, launch, padded, segment_of
 from gates import gates_kernel, steep_kernel
@@ -65,6 +65,7 @@ class Call:
     rounds: int
     work: Workspace
     k_first: bool
+    between: tuple[torch.Tensor, torch.Tensor, int] | None  # checkpoints, first row of each sequence, chunks apart
     gates: dict[str, Any]
     norm: dict[str, Any]
     common: dict[str, Any]
@@ -87,13 +88,15 @@ def prepare(x: Call) -> None:
     )  # fmt: skip
 
 
-def forward(x: Call, name: str, programs: int) -> None:
+def forward(x: Call, name: str, programs: int, segment: int) -> None:
     (warps, registers, BV, stages), D = x.cut.forward, x.size.D
+    checkpoints, first, _ = x.between or (None, None, 0)
     forward_kernel[(programs * x.size.H * triton.cdiv(D, BV),)](
         x.k, x.v, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.inverse, x.work.r, x.work.decay,
-        x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.falls, HV=x.v.shape[1],
+        x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.falls, checkpoints, first,
+        0 if checkpoints is None else len(checkpoints), HV=x.v.shape[1],
         HAS_INITIAL=x.initial_state is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages),
-        PASS=name, SEGMENT=x.size.segment, **launch(warps, registers), **x.common,
+        PASS=name, SEGMENT=segment, **launch(warps, registers), **x.common,
     )  # fmt: skip
 
 
@@ -171,14 +174,20 @@ def run(x: Call) -> None:
         walk_back(x, "whole", 0)
         return
     prepare(x)
-    if x.size.segment:
-        forward(x, "moves", 2 * x.size.segments)
+    segment = x.size.segment
+    if segment:
+        forward(x, "moves", 2 * x.size.segments, segment)
+    if x.between:
+        apart = x.between[2]
+        forward(x, "given", triton.cdiv(x.size.total, CHUNK * apart) + x.size.num_seqs - 1, apart)
+    elif segment:
         scan(x, x.initial_state, None, False)
-        forward(x, "parts", x.size.segments)
+        forward(x, "parts", x.size.segments, segment)
+    else:
+        forward(x, "whole", x.size.num_seqs, 0)
+    if segment:
         walk_back(x, "moves", 0)
         scan(x, x.dht, x.dh0, True)
-    else:
-        forward(x, "whole", x.size.num_seqs)
     for nth in range(x.rounds):
         walk_back(x, "parts" if x.size.segment else "whole", nth)
         gradients(x, nth)
@@ -187,11 +196,13 @@ def run(x: Call) -> None:
 
 def backward(
     q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dq, dk, dv, dg, dbeta, dh0, gate, k_first, strict,
-    rstd_q=None,
+    rstd_q=None, between=None,
 ):  # fmt: skip
-    """rstd_q [total, HQ]: factors of the queries; dq is then that of a query with its factor held."""
+    """rstd_q [total, HQ]: factors of the queries; dq is then that of a query with its factor held. between: states that
+    the forward pass has left (Call)."""
     (total, _, D), (num_seqs, H) = q.shape, dh0.shape[:2]
-    inputs = sum(x.nbytes for x in (q, k, v, g, beta, cu_seqlens, initial_state, do, dht) if x is not None)
+    given = (q, k, v, g, beta, cu_seqlens, initial_state, do, dht, *(between or ())[:2])
+    inputs = sum(x.nbytes for x in given if x is not None)
     if do is None:
         do = q.new_zeros((total, H, D))
 
@@ -211,7 +222,7 @@ def backward(
     common |= {"TERMS": terms, "PRECISION": precision}
     run(Call(
         q, k, v, g, beta, cu_seqlens, initial_state, D**-0.5 if scale is None else float(scale), do, dht, dq, dk, dv,
-        dg, dbeta, dh0, size, cut, rounds, work, k_first,
+        dg, dbeta, dh0, size, cut, rounds, work, k_first, between,
         gates={"GATE": "none" if g is None else gate, "HAS_BETA": beta is not None},
         norm={"norm_ptr": rstd_q, "NORMED": rstd_q is not None}, common=common,
     ))  # fmt: skip
@@ -236,6 +247,19 @@ def backward_k_first(
     backward(
         q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dq, dk, dv, dg, dbeta, dh0, "log",
         k_first=True, strict=strict,
+    )  # fmt: skip
+
+
+def backward_checkpoints(
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, checkpoints, checkpoint_cu_starts, checkpoint_interval,
+    dq, dk, dv, dg, dbeta, dh0, strict=False,
+):  # fmt: skip
+    """gdn_prefill_backward_checkpoints: backward_k_last, whose walk over the states is cut where some are given."""
+    check(q, k, v, g, beta, cu_seqlens, initial_state, do, dht, dq, dk, dv, dg, dbeta, dh0)
+    check_checkpoints(q, dh0, checkpoints, checkpoint_cu_starts, checkpoint_interval)
+    backward(
+        q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dq, dk, dv, dg, dbeta, dh0, "linear",
+        k_first=False, strict=strict, between=(checkpoints, checkpoint_cu_starts, checkpoint_interval // CHUNK),
     )  # fmt: skip
 
 

@@ -2,20 +2,21 @@
 
 Both are kept as [key channels, value channels]: so each product has on its left what was loaded. PASS: "whole" is over
 a sequence. Where (sequence, head) pairs are few, "moves" finds what each segment of SEGMENT chunks makes of a state.
-Once the states at all their ends are known (scan.py), "parts" is over all segments at once.
+Once the states at all their ends are known (scan.py), "parts" is over all segments at once. "given" is the same where a
+caller has these states.
 """
 
 import triton
 import triton.language as tl
-from chunks import chunks_of, span_of
+from chunks import chunks_of, slot_of, span_of
 from products import rest_of
 from rows import scaled, state_at, triangle
 
 
-@triton.jit(do_not_specialize=["total", "num_seqs"])
+@triton.jit(do_not_specialize=["total", "num_seqs", "num_checkpoints"])
 def forward_kernel(
     k_ptr, v_ptr, cu_seqlens_ptr, total, num_seqs, inverse_ptr, r_ptr, decay_ptr, initial_ptr, starts_ptr, bounds_ptr,
-    moves_ptr, falls_ptr,
+    moves_ptr, falls_ptr, checkpoints_ptr, first_ptr, num_checkpoints,
     HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
@@ -30,7 +31,7 @@ def forward_kernel(
     if SEGMENT > 0 and length <= 0:  # a slot that no segment has
         return
     identity = block >= SLICES
-    RESTS: tl.constexpr = HAS_INITIAL and PASS != "moves" and TERMS == 2
+    RESTS: tl.constexpr = (HAS_INITIAL or PASS == "given") and PASS != "moves" and TERMS == 2
 
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block % SLICES * BV + tl.arange(0, BV)
@@ -41,6 +42,12 @@ def forward_kernel(
         S = tl.where((j[:, None] == i[None, :]) & identity, 1.0, 0.0)
     elif PASS == "parts":
         S = tl.load(bounds_ptr + bound, mask=there, other=0.0)
+    elif PASS == "given":
+        piece = place - slot_of(cu_seqlens_ptr, n, total, C * SEGMENT)
+        row = tl.minimum(tl.maximum(tl.load(first_ptr + n).to(tl.int64) + piece - 1, 0), num_checkpoints - 1)
+        S = tl.load(checkpoints_ptr + state_at(row, h, i, j, H, D, False), mask=there & (piece > 0), other=0.0)
+        if HAS_INITIAL:
+            S += tl.load(initial_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there & (piece == 0), other=0.0)
     elif HAS_INITIAL:
         S = tl.load(initial_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there, other=0.0)  # [BK, BV]
     else:
