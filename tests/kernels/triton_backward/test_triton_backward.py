@@ -183,6 +183,8 @@ def test_kernels_fit_into_a_multiprocessor(
             f"{x.name:16} {x.registers} registers, {x.spill_stores} + {x.spill_loads} bytes spilled, {x.shared_bytes}"
         )
     names = IN_SEGMENTS if call["q"].shape[0] > 8000 else KERNELS
+    if call["dht"] is None:  # a second round has one: what the first has left in dh0
+        names = [*KERNELS[:5], "backward", *KERNELS[5:]]
     left_out = {"shared"} if call["v"].shape[1] == call["do"].shape[1] else set()
     left_out |= {"steep"} if entry != "backward_k_last" else set()
     assert [x.name for x in kernels] == [f"{name}_kernel" for name in names if name not in left_out]
