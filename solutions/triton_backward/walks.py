@@ -44,8 +44,8 @@ def forward_kernel(
         S = tl.load(bounds_ptr + bound, mask=there, other=0.0)
     elif PASS == "given":
         piece = place - slot_of(cu_seqlens_ptr, n, total, C * SEGMENT)
-        row = tl.minimum(tl.maximum(tl.load(first_ptr + n).to(tl.int64) + piece - 1, 0), num_checkpoints - 1)
-        S = tl.load(checkpoints_ptr + state_at(row, h, i, j, H, D, False), mask=there & (piece > 0), other=0.0)
+        nth = tl.minimum(tl.maximum(tl.load(first_ptr + n).to(tl.int64) + piece - 1, 0), num_checkpoints - 1)
+        S = tl.load(checkpoints_ptr + state_at(nth, h, i, j, H, D, False), mask=there & (piece > 0), other=0.0)
         if HAS_INITIAL:
             S += tl.load(initial_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there & (piece == 0), other=0.0)
     elif HAS_INITIAL:

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from backward_arguments import arguments, raw_arguments
+from backward_arguments import MAKERS, arguments, kept_arguments, raw_arguments
 from conftest import ROOT
 from gdnspec.build.loader import load_function
 from patience import PATIENCE
@@ -128,6 +128,22 @@ def test_bad_raw_gates_are_refused(kernel: ModuleType, name: str, change: Callab
         kernel.backward_raw_gates(**bad)
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("checkpoints", lambda x: x[:, :1].contiguous(), "checkpoints has shape"),
+        ("checkpoints", lambda x: x.to(BF16), "checkpoints is torch.bfloat16"),
+        ("checkpoint_cu_starts", lambda x: x[:-1], "checkpoint_cu_starts has shape"),
+        ("checkpoint_interval", lambda x: 100, "positive multiple of 64; it is 100"),
+    ],
+)
+def test_bad_checkpoints_are_refused(kernel: ModuleType, name: str, change: Callable[[Any], Any], says: str) -> None:
+    bad = kept_arguments(64)
+    bad[name] = change(bad[name])
+    with pytest.raises(ValueError, match=says):
+        kernel.backward_checkpoints(**bad)
+
+
 def test_loads_are_less_far_ahead_where_shared_memory_is_short(
     kernel: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +174,8 @@ COMPILED = [
     pytest.param("backward_k_last", {"D": 128}, 170, id="k_last"),
     pytest.param("backward_k_first", {"D": 128}, 200, id="k_first"),
     pytest.param("backward_raw_gates", {"D": 128}, 240, id="raw_gates"),
-    pytest.param("backward_k_last", {"D": 128, "given": False}, 100, id="no states"),
+    pytest.param("backward_checkpoints", {"D": 128}, 170, id="checkpoints"),
+    pytest.param("backward_k_last", {"D": 128, "given": False}, 130, id="no states"),
     pytest.param("backward_k_last", {"D": 128, "heads": (16, 8, 8)}, 200, id="gqa"),
     pytest.param("backward_raw_gates", {"D": 64, "heads": (4, 2, 2)}, 200, id="gqa, raw gates"),
     pytest.param("backward_k_last", {"D": 128, "heads": (2, 2, 8), "T": 32768, "N": 1}, 170, id="segments"),
@@ -175,7 +192,7 @@ def test_kernels_fit_into_a_multiprocessor(
 ) -> None:
     """What spills is in the README. It may not grow unseen."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # must not reach the process that compiles
-    make = raw_arguments if entry == "backward_raw_gates" else arguments
+    make = MAKERS.get(entry, arguments)
     call = make(**{"heads": (16, 16, 32), "T": 1000} | shape, device="meta")
     (kernels,) = triton_resources(FOLDER, [(f"kernel.py::{entry}", call)])
     for x in kernels:
@@ -186,7 +203,7 @@ def test_kernels_fit_into_a_multiprocessor(
     if call["dht"] is None:  # a second round has one: what the first has left in dh0
         names = [*KERNELS[:5], "backward", *KERNELS[5:]]
     left_out = {"shared"} if call["v"].shape[1] == call["do"].shape[1] else set()
-    left_out |= {"steep"} if entry != "backward_k_last" else set()
+    left_out |= set() if entry in ("backward_k_last", "backward_checkpoints") else {"steep"}
     assert [x.name for x in kernels] == [f"{name}_kernel" for name in names if name not in left_out]
     assert all(x.shared_bytes <= 227 * 1024 for x in kernels)
     assert all(max(x.spill_stores, x.spill_loads) <= spilled for x in kernels)
@@ -202,6 +219,7 @@ def test_kernels_fit_into_a_multiprocessor(
         ("backward_k_last", [256, 16, 16, 32]),
         ("backward_k_first", [128, 16, 16, 32]),
         ("backward_raw_gates", [128, 16, 16, 32]),
+        ("backward_checkpoints", [128, 16, 16, 32]),
     ],
 )
 def test_no_wgmma_takes_an_operand_from_registers(entry: str, shape: list[int], tmp_path: Path) -> None:
