@@ -131,8 +131,11 @@ class Brush:
         given = {x.name: None if x.name in self.workload.omit else self.paint(x) for x in self.definition.inputs
                  if x.name in ("q", "k", "v", "g", "beta", "initial_state")}  # fmt: skip
         interval, bounds = int(self.scope["checkpoint_interval"]), list(self.scope["cu_seqlens"])
-        kept = []
+        shape = self.definition.shape(self.definition.input("checkpoints"), self.scope)
+        kept = [torch.empty(0, *shape[1:], device=self.device)]
         for n, (start, stop) in enumerate(pairwise(bounds)):
+            if stop - start < interval:
+                continue
             rows = {name: None if x is None else x[start:stop].double() for name, x in given.items()}
             S = given["initial_state"]
             rows["initial_state"] = None if S is None else S[n : n + 1].double()
