@@ -50,7 +50,7 @@ def residuals_conformance() -> Iterator[Line]:
 def far_residuals() -> Iterator[Line]:
     """All heads of a sample of sequences: dq and dk are sums over heads."""
     yield kept(
-        "past_2_31_states", QWEN3_NEXT, "typical", 64, ((8, 9, 0, 8, 10) * 820)[:-1] + (65,), **far(4, None),
+        "past_2_31_states", QWEN3_NEXT, "typical", 64, (*((8, 9, 0, 8, 10) * 820)[:-1], 65), **far(4, None),
         covers="more than 2^31 elements of states, 131,200 pairs, the last with a checkpoint",
     )  # fmt: skip
     yield kept(
