@@ -256,7 +256,7 @@ def backward_checkpoints(
 ):  # fmt: skip
     """gdn_prefill_backward_checkpoints: backward_k_last, whose walk over the states is cut where some are given."""
     check(q, k, v, g, beta, cu_seqlens, initial_state, do, dht, dq, dk, dv, dg, dbeta, dh0)
-    check_checkpoints(q, dh0, checkpoints, checkpoint_cu_starts, checkpoint_interval)
+    check_checkpoints(q, dh0, cu_seqlens, checkpoints, checkpoint_cu_starts, checkpoint_interval)
     backward(
         q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dq, dk, dv, dg, dbeta, dh0, "linear",
         k_first=False, strict=strict, between=(checkpoints, checkpoint_cu_starts, checkpoint_interval // CHUNK),

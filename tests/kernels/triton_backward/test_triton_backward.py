@@ -168,6 +168,17 @@ def test_bounds_that_lie_are_refused_when_asked_to_look(
         kernel.backward_k_last(**arguments() | {"cu_seqlens": torch.tensor(bounds)})
 
 
+def test_checkpoints_that_lie_elsewhere_are_refused_when_asked_to_look(
+    kernel: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(kernel.check.__globals__, "DEBUG", True)
+    bounds = torch.tensor([0, 70, 140])
+    with pytest.raises(ValueError, match=r"must count \[1, 1\] checkpoints up to all 2; it is \[0, 0, 2\]"):
+        kernel.backward_checkpoints(
+            **kept_arguments(64) | {"cu_seqlens": bounds, "checkpoint_cu_starts": torch.tensor([0, 0, 2])}
+        )
+
+
 # --- what is compiled for sm_90 -----------------------------------------------------------------------------------
 
 COMPILED = [
