@@ -31,15 +31,16 @@ def within_kernel(
     of_keys_ptr += (slot * H + h) * (C * (C + 8) // 2)
     decay_ptr += (slot * H + h) * (8 * C)
 
+    places, below = triangle(t, C)
+    P = tl.load(of_scores_ptr + places, mask=below, other=0.0)  # ahead of the products: fewer registers spill
+
     # dP = G U^T and dA = -strict_lower(dV U^T), U = diag(beta) r: the right operand is r, the factor comes afterwards.
     dP = scores_of(do_ptr, r_ptr, t, row, H, H, D, OPERAND, PRECISION, C, BD)
     dA = scores_of(dv_ptr, r_ptr, t, row, H, H, D, OPERAND, PRECISION, C, BD)
     Gamma = decays_between(dP, tl.load(decay_ptr + 4 * C + t), tl.load(decay_ptr + 5 * C + t))
     beta = tl.load(decay_ptr + 3 * C + t)
     dP *= beta[None, :]
-    places, below = triangle(t, C)
-    P = tl.load(of_scores_ptr + places, mask=below, other=0.0).to(tl.float32)
-    between = P * dP  # of both decays in P and in A, Gamma times its gradient
+    between = P.to(tl.float32) * dP  # of both decays in P and in A, Gamma times its gradient
     dP = scaled(dP * Gamma, scale, norm_ptr, first * HQ + h // (H // HQ) + t * HQ, row, NORMED)
     tl.debug_barrier()  # all of P is read
     tl.store(of_scores_ptr + places, tl.where(t[:, None] >= t[None, :], dP, 0.0).to(OPERAND), mask=below)
