@@ -84,22 +84,25 @@ class Subject(Protocol):
 class Solution:
     """A solution, as the judge calls it."""
 
-    def __init__(self, name: str, build: Path) -> None:
+    def __init__(self, name: str, build: Path, definition: str = DEFINITION) -> None:
         folder = folder_of(name, "solutions")
         solution = load_variant(folder, Path(name).name.partition(":")[2] or None)
-        self.name, self.entry = short(name), solution.manifest.entries[DEFINITION]
+        self.name, self.entry = short(name), solution.manifest.entries[definition]
         load = partial(load_function, folder, build_dir=build_of(build, folder, name), **solution.settings)
         self.call = load(self.entry.entry)
         self.prepare = load(self.entry.prepare) if self.entry.prepare else None
 
     def bound(self, given: Tensors) -> Callable[[], Tensors]:
         like = zip(OUTPUTS, ("q", "k", "v", "g", "beta", "initial_state"), strict=True)
-        out = {name: torch.full_like(given[of], math.nan) for name, of in like}
+        return self.calling(given, {name: torch.full_like(given[of], math.nan) for name, of in like})
+
+    def calling(self, given: Tensors, out: Tensors) -> Callable[[], Tensors]:
+        """A call that leaves its results in `out`, or returns others of these names."""
         more = {"prepared": self.prepare(**given)} if self.prepare else {}
 
         def call() -> Tensors:
             if self.entry.call == "return":
-                return dict(zip(OUTPUTS, self.call(**given, **more), strict=True))
+                return dict(zip(out, self.call(**given, **more), strict=True))
             if self.entry.entry.split("::")[0].endswith(".cu"):
                 self.call(*given.values(), *out.values())
             else:

@@ -1,13 +1,16 @@
 """Forward and backward pass together, as training calls them: solutions beside FlashQLA, in one process.
 
     python benchmarks/training_rows.py [--forward hopper_prefill] [--backward hopper_backward] [--gates decay,typical]
-                                       [--rows TEXT,TEXT] [--decay 0.1] [--json FILE] [--jobs 9]
+                                       [--rows TEXT,TEXT] [--decay 0.1] [--kept 64,256] [--json FILE] [--jobs 9]
     python benchmarks/training_rows.py --show FILE [--show FILE]
 
 The rows are the 60 long ones of prefill_rows.py, and 64x128, 256x128, 100x300 and 48x512 at three head counts. States
 are given at both ends. gdnspec's backward pass is given nothing of the forward pass, and computes it again; FlashQLA's
 is given what its own forward pass keeps. Both are one CUDA graph of a forward and a backward call, on two sets of
 inputs, in turns; all else is as in backward_rows.py.
+
+--kept adds the pair that keeps states: --forward as gdn_prefill_checkpoints, with so many tokens from one to the next,
+and --backward as gdn_prefill_backward_checkpoints, which goes on from them. What keeping costs is in its time.
 
 The ratio is chosen against us: of FlashQLA with its split of sequences and without it the faster one, and of both kinds
 of gates the one where the ratio is smaller. The bound is that of the forward pass and that of the backward pass.
@@ -31,6 +34,7 @@ from prefill_tables import Record, head, line, ratio, record, share
 ROWS = "long,short 64x128,short 256x128,short 100x300,short 48x512"
 GATES = ("decay", "typical")
 NAME = "gdnspec"
+FORWARD_KEPT, BACKWARD_KEPT = "gdn_prefill_checkpoints", "gdn_prefill_backward_checkpoints"
 
 
 class Ours:
@@ -48,6 +52,36 @@ class Ours:
 
         def call() -> backward.Tensors:
             forward()
+            return back()
+
+        return call
+
+
+class Kept:
+    """The same, where the forward pass leaves states to the backward pass."""
+
+    def __init__(self, forward: str, back: str, interval: int, build: Path) -> None:
+        self.name, self.interval = f"every {interval}", interval
+        self.forward = backward.Solution(forward, build, FORWARD_KEPT)
+        self.backward = backward.Solution(back, build, BACKWARD_KEPT)
+
+    def bound(self, given: backward.Tensors) -> Callable[[], backward.Tensors]:
+        counts = given["cu_seqlens"].diff() // self.interval
+        starts = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+        kept = {"checkpoint_cu_starts": starts, "checkpoint_interval": self.interval}
+        inputs = {name: x for name, x in given.items() if name not in ("do", "dht")} | kept
+        output, states = torch.empty_like(given["do"]), torch.empty_like(given["dht"])
+        checkpoints = states.new_empty(int(starts[-1]), *states.shape[1:])
+        out = {"output": output, "final_state": states, "checkpoints": checkpoints}
+        forward, back = (
+            self.forward.calling(inputs, out),
+            self.backward.bound(given | {"checkpoints": checkpoints} | kept),
+        )
+
+        def call() -> backward.Tensors:
+            found = forward()
+            if found["checkpoints"] is not checkpoints:  # the forward pass returns them
+                checkpoints.copy_(found["checkpoints"])
             return back()
 
         return call
@@ -71,6 +105,7 @@ def bound(row: shapes.Row, copy: float) -> float:
 
 def loaded(options: argparse.Namespace, build: Path) -> list[Any]:
     subjects: list[Any] = [Ours(options.forward, options.backward, build)]
+    subjects += [Kept(options.forward, options.backward, int(text), build) for text in options.kept]
     try:
         subjects += [Theirs(name) for name in backward.PEERS]
     except Exception as error:  # not installed, or it fails as it is imported, by the version of another library
@@ -148,6 +183,8 @@ def main() -> None:
     parser.add_argument("--backward", default="hopper_backward", help="a solution of gdn_prefill_backward_k_last")
     parser.add_argument("--gates", default=",".join(GATES), metavar="KIND,KIND", help="decay, typical or both")
     parser.add_argument("--decay", type=float, default=0.1, help="of the decay gates")
+    kept = "tokens from one kept state to the next, multiples of 64"
+    parser.add_argument("--kept", default=[], type=lambda text: text.split(","), metavar="N,N", help=kept)
     parser.add_argument(
         "--rows", default=ROWS, metavar="TEXT,TEXT", help="rows whose name or group has one of these texts"
     )

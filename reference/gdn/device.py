@@ -6,6 +6,7 @@ what a head has once come from the line's seed as everywhere.
 
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from .bounds import SLACK, normalises
 from .chunk_stages import chunk_wy
+from .chunkwise import prefill_checkpoints
 from .draw import Painter
 from .regimes import mamba_parameters
 
@@ -22,7 +24,7 @@ BLOCK = 1 << 25  # elements drawn at a time
 TINY = 2.0**-126
 SLOW = 1 / 160  # of the decay of models, for backward passes
 # The first dimension of what a call has a row of, for each token or sequence, or of a pool.
-PER_ROW = (["batch_size"], ["total_seq_len"], ["num_seqs"], ["num_chunks"], ["num_slots"])
+PER_ROW = (["batch_size"], ["total_seq_len"], ["num_seqs"], ["num_chunks"], ["num_slots"], ["num_checkpoints"])
 
 
 class Brush:
@@ -45,6 +47,8 @@ class Brush:
             return torch.cat(drawn, dim=1)
         if tensor.draw in ("solved_keys", "solved_values"):
             return self.solved(tensor.draw)
+        if tensor.draw == "states_between":
+            return self.between()
         return self.drawn(tensor.name, tensor.draw, shape, dtype)
 
     def drawn(self, name: str, draw: str | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -120,6 +124,27 @@ class Brush:
             u, w = chunk_wy(k, v, g, beta, ends)
             self._solved = {"solved_values": u, "solved_keys": w}
         return self._solved[draw]
+
+    def between(self) -> Tensor:
+        """The states that a forward pass on the other inputs goes through, one sequence after the other: in float64
+        they would take several times the memory of all of them."""
+        given = {x.name: None if x.name in self.workload.omit else self.paint(x) for x in self.definition.inputs
+                 if x.name in ("q", "k", "v", "g", "beta", "initial_state")}  # fmt: skip
+        interval, bounds = int(self.scope["checkpoint_interval"]), list(self.scope["cu_seqlens"])
+        shape = self.definition.shape(self.definition.input("checkpoints"), self.scope)
+        kept = [torch.empty(0, *shape[1:], device=self.device)]
+        for n, (start, stop) in enumerate(pairwise(bounds)):
+            if stop - start < interval:
+                continue
+            rows = {name: None if x is None else x[start:stop].double() for name, x in given.items()}
+            S = given["initial_state"]
+            rows["initial_state"] = None if S is None else S[n : n + 1].double()
+            ends, starts = (torch.tensor([0, x]) for x in (stop - start, (stop - start) // interval))
+            found = prefill_checkpoints(
+                **rows, cu_seqlens=ends, scale=None, checkpoint_cu_starts=starts, checkpoint_interval=interval
+            )
+            kept.append(found[2].float())
+        return torch.cat(kept)
 
 
 def problems(definition: Definition, tensors: dict[str, Tensor], workload: Workload) -> Iterator[str]:

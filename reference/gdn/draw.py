@@ -25,7 +25,7 @@ from gdnspec.family import (
 )  # fmt: skip
 from numpy.typing import NDArray
 
-from . import codes, regions, write_gate
+from . import codes, regions, residuals, write_gate
 from .bounds import normalises
 from .regimes import GENERATORS, inverse_softplus, mamba, mamba_parameters, sigmoid_of_normal
 from .solved import CHUNK, wy
@@ -99,6 +99,8 @@ class Painter:
                 return self.solved(drawn.draw, shape, dtype)
             case "states" if isinstance(drawn, Tensor):
                 return self.states(drawn, shape)
+            case "states_between":
+                return encode(residuals.drawn(self, shape), dtype)
             case "cotangents" if isinstance(drawn, Tensor):
                 return self.cotangents(drawn, shape)
             case "activations" | "output_gates" | "weights" | "norm_weights" | "gate_weights" | "biases":

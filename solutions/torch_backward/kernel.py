@@ -9,7 +9,7 @@ First a walk over the chunks computes every S. Then a walk back computes, for ea
 chunk before. The decay ratios are products of gates: alpha = 0 is exact, and nothing overflows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from torch import Tensor
 
 CHUNK = 32
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Known = Callable[[int], dict[int, Tensor]]
 
 
 @contextmanager
@@ -131,13 +132,15 @@ def of_gates(alpha: Tensor, f: Forward, dGamma: Tensor, dgamma: Tensor) -> Tenso
     return dalpha
 
 
-def sequence(x: Tokens, S: Tensor, D: Tensor) -> Gradients:
-    """The gradients of one sequence: S is the state before it, D the gradient of the state after it."""
+def sequence(x: Tokens, S: Tensor, D: Tensor, known: dict[int, Tensor]) -> Gradients:
+    """The gradients of one sequence: S is the state before it, D the gradient of the state after it. `known` has states
+    [H, V, K] after so many tokens, whole chunks of them."""
     length = x.alpha.shape[-1]
     chunks = [x.part(start, min(start + CHUNK, length)) for start in range(0, length, CHUNK)]
     states = [S]
     for chunk in chunks[:-1]:
-        states.append(next_state(chunk, forward(chunk, states[-1]), states[-1]))
+        state = known.get(len(states) * CHUNK)
+        states.append(next_state(chunk, forward(chunk, states[-1]), states[-1]) if state is None else state)
     found = []
     for chunk, state in zip(reversed(chunks), reversed(states), strict=True):
         *of_tokens, D = backward(chunk, forward(chunk, state), state, D)
@@ -149,8 +152,9 @@ def sequence(x: Tokens, S: Tensor, D: Tensor) -> Gradients:
 def gradients(
     q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, beta: Tensor | None, cu_seqlens: Tensor,
     initial_state: Tensor | None, scale: float | None, do: Tensor | None, dht: Tensor | None,
+    known: Known = lambda n: {},
 ) -> Gradients:  # fmt: skip
-    """All gradients, with states [V, K] and a linear gate."""
+    """All gradients, with states [V, K] and a linear gate. `known`: the states of a sequence (`sequence`)."""
     H, T, K, V = max(q.shape[1], v.shape[1]), len(q), q.shape[-1], v.shape[-1]
     factor = K**-0.5 if scale is None else float(scale)
     states = (cu_seqlens.numel() - 1, H, V, K)
@@ -171,7 +175,7 @@ def gradients(
     with true_float32():
         for n, (start, stop) in enumerate(pairwise(cu_seqlens.tolist())):
             if start < stop:
-                *of_tokens, dh0[n] = sequence(tokens.part(start, stop), S[n], D[n])
+                *of_tokens, dh0[n] = sequence(tokens.part(start, stop), S[n], D[n], known(n))
                 for whole, part in zip(made, of_tokens, strict=True):
                     whole[:, start:stop] = part
     dq, dk, dv, dalpha, dbeta = made
@@ -188,6 +192,21 @@ def backward_k_last(
 ) -> Gradients:  # fmt: skip
     """gdn_prefill_backward_k_last."""
     return gradients(q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht)
+
+
+def backward_checkpoints(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, beta: Tensor | None, cu_seqlens: Tensor,
+    initial_state: Tensor | None, scale: float | None, do: Tensor | None, dht: Tensor | None, checkpoints: Tensor,
+    checkpoint_cu_starts: Tensor, checkpoint_interval: int,
+) -> Gradients:  # fmt: skip
+    """gdn_prefill_backward_checkpoints: states that the forward pass has left are not computed again."""
+    first = checkpoint_cu_starts.tolist()
+
+    def known(n: int) -> dict[int, Tensor]:
+        rows = checkpoints[first[n] : first[n + 1]]
+        return {(i + 1) * checkpoint_interval: S for i, S in enumerate(rows)}
+
+    return gradients(q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, known)
 
 
 def backward_k_first(

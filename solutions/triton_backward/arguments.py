@@ -57,6 +57,20 @@ def check_raw(q, H, a, b, A_log, dt_bias, da, db, dA_log, ddt_bias):
         require(name, x, q, f32, (H,))
 
 
+def check_checkpoints(q, dh0, cu_seqlens, checkpoints, first, interval):
+    """What only the entry with checkpoints has."""
+    require("checkpoints", checkpoints, q, (torch.float32,), (*checkpoints.shape[:1], *dh0.shape[1:]))
+    require("checkpoint_cu_starts", first, q, (torch.int64, torch.int32), (dh0.shape[0] + 1,))
+    if interval <= 0 or interval % CHUNK:
+        raise ValueError(f"checkpoint_interval must be a positive multiple of {CHUNK}; it is {interval}")
+    if DEBUG:
+        counts, rows = (cu_seqlens.diff() // interval).tolist(), first.tolist()
+        if rows[0] != 0 or first.diff().tolist() != counts or rows[-1] != len(checkpoints):
+            raise ValueError(
+                f"checkpoint_cu_starts must count {counts} checkpoints up to all {len(checkpoints)}; it is {rows}"
+            )
+
+
 def require(name, x, like, dtypes, shape):
     """x, where it is given: of one of these types, of this shape, contiguous, and where `like` is."""
     if x is None:

@@ -44,3 +44,51 @@ def tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C: tl.constexpr):
     before = (slot - slot_of(cu_seqlens_ptr, n, total, C)).to(tl.int32).to(tl.int64)
     first = start_of(cu_seqlens_ptr, n, total) + before * C
     return first, tl.minimum(start_of(cu_seqlens_ptr, n + 1, total) - first, C).to(tl.int32)
+
+
+@triton.jit
+def chunks_of(cu_seqlens_ptr, at, num_seqs, total, C: tl.constexpr, SEGMENT: tl.constexpr):
+    """The sequence at which number, or the one that has a segment; its first token and slot, and how many tokens."""
+    if SEGMENT == 0:
+        n, before, most = at, at * 0, total
+    else:
+        n = sequence_of(cu_seqlens_ptr, at, num_seqs, total, C * SEGMENT)
+        before = (at - slot_of(cu_seqlens_ptr, n, total, C * SEGMENT)).to(tl.int32).to(tl.int64) * SEGMENT
+        most = SEGMENT * C
+    start = start_of(cu_seqlens_ptr, n, total) + before * C
+    length = tl.minimum(start_of(cu_seqlens_ptr, n + 1, total) - start, most).to(tl.int32)
+    return n, start, slot_of(cu_seqlens_ptr, n, total, C) + before, length
+
+
+@triton.jit
+def span_of(cu_seqlens_ptr, n, place, length, round, total, C: tl.constexpr, SEGMENT: tl.constexpr,
+            ROUNDS: tl.constexpr):  # fmt: skip
+    """What a round takes of sequence n, or of the segment at `place`, with so many tokens: the last of its chunks, from
+    which it goes back, how many there are (none: 0 or less), and the first place for their gradients of states.
+
+    Places are numbered as slots are: for sequences with chunks of C ROUNDS tokens.
+    """
+    chunks = tl.cdiv(length, C)
+    if SEGMENT == 0:
+        span, kept = tl.cdiv(chunks, ROUNDS), slot_of(cu_seqlens_ptr, n, total, C * ROUNDS)
+    else:
+        span, kept = SEGMENT // ROUNDS, place * (SEGMENT // ROUNDS)
+    last = chunks - 1 - round * span
+    return last, tl.minimum(last + 1, span), kept
+
+
+@triton.jit
+def chunk_of_round(cu_seqlens_ptr, at, round, num_seqs, total, C: tl.constexpr, SEGMENT: tl.constexpr,
+                   ROUNDS: tl.constexpr):  # fmt: skip
+    """The chunk whose gradient of the state has place `at`, in 32 bits, in a round: its sequence, slot and first token,
+    and how many tokens it has: none where no chunk is."""
+    if SEGMENT == 0:  # noqa: SIM108  Triton compiles both sides of an expression
+        place = sequence_of(cu_seqlens_ptr, at, num_seqs, total, C * ROUNDS)
+    else:
+        place = at // (SEGMENT // ROUNDS)
+    n, start, slot, length = chunks_of(cu_seqlens_ptr, place.to(tl.int64), num_seqs, total, C, SEGMENT)
+    last, turns, kept = span_of(cu_seqlens_ptr, n, place, length, round, total, C, SEGMENT, ROUNDS)
+    turn = (at - kept).to(tl.int32)
+    chunk = (last - turn).to(tl.int64)
+    count = tl.where(turn < turns, tl.minimum(length - chunk * C, C), 0)
+    return n, slot + chunk, start + chunk * C, count.to(tl.int32)

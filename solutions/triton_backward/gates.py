@@ -8,11 +8,11 @@ from rows import scores_of, write_gates
 
 
 @triton.jit
-def summed(sums_ptr, at, t, C: tl.constexpr, SLICES: tl.constexpr, ROWS: tl.constexpr):
-    """Over the slices of a (chunk, head): of one of ROWS rows [C] for each."""
+def summed(sums_ptr, at, t, C: tl.constexpr, SLICES: tl.constexpr, APART: tl.constexpr):
+    """Over the slices of a (chunk, head): of a row [C] for each, so far apart."""
     found = tl.zeros([C], dtype=tl.float32)
     for part in tl.static_range(SLICES):
-        found += tl.load(sums_ptr + (at * SLICES + part) * (ROWS * C) + t, mask=t >= 0, other=0.0)
+        found += tl.load(sums_ptr + (at * SLICES + part) * APART + t, mask=t >= 0, other=0.0)
     return found
 
 
@@ -42,15 +42,15 @@ def gates_kernel(
     decay = decay_ptr + at * (8 * C)
     through = 0.0
     for part in tl.static_range(KEY_SLICES):
-        through += tl.load(sums_ptr + (at * KEY_SLICES + part) * (3 * C) + 2 * C)
-    of_start = tl.load(decay + t) * summed(sums_ptr, at, t, C, KEY_SLICES, 3)
-    of_end = summed(sums_ptr + C, at, t - 1, C, KEY_SLICES, 3)  # of the token before
+        through += tl.load(sums_ptr + (at * KEY_SLICES + part) * (2 * C + 4) + 2 * C)
+    of_start = tl.load(decay + t) * summed(sums_ptr, at, t, C, KEY_SLICES, 2 * C + 4)
+    of_end = summed(sums_ptr + C, at, t - 1, C, KEY_SLICES, 2 * C + 4)  # of the token before
     of_end *= tl.load(decay + 2 * C + t - 1, mask=t > 0, other=0.0)
     dg = tl.load(between_ptr + at * C + t) + tl.load(decay + C - 1) * through
     dg += tl.cumsum(of_start, axis=0, reverse=True) + tl.cumsum(of_end, axis=0)
     alpha, _ = steep_gates(g_ptr, to, row, GATE, C)
     tl.store(dg_ptr + to, dg / alpha, mask=row)
-    tl.store(dbeta_ptr + to, summed(of_walk_ptr, at, t, C, VALUE_SLICES, 1), mask=row)
+    tl.store(dbeta_ptr + to, summed(of_walk_ptr, at, t, C, VALUE_SLICES, C), mask=row)
 
 
 @triton.jit
@@ -80,9 +80,9 @@ def gradients_of_steep_gates(
     _, steep = steep_gates(g_ptr, at, row, "linear", C)
     through = 0.0
     for part in tl.static_range(KEY_SLICES):
-        through += tl.load(sums_ptr + ((slot * H + h) * KEY_SLICES + part) * (3 * C) + 2 * C)
-    of_start = summed(sums_ptr, slot * H + h, t, C, KEY_SLICES, 3)
-    of_end = summed(sums_ptr + C, slot * H + h, t, C, KEY_SLICES, 3)
+        through += tl.load(sums_ptr + ((slot * H + h) * KEY_SLICES + part) * (2 * C + 4) + 2 * C)
+    of_start = summed(sums_ptr, slot * H + h, t, C, KEY_SLICES, 2 * C + 4)
+    of_end = summed(sums_ptr + C, slot * H + h, t, C, KEY_SLICES, 2 * C + 4)
     beta = write_gates(beta_ptr, at, row, HAS_BETA)
     dGamma = gradient_of_decays(
         q_ptr + (first * HQ + h // (H // HQ)) * D, k_ptr + (first * HK + h // (H // HK)) * D,

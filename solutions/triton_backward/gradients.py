@@ -5,48 +5,50 @@ All operands are loaded: the left operand of a wgmma is not to come from registe
 
 import triton
 import triton.language as tl
-from chunks import sequence_of, start_of, tokens_of
+from chunks import chunk_of_round, start_of, tokens_of
 from edges import product_with_rest
-from rows import channels_of, scaled, store_channels
+from rows import channels_of, scaled, store_channels, triangle
 
 
 @triton.jit
-def zeros_behind(slot, head, part, t, j, none, dq_ptr, dk_ptr, dv_ptr, HQ: tl.constexpr, HK: tl.constexpr,
+def zeros_behind(chunk, head, part, t, j, none, dq_ptr, dk_ptr, dv_ptr, HQ: tl.constexpr, HK: tl.constexpr,
                  HV: tl.constexpr, D: tl.constexpr, C: tl.constexpr, BK: tl.constexpr):  # fmt: skip
     """Rows behind the last sequence belong to none: their gradients are zero."""
     zeros = tl.zeros([C, BK], dtype=tl.float32)
-    store_channels(dk_ptr + (slot * C * HK + head) * D, zeros, t, j, none, HK, D)
+    store_channels(dk_ptr + (chunk * C * HK + head) * D, zeros, t, j, none, HK, D)
     for h in range(head * (HQ // HK), (head + 1) * (HQ // HK)):
-        store_channels(dq_ptr + (slot * C * HQ + h) * D, zeros, t, j, none, HQ, D)
+        store_channels(dq_ptr + (chunk * C * HQ + h) * D, zeros, t, j, none, HQ, D)
     for h in range(head * (HV // HK), (head + 1) * (HV // HK)):
-        store_channels(dv_ptr + (slot * C * HV + h) * D, zeros, t, j, none, HV, D)
+        store_channels(dv_ptr + (chunk * C * HV + h) * D, zeros, t, j, none, HV, D)
 
 
-@triton.jit(do_not_specialize=["num_seqs", "total"])
+@triton.jit(do_not_specialize=["num_seqs", "total", "round"])
 def gradients_kernel(
     q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, initial_ptr, dht_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, decay_ptr,
-    of_scores_ptr, of_keys_ptr, dq_ptr, dk_ptr, dv_out_ptr, sums_ptr, scale, num_seqs, total, norm_ptr,
+    of_scores_ptr, of_keys_ptr, dq_ptr, dk_ptr, dv_out_ptr, sums_ptr, scale, num_seqs, total, round,
+    norm_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     HAS_INITIAL: tl.constexpr, HAS_DHT: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr,
     PRECISION: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, SEGMENT: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
-    """A program has a chunk, a key head and a slice of the key channels, and takes the heads that share the key head in
-    turn: so dq and dk are sums in one order, and are rounded once."""
+    """A program has a chunk of a round, a key head and a slice of the key channels, and takes the heads that share the
+    key head in turn: so dq and dk are sums in one order, and are rounded once."""
     GROUP: tl.constexpr = H // HK
     OUTER: tl.constexpr = HQ // HK  # GQA: query heads share keys and values, and each has a sum of its own
     INNER: tl.constexpr = GROUP // OUTER
     TURNS: tl.constexpr = (D + BV - 1) // BV
     SLICES: tl.constexpr = (D + BK - 1) // BK
     part, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
-    head, slot = pair % HK, (pair // HK).to(tl.int64)
-    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    head, place = pair % HK, pair // HK
+    n, slot, first, count = chunk_of_round(cu_seqlens_ptr, place, round, num_seqs, total, C, SEGMENT, ROUNDS)
     t, j = tl.arange(0, C), part * BK + tl.arange(0, BK)
-    behind = slot * C + t
+    chunk = (round * (tl.num_programs(0) // (SLICES * HK)) + place).to(tl.int64)  # all rows are in those of all rounds
+    behind = chunk * C + t
     none = (behind >= start_of(cu_seqlens_ptr, num_seqs, total)) & (behind < total)
     if tl.max(none.to(tl.int32), axis=0) > 0:
-        zeros_behind(slot, head, part, t, j, none, dq_ptr, dk_ptr, dv_out_ptr, HQ, HK, HV, D, C, BK)
-    if count <= 0:  # a slot that no chunk has
+        zeros_behind(chunk, head, part, t, j, none, dq_ptr, dk_ptr, dv_out_ptr, HQ, HK, HV, D, C, BK)
+    if count <= 0:  # a place that no chunk has
         return
 
     q_ptr += first * HQ * D
@@ -57,7 +59,7 @@ def gradients_kernel(
     r_ptr += first * H * D
     dv_ptr += first * H * D
     row = t < count
-    square = t[:, None] * C + t[None, :]
+    places, below = triangle(t, C)
     k_at, q_at = k_ptr + t[:, None] * (HK * D) + j[None, :], q_ptr + t[:, None] * (HQ * D) + j[None, :]
     keys = row[:, None] & (j < D)[None, :]
 
@@ -68,12 +70,10 @@ def gradients_kernel(
         for turn in tl.range(0, INNER * TURNS, num_stages=STAGES):
             h, i = head * GROUP + outer * INNER + turn // TURNS, turn % TURNS * BV + tl.arange(0, BV)
             at = slot * H + h
-            states, there = at * (D * D) + j[:, None] * D + i[None, :], (j < D)[:, None] & (i < D)[None, :]
+            state, there = j[:, None] * D + i[None, :], (j < D)[:, None] & (i < D)[None, :]
             values, inside = h * D + t[:, None] * (H * D) + i[None, :], row[:, None] & (i < D)[None, :]
-            S, dS = (
-                tl.load(starts_ptr + states, mask=there, other=0.0),
-                tl.load(ends_ptr + states, mask=there, other=0.0),
-            )
+            S = tl.load(starts_ptr + at * (D * D) + state, mask=there, other=0.0)
+            dS = tl.load(ends_ptr + (place.to(tl.int64) * H + h) * (D * D) + state, mask=there, other=0.0)
             G = tl.load(do_ptr + values, mask=inside, other=0.0).to(OPERAND)
             dV, r = tl.load(dv_ptr + values, mask=inside, other=0.0), tl.load(r_ptr + values, mask=inside, other=0.0)
             decay = decay_ptr + at * (8 * C) + t
@@ -93,15 +93,16 @@ def gradients_kernel(
             dK += X * written[:, None]
             X = tl.dot(S, tl.trans(dS), input_precision=PRECISION)  # <S, dS> is on the diagonal
             through = tl.sum(tl.sum(tl.where(j[:, None] == j[None, :], X, 0.0), axis=1), axis=0)
-            sums = sums_ptr + ((at * SLICES + part) * TURNS + turn % TURNS) * (3 * C)
+            sums = sums_ptr + ((at * SLICES + part) * TURNS + turn % TURNS) * (2 * C + 4)
             tl.store(sums + t, of_start)
             tl.store(sums + C + t, of_end)
             tl.store(sums + 2 * C, through)
         # What passes between tokens
         for turn in tl.range(0, INNER, num_stages=STAGES):
             h = head * GROUP + outer * INNER + turn
-            of_scores = tl.load(of_scores_ptr + (slot * H + h) * (C * C) + square)
-            of_keys = tl.load(of_keys_ptr + (slot * H + h) * (C * C) + square)
+            triangles = (slot * H + h) * (C * (C + 8) // 2)
+            of_scores = tl.load(of_scores_ptr + triangles + places, mask=below, other=0.0)
+            of_keys = tl.load(of_keys_ptr + triangles + places, mask=below, other=0.0)
             Q = tl.load(q_at + h // (H // HQ) * D, mask=keys, other=0.0).to(OPERAND)
             K = tl.load(k_at, mask=keys, other=0.0).to(OPERAND)
             dQ = tl.dot(of_scores, K, acc=dQ, input_precision=PRECISION)
@@ -112,22 +113,21 @@ def gradients_kernel(
     store_channels(dk_ptr, dK, t, j, row, HK, D)
 
     if tl.float32 != OPERAND and (HAS_INITIAL or HAS_DHT):
-        n = sequence_of(cu_seqlens_ptr, slot, num_seqs, total, C)
         starts = first == start_of(cu_seqlens_ptr, n, total)
         ends = first + count == start_of(cu_seqlens_ptr, n + 1, total)
         if starts | ends:
             tl.debug_barrier()
             for h in range(head * GROUP, (head + 1) * GROUP):
-                sums = sums_ptr + ((slot * H + h) * SLICES + part) * TURNS * (3 * C) + 2 * C
-                state = (slot * H + h) * (D * D)
+                sums = sums_ptr + ((slot * H + h) * SLICES + part) * TURNS * (2 * C + 4) + 2 * C
+                start, end = (slot * H + h) * (D * D), (place.to(tl.int64) * H + h) * (D * D)
                 through = tl.load(sums)
                 if HAS_INITIAL and starts:
                     through += product_with_rest(
-                        initial_ptr, ends_ptr + state, n, h, part * BK, D, K_FIRST, OPERAND, H, BK
+                        initial_ptr, ends_ptr + end, n, h, part * BK, D, K_FIRST, OPERAND, H, BK
                     )  # fmt: skip
                 if HAS_DHT and ends:
                     through += product_with_rest(
-                        dht_ptr, starts_ptr + state, n, h, part * BK, D, K_FIRST, OPERAND, H, BK
+                        dht_ptr, starts_ptr + start, n, h, part * BK, D, K_FIRST, OPERAND, H, BK
                     )  # fmt: skip
                 tl.debug_barrier()
                 tl.store(sums, through)

@@ -22,215 +22,187 @@ scan_kernel (scan.py) goes. within_kernel (within.py) and gradients_kernel (grad
 the first has what passes between tokens, the second dq and dk. gates_kernel (gates.py) has dg. decays.py knows gates.
 """
 
-import os
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from arguments import CHUNK, check, check_raw
+from arguments import CHUNK, check, check_checkpoints, check_raw
 from around import across, gates_of, through_gates, unit
+from cut import INTERPRETED, SHORT, STEEP_CHANNELS, Blocking, ahead, blocking, launch, padded, segment_of
 from gates import gates_kernel, steep_kernel
 from gradients import gradients_kernel, shared_kernel
 from prepare import prepare_kernel
+from room import Problem, Workspace, workspace
 from scan import scan_kernel
 from walks import backward_kernel, forward_kernel
 from within import within_kernel
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-SHORT = 512  # tokens per sequence, on average, up to which walks load two chunks ahead
-STEEP_CHANNELS = 64  # at a time, in steep_kernel, which seldom has any
 
+@dataclass(frozen=True)
+class Call:
+    """Tensors of a call, how it is cut, and the constants of kernels."""
 
-class Blocking(NamedTuple):
-    """How the work is cut, a tuple for each kernel: warps, registers per thread where they are to be fewer than ptxas
-    takes (0: as many as it takes), then channels at a time, then how far loads are ahead."""
-
-    prepare: tuple[int, int, int]
-    forward: tuple[int, int, int, int]
-    backward: tuple[int, int, int, int]
-    within: tuple[int, int, int]
-    gradients: tuple[int, int, int, int, int]  # channels of keys, then of values
-
-
-def blocking(D: int, dtype: torch.dtype) -> Blocking:
-    """For heads of D elements and operands of `dtype`: the one place to tune. No kernel for head sizes up to 128 may
-    take more than 227 KiB of shared memory, or spill much (README)."""
-    B = padded(D)
-    if INTERPRETED:  # it charges by the operation
-        return Blocking((4, 0, B), (4, 0, B, 1), (4, 0, B, 1), (4, 0, B), (4, 0, B, B, 1))
-    if dtype == torch.float32:  # products by multiply-adds: all of a slice is in registers
-        return Blocking((8, 0, 16), (8, 0, 16, 1), (8, 0, 16, 1), (16, 0, 32), (8, 0, 16, 16, 1))
-    if D > 128:
-        return Blocking((4, 0, 64), (8, 0, 64, 2), (8, 0, 64, 1), (4, 0, 64), (4, 0, 64, 64, 1))
-    return Blocking((4, 128, 64), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, B), (4, 0, 64, 64, 2))
-
-
-def segment_of(num_seqs: int, H: int, total: int, D: int, operand) -> int:
-    """Chunks of a segment, where (sequence, head) pairs are few and their sequences long; else 0: whole sequences."""
-    chunks = triton.cdiv(total, CHUNK)
-    if INTERPRETED:  # both ways are to be seen
-        return 2 if num_seqs * H < 4 and total else 0
-    if operand != tl.bfloat16 or D > 128 or num_seqs * H > 16 or chunks < 16 * num_seqs:
-        return 0
-    return max(4, triton.next_power_of_2(chunks * H // 80))
-
-
-def ahead(stages: int, device: torch.device) -> int:
-    """How far loads may be ahead in a walk: as far as they should where a multiprocessor has 227 KiB of shared memory
-    (sm_90), else two chunks (163 KiB, sm_80) or one."""
-    if device.type != "cuda":
-        return stages
-    room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
-    return stages if room >= 227 * 1024 else min(stages, 2 if room >= 163 * 1024 else 1)
-
-
-def launch(warps: int, registers: int) -> dict[str, int]:
-    """Options of a launch. Only Triton's CUDA backend knows of a limit of registers."""
-    limit = {"maxnreg": registers} if registers and not torch.version.hip else {}
-    return {"num_warps": warps} | limit
-
-
-def padded(head_size: int) -> int:
-    """Channels with those that are masked. At least 64: of products with 32 columns Triton 3.6 makes wrong ones on
-    sm_90 (triton_chunkwise)."""
-    return max(64, triton.next_power_of_2(head_size))
-
-
-class Workspace(NamedTuple):
-    """What kernels leave for one another (README). dv is in its own rows, where each head has some."""
-
-    starts: torch.Tensor
-    ends: torch.Tensor
-    r: torch.Tensor
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    g: torch.Tensor | None
+    beta: torch.Tensor | None
+    cu_seqlens: torch.Tensor
+    initial_state: torch.Tensor | None
+    scale: float
+    do: torch.Tensor
+    dht: torch.Tensor | None
+    dq: torch.Tensor
+    dk: torch.Tensor
     dv: torch.Tensor
-    inverse: torch.Tensor
-    P: torch.Tensor
-    later: torch.Tensor
-    decay: torch.Tensor
+    dg: torch.Tensor
+    dbeta: torch.Tensor
+    dh0: torch.Tensor
+    size: Problem
+    cut: Blocking
+    rounds: int
+    work: Workspace
+    k_first: bool
+    between: tuple[torch.Tensor, torch.Tensor, int] | None  # checkpoints, first row of each sequence, chunks apart
+    gates: dict[str, Any]
+    norm: dict[str, Any]
+    common: dict[str, Any]
+
+    @property
+    def short(self) -> bool:
+        """Two programs per multiprocessor are better there than loads far ahead."""
+        return self.size.total <= SHORT * self.size.num_seqs
+
+    def stages(self, most: int) -> int:
+        return ahead(min(most, 2) if self.short else most, self.q.device)
 
 
-def workspace(q, dv, dh0, slots: int, dtype: torch.dtype) -> Workspace:
-    total, _, D = q.shape
-    HV, H = dv.shape[1], dh0.shape[1]
-    new = lambda *shape: q.new_empty(shape, dtype=dtype)  # noqa: E731
-    return Workspace(
-        new(slots, H, D, D), new(slots, H, D, D), new(total, H, D),
-        dv if dv.dtype == dtype and HV == H else new(total, H, D), new(slots, H, CHUNK, CHUNK),
-        new(slots, H, CHUNK, CHUNK), new(CHUNK, CHUNK), q.new_empty((slots, H, 8, CHUNK), dtype=torch.float32),
+def prepare(x: Call) -> None:
+    warps, registers, BD = x.cut.prepare
+    prepare_kernel[(x.size.slots * x.size.H,)](
+        x.q, x.k, x.g, x.beta, x.cu_seqlens, x.work.inverse, x.work.P, x.work.decay, x.work.later, x.scale,
+        x.size.num_seqs, x.size.total, HQ=x.q.shape[1], BK=BD, **launch(warps, registers), **x.gates, **x.norm,
+        **x.common,
     )  # fmt: skip
 
 
-def walk(
-    q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dh0, work, cut, slots, states, gates, norm, common,
-):  # fmt: skip
-    """What precedes the walks, and the walks. Returns what the second leaves in float32."""
-    (total, HQ, D), (num_seqs, H), HV, BK = q.shape, dh0.shape[:2], v.shape[1], padded(q.shape[2])
-    segment = segment_of(num_seqs, H, total, D, common["OPERAND"])
-    places = triton.cdiv(total, CHUNK * segment) + num_seqs - 1 if segment else num_seqs
-    bounds = moves = falls = None
-    if segment:
-        bounds = q.new_empty((places, H, D, D), dtype=torch.float32)
-        moves, falls = torch.empty_like(bounds, dtype=work.r.dtype), q.new_empty((places, H), dtype=torch.float32)
-    if total:
-        warps, registers, BD = cut.prepare
-        prepare_kernel[(slots * H,)](
-            q, k, g, beta, cu_seqlens, work.inverse, work.P, work.decay, work.later, scale, num_seqs, total,
-            HQ=HQ, BK=BD, **launch(warps, registers), **gates, **norm, **common,
-        )  # fmt: skip
-
-    short = total <= SHORT * num_seqs  # two programs per multiprocessor are better there than loads far ahead
-
-    def forward(name, programs):
-        warps, registers, BV, stages = cut.forward
-        stages = min(stages, 2) if short else stages
-        forward_kernel[(programs * H * triton.cdiv(D, BV),)](
-            k, v, cu_seqlens, total, num_seqs, work.inverse, work.r, work.decay, initial_state, work.starts, bounds,
-            moves, falls, HV=HV, HAS_INITIAL=states["HAS_INITIAL"], K_FIRST=states["K_FIRST"], BK=BK, BV=BV,
-            STAGES=ahead(stages, q.device), PASS=name, SEGMENT=segment, **launch(warps, registers), **common,
-        )  # fmt: skip
-
-    warps, registers, BV, stages = cut.backward
-    stages = min(stages, 2) if short else stages
-    slices = triton.cdiv(D, BV)
-    of_walk = q.new_empty((slots, H, slices, CHUNK), dtype=torch.float32)
-
-    def backward(name):
-        backward_kernel[(places * H * slices,)](
-            q, k, do, cu_seqlens, total, num_seqs, work.r, work.inverse, work.P, work.dv, work.decay, dht, work.ends,
-            dh0, bounds, of_walk, scale, HQ=HQ, HAS_DHT=states["HAS_DHT"], K_FIRST=states["K_FIRST"], BK=BK, BV=BV,
-            STAGES=ahead(stages, q.device), PASS=name, SEGMENT=segment, **launch(warps, registers), **norm, **common,
-        )  # fmt: skip
-
-    def scan(given, found, reverse):
-        scan_kernel[(num_seqs * H * triton.cdiv(D, 64),)](
-            cu_seqlens, total, num_seqs, given, bounds, moves, falls, found, H=H, D=D, HAS_GIVEN=given is not None,
-            K_FIRST=states["K_FIRST"], OPERAND=common["OPERAND"], PRECISION=common["PRECISION"], C=CHUNK, BK=BK,
-            BV=64, STAGES=ahead(2, q.device), SEGMENT=segment, REVERSE=reverse, **launch(4, 0),
-        )  # fmt: skip
-
-    if segment:
-        forward("moves", 2 * places)
-        scan(initial_state, None, False)
-        forward("parts", places)
-        backward("moves")
-        scan(dht, dh0, True)
-        backward("parts")
-    else:
-        if total:
-            forward("whole", num_seqs)
-        backward("whole")
-    return of_walk
-
-
-def gradients(
-    q, k, g, beta, cu_seqlens, initial_state, scale, do, dht, dq, dk, dv, dg, dbeta, work, of_walk, cut, slots, states,
-    gates, norm, common,
-):  # fmt: skip
-    """What follows the walks: all chunks at once."""
-    (total, HQ, D), HK, HV, H = q.shape, k.shape[1], dv.shape[1], common["H"]
-    num_seqs = cu_seqlens.numel() - 1
-    between = q.new_empty((slots, H, CHUNK), dtype=torch.float32)
-    warps, registers, BD = cut.within
-    within_kernel[(slots * H,)](
-        k, do, cu_seqlens, work.r, work.dv, work.decay, work.later, work.inverse, work.P, between, scale, num_seqs,
-        total, HQ=HQ, BD=BD, **launch(warps, registers), **norm, **common,
+def forward(x: Call, name: str, programs: int, segment: int) -> None:
+    (warps, registers, BV, stages), D = x.cut.forward, x.size.D
+    checkpoints, first, _ = x.between or (None, None, 0)
+    forward_kernel[(programs * x.size.H * triton.cdiv(D, BV),)](
+        x.k, x.v, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.inverse, x.work.r, x.work.decay,
+        x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.falls, checkpoints, first,
+        0 if checkpoints is None else len(checkpoints), HV=x.v.shape[1],
+        HAS_INITIAL=x.initial_state is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages),
+        PASS=name, SEGMENT=segment, **launch(warps, registers), **x.common,
     )  # fmt: skip
-    warps, registers, BK, BV, stages = cut.gradients
-    slices, turns = triton.cdiv(D, BK), triton.cdiv(D, BV)
-    of_gradients = {name: x for name, x in common.items() if name != "TERMS"}
-    sums = q.new_empty((slots, H, slices * turns, 3, CHUNK), dtype=torch.float32)
-    gradients_kernel[(slots * HK * slices,)](
-        q, k, do, cu_seqlens, initial_state, dht, work.r, work.dv, work.starts, work.ends, work.decay, work.P,
-        work.inverse, dq, dk, dv, sums, scale, num_seqs, total,
-        HQ=HQ, HV=HV, BK=BK, BV=BV, STAGES=ahead(stages, q.device), **launch(warps, registers), **states,
-        **norm, **of_gradients,
+
+
+def walk_back(x: Call, name: str, nth: int) -> None:
+    (warps, registers, BV, stages), D, whole = x.cut.backward, x.size.D, name == "whole"
+    dht = x.dh0 if whole and nth else x.dht  # a round goes on from there
+    backward_kernel[((x.size.segments or x.size.num_seqs) * x.size.H * x.size.value_slices,)](
+        x.q, x.k, x.do, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.r, x.work.inverse, x.work.P, x.work.dv,
+        x.work.decay, dht, x.work.ends, x.dh0, x.work.bounds, x.work.of_walk, x.scale, nth, HQ=x.q.shape[1],
+        HAS_DHT=dht is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages), PASS=name,
+        SEGMENT=x.size.segment, ROUNDS=1 if name == "moves" else x.rounds, **launch(warps, registers), **x.norm,
+        **x.common,
     )  # fmt: skip
-    if work.dv is not dv:
+
+
+def scan(x: Call, given, found, reverse: bool) -> None:
+    D = x.size.D
+    scan_kernel[(x.size.num_seqs * x.size.H * triton.cdiv(D, 64),)](
+        x.cu_seqlens, x.size.total, x.size.num_seqs, given, x.work.bounds, x.work.moves, x.work.falls, found,
+        H=x.size.H, D=D, HAS_GIVEN=given is not None, K_FIRST=x.k_first, OPERAND=x.common["OPERAND"],
+        PRECISION=x.common["PRECISION"], C=CHUNK, BK=padded(D), BV=64, STAGES=ahead(2, x.q.device),
+        SEGMENT=x.size.segment, REVERSE=reverse, **launch(4, 0),
+    )  # fmt: skip
+
+
+def gradients(x: Call, nth: int) -> None:
+    """Of the chunks whose gradients of states the last walk has left."""
+    HQ, HK, D, places = x.q.shape[1], x.k.shape[1], x.size.D, x.size.kept(x.rounds)
+    parts = {"SEGMENT": x.size.segment, "ROUNDS": x.rounds}
+    warps, registers, BD = x.cut.within
+    within_kernel[(places * x.size.H,)](
+        x.k, x.do, x.cu_seqlens, x.work.r, x.work.dv, x.work.decay, x.work.later, x.work.inverse, x.work.P,
+        x.work.between, x.scale, x.size.num_seqs, x.size.total, nth, HQ=HQ, BD=BD, **parts,
+        **launch(warps, registers), **x.norm, **x.common,
+    )  # fmt: skip
+    warps, registers, BK, BV, stages = x.cut.gradients
+    of_gradients = {name: value for name, value in x.common.items() if name != "TERMS"}
+    gradients_kernel[(places * HK * triton.cdiv(D, BK),)](
+        x.q, x.k, x.do, x.cu_seqlens, x.initial_state, x.dht, x.work.r, x.work.dv, x.work.starts, x.work.ends,
+        x.work.decay, x.work.P, x.work.inverse, x.dq, x.dk, x.dv, x.work.of_gradients, x.scale, x.size.num_seqs,
+        x.size.total, nth, HQ=HQ, HV=x.v.shape[1], BK=BK, BV=BV, STAGES=ahead(stages, x.q.device),
+        HAS_INITIAL=x.initial_state is not None, HAS_DHT=x.dht is not None, K_FIRST=x.k_first, **parts,
+        **launch(warps, registers), **x.norm, **of_gradients,
+    )  # fmt: skip
+
+
+def of_values_and_gates(x: Call) -> None:
+    """What is left once all rounds are done."""
+    HV, H, D, slots = x.v.shape[1], x.size.H, x.size.D, x.size.slots
+    if x.work.dv is not x.dv:
+        warps, _, _, BV, _ = x.cut.gradients
         shared_kernel[(slots * HV,)](
-            cu_seqlens, work.dv, dv, num_seqs, total, HV=HV, H=H, D=D, C=CHUNK, BD=BV, **launch(warps, 0),
+            x.cu_seqlens, x.work.dv, x.dv, x.size.num_seqs, x.size.total, HV=HV, H=H, D=D, C=CHUNK, BD=BV,
+            **launch(warps, 0),
         )  # fmt: skip
-    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": slices * turns}
+    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": x.size.key_slices}
     gates_kernel[(slots * H,)](
-        g, cu_seqlens, work.decay, between, sums, of_walk, dg, dbeta, num_seqs, total, GATE=gates["GATE"],
-        VALUE_SLICES=of_walk.shape[2], **launch(1, 0), **of_gates,
+        x.g, x.cu_seqlens, x.work.decay, x.work.between, x.work.of_gradients, x.work.of_walk, x.dg, x.dbeta,
+        x.size.num_seqs, x.size.total, GATE=x.gates["GATE"], VALUE_SLICES=x.size.value_slices, **launch(1, 0),
+        **of_gates,
     )  # fmt: skip
-    if gates["GATE"] == "linear":
+    if x.gates["GATE"] == "linear":
         heads = min(4, H & -H)  # a power of two that divides H
         steep_kernel[(slots * (H // heads),)](
-            q, k, g, beta, do, cu_seqlens, work.r, work.dv, sums, dg, scale, num_seqs, total,
-            HQ=HQ, HK=HK, D=D, HAS_BETA=gates["HAS_BETA"], OPERAND=common["OPERAND"], PRECISION=common["PRECISION"],
-            BD=STEEP_CHANNELS, HEADS=heads, **launch(4, 0), **of_gates,
+            x.q, x.k, x.g, x.beta, x.do, x.cu_seqlens, x.work.r, x.work.dv, x.work.of_gradients, x.dg, x.scale,
+            x.size.num_seqs, x.size.total, HQ=x.q.shape[1], HK=x.k.shape[1], D=D, HAS_BETA=x.gates["HAS_BETA"],
+            OPERAND=x.common["OPERAND"], PRECISION=x.common["PRECISION"], BD=STEEP_CHANNELS, HEADS=heads,
+            **launch(4, 0), **of_gates,
         )  # fmt: skip
+
+
+def run(x: Call) -> None:
+    """All launches. Without tokens there is one, which hands dht on as dh0."""
+    if x.size.total == 0:
+        walk_back(x, "whole", 0)
+        return
+    prepare(x)
+    segment = x.size.segment
+    if segment:
+        forward(x, "moves", 2 * x.size.segments, segment)
+    if x.between:
+        apart = x.between[2]
+        forward(x, "given", triton.cdiv(x.size.total, CHUNK * apart) + x.size.num_seqs - 1, apart)
+    elif segment:
+        scan(x, x.initial_state, None, False)
+        forward(x, "parts", x.size.segments, segment)
+    else:
+        forward(x, "whole", x.size.num_seqs, 0)
+    if segment:
+        walk_back(x, "moves", 0)
+        scan(x, x.dht, x.dh0, True)
+    for nth in range(x.rounds):
+        walk_back(x, "parts" if x.size.segment else "whole", nth)
+        gradients(x, nth)
+    of_values_and_gates(x)
 
 
 def backward(
     q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dq, dk, dv, dg, dbeta, dh0, gate, k_first, strict,
-    rstd_q=None,
+    rstd_q=None, between=None,
 ):  # fmt: skip
-    """rstd_q [total, HQ]: factors of the queries; dq is then that of a query with its factor held."""
+    """rstd_q [total, HQ]: factors of the queries; dq is then that of a query with its factor held. between: states that
+    the forward pass has left (Call)."""
     (total, _, D), (num_seqs, H) = q.shape, dh0.shape[:2]
-    scale = D**-0.5 if scale is None else float(scale)
+    given = (q, k, v, g, beta, cu_seqlens, initial_state, do, dht, *(between or ())[:2])
+    inputs = sum(x.nbytes for x in given if x is not None)
     if do is None:
         do = q.new_zeros((total, H, D))
 
@@ -239,21 +211,21 @@ def backward(
     operand, terms, precision = (torch.bfloat16, 2, "tf32") if bf16 else (torch.float32, 1, "ieee")
     if torch.version.hip or INTERPRETED:
         precision = "ieee"  # the one that they know
-    cut, slots = blocking(D, operand), triton.cdiv(total, CHUNK) + num_seqs - 1
+    cut = blocking(D, operand)
+    (_, _, of_values, _), (_, _, BK, BV, _) = cut.backward, cut.gradients
+    size = Problem(
+        total, num_seqs, H, D, segment_of(num_seqs, H, total, D, operand), triton.cdiv(D, of_values),
+        triton.cdiv(D, BK) * triton.cdiv(D, BV),
+    )  # fmt: skip
+    rounds, work = workspace(size, inputs, dv, operand)
     common = {"HK": k.shape[1], "H": H, "D": D, "C": CHUNK, "OPERAND": tl.bfloat16 if bf16 else tl.float32}
     common |= {"TERMS": terms, "PRECISION": precision}
-    gates = {"GATE": "none" if g is None else gate, "HAS_BETA": beta is not None}
-    norm = {"norm_ptr": rstd_q, "NORMED": rstd_q is not None}
-    states = {"HAS_INITIAL": initial_state is not None, "HAS_DHT": dht is not None, "K_FIRST": k_first}
-    work = workspace(q, dv, dh0, slots, operand)
-    of_walk = walk(
-        q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dh0, work, cut, slots, states, gates, norm, common
-    )
-    if total:
-        gradients(
-            q, k, g, beta, cu_seqlens, initial_state, scale, do, dht, dq, dk, dv, dg, dbeta, work, of_walk, cut, slots,
-            states, gates, norm, common,
-        )  # fmt: skip
+    run(Call(
+        q, k, v, g, beta, cu_seqlens, initial_state, D**-0.5 if scale is None else float(scale), do, dht, dq, dk, dv,
+        dg, dbeta, dh0, size, cut, rounds, work, k_first, between,
+        gates={"GATE": "none" if g is None else gate, "HAS_BETA": beta is not None},
+        norm={"norm_ptr": rstd_q, "NORMED": rstd_q is not None}, common=common,
+    ))  # fmt: skip
 
 
 def backward_k_last(
@@ -275,6 +247,19 @@ def backward_k_first(
     backward(
         q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dq, dk, dv, dg, dbeta, dh0, "log",
         k_first=True, strict=strict,
+    )  # fmt: skip
+
+
+def backward_checkpoints(
+    q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, checkpoints, checkpoint_cu_starts, checkpoint_interval,
+    dq, dk, dv, dg, dbeta, dh0, strict=False,
+):  # fmt: skip
+    """gdn_prefill_backward_checkpoints: backward_k_last, whose walk over the states is cut where some are given."""
+    check(q, k, v, g, beta, cu_seqlens, initial_state, do, dht, dq, dk, dv, dg, dbeta, dh0)
+    check_checkpoints(q, dh0, cu_seqlens, checkpoints, checkpoint_cu_starts, checkpoint_interval)
+    backward(
+        q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dq, dk, dv, dg, dbeta, dh0, "linear",
+        k_first=False, strict=strict, between=(checkpoints, checkpoint_cu_starts, checkpoint_interval // CHUNK),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import triton.language as tl
 from chunks import tokens_of
 from decays import decay, decays_between, log_decay
 from inverse import unit_lower_inverse
-from rows import scaled, scores_of, write_gates
+from rows import scaled, scores_of, triangle, write_gates
 
 LEAST: tl.constexpr = tl.constexpr(2.0**-40)  # beside an error of its size a write is nothing in float32
 
@@ -21,9 +21,8 @@ def prepare_kernel(
     # A grid of one dimension: the others end at 65,535. The value heads of one key head run side by side.
     h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
     t = tl.arange(0, C)
-    square = t[:, None] * C + t[None, :]
     if tl.program_id(0) == 0:  # ones from each token on, for within_kernel
-        tl.store(later_ptr + square, tl.where(t[:, None] <= t[None, :], 1.0, 0.0).to(OPERAND))
+        tl.store(later_ptr + t[:, None] * C + t[None, :], tl.where(t[:, None] <= t[None, :], 1.0, 0.0).to(OPERAND))
     first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
     if count <= 0:  # a slot that no chunk has
         return
@@ -31,8 +30,9 @@ def prepare_kernel(
     # From here on all offsets are within the chunk, and fit into 32 bits.
     q_ptr += (first * HQ + h // (H // HQ)) * D
     k_ptr += (first * HK + h // (H // HK)) * D
-    inverse_ptr += (slot * H + h) * (C * C)
-    P_ptr += (slot * H + h) * (C * C)
+    inverse_ptr += (slot * H + h) * (C * (C + 8) // 2)
+    P_ptr += (slot * H + h) * (C * (C + 8) // 2)
+    places, below = triangle(t, C)
     decay_ptr += (slot * H + h) * (8 * C)
 
     # Rows past the end of the sequence are tokens that do nothing: alpha = 1, beta = 0, and zeros.
@@ -57,10 +57,10 @@ def prepare_kernel(
     QK = scores_of(q_ptr, k_ptr, t, row, HQ, HK, D, OPERAND, PRECISION, C, BK)
     Gamma = decays_between(QK, fall, resets)
     P = scaled(QK * Gamma, scale, norm_ptr, first * HQ + h // (H // HQ) + t * HQ, row, NORMED)
-    tl.store(P_ptr + square, tl.where(t[:, None] >= t[None, :], P, 0.0).to(OPERAND))
+    tl.store(P_ptr + places, tl.where(t[:, None] >= t[None, :], P, 0.0).to(OPERAND), mask=below)
 
     # M = (I + diag(b) N)^-1 and (I + N diag(b))^-1 = diag(b)^-1 M diag(b), for N = strict_lower(Gamma * K K^T): so one
     # inverse does for both, if no b is 0. `unit_lower_inverse` never looks at the rest of N.
     KK = scores_of(k_ptr, k_ptr, t, row, HK, HK, D, OPERAND, PRECISION, C, BK)
     M = unit_lower_inverse(KK * Gamma * b[:, None], C, TERMS, PRECISION)
-    tl.store(inverse_ptr + square, M.to(OPERAND))
+    tl.store(inverse_ptr + places, M.to(OPERAND), mask=below)

@@ -17,6 +17,15 @@ def store_channels(x_ptr, x, t, d, row, HEADS: tl.constexpr, SIZE: tl.constexpr)
 
 
 @triton.jit
+def triangle(t, C: tl.constexpr):
+    """Offsets [C, C] of a lower triangle in C (C + 8) / 2 places, and which elements have one: 8 columns at a time,
+    from the first row that they reach. So 16 bytes are moved at a time, and offsets are the same from row to row."""
+    columns = t // 8
+    at = (8 * C - 32 - 32 * columns) * columns + t % 8
+    return t[:, None] * 8 + at[None, :], t[:, None] >= (columns * 8)[None, :]
+
+
+@triton.jit
 def write_gates(beta_ptr, at, row, HAS_BETA: tl.constexpr):
     """beta of a chunk's tokens, and 0 past them."""
     beta = tl.where(row, 1.0, 0.0)

@@ -2,34 +2,21 @@
 
 Both are kept as [key channels, value channels]: so each product has on its left what was loaded. PASS: "whole" is over
 a sequence. Where (sequence, head) pairs are few, "moves" finds what each segment of SEGMENT chunks makes of a state.
-Once the states at all their ends are known (scan.py), "parts" is over all segments at once.
+Once the states at all their ends are known (scan.py), "parts" is over all segments at once. "given" is the same where a
+caller has these states.
 """
 
 import triton
 import triton.language as tl
-from chunks import sequence_of, slot_of, start_of
+from chunks import chunks_of, slot_of, span_of
 from products import rest_of
-from rows import scaled, state_at
+from rows import scaled, state_at, triangle
 
 
-@triton.jit
-def chunks_of(cu_seqlens_ptr, at, num_seqs, total, C: tl.constexpr, SEGMENT: tl.constexpr):
-    """The sequence at which number, or the one that has a segment; its first token and slot, and how many tokens."""
-    if SEGMENT == 0:
-        n, before, most = at, at * 0, total
-    else:
-        n = sequence_of(cu_seqlens_ptr, at, num_seqs, total, C * SEGMENT)
-        before = (at - slot_of(cu_seqlens_ptr, n, total, C * SEGMENT)).to(tl.int32).to(tl.int64) * SEGMENT
-        most = SEGMENT * C
-    start = start_of(cu_seqlens_ptr, n, total) + before * C
-    length = tl.minimum(start_of(cu_seqlens_ptr, n + 1, total) - start, most).to(tl.int32)
-    return n, start, slot_of(cu_seqlens_ptr, n, total, C) + before, length
-
-
-@triton.jit(do_not_specialize=["total", "num_seqs"])
+@triton.jit(do_not_specialize=["total", "num_seqs", "num_checkpoints"])
 def forward_kernel(
     k_ptr, v_ptr, cu_seqlens_ptr, total, num_seqs, inverse_ptr, r_ptr, decay_ptr, initial_ptr, starts_ptr, bounds_ptr,
-    moves_ptr, falls_ptr,
+    moves_ptr, falls_ptr, checkpoints_ptr, first_ptr, num_checkpoints,
     HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
@@ -44,16 +31,23 @@ def forward_kernel(
     if SEGMENT > 0 and length <= 0:  # a slot that no segment has
         return
     identity = block >= SLICES
-    RESTS: tl.constexpr = HAS_INITIAL and PASS != "moves" and TERMS == 2
+    RESTS: tl.constexpr = (HAS_INITIAL or PASS == "given") and PASS != "moves" and TERMS == 2
 
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block % SLICES * BV + tl.arange(0, BV)
-    there, square = (j < D)[:, None] & (i < D)[None, :], t[:, None] * C + t[None, :]
+    there = (j < D)[:, None] & (i < D)[None, :]
+    places, below = triangle(t, C)
     bound = (place * H + h) * (D * D) + j[:, None] * D + i[None, :]
     if PASS == "moves":
         S = tl.where((j[:, None] == i[None, :]) & identity, 1.0, 0.0)
     elif PASS == "parts":
         S = tl.load(bounds_ptr + bound, mask=there, other=0.0)
+    elif PASS == "given":
+        piece = place - slot_of(cu_seqlens_ptr, n, total, C * SEGMENT)
+        nth = tl.minimum(tl.maximum(tl.load(first_ptr + n).to(tl.int64) + piece - 1, 0), num_checkpoints - 1)
+        S = tl.load(checkpoints_ptr + state_at(nth, h, i, j, H, D, False), mask=there & (piece > 0), other=0.0)
+        if HAS_INITIAL:
+            S += tl.load(initial_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there & (piece == 0), other=0.0)
     elif HAS_INITIAL:
         S = tl.load(initial_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there, other=0.0)  # [BK, BV]
     else:
@@ -70,7 +64,7 @@ def forward_kernel(
         if PASS == "moves":
             inside &= tl.broadcast_to(block < SLICES, [C, BV])
         V = tl.load(v_ptr + v_at, mask=inside, other=0.0)
-        M = tl.load(inverse_ptr + at * (C * C) + square)
+        M = tl.load(inverse_ptr + at * (C * (C + 8) // 2) + places, mask=below, other=0.0)
         decay = decay_ptr + at * (8 * C)
         gamma, b, gamma_C = tl.load(decay + t), tl.load(decay + C + t), tl.load(decay + C - 1)
         reciprocal, written = tl.load(decay + 6 * C + t), tl.load(decay + 7 * C + t)
@@ -99,26 +93,33 @@ def forward_kernel(
             tl.store(bounds_ptr + bound, S, mask=there)
 
 
-@triton.jit(do_not_specialize=["total", "num_seqs"])
+@triton.jit(do_not_specialize=["total", "num_seqs", "round"])
 def backward_kernel(
     q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, total, num_seqs, r_ptr, inverse_ptr, P_ptr, dv_ptr, decay_ptr, dht_ptr,
-    ends_ptr, dh0_ptr, bounds_ptr, sums_ptr, scale, norm_ptr,
+    ends_ptr, dh0_ptr, bounds_ptr, sums_ptr, scale, round, norm_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_DHT: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
+    ROUNDS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient dS of the state at the end of each chunk, dV, and dh0. On the way, while
-    x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program."""
+    """The gradient dS of the state at the end of each chunk of a round, dV, and dh0. On the way, while
+    x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program.
+
+    A round goes on from where the one before has ended: in dh0, which is then also given as dht, or in `bounds`."""
     SLICES: tl.constexpr = (D + BV - 1) // BV
     block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     h, place = pair % H, (pair // H).to(tl.int64)
     n, start, slot, length = chunks_of(cu_seqlens_ptr, place, num_seqs, total, C, SEGMENT)
     if SEGMENT > 0 and length <= 0:  # a slot that no segment has
         return
+    last, turns, kept = span_of(cu_seqlens_ptr, n, place, length, round, total, C, SEGMENT, ROUNDS)
+    if ROUNDS > 1 and (round > 0) & (turns <= 0):
+        return
 
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block * BV + tl.arange(0, BV)
-    there, square = (j < D)[:, None] & (i < D)[None, :], t[:, None] * C + t[None, :]
+    there = (j < D)[:, None] & (i < D)[None, :]
+    places, below = triangle(t, C)
     bound = (place * H + h) * (D * D) + j[:, None] * D + i[None, :]
     if PASS == "moves":
         dS = tl.zeros([BK, BV], dtype=tl.float32)
@@ -131,18 +132,17 @@ def backward_kernel(
 
     RESTS: tl.constexpr = HAS_DHT and PASS != "moves" and TERMS == 2
     # An empty sequence makes no turn: dh0 is dht.
-    chunks = tl.cdiv(length, C)
-    for turn in tl.range(0, chunks, num_stages=STAGES):
-        chunk = chunks - 1 - turn
+    for turn in tl.range(0, turns, num_stages=STAGES):
+        chunk = last - turn
         token = start + chunk * C + t
         row = t < length - chunk * C
         at = (slot + chunk) * H + h
         channels, inside = row[:, None] & (j < D)[None, :], row[:, None] & (i < D)[None, :]
         K = tl.load(k_ptr + (token * HK + h // (H // HK))[:, None] * D + j[None, :], mask=channels, other=0.0)
-        P = tl.load(P_ptr + at * (C * C) + square)
+        P = tl.load(P_ptr + at * (C * (C + 8) // 2) + places, mask=below, other=0.0)
         x_at = (token * H + h)[:, None] * D + i[None, :]
         G = tl.load(do_ptr + x_at, mask=inside, other=0.0).to(OPERAND)
-        M = tl.load(inverse_ptr + at * (C * C) + square)
+        M = tl.load(inverse_ptr + at * (C * (C + 8) // 2) + places, mask=below, other=0.0)
         Q = tl.load(q_ptr + (token * HQ + h // (H // HQ))[:, None] * D + j[None, :], mask=channels, other=0.0)
         K, Q = K.to(OPERAND), Q.to(OPERAND)
         decay = decay_ptr + at * (8 * C)
@@ -151,9 +151,9 @@ def backward_kernel(
 
         held = dS.to(OPERAND)
         if PASS != "moves":
-            tl.store(ends_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
+            tl.store(ends_ptr + ((kept + turn) * H + h) * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
         KD = tl.dot(K, held, input_precision=PRECISION)
-        if RESTS and turn == 0:  # as in forward_kernel
+        if RESTS and turn + round == 0:  # as in forward_kernel
             KD = tl.dot(K, rest_of(dS, OPERAND), acc=KD)
         # dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dV)^T K, the first sum before x takes registers
         GD = scaled(G.to(tl.float32) * gamma[:, None], scale, norm_ptr, token * HQ + h // (H // HQ), row, NORMED)
@@ -167,7 +167,9 @@ def backward_kernel(
             r = tl.load(r_ptr + x_at, mask=inside, other=0.0)
             tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(x * r.to(tl.float32), axis=1))
         dS = tl.dot(tl.trans(K), (dV * -gamma[:, None]).to(OPERAND), acc=dS, input_precision=PRECISION)
-    if PASS == "moves":
+    if ROUNDS > 1:
+        tl.debug_barrier()  # all of dS was read from there
+    if PASS == "moves" or (PASS == "parts" and ROUNDS > 1):
         tl.store(bounds_ptr + bound, dS, mask=there)
     elif PASS == "whole":
         tl.store(dh0_ptr + state_at(n, h, i, j, H, D, K_FIRST), dS, mask=there)

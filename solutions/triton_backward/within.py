@@ -2,23 +2,24 @@
 
 import triton
 import triton.language as tl
-from chunks import tokens_of
+from chunks import chunk_of_round
 from decays import decays_between, gates_between_tokens
-from rows import scaled, scores_of
+from rows import scaled, scores_of, triangle
 
 
-@triton.jit(do_not_specialize=["num_seqs", "total"])
+@triton.jit(do_not_specialize=["num_seqs", "total", "round"])
 def within_kernel(
     k_ptr, do_ptr, cu_seqlens_ptr, r_ptr, dv_ptr, decay_ptr, later_ptr, of_keys_ptr, of_scores_ptr, between_ptr, scale,
-    num_seqs, total, norm_ptr,
+    num_seqs, total, round, norm_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
+    SEGMENT: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
-    """A program has a chunk and a head. The gradients of Q K^T and of K K^T [C, C] take the places of P and of the
-    inverse."""
-    h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
-    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
-    if count <= 0:  # a slot that no chunk has
+    """A program has a chunk of a round and a head. The gradients of Q K^T and of K K^T [C, C] take the places of P and
+    of the inverse."""
+    h, at = tl.program_id(0) % H, tl.program_id(0) // H
+    _, slot, first, count = chunk_of_round(cu_seqlens_ptr, at, round, num_seqs, total, C, SEGMENT, ROUNDS)
+    if count <= 0:  # a place that no chunk has
         return
     k_ptr += (first * HK + h // (H // HK)) * D
     do_ptr += (first * H + h) * D
@@ -26,10 +27,12 @@ def within_kernel(
     dv_ptr += (first * H + h) * D
     t = tl.arange(0, C)
     row = t < count
-    square = t[:, None] * C + t[None, :]
-    of_scores_ptr += (slot * H + h) * (C * C)
-    of_keys_ptr += (slot * H + h) * (C * C)
+    of_scores_ptr += (slot * H + h) * (C * (C + 8) // 2)
+    of_keys_ptr += (slot * H + h) * (C * (C + 8) // 2)
     decay_ptr += (slot * H + h) * (8 * C)
+
+    places, below = triangle(t, C)
+    P = tl.load(of_scores_ptr + places, mask=below, other=0.0)  # ahead of the products: fewer registers spill
 
     # dP = G U^T and dA = -strict_lower(dV U^T), U = diag(beta) r: the right operand is r, the factor comes afterwards.
     dP = scores_of(do_ptr, r_ptr, t, row, H, H, D, OPERAND, PRECISION, C, BD)
@@ -37,14 +40,13 @@ def within_kernel(
     Gamma = decays_between(dP, tl.load(decay_ptr + 4 * C + t), tl.load(decay_ptr + 5 * C + t))
     beta = tl.load(decay_ptr + 3 * C + t)
     dP *= beta[None, :]
-    P = tl.load(of_scores_ptr + square).to(tl.float32)
-    between = P * dP  # of both decays in P and in A, Gamma times its gradient
+    between = P.to(tl.float32) * dP  # of both decays in P and in A, Gamma times its gradient
     dP = scaled(dP * Gamma, scale, norm_ptr, first * HQ + h // (H // HQ) + t * HQ, row, NORMED)
     tl.debug_barrier()  # all of P is read
-    tl.store(of_scores_ptr + square, tl.where(t[:, None] >= t[None, :], dP, 0.0).to(OPERAND))
+    tl.store(of_scores_ptr + places, tl.where(t[:, None] >= t[None, :], dP, 0.0).to(OPERAND), mask=below)
     # A has a factor beta, which is in dV: so dA is symmetric in what it does to keys.
     dA = tl.where(t[:, None] > t[None, :], dA * -beta[None, :] * Gamma, 0.0)
-    tl.store(of_keys_ptr + square, dA.to(OPERAND))
+    tl.store(of_keys_ptr + places, dA.to(OPERAND), mask=below)
     between += dA * scores_of(k_ptr, k_ptr, t, row, HK, HK, D, OPERAND, PRECISION, C, BD)
     found = gates_between_tokens(between, later_ptr, TERMS, PRECISION, C)
     tl.store(between_ptr + (slot * H + h) * C + t, found)

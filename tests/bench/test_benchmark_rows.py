@@ -175,11 +175,14 @@ def test_training_counts_the_gates_that_speak_against_us(
 def test_training_calls_both_solutions(training: ModuleType, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     rows = lambda *shape: torch.randn(*shape).bfloat16()  # noqa: E731
+    T, k = 70, torch.nn.functional.normalize(torch.randn(70, 1, 8), dim=-1).bfloat16()
     given = {
-        "q": rows(3, 1, 8), "k": rows(3, 1, 8), "v": rows(3, 2, 8), "g": torch.rand(3, 2), "beta": torch.rand(3, 2),
-        "cu_seqlens": torch.tensor([0, 2, 3]), "initial_state": torch.randn(2, 2, 8, 8), "scale": None,
-        "do": rows(3, 2, 8), "dht": torch.randn(2, 2, 8, 8),
+        "q": rows(T, 1, 8), "k": k, "v": rows(T, 2, 8), "g": torch.rand(T, 2), "beta": torch.rand(T, 2),
+        "cu_seqlens": torch.tensor([0, 2, T]), "initial_state": torch.randn(2, 2, 8, 8), "scale": None,
+        "do": rows(T, 2, 8), "dht": torch.randn(2, 2, 8, 8),
     }  # fmt: skip
     found = training.Ours("torch_chunkwise", "torch_backward", tmp_path).bound(given)()
     assert found["dh0"].shape == (2, 2, 8, 8)
     assert all(torch.isfinite(found[name]).all() for name in training.backward.OUTPUTS)
+    kept = training.Kept("torch_chunkwise", "torch_backward", 64, tmp_path).bound(given)()
+    assert not training.backward.apart(kept, {name: x.float() for name, x in found.items()})

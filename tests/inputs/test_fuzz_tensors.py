@@ -60,7 +60,7 @@ def recording(found: Found) -> Recording:
 @cache
 def _recording(of: str) -> Recording:
     found = definition(of)
-    size = {"lengths": (3, 0, 2)} if found is PREFILL else {"batch": 2}
+    size = {"lengths": (3, 0, 2)} if of == PREFILL.definition.name else {"batch": 2}
     inputs = drawn(found, SMALL, **size)
     header, data = {}, b""
     for name, array in inputs.tensors.items():

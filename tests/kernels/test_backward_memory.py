@@ -124,9 +124,8 @@ def of_triton(tmp_path_factory: pytest.TempPathFactory) -> dict[Shape, float]:
     return found
 
 
-def test_triton_backward_takes_what_its_page_says(of_triton: dict[Shape, float]) -> None:
-    assert max(ratio for x, ratio in of_triton.items() if x.heads == (16, 32)) < 2.1
-    assert max(of_triton.values()) < 2.9
+def test_triton_backward_takes_at_most_twice_its_inputs(of_triton: dict[Shape, float]) -> None:
+    assert max(of_triton.values()) <= 2.0, max(of_triton, key=lambda x: of_triton[x])
 
 
 def test_its_page_has_what_the_code_allocates(of_triton: dict[Shape, float]) -> None:

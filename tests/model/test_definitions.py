@@ -46,6 +46,7 @@ TWO_SIZES = (
 GRADIENTS = ("gdn_prefill_backward_k_last", "gdn_prefill_backward_k_first")
 GRADIENT_OF = {"initial_state": "dh0"}  # of other inputs x it is dx
 GRADIENTS_AROUND = (
+    "gdn_prefill_backward_checkpoints",
     "gdn_prefill_backward_raw_gates", "gdn_gated_rms_norm_backward", "gdn_conv1d_backward", "gdn_layer_backward",
 )  # fmt: skip
 SERVING = (
@@ -126,10 +127,10 @@ def test_gradients_have_the_shapes_of_what_they_are_gradients_of(name: str, forw
 
 
 @pytest.mark.parametrize("name", GRADIENTS_AROUND)
-def test_every_input_that_is_no_cotangent_has_its_gradient(name: str) -> None:
+def test_every_input_that_is_no_cotangent_or_residual_has_its_gradient(name: str) -> None:
     """In its own shape. What a parameter gets is float32: a sum over all tokens."""
     own = definition(name)
-    given = {t.name: t for t in own.definition.inputs if t.is_drawn and t.draw != "cotangents"}
+    given = {t.name: t for t in own.definition.inputs if t.is_drawn and t.draw not in ("cotangents", "states_between")}
     found = {t.name: t for t in own.definition.outputs}
     assert [*found] == [GRADIENT_OF.get(name, f"d{name}") for name in given]
     for gradient, of in zip(found.values(), given.values(), strict=True):
@@ -238,7 +239,8 @@ def test_decode_takes_and_returns_what_its_contract_says_in_order(name: str) -> 
 )
 def test_conventions(name: str, conventions: tuple[str, ...]) -> None:
     fields = ("state_layout", "decay_gate", "update_gate", "qk_norm", "packing", "state_update")
-    expected = dict(zip(fields, conventions, strict=True)) | {"state_scale": "none", "padding_slot": "minus_one"}
+    defaults = {"state_scale": "none", "padding_slot": "minus_one", "residuals": "none"}
+    expected = dict(zip(fields, conventions, strict=True)) | defaults
     assert definition(name).definition.conventions.model_dump() == expected
 
 

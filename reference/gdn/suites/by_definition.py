@@ -7,6 +7,7 @@ from gdnspec.family import SuiteError
 
 from .backward import BACKWARD, far_backward
 from .backward_around import CONV_BACKWARD, LAYER_BACKWARD, NORM_BACKWARD, RAW
+from .backward_residuals import RESIDUALS, far_residuals
 from .checkpoints import CHECKPOINTS
 from .commit import COMMIT
 from .conv_gates import CONV_GATES
@@ -92,6 +93,7 @@ KINDS: dict[str, Suites] = {
     "gdn_prefill_pool_k_last_slot_zero": PREFILL_SLOT_ZERO,
     "gdn_prefill_pool_k_last": PREFILL_POOL, "gdn_prefill_pool_k_last_bf16_state": PREFILL_POOL,
     "gdn_prefill_backward_k_last": BACKWARD, "gdn_prefill_backward_k_first": BACKWARD,
+    "gdn_prefill_backward_checkpoints": RESIDUALS,
     "gdn_prefill_backward_raw_gates": RAW, "gdn_gated_rms_norm_backward": NORM_BACKWARD,
     "gdn_conv1d_backward": CONV_BACKWARD, "gdn_layer_backward": LAYER_BACKWARD,
     "gdn_decode_k_last": DECODE, "gdn_decode_k_first": DECODE,
@@ -138,6 +140,7 @@ BESIDE: dict[str, tuple[Rows, ...]] = {
     **dict.fromkeys(("gdn_chunk_state", "gdn_chunk_output"), (far_stage,)),
     **dict.fromkeys(("gdn_layer_decode", "gdn_layer_decode_neg_eigval"), (many_layer_decode, far_layer_decode)),
     **dict.fromkeys((f"gdn_prefill_backward_{layout}" for layout in ("k_last", "k_first")), (far_backward,)),
+    "gdn_prefill_backward_checkpoints": (far_residuals,),
     "gdn_prefill_checkpoints": (many_checkpoints, short_checkpoints, far_checkpoints),
     "gdn_conv1d_prefill": (many_convolution, partial(far_convolution, "bias"), far_states_of_convolution),
     "gdn_conv1d_decode": (many_convolution_decode, far_states_of_convolution_decode),

@@ -7,6 +7,7 @@ from gdnspec.family import Definition
 
 from .backward import BACKWARD
 from .backward_around import CONV_BACKWARD, LAYER_BACKWARD, RAW
+from .backward_residuals import RESIDUALS
 from .by_definition import KINDS, TWO_SIZES
 from .checkpoints import CHECKPOINTS, kept
 from .commit import COMMIT, commit
@@ -62,6 +63,8 @@ def _line(definition: Definition, name: str, small: bool) -> Line:
     kind = KINDS[like]
     if kind in (BACKWARD, RAW):  # of one token dg is one number, of which rounding may leave nothing
         return prefill(name, preset, "slow_decay", tuple(max(3, length) for length in lengths))
+    if kind is RESIDUALS:
+        return kept(name, preset, "slow_decay", 64, tuple(max(3, length) for length in lengths))
     if kind is LAYER_BACKWARD:
         return prefill(name, preset, "typical", (20, 3, 9), seed=1)
     if kind in (PREFILL, CONV_BACKWARD):

@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 import torch
 from gdnspec.build.reference import function
+from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.families import family
+from gdnspec.catalog.workloads import workloads
+from gdnspec.inputs.materialise import materialise
+from gdnspec.numerics.torch_arrays import to_torch
 from torch import Tensor
 
 GDN = family("gdn")
@@ -154,3 +158,38 @@ def test_edges(file: str) -> None:
     assert torch.equal(found[5][[0, 3]], inputs["dht"][[0, 3]])
     assert not any(x[20:].any() for x in found[:5])
     assert all(x[:20].any() for x in found[:5])
+
+
+# --- states that the forward pass has left -------------------------------------------------------------------------
+
+KEPT = "gdn_prefill_backward_checkpoints"
+
+
+@pytest.mark.parametrize("heads", [GVA, GQA])
+@pytest.mark.parametrize("interval", [64, 128])
+def test_states_of_the_forward_pass_change_no_gradient(heads: tuple[int, int, int], interval: int) -> None:
+    """Neither by tokens nor in chunks, whichever of them a piece begins with."""
+    lengths = (0, 65, 128, 30)
+    inputs = call("k_last", heads, lengths)
+    whole = reference("backward", "prefill_backward_k_last")(**inputs)
+    starts = torch.tensor([0, *(length // interval for length in lengths)]).cumsum(0)
+    of_forward = {name: x for name, x in inputs.items() if name not in ("do", "dht")}
+    kept = {"checkpoint_cu_starts": starts, "checkpoint_interval": interval}
+    checkpoints = reference("gated_delta_net", "prefill_checkpoints")(**of_forward, **kept)[2]
+    for name in ("prefill_backward_checkpoints", "prefill_backward_checkpoints_in_chunks"):
+        found = reference("backward_residuals", name)(**inputs, checkpoints=checkpoints, **kept)
+        assert all(near(got, wanted) for got, wanted in zip(found, whole, strict=True)), name
+
+
+@pytest.mark.parametrize("row", ["ragged", "only_required", "gqa"])
+def test_drawn_states_are_those_of_the_forward_pass(row: str) -> None:
+    found = definition(KEPT)
+    inputs = materialise(found, next(w for w in workloads(found) if w.name == row))
+    given = {name: to_torch(x) for name, x in inputs.tensors.items()} | inputs.scalars
+    drawn = given.pop("checkpoints")
+    exact = {name: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for name, x in given.items()}
+    absent = dict.fromkeys(("g", "beta", "initial_state", "scale"))
+    of_forward = {name: x for name, x in (absent | exact).items() if name not in ("do", "dht")}
+    checkpoints = reference("gated_delta_net", "prefill_checkpoints")(**of_forward)[2]
+    assert len(drawn) > 0
+    assert float((drawn - checkpoints).norm()) <= 2.0**-24 * float(checkpoints.norm())

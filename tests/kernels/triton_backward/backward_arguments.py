@@ -34,3 +34,15 @@ def raw_arguments(**shape: Any) -> Arguments:
     of_tokens = {name: torch.zeros(T, H, dtype=BF16, device=device) for name in ("a", "b", "da", "db")}
     kept = {name: x for name, x in given.items() if name not in ("g", "beta", "dg", "dbeta")}
     return kept | of_heads | of_tokens | {"use_qk_l2norm": True}
+
+
+def kept_arguments(interval: int = 256, **shape: Any) -> Arguments:
+    """The same for the entry with checkpoints, a row of them for every interval of all tokens."""
+    given = arguments(**shape)
+    states, bounds = given["dh0"], given["cu_seqlens"]
+    rows = states.new_zeros(len(given["q"]) // interval, *states.shape[1:])
+    more = {"checkpoints": rows, "checkpoint_cu_starts": torch.zeros_like(bounds), "checkpoint_interval": interval}
+    return given | more
+
+
+MAKERS = {"backward_raw_gates": raw_arguments, "backward_checkpoints": kept_arguments}  # of others: `arguments`

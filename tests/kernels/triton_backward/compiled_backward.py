@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from backward_arguments import arguments, raw_arguments
+from backward_arguments import MAKERS, arguments
 from gdnspec.build.dry import intercept_launches
 from gdnspec.build.loader import load_function
 
@@ -20,7 +20,7 @@ WGMMA = re.compile(r"wgmma\.mma_async[^{;]*\{[^}]*\},\s*(\{?)")  # behind the re
 
 def main() -> None:
     build, name, (D, *heads) = Path(sys.argv[1]), sys.argv[2], map(int, sys.argv[3:])
-    make = raw_arguments if name == "backward_raw_gates" else arguments
+    make = MAKERS.get(name, arguments)
     launches = intercept_launches()
     entry = load_function(FOLDER, f"kernel.py::{name}", build)
     entry(**make(D=D, T=1000, heads=tuple(heads), device="meta"))

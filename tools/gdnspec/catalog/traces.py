@@ -72,6 +72,8 @@ def _hash(found: Found) -> str:
         del content["conventions"]["state_scale"]  # so was this one
     if content["conventions"]["padding_slot"] == "minus_one":
         del content["conventions"]["padding_slot"]  # and this one
+    if content["conventions"]["residuals"] == "none":
+        del content["conventions"]["residuals"]  # and this one
     content["family"] = found.family.about.measured_as or found.family.name
     for side, added in _ADDED.items():
         for item in content[side]:

@@ -31,7 +31,9 @@ Stage = Literal["prefill", "decode", "verify", "convolution", "norm", "layer", "
 class Conventions(Model):
     """The choices in which public implementations differ. They are typed, so that prose does not have to state them.
 
-    `padding_slot`: the slot of a row or sequence that is skipped. With `zero`, no call reads or writes slot 0."""
+    `padding_slot`: the slot of a row or sequence that is skipped. With `zero`, no call reads or writes slot 0.
+
+    `residuals`: what of the forward pass a backward pass is given. `checkpoints`: states at equal distances."""
 
     state_layout: Literal["k_last", "k_first", "none"]
     decay_gate: Literal["raw", "log", "linear", "none"]
@@ -43,6 +45,7 @@ class Conventions(Model):
     # row's largest magnitude divided by the largest code. Codes are rounded to nearest, ties to even.
     state_scale: Literal["none", "row_amax"] = "none"
     padding_slot: Literal["minus_one", "zero"] = "minus_one"
+    residuals: Literal["none", "checkpoints"] = "none"
 
 
 class ConstAxis(Model):

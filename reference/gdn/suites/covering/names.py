@@ -10,6 +10,7 @@ CHUNK = 64  # tokens
 # of prefill's gradients, of the forward definitions, of float32 states and of packed batches; here each has a row of
 # its own, by hand.
 BY_HAND = {
+    "gdn_prefill_backward_checkpoints",
     "gdn_prefill_backward_raw_gates", "gdn_gated_rms_norm_backward", "gdn_conv1d_backward", "gdn_layer_backward",
     "gdn_decode_pool_k_last_fp8_state", "gdn_decode_pool_k_last_int8_state",
     "gdn_verify_k_last_fp8_state", "gdn_verify_k_last_int8_state", "gdn_prefill_padded_k_first",

@@ -1,0 +1,90 @@
+"""What kernels leave for one another, and in how many rounds, so that it takes at most twice what the inputs take."""
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+from arguments import CHUNK
+from cut import INTERPRETED
+
+
+class Problem(NamedTuple):
+    """What sizes depend on."""
+
+    total: int
+    num_seqs: int
+    H: int
+    D: int
+    segment: int  # chunks, or 0
+    value_slices: int  # of backward_kernel
+    key_slices: int  # of gradients_kernel, times its turns over value channels
+
+    @property
+    def slots(self) -> int:
+        """For all chunks (chunks.py)."""
+        return triton.cdiv(self.total, CHUNK) + self.num_seqs - 1
+
+    @property
+    def segments(self) -> int:
+        return triton.cdiv(self.total, CHUNK * self.segment) + self.num_seqs - 1 if self.segment else 0
+
+    def kept(self, rounds: int) -> int:
+        """Places for the gradients of states that a round leaves."""
+        if self.segment:
+            return self.segments * (self.segment // rounds)
+        return triton.cdiv(self.total, CHUNK * rounds) + self.num_seqs - 1
+
+
+class Workspace(NamedTuple):
+    """dv, and what segments make of a state, are in the rows of dv itself, where each head has some."""
+
+    starts: torch.Tensor  # the state before each chunk
+    ends: torch.Tensor  # the gradient of the one behind it, of the chunks of a round
+    r: torch.Tensor
+    dv: torch.Tensor
+    inverse: torch.Tensor  # triangles (rows.py)
+    P: torch.Tensor
+    later: torch.Tensor
+    decay: torch.Tensor
+    of_walk: torch.Tensor
+    between: torch.Tensor
+    of_gradients: torch.Tensor
+    bounds: torch.Tensor  # at the starts of segments, or the gradients at their ends, in float32
+    moves: torch.Tensor
+    falls: torch.Tensor
+
+
+OPERANDS = ("starts", "ends", "r", "dv", "inverse", "P", "later", "moves")  # the others are float32
+
+
+def shapes(x: Problem, rounds: int) -> dict[str, tuple[int, ...]]:
+    states, triangle = (x.H, x.D, x.D), CHUNK * (CHUNK + 8) // 2
+    of_chunks = dict.fromkeys(("inverse", "P"), (x.slots, x.H, triangle)) | {
+        "starts": (x.slots, *states), "decay": (x.slots, x.H, 8, CHUNK), "between": (x.slots, x.H, CHUNK),
+        "of_walk": (x.slots, x.H, x.value_slices, CHUNK),
+        "of_gradients": (x.slots, x.H, x.key_slices, 2 * CHUNK + 4),
+    }  # fmt: skip
+    of_segments = dict.fromkeys(("bounds", "moves"), (x.segments, *states)) | {"falls": (x.segments, x.H)}
+    of_tokens = dict.fromkeys(("r", "dv"), (x.total, x.H, x.D))
+    return of_chunks | of_segments | of_tokens | {"ends": (x.kept(rounds), *states), "later": (CHUNK, CHUNK)}
+
+
+def room_in(dv: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
+    """The first elements of dv, where it has as many."""
+    count = math.prod(shape)
+    return dv.view(-1)[:count].view(shape) if dv.dtype == dtype and dv.numel() >= count else None
+
+
+def workspace(x: Problem, inputs: int, dv: torch.Tensor, dtype: torch.dtype) -> tuple[int, Workspace]:
+    """The fewest rounds with which the workspace takes at most twice the bytes of the inputs, else the most, and the
+    workspace. dv [total, HV, D] is an output; operands are of type `dtype`."""
+    within = {"dv": dv} if dv.dtype == dtype and dv.shape[1] == x.H else {}
+    moves = room_in(dv, shapes(x, 1)["moves"], dtype) if within else None
+    within |= {} if moves is None else {"moves": moves}
+    for rounds in (2,) if INTERPRETED and x.segment else (1, 2, 4):  # segments in rounds are to be seen there
+        new = {name: shape for name, shape in shapes(x, rounds).items() if name not in within}
+        of = {name: dtype if name in OPERANDS else torch.float32 for name in new}
+        if sum(of[n].itemsize * math.prod(shape) for n, shape in new.items()) <= 2 * inputs:
+            break
+    return rounds, Workspace(**within, **{name: dv.new_empty(shape, dtype=of[name]) for name, shape in new.items()})
