@@ -91,6 +91,9 @@ def test_a_missing_extra_has_the_exit_code_of_a_missing_torch() -> None:
 
 TUNE = ("tune", "gdn_decode_k_last", "--preset", "qwen3-next-80b-a3b-tp4", "--batch", "8")
 TYPOS = {
+    "list": (("list", "definition"), "did you mean 'definitions'?"),
+    "list words": (("list", "-k", "one and"), "combine words with and, or, not"),
+    "new in a language": (("new", "x", "--definition", "x", "--language", "pyton"), "did you mean 'python'?"),
     "check a definition": (("check", "gdn_decode_k_lst"), "did you mean 'gdn_decode_k_last'?"),
     "check a solution": (("check", "--solution", "torch_recurent"), "did you mean 'torch_recurrent'?"),
     "check a suite": (("check", "--suite", "smok"), "did you mean 'smoke'?"),

@@ -21,6 +21,7 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
+            metavar="NAME",
             help="A definition, solution, preset, regime, workload or DEFINITION/WORKLOAD.",
             autocompletion=offered.everything,
         ),
@@ -109,7 +110,8 @@ def _definition(found: Found) -> None:
         say(f"            {second.function} above {second.above_tokens} tokens")
     if d.extends is not None:
         say(f"extends     {d.extends}: {paths.shown(found.file)} holds what differs")
-    say(f"workloads   {len(workloads(found))}: gdnspec list workloads")
+    say(f"workloads   {len(workloads(found))}: gdnspec list workloads -k {d.name}")
+    say(f"solutions   gdnspec list solutions -k {d.name}")
 
 
 def _domain(tensor: Tensor) -> str:
