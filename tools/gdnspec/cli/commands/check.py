@@ -111,7 +111,9 @@ def check(
     workloads_file: WorkloadsFile = None,
     keyword: Matching = None,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", "-x", help="Stop at the first failure.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also name each workload that passed.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Name each workload that passed, and show each failure whole.")
+    ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Judge again whenever a source changes.")] = False,
     show_output: Annotated[bool, typer.Option("--show-output", help="Show what a kernel prints, on stderr.")] = False,
     device: DeviceName = "auto",
