@@ -133,6 +133,10 @@ def test_list_and_show_speak_json(gdnspec: Run) -> None:
     }
     assert json.loads(gdnspec("show", "qwen3-next-80b-a3b-tp1").stdout)["axes"]["num_v_heads"] == 32
     assert json.loads(gdnspec("show", "gdn_decode_k_last/one_row").stdout)["axes"] == {"batch_size": 1}
+    assert "kda_decode_k_last" in json.loads(gdnspec("show", "kda", "--json").stdout)["definitions"]
+    meant = json.loads(gdnspec("show", "typical", "--json").stdout)["typical"]
+    assert meant.keys() == {"gdn", "kda"}
+    assert meant["gdn"] != meant["kda"], "each family draws it in its own way"
 
 
 def test_show_prints_brackets_as_they_are(gdnspec: Run) -> None:

@@ -82,4 +82,6 @@ def exports(incomplete: str) -> list[str]:
 
 
 def everything(incomplete: str) -> list[str]:
-    return [*exports(incomplete), *presets(incomplete), *regimes(incomplete)]
+    from gdnspec.catalog.families import families as known
+
+    return [*exports(incomplete), *presets(incomplete), *regimes(incomplete), *_starting(incomplete, known)]
