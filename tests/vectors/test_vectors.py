@@ -137,7 +137,7 @@ def test_exporting_twice_gives_the_same_bytes(inside: Run, tmp_path: Path) -> No
         export(inside, tmp_path / name, "--suite", "smoke", name="gdn_prefill_k_last")
     files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
     smoke = [line for line in workloads(definition("gdn_prefill_k_last")) if line.suite == "smoke"]
-    assert len(files) == 3 + len(smoke)
+    assert len(files) == 4 + len(smoke)
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
 
 
