@@ -245,7 +245,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"regime": "hard_reset"}, "only the regime typical"),
     ({"sha256": "0" * 64}, "has no hash"),
     ({"budget": {"output": {"relative_l2": 1e-3, "worst_vector": 1e-3, "max_over_rms": 1e-3}}}, "leave out budget"),
-    ({"judged": {"sequences": 1}}, "greater than or equal to 2"),
+    ({"judged": {"sequences": 1}}, "at least 2"),
     ({"drawn": "host"}, "'device'"),
 ]
 

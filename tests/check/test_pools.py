@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     ),
     "no_slots": (POOL_LINE, {"integers": SKIP_READ}, "/integers", "no values for 'write_slots', which takes 3"),
     "a_gap_in_what_is_contiguous": (POOL_LINE, {"gaps": {"A_log": 8}}, "/gaps/A_log", "cannot have gaps"),
-    "a_gap_of_nothing": (POOL_LINE, {"gaps": {"pool": 0}}, "/gaps/pool", "greater than or equal to 1"),
+    "a_gap_of_nothing": (POOL_LINE, {"gaps": {"pool": 0}}, "/gaps/pool", "at least 1"),
     "verify_a_slot_written_twice": (
         VERIFY_LINE,
         {"integers": {"initial_slots": [0, 1], "state_slots": [2, 3, 4, 2], "accepted": [0, 2]}},

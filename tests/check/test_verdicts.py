@@ -55,7 +55,7 @@ CASES: dict[str, tuple[str, str, str]] = {
     "leaves": (body("import os\nos._exit(0)"), "RUNTIME_ERROR", "ended with exit code 0 before it answered"),
     "crashes": (body("import ctypes\nctypes.string_at(0)"), "RUNTIME_ERROR", "SIGSEGV"),
     "does_not_import": ("import no_such_module\n" + body(RIGHT), "COMPILE_ERROR", "No module named 'no_such_module'"),
-    "too_few_outputs": (body(f"return decode_k_last{ARGS}[0]"), "INCORRECT_SHAPE", "returned 1 outputs instead of 2"),
+    "too_few_outputs": (body(f"return decode_k_last{ARGS}[0]"), "INCORRECT_SHAPE", "returned 1 output instead of 2"),
     "too_many_outputs": (body(f"return *decode_k_last{ARGS}, q"), "INCORRECT_SHAPE", "returned 3 outputs instead of 2"),
     "returns_nothing": (body("pass"), "INCORRECT_SHAPE", "returned a NoneType"),
     "returns_a_list_of_floats": (body(f"o, s = decode_k_last{ARGS}\nreturn o, s.tolist()"), "INCORRECT_SHAPE", "list"),

@@ -50,7 +50,7 @@ def test_the_fastest_trace_of_this_shape_is_chosen() -> None:
     said = f"fastest of {len(measured)} measured on an NVIDIA H200 at 1x8192: {took:.0f} us"
     assert choices[0].name == "hopper_prefill"
     assert choices[0].reason.startswith(said)
-    assert choices[-1].reason == "nothing was measured: CUDA before Triton before PyTorch"
+    assert choices[-1].reason == "nothing was measured, so CUDA before Triton before PyTorch (gdnspec tune measures)"
 
 
 def test_an_unmeasured_shape_has_the_time_that_the_nearest_efficiency_gives() -> None:
@@ -105,7 +105,7 @@ def test_on_a_cpu_only_pytorch_serves() -> None:
 def test_without_a_measurement_a_cuda_kernel_comes_first() -> None:
     choice = best("gdn_conv_gates_prefill", [8192])
     assert (choice.name, choice.basis) == ("fused_conv_prefill", "unmeasured")
-    assert choice.reason == "nothing was measured: CUDA before Triton before PyTorch"
+    assert choice.reason == "nothing was measured, so CUDA before Triton before PyTorch (gdnspec tune measures)"
 
 
 def test_a_size_that_a_solution_does_not_support_leaves_it_out() -> None:

@@ -111,6 +111,17 @@ def test_reading_json_costs_less_than_to_import_torch() -> None:
         assert any(processor_seconds("-m", "gdnspec", *READING[name]) < most for _ in range(3)), name
 
 
+def test_a_list_is_narrowed_by_words(gdnspec: Run) -> None:
+    rows = json.loads(gdnspec("list", "presets", "-k", "kda and tp8", "--json").stdout)
+    assert {row["family"] for row in rows} == {"kda"}
+    assert all("tp8" in row["preset"] for row in rows), "a word may stand in any column"
+    assert gdnspec("show", "kda_decode_k_last").stdout.endswith("gdnspec list solutions -k kda_decode_k_last\n")
+    done = gdnspec("list", "regimes", "-k", "no_such_word")
+    assert (done.returncode, done.stderr) == (
+        2, "gdnspec: no row has the words -k 'no_such_word': gdnspec list regimes shows all\n",
+    )  # fmt: skip
+
+
 def test_list_and_show_speak_json(gdnspec: Run) -> None:
     rows = json.loads(gdnspec("list", "--json").stdout)
     assert {row["definition"] for row in rows} >= {"gdn_prefill_k_last", "gdn_decode_k_first"}
@@ -122,6 +133,10 @@ def test_list_and_show_speak_json(gdnspec: Run) -> None:
     }
     assert json.loads(gdnspec("show", "qwen3-next-80b-a3b-tp1").stdout)["axes"]["num_v_heads"] == 32
     assert json.loads(gdnspec("show", "gdn_decode_k_last/one_row").stdout)["axes"] == {"batch_size": 1}
+    assert "kda_decode_k_last" in json.loads(gdnspec("show", "kda", "--json").stdout)["definitions"]
+    meant = json.loads(gdnspec("show", "typical", "--json").stdout)["typical"]
+    assert meant.keys() == {"gdn", "kda"}
+    assert meant["gdn"] != meant["kda"], "each family draws it in its own way"
 
 
 def test_show_prints_brackets_as_they_are(gdnspec: Run) -> None:

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RIGHT_DECODE, Run
+from conftest import RIGHT_DECODE, ROOT, Run
 from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.cli import offered
 from gdnspec.cli.commands import generate
 from gdnspec.cli.commands.validate import validate
 from gdnspec.cli.matching import matching
+from gdnspec.cli.selection import unserved
 from gdnspec.cli.targets import split
 from gdnspec.cli.verdicts import Summary, print_summary
 from gdnspec.model.errors import SpecError, nearest
@@ -91,11 +93,18 @@ def test_a_missing_extra_has_the_exit_code_of_a_missing_torch() -> None:
 
 TUNE = ("tune", "gdn_decode_k_last", "--preset", "qwen3-next-80b-a3b-tp4", "--batch", "8")
 TYPOS = {
+    "list": (("list", "definition"), "did you mean 'definitions'?"),
+    "list words": (("list", "-k", "one and"), "combine words with and, or, not"),
+    "new in a language": (("new", "x", "--definition", "x", "--language", "pyton"), "did you mean 'python'?"),
     "check a definition": (("check", "gdn_decode_k_lst"), "did you mean 'gdn_decode_k_last'?"),
     "check a solution": (("check", "--solution", "torch_recurent"), "did you mean 'torch_recurrent'?"),
     "check a suite": (("check", "--suite", "smok"), "did you mean 'smoke'?"),
     "check a workload": (("check", "gdn_decode_k_last", "--workload", "one_rwo"), "did you mean 'one_row'?"),
     "check a device": (("check", "--device", "tpu"), "no device 'tpu'"),
+    "check a folder of kernels": (
+        ("check", "solutions"),
+        "it holds solutions: name one, such as solutions/cuda_decode",
+    ),
     "check words": (("check", "-k", "one and"), "combine words with and, or, not"),
     "check a file": (("check", "no/such/kernel.py"), "no such file or folder"),
     "check a module": (("check", "no_such_module:run"), "no module 'no_such_module'"),
@@ -165,6 +174,45 @@ def test_addresses_do_not_tell_errors_apart(capfd: pytest.CaptureFixture[str]) -
     said = capfd.readouterr().err
     assert said.count("SIGSEGV") == 1
     assert "the same error on 1 more workload: two" in said
+
+
+def test_a_solution_that_was_named_is_told_by_what_it_serves() -> None:
+    chosen = [load_solution(ROOT / "solutions" / name) for name in ("cuda_recurrent", "torch_quantised")]
+    said = unserved(["gdn_prefill_k_last", "gdn_verify_k_last"], chosen[:1])
+    assert said.startswith("cuda_recurrent does not serve gdn_prefill_k_last or gdn_verify_k_last, only gdn_decode_k_l")
+    said = unserved(["gdn_prefill_k_last"] * 4, chosen)
+    assert said == "no chosen solution serves a chosen definition: gdnspec list solutions shows what each serves"
+
+
+UNWRITTEN_OUTPUT = "output: every value is NaN: was it never written?; worst at sequence {}, head 0"
+
+
+def failing(count: int, message: str, **options: bool) -> Summary:
+    """A kernel that fails on so many workloads."""
+    summary = Summary("a CPU", **options)
+    about = {"definition": "d", "solution": "s", "device": "a CPU", "suite": "smoke", "status": "INCORRECT_NUMERICAL"}
+    for number in range(count):
+        whole = {**about, "workload": f"w{number}", "message": message.format(number), "repeat": f"gdnspec w{number}"}
+        summary.add(CheckResult.model_validate(whole))
+    summary.print_repeated()
+    return summary
+
+
+def test_a_kernel_that_fails_everywhere_does_not_fill_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    failing(9, "off by {}")
+    said = capfd.readouterr().err
+    assert said.count("INCORRECT_NUMERICAL  s on d/w") == 9, "each is named"
+    assert said.count("repeat: ") == said.count("off by") == 5
+    assert said.endswith("s on d: 4 failures named without details; gdnspec check -v shows them\n")
+    failing(9, "off by {}", verbose=True)
+    assert capfd.readouterr().err.count("off by") == 9
+
+
+def test_outputs_that_nobody_wrote_are_one_error(capfd: pytest.CaptureFixture[str]) -> None:
+    failing(4, UNWRITTEN_OUTPUT)
+    said = capfd.readouterr().err
+    assert said.count("was it never written?") == 1
+    assert "s on d: the same error on 3 more workloads: w1, w2, w3\n" in said
 
 
 @pytest.mark.parametrize(("others", "hints"), [("PASSED", 1), ("INCORRECT_NUMERICAL", 0)])

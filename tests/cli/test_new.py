@@ -138,6 +138,12 @@ STATES = {
 }
 
 
+def test_a_parameter_is_no_word_of_cpp() -> None:
+    text = SCAFFOLDS["cuda"].text("mine", [definition("kda_prefill_backward_k_last").definition])
+    assert "Optional<tvm::ffi::TensorView> do_,\n" in text
+    assert "// do [total_seq_len, " in text, "its description has the name of the definition"
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
 @pytest.mark.thorough
 def test_every_cuda_scaffold_compiles(gdnspec: Run, tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def cases() -> Iterator[tuple[dict[str, Any], dict[str, Any], str, str, str]]:
     yield p, {"sequence_lengths": [2, 4]}, "", "total_seq_len == cu_seqlens[-1]", ""
     yield p, {"sequence_lengths": [2, 1, 2]}, "", "num_seqs == len(cu_seqlens) - 1", ""
     yield p, {"sequence_lengths": LEAVE_OUT}, "", "sequence_lengths", ""
-    yield p, {"sequence_lengths": [6, -1]}, "/sequence_lengths/1", "greater than or equal to 0", ""
+    yield p, {"sequence_lengths": [6, -1]}, "/sequence_lengths/1", "at least 0", ""
     yield d, {"sequence_lengths": [1, 1]}, "/sequence_lengths", "takes no sequences", ""
     yield p, {"preset": "synthetic-gva-1x2-d6"}, "/preset", "no preset", "'synthetic-gva-1x2-d64'"
     yield d, {"preset": "synthetic-gqa-4x2-d64"}, "/preset", "is for prefill", ""
@@ -258,7 +258,7 @@ def cases() -> Iterator[tuple[dict[str, Any], dict[str, Any], str, str, str]]:
     yield p, {"axes": {"num_seqs": 2}}, "/axes", "'total_seq_len' has no value", ""
     yield p, {"axes": {"total_seq_len": 0, "num_seqs": 0}, "sequence_lengths": []}, "/axes/num_seqs", "minimum, 1", ""
     yield d, {"axes": {"batch_size": 0}}, "/axes/batch_size", "minimum, 1", ""
-    yield d, {"axes": {"batch_size": "2"}}, "/axes/batch_size", "integer", ""
+    yield d, {"axes": {"batch_size": "2"}}, "/axes/batch_size", "whole number", ""
     yield p, {"omit": ["q"]}, "/omit/0", "'q' is not an optional input", "initial_state"
     yield p, {"omit": ["g", "bta"]}, "/omit/1", "'bta'", "'beta'"
     yield p, {"scalars": {"scale": True}}, "/scalars/scale", "takes a float32", ""
@@ -273,13 +273,13 @@ def cases() -> Iterator[tuple[dict[str, Any], dict[str, Any], str, str, str]]:
     yield p, {"tensors": "tensors/qwen3_next.safetensors"}, "/tensors", "leave out regime and seed", ""
     yield f, {}, "", "a regime and a seed, or a tensors file", ""
     yield p, {"seed": LEAVE_OUT}, "", "a regime and a seed", ""
-    yield p, {"seed": -1}, "/seed", "greater than or equal to 0", ""
-    yield p, {"seed": "1"}, "/seed", "integer", ""
+    yield p, {"seed": -1}, "/seed", "at least 0", ""
+    yield p, {"seed": "1"}, "/seed", "whole number", ""
     yield p, {"suite": "smke"}, "/suite", "'smoke'", ""
-    yield p, {"name": "with space"}, "/name", "pattern", ""
+    yield p, {"name": "with space"}, "/name", "letters, digits", ""
     yield p, {"nam": "x"}, "/nam", "unknown key 'nam'", ""
     yield p, {"suite": LEAVE_OUT}, "/suite", "missing key 'suite'", ""
-    yield p, {"sha256": "abc"}, "/sha256", "pattern", ""
+    yield p, {"sha256": "abc"}, "/sha256", "64 hexadecimal", ""
     yield p, {"device": "gpu"}, "/device", "'cuda'", ""
     yield (
         p,
@@ -288,7 +288,7 @@ def cases() -> Iterator[tuple[dict[str, Any], dict[str, Any], str, str, str]]:
         "0.11 is above 0.1",
         "",
     )
-    yield p, {"budget": {"output": {"relative_l2": 0}}}, "/budget/output/relative_l2", "greater than 0", ""
+    yield p, {"budget": {"output": {"relative_l2": 0}}}, "/budget/output/relative_l2", "above 0", ""
     yield (
         p,
         {"budget": {"out": {"relative_l2": 0.01, "worst_vector": 0.01, "max_over_rms": 0.1}}},

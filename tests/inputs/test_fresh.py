@@ -14,7 +14,7 @@ from gdnspec.check.plan import INTERPRETER_LIMIT, token_programs
 from gdnspec.check.run import draw_fresh
 from gdnspec.inputs.fresh import fresh, names, narrower
 from gdnspec.inputs.materialise import InvalidWorkload, materialise
-from gdnspec.model.budget import LIMITS
+from gdnspec.model.budget import LIMITS, floors
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.expected import Expected
@@ -73,9 +73,13 @@ def test_every_seed_gives_valid_lines_with_heads_of_models(name: str, device: st
             seen["regime"].add(line.regime)
             seen["lengths"].add(str(line.sequence_lengths or line.axes))
     published = {str(line.sequence_lengths or line.axes) for line in workloads(found)}
-    drawn = (line.regime for seed in range(60, 200) for line in fresh(found, seed, device))
-    while seen["regime"] != set(lines_of.REGIMES):  # one definition in a hundred has one of nine in no seed of sixty
-        seen["regime"].add(next(drawn))
+    # One definition in a hundred has one of nine regimes in no seed of sixty, and few lines have many rows.
+    for line in (line for seed in range(60, 200) for line in fresh(found, seed, device)):
+        if max(counts) > 100 and seen["regime"] == set(lines_of.REGIMES):
+            break
+        seen["regime"].add(line.regime)
+        counts.add(line.axes.get("num_seqs", line.axes.get("batch_size", 0)))
+    assert seen["regime"] == set(lines_of.REGIMES)
     assert max(counts) > 100
     if any(tensor.name == "scale" for tensor in found.definition.inputs):
         assert {None, 0.0, 1.0} <= scales
@@ -110,8 +114,9 @@ def test_budgets_are_those_of_ordinary_workloads_whatever_the_seed(name: str, se
             judged = draw_fresh(found, line, expected, "cpu").workload
             assert judged.budget is not None
             for output, limits in judged.budget.items():
-                for metric, limit in limits.items():
-                    assert limit < LIMITS[metric], (output, metric, judged)
+                least = floors(next(tensor for tensor in found.definition.judged if tensor.name == output))
+                for metric, limit in limits.items():  # the floors of codes are the limits
+                    assert limit < LIMITS[metric] or limit == least[metric], (output, metric, judged)
 
 
 def test_they_join_every_suite_and_repeat_by_name_and_seed(gdnspec: Run, tmp_path: Path) -> None:

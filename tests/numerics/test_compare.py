@@ -200,7 +200,7 @@ def test_what_is_not_finite_is_named_with_its_place(
     assert (worst.sequence, worst.head, worst.vector, worst.element) == place
     assert worst.got is None
     assert set(verdict.errors.errors.values()) == {None}
-    assert f"{said}: got not finite" in verdict.message
+    assert f"{said}: got a value that is not finite" in verdict.message
 
 
 def test_an_output_that_nobody_wrote_is_said_to_be_so() -> None:

@@ -222,7 +222,7 @@ def test_a_budget_that_does_not_follow_from_its_emulators_is_refused(gdnspec: Ru
         ),
         (
             lambda emulators: emulators["errors"]["output"].update(worst_vector={"chunk_16_ahead_after": 0.1}),
-            "/emulators/errors/output/worst_vector: Input should be a valid array",
+            "/emulators/errors/output/worst_vector: should be a list in brackets",
         ),
     ],
 )

@@ -17,6 +17,7 @@ pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 import helpers_report as made
 from gdnspec import paths
 from gdnspec.catalog.definitions import definitions
+from gdnspec.catalog.families import families
 from gdnspec.catalog.faults import known_bad
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.traces import Measured
@@ -252,6 +253,19 @@ def test_errors_by_position_come_from_profiles() -> None:
     assert entries[0]["buckets"][-1][1] == 19999  # the longest first
     assert entries[0]["buckets"][0][:2] == [0, 0]
     assert entries[0]["budget"]["relative_l2"] > 0
+
+
+def test_a_decode_of_another_family_has_its_regimes_and_no_chart_of_one_position() -> None:
+    name, bucket = "kda_decode_k_last", {"first": 0, "last": 0, "relative_l2": 0.001, "worst_vector": 0.002}
+    output = {"output": "output", "errors": {}, "budget": {}, "worst": None, "profile": [bucket]}
+    about = {"definition": name, "workload": "batch_5", "solution": "mine", "device": "x86-64", "suite": "smoke"}
+    judged = [CheckResult.model_validate({**about, "status": "PASSED", "outputs": [output]})]
+    page = render(replace(made.contents([], judged), found={name: definitions()[name]}))
+    assert "1 of 1 judged solution passes, the strict suite not counted" in page
+    own, other = (families()[family].about.regimes["typical"] for family in ("kda", "gdn"))
+    assert own in page
+    assert other not in page
+    assert given(page)["profiles"][name] == []
 
 
 @pytest.mark.thorough

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli.main import main
 from gdnspec.inputs.materialise import materialise
+from gdnspec.vectors.conventions import pages
 from helpers_unit import arguments, run_reference
 from safetensors.torch import load_file, save_file
 
@@ -116,10 +118,18 @@ def test_recorded_expected_values_stay_behind(inside: Run, tmp_path: Path, name:
     assert all(torch.equal(tensors[key], recorded[key]) for key in tensors)
     assert sorted(path.name for path in (tmp_path / "v").rglob("*") if path.is_file()) == [
         "CONVENTIONS.md",
+        "CONVENTIONS_of_all.md",
         "README.md",
         "manifest.json",
         "qwen3_next_model.safetensors",
     ]
+
+
+def test_a_family_that_refers_to_another_brings_its_conventions_along() -> None:
+    texts = pages(ROOT / "definitions/kda")
+    assert texts.keys() == {"CONVENTIONS.md", "CONVENTIONS_gdn.md", "CONVENTIONS_of_all.md"}
+    assert "[gated delta net](CONVENTIONS_gdn.md)" in texts["CONVENTIONS.md"]
+    assert set(re.findall(r"\]\((CONVENTIONS\w*\.md)", "".join(texts.values()))) <= texts.keys()
 
 
 def test_exporting_twice_gives_the_same_bytes(inside: Run, tmp_path: Path) -> None:
@@ -127,7 +137,7 @@ def test_exporting_twice_gives_the_same_bytes(inside: Run, tmp_path: Path) -> No
         export(inside, tmp_path / name, "--suite", "smoke", name="gdn_prefill_k_last")
     files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
     smoke = [line for line in workloads(definition("gdn_prefill_k_last")) if line.suite == "smoke"]
-    assert len(files) == 3 + len(smoke)
+    assert len(files) == 4 + len(smoke)
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
 
 

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 
 from gdnspec.catalog.definitions import Found, definitions
+from gdnspec.catalog.families import families
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.model.definition import Definition
@@ -12,6 +13,7 @@ from gdnspec.model.elements import DerivedAxis, Tensor, VarAxis
 
 from docs.page import Page, code, shape, table
 
+CONVENTIONS = re.compile(r"^## (\d+)\. Conventions$", re.MULTILINE)
 SECTION = re.compile(r"^### ([^\n]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
 
 
@@ -29,7 +31,7 @@ def _page(found: Found) -> str:
         f"# {d.name}\n\n{d.description}\n\n",
         f"Stage: {d.stage}. Version: {d.version}. Family: [{d.family}](README.md).\n\n",
         "## Equations\n\n" + (f"This section is about {named}.\n\n" if named != d.name else "") + equations,
-        "\n\n## Conventions\n\n[What each value means](README.md#4-conventions).\n\n",
+        f"\n\n## Conventions\n\n[What each value means]({_meaning(found)}).\n\n",
         table(["choice", "value"], [(key, code(value)) for key, value in d.conventions.model_dump().items()]),
         "## Axes\n\n",
         table(["axis", "role", "kind", "bound by", "meaning"], [_axis(axis) for axis in d.axes]),
@@ -49,14 +51,26 @@ def _page(found: Found) -> str:
 
 
 def section(found: Found) -> tuple[str, str]:
-    """The section of the family's page that is about this definition: its heading, and its text."""
+    """The section of the family's page that is about this definition: its heading, and its text. Raises `ValueError`
+    if none is."""
     name = found.definition.name
     best, words = "", ("", "")
     for heading, body in SECTION.findall((found.family.folder / "README.md").read_text(encoding="utf-8")):
         for named in re.findall(r"\w+", heading):
             if (name == named or name.startswith(f"{named}_")) and len(named) > len(best):
                 best, words = named, (heading, body.strip())
+    if not best:
+        raise ValueError(f"{found.family.folder}/README.md has no section `### {name}` with the equations")
     return words
+
+
+def _meaning(found: Found) -> str:
+    """The link to the conventions in words: on the page of the family, or on the first page that has them."""
+    for family in (found.family, *families().values()):
+        heading = CONVENTIONS.search((family.folder / "README.md").read_text(encoding="utf-8"))
+        if heading:
+            return f"../{family.name}/README.md#{heading[1]}-conventions"
+    raise ValueError("no page of a family has a section `## N. Conventions`")
 
 
 def _axis(axis: object) -> tuple[object, ...]:

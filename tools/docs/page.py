@@ -29,8 +29,8 @@ def _cell(text: str) -> str:
 
 
 def unbroken(text: str) -> str:
-    """Kept on one line by a browser."""
-    return text.replace(" ", "\N{NO-BREAK SPACE}")
+    """Kept on one line by a browser, a date too."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}").replace("-", "-\N{WORD JOINER}")
 
 
 def code(text: object) -> str:

@@ -62,7 +62,7 @@ def recall() -> Chart:
                 errors.append(float((held - values[count:]).norm() / values[count:].norm()))
             rows.append({"keys": count, "rule": rule, "error": sum(errors) / len(errors)})
     return (
-        alt.Chart(data(rows), width=420, height=200)
+        alt.Chart(data(rows), width=420, height=200, padding={"left": 5, "top": 5, "bottom": 5, "right": 24})
         .mark_line(point=True)
         .encode(
             x=alt.X("keys:Q", title=f"keys, each written twice ({K} key channels)"),

@@ -135,6 +135,11 @@ def regimes() -> dict[str, str]:
     return found
 
 
+def having_regime(name: str) -> list[Family]:
+    """The families that have a regime of this name: each may mean something else by it."""
+    return [family for family in families().values() if name in family.about.regimes]
+
+
 def family_of(definition_file: Path, name: str) -> Family:
     """The family of a definition's file: the folder that contains it, or, elsewhere, the family called `name`."""
     folder = definition_file.parent.parent

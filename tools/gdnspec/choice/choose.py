@@ -100,7 +100,7 @@ def _reason(asked: Asked, choices: Sequence[Choice], choice: Choice) -> str:
     if not choice.near:
         languages = {other.solution.manifest.language for other in choices if not other.near}
         order = "CUDA before Triton before PyTorch" if len(languages) > 1 else "the first by name"
-        return f"nothing was measured: {order}"
+        return f"nothing was measured, so {order} (gdnspec tune measures)"
     where, device = _where(asked, choice), _device(choice.near[0])
     rivals = [other for other in choices if _GROUPS[other.basis] == _GROUPS[choice.basis]]
     rank = _rank(1 + rivals.index(choice), len(rivals))

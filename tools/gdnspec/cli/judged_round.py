@@ -15,7 +15,7 @@ from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.extras import print_errors, print_symmetries
 from gdnspec.cli.invariance_tables import print_invariance, save_invariance
 from gdnspec.cli.progress import progress
-from gdnspec.cli.selection import Selected
+from gdnspec.cli.selection import Selected, unserved
 from gdnspec.cli.verdicts import Summary, print_summary
 from gdnspec.model.errors import SpecError
 from gdnspec.model.result import CheckResult
@@ -45,14 +45,13 @@ class Round:
             require(item.definition, lines)
         jobs = list(plan(chosen, self.selected, self.device, self.extras))
         if not jobs:
-            served = ", ".join(found.definition.name for found, _ in self.selected)
-            raise SpecError(f"no chosen solution serves {served}: see gdnspec list solutions")
+            raise SpecError(unserved([found.definition.name for found, _ in self.selected], chosen))
         return jobs
 
     def judge(self, checker: Checker, jobs: list[Job]) -> Summary:
         """Judges the jobs. Says on stderr where an interrupted run stopped."""
         planned = Counter((job.found.definition.name, job.solution.name) for job in jobs)
-        summary = Summary(self.device.name, planned)
+        summary = Summary(self.device.name, planned, verbose=self.verbose)
         self._done = self._earlier(jobs)
         with contextlib.suppress(KeyboardInterrupt):
             summary.interrupted = True

@@ -14,7 +14,7 @@ from gdnspec.model.errors import INSTALL, RUNNING, NotInstalled, SpecError
 # Each help text repeats the start of the command's docstring: listing the commands must not import them.
 COMMANDS: lazy.Listed = {
     "list": ("listing:list_", "List definitions, solutions, workloads, presets or regimes."),
-    "show": ("show:show", "Show one definition, solution, preset, regime or workload in full."),
+    "show": ("show:show", "Show one definition, solution, preset, regime, workload or family in full."),
     "validate": (
         "validate:validate",
         "Validate definitions, presets, workloads, sessions, solutions, faults, results, traces and captured tensors.",

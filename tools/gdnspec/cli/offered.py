@@ -7,6 +7,9 @@ import typer
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import SUITES
 
+LISTS = ("definitions", "solutions", "workloads", "presets", "regimes")  # what gdnspec list shows
+LANGUAGES = ("python", "triton", "cuda")
+
 
 def _starting(incomplete: str, known: Callable[[], Iterable[str]]) -> list[str]:
     """The known names that start like this. None if the files cannot be read: another command says why."""
@@ -62,6 +65,14 @@ def suites(incomplete: str) -> list[str]:
     return _starting(incomplete, lambda: (*SUITES, "all"))
 
 
+def lists(incomplete: str) -> list[str]:
+    return _starting(incomplete, lambda: LISTS)
+
+
+def languages(incomplete: str) -> list[str]:
+    return _starting(incomplete, lambda: LANGUAGES)
+
+
 def devices(incomplete: str) -> list[str]:
     return _starting(incomplete, lambda: ("auto", "cpu", "cuda"))
 
@@ -71,4 +82,6 @@ def exports(incomplete: str) -> list[str]:
 
 
 def everything(incomplete: str) -> list[str]:
-    return [*exports(incomplete), *presets(incomplete), *regimes(incomplete)]
+    from gdnspec.catalog.families import families as known
+
+    return [*exports(incomplete), *presets(incomplete), *regimes(incomplete), *_starting(incomplete, known)]

@@ -23,7 +23,7 @@ Definitions = Annotated[
 Targets = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[DEFINITION|KERNEL]..",
+        metavar="DEFINITION|KERNEL",
         help="Definitions, and kernels: FOLDER, FILE.py, MODULE:FUNCTION.",
         autocompletion=offered.definitions,
     ),

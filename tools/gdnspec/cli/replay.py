@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gdnspec.cli.console import add_row, complain, print_table, say, table
+from gdnspec.cli.console import add_row, complain, number_of, print_table, say, table
 from gdnspec.cli.files import whole
 from gdnspec.cli.progress import ticking
 from gdnspec.model.errors import SpecError
@@ -45,13 +45,16 @@ def replay(requests: "Log", limits: "Limits", cost: "StepCost", steps_file: Path
 
 def say_replay(requests: "Log", totals: "Totals", limits: "Limits", cost: "StepCost") -> None:
     """Prints what happened to the log's requests and tokens."""
-    passed = [f"{count} rows skipped: invalid {column}" for column, count in requests.skipped.items()]
-    passed += [f"{requests.failed} requests skipped: the log marks them as failed"] if requests.failed else []
+    passed = [f"{number_of(count, 'row')} skipped: invalid {column}" for column, count in requests.skipped.items()]
+    passed += (
+        [f"{number_of(requests.failed, 'request')} skipped: marked as failed in the log"] if requests.failed else []
+    )
     for text in passed:
         complain(text)
     seconds = totals.latest / 1e9
     span = f"{seconds / 3600:.2f} h" if seconds >= 3600 else f"{seconds:.1f} s"
-    say(f"{totals.requests} requests in {span}: {totals.steps} steps, busy {totals.busy / totals.latest:.0%}")
+    steps = number_of(totals.steps, "step")
+    say(f"{number_of(totals.requests, 'request')} in {span}: {steps}, busy {totals.busy / totals.latest:.0%}")
     cached = f", {totals.cached} of them cached" if totals.cached else ""
     say(f"prompts: {totals.prompts} tokens{cached}, {totals.prefilled} prefilled")
     verb = "verified" if limits.drafts else "decoded"

@@ -134,21 +134,28 @@ def _cuda_type(tensor: Tensor) -> str:
     return "tvm::ffi::Optional<tvm::ffi::TensorView>" if tensor.optional else "tvm::ffi::TensorView"
 
 
+def _cuda_name(tensor: Tensor) -> str:
+    """The name of a parameter. Arguments go by position, so one that is a word of C++ may have another name."""
+    return f"{tensor.name}_" if tensor.name in CPP_WORDS.split() else tensor.name
+
+
 def _cuda(name: str, definitions: list[Definition]) -> str:
     functions, kernels = [], []
     for d in definitions:
-        parameters = ",\n    ".join(f"{_cuda_type(t)} {t.name}" for t in (*d.inputs, *d.outputs))
+        parameters = ",\n    ".join(f"{_cuda_type(t)} {_cuda_name(t)}" for t in (*d.inputs, *d.outputs))
         comments = "\n".join(f"// {line}" for line in _arguments(d, "").split("\n"))
-        shown = _states(d) or d.judged[0]
+        shown, device = _states(d) or d.judged[0], _cuda_name(d.judged[0])
         pointer = f"{CUDA_ELEMENTS.get(shown.dtype, shown.dtype)}*"
-        kernels.append(f"__global__ void {d.name}_kernel({pointer} {shown.name}) {{\n  // Write the kernel here.\n}}\n")
+        kernels.append(
+            f"__global__ void {d.name}_kernel({pointer} {_cuda_name(shown)}) {{\n  // Write the kernel here.\n}}\n"
+        )
         functions.append(
             f"""{comments}
 // {_does(d, "Writes the outputs, which arrive filled with NaN")}
 void {d.name}(
     {parameters}) {{
-  cudaStream_t stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, {d.judged[0].name}.device().device_id));
-  {d.name}_kernel<<<1, 32, 0, stream>>>(static_cast<{pointer}>({shown.name}.data_ptr()));
+  cudaStream_t stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, {device}.device().device_id));
+  {d.name}_kernel<<<1, 32, 0, stream>>>(static_cast<{pointer}>({_cuda_name(shown)}.data_ptr()));
   TVM_FFI_CHECK(cudaGetLastError() == cudaSuccess, RuntimeError) << "{d.name}: launch failed";
 }}
 
@@ -160,6 +167,13 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC({d.name}, {d.name});
     return "\n".join([head, includes, *kernels, *functions])
 
 
+CPP_WORDS = (
+    "alignas alignof and asm auto bitand bitor bool break case catch char class compl const constexpr continue "
+    "decltype default delete do double else enum explicit export extern false float for friend goto if inline int "
+    "long mutable namespace new noexcept not nullptr operator or private protected public register return short "
+    "signed sizeof static struct switch template this throw true try typedef typeid typename union unsigned using "
+    "virtual void volatile while xor"
+)
 CUDA_ELEMENTS = {
     "float32": "float", "float64": "double", "float16": "__half", "bfloat16": "__nv_bfloat16",
     "float8_e4m3fn": "__nv_fp8_e4m3", "int8": "int8_t",

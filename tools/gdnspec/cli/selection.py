@@ -156,3 +156,11 @@ def chosen_solutions(wanted: list[str] | None, extra: Path | None) -> tuple[list
             where = "" if extra else "; --solutions-dir DIR adds a folder of your own"
             raise SpecError(f"no solution {name!r} ({nearest(name, known)}){where}")
     return [known[name] for name in dict.fromkeys(wanted)], []
+
+
+def unserved(names: list[str], chosen: list[Solution]) -> str:
+    """The message that no chosen solution serves these definitions. One that was named is told by what it serves."""
+    asked = " or ".join(names) if len(names) <= 3 else "a chosen definition"
+    if len(chosen) == 1:
+        return f"{chosen[0].name} does not serve {asked}, only {', '.join(chosen[0].manifest.entries)}"
+    return f"no chosen solution serves {asked}: gdnspec list solutions shows what each serves"

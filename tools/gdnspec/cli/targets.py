@@ -34,7 +34,12 @@ def solution_at(target: str, names: list[str]) -> Solution:
     path = Path(place)
     if path.is_dir():
         if not (path / MANIFEST).is_file():
-            raise SpecError([Problem(path, f"has no {MANIFEST}", hint="gdnspec new makes a folder with one")])
+            inside = sorted(file.parent.name for file in path.glob(f"*/{MANIFEST}"))
+            if inside:
+                hint = f"it holds solutions: name one, such as {path / inside[0]}, or --solutions-dir {path}"
+            else:
+                hint = "gdnspec new makes a folder with one"
+            raise SpecError([Problem(path, f"has no {MANIFEST}", hint=hint)])
         return load_solution(path.resolve())
     if path.is_file():
         if not function and _belongs(path):

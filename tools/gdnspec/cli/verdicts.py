@@ -8,34 +8,43 @@ from dataclasses import dataclass, field
 from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.workloads import by_name
 from gdnspec.cli.console import add_row, complain, number_of, print_table, say, table
-from gdnspec.model.result import CheckResult
+from gdnspec.model.result import UNWRITTEN, CheckResult
 
 Row = tuple[str, str]  # definition and solution
 SAME = 3  # names of workloads that have the same error, at most
+WHOLE = 5  # failures of one solution on one definition that are shown whole, at most
 _ADDRESS = re.compile(r"0x[0-9a-f]+")  # differs from process to process, while the error is the same
 
 
 @dataclass
 class Summary:
-    """All results of one run. `planned`: how many there will be of each definition and solution."""
+    """All results of one run. `planned`: how many there will be of each definition and solution. `verbose`: every
+    failure is shown whole."""
 
     device: str
     planned: Mapping[Row, int] = field(default_factory=dict)
     rows: dict[Row, list[CheckResult]] = field(default_factory=dict)
     interrupted: bool = False
+    verbose: bool = False
     _same: dict[tuple[str, ...], list[str]] = field(default_factory=dict)  # an error -> workloads after the first
+    _shown: Counter[Row] = field(default_factory=Counter)  # failures of each row that were shown, whole or by name
 
     def add(self, result: CheckResult) -> None:
-        """Keeps a result, and shows a failure on stderr: an error that repeats only once."""
-        self.rows.setdefault((result.definition, result.solution), []).append(result)
+        """Keeps a result, and shows a failure on stderr: an error that repeats only once, and after the first few of a
+        row only the names."""
+        row = (result.definition, result.solution)
+        self.rows.setdefault(row, []).append(result)
         if not result.failed:
             return
-        error = (result.status, result.solution, result.definition, _ADDRESS.sub("0x", result.message))
+        error = (result.status, result.solution, result.definition, _without_places(result.message))
         if error in self._same:
             self._same[error].append(result.workload)
         else:
             self._same[error] = []
-            _print_failure(result)
+            self._shown[row] += 1
+            _print_name(result)
+            if self.verbose or self._shown[row] <= WHOLE:
+                _print_details(result)
 
     def print_repeated(self) -> None:
         """Prints how often each error came again."""
@@ -44,7 +53,11 @@ class Summary:
                 listed = ", ".join(names[:SAME]) + (", ..." if len(names) > SAME else "")
                 count = number_of(len(names), "more workload")
                 complain(f"{status}  {solution} on {definition}: the same error on {count}: {listed}", style="red")
-        self._same = {}
+        for (definition, solution), shown in self._shown.items():
+            if shown > WHOLE and not self.verbose:
+                rest = number_of(shown - WHOLE, "failure")
+                complain(f"{solution} on {definition}: {rest} named without details; gdnspec check -v shows them")
+        self._same, self._shown = {}, Counter()
 
     @property
     def count(self) -> int:
@@ -145,8 +158,17 @@ def _sliced(name: str) -> set[str]:
     return {line.name for line in lines.values() if found and not line.contiguous(found.definition)}
 
 
-def _print_failure(result: CheckResult) -> None:
+def _without_places(message: str) -> str:
+    """The part of a message by which two errors are the same."""
+    unwritten, _, _ = message.partition("; worst at") if UNWRITTEN in message else (message, "", "")
+    return _ADDRESS.sub("0x", unwritten)
+
+
+def _print_name(result: CheckResult) -> None:
     complain(f"{result.status}  {result.solution} on {result.definition}/{result.workload}", style="red")
+
+
+def _print_details(result: CheckResult) -> None:
     first, *more = result.message.split("\n")
     complain(f"  {first}")
     if more:

@@ -10,6 +10,7 @@ is flattened row by row. Arithmetic and comparisons work element by element. A v
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import repeat
@@ -149,6 +150,9 @@ def parse(text: str) -> "Expression":
     return Expression(text)
 
 
+SINGLE = re.compile(r"(?<![=<>!])=(?!=)")  # as in `head_size = 64`
+
+
 class Expression:
     """A parsed expression. `names`: what a scope must bind. Use `parse`, which caches them."""
 
@@ -159,7 +163,8 @@ class Expression:
         try:
             self._tree = ast.parse(text, mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise ExpressionError(f"cannot read the expression {shortened(text)}") from None
+            hint = ": == compares, = does not" if SINGLE.search(text) else ""
+            raise ExpressionError(f"cannot read the expression {shortened(text)}{hint}") from None
         named, called = set(), set()
         for node in ast.walk(self._tree):
             self._check(node)

@@ -1,45 +1,24 @@
-"""Walks the steps of a session and keeps account of requests, slots and checkpoints. A step that cannot happen is a
-`PlacedError` with its number and a JSON pointer."""
+"""Walks the steps of a session: what each step needs, and what it changes. A step that cannot happen is a `PlacedError`
+with its number and a JSON pointer."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 from gdnspec.model import session_line as line_model
-from gdnspec.model.errors import PlacedError, nearest
+from gdnspec.model.accounts import Accounts, Held
+from gdnspec.model.errors import PlacedError
 
 NOTHING_CALLED = "no step calls a kernel: add a prefill, a decode or a verify"
 
 
-@dataclass
-class Held:
-    """An open request. `tokens`: accepted ones. `used`: tokens of its stream that were taken, rejected drafts too.
-    `slot`: None while it is evicted. `settled`: tokens that the state in its own slot has seen. `drafts`: the slots of
-    its last verify, until that is committed; `accepted` of them count. `pending`: its last draft, until it is
-    settled."""
-
-    slot: int | None
-    tokens: int = 0
-    used: int = 0
-    settled: int = 0
-    drafts: list[int] = field(default_factory=list)
-    accepted: int = 0
-    pending: "line_model.Branch | None" = None
-
-
-class Ledger:
+class Ledger(Accounts):
     """What has happened so far. `take` adds one step. Raises `PlacedError` with a pointer into that step."""
 
     def __init__(self, slots: int, states: str, interval: int | None, pooled: bool = False, wide: bool = False) -> None:
         self.slots, self.states, self.interval, self.pooled = slots, states, interval, pooled
         self.wide = wide  # whether the convolution's state holds the tokens of a draft
         self.open: dict[str, Held] = {}
-        self.finished: dict[str, int] = {}  # request -> number of the step
-        self.used: dict[str, int] = {}  # request -> tokens of its stream
-        self.checkpoints: dict[str, tuple[int, int]] = {}  # name -> slot and tokens
-        self.dropped: dict[str, int] = {}  # checkpoint -> number of the step
-        self.owner: dict[int, str] = {}  # slot -> whose it is, in words
-        self.places: dict[int, str] = {}  # place in the buffer of steps -> whose it is
+        self.finished, self.used, self.checkpoints, self.dropped, self.owner, self.places = {}, {}, {}, {}, {}, {}
         self.drafted: int | None = None  # the tokens of a row in the buffer of steps
         self.number = 0  # of the step
         self.calls = 0
@@ -56,8 +35,6 @@ class Ledger:
             raise PlacedError("", f"the session ends with open requests: {names}", "finish each of them")
         if not self.calls:
             raise PlacedError("", NOTHING_CALLED)
-
-    # --- steps --------------------------------------------------------------------------------------------------
 
     def _admit(self, step: line_model.Admit) -> None:
         self._new(step.request, "/request")
@@ -101,12 +78,6 @@ class Ledger:
     def _take(self, step: line_model.Take) -> None:
         one = self._written(step.request, "kept as a checkpoint")
         self._checkpoint(step.checkpoint, step.slot, one.tokens, "")
-
-    def _checkpoint(self, name: str, slot: int, tokens: int, at: str) -> None:
-        if name in self.checkpoints:
-            raise PlacedError(f"{at}/checkpoint", f"there is a checkpoint {name!r} already: drop it, or choose a name")
-        self._claim(slot, f"checkpoint {name!r}", f"{at}/slot")
-        self.checkpoints[name] = slot, tokens
 
     def _restore(self, step: line_model.Restore) -> None:
         one = self._settled(step.request, "/request", "restored")
@@ -209,13 +180,6 @@ class Ledger:
             if not -1 <= parent < t:
                 raise PlacedError(f"{at}/{t}", f"token {t} follows {parent}: a parent comes before, or is -1")
 
-    def _place(self, row: line_model.Branch, at: str) -> None:
-        if row.place >= self.slots:
-            raise PlacedError(at, f"there is no place {row.place}: the buffer has {self.slots}, counted from 0")
-        if row.place in self.places:
-            raise PlacedError(at, f"place {row.place} belongs to the drafts of {self.places[row.place]!r}")
-        self.places[row.place] = row.request
-
     def _settle(self, step: line_model.Settle) -> None:
         self._distinct([row.request for row in step.rows if row is not None])
         for i, row in enumerate(step.rows):
@@ -241,11 +205,6 @@ class Ledger:
         if self.drafted is None:
             raise PlacedError("/do", "no step drafts before this one")
         self.calls += 1
-
-    def _unplace(self, one: Held) -> None:
-        if one.pending is not None:
-            del self.places[one.pending.place]
-        one.pending = None
 
     def _decode(self, step: line_model.Decode) -> None:
         self._distinct([row.request for row in step.rows if row is not None])
@@ -304,79 +263,6 @@ class Ledger:
         self._unplace(one)
         del self.open[step.request]
         self.finished[step.request] = self.number
-
-    # --- accounts -----------------------------------------------------------------------------------------------
-
-    def _new(self, name: str, at: str) -> None:
-        if name in self.open:
-            raise PlacedError(at, f"request {name!r} is open already: a new one needs a name of its own")
-        if name in self.finished:
-            message = f"request {name!r} was finished in step {self.finished[name]}: a new one needs a name of its own"
-            raise PlacedError(at, message)
-        self.used[name] = 0
-
-    def _request(self, name: str, at: str) -> Held:
-        if name in self.finished:
-            raise PlacedError(at, f"request {name!r} was finished in step {self.finished[name]}")
-        if name not in self.open:
-            raise PlacedError(at, f"request {name!r} was never admitted", nearest(name, self.open))
-        return self.open[name]
-
-    def _resident(self, name: str, at: str, verb: str) -> Held:
-        one = self._request(name, at)
-        if one.slot is None:
-            raise PlacedError(at, f"request {name!r} is evicted, so it cannot be {verb}", "resume it first")
-        return one
-
-    def _settled(self, name: str, at: str, verb: str) -> Held:
-        one = self._resident(name, at, verb)
-        if one.drafts:
-            message = f"request {name!r} has drafts that are not committed, so it cannot be {verb}"
-            raise PlacedError(at, message, "commit first; a roll back decides what counts")
-        if one.pending is not None:
-            message = f"request {name!r} has drafts that are not settled, so it cannot be {verb}"
-            raise PlacedError(at, message, "settle first, what counts or nothing")
-        return one
-
-    def _written(self, name: str, verb: str) -> Held:
-        one = self._settled(name, "/request", verb)
-        if not one.tokens:
-            message = f"request {name!r} has no token yet, so it cannot be {verb}"
-            raise PlacedError("/request", message, "prefill or decode first")
-        return one
-
-    def _known(self, name: str) -> tuple[int, int]:
-        if name in self.checkpoints:
-            return self.checkpoints[name]
-        if name in self.dropped:
-            raise PlacedError("/checkpoint", f"checkpoint {name!r} was dropped in step {self.dropped[name]}")
-        raise PlacedError("/checkpoint", f"checkpoint {name!r} was never taken", nearest(name, self.checkpoints))
-
-    def _claim(self, slot: int, owner: str, at: str) -> None:
-        if slot >= self.slots:
-            raise PlacedError(at, f"there is no slot {slot}: the pool has {self.slots}, counted from 0")
-        if slot in self.owner:
-            raise PlacedError(at, f"slot {slot} belongs to {self.owner[slot]}")
-        self.owner[slot] = owner
-
-    def _release(self, slots: Iterable[int | None]) -> None:
-        for slot in slots:
-            if slot is not None:
-                del self.owner[slot]
-
-    def _distinct(self, names: list[str]) -> None:
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                raise PlacedError("/rows", f"request {name!r} has two rows: a call takes each request once")
-
-    def _add(self, name: str, taken: int, accepted: int | None = None, settled: bool = True) -> None:
-        """Tokens that a request takes from its stream, and how many of them count."""
-        one = self.open[name]
-        one.used += taken
-        self.used[name] = one.used
-        one.tokens += taken if accepted is None else accepted
-        if settled:
-            one.settled = one.tokens
 
 
 def walk(line: "line_model.SessionLine", follow: Callable[[Ledger, Any], None] | None = None) -> Ledger:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from gdnspec.model.base import Model, explaining
 from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer
+from gdnspec.model.wording import SHOULD, meant, of_json, worded
 
 M = TypeVar("M", bound=Model)
 B = TypeVar("B", bound=BaseModel)
@@ -78,7 +79,7 @@ def parse_json(text: str, path: Path, line: int | None = None) -> Any:
         return json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constants, parse_float=_finite)
     except json.JSONDecodeError as error:
         place = f"line {line or error.lineno}, column {error.colno}"
-        raise SpecError([Problem(path, f"not JSON: {error.msg}", place)]) from None
+        raise SpecError([Problem(path, of_json(error.msg), place)]) from None
     except RecursionError:
         raise SpecError([Problem(path, MAX_DEPTH_MESSAGE, at)]) from None
     except ValueError as error:
@@ -112,10 +113,14 @@ def _problem(path: Path, line: int | None, error: Any, data: Any) -> Problem:
         message = MAX_DEPTH_MESSAGE if deep else f"not JSON: {message.removeprefix('Invalid JSON: ')}"
     elif error["type"] == "union_tag_not_found":
         message = f"missing key {error['ctx']['discriminator']}"
+    elif error["type"] == "union_tag_invalid":
+        found, key = error["ctx"], error["ctx"]["discriminator"].strip("'")
+        pointer += json_pointer(key)
+        message = f"{SHOULD}{found['expected_tags']}, not {shortened(found['tag'])}"
     elif error["type"] == "value_error":
         message = message.removeprefix("Value error, ")
     else:
-        message += f", not {shortened(error.get('input'))}"
+        message, hint = f"{worded(error)}, not {shortened(error.get('input'))}", meant(error)
     place = f"line {line}" if line else ""
     place += (": " if line and pointer else "") + pointer
     return Problem(path, message, place, hint)
@@ -139,8 +144,8 @@ def _problems(path: Path, line: int | None, error: ValidationError, data: Any) -
             return [*found.values(), Problem(path, message, f"line {line}" if line else "")]
         problem = _problem(path, line, entry, data)
         known = found.get(problem.place)
-        if known is not None and known.message.startswith("Input should be") and problem.message not in known.message:
-            either = known.message.split(", not ")[0] + " or " + problem.message.removeprefix("Input should be ")
+        if known is not None and known.message.startswith(SHOULD) and problem.message not in known.message:
+            either = known.message.split(", not ")[0] + " or " + problem.message.removeprefix(SHOULD)
             problem = Problem(path, either, problem.place, problem.hint)
         found[problem.place] = problem
     return list(found.values())

@@ -7,6 +7,8 @@ from pydantic import Field
 from gdnspec.model.base import Model, Version1
 from gdnspec.model.elements import Version
 
+UNWRITTEN = "every value is NaN: was it never written?"  # the message of an output that is as the worker made it
+
 Status = Literal[
     "PASSED",
     "INCORRECT_SHAPE",

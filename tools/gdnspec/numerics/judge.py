@@ -12,7 +12,7 @@ from gdnspec.model.budget import SPACING
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope
 from gdnspec.model.elements import Tensor as TensorModel
-from gdnspec.model.result import OutputErrors, Place, Status
+from gdnspec.model.result import UNWRITTEN, OutputErrors, Place, Status
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.allowed import budget
 from gdnspec.numerics.code_steps import coded
@@ -55,7 +55,7 @@ def judge(
     at = _at(worst, tensor, definition)
     if not finite:
         unwritten = bool(torch.isnan(have.values).all())
-        what = "every value is NaN: was it never written?" if unwritten else "it has values that are not finite"
+        what = UNWRITTEN if unwritten else "it has values that are not finite"
         return Verdict("NON_FINITE", f"{tensor.name}: {what}{at}", record)
     if exceeded:
         said = ", ".join(f"{m} {found.maxima[m]:.4g} > {limits[m]:.4g}" for m in exceeded)
@@ -99,7 +99,7 @@ def _place(found: Errors, metric: str, have: Vectors, want: Vectors, finite: boo
 def _at(place: Place | None, tensor: TensorModel, definition: Definition) -> str:
     if place is None:
         return ""
-    got = "not finite" if place.got is None else f"{place.got:.6g}"
+    got = "a value that is not finite" if place.got is None else f"{place.got:.6g}"
     if roles.of_all(definition, tensor):
         return f"; worst at index {place.vector}, element {place.element}: got {got}, expected {place.expected:.6g}"
     first = (tensor.shape or [])[0]

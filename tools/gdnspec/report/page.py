@@ -17,7 +17,6 @@ from markupsafe import Markup
 
 from gdnspec import __version__
 from gdnspec.catalog.definitions import Found, presets
-from gdnspec.catalog.families import regimes
 from gdnspec.catalog.traces import Measured
 from gdnspec.catalog.workloads import workloads
 from gdnspec.model.definition import Definition
@@ -64,6 +63,7 @@ class Section:
     workloads: dict[str, Workload | None]  # None: measured or judged, but in no file now
     anchors: dict[str, str]
     answers: list[fastest.Answer]
+    words: dict[str, str]  # what each regime of its family is
     places: dict[str, list[Row]] = field(default_factory=dict)  # of each workload, best first
 
     @property
@@ -98,7 +98,7 @@ def render(contents: Contents) -> str:
     scripts.append(f"(() => {{\n{own}}})();")
     return _templates().get_template("page.html.j2").render(
         sections=sections, answers=answers, first=fastest.first(answers, usual), weights=weights, contents=contents,
-        version=__version__, drawn=drawn, presets=presets(), regime_words=regimes(),
+        version=__version__, drawn=drawn, presets=presets(),
         generated=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), solutions=names, most=MOST_BASELINES,
         grids=kills.grids(contents.selftest, contents.found) if contents.selftest else [],
         written=contents.matrix,
@@ -123,8 +123,9 @@ def _section(item: Found, contents: Contents, data: dict[str, Any], environments
     every: dict[str, Workload | None] = {**known, **dict.fromkeys(sorted(others - set(known)))}
     answers = fastest.answers(item, mine, lines, contents.peers)
     section = Section(
-        item.definition, mine, baselines(mine, contents.peers), regimes, lines, every, _anchors(name, every), answers
-    )
+        item.definition, mine, baselines(mine, contents.peers), regimes, lines, every, _anchors(name, every), answers,
+        item.family.about.regimes,
+    )  # fmt: skip
     for row in sorted(mine, key=lambda row: (row.trace.device, row.rank is None, row.method, row.rank or 0)):
         section.places.setdefault(row.trace.workload, []).append(row)
     return section

@@ -11,7 +11,8 @@ METRICS = ("relative_l2", "worst_vector")
 
 
 def profiles(verdicts: Iterable[CheckResult], known: dict[str, Workload]) -> list[dict[str, Any]]:
-    """One entry per verdict and output with a profile. The longest sequences come first, because drift shows there."""
+    """One entry per verdict and output with errors at more than one position. The longest sequences come first, because
+    drift shows there."""
     found = [
         {
             "workload": result.workload,
@@ -24,6 +25,6 @@ def profiles(verdicts: Iterable[CheckResult], known: dict[str, Workload]) -> lis
         }
         for result in verdicts
         for item in result.outputs
-        if item.profile
+        if len(item.profile) > 1
     ]
     return sorted(found, key=lambda entry: (-entry["buckets"][-1][1], entry["workload"], entry["solution"]))

@@ -8,8 +8,9 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from gdnspec.inputs.random import Stream
+from gdnspec.model.accounts import Held
 from gdnspec.model.errors import PlacedError
-from gdnspec.model.ledger import Held, Ledger
+from gdnspec.model.ledger import Ledger
 from gdnspec.model.session_line import SessionLine, States, Step
 
 STEPS = 24  # before the requests are finished

@@ -16,11 +16,11 @@ from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.loading import parse_json, read_text
 from gdnspec.model.vectors import VectorsManifest, VectorWorkload
 from gdnspec.model.workload import Workload
-from gdnspec.vectors import plain
+from gdnspec.vectors import conventions, plain
 from gdnspec.vectors.describe import INPUTS, SUFFIX, describe
 from gdnspec.vectors.readme import readme
 
-MANIFEST, README, CONVENTIONS = "manifest.json", "README.md", "CONVENTIONS.md"
+MANIFEST, README = "manifest.json", "README.md"
 UNKNOWN = "0" * 64
 
 
@@ -47,7 +47,8 @@ def export(found: Found, lines: list[Workload], out: Path, force: bool) -> int:
         manifest = VectorsManifest(schema_version=1, definition=found.definition, workloads=workloads)
         (stage / MANIFEST).write_text(text(manifest), encoding="utf-8")
         (stage / README).write_text(readme(manifest), encoding="utf-8")
-        (stage / CONVENTIONS).write_bytes((found.family.folder / "README.md").read_bytes())
+        for name, words in conventions.pages(found.family.folder).items():
+            (stage / name).write_text(words, encoding="utf-8")
         _into_place(stage, out)
     return total
 
@@ -124,5 +125,5 @@ def _into_place(stage: Path, out: Path) -> None:
     (out / MANIFEST).unlink(missing_ok=True)
     if (out / INPUTS).exists():
         shutil.rmtree(out / INPUTS)
-    for name in (INPUTS, CONVENTIONS, README, MANIFEST):
-        (stage / name).rename(out / name)
+    for file in sorted(stage.iterdir(), key=lambda file: file.name == MANIFEST):
+        file.rename(out / file.name)

@@ -19,7 +19,7 @@ The judge draws the inputs again, computes the expected values in float64 and ap
 |---|---|
 | `manifest.json` | everything about the calls, below |
 | `inputs/<workload>.safetensors` | the input tensors of one call |
-| `CONVENTIONS.md` | what the operator means: equations, layouts, gates, heads, types, edges, metrics |
+| `CONVENTIONS.md`, and those that it names | what the operator means: equations, layouts, gates, heads, types, edges |
 
 ## manifest.json
 

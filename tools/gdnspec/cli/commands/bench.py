@@ -19,7 +19,7 @@ from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
 from gdnspec.cli.device import chosen_device, likely_device, require_device
 from gdnspec.cli.live import LiveTable, ratios_of
 from gdnspec.cli.options import Definitions, DefinitionsDir, Solutions, SolutionsDir, Workloads, WorkloadsFile
-from gdnspec.cli.selection import chosen_solutions, select
+from gdnspec.cli.selection import chosen_solutions, select, unserved
 from gdnspec.cli.weighted import weighted
 from gdnspec.model.errors import SpecError
 from gdnspec.model.loading import is_file
@@ -167,7 +167,7 @@ def _tasks(
         require(item.definition, lines)
     jobs = list(plan(chosen, selected, where))
     if not jobs:
-        raise SpecError("no chosen solution serves a chosen definition: see gdnspec list solutions")
+        raise SpecError(unserved([item.definition.name for item, _ in selected], chosen))
     beside = list(plan(baselines, selected, where))
     return [Task(job, [b for b in beside if _same(b, job) and b.solution != job.solution]) for job in jobs]
 

@@ -30,7 +30,9 @@ injected.install()
 
 
 def capture(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND..", help="The program, after two dashes.")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="COMMAND", help="After two dashes: the program and its arguments.")
+    ],
     definition_: Annotated[
         str,
         typer.Option(

@@ -90,6 +90,9 @@ Save = Annotated[
     bool,
     typer.Option("--save", help="With --invariance: write what was found into traces/ of each solution."),
 ]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Name each workload that passed, and show each failure whole.")
+]
 Matching = Annotated[
     str | None,
     typer.Option(
@@ -111,7 +114,7 @@ def check(
     workloads_file: WorkloadsFile = None,
     keyword: Matching = None,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", "-x", help="Stop at the first failure.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also name each workload that passed.")] = False,
+    verbose: Verbose = False,
     watch: Annotated[bool, typer.Option("--watch", help="Judge again whenever a source changes.")] = False,
     show_output: Annotated[bool, typer.Option("--show-output", help="Show what a kernel prints, on stderr.")] = False,
     device: DeviceName = "auto",

@@ -178,17 +178,18 @@ def _named(name: str, extra: Path | None) -> tuple[list[Found], Solution | None]
     known, _ = solutions(extra)
     if name not in known:
         raise SpecError(f"no definition or solution {name!r} ({nearest(name, [*definitions(), *known])})")
-    found, refused = [], []
+    found: list[Found] = []
+    refused: dict[str, None] = {}  # why, each once
     for served in known[name].manifest.entries:
         try:
             hold(definition(served))
             found.append(definition(served))
         except SpecError as error:
-            refused.append(str(error))
+            refused[str(error)] = None
+    if not found:
+        raise SpecError(f"the format cannot express any definition that {name} serves: {'; '.join(refused)}")
     for text in refused:
         complain(f"left out: {text}")
-    if not found:
-        raise SpecError(f"the format cannot express any definition that {name} serves: {refused[0]}")
     return found, known[name]
 
 

@@ -34,7 +34,7 @@ SPEC = "a list (1,63,1000), uniform:LO:HI or lognormal:MEDIAN:SIGMA"
 Name = Annotated[
     str | None,
     typer.Argument(
-        metavar="[DEFINITION]",
+        metavar="DEFINITION",
         help="The definition to make workloads for; with --sessions, a family.",
         autocompletion=offered.definitions,
     ),

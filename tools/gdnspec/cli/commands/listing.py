@@ -1,48 +1,61 @@
 """gdnspec list: list definitions, solutions, workloads, presets or regimes."""
 
-from enum import StrEnum
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from gdnspec.catalog import badges
-from gdnspec.catalog.definitions import applies, definitions, presets
+from gdnspec.catalog.definitions import applies, definitions
 from gdnspec.catalog.families import families
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import workloads
+from gdnspec.cli import offered
 from gdnspec.cli.console import add_row, print_json, print_table, table, warn
+from gdnspec.cli.matching import matching
 from gdnspec.cli.options import AsJson, DefinitionsDir, SolutionsDir
 from gdnspec.cli.reading import keep_all
-
-
-class What(StrEnum):
-    definitions = "definitions"
-    solutions = "solutions"
-    workloads = "workloads"
-    presets = "presets"
-    regimes = "regimes"
+from gdnspec.model.errors import SpecError, nearest
 
 
 def list_(
-    what: Annotated[What, typer.Argument(help="What to list.")] = What.definitions,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT",
+            help=f"What to list: {', '.join(offered.LISTS)}.",
+            autocompletion=offered.lists,
+        ),
+    ] = offered.LISTS[0],
+    words: Annotated[
+        str | None,
+        typer.Option("-k", metavar="EXPR", help="Only rows that contain these words: and, or, not."),
+    ] = None,
     solutions_dir: SolutionsDir = None,
     as_json: AsJson = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """List definitions, solutions, workloads, presets or regimes."""
+    if what not in _ROWS:
+        raise SpecError(f"no list of {what!r} ({nearest(what, _ROWS)})")
+    holds = matching(words) if words is not None else None
     keep_all()
-    title, columns, rows = _ROWS[what](solutions_dir)
+    columns, rows = _ROWS[what](solutions_dir)
+    if holds is not None:
+        rows = [row for row in rows if holds(" ".join(map(str, row)))]
+        if not rows:
+            raise SpecError(f"no row has the words -k {words!r}: gdnspec list {what} shows all")
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
         return
-    result = table(title, *columns)
+    result = table("", *columns)
     for row in rows:
         add_row(result, *row)
     print_table(result)
 
 
-Listing = tuple[str, list[str], list[list[Any]]]
+Listing = tuple[list[str], list[list[Any]]]  # the names of the columns, and the rows
 
 
 def _definitions(_: Path | None) -> Listing:
@@ -51,7 +64,7 @@ def _definitions(_: Path | None) -> Listing:
         d = found.definition
         c = d.conventions
         rows.append([d.name, d.stage, c.state_layout, c.decay_gate, c.qk_norm, len(workloads(found))])
-    return "", ["definition", "stage", "state_layout", "decay_gate", "qk_norm", "workloads"], rows
+    return ["definition", "stage", "state_layout", "decay_gate", "qk_norm", "workloads"], rows
 
 
 def _solutions(extra: Path | None) -> Listing:
@@ -63,7 +76,7 @@ def _solutions(extra: Path | None) -> Listing:
          ", ".join(s.manifest.entries)]
         for s in found.values()
     ]  # fmt: skip
-    return "", ["solution", "language", "device", "invariance", "definitions"], rows
+    return ["solution", "language", "device", "invariance", "definitions"], rows
 
 
 def _workloads(_: Path | None) -> Listing:
@@ -72,24 +85,25 @@ def _workloads(_: Path | None) -> Listing:
         for w in workloads(found):
             axes = " ".join(f"{name}={size}" for name, size in w.axes.items())
             rows.append([found.definition.name, w.name, w.suite, w.preset, w.regime or "tensors", axes])
-    return "", ["definition", "workload", "suite", "preset", "regime", "axes"], rows
+    return ["definition", "workload", "suite", "preset", "regime", "axes"], rows
 
 
 def _presets(_: Path | None) -> Listing:
     rows = []
-    for name, preset in presets().items():
-        serves = [n for n, found in definitions().items() if applies(preset, found.definition)]
-        axes = " ".join(f"{axis}={size}" for axis, size in preset.axes.items())
-        rows.append([name, axes, len(serves), preset.source.split(":")[0]])
-    return "", ["preset", "axes", "definitions", "source"], rows
+    for family in families().values():
+        own = [found.definition for found in definitions().values() if found.family.name == family.name]
+        for name, preset in family.presets.items():
+            serves = sum(applies(preset, definition) for definition in own)
+            axes = " ".join(f"{axis}={size}" for axis, size in preset.axes.items())
+            rows.append([family.name, name, axes, serves, preset.source.split(":")[0]])
+    return ["family", "preset", "axes", "definitions", "source"], rows
 
 
 def _regimes(_: Path | None) -> Listing:
     rows = [[family.name, *item] for family in families().values() for item in family.about.regimes.items()]
-    return "", ["family", "regime", "inputs"], rows
+    return ["family", "regime", "inputs"], rows
 
 
-_ROWS = {
-    What.definitions: _definitions, What.solutions: _solutions, What.workloads: _workloads, What.presets: _presets,
-    What.regimes: _regimes,
-}  # fmt: skip
+_ROWS: dict[str, Callable[[Path | None], Listing]] = dict(
+    zip(offered.LISTS, (_definitions, _solutions, _workloads, _presets, _regimes), strict=True)
+)

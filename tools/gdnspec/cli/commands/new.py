@@ -3,7 +3,6 @@
 import json
 import shlex
 import tempfile
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -17,42 +16,41 @@ from gdnspec.cli import offered
 from gdnspec.cli.console import say
 from gdnspec.cli.options import DefinitionsDir
 from gdnspec.cli.scaffold import SCAFFOLDS
-from gdnspec.model.errors import Problem, SpecError
+from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.solution import PLACEHOLDER_AUTHOR, PLACEHOLDER_TEXT, Manifest
 
 
-class Language(StrEnum):
-    python = "python"
-    triton = "triton"
-    cuda = "cuda"
-
-
 def new(
-    name: Annotated[str, typer.Argument(help="The solution's name: lower case, digits, underscores.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The solution's name: lower case, digits, underscores.")],
     definition_names: Annotated[
         list[str],
         typer.Option(
             "--definition", help="A definition that it serves; repeatable.", autocompletion=offered.definitions
         ),
     ],
-    language: Annotated[Language, typer.Option(help="The language of the kernel.")] = Language.python,
+    language: Annotated[
+        str,
+        typer.Option(help=f"The language of the kernel: {', '.join(SCAFFOLDS)}.", autocompletion=offered.languages),
+    ] = "python",
     solutions_dir: Annotated[Path | None, typer.Option(help="Make its folder here; default: solutions/.")] = None,
     author: Annotated[str, typer.Option(help="Name to credit.")] = PLACEHOLDER_AUTHOR,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Scaffold a solution: a manifest, and a kernel file with every argument and its shape."""
+    if language not in SCAFFOLDS:
+        raise SpecError(f"no language {language!r} ({nearest(language, SCAFFOLDS)})")
     root = solutions_dir or paths.solutions_dir()
     if solutions_dir is None and "site-packages" in root.parts:
         raise SpecError("this gdnspec is installed and has no folder of solutions: name one with --solutions-dir DIR")
     found = [definition(item).definition for item in dict.fromkeys(definition_names)]
-    scaffold = SCAFFOLDS[language.value]
+    scaffold = SCAFFOLDS[language]
     manifest = {
         "schema_version": 1,
         "name": name,
-        "language": language.value,
+        "language": language,
         "authors": [author],
         "license": "Apache-2.0",
-        "description": f"{', '.join(d.name for d in found)} in {language.value}: {PLACEHOLDER_TEXT}",
+        "description": f"{', '.join(d.name for d in found)} in {language}: {PLACEHOLDER_TEXT}",
         "sources": [scaffold.file],
         "requires": scaffold.requires,
         "deterministic": False,  # true also promises the same bits in every call, which few kernels keep

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gdnspec.catalog.families import families
 from gdnspec.catalog.faults import Bad, honest, known_bad, of_family, rejections
 from gdnspec.catalog.solutions import Solution
 from gdnspec.catalog.writing import require_file
@@ -128,7 +129,7 @@ def _known(names: list[str] | None, good: list[Solution]) -> list[str]:
     everything = [*rejections(), *(solution.name for solution in good)]
     for name in found:
         if name not in everything:
-            raise SpecError(f"no known-bad or honest solution {name!r} ({nearest(name, everything)})")
+            raise SpecError(f"no known-bad or honest solution {name!r} ({nearest(name, [*everything, *families()])})")
     return found
 
 

@@ -1,4 +1,4 @@
-"""gdnspec show NAME: one definition, solution, workload, preset or regime."""
+"""gdnspec show NAME: one definition, solution, workload, preset, regime or family."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ import typer
 
 from gdnspec import paths
 from gdnspec.catalog.definitions import Found, definitions, preset, presets
-from gdnspec.catalog.families import regimes
+from gdnspec.catalog.families import Family, families, having_regime, regimes
 from gdnspec.catalog.solutions import Solution, no_variant, solutions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli import offered
@@ -21,7 +21,8 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            help="A definition, solution, preset, regime, workload or DEFINITION/WORKLOAD.",
+            metavar="NAME",
+            help="A definition, solution, preset, regime, family, workload or DEFINITION/WORKLOAD.",
             autocompletion=offered.everything,
         ),
     ],
@@ -29,7 +30,7 @@ def show(
     as_json: AsJson = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Show one definition, solution, preset, regime or workload in full."""
+    """Show one definition, solution, preset, regime, workload or family in full."""
     keep_all()
     if name in definitions():
         found = definitions()[name]
@@ -38,8 +39,11 @@ def show(
     if (found_preset := preset(name)) is not None:
         print_json(found_preset.model_dump(mode="json", exclude_none=True))
         return
-    if (words := regimes().get(name)) is not None:
-        print_json({name: words}) if as_json else say(f"{name}: {words}")
+    if meanings := {family.name: family.about.regimes[name] for family in having_regime(name)}:
+        print_json({name: meanings}) if as_json else say("\n".join(f"{name} of {f}: {w}" for f, w in meanings.items()))
+        return
+    if name in families():
+        _family(families()[name], as_json)
         return
     known, problems = solutions(solutions_dir)
     base, _, variant = name.partition(":")
@@ -54,7 +58,7 @@ def show(
         return
     for problem in problems:
         warn(str(problem))
-    everything = [*definitions(), *presets(), *regimes(), *known]
+    everything = [*families(), *definitions(), *presets(), *regimes(), *known]
     raise SpecError(f"nothing is named {name!r} ({nearest(name, everything)})")
 
 
@@ -109,7 +113,21 @@ def _definition(found: Found) -> None:
         say(f"            {second.function} above {second.above_tokens} tokens")
     if d.extends is not None:
         say(f"extends     {d.extends}: {paths.shown(found.file)} holds what differs")
-    say(f"workloads   {len(workloads(found))}: gdnspec list workloads")
+    say(f"workloads   {len(workloads(found))}: gdnspec list workloads -k {d.name}")
+    say(f"solutions   gdnspec list solutions -k {d.name}")
+
+
+def _family(family: Family, as_json: bool) -> None:
+    names = [name for name, found in definitions().items() if found.family.name == family.name]
+    if as_json:
+        print_json({"family": family.name, "definitions": names, "presets": [*family.presets],
+                    "regimes": family.about.regimes})  # fmt: skip
+        return
+    out().print(family.name, style="bold")
+    say(f"conventions {paths.shown(family.folder)}/README.md\nreference   {paths.shown(family.reference)}")
+    say(f"presets     {len(family.presets)}: gdnspec list presets -k {family.name}")
+    say(f"regimes     {len(family.about.regimes)}: gdnspec list regimes -k {family.name}")
+    say("definitions " + "\n            ".join(names))
 
 
 def _domain(tensor: Tensor) -> str:

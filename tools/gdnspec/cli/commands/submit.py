@@ -34,7 +34,9 @@ def submit(
     name: Annotated[
         str,
         typer.Argument(
-            help="The solution, or NAME:VARIANT for evidence of a variant alone.", autocompletion=offered.solutions
+            metavar="NAME",
+            help="The solution, or NAME:VARIANT for evidence of a variant alone.",
+            autocompletion=offered.solutions,
         ),
     ],
     output: Annotated[

@@ -30,7 +30,10 @@ def traces() -> None:
 
 @app.command(epilog=EPILOG)
 def carry(
-    solution: Annotated[str, typer.Argument(help="The solution, or NAME:VARIANT.", autocompletion=offered.solutions)],
+    solution: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The solution, or NAME:VARIANT.", autocompletion=offered.solutions),
+    ],
     old_name: Annotated[
         str | None,
         typer.Option("--from", metavar="OLD", help="The former name of the solution, whose traces are read from git."),

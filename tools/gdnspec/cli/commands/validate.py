@@ -35,7 +35,8 @@ KINDS = f"{', '.join(NAMED)}, *.jsonl, *.safetensors, {CARRIED}/*.json, or a fol
 
 def validate(
     path: Annotated[
-        list[Path] | None, typer.Argument(help=f"Files: {KINDS}. If you name none: all that gdnspec ships.")
+        list[Path] | None,
+        typer.Argument(metavar="PATH", help=f"Files: {KINDS}. If you name none: all that gdnspec ships."),
     ] = None,
     definition: Annotated[
         str | None, typer.Option(help="The definition of workloads or tensors that are outside of definitions/.")

@@ -94,8 +94,9 @@ def unpacked(returned: Any, outputs: dict[str, torch.Tensor]) -> list[torch.Tens
         raise Refused(kind, f"the entry returned a {got} instead of a plain tuple of {', '.join(outputs)}")
     if len(values) != len(outputs):
         wanted = f"{len(outputs)}: {', '.join(outputs)}"
+        noun = "output" if len(values) == 1 else "outputs"
         more = " (what it updates in place is not returned)" if len(values) > len(outputs) else ""
-        raise Refused("shape", f"the entry returned {len(values)} outputs instead of {wanted}{more}")
+        raise Refused("shape", f"the entry returned {len(values)} {noun} instead of {wanted}{more}")
     for name, value in zip(outputs, values, strict=True):
         if type(value) is not torch.Tensor:
             kind = "tampered" if isinstance(value, torch.Tensor) else "shape"
