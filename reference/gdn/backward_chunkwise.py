@@ -56,7 +56,7 @@ def gradient_of_gates(Gamma: Tensor, gamma: Tensor, dGamma: Tensor, dgamma: Tens
 
 
 def handed_on(x: Tensor, chunk_size: int) -> Tensor:
-    """`x` as the walks leave it for the kernels behind them. With chunks of less than 64 tokens nobody keeps so many."""
+    """`x` as the walks leave it for the kernels behind them. Of shorter chunks nobody keeps the states."""
     return between_kernels(x) if chunk_size >= KEPT else x
 
 

@@ -9,8 +9,8 @@ from .stages import stage
 KIMI, WIDE = "kimi-linear-48b-a3b-tp1", "synthetic-gva-16x64-d128"
 LONG_ROWS = (2017,) * 130  # 262,210 tokens: past 2^31 elements of 64 heads of 128
 SHORT_ROWS = (1, 2, 0, 1, 3) * 820  # 4,100 sequences: past 2^31 elements of their 32 states
-# Of one token, rounding may leave nothing of a gate's gradient.
-BACKWARD_ROWS = (8, 9, 0, 8, 10) * 820
+# Of one token, rounding may leave nothing of a gate's gradient, or of a row of a layer's state.
+TOKENS_8 = (8, 9, 0, 8, 10) * 820
 STATES = "131,200 pairs, and more than 2^31 elements of states"
 
 
@@ -38,7 +38,7 @@ def of_checkpoints() -> Iterator[Line]:
 
 def of_gradients() -> Iterator[Line]:
     """All heads of a sample of sequences: dq and dk are sums over heads."""
-    yield prefill("past_2_31_states", KIMI, "typical", BACKWARD_ROWS, **far(4, None), covers=STATES)
+    yield prefill("past_2_31_states", KIMI, "typical", TOKENS_8, **far(4, None), covers=STATES)
 
 
 def of_decode() -> Iterator[Line]:
@@ -73,7 +73,7 @@ def of_chunks() -> Iterator[Line]:
 
 
 def of_layer() -> Iterator[Line]:
-    yield on_far_slots(layer("past_2_31_states", KIMI, SHORT_ROWS, "+-+-+" * 820, **far(8, None), covers=STATES))
+    yield on_far_slots(layer("past_2_31_states", KIMI, TOKENS_8, "+-+-+" * 820, **far(8, None), covers=STATES))
 
 
 def of_layer_decode() -> Iterator[Line]:
