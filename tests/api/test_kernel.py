@@ -11,11 +11,13 @@ import pytest
 import torch
 from conftest import ROOT
 from gdnspec.api import kernel as api_kernel
-from gdnspec.api.call_form import bound, defaults
+from gdnspec.api.allocate import outputs_of
+from gdnspec.api.call_form import bound, defaults, form
 from gdnspec.build.machine import Device
 from gdnspec.catalog.solutions import solutions
 from gdnspec.choice.choose import choose
 from gdnspec.choice.sizes import sizes
+from gdnspec.model.errors import SpecError
 
 DECODE, POOL, PREFILL = "gdn_decode_k_last", "gdn_decode_pool_k_last", "gdn_prefill_k_last"
 
@@ -66,6 +68,22 @@ def test_inputs_go_by_position_and_by_name() -> None:
         assert all(map(torch.equal, by_position, again))
     assert all(map(torch.equal, by_position, kernel.bind(*inputs.values())(*inputs.values())))
     assert all(map(torch.equal, by_position, kernel.bind(*list(inputs.values())[:8])(*inputs.values())))
+
+
+def test_outputs_are_allocated_by_sizes_that_the_caller_names() -> None:
+    """Without them, the last of the starts says how many checkpoints there are, which waits for a GPU."""
+    definition = gdnspec.definition("gdn_prefill_checkpoints")
+    given = definition.workload("two_chunks").inputs()
+    looks = form(definition.found, given)
+    nobody_reads = [None] * len(given)
+    *_, kept = outputs_of(definition.contract, looks, {"num_checkpoints": 5})(nobody_reads)
+    assert kept.shape[0] == 5
+    *_, counted = outputs_of(definition.contract, looks)(list(given.values()))
+    assert counted.shape[0] == int(given["checkpoint_cu_starts"][-1])
+    with pytest.raises(SpecError, match="has no axis 'checkpoints'"):
+        outputs_of(definition.contract, looks, {"checkpoints": 5})
+    with pytest.raises(SpecError, match="axes say num_seqs = 9, and the inputs"):
+        outputs_of(definition.contract, looks, {"num_seqs": 9})
 
 
 def test_it_says_what_it_is() -> None:

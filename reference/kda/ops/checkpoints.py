@@ -1,6 +1,7 @@
 """Kimi Delta Attention over whole sequences, with the states on the way that a prefix cache keeps."""
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from gdnspec.family import Asked, checks, register
@@ -105,7 +106,7 @@ def asked(
     checkpoint_interval: int = 64,
     scale: float | None = None,
 ) -> Asked:
-    """The definition has float32 states. How many checkpoints there are, it says by the end of their starts."""
+    """The definition has float32 states."""
     sizes.one_size(NAME, q, v)
     given = None if initial_state is None else initial_state.dtype
     g, beta, S = (None if x is None else x.float() for x in (g, beta, initial_state))
@@ -125,4 +126,12 @@ ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? g, Tensor? beta, Tensor? initial_state, Tensor cu_seqlens, "
     "Tensor checkpoint_cu_starts, SymInt num_checkpoints, int checkpoint_interval=64, float? scale=None"
 )
-OPERATOR = register(NAME, ARGUMENTS, "(Tensor, Tensor, Tensor)", plain, fake, asked)
+PLACE = [part.split()[1].partition("=")[0] for part in ARGUMENTS.split(", ")].index("num_checkpoints")
+
+
+def axes(*args: Any) -> dict[str, int]:
+    """How many checkpoints there are, before anybody reads their starts: so a CUDA graph can record the call."""
+    return {"num_checkpoints": args[PLACE]}
+
+
+OPERATOR = register(NAME, ARGUMENTS, "(Tensor, Tensor, Tensor)", plain, fake, asked, axes=axes)

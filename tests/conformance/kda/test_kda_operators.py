@@ -103,6 +103,21 @@ def test_a_compiled_function_computes_the_same(name: str) -> None:
         assert torch.equal(output, wanted)
 
 
+def test_how_many_checkpoints_there_are_is_not_read_from_their_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading would wait for the GPU, and no CUDA graph could record the call."""
+    call, bound = calls(torch.bfloat16, torch.float32, size=16)["checkpoints"], []
+    found = by_kernel.kernel("kda_prefill_checkpoints", call.args[:3])
+    bind = found.bind
+    monkeypatch.setattr(found, "bind", lambda *inputs, **more: bound.append(more) or bind(*inputs, **more))
+    monkeypatch.setattr(by_kernel, "kernel", lambda *_: found)
+    args = [*call.copy(), *_words(call)]
+    output, _, kept = KERNELS["kimi_delta_attention_checkpoints"]["CUDA"](*args)
+    assert bound == [{"axes": {"num_checkpoints": len(kept)}}]
+    wanted = call.outputs(*call.copy())
+    for found_here, value in ((output, wanted[0]), (kept, wanted[-1])):
+        torch.testing.assert_close(found_here.to(value.dtype), value, rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("turned", [False, True])
 def test_kernels_get_what_their_definition_says(name: str, turned: bool) -> None:

@@ -1,6 +1,6 @@
 """Allocates the outputs of a call."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,15 +17,17 @@ from gdnspec.model.values import whole
 Make = Callable[[Sequence[Any]], tuple[Tensor, ...]]
 
 
-def outputs_of(definition: Definition, looks: Form) -> Make:
-    """A function of all inputs that allocates the outputs, in the definition's order.
+def outputs_of(definition: Definition, looks: Form, axes: Mapping[str, int] | None = None) -> Make:
+    """A function of all inputs that allocates the outputs, in the definition's order. `axes`: sizes that otherwise the
+    values of an input say, such as num_checkpoints.
 
-    Raises `SpecError` if their sizes do not follow from the call.
+    Raises `SpecError` if their sizes do not follow from the call, or contradict it.
     """
-    unknown = {axis for axis in output_axes(definition) if axis not in looks.scope}
+    scope = _with_axes(definition, looks.scope, axes or {})
+    unknown = {axis for axis in output_axes(definition) if axis not in scope}
     if unknown:
-        return lambda inputs: _empty(definition, _with_values(definition, looks.scope, unknown, inputs), looks.device)
-    shaped = [_allocator(x, looks.device) for x in _empty(definition, looks.scope, torch.device("meta"))]
+        return lambda inputs: _empty(definition, _with_values(definition, scope, unknown, inputs), looks.device)
+    shaped = [_allocator(x, looks.device) for x in _empty(definition, scope, torch.device("meta"))]
     if len(shaped) == 1:
         (only,) = shaped
         return lambda inputs: (only(),)
@@ -55,6 +57,16 @@ def _empty(definition: Definition, scope: Scope, device: torch.device | None) ->
         )
     except ExpressionError as error:
         raise SpecError(f"{definition.name}: the sizes of its outputs do not follow from its inputs: {error}") from None
+
+
+def _with_axes(definition: Definition, scope: Scope, axes: Mapping[str, int]) -> Scope:
+    """The scope with sizes that the caller has named."""
+    for axis, size in axes.items():
+        if axis not in {known.name for known in definition.axes}:
+            raise SpecError(f"{definition.name} has no axis {axis!r}")
+        if scope.get(axis, size) != size:
+            raise SpecError(f"{definition.name}: axes say {axis} = {size}, and the inputs {scope[axis]}")
+    return {**scope, **axes}
 
 
 def _with_values(definition: Definition, scope: Scope, unknown: set[str], inputs: Sequence[Any]) -> Scope:

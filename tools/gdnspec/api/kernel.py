@@ -158,25 +158,29 @@ class Kernel:
             inputs = tuple(bound(self._found.definition, inputs, named).values())
         return self.bind(*inputs)(*inputs)
 
-    def bind(self, *inputs: Any) -> Callable[..., Outputs]:
+    def bind(self, *inputs: Any, axes: Mapping[str, int] | None = None) -> Callable[..., Outputs]:
         """A function of all inputs by position, for calls with the same shapes, strides, types, device and left-out
         inputs as these. It checks nothing, so that a caller that knows its shapes pays for the check once. Raises
-        `SpecError` if they do not fit."""
+        `SpecError` if they do not fit.
+
+        `axes`: sizes of outputs that no shape says, such as num_checkpoints. Each call reads what is left out from the
+        inputs' values: it waits for the GPU, and no CUDA graph can record it."""
         if len(inputs) != len(self._names):
             inputs = tuple(bound(self._found.definition, inputs, {}).values())
         key = tuple([(x.shape, x.dtype, x.device, x.stride()) if isinstance(x, Tensor) else x for x in inputs])
+        key = (*key, tuple(sorted(axes.items()))) if axes else key
         try:
             call = self._forms.get(key)
         except TypeError:  # not hashable: neither a tensor nor a number
             key, call = (), None
         if call is None:
-            call = self._bound(inputs)
+            call = self._bound(inputs, axes)
             if len(self._forms) >= MOST_FORMS:
                 self._forms.clear()
             self._forms[key] = call
         return call
 
-    def _bound(self, inputs: tuple[Any, ...]) -> Callable[..., Outputs]:
+    def _bound(self, inputs: tuple[Any, ...], axes: Mapping[str, int] | None) -> Callable[..., Outputs]:
         definition = self._found.definition
         values = bound(definition, inputs, {})
         looks = form(self._found, values, self._needed)
@@ -185,11 +189,13 @@ class Kernel:
         why = refusal(asked, self._choice.solution) if kind == self.device else f"it was chosen for {self.device}"
         if why is not None:
             raise SpecError(f"{self.solution} cannot serve this call: {why}; {serving(self._found)}")
-        return self._call(looks, defaults(definition, values, looks.scope))
+        return self._call(looks, defaults(definition, values, looks.scope), axes)
 
-    def _call(self, looks: Form, left_out: list[tuple[int, Any]]) -> Callable[..., Outputs]:
+    def _call(
+        self, looks: Form, left_out: list[tuple[int, Any]], axes: Mapping[str, int] | None
+    ) -> Callable[..., Outputs]:
         names, function, prepare = self._names, self._function, self._prepare
-        allocated = outputs_of(self._found.definition, looks) if self._entry.call == "out" else None
+        allocated = outputs_of(self._found.definition, looks, axes) if self._entry.call == "out" else None
         by_position = self._entry.file.endswith(".cu")  # an exported C++ function has no keywords
 
         def positional(*inputs: Any) -> Outputs:

@@ -1,6 +1,6 @@
 """Calls the CUDA kernel that gdnspec chooses for a definition, shapes and types."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -32,9 +32,11 @@ class Served:
 
 
 def by_kernel(
-    arguments: str, check: Callable[..., Any], asked: Callable[..., Asked], pools: Sequence[int] = ()
-) -> Served:
+    arguments: str, check: Callable[..., Any], asked: Callable[..., Asked], pools: Sequence[int] = (),
+    axes: Callable[..., Mapping[str, int]] | None = None,
+) -> Served:  # fmt: skip
     """An operator's function for CUDA tensors. `arguments`: those of its schema. `pools`: which of them it updates.
+    `axes` returns sizes of outputs that an argument says, and otherwise only the values of a tensor.
 
     `asked` returns the definition that says what a call means, its inputs in order, and what becomes of the outputs, or
     None. `check` raises an error for a call that is not served. Calls of one form are checked once, and their kernel is
@@ -50,7 +52,7 @@ def by_kernel(
             check(*args)
             if len(known) >= MOST:
                 known.clear()
-            call = known[key] = _told(_planned(asked, args), pools)
+            call = known[key] = _told(_planned(asked, args, axes), pools)
         return call
 
     return Served(find)
@@ -80,10 +82,13 @@ def chosen(definition: str, inputs: tuple[Any, ...]) -> Callable[..., Any]:
     return call
 
 
-def _planned(asked: Callable[..., Asked], args: tuple[Any, ...]) -> Callable[..., Any]:
+def _planned(
+    asked: Callable[..., Asked], args: tuple[Any, ...], axes: Callable[..., Mapping[str, int]] | None
+) -> Callable[..., Any]:
     """A call of the kernel for arguments of this form."""
     definition, inputs, finish = asked(*args)
-    call = kernel(definition, inputs).bind(*inputs)
+    found = kernel(definition, inputs)
+    call = found.bind(*inputs) if axes is None else found.bind(*inputs, axes=axes(*args))
 
     def converted(*args: Any) -> Any:
         _, inputs, finish = asked(*args)

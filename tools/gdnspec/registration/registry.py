@@ -5,7 +5,7 @@ kernel it asks for on a GPU. gradients.py has what a call that wants gradients r
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -26,11 +26,11 @@ KERNELS: dict[str, dict[str, Function]] = {}  # what each operator calls below a
 
 def register(
     name: str, arguments: str, returns: str, plain: Function, fake: Function, asked: Function,
-    backward: Backward | None = None,
+    backward: Backward | None = None, axes: Callable[..., Mapping[str, int]] | None = None,
 ) -> Function:  # fmt: skip
     """An operator without side effects. Returns it as a function of all arguments by position. `backward`: which
-    definition has its gradients."""
-    kernel = by_kernel(arguments, fake, asked)
+    definition has its gradients. `axes`: sizes of outputs that an argument says, and no shape."""
+    kernel = by_kernel(arguments, fake, asked, axes=axes)
     wanted = _differentiable(name, arguments, returns, plain, fake, lambda *args: kernel.find(*args)(*args), backward)
     kernels: dict[str, Function] = {"CPU": _precise(plain), "CUDA": kernel}
     return direct(operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted), kernel)
