@@ -38,8 +38,6 @@ from .backward import Gradients, fold_heads
 from .chunkwise import decay_ratios
 from .gated_delta_net import arithmetic_type, default_scale, expand_heads
 
-KEPT = 64  # the least tokens in a chunk where kernels keep the states at its edges
-
 
 def gradient_of_gates(Gamma: Tensor, gamma: Tensor, dGamma: Tensor, dgamma: Tensor) -> Tensor:
     """dalpha [.., C] from the gradients of Gamma [.., C, C] and of gamma [.., C].
@@ -53,11 +51,6 @@ def gradient_of_gates(Gamma: Tensor, gamma: Tensor, dGamma: Tensor, dgamma: Tens
     first[..., 0] = 1.0
     before = torch.cat([first, decays], -2)
     return (torch.einsum("...it,...ij->...tj", Gamma, d) * before).sum(-1)
-
-
-def handed_on(x: Tensor, chunk_size: int) -> Tensor:
-    """`x` as the walks leave it for the kernels behind them. Of shorter chunks nobody keeps the states."""
-    return between_kernels(x) if chunk_size >= KEPT else x
 
 
 def sequence(
@@ -106,8 +99,8 @@ def sequence(
 
     # Everything else, all chunks together: kernels of their own, which read what the walks left. The two outermost
     # states are given.
-    X, unweighted = handed_on(X, chunk_size), handed_on(R - keys.tril(-1) @ U, chunk_size)
-    starts[:, 1:], ends[:, :-1] = handed_on(starts[:, 1:], chunk_size), handed_on(ends[:, :-1], chunk_size)
+    X, unweighted = between_kernels(X, chunk_size), between_kernels(R - keys.tril(-1) @ U, chunk_size)
+    starts[:, 1:], ends[:, :-1] = between_kernels(starts[:, 1:], chunk_size), between_kernels(ends[:, :-1], chunk_size)
     dV = beta * X
     dP, dA = (G @ U.mT).tril(), -(X @ U.mT).tril(-1)
     read_q, read_k, written = Q @ starts.mT, K @ starts.mT, U @ ends

@@ -6,9 +6,10 @@ Each function takes and returns what its namesake in backward_around.py does. In
 """
 
 import torch
+from gdnspec.family import between_kernels
 from torch import Tensor
 
-from .backward_chunkwise import handed_on, prefill_backward_k_last
+from .backward_chunkwise import prefill_backward_k_last
 from .gated_delta_net import L2_EPSILON, arithmetic_type, softplus
 from .layer import RMS_EPSILON
 
@@ -42,7 +43,7 @@ def prefill_backward_raw_gates(
     alpha, beta = torch.exp(-A * s), 1.0 / (1.0 + torch.exp(-logits))
     r = [(x.square().sum(-1, keepdim=True) + L2_EPSILON) ** -0.5 if use_qk_l2norm else 1.0 for x in (Q, K)]
 
-    normalised = [handed_on(factor * x, chunk_size) for factor, x in zip(r, (Q, K), strict=True)]
+    normalised = [between_kernels(factor * x, chunk_size) for factor, x in zip(r, (Q, K), strict=True)]
     dQ, dK, dv, dalpha, dbeta, dh0 = prefill_backward_k_last(
         *normalised, V, alpha, beta, cu_seqlens, initial_state, scale, do, dht, chunk_size
     )  # fmt: skip

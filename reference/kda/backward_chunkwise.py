@@ -30,6 +30,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
+from gdnspec.family import between_kernels
 from torch import Tensor
 
 from .backward import Gradients, fold_heads
@@ -76,28 +77,32 @@ def forward(Q: Tensor, K: Tensor, V: Tensor, alpha: Tensor, beta: Tensor, G: Ten
     return Chunk(Q, K, V, alpha, beta, G, S, M, R, U), after
 
 
-def backward(c: Chunk, D: Tensor) -> Gradients:
-    """dQ, dK, dV, dg [H, C, ..], dbeta [H, C] and dS, from D, the gradient of the state at the end, [H, V, K]."""
-    Q, K, beta, S = c.Q, c.K, c.beta, c.S
+def backward(c: Chunk, D: Tensor, first: bool, last: bool, chunk_size: int) -> Gradients:
+    """dQ, dK, dV, dg [H, C, ..], dbeta [H, C] and dS, from D, the gradient of the state at the end, [H, V, K]. `first`,
+    `last`: of its sequence. The states there are given, and all others go from kernel to kernel."""
+    Q, K, beta = c.Q, c.K, c.beta
+    S = c.S if first else between_kernels(c.S, chunk_size)
+    end = D if last else between_kernels(D, chunk_size)
     Gamma, gamma = decay_ratios(c.alpha)
     KK, QK, to_end = scores(K, K, Gamma).tril(-1), scores(Q, K, Gamma), Gamma[:, -1]
     X = c.M.mT @ (QK.mT @ c.G + (to_end * K) @ D.mT)
     dR = beta * X
+    X, unweighted = between_kernels(X, chunk_size), between_kernels(c.R - KK @ c.U, chunk_size)
     P, B = (c.G @ c.U.mT).tril(), -beta * (X @ c.U.mT).tril(-1)
-    read_q, read_k, written = c.G @ S, dR @ S, c.U @ D  # [H, C, K]
+    read_q, read_k, written = c.G @ S, dR @ S, c.U @ end  # [H, C, K]
 
     later = Gamma * K[:, None]  # [H, i, j, K]: key j as token i meets it
     dQ = gamma * read_q + weighed(P, later)
     dK = to_end * written - gamma * read_k + weighed(B, later)
     dK = dK + weighed(P.mT, (Gamma * Q[:, :, None]).transpose(1, 2))
     dK = dK + weighed(B.mT, (Gamma * K[:, :, None]).transpose(1, 2))
-    dbeta = (X * (c.R - KK @ c.U)).sum(-1)
+    dbeta = (X * unweighted).sum(-1)
     dS = D * gamma[:, -1:] + c.G.mT @ (gamma * Q) - dR.mT @ (gamma * K)
 
     pairs = later * (P[..., None] * Q[:, :, None] + B[..., None] * K[:, :, None])  # Gamma dGamma
     pairs[:, -1] += to_end * K * written
     of_start = gamma * (Q * read_q - K * read_k)  # gamma dgamma
-    of_start[:, -1] += gamma[:, -1] * (D * S).sum(-2)
+    of_start[:, -1] += gamma[:, -1] * (end * S).sum(-2)
     before = torch.ones_like(P[0]).tril(-1)[..., None]  # j < t
     dg = (_from_here_on(pairs) * before).sum(2) + _from_here_on(of_start)
     return dQ, dK, dR, dg, dbeta, dS
@@ -141,7 +146,7 @@ def prefill_backward_k_last(
             one, S[n] = forward(*(x[rows].transpose(0, 1) for x in (Q, K, V, alpha, write, G)), S[n].clone())
             chunks.append((rows, one))
         for rows, one in reversed(chunks):
-            *of_tokens, dh0[n] = backward(one, dh0[n].clone())
+            *of_tokens, dh0[n] = backward(one, dh0[n].clone(), rows.start == start, rows.stop == stop, chunk_size)
             for whole, part in zip((dQ, dK, dV, dg, dbeta), of_tokens, strict=True):
                 whole[rows] = part.transpose(0, 1)
     dq, dk, dv = (fold_heads(dx, x.shape[1]).to(x.dtype) for dx, x in ((dQ, q), (dK, k), (dV, v)))

@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 
 MULTIPLES = {"bfloat16_products": 1.0, "bfloat16_products_5_4": 1.25, "bfloat16_products_3_2": 1.5}
 CHUNKS = (16, 64, 128)
+KEPT = 64  # the least tokens in a chunk where kernels keep the states at its edges
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, torch.mm)
 # By name, whether a tensor's method or a function of torch. What is missing here is exact, or rounded by IEEE 754.
 ROUNDED_BY_NOBODY = {
@@ -60,10 +61,11 @@ def takes_chunks(reference: Callable[..., Any]) -> bool:
     return "chunk_size" in inspect.signature(reference).parameters
 
 
-def between_kernels(x: Tensor) -> Tensor:
-    """`x`, which one kernel leaves in memory and another reads. The emulators round it as they round operands."""
-    if has_torch_function_unary(x):
-        return handle_torch_function(between_kernels, (x,), x)
+def between_kernels(x: Tensor, chunk_size: int) -> Tensor:
+    """`x`, which one kernel leaves in memory and another reads. The emulators round it as they round operands. Where a
+    chunk has less than 64 tokens it stays as it is, because nobody keeps the states of so many chunks."""
+    if chunk_size >= KEPT and has_torch_function_unary(x):
+        return handle_torch_function(between_kernels, (x,), x, chunk_size)
     return x
 
 
