@@ -28,15 +28,22 @@ The functions take and return what their namesakes in backward.py do. In float64
 over the chunks are serial: that of the states, and that of their gradients backwards.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
-from gdnspec.family import between_kernels
 from torch import Tensor
 
 from .backward import Gradients, fold_heads
 from .chunkwise import decay_ratios
 from .gated_delta_net import arithmetic_type, default_scale, expand_heads
+
+Stored = Callable[[Tensor], Tensor]
+
+
+def as_it_is(x: Tensor) -> Tensor:
+    """What the walks leave for the kernels behind them may be stored in 16 bits. Here it is not."""
+    return x
 
 
 def gradient_of_gates(Gamma: Tensor, gamma: Tensor, dGamma: Tensor, dgamma: Tensor) -> Tensor:
@@ -55,7 +62,7 @@ def gradient_of_gates(Gamma: Tensor, gamma: Tensor, dGamma: Tensor, dgamma: Tens
 
 def sequence(
     q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor, S: Tensor, do: Tensor, D: Tensor, scale: float,
-    chunk_size: int,
+    chunk_size: int, stored: Stored = as_it_is,
 ) -> Gradients:  # fmt: skip
     """One sequence of T >= 1 tokens: q, k [H, T, K]; v, do [H, T, V]; alpha, beta [H, T]; S and D, the gradient of the
     final state, [H, V, K]. Returns dq, dk, dv, dalpha, dbeta and the gradient of S."""
@@ -99,8 +106,8 @@ def sequence(
 
     # Everything else, all chunks together: kernels of their own, which read what the walks left. The two outermost
     # states are given.
-    X, unweighted = between_kernels(X, chunk_size), between_kernels(R - keys.tril(-1) @ U, chunk_size)
-    starts[:, 1:], ends[:, :-1] = between_kernels(starts[:, 1:], chunk_size), between_kernels(ends[:, :-1], chunk_size)
+    X, unweighted = stored(X), stored(R - keys.tril(-1) @ U)
+    starts[:, 1:], ends[:, :-1] = stored(starts[:, 1:]), stored(ends[:, :-1])
     dV = beta * X
     dP, dA = (G @ U.mT).tril(), -(X @ U.mT).tril(-1)
     read_q, read_k, written = Q @ starts.mT, K @ starts.mT, U @ ends
@@ -130,8 +137,9 @@ def prefill_backward_k_last(
     do: Tensor | None,
     dht: Tensor | None,
     chunk_size: int = 64,
+    stored: Stored = as_it_is,
 ) -> Gradients:
-    """As `backward.prefill_backward_k_last`, in chunks of `chunk_size` tokens."""
+    """As `backward.prefill_backward_k_last`, in chunks of `chunk_size` tokens. `stored`: see `as_it_is`."""
     dtype = arithmetic_type(q, k, v, g, beta, initial_state, do, dht)
     H, num_seqs = max(q.shape[1], v.shape[1]), cu_seqlens.numel() - 1
 
@@ -149,7 +157,7 @@ def prefill_backward_k_last(
             continue
         t = slice(start, stop)
         of_tokens = Q[:, t], K[:, t], V[:, t], alpha[:, t], write[:, t]
-        found = sequence(*of_tokens, S[n], dO[:, t], dS[n], default_scale(q.shape[-1], scale), chunk_size)
+        found = sequence(*of_tokens, S[n], dO[:, t], dS[n], default_scale(q.shape[-1], scale), chunk_size, stored)
         dQ[:, t], dK[:, t], dV[:, t], dalpha[:, t], dbeta[:, t], dh0[n] = found
     dq, dk, dv = (fold_heads(dx.transpose(0, 1), x.shape[1]).to(x.dtype) for dx, x in ((dQ, q), (dK, k), (dV, v)))
     return dq, dk, dv, dalpha.T.contiguous(), dbeta.T.contiguous(), dh0
@@ -167,11 +175,12 @@ def prefill_backward_k_first(
     do: Tensor | None,
     dht: Tensor | None,
     chunk_size: int = 64,
+    stored: Stored = as_it_is,
 ) -> Gradients:
-    """As `backward.prefill_backward_k_first`, in chunks of `chunk_size` tokens."""
+    """As `backward.prefill_backward_k_first`, in chunks of `chunk_size` tokens. `stored`: see `as_it_is`."""
     alpha = None if g is None else torch.exp(g.to(arithmetic_type(q, k, v, g, beta, initial_state, do, dht)))
     S, dS = (None if x is None else x.mT.contiguous() for x in (initial_state, dht))
     dq, dk, dv, dalpha, dbeta, dh0 = prefill_backward_k_last(
-        q, k, v, alpha, beta, cu_seqlens, S, scale, do, dS, chunk_size
+        q, k, v, alpha, beta, cu_seqlens, S, scale, do, dS, chunk_size, stored
     )  # fmt: skip
     return dq, dk, dv, dalpha if alpha is None else alpha * dalpha, dbeta, dh0.mT.contiguous()

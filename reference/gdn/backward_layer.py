@@ -20,6 +20,7 @@ from torch import Tensor
 
 from . import backward_around, backward_second, chunkwise, gated_delta_net
 from .backward_around import gated_rms_norm_backward
+from .backward_chunkwise import Stored, as_it_is
 from .convolution import conv1d_prefill
 from .gated_delta_net import arithmetic_type, forget_gate_raw, l2_normalise, split_channels
 from .layer import gated_rms_norm
@@ -38,14 +39,14 @@ RECURRENCE = Parts(
 )
 
 
-def in_chunks(size: int) -> Parts:
+def in_chunks(size: int, stored: Stored) -> Parts:
     """The same from the other derivations."""
 
     def rule(*args: Tensor | float | None) -> tuple[Tensor, Tensor]:
         return chunkwise.prefill_k_last(*args, chunk_size=size)  # type: ignore[arg-type]
 
     def rule_backward(*args: Tensor | float | None) -> tuple[Tensor, ...]:
-        return backward_second.prefill_backward_raw_gates(*args, chunk_size=size)  # type: ignore[arg-type]
+        return backward_second.prefill_backward_raw_gates(*args, chunk_size=size, stored=stored)  # type: ignore[arg-type]
 
     return Parts(rule, rule_backward, backward_second.conv1d_backward)
 
@@ -135,6 +136,8 @@ def layer_backward(
     return gradients(x, *weights, cu_seqlens, conv_state, initial_state, do, dconv_ht, dht, RECURRENCE)
 
 
-def layer_backward_in_chunks(*, chunk_size: int = 64, **inputs: Tensor) -> tuple[Tensor, ...]:
+def layer_backward_in_chunks(
+    *, chunk_size: int = 64, stored: Stored = as_it_is, **inputs: Tensor
+) -> tuple[Tensor, ...]:
     """As `layer_backward`, its parts from the other derivations; inputs by keyword."""
-    return gradients(**inputs, parts=in_chunks(chunk_size))
+    return gradients(**inputs, parts=in_chunks(chunk_size, stored))

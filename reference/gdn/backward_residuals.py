@@ -16,6 +16,7 @@ from torch import Tensor
 
 from . import backward, backward_chunkwise
 from .backward import Gradients
+from .backward_chunkwise import Stored, as_it_is
 from .gated_delta_net import arithmetic_type
 
 
@@ -58,11 +59,12 @@ def prefill_backward_checkpoints_in_chunks(
     checkpoint_cu_starts: Tensor,
     checkpoint_interval: int,
     chunk_size: int = 64,
+    stored: Stored = as_it_is,
 ) -> Gradients:
     """As `prefill_backward_checkpoints`, in chunks of `chunk_size` tokens, at most a piece."""
     return _by_pieces(
-        partial(backward_chunkwise.prefill_backward_k_last, chunk_size=chunk_size), q, k, v, g, beta, cu_seqlens,
-        initial_state, scale, do, dht, checkpoints, checkpoint_cu_starts, checkpoint_interval,
+        partial(backward_chunkwise.prefill_backward_k_last, chunk_size=chunk_size, stored=stored), q, k, v, g, beta,
+        cu_seqlens, initial_state, scale, do, dht, checkpoints, checkpoint_cu_starts, checkpoint_interval,
     )  # fmt: skip
 
 

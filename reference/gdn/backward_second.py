@@ -6,10 +6,9 @@ Each function takes and returns what its namesake in backward_around.py does. In
 """
 
 import torch
-from gdnspec.family import between_kernels
 from torch import Tensor
 
-from .backward_chunkwise import prefill_backward_k_last
+from .backward_chunkwise import Stored, as_it_is, prefill_backward_k_last
 from .gated_delta_net import L2_EPSILON, arithmetic_type, softplus
 from .layer import RMS_EPSILON
 
@@ -35,6 +34,7 @@ def prefill_backward_raw_gates(
     do: Tensor | None,
     dht: Tensor | None,
     chunk_size: int = 64,
+    stored: Stored = as_it_is,
 ) -> tuple[Tensor, ...]:
     """alpha = exp(-A s) with s = softplus(x): its derivative is -alpha A (1 - exp(-s)) in x and -alpha A s in log A."""
     dtype = arithmetic_type(q, k, v, a, b, A_log, dt_bias, initial_state, do, dht)
@@ -43,9 +43,9 @@ def prefill_backward_raw_gates(
     alpha, beta = torch.exp(-A * s), 1.0 / (1.0 + torch.exp(-logits))
     r = [(x.square().sum(-1, keepdim=True) + L2_EPSILON) ** -0.5 if use_qk_l2norm else 1.0 for x in (Q, K)]
 
-    normalised = [between_kernels(factor * x, chunk_size) for factor, x in zip(r, (Q, K), strict=True)]
+    normalised = [stored(factor * x) for factor, x in zip(r, (Q, K), strict=True)]
     dQ, dK, dv, dalpha, dbeta, dh0 = prefill_backward_k_last(
-        *normalised, V, alpha, beta, cu_seqlens, initial_state, scale, do, dht, chunk_size
+        *normalised, V, alpha, beta, cu_seqlens, initial_state, scale, do, dht, chunk_size, stored
     )  # fmt: skip
     if use_qk_l2norm:
         dQ, dK = through_l2_norm(Q, dQ), through_l2_norm(K, dK)

@@ -26,16 +26,23 @@ gate, dg_t is the sum of what has alpha_t for a factor, and nothing is divided:
 The function takes and returns what its namesake in backward.py does. In float64 the two agree to 1e-10.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from gdnspec.family import between_kernels
 from torch import Tensor
 
 from .backward import Gradients, fold_heads
 from .chunkwise import decay_ratios
 from .kimi_delta_attention import arithmetic_type, default_scale, expand_heads
+
+Stored = Callable[[Tensor], Tensor]
+
+
+def as_it_is(x: Tensor) -> Tensor:
+    """What the walks leave for the kernels behind them may be stored in 16 bits. Here it is not."""
+    return x
 
 
 class Chunk(NamedTuple):
@@ -77,17 +84,17 @@ def forward(Q: Tensor, K: Tensor, V: Tensor, alpha: Tensor, beta: Tensor, G: Ten
     return Chunk(Q, K, V, alpha, beta, G, S, M, R, U), after
 
 
-def backward(c: Chunk, D: Tensor, first: bool, last: bool, chunk_size: int) -> Gradients:
+def backward(c: Chunk, D: Tensor, first: bool, last: bool, stored: Stored) -> Gradients:
     """dQ, dK, dV, dg [H, C, ..], dbeta [H, C] and dS, from D, the gradient of the state at the end, [H, V, K]. `first`,
     `last`: of its sequence. The states there are given, and all others go from kernel to kernel."""
     Q, K, beta = c.Q, c.K, c.beta
-    S = c.S if first else between_kernels(c.S, chunk_size)
-    end = D if last else between_kernels(D, chunk_size)
+    S = c.S if first else stored(c.S)
+    end = D if last else stored(D)
     Gamma, gamma = decay_ratios(c.alpha)
     KK, QK, to_end = scores(K, K, Gamma).tril(-1), scores(Q, K, Gamma), Gamma[:, -1]
     X = c.M.mT @ (QK.mT @ c.G + (to_end * K) @ D.mT)
     dR = beta * X
-    X, unweighted = between_kernels(X, chunk_size), between_kernels(c.R - KK @ c.U, chunk_size)
+    X, unweighted = stored(X), stored(c.R - KK @ c.U)
     P, B = (c.G @ c.U.mT).tril(), -beta * (X @ c.U.mT).tril(-1)
     read_q, read_k, written = c.G @ S, dR @ S, c.U @ end  # [H, C, K]
 
@@ -125,6 +132,7 @@ def prefill_backward_k_last(
     do: Tensor | None,
     dht: Tensor | None,
     chunk_size: int = 16,
+    stored: Stored = as_it_is,
 ) -> Gradients:
     """As `backward.prefill_backward_k_last`, in chunks of `chunk_size` tokens. Gamma has chunk_size^2 K numbers for
     each head: small chunks are the quick ones here."""
@@ -146,7 +154,7 @@ def prefill_backward_k_last(
             one, S[n] = forward(*(x[rows].transpose(0, 1) for x in (Q, K, V, alpha, write, G)), S[n].clone())
             chunks.append((rows, one))
         for rows, one in reversed(chunks):
-            *of_tokens, dh0[n] = backward(one, dh0[n].clone(), rows.start == start, rows.stop == stop, chunk_size)
+            *of_tokens, dh0[n] = backward(one, dh0[n].clone(), rows.start == start, rows.stop == stop, stored)
             for whole, part in zip((dQ, dK, dV, dg, dbeta), of_tokens, strict=True):
                 whole[rows] = part.transpose(0, 1)
     dq, dk, dv = (fold_heads(dx, x.shape[1]).to(x.dtype) for dx, x in ((dQ, q), (dK, k), (dV, v)))

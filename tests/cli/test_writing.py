@@ -11,7 +11,7 @@ from conftest import ROOT, Run
 from gdnspec.catalog import writing
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.cli import files, matrix
-from gdnspec.cli.commands.new import Language, new
+from gdnspec.cli.commands.new import new
 from gdnspec.model.errors import SpecError
 from gdnspec.report import kills
 from gdnspec.submission.evidence import folder_of
@@ -137,7 +137,7 @@ def test_new_on_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
         return write(path, text, *more, **options)
 
     def make() -> None:
-        new("mine", [DECODE], Language.python, tmp_path / "solutions")
+        new("mine", [DECODE], "python", tmp_path / "solutions")
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full)

@@ -2,9 +2,9 @@
 
 import sys
 
-import gdnspec.family
 import pytest
 from conftest import ROOT
+from gdnspec.registration import by_kernel
 
 pytest.importorskip("transformers")
 SMALL = ["--device", "cpu", "--steps", "3", "--rows", "2", "--length", "24", "--hidden", "32", "--text", "5000"]
@@ -19,8 +19,8 @@ def test_the_curve_is_that_of_transformers(
     import train_two_layers
 
     asked: set[str] = set()
-    kernel = gdnspec.family.kernel
-    monkeypatch.setattr(gdnspec.family, "kernel", lambda name, *more: asked.add(name) or kernel(name, *more))
+    kernel = by_kernel.kernel
+    monkeypatch.setattr(by_kernel, "kernel", lambda name, *more: asked.add(name) or kernel(name, *more))
     monkeypatch.setattr(train_two_layers, "WINDOW", 1)
     assert train_two_layers.main([*SMALL, "--dtype", dtype]) == 0
     *head, last, compared = capsys.readouterr().out.splitlines()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gdnspec.api.kernel import kernel
     from gdnspec.interop.meaning import Meaning
     from gdnspec.interop.text import Text
-    from gdnspec.numerics.products import between_kernels, bfloat16_sum, rounded_products
+    from gdnspec.numerics.products import bfloat16_sum, rounded_products
     from gdnspec.numerics.torch_arrays import in_blocks, to_torch
     from gdnspec.registration import checks
     from gdnspec.registration.by_kernel import Asked
@@ -49,7 +49,7 @@ __all__ = [
     "DevicePainter", "Emulated", "Family", "Floats", "Foreign", "FreshLines", "Gate", "Grads", "Layout", "Meaning",
     "Memory", "NotExpressed", "NotRecorded", "Onnx", "OnnxNode", "OnnxWords", "Painter", "Part", "Published",
     "RegimeError", "Regrouped", "Scope", "SessionWords", "Sizes", "Source", "Stream", "SuiteError", "Suites", "Tensor",
-    "Text", "Workload", "between_kernels", "bfloat16_sum", "checks", "encode", "in_blocks", "is_state", "kernel",
+    "Text", "Workload", "bfloat16_sum", "checks", "encode", "in_blocks", "is_state", "kernel",
     "off_grid", "on_fine_grid", "on_grid", "register", "register_pool", "rounded_products", "sizes", "slots",
     "to_bfloat16", "to_torch",
 ]  # fmt: skip
@@ -57,7 +57,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """What needs torch is loaded when it is asked for: inputs are drawn without."""
-    if name in ("between_kernels", "bfloat16_sum", "rounded_products"):
+    if name in ("bfloat16_sum", "rounded_products"):
         from gdnspec.numerics import products
 
         return getattr(products, name)

@@ -104,7 +104,7 @@ def _reference_problems(definition: Definition, family: Family, file: Path) -> l
     if problems or definition.second_reference is None:
         return problems  # the second reference would have the same problems
     second = definition.second_reference.function
-    return _function_problems(definition, family, file, second, "/second_reference/function", ("chunk_size",))
+    return _function_problems(definition, family, file, second, "/second_reference/function", ("chunk_size", "stored"))
 
 
 def _function_problems(

@@ -6,7 +6,8 @@ which gives errors of the same size at other places; a single emulator would be 
 every operand is a sum of two bfloat16 terms.
 
 What several kernels hand on through memory, such as the states at the edges of chunks and their gradients, is in the
-operands' type there, also where no product takes it: a reference says so with `between_kernels`.
+operands' type there, also where no product takes it: a reference that takes `stored` applies it to that. Of chunks of
+less than 64 tokens nobody keeps so much: there `stored` changes nothing.
 
 A product with a single vector, as in a recurrence over tokens, stays in float32. In a reference that works in chunks it
 is rounded too: it is a chunk of one token, which kernels pad to a full one.
@@ -19,11 +20,12 @@ gradient with few elements, such as dA_log, had an error that differed by a quar
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function_unary
+from torch.overrides import TorchFunctionMode
 
 MULTIPLES = {"bfloat16_products": 1.0, "bfloat16_products_5_4": 1.25, "bfloat16_products_3_2": 1.5}
 CHUNKS = (16, 64, 128)
@@ -51,22 +53,18 @@ def rounded_products(
     names = iter(family(strict, chunked))
     for size in CHUNKS if chunked else (None,):
         for multiple in MULTIPLES.values():
-            with _Rounded(multiple, 2 if strict else 1, vectors=chunked):
-                values = reference(**arguments, **({} if size is None else {"chunk_size": size}))
+            terms = 2 if strict else 1
+            more: dict[str, Any] = {} if size is None else {"chunk_size": size}
+            if "stored" in inspect.signature(reference).parameters and (size or KEPT) >= KEPT:
+                more["stored"] = partial(_rounded, multiple=multiple, terms=terms)
+            with _Rounded(multiple, terms, vectors=chunked):
+                values = reference(**arguments, **more)
             yield next(names), (values,) if isinstance(values, Tensor) else values
 
 
 def takes_chunks(reference: Callable[..., Any]) -> bool:
     """Whether the reference takes a chunk size."""
     return "chunk_size" in inspect.signature(reference).parameters
-
-
-def between_kernels(x: Tensor, chunk_size: int) -> Tensor:
-    """`x`, which one kernel leaves in memory and another reads. The emulators round it as they round operands. Where a
-    chunk has less than 64 tokens it stays as it is, because nobody keeps the states of so many chunks."""
-    if chunk_size >= KEPT and has_torch_function_unary(x):
-        return handle_torch_function(between_kernels, (x,), x, chunk_size)
-    return x
 
 
 class _Rounded(TorchFunctionMode):
@@ -80,18 +78,17 @@ class _Rounded(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if function is between_kernels:
-            return self._rounded(args[0])
         product = function in PRODUCTS and all(x.dtype == torch.float32 for x in args[:2])
         if product and args[1].shape[-1] >= self.columns:
-            a, b = (self._rounded(x).double() for x in args[:2])
+            a, b = (_rounded(x, self.multiple, self.terms).double() for x in args[:2])
             return torch.matmul(a, b).float()
         if getattr(function, "__name__", "") in ROUNDED_BY_NOBODY:
             return _in_float64(function, args, kwargs or {})
         return function(*args, **(kwargs or {}))
 
-    def _rounded(self, x: Tensor) -> Tensor:
-        return bfloat16_sum(x * self.multiple, self.terms) / self.multiple
+
+def _rounded(x: Tensor, multiple: float, terms: int) -> Tensor:
+    return bfloat16_sum(x * multiple, terms) / multiple
 
 
 def _in_float64(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
