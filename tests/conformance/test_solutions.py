@@ -140,7 +140,9 @@ def test_the_plain_gradients_conform_on_a_cpu(gdnspec: Run, tmp_path: Path, name
     suites = {line.suite for line in workloads(find(name))} & {"conformance", "strict"}
     done = gdnspec("check", name, *(word for suite in suites for word in ("--suite", suite)), *options)
     assert done.returncode == 0, done.stderr
-    assert set(verdicts(tmp_path / "r.jsonl")["torch_backward", name].values()) == {"PASSED"}
+    found = verdicts(tmp_path / "r.jsonl")["torch_backward", name]
+    for_a_gpu = {line.name for line in workloads(find(name)) if line.device == "cuda"}  # rows past 2^31 elements
+    assert {verdict for row, verdict in found.items() if row not in for_a_gpu} == {"PASSED"}
 
 
 SERVED = [(n, d) for n in NAMES for d in json.loads((ROOT / "solutions" / n / "solution.json").read_text())["entries"]]
