@@ -61,14 +61,15 @@ class PresetPattern(Model):
 class FamilyFile(Model):
     """The description of a family.
 
-    `regimes`: the ways to draw inputs, each with a description. `vanishing`: regimes in which states, or what
-    the decays of a chunk leave of them, become so small that scaling by a power of two need not be exact: a term that
-    vanishes decides a sum that lies between two numbers. `strict`: regimes whose workloads belong to the strict suite.
-    `usual`: for each stage, the definition that request logs use by default. `emulators`: named lists of emulators, in
-    the order in which workloads store their errors. `measured_as`: the family name inside the hash of a definition, if
-    traces were measured under another name than that of the folder. `draws`: the generators that an input may name as
-    `draw`, each with a description; if there are any, every drawn input must name one. `sessions`: for each type of the
-    states in a pool, the definition that serves each kind of call of a session; a family without it has no sessions.
+    `regimes`: the ways to draw inputs, each with a description. `vanishing`: regimes in which states, or what the
+    decays of a chunk leave of them, become so small that scaling by a power of two need not be exact: a term that
+    vanishes may decide how a sum between two numbers is rounded. `strict`: regimes whose workloads belong to the
+    strict suite. `usual`: for each stage, the definition that request logs use by default. `emulators`: named lists
+    of emulators, in the order in which workloads store their errors. `measured_as`: the family name inside the hash
+    of a definition, if traces were measured under another name than that of the folder. `draws`: the generators
+    that an input may name as `draw`, each with a description; if there are any, every drawn input must name one.
+    `sessions`: for each type of the states in a pool, the definition that serves each kind of call of a session; a
+    family without it has no sessions.
     """
 
     schema_version: Version1
