@@ -42,7 +42,9 @@ def within_kernel(
     B = tl.zeros([C, C], dtype=tl.float32)
     own = tl.zeros([C], dtype=tl.float32)
     largest = tl.zeros([C], dtype=tl.float32)
-    for d_first in range(0, D, BD):
+    # Nothing is loaded ahead: r and G are also taken into registers, and Triton 3.6 would fill their places too early
+    # (README).
+    for d_first in tl.range(0, D, BD, num_stages=1):
         d = d_first + tl.arange(0, BD)
         r, G = operand(r_ptr, t, d, row, H * D, D), operand(do_ptr, t, d, row, H * D, D)
         dP = tl.dot(G, tl.trans(r), acc=dP)

@@ -74,6 +74,7 @@ def compiled(solution: str, calls: list[tuple[str, dict[str, object]]]) -> list[
     for (entry, _), kernels in zip(calls, found, strict=True):
         show(f"{solution} {entry}", kernels)
         assert all(kernel.spill_stores == kernel.spill_loads == 0 for kernel in kernels), (entry, kernels)
+        assert not any(kernel.refilled for kernel in kernels), (entry, kernels)
     return found
 
 

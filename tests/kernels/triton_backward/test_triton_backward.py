@@ -218,6 +218,7 @@ def test_kernels_fit_into_a_multiprocessor(
     assert [x.name for x in kernels] == [f"{name}_kernel" for name in names if name not in left_out]
     assert all(x.shared_bytes <= 227 * 1024 for x in kernels)
     assert all(max(x.spill_stores, x.spill_loads) <= spilled for x in kernels)
+    assert not any(x.refilled for x in kernels)
 
 
 @pytest.mark.thorough

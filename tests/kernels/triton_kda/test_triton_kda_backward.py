@@ -138,3 +138,4 @@ def test_kernels_fit_into_a_multiprocessor(shape: Arguments, spilled: int, monke
     assert [x.name for x in kernels] == [f"{name}_kernel" for name in names]
     assert all(x.shared_bytes <= 227 * 1024 for x in kernels)
     assert all(max(x.spill_stores, x.spill_loads) <= spilled for x in kernels)
+    assert not any(x.refilled for x in kernels)  # once within_kernel's: dk and dg were wrong, and other ones each time

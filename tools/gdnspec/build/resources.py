@@ -10,18 +10,21 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gdnspec.build.dry import arguments, ask, described, intercept_launches, run
 from gdnspec.build.loader import CUDA_FLAGS, load_function
+from gdnspec.build.refilled import refilled
 
 
 @dataclass(frozen=True)
 class KernelResources:
     """The resources of one compiled kernel: registers per thread, bytes spilled per thread, bytes of shared memory per
-    block, and whether ptxas reports that its wgmma instructions are serialised."""
+    block, and whether ptxas reports that its wgmma instructions are serialised. `refilled` counts the tiles that a loop
+    of a Triton kernel fills again while a product still reads them (refilled.py): then its results are wrong at times.
+    """
 
     name: str
     registers: int
@@ -29,6 +32,7 @@ class KernelResources:
     spill_loads: int
     shared_bytes: int
     serialised: bool = False
+    refilled: int = 0
 
 
 # --- Triton -----------------------------------------------------------------------------------------------------
@@ -75,7 +79,7 @@ def _assembled(kernel: Any) -> KernelResources:
         log = run([ptxas, "-v", f"--gpu-name={arch[1]}", str(source), "-o", str(source.with_suffix(".cubin"))]).stderr
     (used,) = parse_ptxas(log)
     # For ptxas, Triton's shared memory is dynamic and of unknown size; Triton knows the size.
-    return KernelResources(used.name, used.registers, used.spill_stores, used.spill_loads, int(kernel.metadata.shared))
+    return replace(used, shared_bytes=int(kernel.metadata.shared), refilled=len(refilled(kernel.asm["ttgir"])))
 
 
 # --- CUDA -------------------------------------------------------------------------------------------------------
