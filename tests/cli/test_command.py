@@ -34,7 +34,7 @@ def results(path: Path) -> list[dict[str, object]]:
 READING = {
     "list": ("list",),
     "list solutions": ("list", "solutions"),
-    "list workloads": ("list", "workloads"),
+    "list workloads": ("list", "workloads", "-k", "smoke and kda"),
     "list presets": ("list", "presets"),
     "show": ("show", "gdn_prefill_k_last"),
     "validate": ("validate",),
@@ -97,6 +97,7 @@ def test_the_list_of_commands_says_what_each_says_of_itself(path: tuple[str, ...
     assert "..." not in shown.replace("...jsonl", "")
 
 
+@pytest.mark.thorough  # test_processor_time.py bounds the same in the quick run
 def test_reading_json_costs_less_than_to_import_torch() -> None:
     def processor_seconds(*arguments: str) -> float:
         # Processor time of the child, not the wall's: other tests run beside this one.

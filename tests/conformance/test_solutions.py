@@ -46,7 +46,7 @@ FEWER = {
     "triton_decode": ["verify_k_last"],
     "triton_recurrent": ["prefill_k_last"],
     "triton_chunkwise": ["prefill_checkpoints"],
-    "triton_layer": ["conv1d_prefill", "prefill_from_conv_bf16_state"],
+    "triton_layer": ["prefill_from_conv_bf16_state"],
     "triton_backward": ["prefill_backward_k_last"],
     "torch_recurrent": ["prefill_k_first", "verify_k_last"],
     "torch_layer": ["conv1d_decode", "core_decode"],
@@ -63,7 +63,7 @@ FEWER = {
 # Whose definitions other solutions serve, too, or whose own tests sample its kernels.
 OTHERS = {
     "triton_recurrent", "triton_backward", "triton_layer_backward", "triton_kda", "triton_chunk_stages",
-    "torch_chunkwise",
+    "torch_chunkwise", "triton_chunkwise",
 }  # fmt: skip
 
 
