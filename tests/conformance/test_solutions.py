@@ -40,6 +40,22 @@ def test_a_source_that_is_a_link_is_refused(tmp_path: Path) -> None:
             load_solution(twin)
 
 
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [("MIT", True), ("mit OR Apache-2.0", True), ("LicenseRef-Mine", True), ("unknown", True),
+     ("MITT", False), ("MIT, Apache-2.0", False), ("my own", False), (" ", False)],
+)  # fmt: skip
+def test_a_licence_is_one_of_the_spdx_list(tmp_path: Path, text: str, right: bool) -> None:
+    shutil.copytree(ROOT / "solutions/torch_recurrent", tmp_path / "torch_recurrent")
+    file = tmp_path / "torch_recurrent/solution.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "license": text}))
+    if right:
+        assert load_solution(tmp_path / "torch_recurrent").manifest.license == text
+        return
+    with pytest.raises(SpecError, match=r"solution.json: /license: .* is no licence of the SPDX list.*Apache-2.0"):
+        load_solution(tmp_path / "torch_recurrent")
+
+
 CAPTURED = {f"gdn_{stage}_{layout}" for stage in ("prefill", "decode") for layout in ("k_last", "k_first")}
 # What an interpreter takes longest for: of definitions that share a kernel, those that differ most.
 FEWER = {
