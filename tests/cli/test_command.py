@@ -112,6 +112,20 @@ def test_reading_json_costs_less_than_to_import_torch() -> None:
         assert any(processor_seconds("-m", "gdnspec", *READING[name]) < most for _ in range(3)), name
 
 
+@pytest.mark.parametrize("path", [("check",), ("selftest",), ("workloads", "from-requests"), ("workloads",)])
+def test_help_keeps_words_whole(path: tuple[str, ...]) -> None:
+    """An option, or `batch-invariant`, in two parts is neither found nor copied."""
+    from gdnspec.cli.main import app
+
+    context = typer.Context(typer.main.get_command(app), terminal_width=80)
+    command: Any = context.command
+    for name in path:
+        command = command.get_command(context, name)
+    shown = command.get_help(typer.Context(command, info_name=path[-1], parent=context, terminal_width=80))
+    assert shown.count("\n") > 10
+    assert not [line for line in shown.splitlines() if line.rstrip().endswith("-")]
+
+
 def test_a_list_is_narrowed_by_words(gdnspec: Run) -> None:
     rows = json.loads(gdnspec("list", "presets", "-k", "kda and tp8", "--json").stdout)
     assert {row["family"] for row in rows} == {"kda"}
@@ -476,6 +490,7 @@ def test_ctrl_c_keeps_what_was_measured(make_solution: Callable[..., Path], tmp_
     assert "interrupted after 1 of 2" in err
     assert "Traceback" not in err
     assert "1 of 2 judged" in out, "what was measured is shown, and no verdict on the rest"
+    assert "not reached: 1 of 2 workloads" in out
     assert [row["workload"] for row in results(file)] == ["scale_zero"]
 
 
@@ -621,9 +636,11 @@ def test_a_polite_end_leaves_nothing_behind(make_solution: Callable[..., Path], 
     )  # fmt: skip
     until(lambda: list(scratch.glob("gdnspec-*/called")))
     process.terminate()
-    _, err = process.communicate(timeout=PATIENCE)
+    process.terminate()  # whoever ends a whole group may ask twice
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert "interrupted" in err
+    assert "interrupted after 0 of 2" in err
+    assert "not reached: 2 of 2 workloads" in out
     assert not list(scratch.glob("gdnspec-*"))
 
 
