@@ -22,11 +22,11 @@ run: $(STAMP)
 	$(BIN)/gdnspec check
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 6 --dist loadgroup -m "not thorough"  # three times the cores: many wait for a process
+	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not thorough"  # some wait for a process; each costs what it takes to load all tests
 
 # With what samples stand for in the quick run: minutes more.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n 6 --dist loadgroup
+	$(BIN)/python -m pytest -n 4 --dist loadgroup
 
 # Every known-bad solution until a workload rejects it, every honest one: about ten minutes on two processors.
 selftest: $(STAMP)

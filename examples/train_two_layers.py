@@ -105,9 +105,12 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=3e-3, help="of learning")
     parser.add_argument("--text", type=int, default=300_000, help="bytes of text")
     args = parser.parse_args(words)
-    for name in ("steps", "rows", "length", "hidden"):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name}: {getattr(args, name)} is less than 1")
+    for name in ("steps", "rows", "length", "hidden", "head_size"):
+        given = getattr(args, name)
+        if given is not None and given < 1:
+            parser.error(f"--{name.replace('_', '-')}: {given} is less than 1")
+    if not 0 < args.rate <= 1:
+        parser.error(f"--rate: {args.rate:g} is no rate of learning; give one above 0 and at most 1")
     if args.length >= args.text:
         parser.error(f"--length: a sequence of {args.length} tokens does not fit into --text {args.text} bytes")
     if args.device == "cuda" and not gpu:

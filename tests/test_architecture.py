@@ -39,6 +39,7 @@ def imports(file: Path) -> set[str]:
     return names - set(sys.stdlib_module_names)
 
 
+@pytest.mark.thorough  # `make lint` asks the same
 def test_import_contracts_hold() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache"],

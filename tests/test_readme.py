@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import Run
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
@@ -22,13 +23,12 @@ def test_it_stays_short() -> None:
 
 
 @pytest.mark.slow
-def test_the_output_shown_is_what_the_command_prints() -> None:
+def test_the_output_shown_is_what_the_command_prints(gdnspec: Run) -> None:
     """But for the largest error, which fresh workloads may move."""
     blocks = re.findall(r"<!-- output: gdnspec (.+?) -->\n```\n(.*?)```", TEXT, flags=re.DOTALL)
     assert blocks
     for command, shown in blocks:
-        words = [sys.executable, "-m", "gdnspec", *shlex.split(command), "--device", "cpu"]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = gdnspec(*shlex.split(command), "--device", "cpu")
         assert done.returncode == 0, done.stderr
         assert _columns(shown) <= _columns(done.stdout), done.stdout
 
@@ -42,15 +42,14 @@ def test_files_that_it_names_exist() -> None:
         assert (ROOT / target).exists(), target
 
 
-@pytest.mark.slow
-def test_commands_that_it_names_have_the_options() -> None:
+def test_commands_that_it_names_have_the_options(gdnspec: Run) -> None:
     commands = [line for block in re.findall(r"```\n(.*?)```", TEXT, flags=re.DOTALL) for line in block.splitlines()]
     commands += re.findall(r"`(gdnspec [^`]+)`", TEXT)
     asked = [shlex.split(line.removeprefix(".venv/bin/")) for line in commands if "gdnspec " in line[:20]]
     assert len(asked) > 8
     for _, *words in asked:
         names = [word for word in words if re.fullmatch(r"[a-z-]+", word)][: 2 if words[0] in GROUPS else 1]
-        done = subprocess.run([sys.executable, "-m", "gdnspec", *names, "--help"], capture_output=True, text=True)
+        done = gdnspec(*names, "--help")
         assert done.returncode == 0, (names, done.stderr)
         for option in (word for word in words if word.startswith("--")):
             assert option in done.stdout, (words, option)

@@ -1,10 +1,12 @@
 """The Python that README.md and the site show runs as it is written."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import forked_command
 import pytest
 from conftest import ROOT
 
@@ -27,9 +29,11 @@ def test_a_block_runs(page: str, text: str, tmp_path: Path) -> None:
     file = tmp_path / ("test_shown.py" if "import pytest" in text else "shown.py")
     judges = "verdict" in text
     file.write_text(text + ("print(verdict)\n" if judges and "import pytest" not in text else ""))
-    plugin = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    words = [sys.executable, *(plugin if "import pytest" in text else []), str(file)]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    if "import pytest" in text:
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    else:
+        done = forked_command.run([], {**os.environ}, tmp_path, script=file)
     assert done.returncode == 0, done.stdout + done.stderr
     shown = {"import pytest": "11 passed", "verdict": "13 of 13 workloads passed", "print(kernel)": "gdnspec.Kernel"}
     for word, wanted in shown.items():

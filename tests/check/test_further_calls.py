@@ -40,9 +40,9 @@ def ragged(minimum: int = 2) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "step"),  # the quick run has one row in five
+    ("name", "step"),  # the quick run has one row in fifteen
     [
-        ("lengths_by_identity", 5),
+        ("lengths_by_identity", 15),
         *(
             pytest.param(f"lengths_{x}", 1, marks=pytest.mark.thorough)
             for x in ("by_identity", "by_address", "by_address_and_shape", "of_first_call")

@@ -36,7 +36,9 @@ DRAWN = definitions().keys() - SUMS
 LARGE = {name: [w for w in workloads(definition(name)) if w.drawn] for name in DRAWN}
 # Drawn as others are, but for the type or the layout of states.
 ALIKE = ("k_first", "_bf16_state", "_int8_state", "_kv_dims", "_neg_eigval", "f32_qkv")
-SAMPLED = [pytest.param(n, marks=[pytest.mark.thorough] * n.endswith(ALIKE)) for n in sorted(LARGE)]
+DIFFERENT = [name for name in sorted(LARGE) if not name.endswith(ALIKE)]
+QUICK = {*DIFFERENT[::3], DECODE, PREFILL}
+SAMPLED = [pytest.param(n, marks=[pytest.mark.thorough] * (n not in QUICK)) for n in sorted(LARGE)]
 HEADS = "synthetic-gva-256x512-d8"
 LENGTHS = (5, 0, 3, 70, 1, 64, 2)
 

@@ -626,7 +626,27 @@ def test_a_full_memory_is_asked_again_with_a_fresh_child(
     assert result.status == "PASSED", result.message
     monkeypatch.setattr(module.Session, "__enter__", lambda self: (_ for _ in ()).throw(MemoryError("full")))
     (result,) = check(make_solution(body(RIGHT), name="again"))
-    assert (result.status, result.message) == ("UNSUPPORTED", "out of memory: full")
+    assert (result.status, result.message) == ("UNSUPPORTED", "out of memory in the judge: full")
+
+
+def test_whose_memory_ran_out_decides_on_the_status(
+    make_solution: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full GPU, with PyTorch's own exception: what a kernel allocates itself is its own affair."""
+    import torch
+    from gdnspec.check import run as module
+
+    said = "CUDA out of memory. Tried to allocate 80.00 GiB."
+    (result,) = check(make_solution(body(f"raise torch.OutOfMemoryError({said!r})")))
+    assert result.status == "RUNTIME_ERROR"
+    assert result.message.startswith(f"out of memory in the kernel: {said}\n")
+
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError(said)
+
+    monkeypatch.setattr(module.Session, "__enter__", full)
+    (result,) = check(make_solution(body(RIGHT), name="again"))
+    assert (result.status, result.message) == ("UNSUPPORTED", f"out of memory in the judge: {said}")
 
 
 def test_what_follows_a_full_memory_is_called_on_memory_of_its_own(

@@ -34,7 +34,7 @@ def results(path: Path) -> list[dict[str, object]]:
 READING = {
     "list": ("list",),
     "list solutions": ("list", "solutions"),
-    "list workloads": ("list", "workloads"),
+    "list workloads": ("list", "workloads", "-k", "smoke and kda"),
     "list presets": ("list", "presets"),
     "show": ("show", "gdn_prefill_k_last"),
     "validate": ("validate",),
@@ -97,6 +97,7 @@ def test_the_list_of_commands_says_what_each_says_of_itself(path: tuple[str, ...
     assert "..." not in shown.replace("...jsonl", "")
 
 
+@pytest.mark.thorough  # test_processor_time.py bounds the same in the quick run
 def test_reading_json_costs_less_than_to_import_torch() -> None:
     def processor_seconds(*arguments: str) -> float:
         # Processor time of the child, not the wall's: other tests run beside this one.
@@ -109,6 +110,20 @@ def test_reading_json_costs_less_than_to_import_torch() -> None:
     # `validate` reads every line of every suite.
     for name, most in (("list", torch), ("show", torch), ("validate", 2 * torch)):
         assert any(processor_seconds("-m", "gdnspec", *READING[name]) < most for _ in range(3)), name
+
+
+@pytest.mark.parametrize("path", [("check",), ("selftest",), ("workloads", "from-requests"), ("workloads",)])
+def test_help_keeps_words_whole(path: tuple[str, ...]) -> None:
+    """An option, or `batch-invariant`, in two parts is neither found nor copied."""
+    from gdnspec.cli.main import app
+
+    context = typer.Context(typer.main.get_command(app), terminal_width=80)
+    command: Any = context.command
+    for name in path:
+        command = command.get_command(context, name)
+    shown = command.get_help(typer.Context(command, info_name=path[-1], parent=context, terminal_width=80))
+    assert shown.count("\n") > 10
+    assert not [line for line in shown.splitlines() if line.rstrip().endswith("-")]
 
 
 def test_a_list_is_narrowed_by_words(gdnspec: Run) -> None:
@@ -475,6 +490,7 @@ def test_ctrl_c_keeps_what_was_measured(make_solution: Callable[..., Path], tmp_
     assert "interrupted after 1 of 2" in err
     assert "Traceback" not in err
     assert "1 of 2 judged" in out, "what was measured is shown, and no verdict on the rest"
+    assert "not reached: 1 of 2 workloads" in out
     assert [row["workload"] for row in results(file)] == ["scale_zero"]
 
 
@@ -620,9 +636,11 @@ def test_a_polite_end_leaves_nothing_behind(make_solution: Callable[..., Path], 
     )  # fmt: skip
     until(lambda: list(scratch.glob("gdnspec-*/called")))
     process.terminate()
-    _, err = process.communicate(timeout=PATIENCE)
+    process.terminate()  # whoever ends a whole group may ask twice
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert "interrupted" in err
+    assert "interrupted after 0 of 2" in err
+    assert "not reached: 2 of 2 workloads" in out
     assert not list(scratch.glob("gdnspec-*"))
 
 

@@ -16,7 +16,7 @@ from gdnspec.inputs.raw import read_raw
 from gdnspec.inputs.stream import write
 from gdnspec.model.dtypes import SIZES
 
-SAMPLED = [pytest.param(name, marks=[pytest.mark.thorough] * (i % 4 > 0)) for i, name in enumerate(definitions())]
+SAMPLED = [pytest.param(name, marks=[pytest.mark.thorough] * (i % 8 > 0)) for i, name in enumerate(definitions())]
 
 
 @pytest.mark.parametrize("name", SAMPLED)

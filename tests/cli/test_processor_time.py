@@ -31,7 +31,12 @@ def libraries() -> float:
 
 @pytest.mark.parametrize(
     ("arguments", "most"),
-    [(["validate"], 18.0), (["list"], 14.0), (["show", "gdn_decode_k_last"], 6.0), (["--help"], 2.0)],
+    [
+        (["validate"], 18.0),
+        pytest.param(["list"], 14.0, marks=pytest.mark.thorough),
+        (["show", "gdn_decode_k_last"], 6.0),
+        (["--help"], 2.0),
+    ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_reading_command_costs_a_few_times_its_libraries(arguments: list[str], most: float, libraries: float) -> None:

@@ -40,13 +40,29 @@ def test_a_source_that_is_a_link_is_refused(tmp_path: Path) -> None:
             load_solution(twin)
 
 
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [("MIT", True), ("mit OR Apache-2.0", True), ("LicenseRef-Mine", True), ("unknown", True),
+     ("MITT", False), ("MIT, Apache-2.0", False), ("my own", False), (" ", False)],
+)  # fmt: skip
+def test_a_licence_is_one_of_the_spdx_list(tmp_path: Path, text: str, right: bool) -> None:
+    shutil.copytree(ROOT / "solutions/torch_recurrent", tmp_path / "torch_recurrent")
+    file = tmp_path / "torch_recurrent/solution.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "license": text}))
+    if right:
+        assert load_solution(tmp_path / "torch_recurrent").manifest.license == text
+        return
+    with pytest.raises(SpecError, match=r"solution.json: /license: .* is no licence of the SPDX list.*Apache-2.0"):
+        load_solution(tmp_path / "torch_recurrent")
+
+
 CAPTURED = {f"gdn_{stage}_{layout}" for stage in ("prefill", "decode") for layout in ("k_last", "k_first")}
 # What an interpreter takes longest for: of definitions that share a kernel, those that differ most.
 FEWER = {
     "triton_decode": ["verify_k_last"],
     "triton_recurrent": ["prefill_k_last"],
     "triton_chunkwise": ["prefill_checkpoints"],
-    "triton_layer": ["conv1d_prefill", "prefill_from_conv_bf16_state"],
+    "triton_layer": ["prefill_from_conv_bf16_state"],
     "triton_backward": ["prefill_backward_k_last"],
     "torch_recurrent": ["prefill_k_first", "verify_k_last"],
     "torch_layer": ["conv1d_decode", "core_decode"],
@@ -63,7 +79,7 @@ FEWER = {
 # Whose definitions other solutions serve, too, or whose own tests sample its kernels.
 OTHERS = {
     "triton_recurrent", "triton_backward", "triton_layer_backward", "triton_kda", "triton_chunk_stages",
-    "torch_chunkwise",
+    "torch_chunkwise", "triton_chunkwise",
 }  # fmt: skip
 
 

@@ -89,6 +89,13 @@ def every_definition_has_a_page_with_its_equations(site: Path) -> None:
             assert f"<code>{tensor.name}</code>" in text, (name, tensor.name)
 
 
+def the_table_of_definitions_leads_to_each(site: Path) -> None:
+    text = (site / "reference/definitions/index.html").read_text()
+    table = text.partition('id="all-definitions"')[2]
+    for name in definitions():
+        assert f'<a href="{name}.html">' in table, name
+
+
 def every_solution_has_a_page_with_its_readme(site: Path) -> None:
     for file in ROOT.glob("solutions/*/solution.json"):
         text = (site / f"kernels/{file.parent.name}.html").read_text()
@@ -137,7 +144,8 @@ def test_the_site_builds_and_is_whole(tmp_path: Path) -> None:
     """In one test, as it takes seconds to build."""
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
-        capture_output=True, text=True, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True, text=True, cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "SITE_SEARCH": "false"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     no_page_asks_another_server_for_anything(tmp_path)
@@ -146,6 +154,7 @@ def test_the_site_builds_and_is_whole(tmp_path: Path) -> None:
     long_names_in_tables_may_break(tmp_path)
     each_column_of_times_names_its_command_and_day(tmp_path)
     every_definition_has_a_page_with_its_equations(tmp_path)
+    the_table_of_definitions_leads_to_each(tmp_path)
     every_solution_has_a_page_with_its_readme(tmp_path)
     every_command_and_option_is_there(tmp_path)
     formulas_are_drawn_and_none_is_left_as_text(tmp_path)

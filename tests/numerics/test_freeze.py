@@ -56,7 +56,7 @@ def test_every_frozen_figure_is_measured_again(gdnspec: Run, name: str, most: in
     if most == 100:  # of the many rows that are generated alike one in ten
         made = [w for w in lines if w.name.startswith(GENERATED)]
         lines = [w for w in lines if w not in made[: len(made) - len(made) // 10]]
-        lines = lines[::8]  # the thorough run measures each
+        lines = lines[::16]  # the thorough run measures each
     if name == "gdn_prefill_checkpoints":  # its longer lines are those of prefill, measured there
         lines = [w for w in lines if sum(w.sequence_lengths or ()) <= LONG // 4]
     chosen = [option for line in lines for option in ("--workload", line.name)]

@@ -45,6 +45,7 @@ def record(solution: Solution, verdicts: list[CheckResult]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough  # two checks on one cache run in the quick run
 def test_two_submissions_of_one_name_do_not_mix(make_solution: Make, tmp_path: Path) -> None:
     """The same name, two folders of sources, one cache, at the same time."""
     env = {**os.environ, "GDNSPEC_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}

@@ -311,7 +311,10 @@ SIDE_BY_SIDE = {
 }
 
 
-@pytest.mark.parametrize("name", definitions())
+THIRD = [pytest.param(name, marks=[pytest.mark.thorough] * (i % 3 > 0)) for i, name in enumerate(definitions())]
+
+
+@pytest.mark.parametrize("name", THIRD)
 def test_stats_serve_every_definition(capsys: pytest.CaptureFixture[str], name: str) -> None:
     file = definition(name).file.parent / "workloads.jsonl"
     stats([file])

@@ -3,17 +3,19 @@
 import ast
 import re
 from collections import Counter
+from functools import cache
 
 from gdnspec.catalog.definitions import Found, definitions
 from gdnspec.catalog.families import families
-from gdnspec.catalog.solutions import solutions
-from gdnspec.catalog.workloads import workloads
+from gdnspec.catalog.solutions import Solution, solutions
+from gdnspec.catalog.workloads import by_name
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import DerivedAxis, Tensor, VarAxis
 
 from docs.page import Page, code, shape, table
 
 CONVENTIONS = re.compile(r"^## (\d+)\. Conventions$", re.MULTILINE)
+FIRST_SENTENCE_END = re.compile(r"(?<=\.) ")
 SECTION = re.compile(r"^### ([^\n]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
 
 
@@ -22,6 +24,23 @@ def pages() -> list[Page]:
         Page(f"reference/definitions/{name}.md", _page(found), base=f"definitions/{found.family.name}/README.md")
         for name, found in definitions().items()
     ]
+
+
+def overview() -> str:
+    """A table of all definitions for each family. Its links start from definitions/."""
+    parts = ["## All definitions\n\n"]
+    for family in families().values():
+        mine = [found.definition for found in definitions().values() if found.family.name == family.name]
+        rows = [
+            (
+                f"[{d.name}](../docs/reference/definitions/{d.name}.md)",
+                d.stage,
+                FIRST_SENTENCE_END.split(d.description)[0],
+            )
+            for d in mine
+        ]
+        parts.append(f"### {family.name}\n\n{table(['definition', 'stage', 'what it computes'], rows)}")
+    return "".join(parts)
 
 
 def _page(found: Found) -> str:
@@ -121,13 +140,19 @@ def _symmetry(d: Definition, place: int) -> tuple[object, ...]:
 
 
 def _served(name: str) -> str:
-    serving = {one.manifest.name: one for one in solutions()[0].values() if name in one.manifest.entries}
+    serving = {one.manifest.name: one for one in _solutions() if name in one.manifest.entries}
     links = [f"[{one}](../../{item.folder.parent.name}/{one}/README.md)" for one, item in serving.items()]
     return f"## Solutions\n\n{', '.join(links) or 'None yet.'}\n\n"
 
 
+@cache
+def _solutions() -> list[Solution]:
+    """Read once for all pages."""
+    return [*solutions()[0].values()]
+
+
 def _suites(found: Found) -> str:
-    counts = Counter(line.suite for line in workloads(found))
+    counts = Counter(line.suite for line in by_name(found).values())
     return "## Workloads\n\n" + table(["suite", "workloads"], counts.items())
 
 

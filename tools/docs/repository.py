@@ -3,6 +3,7 @@
 from gdnspec import paths
 from gdnspec.catalog.families import families
 
+from docs import definition_pages
 from docs.page import Page
 
 FIXED = {
@@ -24,7 +25,11 @@ def included() -> list[Page]:
     found |= {f"solutions/{name}/LOG.md": f"kernels/logs/{name}.md" for name in _below("solutions", "LOG.md")}
     found |= {f"peers/{name}/README.md": f"scoreboard/peers/{name}.md" for name in _below("peers")}
     root = paths.data_root()
-    return [Page(place, (root / file).read_text(encoding="utf-8"), file) for file, place in found.items()]
+    more = {"definitions/README.md": "\n" + definition_pages.overview()}
+    return [
+        Page(place, (root / file).read_text(encoding="utf-8") + more.get(file, ""), file)
+        for file, place in found.items()
+    ]
 
 
 def _below(folder: str, name: str = "README.md") -> list[str]:

@@ -57,7 +57,7 @@ def emulate(folder: Path, *flags: str, edit: Edit | None = None, share: int = 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [5, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("share", [15, pytest.param(1, marks=pytest.mark.thorough)])
 def test_the_kernels_are_right(tmp_path: Path, share: int) -> None:
     done = emulate(tmp_path, "-O1", share=share)  # to build for -O2 takes longer than it saves
     assert done.returncode == 0, done.stdout + done.stderr

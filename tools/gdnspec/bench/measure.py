@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
 
-import torch
-
 from gdnspec.bench.health import driver_version, health
 from gdnspec.bench.rounds import paired
 from gdnspec.bench.speed import Contestant, Race, reserves
 from gdnspec.bench.statistics import summary
+from gdnspec.build.full_memory import full, out_of_memory
 from gdnspec.build.machine import Device, environment
 from gdnspec.catalog.traces import definition_hash
 from gdnspec.check.plan import Job
@@ -76,9 +75,10 @@ class Measurer:
             Race(contestants, self.seconds, options.timeout, options.seed).run(told)
         except InvalidWorkload as error:
             return [self._trace(job, "INVALID_WORKLOAD", str(error), checked)]
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            said = (str(error).splitlines() or ["no details"])[0]
-            return [self._trace(job, "UNSUPPORTED", f"out of memory: {said}", checked)]
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            return [self._trace(job, "UNSUPPORTED", full("judge", error), checked)]
         after = self._health()
         mine, *others = contestants
         trace = self._judged(mine, others, before, after)

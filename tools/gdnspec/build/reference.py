@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from gdnspec.build.full_memory import out_of_memory
 from gdnspec.catalog.families import Family
 from gdnspec.model.errors import RUNNING, Problem, RegimeError, SpecError
 from gdnspec.model.loading import is_file
@@ -30,13 +31,6 @@ FAMILY_CODE = "family.py"
 ASKED = ("painter", "problems", "emulators")  # every family needs these
 _OF_THE_JUDGE = re.compile(r"^ *(from|import) gdnspec\b", re.MULTILINE)
 BESIDE = ("suites", "scripts", "ops", "ops.py")  # no verdict depends on these
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether the error means that memory ran out. torch has three ways to say it, and is not imported here."""
-    return isinstance(error, MemoryError) or any(
-        word in f"{type(error).__name__}: {error}" for word in ("OutOfMemoryError", "can't allocate memory")
-    )
 
 
 @contextlib.contextmanager

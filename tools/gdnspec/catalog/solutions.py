@@ -21,6 +21,7 @@ MANIFEST = "solution.json"
 TRACES = "traces"  # the folder, beside the manifest
 Settings = dict[str, dict[str, Any]]  # `defines` and `arguments`, by name
 MAX_SOURCE_BYTES = 10 * 1024 * 1024
+UNKNOWN_LICENCE = "unknown"
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def load_solution(folder: Path) -> Solution:
     if manifest.name != folder.name:
         message = f"the name {manifest.name!r} differs from its folder's, {folder.name!r}"
         problems.append(Problem(file, message, "/name"))
+    problems += _licence_problems(file, manifest.license)
     total = 0
     for i, name in enumerate(manifest.sources):
         source = folder / name
@@ -144,6 +146,21 @@ def load_solution(folder: Path) -> Solution:
     if problems:
         raise SpecError(problems)
     return Solution(manifest, folder)
+
+
+def _licence_problems(file: Path, text: str) -> list[Problem]:
+    """A licence is an expression of SPDX identifiers, or "unknown", which imports write."""
+    from packaging import licenses  # a table of all identifiers: not before a manifest is read
+
+    if text == UNKNOWN_LICENCE:
+        return []
+    try:
+        licenses.canonicalize_license_expression(text)
+    except licenses.InvalidLicenseExpression:
+        message = f"{text!r} is no licence of the SPDX list"
+        hint = "for example Apache-2.0, MIT OR Apache-2.0, or LicenseRef-OWN-NAME for one that is not in the list"
+        return [Problem(file, message, "/license", hint)]
+    return []
 
 
 def _unreadable(source: Path) -> str:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor
 
+from gdnspec.build.full_memory import out_of_memory
 from gdnspec.check.call import Answer, Content, Session, description
 from gdnspec.check.plan import Job
 from gdnspec.check.second import Judge, promised
@@ -95,7 +96,9 @@ class Repeats:
         with ExitStack() as stack:
             try:
                 stack.enter_context(second)
-            except (MemoryError, torch.OutOfMemoryError):
+            except (MemoryError, RuntimeError) as error:
+                if not out_of_memory(error):
+                    raise
                 return
             other = second.with_tensors(apply_all(changes, second.content.tensors))
             for i in range(min(CROWDED, self.count)):

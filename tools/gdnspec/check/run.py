@@ -10,8 +10,8 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from gdnspec.build.full_memory import full, out_of_memory
 from gdnspec.build.machine import environment
-from gdnspec.build.reference import out_of_memory
 from gdnspec.catalog.definitions import Found
 from gdnspec.check import drawn, other_lengths
 from gdnspec.check.call import Answer, Content, Session
@@ -197,8 +197,7 @@ class Checker:
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
                 raise
-            said = (str(error).splitlines() or ["no details"])[0]
-            judgement = Judgement.of("UNSUPPORTED", f"out of memory: {said}")
+            judgement = Judgement.of("UNSUPPORTED", full("judge", error))
         return self._record(job, judgement, child)
 
     def _judged_with_room(self, job: Job, child: Child) -> Judgement:

@@ -121,15 +121,14 @@ def check_sessions(
             summary.interrupted = True
             _follow(request, SessionChecker(options, warn), jobs, summary, write, reused)
             summary.interrupted = False
+    if summary.interrupted:
+        complain(f"gdnspec: interrupted after {summary.count} of {len(jobs)}")
     if to_stdout:
         summary.print_repeated()
     else:
         print_summary(summary)
         _print_by_the_judge(summary)
-    if summary.interrupted:
-        complain(f"gdnspec: interrupted after {summary.count} of {len(jobs)}")
-        return 130
-    return summary.exit_code()
+    return 130 if summary.interrupted else summary.exit_code()
 
 
 def _serves(solution: Solution, family: Family) -> bool:

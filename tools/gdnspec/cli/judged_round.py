@@ -62,15 +62,15 @@ class Round:
         checker.wrong.rows.clear()
         if self.save and not summary.interrupted:
             save_invariance(summary, jobs, checker.options.seed)
+        if summary.interrupted:  # before the table: whoever reads stdout may be ended by the same signal
+            kept = f"; {self.reused} holds the results so far, and the same command continues from there"
+            complain(f"gdnspec: interrupted after {summary.count} of {len(jobs)}{kept if self.reused else ''}")
         if self.table and self.extras.invariance:
             print_invariance(summary)
         elif self.table:
             self._print(summary, len(jobs))
         else:
             summary.print_repeated()
-        if summary.interrupted:
-            kept = f"; {self.reused} holds the results so far, and the same command continues from there"
-            complain(f"gdnspec: interrupted after {summary.count} of {len(jobs)}{kept if self.reused else ''}")
         return summary
 
     def _earlier(self, jobs: list[Job]) -> dict[str, CheckResult]:

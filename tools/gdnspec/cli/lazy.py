@@ -1,21 +1,46 @@
 """Groups of commands. The module of a command is imported when the command runs; the help of a group imports none."""
 
+import contextlib
+import textwrap
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from gdnspec.cli.console import EPILOG
 
 Listed = dict[str, tuple[str, str]]  # command name -> `module:function` in cli/commands/, and its help in one sentence
 
 
+@contextlib.contextmanager
+def _whole_words() -> Iterator[None]:
+    """A line ends at a space alone: an option or `batch-invariant` in two parts is neither found nor copied."""
+    before = textwrap.TextWrapper.wordsep_re
+    textwrap.TextWrapper.wordsep_re = textwrap.TextWrapper.wordsep_simple_re
+    try:
+        yield
+    finally:
+        textwrap.TextWrapper.wordsep_re = before
+
+
+class _Whole:
+    """Help text whose words stay whole: neither typer nor click has an option for that."""
+
+    def get_help(self, ctx: Any) -> str:
+        with _whole_words():
+            return super().get_help(ctx)  # type: ignore[misc,no-any-return]
+
+
+class Command(_Whole, TyperCommand):
+    """A command whose help keeps words whole."""
+
+
 def group(listed: Listed) -> type[TyperGroup]:
     """The class of a group with these commands, for `typer.Typer(cls=..)`."""
 
-    class Group(TyperGroup):
+    class Group(_Whole, TyperGroup):
         def __init__(self, **attributes: Any) -> None:
             super().__init__(**attributes)
             self.commands = _Commands(listed)
@@ -64,5 +89,5 @@ def _load(name: str, place: str) -> Any:
     if isinstance(target, typer.Typer):
         holder.add_typer(target, name=name)
     else:  # a module may define an EPILOG with its own exit codes
-        holder.command(name, epilog=getattr(module, "EPILOG", EPILOG))(target)
+        holder.command(name, cls=Command, epilog=getattr(module, "EPILOG", EPILOG))(target)
     return typer.main.get_group(holder).commands[name]

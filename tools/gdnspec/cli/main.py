@@ -100,7 +100,9 @@ def options(
 
 
 def _as_interrupt(*_: object) -> None:
-    # SIGTERM is handled like Ctrl-C, so that children are stopped and finished results are kept.
+    # SIGTERM is handled like Ctrl-C, so that children are stopped and finished results are kept and shown. Whoever ends
+    # a whole group of processes may send it twice: the second must not cut the summary.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

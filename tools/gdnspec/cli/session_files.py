@@ -8,7 +8,7 @@ from pathlib import Path
 from gdnspec.catalog.families import Family, same_families
 from gdnspec.catalog.sessions import check, with_sessions
 from gdnspec.catalog.writing import require_file
-from gdnspec.cli.console import complain
+from gdnspec.cli.console import complain, number_of
 from gdnspec.cli.files import whole
 from gdnspec.cli.progress import counted
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
@@ -76,4 +76,4 @@ def write(family: Family, lines: Iterable[SessionLine], count: int, output: Path
     with whole(output) as file:
         file.write("".join(f"{row}\n" for row in rows))
     command = shlex.join(["gdnspec", "check", "--sessions", "--workloads", str(output), *same_families()])
-    complain(f"{len(rows)} sessions in {output}" + (f"; next: {command}" if freeze else ""))
+    complain(f"{number_of(len(rows), 'session')} in {output}" + (f"; next: {command}" if freeze else ""))

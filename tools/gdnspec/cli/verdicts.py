@@ -64,6 +64,11 @@ class Summary:
         return sum(len(results) for results in self.rows.values())
 
     @property
+    def not_reached(self) -> int:
+        """Of what was planned; 0 where that is unknown."""
+        return max(0, sum(self.planned.values()) - self.count)
+
+    @property
     def failed(self) -> bool:
         return any(result.failed for results in self.rows.values() for result in results)
 
@@ -126,7 +131,10 @@ def print_summary(summary: Summary) -> None:
 
 
 def print_notes(summary: Summary) -> None:
-    """Prints on stdout what was unsupported and why, and where the solutions ran."""
+    """Prints on stdout what was not reached, what was unsupported and why, and where the solutions ran."""
+    if summary.not_reached:
+        total = number_of(sum(summary.planned.values()), "workload")
+        say(f"not reached: {summary.not_reached} of {total}")
     everything = [result for results in summary.rows.values() for result in results]
     reasons = Counter((r.solution, r.message.split(" (")[0] if r.message.startswith("interpreted") else r.message)
                       for r in everything if r.status == "UNSUPPORTED")  # fmt: skip

@@ -10,8 +10,9 @@ from itertools import groupby
 from torch import Tensor
 
 from gdnspec import __version__
+from gdnspec.build.full_memory import full, out_of_memory
 from gdnspec.build.machine import Device, environment, lacking
-from gdnspec.build.reference import code_hash, out_of_memory
+from gdnspec.build.reference import code_hash
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.families import Family
 from gdnspec.catalog.sessions import names, serving
@@ -221,7 +222,7 @@ class SessionChecker:
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
                 raise
-            return ended("UNSUPPORTED", f"out of memory: {(str(error).splitlines() or ['no details'])[0]}")
+            return ended("UNSUPPORTED", full("judge", error))
 
     def _record(self, job: SessionJob, judgement: Judgement, child: Child, calls: "_Calls") -> CheckResult:
         name = job.solution.name

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from gdnspec.build.full_memory import full, out_of_memory
 from gdnspec.build.loader import load_function
 from gdnspec.sandbox.child import tamper
 from gdnspec.sandbox.child.crowd import Crowd
@@ -104,10 +105,13 @@ class Worker:
     def _failed(self, error: BaseException, kind: str) -> dict[str, Any]:
         if isinstance(error, Refused):
             return {"op": "error", "kind": error.kind, "message": str(error)}
+        message = f"{type(error).__name__}: {error}"
+        if out_of_memory(error):  # whatever the kernel was doing: it has too little memory, and compiles elsewhere
+            kind, message = "runtime", full("kernel", error)
         return {
             "op": "error",
             "kind": "compile" if _is_compile_error(error) else kind,
-            "message": f"{type(error).__name__}: {error}"[:2000],
+            "message": message[:2000],
             "trace": self._trace(error),
             "fatal": self._device_is_lost(),
         }
