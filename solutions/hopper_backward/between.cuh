@@ -14,6 +14,7 @@ struct GateSums {
   float of_start[2][kChunk];  // by half of the key channels: the gradient of the decay from the chunk's start
   float of_end[2][kChunk];    // and of that to its end
   float through[kWalkers];    // by warp: <S, dS>, the gradient of that from start to end
+  float of_beta[kChunk];      // dv . r of each token
 };
 
 // What reaches each gate through Gamma_ij, the decay of token i by all gates behind j: weighted = Gamma * dGamma; what is on
@@ -73,6 +74,10 @@ __device__ __forceinline__ void find_between(float (&found)[32], const float (&p
 #pragma unroll
   for (int m = 0; m < 4; ++m) {
     float logs[4], betas[4], x[8];
+    if (!of_scores && m == warp && lane / 8 == lane % 4) {  // the diagonal
+      sums.of_beta[row] = lane & 4 ? found[8 * m + 1] : found[8 * m];
+      sums.of_beta[row + 8] = lane & 4 ? found[8 * m + 7] : found[8 * m + 6];
+    }
     columns_of(logs, d.log, m, lane), columns_of(betas, d.beta, m, lane);
 #pragma unroll
     for (int c = 0; c < 4; ++c) betas[c] *= factor;

@@ -101,7 +101,8 @@ struct GradientBlock {
     }
   }
 
-  // Asks for queries and keys, and sums dbeta; by another.
+  // Asks for queries and keys, and sums what walks have found of dbeta; by another.
+  template <class E>
   __device__ __forceinline__ void feed_queries() const {
     int asked = 0, round = 0;
 #pragma unroll 1
@@ -117,7 +118,9 @@ struct GradientBlock {
       }
 #pragma unroll 1
       for (int h = task.k_head * p.k_group; h < (task.k_head + 1) * p.k_group; ++h) {
-        write_betas(p, at_place(p, task.place, h), task.first, task.valid, h, lane_here());
+        const int64_t at = at_place(p, task.place, h);
+        const auto& decays = *reinterpret_cast<const Decays*>(p.tiles + at * kTileBytes + kDecaysAt);
+        if (walk_finds_betas<E>(decays, task.at_end)) write_betas(p, at, task.first, task.valid, h, lane_here());
       }
     }
   }
@@ -225,7 +228,8 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     const uint32_t scores = anew(shared_address(s.matrices)), keys = scores + kBoxBytes;
     const int here = anew(lane);  // so that no places found from it are kept over products
     named_barrier(kMatrices, kGradientThreads);  // those of the head before are read
-    find_between<E>(of.between, products, d, p.scale, sums, wg == 0 ? scores : keys, anew(wg), anew(warp), here);
+    const int at_warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
+    find_between<E>(of.between, products, d, p.scale, sums, at_warp < 4 ? scores : keys, at_warp / 4, at_warp % 4, here);
     fence_async();
     named_barrier(kMatrices, kGradientThreads);
     wgmma_fence();
@@ -235,7 +239,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     multiply_turned<E>(dK, keys, k, true);
     wgmma_commit();
     if (of_block == 0) {
-      write_gates(p, sums, d, task.at_end, task.exact_end, at_place(p, task.place, h), task.first, task.valid, h, lane);
+      write_gates<E>(p, sums, d, task.at_end, task.exact_end, at_place(p, task.place, h), task.first, task.valid, h, anew(lane));
     }
     wgmma_wait<0>();
     settle(dQ), settle(dK);
