@@ -226,7 +226,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
     if (!Carries && (turn == 0 || turn == chunks - 1)) {
       const float* const given = turn == chunks - 1 && p.initial_state != nullptr ? state_of(p.initial_state) : nullptr;
-      const float found = dot_states_exactly<E>(dS, given, p.k_first, p.starts + of_slice, row, column, warp, lane);
+      const float found = dot_states_exactly<E>(dS, given, p.k_first, p.starts + of_slice, anew(row), anew(column), warp, lane_here());
       if (lane == 0) sums_at(p, at).of_states[walker] = found;
     }
     barrier_wait(shared_address(&s.full[place]), parity & 1);
