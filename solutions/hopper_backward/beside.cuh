@@ -12,7 +12,7 @@ struct alignas(1024) Part {
   unsigned char g[kBoxBytes], dv[kBoxBytes], r[kBoxBytes], S[kHalves * kBoxBytes], dS[kHalves * kBoxBytes];
 };
 
-// Sums over both halves: G S, dv S and r dS, of the warpgroup's key channels; and G r^T or dv r^T, the warpgroup's.
+// Sums over both halves: G S, dv S and r dS, of the warpgroup's key channels; and G r^T or r dv^T, the warpgroup's.
 struct Products {
   float read[32], erased[32], written[32], between[32];
 };
@@ -25,7 +25,7 @@ __device__ __forceinline__ void multiply_part(Products& to, const Part& part, bo
   multiply_boxes<E>(to.read, g, S, accumulate);
   multiply_boxes<E>(to.erased, dv, S, accumulate);
   multiply_boxes<E>(to.written, r, dS, accumulate);
-  multiply_rows<E, 4>(to.between, wg == 0 ? g : dv, r, accumulate);
+  multiply_rows<E, 4>(to.between, wg == 0 ? g : r, wg == 0 ? r : dv, accumulate);
   wgmma_commit();
 }
 

@@ -82,7 +82,8 @@ struct ForwardDecays {
 };
 struct ReverseDecays {
   float to_end[kChunk], read[kChunk], erased[kChunk], beta[kChunk];  // gamma_C / gamma; scale gamma; -beta gamma
-  float end[4];                                                      // gamma_C
+  float end[2];                                                      // gamma_C
+  float small_beta[2];                                               // 1 where Decays::small_beta is not 0
 };
 // The first two of the four; the others are those of eight tokens further.
 __device__ __forceinline__ constexpr int place_of_pair(int token) {
@@ -90,11 +91,15 @@ __device__ __forceinline__ constexpr int place_of_pair(int token) {
 }
 constexpr float kSteep = 0x1p-64f;  // a gate below that is not divided by
 // By tokens, one after the other: log2 of gamma, gamma, gamma_C / gamma, beta; and what a gate's gradient is divided by: alpha, 1 where
-// gates are logs, 0 where it is too steep. Whether any is.
+// gates are logs, 0 where it is too steep. Whether any is; and whether any beta is too small to be divided by.
 struct Decays {
   float log[kChunk], from_start[kChunk], to_end[kChunk], beta[kChunk], alpha[kChunk];
-  int any_steep[4];
+  int any_steep[2], small_beta[2];
 };
+// dbeta is dv . r / beta, of the last kernel's products, where dv keeps what x has: in bfloat16, which has exponents for that, if no
+// beta of the chunk is small. Elsewhere the reverse walk finds it, and at both ends of a sequence, where r has two terms.
+template <class E>
+constexpr bool kDivides = std::is_same_v<E, __nv_bfloat16>;
 
 struct alignas(128) ForwardTile {
   unsigned char E[kTerms][kSquare];

@@ -75,7 +75,8 @@ __device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, unsign
   write(&reverse.read[place], p.scale * gamma[0], p.scale * gamma[1]);
   write(&reverse.erased[place], -beta.x * gamma[0], -beta.y * gamma[1]);
   write(&reverse.beta[place], beta.x, beta.y);
-  if (lane < 4) reverse.end[lane] = exp2_fast(end);
+  const bool small = __ballot_sync(kAllLanes, beta.x < kLeastBeta || beta.y < kLeastBeta) != 0;
+  if (lane < 2) reverse.end[lane] = exp2_fast(end), reverse.small_beta[lane] = small ? 1.f : 0.f;
   write(&plain.log[2 * lane], log[0], log[1]);
   write(&plain.from_start[2 * lane], gamma[0], gamma[1]);
   write(&plain.to_end[2 * lane], to_end[0], to_end[1]);
@@ -84,7 +85,7 @@ __device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, unsign
   const float alpha[2] = {divided_by(g.x), divided_by(g.y)};
   write(&plain.alpha[2 * lane], alpha[0], alpha[1]);
   const bool some = __ballot_sync(kAllLanes, alpha[0] == 0.f || alpha[1] == 0.f) != 0;
-  if (lane < 4) plain.any_steep[lane] = some;
+  if (lane < 2) plain.any_steep[lane] = some, plain.small_beta[lane] = small;
 }
 
 // A lane has of a 16 x 16 block of products rows lane / 4 and eight further, columns 2 (lane % 4), one and 8 and 9 further, in

@@ -4,7 +4,13 @@
 
 namespace {
 
-// What the reverse walk has found of dbeta, summed over its warps. By one warp.
+// Whether the reverse walk has found a chunk's dbeta.
+template <class E>
+__device__ __forceinline__ bool walk_finds_betas(const Decays& d, bool at_end) {
+  return !kDivides<E> || at_end || d.small_beta[0] != 0;
+}
+
+// What that is, summed over its warps. By one warp.
 __device__ __forceinline__ void write_betas(const Problem& p, int64_t at, int64_t first, int valid, int h, int lane) {
   const WalkSums& found = sums_at(p, at);
 #pragma unroll
@@ -32,6 +38,7 @@ __device__ __forceinline__ void take_end(const Problem& p, GateSums& sums, const
 
 // What reaches each gate through the decays between the tokens and the states on both ends of the chunk, and from the one to
 // the other; added to what does through those between tokens. By one warp: a lane has tokens 2 lane and 2 lane + 1.
+template <class E>
 __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, const Decays& d, bool at_end, const float* exact_end,
                                             int64_t at, int64_t first, int valid, int h, int lane) {
   const float end = d.from_start[kChunk - 1];
@@ -47,6 +54,13 @@ __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, co
     until[e] = d.to_end[t] * (sums.of_end[0][t] + sums.of_end[1][t]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) between[e] += sums.between[i][t];
+  }
+  if (!walk_finds_betas<E>(d, at_end)) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int t = 2 * lane + e;
+      if (t < valid) p.dbeta[(first + t) * p.H + h] = sums.of_beta[t] / d.beta[t];
+    }
   }
   float later = start[0] + start[1], earlier = until[0] + until[1];  // from the lane's first token on, up to its second
 #pragma unroll

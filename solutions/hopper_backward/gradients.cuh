@@ -31,7 +31,7 @@ constexpr int kTasks = 3, kHeadsAhead = 3;  // that a block has something of at 
 struct GradientShared {
   alignas(1024) unsigned char k[kHalves * kBoxBytes], q[kHalves * kBoxBytes];
   Part part[kParts];
-  unsigned char matrices[2][kBoxBytes];  // dP * Gamma, B
+  unsigned char matrices[2][kBoxBytes];  // dP * Gamma; B, transposed
   Decays decays[kHeadsAhead];
   GateSums sums[2];  // of heads in turns
   Task task[kTasks];
@@ -101,7 +101,8 @@ struct GradientBlock {
     }
   }
 
-  // Asks for queries and keys, and sums dbeta; by another.
+  // Asks for queries and keys, and sums what walks have found of dbeta; by another.
+  template <class E>
   __device__ __forceinline__ void feed_queries() const {
     int asked = 0, round = 0;
 #pragma unroll 1
@@ -117,7 +118,9 @@ struct GradientBlock {
       }
 #pragma unroll 1
       for (int h = task.k_head * p.k_group; h < (task.k_head + 1) * p.k_group; ++h) {
-        write_betas(p, at_place(p, task.place, h), task.first, task.valid, h, lane_here());
+        const int64_t at = at_place(p, task.place, h);
+        const auto& decays = *reinterpret_cast<const Decays*>(p.tiles + at * kTileBytes + kDecaysAt);
+        if (walk_finds_betas<E>(decays, task.at_end)) write_betas(p, at, task.first, task.valid, h, lane_here());
       }
     }
   }
@@ -177,12 +180,14 @@ struct Turn {
 };
 constexpr int kOfQueries = kParts, kOfTasks = kOfQueries + 1, kOfHead = kOfTasks + kTasks;
 
+// The warp of those that multiply, found anew: nothing that follows from it is kept over products.
+__device__ __forceinline__ int warp_here() { return __shfl_sync(kAllLanes, threadIdx.x / 32, 0); }
+
 // All of a task's heads.
 template <class E>
 __device__ __forceinline__ void find_gradients(const GradientBlock& block, const Task& task, Turn& at) {
   const Problem& p = block.p;
   GradientShared& s = block.s;
-  const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), wg = of_block / 4, warp = of_block % 4, lane = lane_here();
   float dQ[32] = {}, dK[32] = {};
 #pragma unroll 1
   for (int turn = 0; turn < p.k_group; ++turn) {
@@ -197,17 +202,19 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
       Part& part = s.part[at.part];
       barrier_wait(shared_address(&s.landed[at.part]), at.parities >> at.part & 1);
       block.clear_tail(task, shared_address(part.g), 2);
-      multiply_part<E>(of, part, half > 0, wg);
+      const int of_block = warp_here();
+      multiply_part<E>(of, part, half > 0, of_block / 4);
       through += dot_states<E>(part, of_block, lane_here());
       wgmma_wait<0>();
       settle_products(of);
       __syncwarp();
-      warp_arrive(lane, shared_address(&s.left[at.part]));
+      warp_arrive(lane_here(), shared_address(&s.left[at.part]));
       at.parities ^= 1 << at.part, at.part = next_of(at.part, kParts);
     }
     through = add_all(through);
-    if (lane == 0) sums.through[of_block] = through;
     // Found anew, and not kept over the products of states.
+    const int of_block = warp_here(), wg = of_block / 4, warp = of_block % 4, lane = lane_here();
+    if (lane == 0) sums.through[of_block] = through;
     const uint32_t all_k = anew(shared_address(s.k)), all_q = all_k + kHalves * kBoxBytes;
     const uint32_t k = all_k + wg * kBoxBytes, q = all_q + wg * kBoxBytes;
     if (turn % p.q_group == 0) {
@@ -223,9 +230,10 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     wgmma_wait<0>();
     settle(products);
     const uint32_t scores = anew(shared_address(s.matrices)), keys = scores + kBoxBytes;
-    const int here = anew(lane);  // so that no places found from it are kept over products
+    const int here = lane_here();  // so that no places found from it are kept over products
     named_barrier(kMatrices, kGradientThreads);  // those of the head before are read
-    find_between<E>(of.between, products, d, p.scale, sums, wg == 0 ? scores : keys, anew(wg), anew(warp), here);
+    const int at_warp = warp_here();
+    find_between<E>(of.between, products, d, p.scale, sums, at_warp < 4 ? scores : keys, at_warp / 4, at_warp % 4, here);
     fence_async();
     named_barrier(kMatrices, kGradientThreads);
     wgmma_fence();
@@ -234,19 +242,19 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     multiply_boxes<E>(dK, keys, k, true);
     multiply_turned<E>(dK, keys, k, true);
     wgmma_commit();
-    if (of_block == 0) {
-      write_gates(p, sums, d, task.at_end, task.exact_end, at_place(p, task.place, h), task.first, task.valid, h, lane);
+    if (at_warp == 0) {
+      write_gates<E>(p, sums, d, task.at_end, task.exact_end, at_place(p, task.place, h), task.first, task.valid, h, lane_here());
     }
     wgmma_wait<0>();
     settle(dQ), settle(dK);
     if ((turn + 1) % p.q_group != 0) continue;
     __syncwarp();
-    warp_arrive(lane, shared_address(&s.queries_left));  // behind the last head the keys, too
-    block.store<E>(task, dQ, p.dq, p.q_heads, h / p.q_group, wg, warp, here);
+    warp_arrive(lane_here(), shared_address(&s.queries_left));  // behind the last head the keys, too
+    block.store<E>(task, dQ, p.dq, p.q_heads, h / p.q_group, at_warp / 4, at_warp % 4, lane_here());
 #pragma unroll
     for (int i = 0; i < 32; ++i) dQ[i] = 0.f;
   }
-  block.store<E>(task, dK, p.dk, p.k_heads, task.k_head, wg, warp, anew(lane));
+  block.store<E>(task, dK, p.dk, p.k_heads, task.k_head, warp_here() / 4, warp_here() % 4, lane_here());
 }
 
 // By one thread.
@@ -265,6 +273,9 @@ template <class E>
 __device__ __forceinline__ void find_all_gradients(const GradientBlock& block) {
   GradientShared& s = block.s;
   Turn at{};
+  const int warp = warp_here();
+  barrier_wait(shared_address(&s.found[0]), 0);  // nobody of the block walks any more
+  clear_others(shared_address(s.matrices[warp / 4]), warp / 4, warp % 4, lane_here());
 #pragma unroll 1
   for (int nth = 0;; nth = next_of(nth, kTasks)) {
     barrier_wait(shared_address(&s.found[nth]), at.parities >> kOfTasks + nth & 1);

@@ -3,7 +3,8 @@
 //   Y^T  = G^T P + (dS K^T) diag(gamma_C / gamma)
 //   x^T  = Y^T M                                        diag(beta) x is dv, to memory; and dS
 //   dS  <- gamma_C dS + G^T diag(scale gamma) Q - x^T diag(beta gamma) K
-// On the way, while x is at hand in float32: x . r of each token, over the channels of a warp, which is its part of dbeta.
+// On the way, where the last kernel cannot find it, and x is at hand in float32: x . r of each token, over the channels of a warp,
+// which is its part of dbeta.
 #pragma once
 #include "maps.cuh"
 #include "sums.cuh"
@@ -34,7 +35,7 @@ struct ReverseShared {
 };
 static_assert(sizeof(ReverseShared<1>) <= kMostShared && sizeof(ReverseShared<2>) <= kMostShared);
 
-template <int Groups>
+template <class E, int Groups>
 struct ReverseWay {
   const Maps& maps;
   ReverseShared<Groups>& s;
@@ -65,7 +66,7 @@ struct ReverseWay {
   __device__ __forceinline__ void ask(const Problem& p, ReverseStage<Groups>& stage, int place, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
     const int64_t at = at_place(p, work.place + c, work.h);
-    const bool with_errors = leaves && kErrorPlaces<Groups> > 1;
+    const bool with_errors = kErrorPlaces<Groups> > 1 && needs_errors(c);
     barrier_expect(landed, (2 * kHalves + (with_errors ? 2 : 1) * Groups) * kBoxBytes + kReverseBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
     const unsigned char* const tile = p.tiles + at * kTileBytes + kMAt;
@@ -79,8 +80,10 @@ struct ReverseWay {
     stored_read();  // what was left in the place of g
     load_boxes(shared_address(stage.g), Groups == kHalves ? &maps.g : &maps.slice_of_g, work.slice / kSlice, work.h, token, landed);
   }
+  // r of a chunk: at both ends of a sequence, or wherever dbeta is.
+  __device__ __forceinline__ bool needs_errors(int c) const { return leaves && (!kDivides<E> || c == 0 || c == work.chunks - 1); }
   __device__ __forceinline__ void ask_late(const Problem& p, int c) const {
-    if (leaves && kErrorPlaces<Groups> == 1) ask_errors(p, 0, c, shared_address(&s.errors_there), true);
+    if (kErrorPlaces<Groups> == 1 && needs_errors(c)) ask_errors(p, 0, c, shared_address(&s.errors_there), true);
   }
   __device__ __forceinline__ void ask_errors(const Problem& p, int place, int c, uint32_t there, bool alone) const {
     const unsigned char* const errors = p.errors + at_place(p, work.place + c, work.h) * kValueBytes + work.slice / kSlice * kBoxBytes;
@@ -111,16 +114,31 @@ __device__ __forceinline__ void end_walk_back(ReverseShared<Groups>& s) {
   fence_async();
 }
 
+// What load_tokens has of a box, from memory. All is asked for before any is used.
+__device__ __forceinline__ void load_tokens_from_memory(Tokens& bits, const unsigned char* box, int warp, int lane) {
+  const int channel = 16 * warp + lane / 4;
+  uint32_t words[32];
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    const int token = i / 4 * 8 + 2 * (lane % 4) + i % 2, piece = channel / 8 + i / 2 % 2;
+    words[i] = *reinterpret_cast<const uint16_t*>(box + swizzled(token, piece) + channel % 8 * 2);
+  }
+#pragma unroll
+  for (int i = 0; i < 16; ++i) bits[i / 4][i % 4] = words[2 * i] | words[2 * i + 1] << 16;
+}
+
 // x . r of each token, over a warp's channels. `rests`: what r has lost, or null. All of it is asked for before any is used.
 template <class E, bool WithRests>
-__device__ __forceinline__ void dot_tokens(const float (&x)[32], uint32_t r_box, const uint4* rests, float* to, int warp, int lane) {
-  Tokens r;
+__device__ __forceinline__ void dot_tokens(const float (&x)[32], Tokens& r, const uint4* rests, float* to, int warp, int lane) {
   uint4 lost[4];
   if constexpr (WithRests) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) lost[k] = rests[32 * k + lane];
+    for (int k = 0; k < 4; ++k) lost[k] = make_uint4(0, 0, 0, 0);
+    if (rests != nullptr) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) lost[k] = rests[32 * k + lane];
+    }
   }
-  load_tokens(r, r_box, warp, lane);
   float sums[16] = {};
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
@@ -165,7 +183,8 @@ __device__ __forceinline__ float dot_states_exactly(const Slice& dS, const float
   return add_all(sum);
 }
 
-// `behind`: turns of the block. `place`, `parity`: of the first turn, and in the end of the turn behind the last one.
+// `behind`: turns of the block. `place`, `parity`: of the first turn, and in the end of the turn behind the last one; the second bit is
+// that of errors.
 // Carries: nothing is left but the gradient of the state before the first chunk.
 template <class E, int Groups, bool Carries>
 __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups>& s, int wg, int& behind, int& place, int& parity) {
@@ -185,7 +204,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   uint32_t state_bits[8][4];
   float y[32] = {}, o[32];
   if (!Carries && p.dht != nullptr && chunks > 0) {  // what a given gradient loses as an operand
-    barrier_wait(shared_address(&s.full[place]), parity);
+    barrier_wait(shared_address(&s.full[place]), parity & 1);
     pack_rest<E>(state_bits, dS);
     wgmma_fence();
     multiply<E>(y, state_bits, shared_address(s.stage[place].k), false);
@@ -195,6 +214,9 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     keep(state_bits);
   }
   const bool with_rests = keeps_rests(p);
+  const auto wait_for_errors = [&] {
+    if constexpr (kErrorPlaces<Groups> == 1) barrier_wait(shared_address(&s.errors_there), parity >> 1 & 1);
+  };
 #pragma unroll 1
   for (int turn = 0; turn < chunks; ++turn) {
     auto& stage = s.stage[place];
@@ -204,10 +226,10 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
     if (!Carries && (turn == 0 || turn == chunks - 1)) {
       const float* const given = turn == chunks - 1 && p.initial_state != nullptr ? state_of(p.initial_state) : nullptr;
-      const float found = dot_states_exactly<E>(dS, given, p.k_first, p.starts + of_slice, row, column, warp, lane);
+      const float found = dot_states_exactly<E>(dS, given, p.k_first, p.starts + of_slice, anew(row), anew(column), warp, lane_here());
       if (lane == 0) sums_at(p, at).of_states[walker] = found;
     }
-    barrier_wait(shared_address(&s.full[place]), parity);
+    barrier_wait(shared_address(&s.full[place]), parity & 1);
     pack_state<E>(state_bits, dS);
     Tokens g_bits, bits;
     load_tokens(g_bits, g, warp, lane);
@@ -223,9 +245,11 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     settle(y), settle(o);
     keep(state_bits), keep(g_bits);
     if (!Carries && turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
-      if constexpr (kErrorPlaces<Groups> == 1) barrier_wait(shared_address(&s.errors_there), behind & 1);
+      wait_for_errors();
       float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
-      dot_tokens<E, true>(y, r, rests_of(p, s.work, true, walker), of_end, warp, lane);
+      Tokens errors;
+      load_tokens(errors, r, warp, lane);
+      dot_tokens<E, true>(y, errors, rests_of(p, s.work, true, walker), of_end, warp, lane);
     }
     pack_sum<E>(bits, o, y, to_end);
     wgmma_fence();
@@ -233,6 +257,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     for (int term = 0; term < kTerms; ++term) multiply_upper<E>(y, bits, M + term * kTriangle, term > 0);
     wgmma_commit();
     float4 decay[4];
+    float small = 0.f;
     load_decays(decay, decays + offsetof(ReverseDecays, read), lane);
     decay_bits<E>(g_bits, decay);
     load_decays(decay, decays + offsetof(ReverseDecays, erased), lane);
@@ -248,15 +273,31 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     wgmma_commit();
     if constexpr (!Carries) {
       load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
+      small = load_one(decays + offsetof(ReverseDecays, small_beta));
       store_decayed<E>(y, decay, g, warp, lane);  // this warp has read the same channels there
     }
-    if constexpr (!Carries && kErrorPlaces<Groups> == 1) barrier_wait(shared_address(&s.errors_there), (behind + turn) & 1);
-    const bool ends = !Carries && with_rests && (turn == 0 || turn == chunks - 1);
-    if (!Carries && !ends) dot_tokens<E, false>(y, r, nullptr, sums_at(p, at).of_beta[walker], warp, lane);
+    float* const of_beta = sums_at(p, at).of_beta[walker];
+    const bool at_end = turn == 0 || turn == chunks - 1, exact = at_end && (with_rests || kDivides<E>);
+    if constexpr (!Carries && !kDivides<E>) {
+      wait_for_errors();
+      Tokens errors;
+      if (!exact) load_tokens(errors, r, warp, lane), dot_tokens<E, false>(y, errors, nullptr, of_beta, warp, lane);
+    }
     wgmma_wait<0>();
     settle_state(dS);
     keep(bits), keep(g_bits);
-    if (ends) dot_tokens<E, true>(y, r, rests_of(p, s.work, turn == 0, walker), sums_at(p, at).of_beta[walker], warp, lane);
+    if constexpr (!Carries) {
+      Tokens errors;
+      if (kDivides<E> && at_end) wait_for_errors();
+      if (exact) {
+        load_tokens(errors, r, warp, lane);
+        dot_tokens<E, true>(y, errors, with_rests ? rests_of(p, s.work, turn == 0, walker) : nullptr, of_beta, warp, lane);
+      } else if (kDivides<E> && small != 0.f) {
+        load_tokens_from_memory(errors, p.errors + at * kValueBytes + slice / kSlice * kBoxBytes, warp, lane);
+        dot_tokens<E, false>(y, errors, nullptr, of_beta, warp, lane);
+      }
+      if (!kDivides<E> || at_end) parity ^= 2;
+    }
 #pragma unroll
     for (int i = 0; i < 32; ++i) y[i] = 0.f;
     at -= p.H;

@@ -48,12 +48,12 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
     registers_down<kFeedRegisters>();
     if (of_block == 8) {
       Behind of_walks;
-      const ReverseWay<Groups> way{maps, walk};
+      const ReverseWay<E, Groups> way{maps, walk};
 #pragma unroll 1
       for (int job = first_job(); more_jobs(job); job += walkers) {
         if (lane_here() == 0) walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);
         named_barrier(kWalk, kTogether);
-        feed<ReverseWay<Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
+        feed<ReverseWay<E, Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
         named_barrier(kWalk, kTogether);
       }
       if (walks) {
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
       }
       block.feed_heads();
     } else if (of_block == 9) {
-      block.feed_queries();
+      block.feed_queries<E>();
     } else if (of_block == 10) {
       int turns = 0;
 #pragma unroll 1
