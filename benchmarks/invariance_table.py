@@ -53,7 +53,8 @@ def from_results(files: Iterable[Path]) -> Iterator[Found]:
             result = CheckResult.model_validate_json(text)
             grouped[result.solution, result.device, result.definition].append(result)
     for key, results in grouped.items():
-        ran = [result for result in results if result.status != "UNSUPPORTED"]
+        # A GPU that other processes have filled says nothing about a kernel.
+        ran = [r for r in results if r.status != "UNSUPPORTED" and "out of memory" not in r.message]
         if not ran:
             yield Found(*key, ran=False, why=results[0].message)
             continue

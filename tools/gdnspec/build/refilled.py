@@ -3,8 +3,8 @@
 Triton loads tiles of later turns of a loop ahead, into a ring of places, and lets products of a turn (wgmma, on
 Hopper) run on into the next one. A place that such a product reads must not be the one that the same turn fills: the
 ring needs one place more than turns are loaded ahead. Triton 3.6 forgets that place for a tile that is also taken into
-registers, by a sum perhaps. The product then reads a mixture of two tiles, sometimes. No interpreter shows it, and no
-sanitizer sees what wgmma reads.
+registers, by a sum perhaps. The product then reads a mixture of two tiles, sometimes. Triton's interpreter does not
+show it.
 
 Such a loop is to be written with `tl.range(.., num_stages=1)`.
 """

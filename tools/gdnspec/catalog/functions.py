@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gdnspec.catalog.definitions import definition, definitions
-from gdnspec.catalog.solutions import MANIFEST, Solution, source_hash
+from gdnspec.catalog.solutions import MANIFEST, UNKNOWN_LICENCE, Solution, source_hash
 from gdnspec.catalog.source import Signature, python_functions
 from gdnspec.model.definition import Definition
 from gdnspec.model.errors import Problem, SpecError, nearest
@@ -41,7 +41,7 @@ def functions(
     triton = any("triton.jit" in read_text(folder / source) for source in sources)
     manifest = {
         "schema_version": 1, "name": name, "language": "triton" if triton else "python", "authors": ["this machine"],
-        "license": "unknown", "description": "A function that was given to gdnspec check.", "sources": sources,
+        "license": UNKNOWN_LICENCE, "description": "A function that was given to gdnspec check.", "sources": sources,
         "requires": {"device": "any"}, "deterministic": deterministic, "entries": entries,
     }  # fmt: skip
     return Functions(Manifest.model_validate(manifest), folder, target=target)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from gdnspec.catalog.solutions import MANIFEST
+from gdnspec.catalog.solutions import MANIFEST, UNKNOWN_LICENCE
 from gdnspec.inputs.contract import NotExpressed
 from gdnspec.interop.foreign import Solution
 from gdnspec.interop.meaning import Meaning
@@ -36,7 +36,7 @@ def write_solution(meaning: Meaning, theirs: Solution, out: Path) -> Path:
     own = entry_of(sources[SHIM]) if SHIM in sources and meaning.same else None
     manifest: Json = {
         "schema_version": 1, "name": slug(theirs.name), "language": LANGUAGES[theirs.spec.language],
-        "authors": [theirs.author], "license": "unknown", "deterministic": False,
+        "authors": [theirs.author], "license": UNKNOWN_LICENCE, "deterministic": False,
         "description": (theirs.description or f"imported from FlashInfer-Bench: {theirs.name}")[:4000],
         "requires": {
             "device": "cuda" if theirs.spec.target_hardware == ["cuda"] or theirs.spec.language == "cuda" else "any",
@@ -87,8 +87,9 @@ def reference_solution(meaning: Meaning, out: Path, aside: Collection[str]) -> P
     sources = {"reference.py": meaning.theirs.reference, SHIM: text}
     entry: Json = {"entry": f"{SHIM}::run", "call": "return", "prepare": None, "supports": []}
     manifest = {
-        "schema_version": 1, "name": name, "language": "python", "authors": ["FlashInfer-Bench"], "license": "unknown",
-        "description": f"the reference of {meaning.theirs.name}", "deterministic": False, "sources": sorted(sources),
+        "schema_version": 1, "name": name, "language": "python", "authors": ["FlashInfer-Bench"],
+        "license": UNKNOWN_LICENCE, "description": f"the reference of {meaning.theirs.name}", "deterministic": False,
+        "sources": sorted(sources),
         "requires": {"device": "any", "compute_capability": None, "packages": ["torch>=2.11"]},
         "entries": {meaning.ours.definition.name: entry},
     }  # fmt: skip
