@@ -21,5 +21,6 @@ class Replayed:
         """Replays it once, and copies what the call returned to the parent's memory. Returns the description of it;
         None if nothing is returned. Raises `Refused`."""
         self._graph.replay()
-        wait()
-        return self.opened.accept(self._returned)
+        described = self.opened.accept(self._returned)
+        wait()  # for the copies too: the parent reads as soon as it is told
+        return described
