@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import typer
 from conftest import ROOT, Run
 from gdnspec import paths
 from gdnspec.catalog.definitions import definitions
-from gdnspec.catalog.faults import KNOWN_BAD_FILE, Bad, known_bad, rejections
+from gdnspec.catalog.families import families
+from gdnspec.catalog.faults import KNOWN_BAD_FILE, Bad, honest, known_bad, rejections
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.workloads import workloads
 from gdnspec.check.selftest import (
@@ -272,6 +274,16 @@ def test_an_unknown_name_is_refused(gdnspec: Run) -> None:
     done = gdnspec("selftest", "no_cary")
     assert done.returncode == 2
     assert "did you mean 'no_carry'" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["NOPE", "decay"])  # like none, and a part of too many
+def test_a_name_like_no_other_gets_the_nearest_few_and_the_list(gdnspec: Run, name: str) -> None:
+    done = gdnspec("selftest", name)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    near = re.search(r"\(the nearest: (.+), (.+), (.+); gdnspec list faults shows all\)$", done.stderr.strip())
+    assert near is not None, done.stderr
+    assert {*near.groups()} <= {*rejections(), *(solution.name for solution in honest()), *families()}
+    assert name == "NOPE" or all("decay" in other for other in near.groups())
 
 
 # Without, each job had as many threads as there are processors, and took four times as long.

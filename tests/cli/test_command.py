@@ -15,6 +15,8 @@ import forked_command
 import pytest
 import typer
 from conftest import ROOT, Run
+from gdnspec.catalog.faults import rejections
+from gdnspec.catalog.session_faults import read_table, tables
 from helpers_traces import make_trace, write_traces
 from patience import PATIENCE, until
 
@@ -135,6 +137,17 @@ def test_a_list_is_narrowed_by_words(gdnspec: Run) -> None:
     assert (done.returncode, done.stderr) == (
         2, "gdnspec: no row has the words -k 'no_such_word': gdnspec list regimes shows all\n",
     )  # fmt: skip
+
+
+def test_faults_are_listed_as_the_selftest_takes_them(gdnspec: Run) -> None:
+    rows = json.loads(gdnspec("list", "faults", "--json").stdout)
+    by_workloads = [row["name"] for row in rows if row["tried by"] == "selftest"]
+    assert sorted(by_workloads) == [*rejections()]
+    assert {row["name"] for row in rows if row["tried by"] == "selftest --sessions"} == {
+        fault.name for table in tables() for fault in read_table(table)
+    }
+    assert {row["family"] for row in rows} >= {"gdn", "kda"}
+    assert all(row["fault"] for row in rows)
 
 
 def test_list_and_show_speak_json(gdnspec: Run) -> None:
