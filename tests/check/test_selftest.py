@@ -36,7 +36,7 @@ from gdnspec.check.selftest import (
 from gdnspec.cli.commands.selftest import selftest
 from gdnspec.inputs.fresh import names
 from gdnspec.model.errors import SpecError
-from gdnspec.model.fault import KnownBad, Rejection
+from gdnspec.model.fault import Fault, KnownBad, Rejection
 from gdnspec.model.result import CheckResult, OutputErrors, Status
 from helpers_known_bad import wrong
 from patience import PATIENCE, until
@@ -122,13 +122,12 @@ def test_every_trap_and_every_cheat_has_its_solution() -> None:
     assert {name for name, kind in kinds.items() if kind == "cheat"} >= CHEATS
 
 
-@pytest.mark.slow
 def test_named_killers_are_workloads_that_the_solution_is_tried_on() -> None:
-    shipped = {name: {line.name for line in workloads(found)} for name, found in definitions().items()}
-    for item in known_bad():
-        lines = set().union(*(shipped[name] for name in item.solution.manifest.entries))
-        drawn = set().union(*(names(definitions()[name], "cpu") for name in item.solution.manifest.entries))
-        assert set(item.known.killed_by) <= lines | drawn, item.solution.name
+    every = definitions()
+    shipped = {name: {line.name for line in workloads(found)} | {*names(found, "cpu")} for name, found in every.items()}
+    for name, known in rejections().items():
+        served = known.definitions if isinstance(known, Fault) else known_bad([name])[0].solution.manifest.entries
+        assert set(known.killed_by) <= set().union(*(shipped[one] for one in served)), name
 
 
 # --- what is complained about -----------------------------------------------------------------------------------
