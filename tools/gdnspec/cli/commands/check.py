@@ -157,7 +157,8 @@ def check(
         _end(broken, code)
     if watch and not (targets or solution):
         raise SpecError("--watch needs a kernel: name its folder or file, or --solution NAME")
-    definitions = wanted or (sorted({name for one in chosen for name in one.manifest.entries}) if targets else None)
+    named = bool(targets or solution)  # the workloads of others need not be read or drawn
+    definitions = wanted or (sorted({name for one in chosen for name in one.manifest.entries}) if named else None)
     selected = _selected(definitions, suite, workload, workloads_file, invariance)
     to_stdout = str(json_file) == "-"
     reused = json_file if resume and not to_stdout else None
