@@ -140,7 +140,7 @@ def _start(
     if before is not None:
         before()
     if script is not None:
-        sys.argv = [str(script), *arguments]
+        sys.argv, sys.path[:0] = [str(script), *arguments], [str(script.parent)]
         runpy.run_path(str(script), run_name="__main__")
         return
     sys.argv = ["gdnspec", *arguments]
