@@ -38,12 +38,12 @@ test: $(COMPILED)
 test-all: $(COMPILED)
 	$(BIN)/python -m pytest -n 4 --dist loadgroup
 
-# Every known-bad solution until a workload rejects it, every honest one: about ten minutes on two processors.
+# Every known-bad solution until a workload rejects it, every honest one: minutes.
 selftest: $(COMPILED)
 	$(BIN)/gdnspec selftest --sessions
 	$(BIN)/gdnspec selftest
 
-# On every workload, and which rejects which in build/kill_matrix.md: an hour.
+# On every workload, and which rejects which in build/kill_matrix.md: many times as long.
 matrix: $(COMPILED)
 	mkdir -p build
 	$(BIN)/gdnspec selftest --markdown build/kill_matrix.md

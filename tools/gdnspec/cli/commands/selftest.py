@@ -30,8 +30,8 @@ EveryWorkload = Annotated[
     bool | None,
     typer.Option(
         "--every-workload/--until-rejected",
-        help="Try each wrong solution on every workload, or only until one rejects it. Every workload takes an "
-        "hour on two processors.",
+        help="Try each wrong solution on every workload, or only until one rejects it, which takes a "
+        "fraction of the time.",
         show_default="every workload for solutions that are named, until rejected for all",
     ),
 ]
