@@ -157,7 +157,8 @@ def check(
         _end(broken, code)
     if watch and not (targets or solution):
         raise SpecError("--watch needs a kernel: name its folder or file, or --solution NAME")
-    selected = _selected(wanted or (_served(chosen) if targets or solution else None), suite, workload, workloads_file, invariance)
+    definitions = wanted or (_served(chosen) if targets or solution else None)
+    selected = _selected(definitions, suite, workload, workloads_file, invariance)
     to_stdout = str(json_file) == "-"
     reused = json_file if resume and not to_stdout else None
     with contextlib.ExitStack() as stack:
